@@ -103,7 +103,7 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
         ),
         LossKind::BlockCut => ("block_cut", "runs of accesses cut short by faults"),
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
-        LossKind::PartNotWritten => ("part_not_written", "recording parts not written"),
+        LossKind::PartNotWritten => ("part_not_written", "not written to the recording"),
         LossKind::ActivationDelay => (
             "activation_delay",
             "events between an overflow and its record, in no record (known from the model)",

@@ -104,6 +104,25 @@ fn a_spoilt_part_is_named_and_the_rest_is_shown() {
 }
 
 #[test]
+fn curves_of_spoilt_samples_do_not_blame_the_source() {
+    if !needs(&[]) {
+        return;
+    }
+    let recorded = sound();
+    spoil(&part(&recorded, "samples"), |bytes| bytes.truncate(100));
+    let output = memgauge().arg("mrc").arg(recorded.path()).output();
+    let output = output.expect("memgauge runs");
+    assert_eq!(output.status.code(), Some(FAILED));
+    let said = said(&output);
+    assert!(said.contains("samples/part-000000.parquet"), "{said}");
+    assert!(
+        said.contains("what is left of its samples has none"),
+        "{said}"
+    );
+    assert!(!said.contains("source"), "{said}");
+}
+
+#[test]
 fn an_export_to_perf_names_missing_parts() {
     if !needs(&[]) {
         return;

@@ -96,7 +96,7 @@ fn a_full_disk_leaves_a_counted_run_its_totals() {
     assert!(said.contains("the program exited with 5"), "{said}");
     // The report has the totals, and what is missing.
     assert!(out.contains("page-faults"), "{out}");
-    assert!(out.contains("recording parts not written"), "{out}");
+    assert!(out.contains("not written to the recording"), "{out}");
     assert!(out.ends_with("\n0\n"), "an empty recording stays: {out}");
 }
 

@@ -131,6 +131,14 @@ fn every_usage_error_ends_with_2() {
 }
 
 #[test]
+fn curves_that_are_to_be_recorded_are_told_how_they_are_written() {
+    check_verb(
+        &["mrc", "-o", "c.json", "--", "true"],
+        &["-o c.json", "--json=c.json", "--html=c.json"],
+    );
+}
+
+#[test]
 fn an_event_of_the_kernel_among_modelled_ones_is_told_from_an_unknown_one() {
     check_verb(
         &["record", "-e", "page-faults:5,nosuch", "--", "true"],

@@ -14,7 +14,7 @@ pub(super) fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
 }
 
 /// Iterations in a line, besides the first, are no more than its bytes.
-const MOST_REPEATS: u32 = memgauge_machine::LINE_BYTES as u32 - 1;
+const MOST_REPEATS: u32 = memgauge_machine::LINE_BYTES - 1;
 
 /// Whether an execution of a block has ended before a word.
 pub(super) fn begins_block(word: u64) -> bool {

@@ -76,19 +76,22 @@ fn symbol(term: &str) -> String {
 fn bound(memory: &IoMemory, seconds: f64, style: &Style) -> String {
     let why = match memory.without.as_str() {
         "" => String::new(),
-        why => format!("  not counted: {}\n", style.name(why)),
+        why => style.wrap(&format!("not counted: {}", style.name(why)), 2),
     };
     let [input, output] = memory.at_most_bytes;
     let bytes = input + output;
     style.heading(
         "Memory traffic of I/O",
         "upper bound: what devices of hardware moved",
-    ) + &format!(
-        "  ≤{} ({} in, {} out), {} MB/s: each byte that hardware moves is written or read once\n",
-        units::bytes(bytes),
-        units::bytes(input),
-        units::bytes(output),
-        units::megabytes_per_s(bytes, seconds, style)
+    ) + &style.wrap(
+        &format!(
+            "≤{} ({} in, {} out), {} MB/s: each byte that hardware moves is written or read once",
+            units::bytes(bytes),
+            units::bytes(input),
+            units::bytes(output),
+            units::megabytes_per_s(bytes, seconds, style)
+        ),
+        2,
     ) + &why
 }
 

@@ -318,6 +318,12 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
     let mut problems = recording.problems();
     let Some(event) = most_sampled(&recording, &mut problems)? else {
         tell(&recording, &problems);
+        if !problems.is_empty() {
+            bail!(
+                "failed to read addresses from `{}`: what is left of its samples has none",
+                input.display()
+            );
+        }
         bail!(
             "failed to read addresses from `{}`: no sample of this recording of source {} has one: \
              name a recording with sampled addresses, or a command after `--`",

@@ -151,7 +151,7 @@ fn unsampled(o: &EventOutcome) -> Option<String> {
     (elsewhere == [0; 5] && period > 0 && is_much).then(|| {
         format!(
             "{}: samples stand for {:.1} % of what was counted: a thread that ends within a period \
-             has no sample; a smaller period (-c) or a larger --overhead finds more of them",
+             has no sample (-c gives the period)",
             o.name,
             100.0 * share
         )
