@@ -391,14 +391,13 @@ fn printed(recorded: &Recorded) -> String {
     String::from_utf8_lossy(&recorded.output.stdout).into_owned()
 }
 
-/// How long sleeps of 100 µs took on the host, by the program itself.
-fn sleeps_took(mode: &str) -> Duration {
+/// How long 400 sleeps of 100 µs took on the host, by the program itself, and the program in
+/// virtual time.
+fn sleeps_took(mode: &str) -> (Duration, i64) {
     let recorded = Recorded::in_time(&[polls(), mode]);
-    let found = recorded.totals()["virtual_ns"];
-    let alone = 400 * 100_000 + 20_000_000;
-    assert!((alone..2 * alone).contains(&found), "{mode}: {found} ns");
     let said = printed(&recorded).trim().parse();
-    Duration::from_nanos(said.expect("the program says how long it slept"))
+    let took = Duration::from_nanos(said.expect("the program says how long it slept"));
+    (took, recorded.totals()["virtual_ns"])
 }
 
 #[test]
@@ -406,11 +405,19 @@ fn who_sleeps_where_nobody_works_sleeps_no_longer_for_it() {
     if !needs(&["gcc"]) {
         return;
     }
+    // It sleeps 20 ms before that.
+    let alone = 20_000_000 + 400 * 100_000;
+    let right = |&(took, virtual_ns): &(Duration, i64)| {
+        took < Duration::from_secs(2) && (alone..2 * alone).contains(&virtual_ns)
+    };
     // A call that yields is as good as none: who makes no others does not work.
     for mode in ["sleeps", "sleeps-beside-waiting", "sleeps-beside-yielding"] {
-        // A busy host wakes late.
-        let mut took = (0..BUSY_HOST_RUNS).map(|_| sleeps_took(mode));
-        assert!(took.any(|took| took < Duration::from_secs(2)), "{mode}");
+        // A busy host wakes late, and may have sleeps cut off.
+        let mut found = Vec::new();
+        while !found.last().is_some_and(right) {
+            assert!(found.len() < BUSY_HOST_RUNS, "{mode}: {found:?}");
+            found.push(sleeps_took(mode));
+        }
     }
 }
 
