@@ -424,6 +424,13 @@ fn anonymous(start: u64, end: u64) -> (String, Extent) {
     (format!("anon {start:#x}"), Extent::of((start, end)))
 }
 
+impl NamedRegion {
+    /// Its events in a group of a process: none where that is not its own.
+    fn part(&self, is_own: bool, group: u8) -> u64 {
+        if is_own { self.groups.get(group) } else { 0 }
+    }
+}
+
 /// Events of a table by process and group of cache sets.
 struct Whole {
     followed: FollowedGroups,
@@ -435,10 +442,7 @@ impl Whole {
     fn alike(&self, pid: Pid, region: &NamedRegion, share: f64, all: Weight) -> u64 {
         let of_process = |(&process, groups): (&Pid, &SortedSums<u8>)| {
             let off = groups.iter().map(|(group, sum)| {
-                let part = match process == pid {
-                    true => region.groups.get(group),
-                    false => 0,
-                };
+                let part = region.part(pid == process, group);
                 part as f64 - share * sum as f64
             });
             (process, off.collect())
@@ -448,8 +452,8 @@ impl Whole {
         self.followed.alike(alike, share, all.events as f64, &off)
     }
 
-    /// An interval of its share, made wider where the region, or all else, lies in one group.
-    fn at_least(
+    /// The interval of a region's share, wider where the region, or all else, lies in one group.
+    fn widened(
         &self,
         (pid, region): (Pid, &NamedRegion),
         share: f64,
@@ -459,22 +463,14 @@ impl Whole {
         let inside = region.groups.iter().map(|(_, sum)| sum as f64);
         let outside = self.processes.iter().flat_map(|(&process, groups)| {
             groups.iter().map(move |(group, sum)| {
-                let part = match process == pid {
-                    true => region.groups.get(group),
-                    false => 0,
-                };
-                sum.saturating_sub(part) as f64
+                sum.saturating_sub(region.part(pid == process, group)) as f64
             })
         });
-        let least = |parts: &mut dyn Iterator<Item = f64>, samples| {
-            self.followed.least(parts, samples).unwrap_or(1.0)
-        };
         let samples = region.weight.samples;
-        let inside = least(&mut { inside }, samples);
-        let outside = least(&mut { outside }, all.samples.saturating_sub(samples));
+        let others = all.samples.saturating_sub(samples);
         (
-            low.min(share * inside),
-            high.max(1.0 - (1.0 - share) * outside),
+            low.min(share * self.followed.least(inside, samples)),
+            high.max(1.0 - (1.0 - share) * self.followed.least(outside, others)),
         )
     }
 }
@@ -491,7 +487,7 @@ fn row(
     let interval = share.and_then(|share| match whole {
         Some(whole) => {
             let interval = wilson_95(share, whole.alike(pid, region, share, all))?;
-            Some(whole.at_least((pid, region), share, all, interval))
+            Some(whole.widened((pid, region), share, all, interval))
         }
         None => wilson_95(share, alike(all.samples, all.events, all.squares)),
     });

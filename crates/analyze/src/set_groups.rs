@@ -73,14 +73,18 @@ impl FollowedGroups {
         }
     }
 
-    /// The least part of itself that a number can be, told by so many samples, where nearly all
-    /// of it lies in one of the groups: those that are not followed may have nothing.
-    pub(crate) fn least(self, by_group: impl Iterator<Item = f64>, samples: u64) -> Option<f64> {
+    /// The true number over the estimate, at least, where nearly all of the estimate lies in one
+    /// group: those that are not followed may have nothing. 1 elsewhere, where the spread between
+    /// groups tells more. `samples` is how many told of the number.
+    pub(crate) fn least(self, by_group: impl Iterator<Item = f64>, samples: u64) -> f64 {
         let (sum, squares) = by_group.fold((0.0, 0.0), |(sum, squares), part| {
             (sum + part, squares + part * part)
         });
+        if sum * sum >= 2.0 * squares {
+            return 1.0;
+        }
         let error = Z_95 / (samples as f64).max(1.0).sqrt();
-        (sum * sum < 2.0 * squares).then(|| (1.0 - error).max(0.0) / f64::from(self.one_in))
+        (1.0 - error).max(0.0) / f64::from(self.one_in)
     }
 
     fn unfollowed(self) -> f64 {
@@ -204,12 +208,12 @@ mod tests {
     #[test]
     fn what_lies_in_one_group_may_lie_in_no_other() {
         let one = [0.0, 40.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0];
-        let least = EIGHT.least(one.into_iter(), 400).unwrap();
+        let least = EIGHT.least(one.into_iter(), 400);
         assert!((least - 0.902 / 8.0).abs() < 1e-3, "{least}");
-        assert_eq!(EIGHT.least(one.into_iter(), 1), Some(0.0));
+        assert_eq!(EIGHT.least(one.into_iter(), 1), 0.0);
         let two = [0.0, 40.0, 0.0, 40.0, 0.0, 0.0, 0.0, 0.0];
-        assert_eq!(EIGHT.least(two.into_iter(), 400), None);
-        assert_eq!(EIGHT.least([0.0; 8].into_iter(), 0), None);
+        assert_eq!(EIGHT.least(two.into_iter(), 400), 1.0);
+        assert_eq!(EIGHT.least([0.0; 8].into_iter(), 0), 1.0);
     }
 
     /// Each group has 100 samples that stand for 8 events each. Where half of each group's

@@ -46,6 +46,8 @@ impl WholeFile {
         match NamedTempFile::new_in(folder.unwrap_or(Path::new("."))) {
             // Whoever may write to the file need not be able to make one.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied && path.exists() => {
+                // Told now, not when the work is done.
+                OpenOptions::new().write(true).open(path)?;
                 let target = Target::Into(path.clone());
                 let made = NamedTempFile::new()?;
                 Ok(WholeFile { made, target })

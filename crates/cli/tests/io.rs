@@ -540,6 +540,23 @@ fn what_makes_no_sense_is_refused_in_one_line() {
 }
 
 #[test]
+fn too_few_descriptors_are_named_with_the_fix() {
+    if !can_account() {
+        skipped(Need::Root, "needs root");
+        return;
+    }
+    for limit in [14, 22] {
+        let line = format!("ulimit -n {limit}; exec {PROGRAM} io -- true");
+        let output = Command::new("sh").args(["-c", &line]).output();
+        let output = output.expect("sh runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        let words = format!("only {limit} files may be open at once: allow more (ulimit -n");
+        assert!(said.contains(&words) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
 fn without_rights_the_fix_is_named() {
     if !Path::new("/usr/bin/setpriv").exists() || !can_account() {
         skipped(Need::Root, "needs setpriv and root");

@@ -550,24 +550,28 @@ fn why_forbidden(denied: bool) -> Option<&'static str> {
 /// Programs, maps and links take a descriptor each, and a few more while they are loaded.
 const DESCRIPTORS: u64 = 256;
 
-fn why_too_few() -> Option<String> {
+/// What may be the cause besides what the kernel said.
+fn too_few_descriptors() -> String {
     let may_be_open = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let few = may_be_open.filter(|&n| n < DESCRIPTORS)?;
-    Some(format!(
-        "only {few} files may be open at once; allow more (ulimit -n {DESCRIPTORS})"
-    ))
+    let few = may_be_open.filter(|&n| n < DESCRIPTORS);
+    few.map_or(String::new(), |few| {
+        format!("; only {few} files may be open at once: allow more (ulimit -n {DESCRIPTORS})")
+    })
 }
 
 fn refusal(cause: &libbpf_rs::Error, said: &[String]) -> Error {
     let denied = cause.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-    let why = why_forbidden(denied)
-        .map(str::to_owned)
-        .or_else(why_too_few);
-    let last = said.iter().rev().find(|line| !line.is_empty()).cloned();
-    let why = why.or(last);
+    let why = why_forbidden(denied);
+    let last = said
+        .iter()
+        .rev()
+        .find(|line| !line.is_empty())
+        .map(String::as_str);
+    let why = why.or(last).unwrap_or("the kernel gave no reason");
     let message = format!(
-        "failed to load the accounting programs: {cause}: {}",
-        one_line(why.as_deref().unwrap_or("the kernel gave no reason"))
+        "failed to load the accounting programs: {cause}: {}{}",
+        one_line(why),
+        too_few_descriptors()
     );
     Error::new(ErrorKind::System, message)
 }

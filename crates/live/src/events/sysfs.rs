@@ -238,14 +238,16 @@ impl Pmus {
                 let near = near_it(name, self.all_tracepoints());
                 format!("there is no tracepoint `{name}`{near}")
             }
-            false if rustix::process::geteuid().is_root() => {
-                "tracepoints cannot be read: tracefs is not mounted (mount -t tracefs tracefs \
-                 /sys/kernel/tracing)"
-                    .to_owned()
+            false => {
+                let fix = match rustix::process::geteuid().is_root() {
+                    true => "mount tracefs",
+                    false => "run as root, with tracefs mounted",
+                };
+                format!(
+                    "tracepoints cannot be read: {fix} (mount -t tracefs tracefs \
+                     /sys/kernel/tracing)"
+                )
             }
-            false => "tracepoints cannot be read: run as root, with tracefs mounted \
-                      (mount -t tracefs tracefs /sys/kernel/tracing)"
-                .to_owned(),
         }
     }
 
