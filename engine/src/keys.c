@@ -56,21 +56,32 @@ static bool is_inet(const struct sockaddr_storage *a)
     return a->ss_family == AF_INET || a->ss_family == AF_INET6;
 }
 
-static uint64_t between(unsigned a, unsigned b)
+static uint64_t from_to(unsigned from, unsigned to)
 {
-    return mg_key(MG_KEY_PORTS, a < b ? a : b, a < b ? b : a);
+    return mg_key(MG_KEY_PORTS, from, to);
 }
 
-/* A connection is known by its two ports, a listening socket by its own. */
-static uint64_t socket_key(int fd)
+static bool is_of_datagrams(int fd)
+{
+    int type = 0;
+    socklen_t room = sizeof type;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &room) == 0 && type == SOCK_DGRAM;
+}
+
+/* A way of a connection is known by its two ports. To a listening socket, and to one of
+ * datagrams, anybody may send: what comes there is known by its own port. */
+static uint64_t socket_key(int fd, enum mg_way way)
 {
     struct sockaddr_storage here = { 0 }, there = { 0 };
     socklen_t room = sizeof here;
     if (getsockname(fd, (struct sockaddr *)&here, &room) != 0 || !is_inet(&here))
         return mg_key(MG_KEY_UNIX_SOCKETS, 0, 0);
     room = sizeof there;
-    bool connected = getpeername(fd, (struct sockaddr *)&there, &room) == 0;
-    return between(port(&here), connected ? port(&there) : 0);
+    if (getpeername(fd, (struct sockaddr *)&there, &room) != 0)
+        return way == MG_COMES ? from_to(0, port(&here)) : 0;
+    unsigned from = port(way == MG_GOES ? &here : &there);
+    unsigned to = port(way == MG_GOES ? &there : &here);
+    return from_to(is_of_datagrams(fd) ? 0 : from, to);
 }
 
 uint64_t mg_key_address(uint64_t at, uint64_t bytes)
@@ -79,7 +90,15 @@ uint64_t mg_key_address(uint64_t at, uint64_t bytes)
     size_t room = bytes < sizeof to ? bytes : sizeof to;
     if (!at || room < sizeof(sa_family_t) || !mg_guest_read(&to, at, room) || !is_inet(&to))
         return 0;
-    return between(port(&to), 0);
+    return from_to(0, port(&to));
+}
+
+uint64_t mg_key_peer(uint64_t fd)
+{
+    struct ucred peer = { 0 };
+    socklen_t room = sizeof peer;
+    bool known = getsockopt((int)fd, SOL_SOCKET, SO_PEERCRED, &peer, &room) == 0;
+    return known && peer.pid > 0 ? (uint64_t)peer.pid : 0;
 }
 
 static bool is_anon(int fd, const char *kind)
@@ -100,7 +119,7 @@ static uint64_t anon_key(int fd, const struct stat *st)
     return mg_key(MG_KEY_OBJECT, st->st_dev, st->st_ino);
 }
 
-uint64_t mg_key_fd_or_pipe(uint64_t arg, bool *pipe)
+uint64_t mg_key_fd_or_pipe(uint64_t arg, enum mg_way way, bool *pipe)
 {
     struct stat st;
     int fd = (int)arg;
@@ -111,14 +130,14 @@ uint64_t mg_key_fd_or_pipe(uint64_t arg, bool *pipe)
     if (*pipe)
         return mg_key(MG_KEY_OBJECT, st.st_dev, st.st_ino);
     if (S_ISSOCK(st.st_mode))
-        return socket_key(fd);
+        return socket_key(fd, way);
     return (st.st_mode & S_IFMT) == 0 ? anon_key(fd, &st) : 0;
 }
 
-uint64_t mg_key_fd(uint64_t arg)
+uint64_t mg_key_fd(uint64_t arg, enum mg_way way)
 {
     bool pipe;
-    return mg_key_fd_or_pipe(arg, &pipe);
+    return mg_key_fd_or_pipe(arg, way, &pipe);
 }
 
 uint64_t mg_key_file(uint64_t arg)

@@ -36,12 +36,19 @@ uint64_t mg_key_signal_timer(uint64_t id);
  * different addresses. */
 uint64_t mg_key_futex(uint64_t addr, int op);
 
-/* A socket address of the program; 0 where it has no port. */
+/* A socket address of the program, as where others wait for what is sent there; 0 where it
+ * has no port. */
 uint64_t mg_key_address(uint64_t at, uint64_t bytes);
 
-/* The object waited for at a descriptor; 0 where nobody in the session can end the wait. */
-uint64_t mg_key_fd(uint64_t fd);
-uint64_t mg_key_fd_or_pipe(uint64_t fd, bool *pipe);
+/* What is waited for at a descriptor: what comes out there, or what others wait for that
+ * goes in there. Only at sockets these differ. 0 where nobody in the session can end the
+ * wait, or nobody waits. */
+enum mg_way { MG_COMES, MG_GOES };
+uint64_t mg_key_fd(uint64_t fd, enum mg_way way);
+uint64_t mg_key_fd_or_pipe(uint64_t fd, enum mg_way way, bool *pipe);
+
+/* The process that made the other end of a socket without ports; 0 where that is unknown. */
+uint64_t mg_key_peer(uint64_t fd);
 
 /* The same of a file that is locked, or a queue of messages. */
 uint64_t mg_key_file(uint64_t fd);

@@ -70,7 +70,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 17u
+#define MG_WIRE_VERSION 18u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -139,7 +139,11 @@ enum mg_sync_kind {
     MG_SYNC_GATHER,       /* lets all go on that have arrived, and may have waited for them */
     MG_SYNC_HOLD,         /* the process may write to the key from now on */
     MG_SYNC_LEAVE,        /* a release: it will not write to the key any more */
+    MG_SYNC_OUTSIDE,      /* what is acquired next took the time, if somebody outside of the
+                           * session was the cause; the key is the process that can be, 0
+                           * where the next key shows it, or MG_SYNC_NOBODY in the session */
 };
+#define MG_SYNC_NOBODY MG_SYNC_KEY
 /* Bytes read from a pipe, and below this bit those that are left in it; either at most. */
 #define MG_TAKEN_SHIFT 23
 #define MG_TAKEN_BYTES ((1ull << MG_TAKEN_SHIFT) - 1)
@@ -164,6 +168,7 @@ struct mg_control {
     _Atomic uint32_t at_work;  /* recorder: who was at work lately: MG_NOBODY, MG_SEVERAL_WORK
                                 * or the number of the only ring, plus one */
     _Atomic uint32_t holds;    /* recorder: a thread that has slept is held (hold.c) */
+    _Atomic uint64_t worked_ns; /* recorder: host's time in which somebody was at work */
 };
 #define MG_NOBODY 0u
 #define MG_SEVERAL_WORK 0xffffffffu
@@ -222,7 +227,8 @@ struct mg_ring {
     _Atomic uint32_t let_go;   /* mg_ring.held, once that sleep is over */
     _Atomic uint32_t begun;    /* 1: its MG_SYNC_START has been read */
     _Atomic uint64_t reached_ns; /* how long the sleep held may have been by now */
-    uint8_t pad2[40];
+    _Atomic uint64_t alone_ns; /* host's time in which nobody else was at work */
+    uint8_t pad2[32];
     /* written by the thread once a block, so that polling it costs nothing */
     uint32_t used[MG_BLOCKS];  /* words in each sealed block */
     _Atomic uint32_t head;     /* blocks sealed */
@@ -324,9 +330,10 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 48, "wire");
+static_assert(sizeof(struct mg_control) == 56, "wire");
 static_assert(offsetof(struct mg_control, at_work) == 40, "wire");
 static_assert(offsetof(struct mg_control, holds) == 44, "wire");
+static_assert(offsetof(struct mg_control, worked_ns) == 48, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 56, "wire");
@@ -342,6 +349,7 @@ static_assert(offsetof(struct mg_ring, used) == 192, "wire");
 static_assert(offsetof(struct mg_ring, let_go) == 136, "wire");
 static_assert(offsetof(struct mg_ring, begun) == 140, "wire");
 static_assert(offsetof(struct mg_ring, reached_ns) == 144, "wire");
+static_assert(offsetof(struct mg_ring, alone_ns) == 152, "wire");
 static_assert(offsetof(struct mg_ring, head) == 224, "wire");
 static_assert(offsetof(struct mg_ring, calls) == 228, "wire");
 static_assert(offsetof(struct mg_ring, held) == 232, "wire");

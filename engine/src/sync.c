@@ -45,12 +45,14 @@
 #include "ends.h"
 #include "hold.h"
 #include "keys.h"
+#include "outside.h"
 #include "session.h"
 #include "timers.h"
 
 static __thread bool again;         /* the call that has ended is to be made again */
 static __thread uint64_t wait_ns;   /* what the call under way asks to wait at most */
-static __thread uint64_t began_ns;  /* when it began to sleep; 0: it does not */
+static __thread bool is_asleep;     /* it sleeps until a signal or a time comes */
+static __thread bool may_wait;      /* what it is to read or to tell of was not there */
 static __thread struct {            /* the pipe that the call under way writes to */
     uint64_t key;                   /* 0: none */
     uint64_t bytes;                 /* asked to be written */
@@ -111,7 +113,7 @@ static uint64_t waiting_in(uint64_t fd)
 static void give(uint64_t fd, uint64_t bytes)
 {
     bool pipe;
-    uint64_t what = mg_key_fd_or_pipe(fd, &pipe);
+    uint64_t what = mg_key_fd_or_pipe(fd, MG_GOES, &pipe);
     if (pipe) {
         written.key = what;
         written.bytes = bytes;
@@ -335,14 +337,21 @@ static void lock_file(uint64_t fd)
 
 /* ---- ends of pipes and sockets ---- */
 
+static void tell_end(enum mg_sync_kind kind, int fd)
+{
+    uint64_t what = mg_key_fd(fd, MG_GOES);
+    if (what)
+        mg_put_sync(kind, what, 0);
+}
+
 static void hold_end(int fd)
 {
-    mg_put_sync(MG_SYNC_HOLD, mg_key_fd(fd), 0);
+    tell_end(MG_SYNC_HOLD, fd);
 }
 
 static void leave_end(int fd)
 {
-    mg_put_sync(MG_SYNC_LEAVE, mg_key_fd(fd), 0);
+    tell_end(MG_SYNC_LEAVE, fd);
 }
 
 /* This process has them from its parent, or from the program that it was. */
@@ -377,7 +386,7 @@ static void close_file(uint64_t fd)
     if (mg_ends_is_last(fd))
         leave_end(fd);
     else
-        release_any(mg_key_fd(fd));
+        release_any(mg_key_fd(fd, MG_GOES));
 }
 
 /* Higher descriptors are not looked for. */
@@ -399,8 +408,12 @@ static void release_all(int64_t num, const uint64_t arg[6])
     switch (num) {
     case G_WRITE: case G_WRITEV: case G_SENDFILE: case G_VMSPLICE: case G_SPLICE: case G_TEE:
         return give(writes_to(num, arg), bytes_to_write(num, arg));
-    case G_SENDMSG: case G_SENDMMSG: case G_SHUTDOWN:
-        return release_any(mg_key_fd(arg[0]));
+    case G_SENDMSG: case G_SENDMMSG: return release_any(mg_key_fd(arg[0], MG_GOES));
+    case G_SHUTDOWN:
+        /* Who reads there goes on, too. */
+        if (arg[1] != SHUT_WR)
+            release_any(mg_key_fd(arg[0], MG_COMES));
+        return release_any(mg_key_fd(arg[0], MG_GOES));
     case G_CLOSE:
         return close_file(arg[0]);
     case G_DUP2: case G_DUP3:
@@ -411,11 +424,11 @@ static void release_all(int64_t num, const uint64_t arg[6])
         return;
     case G_SENDTO: {
         uint64_t to = mg_key_address(arg[4], arg[5]);
-        return release_any(to ? to : mg_key_fd(arg[0]));
+        return release_any(to ? to : mg_key_fd(arg[0], MG_GOES));
     }
     case G_CONNECT: {
         uint64_t to = mg_key_address(arg[1], arg[2]);
-        return release_any(to ? to : mg_key_fd(arg[0]));
+        return release_any(to ? to : mg_key_fd(arg[0], MG_GOES));
     }
     case G_MQ_SEND: return release_any(mg_key_file(arg[0]));
     case G_FLOCK: return lock_file(arg[0]);
@@ -477,11 +490,11 @@ static enum mg_does what_it_does(int64_t num, const uint64_t arg[6])
     }
 }
 
-static void begin_to_sleep(void)
+static void begin_to_wait(void)
 {
     uint64_t ns, timer = mg_timer_next(&ns);
-    began_ns = mg_host_ns();
-    mg_put_sync(MG_SYNC_WAIT, mg_key_signals(getpid()), began_ns & MG_SYNC_NS);
+    mg_outside_begin();
+    mg_put_sync(MG_SYNC_WAIT, mg_key_signals(getpid()), mg_host_ns() & MG_SYNC_NS);
     if (timer)
         mg_put_sync(MG_SYNC_DUE, timer, ns);
 }
@@ -496,15 +509,15 @@ static pid_t dead_child(void)
     return found ? child.si_pid : 0;
 }
 
-/* A signal has ended the wait. Where another thread is waited for, a timer that repeats
+/* A signal has ended the wait. Where another thread may be waited for, a timer that repeats
  * says nothing: it fires by the host's clock, and often while that one works. */
 static void signal_came(void)
 {
     bool repeats;
-    uint64_t timer = mg_timer_fired(&repeats), slept_ns = mg_host_ns() - began_ns;
-    if (timer && (began_ns || !repeats))
+    uint64_t timer = mg_timer_fired(&repeats), slept_ns = mg_outside_ns();
+    if (timer && (is_asleep || !repeats))
         return acquire(timer);
-    if (!began_ns)
+    if (!is_asleep && (timer || !may_wait))
         return acquire(mg_key_signals(getpid()));
     pid_t child = dead_child();
     if (wait_ns && slept_ns > wait_ns)
@@ -516,17 +529,33 @@ static void signal_came(void)
 
 /* ---- acquires ---- */
 
+/* The call has returned what it waited for. */
+static void waited(void)
+{
+    if (may_wait)
+        mg_outside_end();
+}
+
 static void acquire_what(uint64_t what, bool ended)
 {
     if (what)
         mg_put_sync(ended ? MG_SYNC_ACQUIRE_END : MG_SYNC_ACQUIRE, what, 0);
 }
 
+/* What comes at `fd`, from who has the other end of `from`. */
+static void acquire_at(uint64_t fd, uint64_t from, bool ended)
+{
+    uint64_t what = mg_key_fd(fd, MG_COMES);
+    mg_outside_tell(from, what);
+    acquire_what(what, ended);
+}
+
 /* A read of `bytes`; none: the end. */
 static void acquire_fd(uint64_t fd, uint64_t bytes)
 {
     bool pipe;
-    uint64_t what = mg_key_fd_or_pipe(fd, &pipe);
+    uint64_t what = mg_key_fd_or_pipe(fd, MG_COMES, &pipe);
+    mg_outside_tell(fd, what);
     if (pipe && bytes)
         taken(fd, what, bytes);
     else
@@ -537,10 +566,12 @@ static void acquire_fd(uint64_t fd, uint64_t bytes)
 static void acquire_read(uint64_t fd, int64_t ret)
 {
     bool pipe;
-    uint64_t what = mg_key_fd_or_pipe(fd, &pipe);
+    uint64_t what = mg_key_fd_or_pipe(fd, MG_COMES, &pipe);
     struct itimerspec left;
     if (what == mg_key_signals(getpid()))
         return signal_came();
+    waited();
+    mg_outside_tell(fd, what);
     if (pipe && ret > 0)
         return taken(fd, what, ret);
     acquire_what(what, ret == 0);
@@ -592,14 +623,16 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     switch (num) {
     case G_READ: case G_READV: return acquire_read(arg[0], ret);
     case G_RECVFROM: case G_RECVMSG: case G_RECVMMSG:
-        return acquire_what(mg_key_fd(arg[0]), ret == 0);
+        waited();
+        return acquire_at(arg[0], arg[0], ret == 0);
     case G_ACCEPT: case G_ACCEPT4:
-        acquire_what(mg_key_fd(arg[0]), false);
+        waited();
+        acquire_at(arg[0], ret, false);
         return hold_end(ret);
     case G_CONNECT: return hold_end(arg[0]);
     case G_SENDFILE: return acquire_fd(arg[1], ret);
     case G_SPLICE: return acquire_fd(arg[0], ret);
-    case G_TEE: return acquire_what(mg_key_fd(arg[0]), ret == 0);
+    case G_TEE: return acquire_at(arg[0], arg[0], ret == 0);
     case G_MQ_RECEIVE: case G_FLOCK: return acquire_what(mg_key_file(arg[0]), false);
     case G_FCNTL: return acquire_what(locks(arg) ? mg_key_file(arg[0]) : 0, false);
     case G_SEMOP: case G_SEMTIMEDOP: return acquire(mg_key(MG_KEY_SEMAPHORES, arg[0], 0));
@@ -613,12 +646,9 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
         /* Any call that takes events waits for them. */
-        return ret == 0 ? slept(wait_ns) : (void)0;
+        return ret == 0 ? slept(wait_ns) : waited();
     }
 }
-
-/* The call under way, whose time is over. */
-static __thread struct { int64_t num; const uint64_t *arg; } over;
 
 static bool is_woken(const uint64_t arg[6])
 {
@@ -635,15 +665,27 @@ static bool has_events(const uint64_t arg[6])
            mg_guest_read(some, arg[0], arg[1] * sizeof some[0]) && poll(some, arg[1], 0) > 0;
 }
 
+static bool reads(int64_t num)
+{
+    switch (num) {
+    case G_READ: case G_READV: case G_RECVFROM: case G_RECVMSG: case G_RECVMMSG: case G_ACCEPT:
+    case G_ACCEPT4: return true;
+    default: return false;
+    }
+}
+
+static __thread struct { int64_t num; const uint64_t *arg; } under_way;
+
+/* Whether what the call under way waits for is there. */
 static bool has_come(void)
 {
-    struct pollfd one = { .fd = (int)over.arg[0], .events = POLLIN };
-    switch (over.num) {
-    case G_FUTEX: return is_woken(over.arg);
-    case G_POLL: case G_PPOLL: return has_events(over.arg);
-    case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
-    case G_READ: case G_READV: case G_RECVFROM: case G_RECVMSG: case G_RECVMMSG: case G_ACCEPT:
-    case G_ACCEPT4: return poll(&one, 1, 0) > 0;
+    struct pollfd one = { .fd = (int)under_way.arg[0], .events = POLLIN };
+    if (reads(under_way.num))
+        return poll(&one, 1, 0) > 0;
+    switch (under_way.num) {
+    case G_FUTEX: return is_woken(under_way.arg);
+    case G_POLL: case G_PPOLL: return has_events(under_way.arg);
+    case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2: return poll(&one, 1, 0) > 0;
     default: return false;
     }
 }
@@ -661,14 +703,19 @@ void mg_sync_begin(void)
 
 void mg_sync_before(int64_t num, const uint64_t arg[6])
 {
+    under_way.num = num;
+    under_way.arg = arg;
     wait_ns = mg_asked_ns(num, arg);
     enum mg_does does = what_it_does(num, arg);
-    began_ns = 0;
+    is_asleep = does == MG_SLEEPS;
+    may_wait = (is_asleep || reads(num)) && !has_come();
     written.key = 0;
     hold_inherited();
     release_all(num, arg);
-    if (does == MG_SLEEPS)
-        begin_to_sleep();
+    if (is_asleep)
+        mg_outside_forget();
+    if (is_asleep || may_wait)
+        begin_to_wait();
     bool by_deadline = wait_ns && mg_asks_by_deadline(num, arg);
     mg_call_begin(does, by_deadline ? wait_ns | MG_DEADLINE : wait_ns);
 }
@@ -676,8 +723,7 @@ void mg_sync_before(int64_t num, const uint64_t arg[6])
 void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
 {
     end_start(ret);
-    over.num = num;
-    over.arg = arg;
+    under_way.arg = arg;
     if (num == G_FUTEX)
         acquire_futex(arg, ret);
     else if (ret == -EINTR || ret == -G_ERESTARTSYS)

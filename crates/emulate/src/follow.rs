@@ -9,7 +9,7 @@ use memgauge_trace::LossKind;
 
 use super::births::{self, Births, StartMark};
 use super::catalogue::{Catalogue, CatalogueEvent};
-use super::holds::{Activity, Asleep, AtWork, Behind, is_running};
+use super::holds::{Activity, Asleep, AtWork, Behind, Worked, is_running};
 use super::session::{Entry, ProcessEntry, Ring, Session};
 use super::wire;
 use memgauge_host::sys::process::Watched;
@@ -189,6 +189,7 @@ pub(super) struct Followed<R: Reader> {
     is_over: bool,
     /// A thread that has slept is held.
     holds: bool,
+    worked: Worked,
     births: Births,
 }
 
@@ -208,6 +209,7 @@ impl<R: Reader> Followed<R> {
             born: ThreadBirth::default(),
             is_over: false,
             holds: false,
+            worked: Worked::default(),
             births: Births::default(),
         }
     }
@@ -274,6 +276,12 @@ impl<R: Reader> Followed<R> {
         }
         session.tell_at_work(at_work.word());
         session.tell_holds(self.holds);
+        let (worked, more) = self.worked.look(&at_work, at);
+        session.tell_worked(worked);
+        let mut threads = self.threads.iter();
+        if let Some(only) = threads.find(|t| Some(t.ring.number) == at_work.only()) {
+            only.ring.add_alone(more);
+        }
         if !self.holds {
             return;
         }

@@ -204,6 +204,27 @@ impl Asleep {
     }
 }
 
+/// For how long somebody has been at work, of the host's time: what was found at a look
+/// holds for the time since the one before.
+#[derive(Debug, Default)]
+pub(super) struct Worked {
+    looked: Option<Instant>,
+    all: Duration,
+}
+
+impl Worked {
+    /// Adds the time since the last look, if somebody works. All of it, and what was added.
+    pub(super) fn look(&mut self, at_work: &AtWork, at: Instant) -> (Duration, Duration) {
+        let before = self.looked.replace(at).unwrap_or(at);
+        let more = match at_work.word() {
+            wire::NOBODY => Duration::ZERO,
+            _ => at.duration_since(before),
+        };
+        self.all += more;
+        (self.all, more)
+    }
+}
+
 /// Which rings are of threads at work, as the control page tells.
 #[derive(Debug, Default)]
 pub(super) struct AtWork(u32);
@@ -218,6 +239,14 @@ impl AtWork {
 
     pub(super) fn word(&self) -> u32 {
         self.0
+    }
+
+    /// The ring of the only one.
+    pub(super) fn only(&self) -> Option<u32> {
+        match self.0 {
+            wire::NOBODY | wire::SEVERAL_WORK => None,
+            word => Some(word - 1),
+        }
     }
 }
 
@@ -362,10 +391,23 @@ mod tests {
     #[test]
     fn the_only_one_at_work_is_named() {
         let mut at_work = AtWork::default();
-        assert_eq!(at_work.word(), wire::NOBODY);
+        assert_eq!((at_work.word(), at_work.only()), (wire::NOBODY, None));
         at_work.add(7);
-        assert_eq!(at_work.word(), 8);
+        assert_eq!((at_work.word(), at_work.only()), (8, Some(7)));
         at_work.add(0);
-        assert_eq!(at_work.word(), wire::SEVERAL_WORK);
+        assert_eq!((at_work.word(), at_work.only()), (wire::SEVERAL_WORK, None));
+    }
+
+    #[test]
+    fn time_counts_as_worked_in_which_somebody_was_at_work() {
+        let start = Instant::now();
+        let ms = Duration::from_millis;
+        let (nobody, mut one) = (AtWork::default(), AtWork::default());
+        one.add(3);
+        let mut worked = Worked::default();
+        assert_eq!(worked.look(&one, start), (ms(0), ms(0)));
+        assert_eq!(worked.look(&one, start + ms(2)), (ms(2), ms(2)));
+        assert_eq!(worked.look(&nobody, start + ms(9)), (ms(2), ms(0)));
+        assert_eq!(worked.look(&one, start + ms(10)), (ms(3), ms(1)));
     }
 }

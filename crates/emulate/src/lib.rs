@@ -534,10 +534,12 @@ impl EmulatedRun {
         let mut totals = totals(&self.recorder.seen());
         let unattributed = self.recorder.unattributed_write_bytes();
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
-        let cut_sleeps = self.recorder.cut_sleeps();
-        if cut_sleeps > 0 {
-            totals.insert("cut_sleeps".to_owned(), cut_sleeps);
-        }
+        let waits = [
+            ("cut_sleeps", self.recorder.cut_sleeps()),
+            ("outside_wait_ns", self.recorder.outside_ns()),
+        ];
+        let waits = waits.into_iter().filter(|&(_, n)| n > 0);
+        totals.extend(waits.map(|(name, n)| (name.to_owned(), n)));
         let sets = self.recorder.set_facts();
         if sets.is_some() {
             totals.retain(|name, _| OF_PAGES.iter().all(|&id| events::name(id) != Some(name)));

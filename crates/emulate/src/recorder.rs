@@ -324,6 +324,11 @@ impl Recorder {
         self.0.reader.cut_sleeps
     }
 
+    /// How long threads have waited for what lies outside of the session.
+    pub(super) fn outside_ns(&self) -> u64 {
+        self.0.reader.waits.outside_ns()
+    }
+
     /// What the followed sets say of all, where some were followed.
     pub(super) fn set_facts(&self) -> Option<SetsFacts> {
         self.0.reader.sets.as_ref().map(ClassSums::facts)

@@ -236,6 +236,12 @@ impl Session {
         }
     }
 
+    /// Tells threads for how long somebody has been at work.
+    pub(super) fn tell_worked(&self, worked: Duration) {
+        let told = self.control.u64(control::WORKED_NS);
+        told.store(worked.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     /// Tells threads that begin whether one is held that has slept.
     pub(super) fn tell_holds(&self, holds: bool) {
         let told = self.control.u32(control::HOLDS);
@@ -484,6 +490,12 @@ impl Ring {
             let_go.store(held.number, Ordering::SeqCst);
             futex_wake(let_go);
         }
+    }
+
+    /// The thread has been at work for so much longer, and nobody else.
+    pub(super) fn add_alone(&self, more: Duration) {
+        let told = self.shared.u64(ring::ALONE_NS);
+        told.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Tells the thread that its start has been read.

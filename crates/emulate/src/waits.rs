@@ -7,7 +7,8 @@
 //!
 //! A signal may end a sleep. One sent by a thread of the session ends it when that one sent
 //! it, a timer's when the timer is due. Only where a signal came from elsewhere, the host's
-//! clock says how long the sleep was. The same holds for threads that were killed asleep.
+//! clock says how long the sleep was. The same holds for threads that were killed asleep, and
+//! for reads of what nobody in the session has ever given.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -76,6 +77,9 @@ pub(super) enum MarkKind {
     Leave(u64),
     /// The start of that number has failed.
     NotStarted(u64),
+    /// What is acquired next took so long by the host's clock, if it came from outside of the
+    /// session; from that process if it is one, 0: from where the next key says.
+    Outside(u64, u64),
     /// A mark of an unknown kind.
     Nothing,
 }
@@ -148,6 +152,7 @@ impl MarkKind {
             wire::SYNC_HOLD => MarkKind::Hold(key),
             wire::SYNC_LEAVE => MarkKind::Leave(key),
             wire::SYNC_NOT_STARTED => MarkKind::NotStarted(ns),
+            wire::SYNC_OUTSIDE => MarkKind::Outside(key, ns),
             _ => MarkKind::Nothing,
         }
     }
@@ -253,6 +258,15 @@ struct Sleep {
     timer: Option<(u64, u64)>,
 }
 
+/// A wait that somebody outside of the session may have ended.
+#[derive(Clone, Copy, Debug)]
+struct Outside {
+    /// The process at the other end; 0: it is not known.
+    pid: u32,
+    /// How long it took by the host's clock.
+    ns: u64,
+}
+
 /// All that has let others go on.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
@@ -273,6 +287,9 @@ pub(super) struct Waits {
     pipes: HashMap<u64, Pipe>,
     /// Threads that write to a pipe: its key, and the number of their mark.
     writing: HashMap<u32, (u64, u64)>,
+    /// What threads acquire next may have come from outside of the session.
+    outside: HashMap<u32, Outside>,
+    outside_ns: u64,
     /// Starts taken since they were last asked for.
     started: Vec<StartMark>,
 }
@@ -285,6 +302,15 @@ impl Waits {
             _ => self.asleep.remove(&by.tid),
         };
         self.end_write(by.tid, sync.number);
+        let outside = match sync.waits() {
+            true => self.outside.remove(&by.tid),
+            false => None,
+        };
+        if outside.is_some_and(|outside| self.is_stranger(outside.pid)) {
+            return self.end_outside(outside.map(|outside| outside.ns), by.now_ns);
+        }
+        // The process at the other end is one of the session, or only the key can show it.
+        let outside_ns = outside.filter(|outside| outside.pid == 0).map(|o| o.ns);
         match sync.what {
             MarkKind::Release(key, delay_ns) => self.release(sync.number, key, delay_ns, by),
             MarkKind::Give(key, bytes) => {
@@ -301,7 +327,8 @@ impl Waits {
             MarkKind::Room(key, most) => return self.pipes.get(&key)?.room(sync.number, most),
             MarkKind::Take(key, bytes, left) => {
                 let pipe = self.pipes.entry(key).or_default();
-                return pipe.read(sync.number, by.now_ns, bytes, left);
+                let given_ns = pipe.read(sync.number, by.now_ns, bytes, left);
+                return given_ns.or_else(|| self.end_outside(outside_ns, by.now_ns));
             }
             MarkKind::Repeat(key, ns) => self
                 .released
@@ -326,10 +353,23 @@ impl Waits {
                 }
             }
             MarkKind::Acquire(key) => {
-                let release = self.released.get(&key)?.last_before(sync.number)?;
+                let Some(released) = self.released.get(&key) else {
+                    return self.end_outside(outside_ns, by.now_ns);
+                };
+                let release = released.last_before(sync.number)?;
                 return Some(release.after(by.now_ns));
             }
-            MarkKind::AcquireEnd(key) => return self.end_of(key, sync.number, by.host_ns),
+            MarkKind::AcquireEnd(key) => {
+                let ended_ns = self.end_of(key, sync.number, by.host_ns);
+                return ended_ns.or_else(|| self.end_outside(outside_ns, by.now_ns));
+            }
+            MarkKind::Outside(wire::SYNC_NOBODY, ns) => {
+                return self.end_outside(Some(ns), by.now_ns);
+            }
+            MarkKind::Outside(pid, ns) => {
+                let pid = pid as u32;
+                self.outside.insert(by.tid, Outside { pid, ns });
+            }
             MarkKind::Arrive(key) => self.arrive(sync.number, key, by.now_ns),
             MarkKind::Gather(key) => return self.gather(sync.number, key),
             MarkKind::Hold(key) => self.hold(key, by.pid, 1),
@@ -342,7 +382,7 @@ impl Waits {
             MarkKind::JoinProcess(pid) => return self.end_of_process(pid, by.host_ns),
             MarkKind::Interrupted(key, ns) => {
                 let since = slept.map_or(sync.number, |sleep| sleep.number);
-                return Some(self.interrupted(key, since..sync.number, by.now_ns, ns));
+                return self.interrupted(key, since..sync.number, by.now_ns, ns);
             }
             MarkKind::NotStarted(number) => {
                 self.starts.remove(&number);
@@ -351,6 +391,23 @@ impl Waits {
             MarkKind::Nothing => {}
         }
         None
+    }
+
+    /// Whether a process is known, and none of the session's.
+    fn is_stranger(&self, pid: u32) -> bool {
+        pid > 0 && !self.processes.contains_key(&pid)
+    }
+
+    /// When what was acquired came from outside of the session, if it was waited for.
+    fn end_outside(&mut self, ns: Option<u64>, now_ns: u64) -> Option<u64> {
+        let ns = ns?;
+        self.outside_ns = self.outside_ns.saturating_add(ns);
+        Some(now_ns.saturating_add(ns))
+    }
+
+    /// How long threads have waited, together, for what lies outside of the session.
+    pub(super) fn outside_ns(&self) -> u64 {
+        self.outside_ns
     }
 
     fn release(&mut self, number: u64, key: u64, delay_ns: u64, by: &Marker) {
@@ -415,7 +472,13 @@ impl Waits {
 
     /// When a signal ended a sleep between the marks of those numbers. A signal sent
     /// before the sleep ends it, too, if it had to be kept until then.
-    fn interrupted(&self, key: u64, marks: Range<u64>, now_ns: u64, host_ns: u64) -> u64 {
+    fn interrupted(
+        &mut self,
+        key: u64,
+        marks: Range<u64>,
+        now_ns: u64,
+        host_ns: u64,
+    ) -> Option<u64> {
         let sent = [key, wire::SYNC_GROUP].map(|key| {
             let released = self.released.get(&key)?;
             released.last_before(marks.end)
@@ -424,8 +487,8 @@ impl Waits {
         let by_thread = sent.clone().filter(|sent| sent.number > marks.start);
         let by_thread = by_thread.map(|sent| sent.ns).max();
         let kept = sent.filter(|sent| sent.number <= marks.start);
-        let kept = kept.map(|sent| sent.ns).max().unwrap_or(0);
-        by_thread.unwrap_or(now_ns.saturating_add(host_ns).max(kept))
+        let kept = kept.map(|sent| sent.ns).max();
+        by_thread.or_else(|| kept.max(self.end_outside(Some(host_ns), now_ns)))
     }
 
     /// Whether a thread began to sleep and has made nothing known since.
@@ -658,6 +721,42 @@ mod tests {
             assert_eq!(woken, Some(expected), "{sent:?}");
             assert!(!waits.sleeps(1));
         }
+    }
+
+    #[test]
+    fn what_nobody_in_the_session_gave_was_waited_for_by_the_hosts_clock() {
+        const INSIDE: u32 = 20;
+        let outside = |pid| MarkKind::Outside(pid, 70);
+        let waits = &mut Waits::default();
+        waits.reach(INSIDE, 100);
+        take(waits, 1, MarkKind::Release(5, 0), INSIDE, 400);
+        take(waits, 2, MarkKind::Give(6, 10), INSIDE, 500);
+        take(waits, 3, MarkKind::Release(7, 0), INSIDE, 600);
+        let inside = u64::from(INSIDE);
+        for (pid, what, expected) in [
+            (0, MarkKind::Acquire(4), Some(1_070)),
+            (0, MarkKind::AcquireEnd(4), Some(1_070)),
+            // Who made the other end of a socket without ports is known.
+            (21, MarkKind::Acquire(5), Some(1_070)),
+            (21, MarkKind::AcquireEnd(5), Some(1_070)),
+            (inside, MarkKind::Acquire(4), None),
+            (inside, MarkKind::Acquire(5), Some(400)),
+            (0, MarkKind::Acquire(5), Some(400)),
+            (0, MarkKind::AcquireEnd(7), Some(600)),
+            // The last bytes that were written, then others.
+            (0, MarkKind::Take(6, 10, 0), Some(500)),
+            (0, MarkKind::Take(8, 10, 0), Some(1_070)),
+        ] {
+            let before = waits.outside_ns();
+            assert_eq!(take(waits, 10, outside(pid), 1, 1_000), None);
+            assert_eq!(take(waits, 11, what, 1, 1_000), expected, "{pid} {what:?}");
+            // It was of that wait alone.
+            assert_eq!(take(waits, 12, MarkKind::Acquire(4), 1, 2_000), None);
+            let more = u64::from(expected == Some(1_070)) * 70;
+            assert_eq!(waits.outside_ns() - before, more, "{pid} {what:?}");
+        }
+        let terminal = take(waits, 20, outside(wire::SYNC_NOBODY), 1, 1_000);
+        assert_eq!(terminal, Some(1_070));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 17;
+pub(super) const WIRE_VERSION: u32 = 18;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -68,6 +68,9 @@ pub(super) const SYNC_ARRIVE: u64 = 18;
 pub(super) const SYNC_GATHER: u64 = 19;
 pub(super) const SYNC_HOLD: u64 = 20;
 pub(super) const SYNC_LEAVE: u64 = 21;
+pub(super) const SYNC_OUTSIDE: u64 = 22;
+/// The key of a wait that nobody in the session can end.
+pub(super) const SYNC_NOBODY: u64 = (1 << SYNC_KIND_SHIFT) - 1;
 pub(super) const TAKEN_SHIFT: u32 = 23;
 pub(super) const TAKEN_BYTES: u64 = (1 << TAKEN_SHIFT) - 1;
 /// The key of signals to a group of processes.
@@ -119,6 +122,7 @@ pub(super) mod control {
     pub(in super::super) const SETS: usize = 32;
     pub(in super::super) const AT_WORK: usize = 40;
     pub(in super::super) const HOLDS: usize = 44;
+    pub(in super::super) const WORKED_NS: usize = 48;
 }
 
 /// Offsets in every entry's first page.
@@ -158,6 +162,7 @@ pub(super) mod ring {
     pub(in super::super) const LET_GO: usize = 136;
     pub(in super::super) const BEGUN: usize = 140;
     pub(in super::super) const REACHED_NS: usize = 144;
+    pub(in super::super) const ALONE_NS: usize = 152;
     pub(in super::super) const CALLS: usize = 228;
     pub(in super::super) const HELD: usize = 232;
     pub(in super::super) const ASKED_NS: usize = 240;

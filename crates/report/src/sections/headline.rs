@@ -169,8 +169,15 @@ fn waited(summary: &Summary, style: &Style) -> String {
             format!("; {n} sleeps are shown shorter than the program asked for")
         }
     };
+    let outside = match summary.totals.get("outside_wait_ns") {
+        None | Some(0) => String::new(),
+        Some(&ns) => {
+            let ns = units::nanoseconds(ns, style);
+            format!("; {ns} of that for what is not followed, by the clock on the wall")
+        }
+    };
     style.wrap(
-        &format!("{clock}: {end}, idle (waiting): {idle}{whose}{cut}"),
+        &format!("{clock}: {end}, idle (waiting): {idle}{whose}{outside}{cut}"),
         2,
     )
 }
