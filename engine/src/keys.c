@@ -8,8 +8,10 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "session.h"
@@ -61,15 +63,26 @@ static uint64_t from_to(unsigned from, unsigned to)
     return mg_key(MG_KEY_PORTS, from, to);
 }
 
+static int option(int fd, int name)
+{
+    int value = 0;
+    socklen_t room = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, name, &value, &room) == 0 ? value : 0;
+}
+
 static bool is_of_datagrams(int fd)
 {
-    int type = 0;
-    socklen_t room = sizeof type;
-    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &room) == 0 && type == SOCK_DGRAM;
+    return option(fd, SO_TYPE) == SOCK_DGRAM;
+}
+
+static bool listens(int fd)
+{
+    return option(fd, SO_ACCEPTCONN);
 }
 
 /* A way of a connection is known by its two ports. To a listening socket, and to one of
- * datagrams, anybody may send: what comes there is known by its own port. */
+ * datagrams, anybody may send: what comes there is known by its own port. Of a connection
+ * that has ended the other port is not known any more. */
 static uint64_t socket_key(int fd, enum mg_way way)
 {
     struct sockaddr_storage here = { 0 }, there = { 0 };
@@ -78,7 +91,8 @@ static uint64_t socket_key(int fd, enum mg_way way)
         return mg_key(MG_KEY_UNIX_SOCKETS, 0, 0);
     room = sizeof there;
     if (getpeername(fd, (struct sockaddr *)&there, &room) != 0)
-        return way == MG_COMES ? from_to(0, port(&here)) : 0;
+        return way == MG_COMES && (is_of_datagrams(fd) || listens(fd)) ? from_to(0, port(&here))
+                                                                      : 0;
     unsigned from = port(way == MG_GOES ? &here : &there);
     unsigned to = port(way == MG_GOES ? &there : &here);
     return from_to(is_of_datagrams(fd) ? 0 : from, to);
@@ -97,8 +111,23 @@ uint64_t mg_key_peer(uint64_t fd)
 {
     struct ucred peer = { 0 };
     socklen_t room = sizeof peer;
-    bool known = getsockopt((int)fd, SOL_SOCKET, SO_PEERCRED, &peer, &room) == 0;
-    return known && peer.pid > 0 ? (uint64_t)peer.pid : 0;
+    /* Of a listening socket, it is who listens. */
+    if (listens((int)fd) || getsockopt((int)fd, SOL_SOCKET, SO_PEERCRED, &peer, &room) != 0)
+        return 0;
+    return peer.pid > 0 ? (uint64_t)peer.pid : 0;
+}
+
+/* A terminal in a window, by what the program in it writes, or gets from the window's. */
+static uint64_t terminal_key(int fd, const struct stat *st, enum mg_way way)
+{
+    enum { FIRST_SLAVE = 136, LAST_SLAVE = 143, MASTERS = 5, MASTER = 2 };
+    unsigned number, kind = major(st->st_rdev);
+    bool is_master = kind == MASTERS && minor(st->st_rdev) == MASTER;
+    if (kind >= FIRST_SLAVE && kind <= LAST_SLAVE)
+        number = (kind - FIRST_SLAVE) << 8 | minor(st->st_rdev);
+    else if (!is_master || ioctl(fd, TIOCGPTN, &number) != 0)
+        return 0;
+    return mg_key(MG_KEY_TERMINAL, number, is_master == (way == MG_GOES));
 }
 
 static bool is_anon(int fd, const char *kind)
@@ -131,6 +160,8 @@ uint64_t mg_key_fd_or_pipe(uint64_t arg, enum mg_way way, bool *pipe)
         return mg_key(MG_KEY_OBJECT, st.st_dev, st.st_ino);
     if (S_ISSOCK(st.st_mode))
         return socket_key(fd, way);
+    if (S_ISCHR(st.st_mode))
+        return terminal_key(fd, &st, way);
     return (st.st_mode & S_IFMT) == 0 ? anon_key(fd, &st) : 0;
 }
 

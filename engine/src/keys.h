@@ -18,6 +18,7 @@ enum mg_key_space {
     MG_KEY_MESSAGES,
     MG_KEY_ALARM,
     MG_KEY_SIGNAL_TIMER,
+    MG_KEY_TERMINAL,
 };
 
 /* A key stands for the object waited for: a futex, a pipe, a process that ends. Where the
@@ -41,13 +42,14 @@ uint64_t mg_key_futex(uint64_t addr, int op);
 uint64_t mg_key_address(uint64_t at, uint64_t bytes);
 
 /* What is waited for at a descriptor: what comes out there, or what others wait for that
- * goes in there. Only at sockets these differ. 0 where nobody in the session can end the
+ * goes in there. Only at sockets and terminals these differ. 0 where nobody in the session can end the
  * wait, or nobody waits. */
 enum mg_way { MG_COMES, MG_GOES };
 uint64_t mg_key_fd(uint64_t fd, enum mg_way way);
 uint64_t mg_key_fd_or_pipe(uint64_t fd, enum mg_way way, bool *pipe);
 
-/* The process that made the other end of a socket without ports; 0 where that is unknown. */
+/* The process that made the other end of a connection without ports; 0 where that is not
+ * known. */
 uint64_t mg_key_peer(uint64_t fd);
 
 /* The same of a file that is locked, or a queue of messages. */

@@ -4,17 +4,24 @@
  * who types at a terminal, another host. Only the host's clock can say. But while others of
  * the session work, that clock runs dozens of times faster than theirs: such time is left
  * out. The recorder sees who works (crates/emulate/src/holds.rs) and sums up for how long.
+ *
+ * Who was the cause, the recorder finds from what was ready: nobody of the session has ever
+ * given anything there. After a wait for events, all that can be read is told of: another
+ * thread may read it, or nobody.
  */
 #include "outside.h"
 
+#include <poll.h>
+#include <stdio.h>
 #include <sys/stat.h>
 
+#include "calls.h"
 #include "keys.h"
 #include "session.h"
+#include "sync.h"
 #include "timers.h"
 
 static __thread uint64_t began_ns, others_ns;
-static __thread uint64_t waited_ns; /* what is read next may have been waited for so long */
 
 /* For how long others have worked so far. */
 static uint64_t others_worked(void)
@@ -38,26 +45,87 @@ uint64_t mg_outside_ns(void)
     return worked < took ? took - worked : 0;
 }
 
-void mg_outside_end(void)
-{
-    waited_ns += mg_outside_ns();
-}
+/* ---- what was waited for ---- */
 
-static bool is_device(uint64_t fd)
+enum { MOST_WATCHED = 1024, MOST_READY = 16 };
+
+static bool is_device(int fd)
 {
     struct stat st;
-    return fstat((int)fd, &st) == 0 && S_ISCHR(st.st_mode);
+    return fstat(fd, &st) == 0 && S_ISCHR(st.st_mode);
 }
 
-void mg_outside_tell(uint64_t fd, uint64_t what)
+static bool tell_ready(int fd, int from, uint64_t what)
 {
-    if (!waited_ns || (!what && !is_device(fd)))
-        return;
-    mg_put_sync(MG_SYNC_OUTSIDE, what ? mg_key_peer(fd) : MG_SYNC_NOBODY, waited_ns);
-    waited_ns = 0;
+    if (!what && !is_device(fd))
+        return false;
+    mg_put_sync(MG_SYNC_READY, what ? what : MG_SYNC_NOBODY, what ? mg_key_peer(from) : 0);
+    return true;
 }
 
-void mg_outside_forget(void)
+void mg_outside_read(int fd, int from, uint64_t what)
 {
-    waited_ns = 0;
+    mg_put_sync(MG_SYNC_OUTSIDE, 0, mg_outside_ns());
+    tell_ready(fd, from, what);
+}
+
+/* Whether there is something to read. A pipe that nobody writes to any more is only hung up. */
+static bool is_readable(short events)
+{
+    return events & (POLLIN | POLLHUP);
+}
+
+static bool tell_if_readable(int fd)
+{
+    struct pollfd one = { .fd = fd, .events = POLLIN };
+    return poll(&one, 1, 0) > 0 && is_readable(one.revents) &&
+           tell_ready(fd, fd, mg_key_fd(fd, MG_COMES));
+}
+
+static void tell_polled(uint64_t at, uint64_t count)
+{
+    struct pollfd one;
+    int told = 0;
+    for (uint64_t i = 0; i < count && i < MOST_WATCHED && told < MOST_READY; i++)
+        if (mg_guest_read(&one, at + i * sizeof one, sizeof one) && is_readable(one.revents))
+            told += tell_ready(one.fd, one.fd, mg_key_fd(one.fd, MG_COMES));
+}
+
+static void tell_selected(uint64_t at, uint64_t fds)
+{
+    uint64_t bits;
+    int told = 0;
+    for (uint64_t fd = 0; fd < fds && fd < MOST_WATCHED && told < MOST_READY; fd++) {
+        if (fd % 64 == 0 && !mg_guest_read(&bits, at + fd / 8, sizeof bits))
+            return;
+        if (bits >> fd % 64 & 1)
+            told += tell_ready(fd, fd, mg_key_fd(fd, MG_COMES));
+    }
+}
+
+/* The events returned have numbers of the program's own: the kernel says what is watched. */
+static void tell_watched(int epoll)
+{
+    char path[64], line[256];
+    int fd, watched = 0, told = 0;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epoll);
+    FILE *info = fopen(path, "re");
+    while (info && watched < MOST_WATCHED && told < MOST_READY && fgets(line, sizeof line, info)) {
+        if (sscanf(line, "tfd: %d", &fd) != 1)
+            continue;
+        watched++;
+        told += tell_if_readable(fd);
+    }
+    if (info)
+        fclose(info);
+}
+
+void mg_outside_events(int64_t num, const uint64_t arg[6])
+{
+    mg_put_sync(MG_SYNC_OUTSIDE, 0, mg_outside_ns());
+    switch (num) {
+    case G_POLL: case G_PPOLL: return tell_polled(arg[0], arg[1]);
+    case G_SELECT: case G_PSELECT6: return arg[1] ? tell_selected(arg[1], arg[0]) : (void)0;
+    default: return tell_watched((int)arg[0]);
+    }
 }

@@ -11,14 +11,9 @@ void mg_outside_begin(void);
  * worked. */
 uint64_t mg_outside_ns(void);
 
-/* The wait has ended with what it was for. Whether others of the session were the cause,
- * only what is read shows: after a wait for events the next read does. */
-void mg_outside_end(void);
-
-/* Tells of such waits, before the acquire of the key `what` that is read at `fd`. */
-void mg_outside_tell(uint64_t fd, uint64_t what);
-
-/* Nothing was read after a wait for events. */
-void mg_outside_forget(void);
+/* The wait has ended: with something to read at `fd`, from who has the other end of `from`;
+ * or with events, which the call `num` has returned. */
+void mg_outside_read(int fd, int from, uint64_t what);
+void mg_outside_events(int64_t num, const uint64_t arg[6]);
 
 #endif

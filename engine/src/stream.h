@@ -139,9 +139,10 @@ enum mg_sync_kind {
     MG_SYNC_GATHER,       /* lets all go on that have arrived, and may have waited for them */
     MG_SYNC_HOLD,         /* the process may write to the key from now on */
     MG_SYNC_LEAVE,        /* a release: it will not write to the key any more */
-    MG_SYNC_OUTSIDE,      /* what is acquired next took the time, if somebody outside of the
-                           * session was the cause; the key is the process that can be, 0
-                           * where the next key shows it, or MG_SYNC_NOBODY in the session */
+    MG_SYNC_OUTSIDE,      /* what the next marks show to be ready was waited for so long, if
+                           * nobody of the session was the cause */
+    MG_SYNC_READY,        /* has waited until the key was ready; the time is the number of the
+                           * process at the other end, or 0. MG_SYNC_NOBODY: nobody's */
 };
 #define MG_SYNC_NOBODY MG_SYNC_KEY
 /* Bytes read from a pipe, and below this bit those that are left in it; either at most. */

@@ -53,6 +53,10 @@ static __thread bool again;         /* the call that has ended is to be made aga
 static __thread uint64_t wait_ns;   /* what the call under way asks to wait at most */
 static __thread bool is_asleep;     /* it sleeps until a signal or a time comes */
 static __thread bool may_wait;      /* what it is to read or to tell of was not there */
+static __thread struct {            /* where it reads, as found before: an end may end that */
+    uint64_t key;
+    bool is_pipe;
+} source;
 static __thread struct {            /* the pipe that the call under way writes to */
     uint64_t key;                   /* 0: none */
     uint64_t bytes;                 /* asked to be written */
@@ -529,25 +533,10 @@ static void signal_came(void)
 
 /* ---- acquires ---- */
 
-/* The call has returned what it waited for. */
-static void waited(void)
-{
-    if (may_wait)
-        mg_outside_end();
-}
-
 static void acquire_what(uint64_t what, bool ended)
 {
     if (what)
         mg_put_sync(ended ? MG_SYNC_ACQUIRE_END : MG_SYNC_ACQUIRE, what, 0);
-}
-
-/* What comes at `fd`, from who has the other end of `from`. */
-static void acquire_at(uint64_t fd, uint64_t from, bool ended)
-{
-    uint64_t what = mg_key_fd(fd, MG_COMES);
-    mg_outside_tell(from, what);
-    acquire_what(what, ended);
 }
 
 /* A read of `bytes`; none: the end. */
@@ -555,26 +544,34 @@ static void acquire_fd(uint64_t fd, uint64_t bytes)
 {
     bool pipe;
     uint64_t what = mg_key_fd_or_pipe(fd, MG_COMES, &pipe);
-    mg_outside_tell(fd, what);
     if (pipe && bytes)
         taken(fd, what, bytes);
     else
         acquire_what(what, !bytes);
 }
 
+/* What came at `fd`, from who has the other end of `from`. */
+static void acquire_source(uint64_t fd, uint64_t from, bool ended)
+{
+    if (may_wait)
+        mg_outside_read((int)fd, (int)from, source.key);
+    acquire_what(source.key, ended);
+}
+
 /* Timers that repeat: the next time follows from this one. */
 static void acquire_read(uint64_t fd, int64_t ret)
 {
-    bool pipe;
-    uint64_t what = mg_key_fd_or_pipe(fd, MG_COMES, &pipe);
     struct itimerspec left;
+    uint64_t what = source.key;
     if (what == mg_key_signals(getpid()))
         return signal_came();
-    waited();
-    mg_outside_tell(fd, what);
-    if (pipe && ret > 0)
-        return taken(fd, what, ret);
-    acquire_what(what, ret == 0);
+    if (!source.is_pipe || ret <= 0)
+        acquire_source(fd, fd, ret == 0);
+    else {
+        if (may_wait)
+            mg_outside_read((int)fd, (int)fd, what);
+        taken(fd, what, ret);
+    }
     if (what == mg_key(MG_KEY_TIMER, getpid(), (int)fd) && timerfd_gettime((int)fd, &left) == 0)
         if (left.it_interval.tv_sec || left.it_interval.tv_nsec)
             mg_put_sync(MG_SYNC_RELEASE, what,
@@ -623,16 +620,14 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     switch (num) {
     case G_READ: case G_READV: return acquire_read(arg[0], ret);
     case G_RECVFROM: case G_RECVMSG: case G_RECVMMSG:
-        waited();
-        return acquire_at(arg[0], arg[0], ret == 0);
+        return acquire_source(arg[0], arg[0], ret == 0);
     case G_ACCEPT: case G_ACCEPT4:
-        waited();
-        acquire_at(arg[0], ret, false);
+        acquire_source(arg[0], ret, false);
         return hold_end(ret);
     case G_CONNECT: return hold_end(arg[0]);
     case G_SENDFILE: return acquire_fd(arg[1], ret);
     case G_SPLICE: return acquire_fd(arg[0], ret);
-    case G_TEE: return acquire_at(arg[0], arg[0], ret == 0);
+    case G_TEE: return acquire_what(mg_key_fd(arg[0], MG_COMES), ret == 0);
     case G_MQ_RECEIVE: case G_FLOCK: return acquire_what(mg_key_file(arg[0]), false);
     case G_FCNTL: return acquire_what(locks(arg) ? mg_key_file(arg[0]) : 0, false);
     case G_SEMOP: case G_SEMTIMEDOP: return acquire(mg_key(MG_KEY_SEMAPHORES, arg[0], 0));
@@ -646,7 +641,9 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
         /* Any call that takes events waits for them. */
-        return ret == 0 ? slept(wait_ns) : waited();
+        if (ret > 0 && may_wait)
+            mg_outside_events(num, arg);
+        return ret == 0 ? slept(wait_ns) : (void)0;
     }
 }
 
@@ -712,8 +709,8 @@ void mg_sync_before(int64_t num, const uint64_t arg[6])
     written.key = 0;
     hold_inherited();
     release_all(num, arg);
-    if (is_asleep)
-        mg_outside_forget();
+    if (reads(num))
+        source.key = mg_key_fd_or_pipe(arg[0], MG_COMES, &source.is_pipe);
     if (is_asleep || may_wait)
         begin_to_wait();
     bool by_deadline = wait_ns && mg_asks_by_deadline(num, arg);

@@ -511,8 +511,10 @@ impl Reader for ModelReader {
             Ran(thread.ring.ran()).retire(core);
             take_counts(&mut process.kept.program, &thread.ring, kept);
         }
-        let died_ns = self.waits.died(tid.0, host_ns()).filter(|_| process.died);
-        if let Some(died_ns) = died_ns {
+        if !process.died {
+            self.waits.runs(tid.0);
+        }
+        if let Some(died_ns) = self.waits.died(tid.0, host_ns()) {
             let (core, _) = self.machine.core_mut(kept.core);
             core.wait_until(died_ns);
         }

@@ -77,9 +77,12 @@ pub(super) enum MarkKind {
     Leave(u64),
     /// The start of that number has failed.
     NotStarted(u64),
-    /// What is acquired next took so long by the host's clock, if it came from outside of the
-    /// session; from that process if it is one, 0: from where the next key says.
-    Outside(u64, u64),
+    /// The next marks show what was waited for so long by the host's clock, if nobody of the
+    /// session was the cause.
+    Outside(u64),
+    /// Waited until the key was ready, of which that process has the other end; 0: it is not
+    /// known.
+    Ready(u64, u32),
     /// A mark of an unknown kind.
     Nothing,
 }
@@ -112,7 +115,7 @@ impl Sync {
     /// Whether the thread is not to be read on before all smaller numbers have been.
     pub(super) fn waits(&self) -> bool {
         use MarkKind::{
-            Acquire, AcquireEnd, Gather, Interrupted, JoinProcess, JoinThread, Room, Take,
+            Acquire, AcquireEnd, Gather, Interrupted, JoinProcess, JoinThread, Ready, Room, Take,
         };
         matches!(
             self.what,
@@ -122,6 +125,7 @@ impl Sync {
                 | JoinThread(_)
                 | JoinProcess(_)
                 | Interrupted(..)
+                | Ready(..)
                 | Room(..)
                 | Take(..)
         )
@@ -152,7 +156,8 @@ impl MarkKind {
             wire::SYNC_HOLD => MarkKind::Hold(key),
             wire::SYNC_LEAVE => MarkKind::Leave(key),
             wire::SYNC_NOT_STARTED => MarkKind::NotStarted(ns),
-            wire::SYNC_OUTSIDE => MarkKind::Outside(key, ns),
+            wire::SYNC_OUTSIDE => MarkKind::Outside(ns),
+            wire::SYNC_READY => MarkKind::Ready(key, ns as u32),
             _ => MarkKind::Nothing,
         }
     }
@@ -258,13 +263,12 @@ struct Sleep {
     timer: Option<(u64, u64)>,
 }
 
-/// A wait that somebody outside of the session may have ended.
-#[derive(Clone, Copy, Debug)]
-struct Outside {
-    /// The process at the other end; 0: it is not known.
-    pid: u32,
-    /// How long it took by the host's clock.
-    ns: u64,
+/// What ended a thread that slept.
+enum Death {
+    /// Its process, or somebody in the session, at that time.
+    Inside(u64),
+    /// A signal from outside, after so long.
+    Outside(u64),
 }
 
 /// All that has let others go on.
@@ -287,8 +291,8 @@ pub(super) struct Waits {
     pipes: HashMap<u64, Pipe>,
     /// Threads that write to a pipe: its key, and the number of their mark.
     writing: HashMap<u32, (u64, u64)>,
-    /// What threads acquire next may have come from outside of the session.
-    outside: HashMap<u32, Outside>,
+    /// How long threads have waited for what their next marks show to be ready.
+    waited: HashMap<u32, u64>,
     outside_ns: u64,
     /// Starts taken since they were last asked for.
     started: Vec<StartMark>,
@@ -302,15 +306,9 @@ impl Waits {
             _ => self.asleep.remove(&by.tid),
         };
         self.end_write(by.tid, sync.number);
-        let outside = match sync.waits() {
-            true => self.outside.remove(&by.tid),
-            false => None,
-        };
-        if outside.is_some_and(|outside| self.is_stranger(outside.pid)) {
-            return self.end_outside(outside.map(|outside| outside.ns), by.now_ns);
+        if !matches!(sync.what, MarkKind::Ready(..)) {
+            self.waited.remove(&by.tid);
         }
-        // The process at the other end is one of the session, or only the key can show it.
-        let outside_ns = outside.filter(|outside| outside.pid == 0).map(|o| o.ns);
         match sync.what {
             MarkKind::Release(key, delay_ns) => self.release(sync.number, key, delay_ns, by),
             MarkKind::Give(key, bytes) => {
@@ -327,8 +325,7 @@ impl Waits {
             MarkKind::Room(key, most) => return self.pipes.get(&key)?.room(sync.number, most),
             MarkKind::Take(key, bytes, left) => {
                 let pipe = self.pipes.entry(key).or_default();
-                let given_ns = pipe.read(sync.number, by.now_ns, bytes, left);
-                return given_ns.or_else(|| self.end_outside(outside_ns, by.now_ns));
+                return pipe.read(sync.number, by.now_ns, bytes, left);
             }
             MarkKind::Repeat(key, ns) => self
                 .released
@@ -353,22 +350,18 @@ impl Waits {
                 }
             }
             MarkKind::Acquire(key) => {
-                let Some(released) = self.released.get(&key) else {
-                    return self.end_outside(outside_ns, by.now_ns);
-                };
-                let release = released.last_before(sync.number)?;
+                let release = self.released.get(&key)?.last_before(sync.number)?;
                 return Some(release.after(by.now_ns));
             }
-            MarkKind::AcquireEnd(key) => {
-                let ended_ns = self.end_of(key, sync.number, by.host_ns);
-                return ended_ns.or_else(|| self.end_outside(outside_ns, by.now_ns));
+            MarkKind::AcquireEnd(key) => return self.end_of(key, sync.number, by.host_ns),
+            MarkKind::Outside(ns) => {
+                self.waited.insert(by.tid, ns);
             }
-            MarkKind::Outside(wire::SYNC_NOBODY, ns) => {
-                return self.end_outside(Some(ns), by.now_ns);
-            }
-            MarkKind::Outside(pid, ns) => {
-                let pid = pid as u32;
-                self.outside.insert(by.tid, Outside { pid, ns });
+            MarkKind::Ready(key, pid) => {
+                if !self.is_given_inside(key, pid) {
+                    let ns = self.waited.remove(&by.tid)?;
+                    return Some(self.end_outside(ns, by.now_ns));
+                }
             }
             MarkKind::Arrive(key) => self.arrive(sync.number, key, by.now_ns),
             MarkKind::Gather(key) => return self.gather(sync.number, key),
@@ -382,7 +375,7 @@ impl Waits {
             MarkKind::JoinProcess(pid) => return self.end_of_process(pid, by.host_ns),
             MarkKind::Interrupted(key, ns) => {
                 let since = slept.map_or(sync.number, |sleep| sleep.number);
-                return self.interrupted(key, since..sync.number, by.now_ns, ns);
+                return Some(self.interrupted(key, since..sync.number, by.now_ns, ns));
             }
             MarkKind::NotStarted(number) => {
                 self.starts.remove(&number);
@@ -393,16 +386,20 @@ impl Waits {
         None
     }
 
-    /// Whether a process is known, and none of the session's.
-    fn is_stranger(&self, pid: u32) -> bool {
-        pid > 0 && !self.processes.contains_key(&pid)
+    /// Whether somebody in the session can have made a key ready: the process at the other
+    /// end if that is known, else whoever has ever given something there, or may.
+    fn is_given_inside(&self, key: u64, pid: u32) -> bool {
+        match pid {
+            _ if key == wire::SYNC_NOBODY => false,
+            0 => self.released.contains_key(&key) || self.writers.contains_key(&key),
+            _ => self.processes.contains_key(&pid),
+        }
     }
 
-    /// When what was acquired came from outside of the session, if it was waited for.
-    fn end_outside(&mut self, ns: Option<u64>, now_ns: u64) -> Option<u64> {
-        let ns = ns?;
+    /// When a wait is over that somebody outside of the session ended.
+    fn end_outside(&mut self, ns: u64, now_ns: u64) -> u64 {
         self.outside_ns = self.outside_ns.saturating_add(ns);
-        Some(now_ns.saturating_add(ns))
+        now_ns.saturating_add(ns)
     }
 
     /// How long threads have waited, together, for what lies outside of the session.
@@ -472,13 +469,7 @@ impl Waits {
 
     /// When a signal ended a sleep between the marks of those numbers. A signal sent
     /// before the sleep ends it, too, if it had to be kept until then.
-    fn interrupted(
-        &mut self,
-        key: u64,
-        marks: Range<u64>,
-        now_ns: u64,
-        host_ns: u64,
-    ) -> Option<u64> {
+    fn interrupted(&mut self, key: u64, marks: Range<u64>, now_ns: u64, host_ns: u64) -> u64 {
         let sent = [key, wire::SYNC_GROUP].map(|key| {
             let released = self.released.get(&key)?;
             released.last_before(marks.end)
@@ -487,8 +478,8 @@ impl Waits {
         let by_thread = sent.clone().filter(|sent| sent.number > marks.start);
         let by_thread = by_thread.map(|sent| sent.ns).max();
         let kept = sent.filter(|sent| sent.number <= marks.start);
-        let kept = kept.map(|sent| sent.ns).max();
-        by_thread.or_else(|| kept.max(self.end_outside(Some(host_ns), now_ns)))
+        let kept = kept.map(|sent| sent.ns).max().unwrap_or(0);
+        by_thread.unwrap_or_else(|| self.end_outside(host_ns, now_ns).max(kept))
     }
 
     /// Whether a thread began to sleep and has made nothing known since.
@@ -504,13 +495,16 @@ impl Waits {
     /// When a thread died that slept at its process's end.
     pub(super) fn died(&mut self, tid: u32, host_ns: u64) -> Option<u64> {
         let sleep = self.asleep.remove(&tid)?;
-        Some(self.death(&sleep, host_ns))
+        Some(match self.death(&sleep, host_ns) {
+            Death::Inside(ns) => ns,
+            Death::Outside(slept_ns) => self.end_outside(slept_ns, sleep.began.now_ns),
+        })
     }
 
-    fn death(&self, sleep: &Sleep, host_ns: u64) -> u64 {
+    fn death(&self, sleep: &Sleep, host_ns: u64) -> Death {
         let began = &sleep.began;
         if let Some(&ns) = self.exits.get(&began.pid) {
-            return ns;
+            return Death::Inside(ns);
         }
         let killed = [sleep.key, wire::SYNC_GROUP].map(|key| {
             let released = self.released.get(&key)?;
@@ -518,20 +512,24 @@ impl Waits {
         });
         let killed = killed.into_iter().flatten().min_by_key(|r| r.number);
         if let Some(kill) = killed {
-            return kill.ns;
+            return Death::Inside(kill.ns);
         }
         let slept_ns = host_ns.wrapping_sub(began.host_ns) & wire::SYNC_NS;
         let timer = sleep.timer.filter(|&(_, due_ns)| due_ns <= slept_ns);
         let timer = timer.and_then(|(key, _)| self.released.get(&key)?.last_before(u64::MAX));
-        timer.map_or(began.now_ns.saturating_add(slept_ns), |release| {
-            release.after(began.now_ns)
-        })
+        match timer {
+            Some(release) => Death::Inside(release.after(began.now_ns)),
+            None => Death::Outside(slept_ns),
+        }
     }
 
     /// When a process ended that was waited for; its threads may have been asleep.
     fn end_of_process(&self, pid: u32, host_ns: u64) -> Option<u64> {
         let asleep = self.asleep.values().filter(|s| s.began.pid == pid);
-        let deaths = asleep.map(|sleep| self.death(sleep, host_ns));
+        let deaths = asleep.map(|sleep| match self.death(sleep, host_ns) {
+            Death::Inside(ns) => ns,
+            Death::Outside(slept_ns) => sleep.began.now_ns.saturating_add(slept_ns),
+        });
         deaths.chain(self.processes.get(&pid).copied()).max()
     }
 
@@ -726,37 +724,35 @@ mod tests {
     #[test]
     fn what_nobody_in_the_session_gave_was_waited_for_by_the_hosts_clock() {
         const INSIDE: u32 = 20;
-        let outside = |pid| MarkKind::Outside(pid, 70);
         let waits = &mut Waits::default();
         waits.reach(INSIDE, 100);
         take(waits, 1, MarkKind::Release(5, 0), INSIDE, 400);
         take(waits, 2, MarkKind::Give(6, 10), INSIDE, 500);
-        take(waits, 3, MarkKind::Release(7, 0), INSIDE, 600);
-        let inside = u64::from(INSIDE);
-        for (pid, what, expected) in [
-            (0, MarkKind::Acquire(4), Some(1_070)),
-            (0, MarkKind::AcquireEnd(4), Some(1_070)),
+        take(waits, 3, MarkKind::Hold(7), INSIDE, 600);
+        let ready = |key, pid| MarkKind::Ready(key, pid);
+        for (found, is_outside) in [
+            (vec![ready(4, 0)], true),
+            (vec![ready(5, 0)], false),
+            (vec![ready(6, 0)], false),
+            (vec![ready(7, 0)], false),
             // Who made the other end of a socket without ports is known.
-            (21, MarkKind::Acquire(5), Some(1_070)),
-            (21, MarkKind::AcquireEnd(5), Some(1_070)),
-            (inside, MarkKind::Acquire(4), None),
-            (inside, MarkKind::Acquire(5), Some(400)),
-            (0, MarkKind::Acquire(5), Some(400)),
-            (0, MarkKind::AcquireEnd(7), Some(600)),
-            // The last bytes that were written, then others.
-            (0, MarkKind::Take(6, 10, 0), Some(500)),
-            (0, MarkKind::Take(8, 10, 0), Some(1_070)),
+            (vec![ready(5, 21)], true),
+            (vec![ready(4, INSIDE)], false),
+            (vec![ready(wire::SYNC_NOBODY, 0)], true),
+            // Several events: the wait counts once.
+            (vec![ready(5, 0), ready(4, 0), ready(3, 0)], true),
+            // What is not told of a wait, was none.
+            (vec![MarkKind::Acquire(5), ready(4, 0)], false),
         ] {
             let before = waits.outside_ns();
-            assert_eq!(take(waits, 10, outside(pid), 1, 1_000), None);
-            assert_eq!(take(waits, 11, what, 1, 1_000), expected, "{pid} {what:?}");
-            // It was of that wait alone.
-            assert_eq!(take(waits, 12, MarkKind::Acquire(4), 1, 2_000), None);
-            let more = u64::from(expected == Some(1_070)) * 70;
-            assert_eq!(waits.outside_ns() - before, more, "{pid} {what:?}");
+            take(waits, 10, MarkKind::Outside(70), 1, 1_000);
+            let until = found
+                .iter()
+                .filter_map(|&mark| take(waits, 11, mark, 1, 1_000));
+            let until = until.max().filter(|&ns| ns > 1_000);
+            assert_eq!(until, is_outside.then_some(1_070), "{found:?}");
+            assert_eq!(waits.outside_ns() - before, u64::from(is_outside) * 70);
         }
-        let terminal = take(waits, 20, outside(wire::SYNC_NOBODY), 1, 1_000);
-        assert_eq!(terminal, Some(1_070));
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub(super) const SYNC_GATHER: u64 = 19;
 pub(super) const SYNC_HOLD: u64 = 20;
 pub(super) const SYNC_LEAVE: u64 = 21;
 pub(super) const SYNC_OUTSIDE: u64 = 22;
-/// The key of a wait that nobody in the session can end.
+pub(super) const SYNC_READY: u64 = 23;
+/// The key of what nobody in the session can make ready.
 pub(super) const SYNC_NOBODY: u64 = (1 << SYNC_KIND_SHIFT) - 1;
 pub(super) const TAKEN_SHIFT: u32 = 23;
 pub(super) const TAKEN_BYTES: u64 = (1 << TAKEN_SHIFT) - 1;

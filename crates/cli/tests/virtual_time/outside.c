@@ -1,10 +1,12 @@
-/* Programs that wait for what lies outside of the session: `outside MODE`. All write a line,
+/* Programs that wait for what lies outside of the session: `outside MODE`. Most write a line,
  * when they are about to: the port that they serve, or 0. Then they read until the end comes. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void check(int ok, const char *what)
@@ -115,6 +118,86 @@ static void serve_datagrams(void)
         ;
 }
 
+/* Main waits for events, and another thread reads. */
+static sem_t has_events, is_read;
+static volatile ssize_t read_last = 1;
+
+static void *read_for_main(void *fd)
+{
+    char some[16];
+    while (read_last > 0) {
+        sem_wait(&has_events);
+        read_last = read(*(int *)fd, some, sizeof some);
+        sem_post(&is_read);
+    }
+    return NULL;
+}
+
+static void hand_on(int fd)
+{
+    pthread_t reader;
+    int all = epoll_of(fd);
+    check(pthread_create(&reader, NULL, read_for_main, &fd) == 0, "pthread_create");
+    while (read_last > 0) {
+        wait_for("epoll", fd, all);
+        sem_post(&has_events);
+        sem_wait(&is_read);
+    }
+    pthread_join(reader, NULL);
+}
+
+/* ---- both ends in the session ---- */
+
+static volatile long turns;
+
+static void compute(void)
+{
+    for (turns = 0; turns < 2000000; turns++)
+        ;
+}
+
+/* Each waits until the other sends no more. */
+static void half_closed(void)
+{
+    int s = bound(AF_INET, SOCK_STREAM);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                              .sin_port = htons(port_of(s)) };
+    check(listen(s, 5) == 0, "listen");
+    if (fork() == 0) {
+        int q = socket(AF_INET, SOCK_STREAM, 0);
+        check(connect(q, (struct sockaddr *)&to, sizeof to) == 0, "connect");
+        compute();
+        shutdown(q, SHUT_WR);
+        read_all("read", q);
+        _exit(0);
+    }
+    int client = accept(s, NULL, NULL);
+    read_all("read", client);
+    compute();
+    check(write(client, "done", 4) == 4, "write");
+    close(client);
+    check(wait(NULL) > 0, "wait");
+}
+
+static void terminal(void)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    check(grantpt(master) == 0 && unlockpt(master) == 0, "posix_openpt");
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    check(slave >= 0, "open");
+    if (fork() == 0) {
+        for (int i = 0; i < 10; i++) {
+            compute();
+            check(write(master, "line\n", 5) == 5, "write");
+        }
+        _exit(0);
+    }
+    char line[16];
+    for (int i = 0; i < 10; i++)
+        check(read(slave, line, sizeof line) == 5, "read");
+    check(wait(NULL) > 0, "wait");
+}
+
 static volatile int is_over;
 
 static void *work(void *sum)
@@ -135,7 +218,17 @@ int main(int argc, char **argv)
         serve(AF_UNIX);
     else if (!strcmp(mode, "udp"))
         serve_datagrams();
-    else if (!strcmp(mode, "beside")) {
+    else if (!strcmp(mode, "half-closed"))
+        half_closed();
+    else if (!strcmp(mode, "terminal"))
+        terminal();
+    else if (!strcmp(mode, "handed-on")) {
+        say(0);
+        hand_on(0);
+    } else if (!strcmp(mode, "seen")) {
+        say(0);
+        wait_for("poll", 0, -1);
+    } else if (!strcmp(mode, "beside")) {
         check(pthread_create(&worker, NULL, work, &sum) == 0, "pthread_create");
         say(0);
         read_all("read", 0);

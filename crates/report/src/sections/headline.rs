@@ -173,11 +173,11 @@ fn waited(summary: &Summary, style: &Style) -> String {
         None | Some(0) => String::new(),
         Some(&ns) => {
             let ns = units::nanoseconds(ns, style);
-            format!("; {ns} of that for what is not followed, by the clock on the wall")
+            format!(", {ns} of it for programs outside of the recording")
         }
     };
     style.wrap(
-        &format!("{clock}: {end}, idle (waiting): {idle}{whose}{outside}{cut}"),
+        &format!("{clock}: {end}, idle (waiting): {idle}{outside}{whose}{cut}"),
         2,
     )
 }
