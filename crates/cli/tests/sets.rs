@@ -70,8 +70,8 @@ fn all_sets_followed_are_an_exact_run_to_the_last_count() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let file = folder.path().join("numbers");
-    let numbers: String = (0_u64..20_000)
-        .map(|i| format!("{}\n", i * 7919 % 20_011))
+    let numbers: String = (0_u64..10_000)
+        .map(|i| format!("{}\n", i * 7919 % 10_007))
         .collect();
     std::fs::write(&file, numbers).expect("the input can be written");
     let file = file.to_str().expect("temporary paths are text");
@@ -110,8 +110,8 @@ fn intervals_of_several_choices_of_sets_contain_the_exact_counts() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let file = folder.path().join("numbers");
-    let numbers: String = (0_u64..50_000)
-        .map(|i| format!("{}\n", i * 7919 % 50_021))
+    let numbers: String = (0_u64..30_000)
+        .map(|i| format!("{}\n", i * 7919 % 30_011))
         .collect();
     std::fs::write(&file, numbers).expect("the input can be written");
     // Without a size of its buffer, sort asks how much memory is free.
@@ -212,7 +212,7 @@ fn lines_that_crowd_in_few_sets_are_told() {
     let exact = record(&program, &[]).totals()["l1d.miss"];
     assert!(exact > 160 * 1024, "{exact}");
     let mut far_off = 0;
-    for seed in 0..8 {
+    for seed in 0..5 {
         let some = record(&program, &["--sets", &format!("1/8:{seed}")]);
         let estimate = &some.report()["sets"]["estimates"]["l1d.miss"];
         let [low, value, high] =
@@ -229,7 +229,7 @@ fn lines_that_crowd_in_few_sets_are_told() {
             assert!(text.contains("lines crowd in few sets"), "{text}");
         }
     }
-    assert_eq!(far_off, 8);
+    assert_eq!(far_off, 5);
 }
 
 fn text(recorded: &Recorded) -> String {

@@ -40,6 +40,12 @@ impl Running {
     pub(crate) fn pid(&self) -> String {
         self.0.id().to_string()
     }
+
+    /// It does nothing from now on.
+    pub(crate) fn stop(&self) {
+        let stopped = Command::new("kill").args(["-STOP", &self.pid()]).status();
+        assert!(stopped.expect("kill runs").success());
+    }
 }
 
 impl Drop for Running {
