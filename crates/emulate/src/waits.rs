@@ -271,6 +271,16 @@ enum Death {
     Outside(u64),
 }
 
+impl Death {
+    /// When it was, of a sleep that began at `began_ns`.
+    fn at(&self, began_ns: u64) -> u64 {
+        match *self {
+            Death::Inside(ns) => ns,
+            Death::Outside(slept_ns) => began_ns.saturating_add(slept_ns),
+        }
+    }
+}
+
 /// All that has let others go on.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
@@ -495,10 +505,11 @@ impl Waits {
     /// When a thread died that slept at its process's end.
     pub(super) fn died(&mut self, tid: u32, host_ns: u64) -> Option<u64> {
         let sleep = self.asleep.remove(&tid)?;
-        Some(match self.death(&sleep, host_ns) {
-            Death::Inside(ns) => ns,
-            Death::Outside(slept_ns) => self.end_outside(slept_ns, sleep.began.now_ns),
-        })
+        let death = self.death(&sleep, host_ns);
+        if let Death::Outside(slept_ns) = death {
+            self.outside_ns = self.outside_ns.saturating_add(slept_ns);
+        }
+        Some(death.at(sleep.began.now_ns))
     }
 
     fn death(&self, sleep: &Sleep, host_ns: u64) -> Death {
@@ -526,10 +537,7 @@ impl Waits {
     /// When a process ended that was waited for; its threads may have been asleep.
     fn end_of_process(&self, pid: u32, host_ns: u64) -> Option<u64> {
         let asleep = self.asleep.values().filter(|s| s.began.pid == pid);
-        let deaths = asleep.map(|sleep| match self.death(sleep, host_ns) {
-            Death::Inside(ns) => ns,
-            Death::Outside(slept_ns) => sleep.began.now_ns.saturating_add(slept_ns),
-        });
+        let deaths = asleep.map(|sleep| self.death(sleep, host_ns).at(sleep.began.now_ns));
         deaths.chain(self.processes.get(&pid).copied()).max()
     }
 
