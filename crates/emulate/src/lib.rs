@@ -31,6 +31,7 @@ pub mod sampled;
 mod session;
 mod sets;
 mod stream;
+mod sync;
 #[allow(unsafe_code)]
 mod sys;
 mod waits;

@@ -28,7 +28,8 @@ use super::pace::PollPace;
 use super::regions::{RegionMark, RegionMarkKind};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
-use super::waits::{Marker, Sync, Waits};
+use super::sync::Sync;
+use super::waits::{Marker, Waits};
 use super::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, engine_command, spawn, start};
 use crate::{Error, Result};
 

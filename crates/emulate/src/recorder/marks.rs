@@ -4,7 +4,8 @@
 use memgauge_trace::{CodeValue, Pid, Tid};
 
 use super::super::regions::{self, RegionMark, RegionMarkKind};
-use super::super::waits::{MarkKind, Marker, Sync};
+use super::super::sync::{MarkKind, Sync};
+use super::super::waits::Marker;
 use super::{MOST_STARTS, ModelReader, Process, Running, reading};
 
 impl ModelReader {
