@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -138,11 +139,22 @@ static char *own_program(void)
     return at < end ? at : NULL;
 }
 
+/* ps, pgrep and the program itself find it by its own name, not by the emulator's. Of a
+ * script that is its interpreter's. */
+static void take_name(const char *program)
+{
+    const char *slash = strrchr(program, '/');
+    prctl(PR_SET_NAME, slash ? slash + 1 : program);
+}
+
 void mg_guest_loaded(uint64_t base)
 {
+    char *program = own_program();
     guest_base = base;
     for_each_host_map(report_loaded_map);
-    report_map(MG_REC_PROGRAM, 0, 0, 0, 0, own_program());
+    report_map(MG_REC_PROGRAM, 0, 0, 0, 0, program);
+    if (program)
+        take_name(program);
 }
 
 static void mapped(uint64_t start, int64_t fd)

@@ -282,6 +282,20 @@ fn input_and_output_pass_byte_for_byte() {
     }
 }
 
+/// By `ps`, `pgrep` and by itself.
+#[test]
+fn a_program_has_its_own_name_in_the_kernel() {
+    if !needs(&["cat"]) {
+        return;
+    }
+    let line = "cat /proc/self/comm /proc/$$/comm; (cat /proc/self/comm)";
+    let recorded = record(&["sh", "-c", line], 0);
+    assert_eq!(
+        String::from_utf8_lossy(&recorded.output.stdout),
+        "cat\nsh\ncat\n"
+    );
+}
+
 /// Without a verb the report goes to standard error, after the program's own.
 #[test]
 fn the_summary_leaves_standard_output_to_the_program() {
