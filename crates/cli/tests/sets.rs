@@ -32,7 +32,13 @@ fn record(program: &[&str], options: &[&str]) -> Recorded {
 }
 
 fn all_sets_equal_exact(program: &[&str]) {
-    let (exact, all) = (record(program, &[]), record(program, &["--sets", "1/1"]));
+    let both = || (record(program, &[]), record(program, &["--sets", "1/1"]));
+    let instructions = |recorded: &Recorded| recorded.totals().get("instructions").copied();
+    // A shell executes some 40 more where its child ends before it waits for it.
+    let did_the_same =
+        |(exact, all): &(Recorded, Recorded)| instructions(exact) == instructions(all);
+    let pair = std::iter::repeat_with(both).take(6).find(did_the_same);
+    let (exact, all) = pair.expect("one pair of six executed equally much");
     let (mut expected, seen) = (exact.totals(), all.totals());
     expected.retain(|name, _| !NOT_MODELLED.contains(&name.as_str()));
     for (name, count) in &expected {
