@@ -23,7 +23,7 @@ use crate::rest::Rest;
 use crate::ring::{Ring, RingWriter};
 use crate::sample::{Sample, WORDS};
 use crate::settings::{Settings, WhenFull, affordable};
-use crate::tasks::{Held, children, identity, threads};
+use crate::tasks::{Held, children, command, identity, threads};
 use crate::{Error, ErrorKind, Result};
 
 /// Time between two looks for threads that no record told of.
@@ -93,7 +93,8 @@ impl Managed {
             return drained;
         }
         let began_ns = perf::own_thread_ns();
-        let counts = &self.thread.counts;
+        let thread = &self.thread;
+        let counts = &thread.counts;
         let (batch, follows) = (&mut self.batch, self.follows);
         let mut activity = self.phases.as_mut().map(|phases| &mut phases.1);
         let (mut in_kernel, mut with_address, mut stands_for) = (0, 0, 0);
@@ -115,7 +116,15 @@ impl Managed {
                 tid: task.tid,
             }),
             Told::Started(_) => {}
-            Told::Replaced { pid, tid } => drained.renamed = Some((pid, tid)),
+            Told::Named {
+                pid,
+                tid,
+                name,
+                exec,
+            } => {
+                thread.set_command(&String::from_utf8_lossy(name));
+                drained.replaced = exec.then_some((pid, tid)).or(drained.replaced);
+            }
         });
         drained.samples = !batch.is_empty();
         if let Some(marks) = marks
@@ -196,7 +205,7 @@ impl Managed {
 #[derive(Default)]
 struct Drained {
     samples: bool,
-    renamed: Option<(u32, u32)>,
+    replaced: Option<(u32, u32)>,
 }
 
 impl Core {
@@ -286,6 +295,7 @@ impl Core {
         let (number, tid) = (self.next, attached.tid());
         self.next += 1;
         let thread = Arc::new(SampledThread::new(number, (pid, tid), ring));
+        thread.set_command(&command(tid));
         thread.set_state(State::Started);
         self.registry.add(&thread);
         if !self.managed.values().any(|m| m.thread.pid() == pid) {
@@ -490,8 +500,8 @@ impl Core {
             if drained.samples {
                 told.push(*number);
             }
-            if let Some((pid, tid)) = drained.renamed {
-                self.renamed(*number, pid, tid);
+            if let Some((pid, tid)) = drained.replaced {
+                self.replaced(*number, pid, tid);
             }
         }
         if !told.is_empty() {
@@ -504,7 +514,7 @@ impl Core {
     }
 
     /// By exec a thread gets its process's number.
-    fn renamed(&mut self, number: u64, pid: u32, tid: u32) {
+    fn replaced(&mut self, number: u64, pid: u32, tid: u32) {
         let Some(managed) = self.managed.get(&number) else {
             return;
         };

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Clean;
 use crate::regions::RegionTree;
@@ -47,6 +47,8 @@ pub struct Statistics {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
+    /// The kernel's name of it; empty where nobody could tell.
+    pub command: String,
     /// What it does.
     pub state: State,
     /// Samples that were taken, and decoded.
@@ -124,6 +126,7 @@ pub(crate) struct SampledThread {
     pub(crate) number: u64,
     pub(crate) pid: AtomicU32,
     pub(crate) tid: AtomicU32,
+    command: Mutex<String>,
     state: AtomicU8,
     pub(crate) ring: Arc<Ring<WORDS>>,
     pub(crate) counts: Counts,
@@ -135,6 +138,7 @@ impl SampledThread {
             number,
             pid: AtomicU32::new(pid),
             tid: AtomicU32::new(tid),
+            command: Mutex::default(),
             state: AtomicU8::new(State::Stopped as u8),
             ring,
             counts: Counts::default(),
@@ -147,6 +151,14 @@ impl SampledThread {
 
     pub(crate) fn pid(&self) -> u32 {
         self.pid.load(Ordering::Relaxed)
+    }
+
+    fn command(&self) -> MutexGuard<'_, String> {
+        self.command.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_command(&self, name: &str) {
+        name.clone_into(&mut self.command());
     }
 
     pub(crate) fn state(&self) -> State {
@@ -178,6 +190,7 @@ impl SampledThread {
         Statistics {
             pid: self.pid(),
             tid: self.tid(),
+            command: self.command().clone(),
             state: self.state(),
             samples: of(&c.samples),
             kernel_samples: of(&c.kernel_samples),

@@ -42,6 +42,12 @@ pub(crate) fn identity(tid: u32) -> io::Result<Option<Identity>> {
     Ok(started.map(|started| Identity { pid, started }))
 }
 
+/// The kernel's name of a thread; empty where it has ended.
+pub(crate) fn command(tid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+}
+
 fn process(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()

@@ -627,6 +627,7 @@ mod tests {
         let thread = |tid, waiting| Statistics {
             pid: 1,
             tid,
+            command: String::new(),
             state: State::Ended,
             samples: 10,
             kernel_samples: 3,

@@ -23,6 +23,17 @@ pub(super) struct Task {
     pub(super) began: u64,
 }
 
+impl Task {
+    /// Names one that has ended; `told` with its samples, maybe after the last look.
+    pub(super) fn name_ended(&mut self, told: Option<&String>) {
+        match told {
+            Some(name) => self.command.clone_from(name),
+            None if self.command.is_empty() => "[ended]".clone_into(&mut self.command),
+            None => {}
+        }
+    }
+}
+
 /// Facts of a process; `None` where it has ended.
 pub(super) fn task(pid: u32) -> Option<Task> {
     parse(&read_to_string(format!("/proc/{pid}/stat")).ok()?)

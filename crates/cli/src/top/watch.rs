@@ -231,10 +231,10 @@ impl Watch {
 
     /// Everybody who runs now is attached to, before the first interval begins.
     fn begin(&mut self) {
-        self.look_at_tasks(1.0);
+        self.look_at_tasks(1.0, &[]);
         if self.named.is_empty() {
             std::thread::sleep(FIRST_LOOK);
-            self.look_at_tasks(FIRST_LOOK.as_secs_f64());
+            self.look_at_tasks(FIRST_LOOK.as_secs_f64(), &[]);
             self.attach();
         }
         self.looked = Instant::now();
@@ -341,7 +341,7 @@ impl Watch {
         self.read();
         let interval_s = self.looked.elapsed().as_secs_f64().max(1e-3);
         self.looked = Instant::now();
-        self.look_at_tasks(interval_s);
+        self.look_at_tasks(interval_s, &statistics);
         if let Ok(io) = &mut self.io
             && let Err(why) = io.look()
         {
@@ -382,7 +382,11 @@ impl Watch {
     }
 
     /// Counts of the kernel by process.
-    fn look_at_tasks(&mut self, interval_s: f64) {
+    fn look_at_tasks(&mut self, interval_s: f64, statistics: &[Statistics]) {
+        // Of those that ended before anybody could look at them.
+        let first = statistics.iter().filter(|s| s.pid == s.tid);
+        let named = first.filter(|s| !s.command.is_empty());
+        let commands: HashMap<u32, &String> = named.map(|s| (s.pid, &s.command)).collect();
         let own = std::process::id();
         let mut pids: BTreeSet<u32> = self.processes.keys().copied().collect();
         match self.named.is_empty() {
@@ -394,8 +398,8 @@ impl Watch {
             let process = self.processes.entry(pid).or_default();
             let Some(now) = now else {
                 (process.cpu, process.faults_per_s) = (0.0, None);
-                if process.task.began == 0 {
-                    process.task.command = "[ended]".to_owned();
+                if process.ended.is_none() {
+                    process.task.name_ended(commands.get(&pid).copied());
                 }
                 process.ended.get_or_insert_with(Instant::now);
                 continue;

@@ -329,12 +329,16 @@ pub enum Told<'a> {
     Throttled,
     /// The thread started a thread or a process.
     Started(Task),
-    /// The process began another program; the thread may have another number now.
-    Replaced {
+    /// The thread has another name.
+    Named {
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
+        /// The kernel's name of it, 15 bytes at most.
+        name: &'a [u8],
+        /// It began another program; it may have another number now.
+        exec: bool,
     },
 }
 
@@ -517,9 +521,14 @@ impl Lens<'_> {
             Record::Comm {
                 pid,
                 tid,
-                exec: true,
-                ..
-            } => each(Told::Replaced { pid, tid }),
+                exec,
+                name,
+            } => each(Told::Named {
+                pid,
+                tid,
+                name,
+                exec,
+            }),
             _ => {}
         }
         Some(())
