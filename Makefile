@@ -40,8 +40,9 @@ build: setup-build engine web-if-possible ## build memgauge for use (target/rele
 bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; perf, nginx, wrk where there)
 	@bench/io --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
-demo: setup-demo engine web-if-possible ## record sqlite3 at work and show the report
-	cargo build --profile quick -p memgauge
+demo: setup-demo web-if-possible ## record sqlite3 at work and show the report
+	@engine/build $(TARGET)/engine & \
+	cargo build --profile quick -p memgauge && wait $$!
 	@bench/demo $(TARGET)/quick/memgauge $(TARGET)/demo
 
 test: setup-test engine web-if-possible ## run all tests
