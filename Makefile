@@ -42,7 +42,7 @@ bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; p
 
 demo: setup-demo web-if-possible ## record sqlite3 at work and show the report
 	@engine/build $(TARGET)/engine & \
-	cargo build --profile quick -p memgauge && wait $$!
+	cargo build --profile quick -p memgauge; built=$$?; wait $$! && exit $$built
 	@bench/demo $(TARGET)/quick/memgauge $(TARGET)/demo
 
 test: setup-test engine web-if-possible ## run all tests

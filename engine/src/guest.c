@@ -139,8 +139,8 @@ static char *own_program(void)
     return at < end ? at : NULL;
 }
 
-/* ps, pgrep and the program itself find it by its own name, not by the emulator's. Of a
- * script that is its interpreter's. */
+/* ps, pgrep and the program itself find it by its own name, not by the emulator's. A script
+ * has its interpreter's. */
 static void take_name(const char *program)
 {
     const char *slash = strrchr(program, '/');

@@ -116,14 +116,9 @@ impl Managed {
                 tid: task.tid,
             }),
             Told::Started(_) => {}
-            Told::Named {
-                pid,
-                tid,
-                name,
-                exec,
-            } => {
+            Told::Named { ids, name, exec } => {
                 thread.set_command(&String::from_utf8_lossy(name));
-                drained.replaced = exec.then_some((pid, tid)).or(drained.replaced);
+                drained.replaced = exec.then_some(ids).or(drained.replaced);
             }
         });
         drained.samples = !batch.is_empty();

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::Clean;
 use crate::regions::RegionTree;
@@ -154,7 +154,7 @@ impl SampledThread {
     }
 
     fn command(&self) -> MutexGuard<'_, String> {
-        self.command.lock().unwrap_or_else(PoisonError::into_inner)
+        self.command.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(crate) fn set_command(&self, name: &str) {

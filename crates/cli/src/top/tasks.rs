@@ -24,12 +24,13 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Names one that has ended; `told` with its samples, maybe after the last look.
-    pub(super) fn name_ended(&mut self, told: Option<&String>) {
-        match told {
-            Some(name) => self.command.clone_from(name),
-            None if self.command.is_empty() => "[ended]".clone_into(&mut self.command),
-            None => {}
+    /// Names one that has ended: as the kernel `told` with its samples, maybe after the last
+    /// look, or else as it was called then.
+    pub(super) fn name_ended(&mut self, told: &str) {
+        if !told.is_empty() {
+            told.clone_into(&mut self.command);
+        } else if self.command.is_empty() {
+            "[ended]".clone_into(&mut self.command);
         }
     }
 }

@@ -383,10 +383,6 @@ impl Watch {
 
     /// Counts of the kernel by process.
     fn look_at_tasks(&mut self, interval_s: f64, statistics: &[Statistics]) {
-        // Of those that ended before anybody could look at them.
-        let first = statistics.iter().filter(|s| s.pid == s.tid);
-        let named = first.filter(|s| !s.command.is_empty());
-        let commands: HashMap<u32, &String> = named.map(|s| (s.pid, &s.command)).collect();
         let own = std::process::id();
         let mut pids: BTreeSet<u32> = self.processes.keys().copied().collect();
         match self.named.is_empty() {
@@ -399,7 +395,8 @@ impl Watch {
             let Some(now) = now else {
                 (process.cpu, process.faults_per_s) = (0.0, None);
                 if process.ended.is_none() {
-                    process.task.name_ended(commands.get(&pid).copied());
+                    let told = statistics.iter().rev().find(|s| s.tid == pid);
+                    process.task.name_ended(told.map_or("", |s| &s.command));
                 }
                 process.ended.get_or_insert_with(Instant::now);
                 continue;

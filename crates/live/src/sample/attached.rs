@@ -331,10 +331,8 @@ pub enum Told<'a> {
     Started(Task),
     /// The thread has another name.
     Named {
-        /// Process.
-        pid: u32,
-        /// Thread.
-        tid: u32,
+        /// Process and thread.
+        ids: (u32, u32),
         /// The kernel's name of it, 15 bytes at most.
         name: &'a [u8],
         /// It began another program; it may have another number now.
@@ -523,12 +521,10 @@ impl Lens<'_> {
                 tid,
                 exec,
                 name,
-            } => each(Told::Named {
-                pid,
-                tid,
-                name,
-                exec,
-            }),
+            } => {
+                let ids = (pid, tid);
+                each(Told::Named { ids, name, exec });
+            }
             _ => {}
         }
         Some(())
