@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use browser::{Look, NARROW, WIDE, chromium, look, open, with_scripts};
+use browser::{Look, NARROW, WIDE, chromium, look, look_at_all, open, with_scripts};
 use harness::{PROGRAM, memgauge, said};
 use memgauge_testing::{Need, skipped};
 use serde_json::{Value, json};
@@ -71,10 +71,19 @@ fn page_of(recording: &Path) -> String {
 
 /// Opens the page and asserts that nothing went wrong and nothing was fetched.
 fn sound(html: &str, how: Look, script: &str) -> Option<Value> {
-    let result = look(&chromium()?, html, how, script);
+    Some(sound_of(&look(&chromium()?, html, how, script)))
+}
+
+/// As `sound`, of several pages.
+fn sound_all(pages: &[String], how: Look, script: &str) -> Option<Vec<Value>> {
+    let results = look_at_all(&chromium()?, pages, how, script);
+    Some(results.iter().map(sound_of).collect())
+}
+
+fn sound_of(result: &Value) -> Value {
     assert_eq!(result["said"], json!([]));
     assert_eq!(result["asked"], json!([]));
-    Some(result["found"].clone())
+    result["found"].clone()
 }
 
 /// Every plot, with the pixels that are drawn, and whether the page is wider than it may be.
@@ -127,11 +136,11 @@ fn check_plots(how: Look) {
     if !has_front_end() {
         return;
     }
-    for name in FIXTURES {
-        let html = page_of(&fixture(name));
-        let Some(found) = sound(&html, how, PLOTS) else {
-            return;
-        };
+    let pages = FIXTURES.map(|name| page_of(&fixture(name)));
+    let Some(all) = sound_all(&pages, how, PLOTS) else {
+        return;
+    };
+    for (name, found) in FIXTURES.into_iter().zip(all) {
         let canvases = found["canvases"].as_array().expect("canvases");
         let plots = found["plots"].as_u64().expect("a number");
         assert!(canvases.len() as u64 >= plots, "{name}: {found}");
@@ -247,10 +256,12 @@ fn a_selected_range_filters_tables_and_plots() {
     if !has_front_end() {
         return;
     }
-    for name in ["emulate", "clock", "sampled"] {
-        let Some(found) = sound(&page_of(&fixture(name)), WIDE, ZOOM) else {
-            return;
-        };
+    let names = ["emulate", "clock", "sampled"];
+    let pages = names.map(|name| page_of(&fixture(name)));
+    let Some(all) = sound_all(&pages, WIDE, ZOOM) else {
+        return;
+    };
+    for (name, found) in names.into_iter().zip(all) {
         let told = format!(": {} samples of", found["expected"]);
         let caption = found["caption"].as_str().expect("a caption");
         assert!(caption.contains(&told), "{name}: {found}");
@@ -373,23 +384,24 @@ fn names_full_of_html_are_text() {
     if !has_front_end() {
         return;
     }
-    for name in ["emulate", "io", "stat"] {
-        let html = with_data(&page_of(&fixture(name)), with_evil_names);
-        let script = r#"
-          find("canvas[tabindex]").forEach((c) => c.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" })));
-          find("button").forEach((b) => b.textContent.startsWith("Show ") && b.click());
-          await frames();
-          return {
-            hacked: window.hacked,
-            images: find("img, iframe, object, embed, link[rel=stylesheet]").length,
-            scripts: find("main script, header script").length,
-            turned: /[\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText + document.title),
-            attributes: find("*").filter((e) => [...e.attributes].some((a) => a.name.startsWith("on") || /[\u202a-\u202e]/.test(a.value))).length,
-            shown: find("main")[0].innerText.includes("onerror="),
-          };"#;
-        let Some(found) = sound(&html, WIDE, script) else {
-            return;
-        };
+    let names = ["emulate", "io", "stat"];
+    let pages = names.map(|name| with_data(&page_of(&fixture(name)), with_evil_names));
+    let script = r#"
+      find("canvas[tabindex]").forEach((c) => c.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" })));
+      find("button").forEach((b) => b.textContent.startsWith("Show ") && b.click());
+      await frames();
+      return {
+        hacked: window.hacked,
+        images: find("img, iframe, object, embed, link[rel=stylesheet]").length,
+        scripts: find("main script, header script").length,
+        turned: /[\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText + document.title),
+        attributes: find("*").filter((e) => [...e.attributes].some((a) => a.name.startsWith("on") || /[\u202a-\u202e]/.test(a.value))).length,
+        shown: find("main")[0].innerText.includes("onerror="),
+      };"#;
+    let Some(all) = sound_all(&pages, WIDE, script) else {
+        return;
+    };
+    for (name, found) in names.into_iter().zip(all) {
         let expected = json!({
             "images": 0, "scripts": 0, "turned": false, "attributes": 0, "shown": true
         });
@@ -434,17 +446,19 @@ fn damaged_and_bare_recordings_make_a_page() {
             }
         }),
     ];
-    for (what, damage) in cases {
+    let pages = cases.map(|(_, damage)| {
         let copy = copied("emulate");
         let recording = copy.path().join("r.mg");
         damage(&recording);
         // It ends with a status of its own: the good parts are shown.
-        let html = String::from_utf8(report(&recording).stdout).expect("a page is UTF-8");
-        let script =
-            "return { trust: find('#trust')[0].innerText, warned: find('.state')[0].innerText };";
-        let Some(found) = sound(&html, WIDE, script) else {
-            return;
-        };
+        String::from_utf8(report(&recording).stdout).expect("a page is UTF-8")
+    });
+    let script =
+        "return { trust: find('#trust')[0].innerText, warned: find('.state')[0].innerText };";
+    let Some(all) = sound_all(&pages, WIDE, script) else {
+        return;
+    };
+    for ((what, _), found) in cases.into_iter().zip(all) {
         let trust = found["trust"].as_str().expect("text");
         assert!(trust.contains("Cost of recording"), "{what}: {trust}");
         if what == "with a cut part" {

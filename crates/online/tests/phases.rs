@@ -129,7 +129,7 @@ fn a_program_that_turns_to_other_data_is_seen_and_sampled_more() {
     };
     // It does the same all the time. What else the machine does may look like a change once.
     let is_steady = |_| {
-        let seen = phased.observed(&profiler, (1, 2, phase_ms));
+        let seen = phased.observed(&profiler, (1, 1, phase_ms * 3 / 2));
         let (_, last) = seen.last().expect("it was seen");
         println!("steady: {last:?}");
         last.changes == 0
