@@ -614,7 +614,7 @@ fn random_clients_and_targets_leave_memory_and_descriptors_as_they_were() {
     }
     let soak = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/serve-soak");
     let output = Command::new(soak)
-        .args(["--memgauge", PROGRAM, "--seconds", "4"])
+        .args(["--memgauge", PROGRAM, "--seconds", "3"])
         .output();
     let output = output.expect("python3 runs it");
     assert!(output.status.success(), "{output:?}");

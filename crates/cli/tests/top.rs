@@ -224,7 +224,7 @@ fn a_program_that_it_starts_has_its_regions_of_interest() {
     let (heavy, light) = (share(&text, "  heavy"), share(&text, "  outer/light"));
     assert!((55.0..=78.0).contains(&heavy), "{text}");
     assert!((22.0..=45.0).contains(&light), "{text}");
-    let missing = top(&["--once", "--", "/no/such/program"]);
+    let missing = top(&["--once", "--no-io", "--", "/no/such/program"]);
     assert_eq!(missing.status.code(), Some(127));
 }
 
@@ -475,7 +475,7 @@ fn bad_input_is_refused_with_one_line() {
         (&["--source", "pmu"], 2, "-e"),
         (&["--once", "-e", "no-such-event"], 2, "no-such-event"),
     ] {
-        let output = top(arguments);
+        let output = top(&[&["--no-io"], arguments].concat());
         let (text, errors) = said(&output);
         assert!(text.is_empty(), "{arguments:?}: {text}");
         assert!(errors.contains(says), "{arguments:?}: {errors}");

@@ -287,20 +287,17 @@ fn lackey_counts_the_same_loads_and_stores() {
     if !needs(&["valgrind"]) {
         return;
     }
-    // Each against the next, which does less.
-    let chases = [
-        "chase --bytes 64KiB --steps 100",
-        "chase --bytes 64KiB --steps 000",
-        "chase --bytes 00KiB --steps 000",
-    ];
-    for runs in [&["triad --bytes 08007", "triad --bytes 00000"], &chases[..]] {
-        let counts: Vec<[i64; 2]> = runs.iter().map(|run| lackey(run)).collect();
-        for (pair, counts) in runs.windows(2).zip(counts.windows(2)) {
-            let extra = beyond(pair[0], pair[1]);
-            let extra = [extra["loads"], extra["stores"]];
-            assert!(extra[0] > 0, "{}", pair[0]);
-            let lackeys = [counts[0][0] - counts[1][0], counts[0][1] - counts[1][1]];
-            assert_eq!(extra, lackeys, "{}", pair[0]);
-        }
+    for (with, without) in [
+        ("triad --bytes 08007", "triad --bytes 00000"),
+        (
+            "chase --bytes 64KiB --steps 100",
+            "chase --bytes 00KiB --steps 000",
+        ),
+    ] {
+        let extra = beyond(with, without);
+        let extra = [extra["loads"], extra["stores"]];
+        assert!(extra[0] > 0, "{with}");
+        let [more, less] = [lackey(with), lackey(without)];
+        assert_eq!(extra, [more[0] - less[0], more[1] - less[1]], "{with}");
     }
 }
