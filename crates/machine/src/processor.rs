@@ -17,6 +17,8 @@ use crate::{
 
 /// The longest stretch of progress between two looks at the deadlines.
 const LONGEST_FUSE: u64 = 1 << 40;
+/// No latency is as long: only who finds memory full stalls for this long.
+const LONG_STALL_NS: u64 = 10_000;
 
 /// A core with its private caches, TLBs, clock and counters.
 pub struct Core {
@@ -54,6 +56,8 @@ pub struct Core {
     /// Some event that is counted as blocks retire is sampled.
     samples_retired: bool,
     series: Option<Series>,
+    /// A stall this long, in millicycles, ends the interval under way where it begins.
+    long_stall: u64,
 }
 
 /// Counts that blocks bring.
@@ -113,6 +117,9 @@ impl Core {
             samples_splits: pmu.samples.iter().any(|s| usize::from(s.event.0) == SPLITS),
             samples_retired: pmu.samples.iter().any(|s| !is_memory(s.event)),
             series: pmu.interval_ns.map(|ns| Series::new(ns, start_ns)),
+            long_stall: pmu
+                .interval_ns
+                .map_or(u64::MAX, |ns| clock.millicycles(ns.max(LONG_STALL_NS))),
         }
     }
 
@@ -447,9 +454,22 @@ impl Core {
 
     /// Stands still for so many millicycles.
     pub(crate) fn stall(&mut self, millicycles: u64) {
+        if millicycles >= self.long_stall {
+            self.end_interval_before_stall();
+        }
         self.stalled += millicycles;
         // At least as much as the instructions that would have taken this long.
         self.fuse -= (millicycles >> self.costs.instruction_shift) as i64 + 1;
+    }
+
+    /// A core that comes late to a time in which others have used all that memory can move
+    /// stalls until there is room. A tick over that would spread over it what was counted before.
+    #[cold]
+    fn end_interval_before_stall(&mut self) {
+        let (now_ns, counts) = (self.time_ns(), self.counts());
+        if let Some(series) = &mut self.series {
+            series.stall(now_ns, &counts);
+        }
     }
 
     fn is_pending(&self) -> bool {

@@ -274,6 +274,50 @@ fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
     assert!(most <= limit, "{most} bytes of {limit}");
 }
 
+/// Four cores fill memory from 115 to 150 us. Four others come to that time later, and find room
+/// behind it: what they moved before their stall is not spread over it.
+#[test]
+fn no_interval_moves_more_than_memory_can_where_cores_stall_for_longer_than_one() {
+    let interval_ns = 20_000;
+    let config = Config::preset("i5-6600k").unwrap();
+    let rate = config.timing.dram_bytes_per_s;
+    let pmu = PmuConfig {
+        interval_ns: Some(interval_ns),
+        ..PmuConfig::default()
+    };
+    let mut m = Machine::new(config, pmu).unwrap();
+    let ids: Vec<CoreId> = (0..8).map(|_| m.add_core(0)).collect();
+    for (&id, k) in ids.iter().zip(0..) {
+        let (start_ns, lines) = if k < 4 { (115_000, 4_550) } else { (0, 20_000) };
+        m.core_mut(id).0.begin_at(start_ns);
+        (0..lines).for_each(|n| load(&mut m, id, BASE + (k << 32) + 64 * n));
+    }
+    let mut moved = std::collections::BTreeMap::<u64, f64>::new();
+    let (mut all, mut stalls) = (0, 0);
+    let mut note = |tick: memgauge_machine::Tick| {
+        let bytes = tick.deltas.get(c::DRAM_READ_BYTES);
+        all += bytes;
+        stalls += usize::from(tick.interval_ns >= interval_ns && bytes < 10 * 64);
+        let (end, mut at) = (tick.time_ns, tick.time_ns - tick.interval_ns);
+        while at < end {
+            let next = end.min((at / interval_ns + 1) * interval_ns);
+            let part = (next - at) as f64 / tick.interval_ns as f64;
+            *moved.entry(at / interval_ns).or_default() += part * bytes as f64;
+            at = next;
+        }
+    };
+    for &id in &ids {
+        m.finish_core(id);
+        m.core_mut(id).0.take_ticks(&mut note);
+    }
+    assert_eq!(all, (4 * 4_550 + 4 * 20_000) * 64);
+    assert!(stalls > 0, "nobody stalled");
+    let most = moved.values().copied().fold(0.0, f64::max);
+    // A window's lines, and one more from each core, may be booked ahead.
+    let limit = rate * interval_ns / 1_000_000_000 + (40 + 8) * 64;
+    assert!(most <= limit as f64, "{most} bytes of {limit}: {moved:?}");
+}
+
 #[test]
 fn a_wait_is_idle_time_and_no_event_counts_it() {
     let mut m = machine(Config::preset("zen3").unwrap());

@@ -6,10 +6,11 @@ use crate::Counts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
     /// End of the interval: a multiple of the interval in virtual time, the begin of a
-    /// wait beyond that, or the core's end.
+    /// wait or stall beyond that, or the core's end.
     pub time_ns: u64,
-    /// True length. The first and the last interval of a core, and those beside a wait,
-    /// are shorter than asked for; one in which a block took long is a longer multiple.
+    /// True length. The first and the last interval of a core, and those beside a wait or
+    /// a long stall, are shorter than asked for; one in which a block or a stall took long is
+    /// longer.
     pub interval_ns: u64,
     /// Gain of every event. A core's ticks add up to its counts exactly.
     pub deltas: Counts,
@@ -61,6 +62,12 @@ impl Series {
             self.finish(from_ns, counts);
             self.last_ns = until_ns;
         }
+    }
+
+    /// Ends the interval under way where a stall begins that is longer than one.
+    pub(crate) fn stall(&mut self, from_ns: u64, counts: &Counts) {
+        self.check(from_ns, counts);
+        self.finish(from_ns, counts);
     }
 
     /// Ends the interval under way now, unless nothing has happened in it.
