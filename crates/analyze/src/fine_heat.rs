@@ -323,7 +323,7 @@ pub struct FineStretch {
 mod tests {
     use super::*;
     use crate::resolve::NoSymbols;
-    use crate::spaces::AddressSpaces;
+    use crate::spaces::{AddressSpaces, When};
     use crate::{Analysis, Regions};
 
     fn heat(samples: &[(u64, u32, u64)]) -> Option<FineHeat> {
@@ -336,7 +336,7 @@ mod tests {
                 ..Sample::default()
             };
             let region = crate::regions::place(&spaces, sample.pid, addr, time_ns);
-            let code = spaces.code_at(sample.pid, 0);
+            let code = spaces.code_at(sample.pid, 0, When::Latest);
             cells.add(&sample, VirtAddr(addr), code, region);
         }
         let regions = Regions::new(&spaces).finish();
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_majority_is_found_in_any_order() {
         let spaces = AddressSpaces::default();
-        let (unknown, _) = spaces.code_at(Pid(1), 0);
+        let (unknown, _) = spaces.code_at(Pid(1), 0, When::Latest);
         let region = crate::regions::place(&spaces, Pid(1), 0, 0);
         let vote = |offset| Cell {
             samples: 1,

@@ -13,7 +13,7 @@ use crate::Analysis;
 use crate::counts::{GroupTally, Tally};
 use crate::regions::alike;
 use crate::set_groups::FollowedGroups;
-use crate::spaces::{AddressSpaces, PathId};
+use crate::spaces::{AddressSpaces, PathId, When};
 
 /// Sums site counts by file and offset. Only analyses over the same
 /// [`AddressSpaces`] may be merged.
@@ -42,7 +42,8 @@ impl<'a> Analysis for Sites<'a> {
 
     fn observe(&mut self, batch: &[SiteCount]) {
         for site in batch {
-            let place = self.spaces.code_at(site.pid, site.ip.0);
+            let when = site.program_ns.map_or(When::Latest, When::Program);
+            let place = self.spaces.code_at(site.pid, site.ip.0, when);
             let row = self.rows.entry(place).or_default();
             row.add(site.event, site.count);
             if let Some(group) = site.set_group {
@@ -110,7 +111,9 @@ impl<'a> Analysis for SampledSites<'a> {
 
     fn observe(&mut self, batch: &[Sample]) {
         for sample in batch {
-            let place = self.spaces.code_at(sample.pid, sample.ip.0);
+            let place = self
+                .spaces
+                .code_at(sample.pid, sample.ip.0, When::At(sample.time_ns));
             let (events, samples) = self.rows.entry(place).or_default();
             events.add(sample.event, sample.period);
             *samples.entry(sample.event).or_default() += 1;

@@ -1,7 +1,8 @@
 //! Address spaces: which mapping of a process held an address.
 //!
-//! Mappings are kept as recorded, one for each time something was mapped. Nothing says
-//! when one ended, so a later mapping over the same address prevails from its time on.
+//! Mappings are kept as recorded, one for each time something was mapped. A later mapping over
+//! the same address prevails from its time on. A row of path `[unmapped]` says that nothing
+//! is there any more; only source `emulate` has such, so elsewhere nothing says when one ended.
 //! Each process's mappings are sorted by start, with the highest end so far beside
 //! them. A look-up walks back from the last mapping that starts at or before the
 //! address, until no earlier one can reach it.
@@ -14,6 +15,7 @@
 //!
 //! Memory: 48 bytes a recorded mapping, each file once.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memgauge_trace::{GeneratedCode, Module, Pid};
@@ -31,6 +33,9 @@ pub(crate) const JIT: &str = "[jit]";
 
 /// Path of the rows that end all mappings of a process.
 const EXEC: &str = "[exec]";
+
+/// Path of the rows that end what was mapped in their range.
+const UNMAPPED: &str = "[unmapped]";
 
 /// A loader maps a file's parts and its zero-initialised data in one go; mappings made
 /// after them later are something else.
@@ -52,6 +57,17 @@ pub(crate) const UNKNOWN: &str = "[unknown]";
 /// Index of a path in its [`AddressSpaces`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PathId(u32);
+
+/// Which of the mappings that a process had at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// The latest of all: nothing is known of the time.
+    Latest,
+    /// The latest of the program that ran at this time.
+    Program(u64),
+    /// The one at this time, in nanoseconds.
+    At(u64),
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
@@ -198,6 +214,7 @@ impl AddressSpaces {
         paths.id(ModuleFile::of_path(UNKNOWN));
         paths.id(ModuleFile::of_path(JIT));
         paths.id(ModuleFile::of_path(KERNEL));
+        paths.id(ModuleFile::of_path(UNMAPPED));
         let mut by_pid: BTreeMap<Pid, (Vec<Mapping>, Vec<u64>)> = BTreeMap::new();
         for module in &modules {
             let (maps, execs) = by_pid.entry(module.pid).or_default();
@@ -229,15 +246,15 @@ impl AddressSpaces {
         &self.files[id.0 as usize]
     }
 
-    /// The file and byte offset of an instruction: the latest executable
-    /// mapping over it. In generated code the offset is the number of its name.
+    /// The file and byte offset of an instruction: the executable mapping over it at that
+    /// time. In generated code the offset is the number of its name.
     ///
     /// Memory that was made executable later is known as it was mapped: an
     /// instruction that ran there says enough.
-    pub(crate) fn code_at(&self, pid: Pid, ip: u64) -> (PathId, u64) {
+    pub(crate) fn code_at(&self, pid: Pid, ip: u64, when: When) -> (PathId, u64) {
         let space = self.spaces.get(&pid);
-        let executable = space.and_then(|s| s.best(ip, |m| m.executable));
-        let mapping = executable.or_else(|| space.and_then(|s| s.best(ip, |_| true)));
+        let executable = space.and_then(|s| s.at(ip, when, |m| m.executable));
+        let mapping = executable.or_else(|| space.and_then(|s| s.at(ip, when, is_there)));
         let file = mapping.filter(|m| !is_generated(self.path(m.path)));
         let name = || self.generated.at(pid, ip);
         match (file, mapping) {
@@ -266,7 +283,7 @@ impl AddressSpaces {
     pub(crate) fn doubtful(&self, pid: Pid, ip: u64) -> Option<u64> {
         let space = self.spaces.get(&pid)?;
         let known = space.best(ip, |m| m.executable).is_some() || self.generated.at(pid, ip) > 0;
-        let mapping = space.best(ip, |_| !known)?;
+        let mapping = space.best(ip, |m| !known && is_there(m))?;
         Some(mapping.start)
     }
 
@@ -281,15 +298,25 @@ impl AddressSpaces {
         self.generated.names.get(index as usize)
     }
 
-    /// The mapping that held a data address at `time_ns`, of the program that ran at
-    /// that time. It is the latest not later than that time, else the latest of all.
+    /// The mapping that held a data address at `time_ns`, of the program that ran at that time.
+    ///
+    /// It is the latest not later than that time. Where that one was unmapped, or there is none, it
+    /// is the first one after: a thread of the modelled machine may use memory before the time
+    /// that its mapping has, which is the latest of all threads. Else it is the last one that was
+    /// there.
     pub(crate) fn data_at(&self, pid: Pid, addr: u64, time_ns: u64) -> Option<&Mapping> {
         let space = self.spaces.get(&pid)?;
         let program = space.program_at(time_ns);
-        let alive = space.best(addr, |m| {
-            program.contains(&m.time_ns) && m.time_ns <= time_ns
-        });
-        alive.or_else(|| space.best(addr, |m| program.contains(&m.time_ns)))
+        let of_program = |m: &Mapping| program.contains(&m.time_ns);
+        let latest = space.best(addr, |m| of_program(m) && m.time_ns <= time_ns);
+        latest
+            .filter(|m| is_there(m))
+            .or_else(|| {
+                space.first(addr, |m| {
+                    of_program(m) && m.time_ns > time_ns && is_there(m)
+                })
+            })
+            .or_else(|| space.best(addr, |m| of_program(m) && is_there(m)))
     }
 
     /// First byte and one past the last of the anonymous region a mapping
@@ -338,7 +365,7 @@ impl AddressSpaces {
         let space = self.spaces.get(&pid)?;
         let mut places: Vec<(u64, u64, u64)> = Vec::new();
         for m in space.maps.iter().filter(|m| m.path == path) {
-            let program = *space.program_at(m.time_ns).start();
+            let program = space.program_at(m.time_ns).start;
             let last = places.iter_mut().rev().find(|place| place.0 == program);
             match last {
                 Some(last) if m.start.saturating_sub(last.2) < APART_BYTES => {
@@ -350,6 +377,11 @@ impl AddressSpaces {
         let extents = places.into_iter().map(|(_, start, end)| (start, end));
         extents.max_by_key(|(start, end)| end - start)
     }
+}
+
+/// Whether a row says what is mapped, and not that nothing is.
+fn is_there(m: &Mapping) -> bool {
+    m.path != PathId(3)
 }
 
 /// Whether an address is the kernel's: on all processors that are supported its half
@@ -443,21 +475,48 @@ impl Space {
     }
 
     /// From when to when the program ran that ran at `time_ns`.
-    fn program_at(&self, time_ns: u64) -> std::ops::RangeInclusive<u64> {
+    fn program_at(&self, time_ns: u64) -> std::ops::Range<u64> {
         let next = self.execs.partition_point(|&exec| exec <= time_ns);
         let start = next.checked_sub(1).map_or(0, |i| self.execs[i]);
-        start..=self.execs.get(next).copied().unwrap_or(u64::MAX)
+        start..self.execs.get(next).copied().unwrap_or(u64::MAX)
+    }
+
+    /// The acceptable mapping over `addr` at that time; where the program that ran then had none,
+    /// the latest of all.
+    fn at(&self, addr: u64, when: When, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
+        let (time_ns, of_program) = match when {
+            When::Latest => return self.best(addr, accept),
+            When::Program(ns) => (u64::MAX, self.program_at(ns)),
+            When::At(ns) => (ns, self.program_at(ns)),
+        };
+        let accepted = |m: &Mapping| of_program.contains(&m.time_ns) && accept(m);
+        self.best(addr, |m| accepted(m) && m.time_ns <= time_ns)
+            .or_else(|| self.first(addr, accepted))
+            .or_else(|| self.best(addr, &accept))
     }
 
     /// The acceptable mapping over `addr` that takes precedence.
     fn best(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
+        self.over(addr)
+            .filter(|m| accept(m))
+            .max_by_key(|m| m.precedence())
+    }
+
+    /// The acceptable mapping over `addr` that was made first; of equal times as `best`.
+    fn first(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
+        self.over(addr)
+            .filter(|m| accept(m))
+            .min_by_key(|m| (m.time_ns, Reverse(m.start), m.end))
+    }
+
+    /// The mappings over `addr`.
+    fn over(&self, addr: u64) -> impl Iterator<Item = &Mapping> {
         let from = self.maps.partition_point(|m| m.start <= addr);
         (0..from)
             .rev()
-            .take_while(|&i| self.highest_end[i] > addr)
+            .take_while(move |&i| self.highest_end[i] > addr)
             .map(|i| &self.maps[i])
-            .filter(|m| m.covers(addr) && accept(m))
-            .max_by_key(|m| m.precedence())
+            .filter(move |m| m.covers(addr))
     }
 
     /// The widest acceptable mapping not made before `mapping` that contains it.
@@ -493,247 +552,4 @@ fn join(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::oracle;
-    use memgauge_trace::VirtAddr;
-    use proptest::prelude::*;
-
-    pub(crate) fn module(time_ns: u64, start: u64, end: u64, path: &str) -> Module {
-        Module {
-            pid: Pid(1),
-            time_ns,
-            start: VirtAddr(start),
-            end: VirtAddr(end),
-            path: path.to_owned(),
-            ..Module::default()
-        }
-    }
-
-    #[test]
-    fn mappings_of_descriptors_without_a_file_are_no_files() {
-        assert!(is_file("/usr/bin/true") && is_file("jitted-1.so"));
-        for path in [
-            "",
-            "[heap]",
-            "anon_inode:[perf_event]",
-            "anon_inode:[io_uring]",
-        ] {
-            assert!(!is_file(path), "{path}");
-        }
-    }
-
-    #[test]
-    fn an_exec_ends_the_mappings_before_it() {
-        let spaces = AddressSpaces::of(vec![
-            module(0, 0x1000, 0x9000, "[heap]"),
-            module(50, 0, u64::MAX, EXEC),
-            module(60, 0x4000_0000_0000, 0x4000_0000_1000, "[heap]"),
-        ]);
-        let at = |addr, time| spaces.data_at(Pid(1), addr, time).map(|m| m.start);
-        assert_eq!(at(0x2000, 49), Some(0x1000));
-        assert_eq!(at(0x2000, 70), None);
-        assert_eq!(at(0x4000_0000_0800, 70), Some(0x4000_0000_0000));
-        let heap = spaces.data_at(Pid(1), 0x2000, 10).unwrap().path;
-        assert_eq!(spaces.extent(Pid(1), heap), Some((0x1000, 0x9000)));
-    }
-
-    #[test]
-    fn what_two_programs_of_a_process_call_the_same_is_as_large_as_the_larger() {
-        let spaces = AddressSpaces::of(vec![
-            module(0, 0x9000, 0xa000, "[stack]"),
-            module(50, 0, u64::MAX, EXEC),
-            module(60, 0x20_0000, 0x20_3000, "[stack]"),
-            module(70, 0x1f_f000, 0x20_3000, "[stack]"),
-        ]);
-        let stack = spaces.data_at(Pid(1), 0x20_0000, 60).unwrap().path;
-        assert_eq!(spaces.extent(Pid(1), stack), Some((0x1f_f000, 0x20_3000)));
-    }
-
-    #[test]
-    fn functions_of_the_kernel_have_their_names_in_every_process() {
-        let mut generated = Generated::default();
-        generated.observe(&[GeneratedCode {
-            pid: KERNEL_PID,
-            start: VirtAddr(0xffff_ffff_8100_0000),
-            bytes: 0x100,
-            name: "do_work".to_owned(),
-            ..GeneratedCode::default()
-        }]);
-        let spaces = AddressSpaces::of(Vec::new()).with_generated(generated);
-        let name = |ip| {
-            let (path, place) = spaces.code_at(Pid(7), ip);
-            assert_eq!(spaces.path(path), KERNEL);
-            spaces
-                .generated_name(path, place)
-                .map(|known| known.name.as_str())
-        };
-        assert_eq!(name(0xffff_ffff_8100_00ff), Some("do_work"));
-        assert_eq!(name(0xffff_ffff_8100_0100), None);
-    }
-
-    /// Live sources record an exec with an empty range.
-    #[test]
-    fn an_exec_without_extent_ends_mappings_too() {
-        let spaces = spaces(&[
-            module(0, 0x9000, 0xa000, "[stack]"),
-            module(50, 0, 0, EXEC),
-            module(60, 0x20_0000, 0x20_3000, "[stack]"),
-        ]);
-        let stack = spaces.data_at(Pid(1), 0x20_0000, 60).unwrap().path;
-        assert_eq!(spaces.extent(Pid(1), stack), Some((0x20_0000, 0x20_3000)));
-        assert_eq!(spaces.data_at(Pid(1), 0x9000, 60), None);
-    }
-
-    /// As the kernel reports an arena that grows: each time as a whole.
-    #[test]
-    fn anonymous_memory_that_grew_is_one_region() {
-        let big = OWN_REGION_BYTES;
-        let spaces = spaces(&[
-            module(1, 10 * big, 12 * big, "[anon]"),
-            module(2, 9 * big, 12 * big, "[anon]"),
-            module(3, 8 * big, 12 * big, "[anon]"),
-        ]);
-        for (addr, time) in [(11 * big, 1), (9 * big, 2), (8 * big, 9)] {
-            let mapping = *spaces.data_at(Pid(1), addr, time).unwrap();
-            let region = spaces.anonymous_region(Pid(1), &mapping);
-            assert_eq!(region, (8 * big, 12 * big));
-        }
-    }
-
-    #[test]
-    fn code_in_memory_that_was_made_executable_later_is_generated() {
-        let spaces = spaces(&[module(0, 0x1000, 0x2000, "[anon]")]);
-        check_code(&spaces, 0x1234, (JIT, 0));
-    }
-
-    #[test]
-    fn generated_code_has_the_name_that_was_given_last() {
-        let piece = |start, bytes, name: &str| GeneratedCode {
-            pid: Pid(1),
-            start: VirtAddr(start),
-            bytes,
-            name: name.to_owned(),
-            ..GeneratedCode::default()
-        };
-        let mut generated = Generated::default();
-        generated.observe(&[
-            piece(0x1000, 0x100, "old"),
-            piece(0x1100, 0x100, "beside"),
-            piece(0x1000, 0x80, "new"),
-        ]);
-        let spaces = spaces(&[code(0, 0x1000, 0x2000, "[anon]")]).with_generated(generated);
-        let name = |ip| {
-            let (path, number) = spaces.code_at(Pid(1), ip);
-            assert_eq!(spaces.path(path), JIT);
-            spaces
-                .generated_name(path, number)
-                .map(|known| known.name.as_str())
-        };
-        assert_eq!(name(0x1000), Some("new"));
-        assert_eq!(name(0x1080), None);
-        assert_eq!(name(0x1150), Some("beside"));
-        assert_eq!(name(0x1200), None);
-    }
-
-    pub(crate) fn code(time_ns: u64, start: u64, end: u64, path: &str) -> Module {
-        Module {
-            executable: true,
-            ..module(time_ns, start, end, path)
-        }
-    }
-
-    pub(crate) fn spaces(modules: &[Module]) -> AddressSpaces {
-        let mut all = Modules::default();
-        all.observe(modules);
-        all.finish()
-    }
-
-    fn check_code(spaces: &AddressSpaces, ip: u64, expected: (&str, u64)) {
-        let (path, offset) = spaces.code_at(Pid(1), ip);
-        assert_eq!((spaces.path(path), offset), expected);
-    }
-
-    #[test]
-    fn code_offset_is_counted_from_the_files_start() {
-        let mut lib = code(0, 0x1000, 0x3000, "/lib/a.so");
-        lib.file_offset = 0x500;
-        let spaces = spaces(&[lib]);
-        check_code(&spaces, 0x1010, ("/lib/a.so", 0x510));
-        check_code(&spaces, 0x3000, (UNKNOWN, 0));
-        check_code(&spaces, 0xfff, (UNKNOWN, 0));
-    }
-
-    #[test]
-    fn later_mapping_takes_the_code_of_an_earlier_one() {
-        let old = code(5, 0x1000, 0x9000, "/lib/old.so");
-        let new = code(9, 0x2000, 0x3000, "/lib/new.so");
-        let spaces = spaces(&[new, old]);
-        check_code(&spaces, 0x2000, ("/lib/new.so", 0));
-        check_code(&spaces, 0x4000, ("/lib/old.so", 0x3000));
-    }
-
-    #[test]
-    fn data_mappings_never_hold_code() {
-        let spaces = spaces(&[
-            code(0, 0x1000, 0x2000, "/bin/p"),
-            module(7, 0x1000, 0x2000, "/data"),
-        ]);
-        check_code(&spaces, 0x1800, ("/bin/p", 0x800));
-    }
-
-    #[test]
-    fn code_of_no_file_is_generated_code() {
-        let spaces = spaces(&[
-            code(0, 0x1000, 0x2000, "[anon]"),
-            code(0, 0x5000, 0x6000, "/memfd:jit (deleted)"),
-            code(0, 0x8000, 0x9000, "[vdso]"),
-        ]);
-        check_code(&spaces, 0x1234, (JIT, 0));
-        check_code(&spaces, 0x5234, (JIT, 0));
-        check_code(&spaces, 0x8234, ("[vdso]", 0x234));
-    }
-
-    #[test]
-    fn processes_do_not_share_mappings() {
-        let spaces = spaces(&[code(0, 0x1000, 0x2000, "/bin/p")]);
-        assert_eq!(spaces.path(spaces.code_at(Pid(2), 0x1000).0), UNKNOWN);
-    }
-
-    #[test]
-    fn touching_small_anonymous_mappings_are_one_region_and_big_ones_their_own() {
-        let big = OWN_REGION_BYTES;
-        let spaces = spaces(&[
-            module(0, 0x1000, 0x2000, "[anon]"),
-            module(1, 0x2000, 0x4000, "[anon]"),
-            module(2, 0x4000, 0x4000 + big, "[anon]"),
-            module(3, 0x4000 + big, 0x4000 + 2 * big, "[anon]"),
-        ]);
-        let region = |addr| {
-            let mapping = spaces.data_at(Pid(1), addr, 9).unwrap();
-            spaces.anonymous_region(Pid(1), mapping)
-        };
-        assert_eq!(region(0x1500), (0x1000, 0x4000));
-        assert_eq!(region(0x3500), (0x1000, 0x4000));
-        assert_eq!(region(0x4000), (0x4000, 0x4000 + big));
-        assert_eq!(region(0x4000 + big), (0x4000 + big, 0x4000 + 2 * big));
-    }
-
-    fn modules() -> impl Strategy<Value = Vec<Module>> {
-        let one = (0u64..20, 0u64..100, 1u64..40);
-        let one = one.prop_map(|(t, start, len)| module(t, start, start + len, "[anon]"));
-        prop::collection::vec(one, 0..20)
-    }
-
-    proptest! {
-        #[test]
-        fn data_look_up_equals_the_oracle(
-            modules in modules(), addr in 0u64..150, time in 0u64..22,
-        ) {
-            let spaces = spaces(&modules);
-            let found = spaces.data_at(Pid(1), addr, time).map(|m| (m.time_ns, m.start, m.end));
-            let expected = oracle::mapping_at(&modules, addr, time);
-            prop_assert_eq!(found, expected.map(|m| (m.time_ns, m.start.0, m.end.0)));
-        }
-    }
-}
+pub(crate) mod tests;

@@ -23,7 +23,7 @@ use crate::Analysis;
 use crate::counts::{EventNames, ratio};
 use crate::hotspots::place_names;
 use crate::resolve::Resolve;
-use crate::spaces::{AddressSpaces, PathId, is_file};
+use crate::spaces::{AddressSpaces, PathId, When, is_file};
 
 /// Nodes of a tree that are kept: the functions with most events of their own, and what
 /// leads to them. All others are summed in their callers' others.
@@ -109,10 +109,12 @@ impl<'a> Analysis for Frames<'a> {
             }
             let number = frame.id.0 as usize;
             let gap = number.saturating_sub(self.calls.len());
-            let nowhere = (None, self.spaces.code_at(frame.pid, 0));
+            let nowhere = (None, self.spaces.code_at(frame.pid, 0, When::Latest));
             self.calls.extend(std::iter::repeat_n(nowhere, gap));
             if number == self.calls.len() {
-                let place = self.spaces.code_at(frame.pid, frame.ip.0);
+                let place = self
+                    .spaces
+                    .code_at(frame.pid, frame.ip.0, When::At(frame.time_ns));
                 let caller = frame.caller.filter(|caller| caller.0 < frame.id.0);
                 let doubtful = self.spaces.doubtful(frame.pid, frame.ip.0);
                 if let Some(start) = doubtful.filter(|_| !self.are_seen) {
@@ -185,7 +187,9 @@ impl<'a> Analysis for SampledStacks<'a> {
 
     fn observe(&mut self, batch: &[Sample]) {
         for sample in batch {
-            let place = self.spaces.code_at(sample.pid, sample.ip.0);
+            let place = self
+                .spaces
+                .code_at(sample.pid, sample.ip.0, When::At(sample.time_ns));
             let ran = self.spaces.doubtful(sample.pid, sample.ip.0);
             self.ran.extend(ran.map(|start| (sample.pid, start)));
             let key = (sample.event, sample.caller, place);

@@ -27,6 +27,48 @@ int main(void) {
 }
 ";
 
+/// Reads 2 MiB in lines, then becomes the program that it is told. Both begin at one address.
+const BECOMES: &str = "#include <unistd.h>
+static char all[2 << 20];
+__attribute__((noinline)) static long before_exec(void) {
+    long sum = 0;
+    for (int pass = 0; pass < 8; pass++)
+        for (long i = 0; i < 2 << 20; i += 64)
+            sum += *(volatile char *)(all + i);
+    return sum;
+}
+int main(int argc, char **argv) {
+    before_exec();
+    execv(argv[1], argv + 1);
+    return argc;
+}
+";
+
+/// Which program of a process ran says whose code it is, also where addresses are the same.
+#[test]
+fn code_before_an_exec_keeps_its_name() {
+    if !needs(&["gcc", "sort"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), BECOMES, &["-pie", "-fPIE"]);
+    let path = program.to_str().expect("text");
+    let recorded = Recorded::new(&[] as &[&str], &[path, "/usr/bin/sort", "/dev/null"]);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    let report = recorded.report();
+    let rows = report["hot"]["functions"].as_array().expect("functions");
+    let misses = |name: &str| {
+        let row = rows.iter().find(|row| row["function"] == name);
+        row.map(|row| row["events"]["l1d.miss"].clone())
+    };
+    let lines = 8 * (2 << 20) / 64;
+    let found = misses("before_exec").and_then(|n| n.as_u64());
+    assert!(
+        found.is_some_and(|n| (lines..lines + lines / 100).contains(&n)),
+        "{rows:?}"
+    );
+}
+
 fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
     let (text, path) = (folder.join("p.c"), folder.join("p"));
     fs::write(&text, source).expect("a source file");

@@ -6,7 +6,7 @@ use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
-    Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
+    Cpu, Loss, LossKind, Module, Pid, SetsFacts, SiteCount, Thread as ThreadRow, Tid, VirtAddr,
     catalogue as events,
 };
 
@@ -53,6 +53,8 @@ struct Recorded {
     unknown: u64,
     /// Latest time of any of its threads.
     now_ns: u64,
+    /// When its process began this program; 0 where it has been no other.
+    program_ns: u64,
 }
 
 /// Data kept of a thread.
@@ -375,6 +377,7 @@ impl Reader for ModelReader {
         if let Some(before) = origin.before {
             kept.now_ns = before.kept.now_ns;
             kept.parent_pid = before.kept.parent_pid;
+            kept.program_ns = kept.now_ns;
             self.write_exec(entry.pid, kept.now_ns);
         }
         if let Some((parent, blocks)) = origin.parent {
@@ -448,7 +451,16 @@ impl Reader for ModelReader {
                 kept.space.map(start, mapping);
                 self.write_module(row);
             }
-            CatalogueEvent::Unmapped(range) => kept.space.unmap(&range),
+            CatalogueEvent::Unmapped(range) => {
+                kept.space.unmap(&range);
+                let nothing = Mapping {
+                    end: range.end,
+                    file_offset: 0,
+                    executable: false,
+                    path: "[unmapped]".to_owned(),
+                };
+                self.write_module(module(pid, kept.now_ns, range.start, &nothing));
+            }
             CatalogueEvent::Break(at) => {
                 if let Some((start, heap)) = kept.space.set_break(at) {
                     self.write_module(module(pid, kept.now_ns, start, &heap));
@@ -732,6 +744,8 @@ impl ModelReader {
         let mut rows = Vec::new();
         take_blocks(process, &mut rows, self.sets.is_some());
         take_misses(process, &mut rows, self.sets.as_ref());
+        let program_ns = Some(process.kept.program_ns);
+        (rows.iter_mut()).for_each(|row: &mut SiteCount| row.program_ns = program_ns);
         let written = self.writer.extend(rows);
         self.note(written);
     }

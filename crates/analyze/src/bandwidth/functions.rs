@@ -50,6 +50,7 @@ pub(super) fn functions(
                 event: s.event,
                 count: 1,
                 set_group: None,
+                program_ns: Some(s.time_ns),
             });
         let here: Vec<SiteCount> = here.collect();
         samples += here.len() as u64;

@@ -21,7 +21,7 @@ pub(crate) fn bins(rows: &[SeriesRow], width_ns: u64) -> Vec<u64> {
 }
 
 /// The mapping of one process that held `addr` at `time_ns`. Among those that cover it,
-/// it is the latest not later than the time, else the latest of all. Ties go to the
+/// it is the latest not later than the time, else the first one after. Ties go to the
 /// highest start, then the lowest end.
 pub(crate) fn mapping_at(modules: &[Module], addr: u64, time_ns: u64) -> Option<&Module> {
     let covering = || {
@@ -31,5 +31,6 @@ pub(crate) fn mapping_at(modules: &[Module], addr: u64, time_ns: u64) -> Option<
     };
     let latest = |m: &&Module| (m.time_ns, m.start.0, u64::MAX - m.end.0);
     let alive = covering().filter(|m| m.time_ns <= time_ns);
-    alive.max_by_key(latest).or(covering().max_by_key(latest))
+    let first = |m: &&Module| (m.time_ns, u64::MAX - m.start.0, m.end.0);
+    alive.max_by_key(latest).or(covering().min_by_key(first))
 }

@@ -76,6 +76,7 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
                     event,
                     count,
                     set_group: None,
+                    program_ns: None,
                 }),
         );
     }
@@ -142,5 +143,6 @@ fn add_rows(
         event,
         count: u64::from(count) * weight,
         set_group,
+        program_ns: None,
     }));
 }

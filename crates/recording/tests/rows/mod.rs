@@ -88,15 +88,17 @@ pub(crate) fn register() -> impl Strategy<Value = SampleRegister> {
 
 pub(crate) fn site() -> impl Strategy<Value = SiteCount> {
     let ids = (any::<u32>(), any::<u64>(), any::<u16>());
-    (ids, any::<u64>(), any::<Option<u8>>()).prop_map(|((pid, ip, event), count, set_group)| {
-        SiteCount {
+    let counts = (any::<u64>(), any::<Option<u8>>(), any::<Option<u64>>());
+    (ids, counts).prop_map(
+        |((pid, ip, event), (count, set_group, program_ns))| SiteCount {
             pid: Pid(pid),
             ip: VirtAddr(ip),
             event: EventId(event),
             count,
             set_group,
-        }
-    })
+            program_ns,
+        },
+    )
 }
 
 pub(crate) fn thread() -> impl Strategy<Value = Thread> {
