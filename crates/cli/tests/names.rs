@@ -56,10 +56,10 @@ fn code_before_an_exec_keeps_its_name() {
     let recorded = Recorded::new(&[] as &[&str], &[path, "/usr/bin/sort", "/dev/null"]);
     assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
     let report = recorded.report();
-    let rows = report["hot"]["functions"].as_array().expect("functions");
+    let rows = report["hot"]["functions"]["rows"].as_array().expect("rows");
     let misses = |name: &str| {
         let row = rows.iter().find(|row| row["function"] == name);
-        row.map(|row| row["events"]["l1d.miss"].clone())
+        row.map(|row| row["counts"]["l1d.miss"].clone())
     };
     let lines = 8 * (2 << 20) / 64;
     let found = misses("before_exec").and_then(|n| n.as_u64());
