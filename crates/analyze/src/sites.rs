@@ -34,6 +34,12 @@ impl<'a> Sites<'a> {
             by_group: BTreeMap::new(),
         }
     }
+
+    /// Adds one to the event of a sample, at its place.
+    pub(crate) fn count(&mut self, sample: &Sample) {
+        let row = self.rows.entry(self.spaces.code_of(sample)).or_default();
+        row.add(sample.event, 1);
+    }
 }
 
 impl<'a> Analysis for Sites<'a> {
@@ -111,9 +117,7 @@ impl<'a> Analysis for SampledSites<'a> {
 
     fn observe(&mut self, batch: &[Sample]) {
         for sample in batch {
-            let place = self
-                .spaces
-                .code_at(sample.pid, sample.ip.0, When::At(sample.time_ns));
+            let place = self.spaces.code_of(sample);
             let (events, samples) = self.rows.entry(place).or_default();
             events.add(sample.event, sample.period);
             *samples.entry(sample.event).or_default() += 1;

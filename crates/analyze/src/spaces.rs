@@ -17,8 +17,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use memgauge_trace::{GeneratedCode, Module, Pid};
+use memgauge_trace::{GeneratedCode, Module, Pid, Sample};
 
 use crate::Analysis;
 use crate::resolve::ModuleFile;
@@ -30,12 +31,6 @@ const OWN_REGION_BYTES: u64 = 128 * 1024;
 
 /// Name of executable memory that belongs to no file.
 pub(crate) const JIT: &str = "[jit]";
-
-/// Path of the rows that end all mappings of a process.
-const EXEC: &str = "[exec]";
-
-/// Path of the rows that end what was mapped in their range.
-const UNMAPPED: &str = "[unmapped]";
 
 /// A loader maps a file's parts and its zero-initialised data in one go; mappings made
 /// after them later are something else.
@@ -57,6 +52,9 @@ pub(crate) const UNKNOWN: &str = "[unknown]";
 /// Index of a path in its [`AddressSpaces`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PathId(u32);
+
+/// That of the rows that say that nothing is mapped any more.
+const NOTHING: PathId = PathId(3);
 
 /// Which of the mappings that a process had at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +102,9 @@ impl Analysis for Modules {
 
     fn observe(&mut self, batch: &[Module]) {
         // An exec has no place: live sources record it with an empty range.
-        let sound = batch.iter().filter(|m| m.start < m.end || m.path == EXEC);
+        let sound = batch
+            .iter()
+            .filter(|m| m.start < m.end || m.path == Module::EXEC);
         self.0.extend(sound.cloned());
     }
 
@@ -214,12 +214,12 @@ impl AddressSpaces {
         paths.id(ModuleFile::of_path(UNKNOWN));
         paths.id(ModuleFile::of_path(JIT));
         paths.id(ModuleFile::of_path(KERNEL));
-        paths.id(ModuleFile::of_path(UNMAPPED));
+        paths.id(ModuleFile::of_path(Module::UNMAPPED));
         let mut by_pid: BTreeMap<Pid, (Vec<Mapping>, Vec<u64>)> = BTreeMap::new();
         for module in &modules {
             let (maps, execs) = by_pid.entry(module.pid).or_default();
             match module.path.as_str() {
-                EXEC => execs.push(module.time_ns),
+                Module::EXEC => execs.push(module.time_ns),
                 _ => maps.push(paths.mapping(module)),
             }
         }
@@ -254,7 +254,7 @@ impl AddressSpaces {
     pub(crate) fn code_at(&self, pid: Pid, ip: u64, when: When) -> (PathId, u64) {
         let space = self.spaces.get(&pid);
         let executable = space.and_then(|s| s.at(ip, when, |m| m.executable));
-        let mapping = executable.or_else(|| space.and_then(|s| s.at(ip, when, is_there)));
+        let mapping = executable.or_else(|| space.and_then(|s| s.at(ip, when, |_| true)));
         let file = mapping.filter(|m| !is_generated(self.path(m.path)));
         let name = || self.generated.at(pid, ip);
         match (file, mapping) {
@@ -266,6 +266,11 @@ impl AddressSpaces {
                 known => (PathId(1), known),
             },
         }
+    }
+
+    /// The same of a sample's instruction.
+    pub(crate) fn code_of(&self, sample: &Sample) -> (PathId, u64) {
+        self.code_at(sample.pid, sample.ip.0, When::At(sample.time_ns))
     }
 
     /// The place of code that is not known.
@@ -283,7 +288,7 @@ impl AddressSpaces {
     pub(crate) fn doubtful(&self, pid: Pid, ip: u64) -> Option<u64> {
         let space = self.spaces.get(&pid)?;
         let known = space.best(ip, |m| m.executable).is_some() || self.generated.at(pid, ip) > 0;
-        let mapping = space.best(ip, |m| !known && is_there(m))?;
+        let mapping = space.best(ip, |_| !known)?;
         Some(mapping.start)
     }
 
@@ -301,22 +306,11 @@ impl AddressSpaces {
     /// The mapping that held a data address at `time_ns`, of the program that ran at that time.
     ///
     /// It is the latest not later than that time. Where that one was unmapped, or there is none, it
-    /// is the first one after: a thread of the modelled machine may use memory before the time
-    /// that its mapping has, which is the latest of all threads. Else it is the last one that was
-    /// there.
+    /// is the first one after: on the modelled machine a mapping has the time of the thread that is
+    /// furthest, and one that is behind may use it before. Else it is the last that was there.
     pub(crate) fn data_at(&self, pid: Pid, addr: u64, time_ns: u64) -> Option<&Mapping> {
         let space = self.spaces.get(&pid)?;
-        let program = space.program_at(time_ns);
-        let of_program = |m: &Mapping| program.contains(&m.time_ns);
-        let latest = space.best(addr, |m| of_program(m) && m.time_ns <= time_ns);
-        latest
-            .filter(|m| is_there(m))
-            .or_else(|| {
-                space.first(addr, |m| {
-                    of_program(m) && m.time_ns > time_ns && is_there(m)
-                })
-            })
-            .or_else(|| space.best(addr, |m| of_program(m) && is_there(m)))
+        space.in_program(addr, time_ns, space.program_at(time_ns), |_| true)
     }
 
     /// First byte and one past the last of the anonymous region a mapping
@@ -381,7 +375,7 @@ impl AddressSpaces {
 
 /// Whether a row says what is mapped, and not that nothing is.
 fn is_there(m: &Mapping) -> bool {
-    m.path != PathId(3)
+    m.path != NOTHING
 }
 
 /// Whether an address is the kernel's: on all processors that are supported its half
@@ -475,7 +469,7 @@ impl Space {
     }
 
     /// From when to when the program ran that ran at `time_ns`.
-    fn program_at(&self, time_ns: u64) -> std::ops::Range<u64> {
+    fn program_at(&self, time_ns: u64) -> Range<u64> {
         let next = self.execs.partition_point(|&exec| exec <= time_ns);
         let start = next.checked_sub(1).map_or(0, |i| self.execs[i]);
         start..self.execs.get(next).copied().unwrap_or(u64::MAX)
@@ -489,27 +483,44 @@ impl Space {
             When::Program(ns) => (u64::MAX, self.program_at(ns)),
             When::At(ns) => (ns, self.program_at(ns)),
         };
-        let accepted = |m: &Mapping| of_program.contains(&m.time_ns) && accept(m);
-        self.best(addr, |m| accepted(m) && m.time_ns <= time_ns)
-            .or_else(|| self.first(addr, accepted))
+        self.in_program(addr, time_ns, of_program, &accept)
             .or_else(|| self.best(addr, &accept))
+    }
+
+    /// The acceptable mapping over `addr` at that time, of the program that ran from when to when.
+    fn in_program(
+        &self,
+        addr: u64,
+        time_ns: u64,
+        program: Range<u64>,
+        accept: impl Fn(&Mapping) -> bool,
+    ) -> Option<&Mapping> {
+        let of_program = |m: &Mapping| program.contains(&m.time_ns) && accept(m);
+        let so_far = self.over(addr).filter(|m| {
+            m.time_ns <= time_ns && program.contains(&m.time_ns) && (accept(m) || !is_there(m))
+        });
+        so_far
+            .max_by_key(|m| m.precedence())
+            .filter(|m| is_there(m))
+            .or_else(|| self.first(addr, |m| m.time_ns > time_ns && of_program(m)))
+            .or_else(|| self.best(addr, of_program))
     }
 
     /// The acceptable mapping over `addr` that takes precedence.
     fn best(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         self.over(addr)
-            .filter(|m| accept(m))
+            .filter(|m| is_there(m) && accept(m))
             .max_by_key(|m| m.precedence())
     }
 
     /// The acceptable mapping over `addr` that was made first; of equal times as `best`.
     fn first(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         self.over(addr)
-            .filter(|m| accept(m))
+            .filter(|m| is_there(m) && accept(m))
             .min_by_key(|m| (m.time_ns, Reverse(m.start), m.end))
     }
 
-    /// The mappings over `addr`.
+    /// The rows over `addr`, those of what was unmapped too.
     fn over(&self, addr: u64) -> impl Iterator<Item = &Mapping> {
         let from = self.maps.partition_point(|m| m.start <= addr);
         (0..from)

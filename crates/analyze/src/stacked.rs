@@ -11,7 +11,7 @@ use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample, Tid};
 
 use crate::hotspots::{Name, place_names};
 use crate::resolve::Resolve;
-use crate::spaces::{AddressSpaces, KERNEL, PathId, When};
+use crate::spaces::{AddressSpaces, KERNEL, PathId};
 use crate::summarise::address_spaces;
 use crate::{Analysis, Frames};
 
@@ -134,9 +134,7 @@ struct Stacking<'a> {
 impl Stacking<'_> {
     fn add(&mut self, sample: &Sample) {
         let caller = self.reached(sample.caller);
-        let place = self
-            .spaces
-            .code_at(sample.pid, sample.ip.0, When::At(sample.time_ns));
+        let place = self.spaces.code_of(sample);
         // SANITY: every place has a frame, so there is a stack.
         let stack = self.enter(caller, place).unwrap_or_default();
         self.stacked.samples.push(StackedSample {

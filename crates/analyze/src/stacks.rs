@@ -187,9 +187,7 @@ impl<'a> Analysis for SampledStacks<'a> {
 
     fn observe(&mut self, batch: &[Sample]) {
         for sample in batch {
-            let place = self
-                .spaces
-                .code_at(sample.pid, sample.ip.0, When::At(sample.time_ns));
+            let place = self.spaces.code_of(sample);
             let ran = self.spaces.doubtful(sample.pid, sample.ip.0);
             self.ran.extend(ran.map(|start| (sample.pid, start)));
             let key = (sample.event, sample.caller, place);

@@ -21,7 +21,7 @@ use crate::region_times::TimedRegion;
 use crate::regions::{Place, Regions, SampledRegions, place};
 use crate::resolve::Resolve;
 use crate::series::Curves;
-use crate::spaces::{AddressSpaces, PathId, When};
+use crate::spaces::{AddressSpaces, PathId};
 
 /// Bins of the samples' time.
 const BINS: u64 = 512;
@@ -89,9 +89,7 @@ impl<'a> SampleTimes<'a> {
             self.widen();
         }
         let bin = (time_ns / self.bin_ns) as u32;
-        let (file, offset) = self
-            .spaces
-            .code_at(sample.pid, sample.ip.0, When::At(sample.time_ns));
+        let (file, offset) = self.spaces.code_of(sample);
         let sums = Sums {
             samples: 1,
             events: sample.period,

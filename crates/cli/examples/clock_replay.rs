@@ -68,7 +68,7 @@ impl Regions {
             modules.extend(batch?);
         }
         modules.sort_by_key(|m| m.time_ns);
-        let begin = modules.iter().rposition(|m| m.path == "[exec]");
+        let begin = modules.iter().rposition(|m| m.path == Module::EXEC);
         Ok(Regions::of(&modules[begin.map_or(0, |at| at + 1)..]))
     }
 

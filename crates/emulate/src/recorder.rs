@@ -6,7 +6,7 @@ use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
-    Cpu, Loss, LossKind, Module, Pid, SetsFacts, SiteCount, Thread as ThreadRow, Tid, VirtAddr,
+    Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
     catalogue as events,
 };
 
@@ -453,12 +453,7 @@ impl Reader for ModelReader {
             }
             CatalogueEvent::Unmapped(range) => {
                 kept.space.unmap(&range);
-                let nothing = Mapping {
-                    end: range.end,
-                    file_offset: 0,
-                    executable: false,
-                    path: "[unmapped]".to_owned(),
-                };
+                let nothing = nothing_until(range.end, Module::UNMAPPED);
                 self.write_module(module(pid, kept.now_ns, range.start, &nothing));
             }
             CatalogueEvent::Break(at) => {
@@ -700,13 +695,8 @@ impl ModelReader {
     /// From here on a process is another program: it has none of its mappings.
     fn write_exec(&mut self, pid: u32, now_ns: u64) {
         if now_ns > 0 {
-            let all = Mapping {
-                end: u64::MAX,
-                file_offset: 0,
-                executable: false,
-                path: "[exec]".to_owned(),
-            };
-            self.write_module(module(pid, now_ns, 0, &all));
+            let nothing = nothing_until(u64::MAX, Module::EXEC);
+            self.write_module(module(pid, now_ns, 0, &nothing));
         }
     }
 
@@ -744,8 +734,6 @@ impl ModelReader {
         let mut rows = Vec::new();
         take_blocks(process, &mut rows, self.sets.is_some());
         take_misses(process, &mut rows, self.sets.as_ref());
-        let program_ns = Some(process.kept.program_ns);
-        (rows.iter_mut()).for_each(|row: &mut SiteCount| row.program_ns = program_ns);
         let written = self.writer.extend(rows);
         self.note(written);
     }
@@ -755,6 +743,16 @@ fn reading(core: &Core) -> Reading {
     Reading {
         counts: core.counts(),
         time_ns: core.time_ns(),
+    }
+}
+
+/// What ends mappings, as `path` says.
+fn nothing_until(end: u64, path: &str) -> Mapping {
+    Mapping {
+        end,
+        file_offset: 0,
+        executable: false,
+        path: path.to_owned(),
     }
 }
 

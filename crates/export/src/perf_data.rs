@@ -42,7 +42,6 @@ const IN_USER: u64 = -512_i64 as u64;
 const READABLE: u32 = 1;
 const EXECUTABLE: u32 = 4;
 /// Path of rows that end all mappings of a process.
-const EXEC: &str = "[exec]";
 
 /// Flags of all events: mappings and names of programs are told, with times.
 const FLAGS: u64 = flag::SAMPLE_ID_ALL
@@ -408,7 +407,9 @@ fn records<W: Write + Seek>(
             .for_each(|row| names(row, sample_type, &mut side));
     })?;
     recording.each_sound(&all, &mut written.problems, |rows: &[Module]| {
-        let maps = rows.iter().filter(|row| row.path != EXEC);
+        // perf's records say only what is mapped.
+        let ends = |row: &Module| [Module::EXEC, Module::UNMAPPED].contains(&row.path.as_str());
+        let maps = rows.iter().filter(|row| !ends(row));
         side.extend(maps.map(|row| (row.time_ns, mapping(row, sample_type))));
     })?;
     side.sort_by_key(|(time_ns, _)| *time_ns);

@@ -463,7 +463,7 @@ impl Converter {
                     self.stacks.forget(Pid(*pid));
                     self.mappings.replaced(*pid);
                     let pid = Pid(*pid);
-                    let path = "[exec]".to_owned();
+                    let path = Module::EXEC.to_owned();
                     self.writer.module(Module {
                         pid,
                         time_ns,

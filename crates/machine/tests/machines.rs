@@ -238,19 +238,29 @@ fn cores_that_run_together_share_memory_bandwidth() {
     }
 }
 
+/// Length of the intervals of [`eight_cores`].
+const INTERVAL_NS: u64 = 20_000;
+
+/// Eight cores with series, and the most bytes that memory moves in an interval: a window's lines,
+/// and one more from each core, may be booked ahead.
+fn eight_cores() -> (Machine, Vec<CoreId>, u64) {
+    let config = Config::preset("i5-6600k").unwrap();
+    let rate = config.timing.dram_bytes_per_s;
+    let pmu = PmuConfig {
+        interval_ns: Some(INTERVAL_NS),
+        ..PmuConfig::default()
+    };
+    let mut m = Machine::new(config, pmu).unwrap();
+    let ids = (0..8).map(|_| m.add_core(0)).collect();
+    let limit = rate * INTERVAL_NS / 1_000_000_000 + (40 + 8) * 64;
+    (m, ids, limit)
+}
+
 /// Eight cores whose batches arrive 2000 lines at a time, so that each is first far
 /// ahead and then far behind.
 #[test]
 fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
-    let interval_ns = 20_000;
-    let config = Config::preset("i5-6600k").unwrap();
-    let rate = config.timing.dram_bytes_per_s;
-    let pmu = PmuConfig {
-        interval_ns: Some(interval_ns),
-        ..PmuConfig::default()
-    };
-    let mut m = Machine::new(config, pmu).unwrap();
-    let ids: Vec<CoreId> = (0..8).map(|_| m.add_core(0)).collect();
+    let (mut m, ids, limit) = eight_cores();
     for batch in 0..40 {
         for (&id, k) in ids.iter().zip(0..) {
             let lines = batch * 2_000..(batch + 1) * 2_000;
@@ -261,7 +271,7 @@ fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
     let mut note = |tick: memgauge_machine::Tick| {
         let bytes = tick.deltas.get(c::DRAM_READ_BYTES);
         // Several may end in one interval of the machine's last one.
-        *moved.entry(tick.time_ns.div_ceil(interval_ns)).or_default() += bytes;
+        *moved.entry(tick.time_ns.div_ceil(INTERVAL_NS)).or_default() += bytes;
     };
     for &id in &ids {
         m.finish_core(id);
@@ -269,8 +279,6 @@ fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
     }
     assert_eq!(moved.values().sum::<u64>(), 8 * 80_000 * 64);
     let most = moved.values().max().copied().unwrap();
-    // A window's lines, and one more from each core, may be booked ahead.
-    let limit = rate * interval_ns / 1_000_000_000 + (40 + 8) * 64;
     assert!(most <= limit, "{most} bytes of {limit}");
 }
 
@@ -278,15 +286,7 @@ fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
 /// behind it: what they moved before their stall is not spread over it.
 #[test]
 fn no_interval_moves_more_than_memory_can_where_cores_stall_for_longer_than_one() {
-    let interval_ns = 20_000;
-    let config = Config::preset("i5-6600k").unwrap();
-    let rate = config.timing.dram_bytes_per_s;
-    let pmu = PmuConfig {
-        interval_ns: Some(interval_ns),
-        ..PmuConfig::default()
-    };
-    let mut m = Machine::new(config, pmu).unwrap();
-    let ids: Vec<CoreId> = (0..8).map(|_| m.add_core(0)).collect();
+    let (mut m, ids, limit) = eight_cores();
     for (&id, k) in ids.iter().zip(0..) {
         let (start_ns, lines) = if k < 4 { (115_000, 4_550) } else { (0, 20_000) };
         m.core_mut(id).0.begin_at(start_ns);
@@ -297,12 +297,12 @@ fn no_interval_moves_more_than_memory_can_where_cores_stall_for_longer_than_one(
     let mut note = |tick: memgauge_machine::Tick| {
         let bytes = tick.deltas.get(c::DRAM_READ_BYTES);
         all += bytes;
-        stalls += usize::from(tick.interval_ns >= interval_ns && bytes < 10 * 64);
+        stalls += usize::from(tick.interval_ns >= INTERVAL_NS && bytes < 10 * 64);
         let (end, mut at) = (tick.time_ns, tick.time_ns - tick.interval_ns);
         while at < end {
-            let next = end.min((at / interval_ns + 1) * interval_ns);
+            let next = end.min((at / INTERVAL_NS + 1) * INTERVAL_NS);
             let part = (next - at) as f64 / tick.interval_ns as f64;
-            *moved.entry(at / interval_ns).or_default() += part * bytes as f64;
+            *moved.entry(at / INTERVAL_NS).or_default() += part * bytes as f64;
             at = next;
         }
     };
@@ -313,8 +313,6 @@ fn no_interval_moves_more_than_memory_can_where_cores_stall_for_longer_than_one(
     assert_eq!(all, (4 * 4_550 + 4 * 20_000) * 64);
     assert!(stalls > 0, "nobody stalled");
     let most = moved.values().copied().fold(0.0, f64::max);
-    // A window's lines, and one more from each core, may be booked ahead.
-    let limit = rate * interval_ns / 1_000_000_000 + (40 + 8) * 64;
     assert!(most <= limit as f64, "{most} bytes of {limit}: {moved:?}");
 }
 

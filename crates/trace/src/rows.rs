@@ -340,8 +340,7 @@ pub struct Module {
     /// Offset of `start` in the file.
     pub file_offset: u64,
     /// Path of the file, or `[heap]`, `[stack]`, `[stack TID]`, `[anon]`; or
-    /// `[exec]`: the process began another program, and nothing mapped before is
-    /// there any more.
+    /// [`Module::EXEC`] or [`Module::UNMAPPED`].
     pub path: String,
     /// Whether instructions may be fetched from it.
     pub executable: bool,
@@ -351,6 +350,14 @@ pub struct Module {
     pub file_bytes: Option<u64>,
     /// When the file was last modified then, nanoseconds since 1970.
     pub modified_ns: Option<u64>,
+}
+
+impl Module {
+    /// Path of a row that says that the process began another program: nothing mapped before is
+    /// there any more.
+    pub const EXEC: &str = "[exec]";
+    /// Path of a row that says that nothing mapped before is there any more in its range.
+    pub const UNMAPPED: &str = "[unmapped]";
 }
 
 /// A piece of code that a program generated, as the program names it; or one that an imported

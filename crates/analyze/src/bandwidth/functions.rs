@@ -1,7 +1,7 @@
 //! Functions whose code ran in bursts.
 
 use memgauge_recording::{Recording, Result, Selection};
-use memgauge_trace::{Sample, SiteCount, VirtAddr};
+use memgauge_trace::Sample;
 
 use super::read::{PLAIN_NS, each};
 use super::{Bandwidth, FunctionPart};
@@ -41,20 +41,10 @@ pub(super) fn functions(
         .columns(&["time_ns", "pid", "event", "ip"]);
     let mut samples = 0;
     each(recording, &selection, &mut problems, |rows: &[Sample]| {
-        let here = rows
-            .iter()
-            .filter(|s| in_burst(s.time_ns))
-            .map(|s| SiteCount {
-                pid: s.pid,
-                ip: VirtAddr(s.ip.0),
-                event: s.event,
-                count: 1,
-                set_group: None,
-                program_ns: Some(s.time_ns),
-            });
-        let here: Vec<SiteCount> = here.collect();
-        samples += here.len() as u64;
-        sites.observe(&here);
+        for sample in rows.iter().filter(|s| in_burst(s.time_ns)) {
+            samples += 1;
+            sites.count(sample);
+        }
     })?;
     result.problems = problems;
     let names = EventNames::of(recording.manifest());

@@ -33,7 +33,7 @@ fn mappings_of_descriptors_without_a_file_are_no_files() {
 fn an_exec_ends_the_mappings_before_it() {
     let spaces = AddressSpaces::of(vec![
         module(0, 0x1000, 0x9000, "[heap]"),
-        module(50, 0, u64::MAX, EXEC),
+        module(50, 0, u64::MAX, Module::EXEC),
         module(60, 0x4000_0000_0000, 0x4000_0000_1000, "[heap]"),
     ]);
     let at = |addr, time| spaces.data_at(Pid(1), addr, time).map(|m| m.start);
@@ -53,7 +53,7 @@ fn code_is_of_what_was_mapped_at_that_time() {
     let spaces = AddressSpaces::of(vec![
         code(10, "/a.so"),
         code(20, "/b.so"),
-        module(50, 0, u64::MAX, EXEC),
+        module(50, 0, u64::MAX, Module::EXEC),
         code(50, "/c"),
     ]);
     for (when, expected) in [
@@ -76,7 +76,7 @@ fn code_is_of_what_was_mapped_at_that_time() {
 fn memory_that_was_unmapped_is_what_comes_after() {
     let spaces = AddressSpaces::of(vec![
         module(10, 0x10_0000, 0x90_0000, "[anon]"),
-        module(11, 0x18_0000, 0x90_0000, UNMAPPED),
+        module(11, 0x18_0000, 0x90_0000, Module::UNMAPPED),
         module(20, 0x20_0000, 0x30_0000, "[anon]"),
     ]);
     for (addr, time_ns, start) in [
@@ -95,7 +95,7 @@ fn memory_that_was_unmapped_is_what_comes_after() {
 fn what_two_programs_of_a_process_call_the_same_is_as_large_as_the_larger() {
     let spaces = AddressSpaces::of(vec![
         module(0, 0x9000, 0xa000, "[stack]"),
-        module(50, 0, u64::MAX, EXEC),
+        module(50, 0, u64::MAX, Module::EXEC),
         module(60, 0x20_0000, 0x20_3000, "[stack]"),
         module(70, 0x1f_f000, 0x20_3000, "[stack]"),
     ]);
@@ -130,7 +130,7 @@ fn functions_of_the_kernel_have_their_names_in_every_process() {
 fn an_exec_without_extent_ends_mappings_too() {
     let spaces = spaces(&[
         module(0, 0x9000, 0xa000, "[stack]"),
-        module(50, 0, 0, EXEC),
+        module(50, 0, 0, Module::EXEC),
         module(60, 0x20_0000, 0x20_3000, "[stack]"),
     ]);
     let stack = spaces.data_at(Pid(1), 0x20_0000, 60).unwrap().path;

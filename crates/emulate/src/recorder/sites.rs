@@ -29,6 +29,7 @@ pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Runni
 pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told: bool) {
     let pid = Pid(process.entry.pid);
     let kept = &mut process.kept;
+    let program_ns = Some(kept.program_ns);
     let catalogue = &mut kept.program.catalogue;
     for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
         kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
@@ -76,7 +77,7 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
                     event,
                     count,
                     set_group: None,
-                    program_ns: None,
+                    program_ns,
                 }),
         );
     }
@@ -89,7 +90,7 @@ pub(super) fn take_misses(
     rows: &mut Vec<SiteCount>,
     sets: Option<&ClassSums>,
 ) {
-    let pid = Pid(process.entry.pid);
+    let (pid, program_ns) = (Pid(process.entry.pid), process.kept.program_ns);
     let Program {
         catalogue,
         sites,
@@ -106,14 +107,14 @@ pub(super) fn take_misses(
                 Some(sets) => {
                     let one_in = u64::from(sets.sample.one_in);
                     for (set_group, misses) in by_group.take(index, sets.groups()) {
-                        add_rows(rows, (pid, ip, set_group), misses, one_in);
+                        add_rows(rows, (pid, ip, program_ns), set_group, misses, one_in);
                     }
                 }
                 None => {
                     let Some(site) = sites.get_mut(index as usize) else {
                         break;
                     };
-                    add_rows(rows, (pid, ip, None), std::mem::take(site), 1);
+                    add_rows(rows, (pid, ip, program_ns), None, std::mem::take(site), 1);
                 }
             }
         }
@@ -123,7 +124,8 @@ pub(super) fn take_misses(
 /// Rows of the events that there were, each of which stands for `weight`.
 fn add_rows(
     rows: &mut Vec<SiteCount>,
-    (pid, ip, set_group): (Pid, VirtAddr, Option<u8>),
+    (pid, ip, program_ns): (Pid, VirtAddr, u64),
+    set_group: Option<u8>,
     misses: SiteMisses,
     weight: u64,
 ) {
@@ -143,6 +145,6 @@ fn add_rows(
         event,
         count: u64::from(count) * weight,
         set_group,
-        program_ns: None,
+        program_ns: Some(program_ns),
     }));
 }

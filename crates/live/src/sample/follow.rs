@@ -153,7 +153,7 @@ impl Followed {
         writer.push(Module {
             pid: Pid(pid),
             time_ns,
-            path: "[exec]".to_owned(),
+            path: Module::EXEC.to_owned(),
             ..Module::default()
         })?;
         if let Some(mut before) = self.threads.remove(&tid).filter(|t| !t.program.is_empty()) {
