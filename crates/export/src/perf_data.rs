@@ -41,7 +41,6 @@ const IN_USER: u64 = -512_i64 as u64;
 /// `PROT_READ`, `PROT_EXEC`.
 const READABLE: u32 = 1;
 const EXECUTABLE: u32 = 4;
-/// Path of rows that end all mappings of a process.
 
 /// Flags of all events: mappings and names of programs are told, with times.
 const FLAGS: u64 = flag::SAMPLE_ID_ALL
