@@ -134,10 +134,7 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "not_kept",
             "parts of records that a recording does not keep",
         ),
-        LossKind::Unreadable => (
-            "unreadable",
-            "records, or bytes of them, that could not be read",
-        ),
+        LossKind::Unreadable => ("unreadable", "unreadable parts of the input"),
     }
 }
 

@@ -209,7 +209,8 @@ pub struct RegionRow {
     /// First byte; `None` for variables and for what lies in no mapping.
     pub start: Option<u64>,
     /// Bytes from the first to the last mapped, of variables the size by their symbol;
-    /// `None` where neither is known.
+    /// `None` where neither is known. Where several mappings began at one address in turn, of
+    /// the one with the most events.
     pub bytes: Option<u64>,
     /// Samples that fell into it.
     pub samples: u64,
@@ -257,7 +258,9 @@ type Named = BTreeMap<(String, Pid), NamedRegion>;
 
 #[derive(Clone, Debug, Default)]
 struct NamedRegion {
+    /// Of its place with the most events.
     extent: Extent,
+    heaviest: u64,
     weight: Weight,
     /// Events by group of cache sets, where some were followed.
     groups: SortedSums<u8>,
@@ -349,10 +352,11 @@ impl SampledRegions<'_> {
         let mut named = Named::new();
         for (&(_, pid, place), &weight) in self.rows.iter().filter(|(key, _)| key.0 == event) {
             let (name, extent) = self.describe(symbols, pid, place);
-            let row = named.entry((name, pid)).or_insert(NamedRegion {
-                extent,
-                ..NamedRegion::default()
-            });
+            let row = named.entry((name, pid)).or_default();
+            // Several mappings may have begun at one address, each after the one before.
+            if weight.events >= row.heaviest {
+                (row.extent, row.heaviest) = (extent, weight.events);
+            }
             row.weight.add(weight);
             if let Some(groups) = self.groups.events.get(&(event, pid, place)) {
                 row.groups.add_all(groups);
@@ -601,6 +605,28 @@ mod tests {
             &[sample(0x10000, 15, 1), sample(0x10000, 25, 2)],
             &[("file [data]", 1, 2), ("anon 0x10000", 1, 1)],
         );
+    }
+
+    #[test]
+    fn a_region_is_as_large_as_the_mapping_that_its_events_fell_into() {
+        let modules = [
+            module(10, 0x100_0000, 0x180_0000, "[anon]"),
+            module(20, 0x100_0000, 0x180_0000, Module::UNMAPPED),
+            module(30, 0x100_0000, 0x110_0000, "[anon]"),
+            module(40, 0x100_0000, 0x110_0000, Module::UNMAPPED),
+            module(50, 0x100_0000, 0x200_0000, "[anon]"),
+        ];
+        for (weights, bytes) in [
+            ([9, 1, 1], 0x80_0000),
+            ([1, 9, 1], 0x10_0000),
+            ([1, 1, 9], 0x100_0000),
+        ] {
+            let samples = [15, 35, 55].into_iter().zip(weights);
+            let samples: Vec<_> = samples.map(|(t, n)| sample(0x100_0000, t, n)).collect();
+            let rows = &tables(&modules, &samples, &mut NoSymbols)[0].rows;
+            assert_eq!((rows.len(), rows[0].events), (1, 11));
+            assert_eq!(rows[0].bytes, Some(bytes), "{weights:?}");
+        }
     }
 
     #[test]

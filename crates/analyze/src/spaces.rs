@@ -321,8 +321,11 @@ impl AddressSpaces {
             return own;
         };
         let program = space.program_at(mapping.time_ns);
+        let unmapped_ns = space.unmapped_after(mapping).unwrap_or(u64::MAX);
         let grown = space.widest(mapping, |m| {
-            program.contains(&m.time_ns) && is_anonymous(self.path(m.path))
+            program.contains(&m.time_ns)
+                && m.time_ns < unmapped_ns
+                && is_anonymous(self.path(m.path))
         });
         let (start, end) = grown.map_or(own, |m| (m.start, m.end));
         if end - start >= OWN_REGION_BYTES {
@@ -542,6 +545,14 @@ impl Space {
             .map(|i| &self.maps[i])
             .filter(|m| contains(m) && accept(m))
             .max_by_key(|m| m.end - m.start)
+    }
+
+    /// When the first byte of a mapping was unmapped; `None` where nobody says so.
+    fn unmapped_after(&self, mapping: &Mapping) -> Option<u64> {
+        self.over(mapping.start)
+            .filter(|m| !is_there(m) && m.time_ns > mapping.time_ns)
+            .map(|m| m.time_ns)
+            .min()
     }
 
     fn run_of(&self, addr: u64) -> Option<(u64, u64)> {

@@ -81,19 +81,25 @@ impl Running {
         fs::read_to_string(self.folder.path().join("said")).expect("the file is there")
     }
 
-    /// The emulators of this recording that run, the command's own first.
+    /// The emulators of this recording that run.
     fn emulators(&self) -> Vec<u32> {
         let session = format!("memgauge-{}-", self.memgauge.id());
-        let mut pids: Vec<u32> = numbers_in_proc()
+        numbers_in_proc()
             .filter(|&pid| names_session(pid, &session))
-            .collect();
-        pids.sort_unstable();
-        pids
+            .collect()
     }
 
-    /// Waits for the emulators to begin.
+    /// Waits for the command's own emulator to begin, which is memgauge's child. Its number
+    /// need not be the lowest: numbers of processes begin again.
     fn first_emulator(&self) -> u32 {
-        wait_for("the emulator starts", || self.emulators().first().copied())
+        let parent = format!("PPid:\t{}\n", self.memgauge.id());
+        let is_own = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status"));
+            status.is_ok_and(|status| status.contains(&parent))
+        };
+        wait_for("the emulator starts", || {
+            self.emulators().into_iter().find(is_own)
+        })
     }
 
     fn signal(&self, signal: &str) {
@@ -214,11 +220,11 @@ fn check_opens(path: &Path) -> Value {
 }
 
 /// Two busy processes that `timeout` puts into a process group of their own and
-/// ends after five seconds, later than any kill.
+/// ends after twenty seconds, later than any kill.
 fn group_of_two() -> Vec<String> {
     let busy = format!("{} linear --bytes 1MiB --passes 1000000", workloads());
     let both = format!("{busy} & {busy}; wait");
-    ["timeout", "5", "sh", "-c", &both]
+    ["timeout", "20", "sh", "-c", &both]
         .map(str::to_owned)
         .to_vec()
 }

@@ -85,6 +85,8 @@ pub struct Comparison {
     pub estimated_from: [Option<u32>; 2],
     /// Regions of interest that alone were recorded of each; `None`: all of it.
     pub only_regions: [Option<String>; 2],
+    /// Whether parts of each could not be read: those are not compared.
+    pub damaged: [bool; 2],
     /// Whether each has exact counts of functions; they are compared where both have.
     pub functions_known: [bool; 2],
     /// All metrics of both, by name.
@@ -114,6 +116,7 @@ impl Comparison {
         let machine = |group: &[Measured]| group.first().and_then(|run| run.machine.clone());
         let only = |group: &[Measured]| group.first().and_then(|run| run.only_regions.clone());
         let part = |group: &[Measured]| group.first().and_then(|run| run.estimated_from);
+        let damaged = |group: &[Measured]| group.iter().any(|run| run.is_damaged);
         let know = |group: &[Measured]| group.iter().all(|run| !run.functions.is_empty());
         let programs = [program(before), program(after)];
         let named = |run: &Measured| run.clone().renamed(programs[0].as_deref());
@@ -156,6 +159,7 @@ impl Comparison {
             programs,
             estimated_from,
             only_regions: [only(before), only(after)],
+            damaged: [damaged(before), damaged(after)],
             functions_known,
             metrics,
             ranked_by_cost: ranked_by.is_some() && event.is_none(),
@@ -582,6 +586,19 @@ mod tests {
         let runs = |parts: [u64; 3]| parts.map(|part| sampled(&[part, 1000 - part]));
         let compared = Comparison::of(&runs([300, 500, 700]), &runs([450, 650, 800]), None);
         assert!(!compared.changed, "{compared:?}");
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_said_not_to_be_compared() {
+        let damaged = Measured {
+            is_damaged: true,
+            ..run("p", 1)
+        };
+        let compared = Comparison::of(&[run("p", 1)], &[damaged], None);
+        assert_eq!(compared.damaged, [false, true]);
+        let text = compared.text(10, &plain(80, false));
+        assert!(text.starts_with("Damaged recordings (after): "), "{text}");
+        assert!(text.ends_with("Nothing changed.\n"), "{text}");
     }
 
     #[test]

@@ -481,7 +481,7 @@ pub enum LossKind {
     IoNotAttributed = 22,
     /// Parts of records that a recording has no place for.
     NotKept = 20,
-    /// Records, or bytes of them, that could not be read.
+    /// Parts of the input that could not be read; the detail says in what they are counted.
     Unreadable = 21,
 }
 

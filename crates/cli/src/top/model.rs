@@ -345,6 +345,8 @@ pub(super) struct Detail {
     pub(super) with_address: u64,
     /// Some by chance of the minute's samples.
     pub(super) is_thinned: bool,
+    /// It ended before its mappings were read: nothing has a name.
+    pub(super) ended_unseen: bool,
     /// Samples lost of this process: shares are those of the rest.
     pub(super) lost: u64,
     pub(super) code: Vec<Place>,

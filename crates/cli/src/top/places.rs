@@ -88,6 +88,7 @@ impl Places {
             with_address,
             code: heaviest(self.code(minute)),
             is_thinned: minute.is_thinned(),
+            ended_unseen: self.mappings.is_empty(),
             lost: 0,
             data,
             heat,

@@ -276,7 +276,10 @@ fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
         6,
         Box::new(move |l| percent(share(l.sums.samples, all))),
     ));
-    columns.push(("CPU%", 6, Box::new(|l| percent(Some(l.cpu)))));
+    // Of a process that ended the kernel tells nothing more.
+    let runs = |l: &Line| l.tid.is_some() || l.sampling != Sampling::Ended;
+    let cpu = move |l: &Line| percent(runs(l).then_some(l.cpu));
+    columns.push(("CPU%", 6, Box::new(cpu)));
     if wide || !shown.tells_source {
         columns.push((
             "ADDR%",
@@ -398,17 +401,14 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
             .and_then(|line| line.period)
             .map_or_else(dash, |period| spoken_period(period, shown.timer)),
     };
-    rows.push(Row::of(
-        Meaning::Heading,
-        format!(
-            "Hot code, last minute: n = {}{}; period {period}",
-            detail.samples,
-            match detail.is_thinned {
-                true => " taken by chance from all",
-                false => "",
-            }
-        ),
-    ));
+    let thinned = if detail.is_thinned {
+        " taken by chance from all"
+    } else {
+        ""
+    };
+    let n = detail.samples;
+    let heading = format!("Hot code, last minute: n = {n}{thinned}; period {period}");
+    rows.push(Row::of(Meaning::Heading, heading));
     if detail.lost > 0 {
         rows.push(Row::of(
             Meaning::Warning,
@@ -421,11 +421,15 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
             ),
         ));
     }
+    if detail.ended_unseen {
+        let line = "It ended before it was opened: its code and data have no names";
+        rows.push(Row::of(Meaning::Warning, line));
+    }
     let regions = detail.regions.len().min(parts.code / 2);
     let for_regions = if regions > 0 { regions + 1 } else { 0 };
     let code_sum = detail.code.iter().map(|place| place.stands_for).sum();
-    let for_lost = usize::from(detail.lost > 0);
-    let code_rows = parts.code.saturating_sub(for_regions + for_lost).max(1);
+    let warnings = usize::from(detail.lost > 0) + usize::from(detail.ended_unseen);
+    let code_rows = parts.code.saturating_sub(for_regions + warnings).max(1);
     rows.extend(places(&detail.code, code_sum, code_rows, style));
     if regions > 0 {
         rows.push(Row::of(
@@ -672,7 +676,8 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
         assert!(!drawn.contains("Regions of interest"), "{drawn}");
         if let Some(detail) = &mut shown.detail {
             detail.regions = vec![place("load/parse", "", 90), place("(outside)", "", 10)];
-            (detail.lost, detail.is_thinned) = (21_000, true);
+            (detail.lost, detail.is_thinned, detail.ended_unseen) = (21_000, true, true);
+            shown.processes[0].sampling = Sampling::Ended;
         }
         let drawn = text(&shown, &Choice::default(), room(24, 80));
         assert!(drawn.lines().count() <= 24, "{drawn}");
@@ -682,6 +687,8 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
             "{drawn}"
         );
         assert!(drawn.contains("n = 100 taken by chance"), "{drawn}");
+        assert!(drawn.contains("It ended before"), "{drawn}");
+        assert!(drawn.contains("75.0      -   50.0"), "{drawn}");
         assert!(
             drawn.contains("   80.0 %      40  [heap]  8.0 MiB"),
             "{drawn}"

@@ -55,6 +55,9 @@ pub struct Measured {
     /// Shares of regions of the data, by sampled event; not in a baseline either.
     #[serde(skip)]
     pub regions: Vec<Shares>,
+    /// Whether parts of the recording could not be read.
+    #[serde(skip)]
+    pub is_damaged: bool,
 }
 
 /// Parts of an event's samples.
@@ -88,6 +91,7 @@ impl Measured {
             sampled: sampled(&summary.hot.functions),
             lines: exact(&summary.hot.lines, line),
             regions: summary.regions.iter().map(regions).collect(),
+            is_damaged: !summary.problems.is_empty(),
         }
     }
 

@@ -77,6 +77,19 @@ impl Comparison {
             );
             text += &style.wrap(&line, 0);
         }
+        let damaged = match self.damaged {
+            [false, false] => None,
+            [true, false] => Some("before"),
+            [false, true] => Some("after"),
+            [true, true] => Some("before and after"),
+        };
+        if let Some(which) = damaged {
+            let line = format!(
+                "Damaged recordings ({which}): only what could be read is compared. What differs \
+                 may be the damage."
+            );
+            text += &style.wrap(&line, 0);
+        }
         if let [Some(before), Some(after)] = &self.programs
             && before != after
             && (self.functions_known == [true, true] || self.sampled.is_some())

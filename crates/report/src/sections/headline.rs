@@ -29,8 +29,16 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     text += &regions(summary, style);
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
-        let note = "the recorder did not end cleanly: numbers are sums of the parts that it had \
-        written";
+        let nothing = summary.totals.is_empty() && summary.run.duration_ns == 0;
+        let note = match nothing {
+            true => {
+                "the recorder did not end cleanly: it had written no rows yet, so no number is known"
+            }
+            false => {
+                "the recorder did not end cleanly: numbers are sums of the parts that it had \
+                 written"
+            }
+        };
         text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
     text
