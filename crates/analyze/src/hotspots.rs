@@ -495,7 +495,7 @@ mod tests {
             event,
             count,
             set_group: None,
-            program_ns: None,
+            code_ns: None,
         }
     }
 

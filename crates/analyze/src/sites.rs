@@ -48,7 +48,7 @@ impl<'a> Analysis for Sites<'a> {
 
     fn observe(&mut self, batch: &[SiteCount]) {
         for site in batch {
-            let when = site.program_ns.map_or(When::Latest, When::Program);
+            let when = site.code_ns.map_or(When::Latest, When::At);
             let place = self.spaces.code_at(site.pid, site.ip.0, when);
             let row = self.rows.entry(place).or_default();
             row.add(site.event, site.count);

@@ -61,9 +61,7 @@ const NOTHING: PathId = PathId(3);
 pub(crate) enum When {
     /// The latest of all: nothing is known of the time.
     Latest,
-    /// The latest of the program that ran at this time.
-    Program(u64),
-    /// The one at this time, in nanoseconds.
+    /// The one at this time, in nanoseconds, or the next after it.
     At(u64),
 }
 
@@ -481,12 +479,10 @@ impl Space {
     /// The acceptable mapping over `addr` at that time; where the program that ran then had none,
     /// the latest of all.
     fn at(&self, addr: u64, when: When, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
-        let (time_ns, of_program) = match when {
-            When::Latest => return self.best(addr, accept),
-            When::Program(ns) => (u64::MAX, self.program_at(ns)),
-            When::At(ns) => (ns, self.program_at(ns)),
+        let When::At(ns) = when else {
+            return self.best(addr, accept);
         };
-        self.in_program(addr, time_ns, of_program, &accept)
+        self.in_program(addr, ns, self.program_at(ns), &accept)
             .or_else(|| self.best(addr, &accept))
     }
 

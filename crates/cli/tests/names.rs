@@ -69,6 +69,76 @@ fn code_before_an_exec_keeps_its_name() {
     );
 }
 
+/// A library that reads 2 MiB in lines, as often as it is built for.
+const PLUG: &str = "static char all[2 << 20];
+long NAME(void) {
+    long sum = 0;
+    for (int pass = 0; pass < PASSES; pass++)
+        for (long i = 0; i < 2 << 20; i += 64)
+            sum += *(volatile char *)(all + i);
+    return sum;
+}
+";
+
+/// Loads a library, calls the function of that name, and unloads it; then the next.
+const LOADS: &str = "#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    for (int i = 1; i + 1 < argc; i += 2) {
+        void *library = dlopen(argv[i], RTLD_NOW);
+        long (*function)(void) = (long (*)(void))dlsym(library, argv[i + 1]);
+        printf(\"%p\\n\", (void *)function);
+        function();
+        dlclose(library);
+    }
+}
+";
+
+/// Of two libraries that are mapped at one address in turn, each has the counts of its code.
+#[test]
+fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let build = |name: &str, source: &str, options: &[&str]| {
+        let own = folder.path().join(name);
+        fs::create_dir(&own).expect("a folder");
+        let path = compile(&own, source, options);
+        path.to_str().expect("text").to_owned()
+    };
+    let library = |name: &str, passes: u64| {
+        let options = [format!("-DNAME={name}"), format!("-DPASSES={passes}")];
+        build(name, PLUG, &["-shared", "-fPIC", &options[0], &options[1]])
+    };
+    let program = build("loads", LOADS, &["-ldl"]);
+    let (first, second) = (library("first", 8), library("other", 4));
+    let command = [
+        &*program, &first, "first", &second, "other", &first, "first",
+    ];
+    let recorded = Recorded::new(&[] as &[&str], &command);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    let output = String::from_utf8_lossy(&recorded.output.stdout);
+    let mut places: Vec<&str> = output.lines().collect();
+    places.dedup();
+    assert_eq!(places.len(), 1, "all at one address: {output}");
+    let report = recorded.report();
+    let rows = report["hot"]["functions"]["rows"].as_array().expect("rows");
+    let misses = |name: &str| {
+        let row = rows.iter().find(|row| row["function"] == name);
+        row.and_then(|row| row["counts"]["l1d.miss"].as_u64())
+            .unwrap_or(0)
+    };
+    for (name, passes) in [("first", 16), ("other", 4)] {
+        let lines = passes * (2 << 20) / 64;
+        let found = misses(name);
+        assert!(
+            (lines..lines + lines / 100).contains(&found),
+            "{name} {found}: {rows:?}"
+        );
+    }
+}
+
 fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
     let (text, path) = (folder.join("p.c"), folder.join("p"));
     fs::write(&text, source).expect("a source file");

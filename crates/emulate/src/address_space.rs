@@ -49,6 +49,19 @@ impl AddressSpace {
         }
     }
 
+    /// Whether code of another place than `by` is mapped in `range`.
+    pub(super) fn holds_other_code(&self, range: &Range<u64>, by: Option<&Mapping>) -> bool {
+        let below = self.mappings.range(..range.end).rev();
+        let mut touched = below.take_while(|(_, m)| m.end > range.start);
+        touched.any(|(&start, m)| {
+            let is_same = |by: &Mapping| {
+                let offset = by.file_offset.wrapping_sub(range.start);
+                m.path == by.path && m.file_offset.wrapping_sub(start) == offset
+            };
+            m.executable && !by.is_some_and(is_same)
+        })
+    }
+
     /// Removes what lies in `range`, cutting mappings that reach beyond it.
     pub(super) fn unmap(&mut self, range: &Range<u64>) {
         let touched: Vec<u64> = self
@@ -134,6 +147,23 @@ mod tests {
         assert!(space.is_near_end(0x4f_f000, 0x1000));
         assert!(!space.is_near_end(0x4f_efff, 0x1000));
         assert!(!space.is_near_end(0x50_0000, 0x1000));
+    }
+
+    #[test]
+    fn code_is_replaced_by_another_file_or_another_place_of_it() {
+        let code = |path: &str, offset| Mapping::new(0x9000, offset, true, path.to_owned());
+        let mut space = AddressSpace::default();
+        space.map(0x1000, code("/a", 0x1000));
+        space.map(0x9000, Mapping::new(0xb000, 0x9000, false, "/a".to_owned()));
+        let replaced = |range, by| space.holds_other_code(&range, by);
+        assert!(replaced(0x8000..0xa000, None));
+        assert!(!replaced(0x9000..0xb000, None), "data");
+        assert!(
+            !replaced(0x2000..0x9000, Some(&code("/a", 0x2000))),
+            "the same"
+        );
+        assert!(replaced(0x2000..0x9000, Some(&code("/a", 0x3000))));
+        assert!(replaced(0x2000..0x9000, Some(&code("/b", 0x2000))));
     }
 
     fn ranges(space: &AddressSpace) -> Vec<(u64, u64, u64)> {

@@ -268,6 +268,8 @@ pub(super) struct Block {
     /// Instructions, loads and stores of a special block, since they were last
     /// taken.
     pub(super) sums: [u64; 3],
+    /// Its code is what was mapped there at this time, or next after it.
+    pub(super) code_ns: u64,
 }
 
 impl Block {
@@ -284,6 +286,7 @@ impl Block {
             accesses: 0..0,
             execs: 0,
             sums: [0; 3],
+            code_ns: 0,
         }
     }
 
@@ -318,6 +321,9 @@ pub(super) struct Catalogue {
     accesses: Vec<Access>,
     /// Counts of what runs outside of the regions that are recorded.
     outside: Option<Outside>,
+    /// When code was last unmapped, or other code mapped over it: blocks that come now are of
+    /// what is mapped since.
+    pub(super) code_ns: u64,
 }
 
 /// The twin of a catalogue's entries, and the blocks that it does not know yet.
@@ -435,6 +441,7 @@ impl Catalogue {
             first_run: self.runs.len() as u32,
             runs: runs?,
             accesses: accesses.clone(),
+            code_ns: self.code_ns,
             ..Block::unknown()
         };
         self.add_runs(accesses);
@@ -574,6 +581,7 @@ impl Catalogue {
             runs: self.runs.clone(),
             accesses: self.accesses.clone(),
             outside: None,
+            code_ns: self.code_ns,
         }
     }
 

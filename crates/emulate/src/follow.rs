@@ -549,14 +549,25 @@ impl<R: Reader> Followed<R> {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
-        let (catalogue_events, bad) = process.entry.read_into(R::catalogue(&mut process.kept));
-        for catalogue_event in catalogue_events {
-            self.reader.observe(process, catalogue_event);
-        }
-        if let Some(bad) = bad {
-            let bad = bad.to_string();
-            self.reader
-                .lose(Some(process), LossKind::Undecoded, 1, &bad);
+        let records = process.entry.unread();
+        let mut rest = &records[..];
+        // One after the other: code is what is mapped when it is met.
+        while !rest.is_empty() {
+            match R::catalogue(&mut process.kept).read(rest) {
+                Ok((length, catalogue_event)) => {
+                    rest = &rest[length..];
+                    if let Some(catalogue_event) = catalogue_event {
+                        self.reader.observe(process, catalogue_event);
+                    }
+                }
+                // Nothing after it is readable.
+                Err(bad) => {
+                    let bad = bad.to_string();
+                    self.reader
+                        .lose(Some(process), LossKind::Undecoded, 1, &bad);
+                    break;
+                }
+            }
         }
     }
 

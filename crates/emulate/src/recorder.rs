@@ -53,8 +53,18 @@ struct Recorded {
     unknown: u64,
     /// Latest time of any of its threads.
     now_ns: u64,
-    /// When its process began this program; 0 where it has been no other.
-    program_ns: u64,
+}
+
+impl Recorded {
+    /// The time of what is mapped now: not before that of the code whose place it takes.
+    fn mapped_ns(&self) -> u64 {
+        self.now_ns.max(self.program.catalogue.code_ns)
+    }
+
+    /// Code that comes from now on is of what is mapped from now on.
+    fn end_code(&mut self) {
+        self.program.catalogue.code_ns = self.mapped_ns() + 1;
+    }
 }
 
 /// Data kept of a thread.
@@ -377,8 +387,9 @@ impl Reader for ModelReader {
         if let Some(before) = origin.before {
             kept.now_ns = before.kept.now_ns;
             kept.parent_pid = before.kept.parent_pid;
-            kept.program_ns = kept.now_ns;
-            self.write_exec(entry.pid, kept.now_ns);
+            let code_ns = before.kept.program.catalogue.code_ns;
+            kept.program.catalogue.code_ns = kept.now_ns.max(code_ns + 1);
+            self.write_exec(entry.pid, kept.mapped_ns());
         }
         if let Some((parent, blocks)) = origin.parent {
             kept.parent_pid = Pid(parent.entry.pid);
@@ -447,18 +458,26 @@ impl Reader for ModelReader {
         let (pid, kept) = (process.entry.pid, &mut process.kept);
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => {
-                let row = module(pid, kept.now_ns, start, &mapping);
+                let range = start..mapping.end;
+                if kept.space.holds_other_code(&range, Some(&mapping)) {
+                    kept.end_code();
+                }
+                let row = module(pid, kept.mapped_ns(), start, &mapping);
                 kept.space.map(start, mapping);
                 self.write_module(row);
             }
             CatalogueEvent::Unmapped(range) => {
-                kept.space.unmap(&range);
                 let nothing = nothing_until(range.end, Module::UNMAPPED);
-                self.write_module(module(pid, kept.now_ns, range.start, &nothing));
+                let row = module(pid, kept.mapped_ns(), range.start, &nothing);
+                if kept.space.holds_other_code(&range, None) {
+                    kept.end_code();
+                }
+                kept.space.unmap(&range);
+                self.write_module(row);
             }
             CatalogueEvent::Break(at) => {
                 if let Some((start, heap)) = kept.space.set_break(at) {
-                    self.write_module(module(pid, kept.now_ns, start, &heap));
+                    self.write_module(module(pid, kept.mapped_ns(), start, &heap));
                 }
             }
             CatalogueEvent::Program(path) => kept.path = path,
@@ -694,17 +713,15 @@ impl ModelReader {
 
     /// From here on a process is another program: it has none of its mappings.
     fn write_exec(&mut self, pid: u32, now_ns: u64) {
-        if now_ns > 0 {
-            let nothing = nothing_until(u64::MAX, Module::EXEC);
-            self.write_module(module(pid, now_ns, 0, &nothing));
-        }
+        let nothing = nothing_until(u64::MAX, Module::EXEC);
+        self.write_module(module(pid, now_ns, 0, &nothing));
     }
 
     /// Writes all mappings of a process, as a forked child has them from the start.
     fn write_space(&mut self, pid: u32, kept: &Recorded) {
         let all = kept.space.iter();
         let mut rows: Vec<Module> = all
-            .map(|(start, m)| module(pid, kept.now_ns, start, m))
+            .map(|(start, m)| module(pid, kept.mapped_ns(), start, m))
             .collect();
         rows.iter_mut().for_each(|row| self.files.identify(row));
         let written = self.writer.extend(rows);

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::catalogue::{BadRecord, Catalogue, CatalogueEvent};
 use super::wire::{self, control, entry, process, ring};
 use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
@@ -404,39 +403,17 @@ impl ProcessEntry {
         self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
     }
 
-    /// Takes the records appended since the last call into `catalogue`. Returns their
-    /// content besides code, and the damaged record, if any: nothing after it is
-    /// readable.
-    pub(super) fn read_into(
-        &mut self,
-        catalogue: &mut Catalogue,
-    ) -> (Vec<CatalogueEvent>, Option<BadRecord>) {
-        let mut catalogue_events = Vec::new();
-        if self.used() <= self.read {
-            return (catalogue_events, None);
-        }
-        let bytes = self.unread();
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            match catalogue.read(rest) {
-                Ok((length, catalogue_event)) => {
-                    catalogue_events.extend(catalogue_event);
-                    rest = &rest[length..];
-                }
-                Err(bad) => return (catalogue_events, Some(bad)),
-            }
-        }
-        (catalogue_events, None)
-    }
-
     fn used(&self) -> usize {
         let used = self.shared.u64(process::USED).load(Ordering::Acquire) as usize;
         used.min(wire::CATALOGUE_BYTES) / 8 * 8
     }
 
-    /// Bytes appended to the catalogue since the last call.
-    fn unread(&mut self) -> Vec<u8> {
+    /// Records appended to the catalogue since the last call.
+    pub(super) fn unread(&mut self) -> Vec<u8> {
         let used = self.used();
+        if used <= self.read {
+            return Vec::new();
+        }
         let words = self
             .shared
             .u64s(wire::PAGE + self.read, (used - self.read) / 8);

@@ -181,7 +181,7 @@ impl Trace {
             event,
             count,
             set_group: None,
-            program_ns: None,
+            code_ns: None,
         };
         let mut sites: Vec<SiteCount> = self.sites.iter().map(site).collect();
         sites.sort_by_key(|site| (site.ip, site.event));

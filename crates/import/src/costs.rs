@@ -347,7 +347,7 @@ impl Costs {
                     event: def.id,
                     count,
                     set_group: None,
-                    program_ns: None,
+                    code_ns: None,
                 };
                 sites.extend((count > 0).then_some(site));
             }

@@ -9,19 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use memgauge_host::sys::scheduling::ask_for_short_slices;
-use memgauge_live::sample::attached::{Attached, Plan, ProcessCode, Told};
+use memgauge_live::sample::attached::{Attached, Plan, ProcessCode};
 use memgauge_live::sys::perf::{self, Said};
 
 use crate::control::Control;
 use crate::descriptors::{self, not_looked_at};
+use crate::managed::{Born, Managed};
 use crate::marks::{ThreadMarks, marks_of};
 use crate::missed::MissedThreads;
-use crate::pace::{Interest, Pace, Spent};
-use crate::phases::{Activity, Phases};
-use crate::registry::{Registry, SampledThread, State, add, wake};
+use crate::pace::Pace;
+use crate::registry::{Registry, SampledThread, State, wake};
 use crate::rest::Rest;
-use crate::ring::{Ring, RingWriter};
-use crate::sample::{Sample, WORDS};
+use crate::ring::Ring;
 use crate::settings::{Settings, WhenFull, affordable};
 use crate::tasks::{Held, children, command, identity, threads};
 use crate::{Error, ErrorKind, Result};
@@ -34,27 +33,6 @@ const WINDOW: Duration = Duration::from_millis(100);
 const IDLE_MS: i32 = 1000;
 /// Numbers that are used again while they are looked at: so often is tried anew.
 const ATTEMPTS: usize = 4;
-
-/// A thread that is attached to.
-struct Managed {
-    thread: Arc<SampledThread>,
-    attached: Attached,
-    writer: RingWriter<WORDS>,
-    /// What it starts is attached to by itself.
-    follows: bool,
-    /// It was not told to stop.
-    wanted: bool,
-    batch: Vec<[u64; WORDS]>,
-    pace: Pace,
-    /// Where phases are told apart.
-    phases: Option<(Phases, Activity)>,
-}
-
-/// A thread that was started by one that is followed.
-struct Born {
-    pid: u32,
-    tid: u32,
-}
 
 /// Everything that is attached.
 pub(crate) struct Core {
@@ -78,129 +56,6 @@ pub(crate) struct Core {
     /// Where samples tell regions of interest.
     pub(crate) marks: Option<ThreadMarks>,
     rest: Rest,
-}
-
-impl Managed {
-    /// Reads the kernel's ring into the buffer.
-    fn drain(
-        &mut self,
-        code: &mut ProcessCode,
-        (marks, registry): (&mut Option<ThreadMarks>, &Registry),
-        born: &mut Vec<Born>,
-    ) -> Drained {
-        let mut drained = Drained::default();
-        if !self.attached.has_unread() {
-            return drained;
-        }
-        let began_ns = perf::own_thread_ns();
-        let thread = &self.thread;
-        let counts = &thread.counts;
-        let (batch, follows) = (&mut self.batch, self.follows);
-        let mut activity = self.phases.as_mut().map(|phases| &mut phases.1);
-        let (mut in_kernel, mut with_address, mut stands_for) = (0, 0, 0);
-        self.attached.drain(code, |told| match told {
-            Told::Sample(taken) => {
-                let sample = Sample::of(&taken);
-                in_kernel += u64::from(sample.in_kernel);
-                with_address += u64::from(sample.addr.is_some());
-                stands_for += sample.stands_for;
-                if let Some(activity) = &mut activity {
-                    activity.note(sample.ip.0, sample.addr.map(|addr| addr.0));
-                }
-                batch.push(sample.packed());
-            }
-            Told::Unwanted => add(&counts.unwanted, 1),
-            Told::Throttled => add(&counts.throttled, 1),
-            Told::Started(task) if follows => born.push(Born {
-                pid: task.pid,
-                tid: task.tid,
-            }),
-            Told::Started(_) => {}
-            Told::Named { ids, name, exec } => {
-                thread.set_command(&String::from_utf8_lossy(name));
-                drained.replaced = exec.then_some(ids).or(drained.replaced);
-            }
-        });
-        drained.samples = !batch.is_empty();
-        if let Some(marks) = marks
-            && drained.samples
-        {
-            // After the samples: what was marked before them is there.
-            marks.read();
-            let mut tree = registry.regions();
-            for words in &mut *batch {
-                Sample::set_region(words, |ids, time_ns| marks.at(ids, time_ns, &mut tree));
-            }
-        }
-        add(&counts.samples, batch.len() as u64);
-        add(&counts.kernel_samples, in_kernel);
-        add(&counts.memory_samples, with_address);
-        add(&counts.stands_for, stands_for);
-        self.writer.write(batch);
-        batch.clear();
-        add(&counts.own_ns, perf::own_thread_ns() - began_ns);
-        drained
-    }
-
-    /// Brings the counts up to date that the kernel keeps.
-    fn look(&self) {
-        let counts = &self.thread.counts;
-        let set = |counter: &std::sync::atomic::AtomicU64, value| {
-            counter.store(value, Ordering::Relaxed);
-        };
-        set(&counts.lost, self.attached.lost());
-        set(&counts.counted, self.attached.counted());
-        set(&counts.processor_ns, self.attached.processor_ns());
-        set(&counts.unreadable_bytes, self.attached.unreadable_bytes());
-        set(&counts.period, self.attached.period());
-    }
-
-    fn spent(&self) -> Spent {
-        let counts = &self.thread.counts;
-        let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        Spent {
-            samples: of(&counts.samples) + of(&counts.lost) + of(&counts.unwanted),
-            own_ns: of(&counts.own_ns),
-            observed_ns: of(&counts.processor_ns),
-            events: of(&counts.counted),
-        }
-    }
-
-    /// Ends a window of the budget; the period that follows from it, if another does.
-    fn end_window(&mut self, budget: (f64, f64)) -> Option<u64> {
-        self.look();
-        let now = self.spent();
-        let interest = match &mut self.phases {
-            None => Interest::Any,
-            Some((phases, activity)) => {
-                let gained = self.pace.gained(&now);
-                let interesting = phases.end(&std::mem::take(activity), gained);
-                self.thread
-                    .counts
-                    .changes
-                    .store(phases.changes(), Ordering::Relaxed);
-                match interesting {
-                    true => Interest::Much,
-                    false => Interest::Little,
-                }
-            }
-        };
-        self.pace
-            .next(now, budget, interest, self.attached.period())
-    }
-
-    fn state(&self) -> State {
-        match self.wanted {
-            true => State::Started,
-            false => State::Stopped,
-        }
-    }
-}
-
-#[derive(Default)]
-struct Drained {
-    samples: bool,
-    replaced: Option<(u32, u32)>,
 }
 
 impl Core {
@@ -427,9 +282,10 @@ impl Core {
     }
 
     pub(crate) fn delete_process(&mut self, pid: u32) -> Result<usize> {
+        // What they have started so far is followed, or deleted with them.
+        self.drain(&self.threads_of(pid));
         let was_followed = self.followed.remove(&pid);
-        let of = |m: &(&u64, &Managed)| m.1.thread.pid() == pid;
-        let all: Vec<u64> = self.managed.iter().filter(of).map(|m| *m.0).collect();
+        let all = self.threads_of(pid);
         if all.is_empty() && !was_followed {
             return Err(nobody("delete", pid));
         }
@@ -438,10 +294,18 @@ impl Core {
         Ok(deleted)
     }
 
-    /// Reads the last samples of a thread and lets go of it.
+    fn threads_of(&self, pid: u32) -> Vec<u64> {
+        let all = self.managed.iter();
+        let of = all.filter(|(_, managed)| managed.thread.pid() == pid);
+        of.map(|(number, _)| *number).collect()
+    }
+
+    /// Reads the last samples of a thread and lets go of it. What a deleted one started since
+    /// it was last read is not followed.
     fn finish(&mut self, number: u64, state: State) {
-        if let Some(managed) = self.managed.get(&number) {
+        if let Some(managed) = self.managed.get_mut(&number) {
             managed.attached.stop();
+            managed.follows &= state != State::Deleted;
         }
         self.drain(&[number]);
         let Some(managed) = self.managed.remove(&number) else {

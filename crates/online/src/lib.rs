@@ -4,6 +4,7 @@
 mod collector;
 mod control;
 mod descriptors;
+mod managed;
 mod marks;
 mod missed;
 mod pace;

@@ -517,6 +517,26 @@ fn a_process_is_followed_through_forks_and_execs() {
     assert_eq!(profiler.clean(Clean::All).len(), all.len());
 }
 
+/// Also not what it started a moment before.
+#[test]
+fn nothing_of_a_deleted_process_is_sampled() {
+    let Some(profiler) = profiler(faults()) else {
+        return;
+    };
+    let own = std::process::id();
+    for _round in 0..20 {
+        profiler.add_process(own).expect("this process");
+        let (stay, until) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || until.recv().is_err());
+        profiler.delete_process(own).expect("it was added");
+        let mut counts = profiler.all_statistics();
+        counts.retain(|counts| matches!(counts.state, State::Started | State::Stopped));
+        assert_eq!(counts.len(), 0, "{counts:?}");
+        drop(stay);
+        assert!(thread.join().expect("it ends"));
+    }
+}
+
 #[test]
 fn addresses_are_rebuilt_while_the_program_runs() {
     if !cfg!(target_arch = "x86_64") {

@@ -250,7 +250,7 @@ fn main() {
             event: EventId((i % 8) as u16),
             count: dice.below(1 << magnitude),
             set_group: None,
-            program_ns: None,
+            code_ns: None,
         }
     });
 }

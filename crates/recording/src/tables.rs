@@ -260,13 +260,9 @@ impl Columns for SiteCount {
             |r, v| r.set_group = Some(v as _),
         )
         .optional(),
-        number!(
-            "program_ns",
-            U64,
-            Dictionary,
-            |r: &Self| r.program_ns,
-            |r, v| r.program_ns = Some(v),
-        )
+        number!("code_ns", U64, Dictionary, |r: &Self| r.code_ns, |r, v| r
+            .code_ns =
+            Some(v),)
         .optional(),
     ];
 }

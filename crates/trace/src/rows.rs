@@ -300,9 +300,9 @@ pub struct SiteCount {
     pub count: u64,
     /// The group of cache sets that they fell into, where some groups were followed.
     pub set_group: Option<u8>,
-    /// When the process began the program whose code it is, on the recording's clock (0: from
-    /// its start on); `None` where that is not known.
-    pub program_ns: Option<u64>,
+    /// Its code is what was mapped there at this time on the recording's clock, or next after it
+    /// (0: mapped first); `None` where that is not known.
+    pub code_ns: Option<u64>,
 }
 
 /// One thread of the recorded program. A thread that execs another program

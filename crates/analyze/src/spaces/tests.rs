@@ -61,8 +61,6 @@ fn code_is_of_what_was_mapped_at_that_time() {
         (When::At(15), "/a.so"),
         (When::At(25), "/b.so"),
         (When::At(50), "/c"),
-        (When::Program(0), "/b.so"),
-        (When::Program(50), "/c"),
         (When::Latest, "/c"),
     ] {
         let (path, _) = spaces.code_at(Pid(1), 0x1800, when);

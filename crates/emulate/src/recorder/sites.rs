@@ -29,7 +29,6 @@ pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Runni
 pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told: bool) {
     let pid = Pid(process.entry.pid);
     let kept = &mut process.kept;
-    let program_ns = Some(kept.program_ns);
     let catalogue = &mut kept.program.catalogue;
     for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
         kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
@@ -65,7 +64,7 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
             .map(|n| execs * u64::from(n))
         };
         let events = [events::INSTRUCTIONS, events::LOADS, events::STORES];
-        let ip = VirtAddr(block.vaddr);
+        let (ip, code_ns) = (VirtAddr(block.vaddr), Some(block.code_ns));
         rows.extend(
             events
                 .into_iter()
@@ -77,7 +76,7 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
                     event,
                     count,
                     set_group: None,
-                    program_ns,
+                    code_ns,
                 }),
         );
     }
@@ -90,7 +89,7 @@ pub(super) fn take_misses(
     rows: &mut Vec<SiteCount>,
     sets: Option<&ClassSums>,
 ) {
-    let (pid, program_ns) = (Pid(process.entry.pid), process.kept.program_ns);
+    let pid = Pid(process.entry.pid);
     let Program {
         catalogue,
         sites,
@@ -102,19 +101,19 @@ pub(super) fn take_misses(
             continue;
         };
         for index in block.accesses.clone() {
-            let ip = catalogue.ip(number, index);
+            let place = (pid, catalogue.ip(number, index), block.code_ns);
             match sets {
                 Some(sets) => {
                     let one_in = u64::from(sets.sample.one_in);
                     for (set_group, misses) in by_group.take(index, sets.groups()) {
-                        add_rows(rows, (pid, ip, program_ns), set_group, misses, one_in);
+                        add_rows(rows, place, set_group, misses, one_in);
                     }
                 }
                 None => {
                     let Some(site) = sites.get_mut(index as usize) else {
                         break;
                     };
-                    add_rows(rows, (pid, ip, program_ns), None, std::mem::take(site), 1);
+                    add_rows(rows, place, None, std::mem::take(site), 1);
                 }
             }
         }
@@ -124,7 +123,7 @@ pub(super) fn take_misses(
 /// Rows of the events that there were, each of which stands for `weight`.
 fn add_rows(
     rows: &mut Vec<SiteCount>,
-    (pid, ip, program_ns): (Pid, VirtAddr, u64),
+    (pid, ip, code_ns): (Pid, VirtAddr, u64),
     set_group: Option<u8>,
     misses: SiteMisses,
     weight: u64,
@@ -145,6 +144,6 @@ fn add_rows(
         event,
         count: u64::from(count) * weight,
         set_group,
-        program_ns: Some(program_ns),
+        code_ns: Some(code_ns),
     }));
 }

@@ -90,13 +90,13 @@ pub(crate) fn site() -> impl Strategy<Value = SiteCount> {
     let ids = (any::<u32>(), any::<u64>(), any::<u16>());
     let counts = (any::<u64>(), any::<Option<u8>>(), any::<Option<u64>>());
     (ids, counts).prop_map(
-        |((pid, ip, event), (count, set_group, program_ns))| SiteCount {
+        |((pid, ip, event), (count, set_group, code_ns))| SiteCount {
             pid: Pid(pid),
             ip: VirtAddr(ip),
             event: EventId(event),
             count,
             set_group,
-            program_ns,
+            code_ns,
         },
     )
 }
