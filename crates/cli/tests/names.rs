@@ -132,8 +132,9 @@ fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
     for (name, passes) in [("first", 16), ("other", 4)] {
         let lines = passes * (2 << 20) / 64;
         let found = misses(name);
+        // Some of its first lines may be left in the cache.
         assert!(
-            (lines..lines + lines / 100).contains(&found),
+            found.abs_diff(lines) < lines / 100,
             "{name} {found}: {rows:?}"
         );
     }

@@ -321,8 +321,8 @@ pub(super) struct Catalogue {
     accesses: Vec<Access>,
     /// Counts of what runs outside of the regions that are recorded.
     outside: Option<Outside>,
-    /// When code was last unmapped, or other code mapped over it: blocks that come now are of
-    /// what is mapped since.
+    /// When something was last unmapped or replaced: blocks that come now are of what was mapped
+    /// at this time, or next after it.
     pub(super) code_ns: u64,
 }
 

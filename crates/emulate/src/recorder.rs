@@ -56,7 +56,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// The time of what is mapped now: not before that of the code whose place it takes.
+    /// The time of what is mapped now: after that of what it takes the place of.
     fn mapped_ns(&self) -> u64 {
         self.now_ns.max(self.program.catalogue.code_ns)
     }
@@ -458,8 +458,7 @@ impl Reader for ModelReader {
         let (pid, kept) = (process.entry.pid, &mut process.kept);
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => {
-                let range = start..mapping.end;
-                if kept.space.holds_other_code(&range, Some(&mapping)) {
+                if kept.space.is_mapped(&(start..mapping.end)) {
                     kept.end_code();
                 }
                 let row = module(pid, kept.mapped_ns(), start, &mapping);
@@ -469,9 +468,7 @@ impl Reader for ModelReader {
             CatalogueEvent::Unmapped(range) => {
                 let nothing = nothing_until(range.end, Module::UNMAPPED);
                 let row = module(pid, kept.mapped_ns(), range.start, &nothing);
-                if kept.space.holds_other_code(&range, None) {
-                    kept.end_code();
-                }
+                kept.end_code();
                 kept.space.unmap(&range);
                 self.write_module(row);
             }
