@@ -380,7 +380,11 @@ impl SampledRegions<'_> {
             Place::Anonymous { start, end } => anonymous(start, end),
             Place::Named(path) => (self.spaces.path(path).to_owned(), extent(path)),
             Place::Code(path) => (format!("{} [code]", self.file_name(path)), extent(path)),
-            Place::Data(path, offset) => self.variable(symbols, path, offset, "data", extent(path)),
+            Place::Data(path, offset) if self.spaces.holds_code(path) => {
+                self.variable(symbols, path, offset, "data", extent(path))
+            }
+            // It is no program: nothing in it has a name.
+            Place::Data(path, _) => (format!("{} [data]", self.file_name(path)), extent(path)),
             Place::ZeroData {
                 path,
                 offset,

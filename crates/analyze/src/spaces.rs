@@ -16,7 +16,7 @@
 //! Memory: 48 bytes a recorded mapping, each file once.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use memgauge_trace::{GeneratedCode, Module, Pid, Sample};
@@ -195,6 +195,8 @@ impl Generated {
 #[derive(Clone, Debug)]
 pub struct AddressSpaces {
     files: Vec<ModuleFile>,
+    /// Paths of files that some process maps to execute.
+    programs: BTreeSet<String>,
     spaces: BTreeMap<Pid, Space>,
     generated: Generated,
 }
@@ -221,8 +223,11 @@ impl AddressSpaces {
                 _ => maps.push(paths.mapping(module)),
             }
         }
+        let programs = modules.iter().filter(|m| m.executable && is_file(&m.path));
+        let programs = programs.map(|m| m.path.clone()).collect();
         let spaces = by_pid.into_iter();
         AddressSpaces {
+            programs,
             spaces: spaces
                 .map(|(p, (maps, execs))| (p, Space::of(maps, execs, &paths)))
                 .collect(),
@@ -342,15 +347,14 @@ impl AddressSpaces {
         let found = space.best(before, |m| {
             program.contains(&m.time_ns) && m.time_ns <= mapping.time_ns
         })?;
-        let is_data = !found.executable && self.holds_code(pid, found.path);
+        let is_data = !found.executable && self.holds_code(found.path);
         let together = mapping.time_ns - found.time_ns <= LOADING_NS;
         (is_data && found.end == mapping.start).then_some((found, together))
     }
 
     /// Whether a path is a program or library: a part of it may be executed.
-    fn holds_code(&self, pid: Pid, path: PathId) -> bool {
-        let maps = self.spaces.get(&pid).map_or(&[][..], |s| &s.maps);
-        is_file(self.path(path)) && maps.iter().any(|m| m.path == path && m.executable)
+    pub(crate) fn holds_code(&self, path: PathId) -> bool {
+        self.programs.contains(self.path(path))
     }
 
     /// First byte of the mappings of this path by one program, and the byte after their

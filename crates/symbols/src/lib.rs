@@ -65,8 +65,11 @@ impl Symbols {
         if !self.images.contains_key(file) {
             let image = match files::find(file, &self.recording) {
                 Ok(path) => Image::read(&path, &file.build_id),
+                // Two files that had one path may have one problem.
                 Err(why) => {
-                    self.problems.push(why);
+                    if !self.problems.contains(&why) {
+                        self.problems.push(why);
+                    }
                     None
                 }
             };
