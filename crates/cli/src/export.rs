@@ -25,8 +25,9 @@ pub(crate) struct Export {
     /// File to write, for arrow and csv a folder; `-` is standard output, the default for text
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Event that folded stacks count (default: the one that orders the report's functions);
-    /// for firefox and perf, the one event whose samples are written (default: all)
+    /// Event that folded stacks count (default: the one sampled most where stacks were recorded,
+    /// else the one that orders the report's functions); for firefox and perf, the one event
+    /// whose samples are written (default: all)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
 }

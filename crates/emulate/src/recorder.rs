@@ -467,6 +467,8 @@ impl Reader for ModelReader {
             }
             CatalogueEvent::Unmapped(range) => {
                 let nothing = nothing_until(range.end, Module::UNMAPPED);
+                // After the code that was there, and before the next.
+                kept.end_code();
                 let row = module(pid, kept.mapped_ns(), range.start, &nothing);
                 kept.end_code();
                 kept.space.unmap(&range);

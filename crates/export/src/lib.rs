@@ -149,7 +149,7 @@ impl From<memgauge_recording::Error> for Error {
 }
 
 /// Writes a summary to `out`. `event` is the one that folded stacks count; `None` takes
-/// the one that orders the summary's functions. The other formats hold all events.
+/// the one sampled most where stacks were recorded, else the one that orders the summary's functions. The other formats hold all events.
 ///
 /// # Errors
 /// The summary lacks what the format shows, or writing failed.

@@ -9,6 +9,8 @@ pub struct RunCurves {
     pub name: String,
     /// 0 of runs before, else the number of the run or group that is compared.
     pub group: usize,
+    /// Whether anything over time is known of it.
+    pub(super) is_known: bool,
     curves: Vec<RunCurve>,
 }
 
@@ -29,6 +31,7 @@ impl RunCurves {
         RunCurves {
             name: name.to_owned(),
             group,
+            is_known: false,
             curves: Vec::new(),
         }
     }
@@ -67,6 +70,7 @@ impl RunCurves {
         RunCurves {
             name: name.to_owned(),
             group,
+            is_known: true,
             curves: all.filter(RunCurve::is_any).collect(),
         }
     }
@@ -125,6 +129,7 @@ pub(super) mod tests {
         RunCurves {
             name: name.to_owned(),
             group,
+            is_known: true,
             curves: vec![RunCurve {
                 name: "dram.read_bytes".to_owned(),
                 is_bytes: true,

@@ -250,7 +250,8 @@ impl Compared {
         for (name, over_ns) in known.filter(|known| known.0.starts_with("dram.")) {
             let labels: Vec<String> = (0..self.curves.len()).map(|run| self.label(run)).collect();
             let mut panels: Vec<(&str, Vec<f64>)> = Vec::new();
-            for (run, label) in self.curves.iter().zip(&labels) {
+            let known = self.curves.iter().zip(&labels);
+            for (run, label) in known.filter(|(run, _)| run.is_known) {
                 let rates = run.curve(name).map(|curve| curve.rates(columns, over_ns));
                 let rates = rates.unwrap_or_else(|| vec![0.0; columns]);
                 panels.push((label, rates.iter().map(|rate| rate / 1e9).collect()));
