@@ -14,6 +14,8 @@ pub(super) struct Mapping {
     pub(super) executable: bool,
     /// A file, `[heap]`, `[stack]`, `[stack TID]` or `[anon]`.
     pub(super) path: String,
+    /// When it was mapped.
+    pub(super) mapped_ns: u64,
 }
 
 impl Mapping {
@@ -28,6 +30,7 @@ impl Mapping {
             } else {
                 path
             },
+            mapped_ns: 0,
         }
     }
 }

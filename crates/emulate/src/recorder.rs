@@ -461,7 +461,12 @@ impl Reader for ModelReader {
                 if kept.space.is_mapped(&(start..mapping.end)) {
                     kept.end_code();
                 }
-                let row = module(pid, kept.mapped_ns(), start, &mapping);
+                let mapped_ns = kept.mapped_ns();
+                let mapping = Mapping {
+                    mapped_ns,
+                    ..mapping
+                };
+                let row = module(pid, mapped_ns, start, &mapping);
                 kept.space.map(start, mapping);
                 self.write_module(row);
             }
@@ -523,7 +528,7 @@ impl Reader for ModelReader {
         let now_ns = self.machine.core(thread.core).time_ns();
         process.kept.now_ns = process.kept.now_ns.max(now_ns);
         self.waits.reach(process.entry.pid, process.kept.now_ns);
-        self.name_stack(process, tid, &mut thread.cursor);
+        self.name_stack(process, tid, thread);
         Taken {
             to: at.min(words.all.len()),
             waits,
@@ -728,11 +733,11 @@ impl ModelReader {
     }
 
     /// A thread's first store lies in its stack: a name for that mapping.
-    fn name_stack(&mut self, process: &mut Process, tid: u32, cursor: &mut Cursor) {
-        let Some(address) = cursor.first_store.filter(|&a| a != 0) else {
+    fn name_stack(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
+        let Some(address) = thread.cursor.first_store.filter(|&a| a != 0) else {
             return;
         };
-        cursor.first_store = Some(0);
+        thread.cursor.first_store = Some(0);
         let kept = &mut process.kept;
         let name = match std::mem::replace(&mut kept.stack_named, true) {
             false => "[stack]".to_owned(),
@@ -740,7 +745,9 @@ impl ModelReader {
             true => format!("[stack {tid}]"),
         };
         if let Some((start, mapping)) = kept.space.name_around(address, &name) {
-            self.write_module(module(process.entry.pid, kept.now_ns, start, &mapping));
+            // As early as can be: the thread has used it from its start on.
+            let named_ns = thread.start_ns.max(mapping.mapped_ns) + 1;
+            self.write_module(module(process.entry.pid, named_ns, start, &mapping));
         }
     }
 
@@ -769,6 +776,7 @@ fn nothing_until(end: u64, path: &str) -> Mapping {
         file_offset: 0,
         executable: false,
         path: path.to_owned(),
+        mapped_ns: 0,
     }
 }
 
