@@ -157,8 +157,8 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     if error.kind() == ErrorKind::InvalidUtf8 {
         let word = words.iter().find(|word| word.contains('\u{fffd}'))?;
         return Some(format!(
-            "failed to read `{word}`: arguments must be UTF-8: let a shell insert it, as in \
-             `memgauge -- sh -c 'cat caf?.txt'`"
+            "failed to read `{word}`: arguments must be UTF-8: give a recording another name; let a \
+             shell insert an argument of the program, as in `memgauge -- sh -c 'cat caf?.txt'`"
         ));
     }
     if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
