@@ -213,6 +213,8 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
     } else if (num == SYS_G_WAIT4) {
         waited(ret, sys_arg[1]);
     }
+    if (num == SYS_G_MMAP || num == SYS_G_MUNMAP || num == SYS_G_MREMAP || num == SYS_G_BRK)
+        mg_put_sync(MG_SYNC_MAPPED, 0, mg_catalogue_bytes());
     errno = saved;
 }
 

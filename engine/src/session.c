@@ -381,6 +381,11 @@ bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t 
     return fits;
 }
 
+uint64_t mg_catalogue_bytes(void)
+{
+    return process ? atomic_load(&process->used) : 0;
+}
+
 void mg_note_undecoded(uint32_t count)
 {
     /* After the end of the recording no code is told. */

@@ -44,6 +44,9 @@ void mg_birth_end(int64_t tid);
 
 /* Appends a record to the catalogue; false when it is full or has no reader. */
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);
+
+/* Bytes of catalogue written by now. */
+uint64_t mg_catalogue_bytes(void);
 void mg_note_undecoded(uint32_t count);
 uint32_t mg_new_block_id(void);
 

@@ -70,7 +70,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 18u
+#define MG_WIRE_VERSION 19u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -143,6 +143,8 @@ enum mg_sync_kind {
                            * nobody of the session was the cause */
     MG_SYNC_READY,        /* has waited until the key was ready; the time is the number of the
                            * process at the other end, or 0. MG_SYNC_NOBODY: nobody's */
+    MG_SYNC_MAPPED,       /* has mapped or unmapped memory; the time is how many bytes the
+                           * catalogue has with the record of it */
 };
 #define MG_SYNC_NOBODY MG_SYNC_KEY
 /* Bytes read from a pipe, and below this bit those that are left in it; either at most. */

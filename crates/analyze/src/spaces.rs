@@ -309,8 +309,8 @@ impl AddressSpaces {
     /// The mapping that held a data address at `time_ns`, of the program that ran at that time.
     ///
     /// It is the latest not later than that time. Where that one was unmapped, or there is none, it
-    /// is the first one after: on the modelled machine a mapping has the time of the thread that is
-    /// furthest, and one that is behind may use it before. Else it is the last that was there.
+    /// is the first one after: on the modelled machine a mapping has the time of the thread that
+    /// made it, and one that is behind may use it before. Else it is the last that was there.
     pub(crate) fn data_at(&self, pid: Pid, addr: u64, time_ns: u64) -> Option<&Mapping> {
         let space = self.spaces.get(&pid)?;
         space.in_program(addr, time_ns, space.program_at(time_ns), |_| true)

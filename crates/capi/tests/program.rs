@@ -173,8 +173,15 @@ fn run_for_ever(settings: Settings, event: &str, period: u64) -> Option<Run> {
     let run = program(&[&binary, &told], event, period);
     let program = Killed(run.pid());
     let profiler = Profiler::of_program(settings, run).expect("the settings make sense");
+    let tids = threads(&told);
+    // The program tells of its threads before the recorder reads that they began.
+    until("both threads are read", || {
+        tids.iter()
+            .all(|tid| profiler.statistics(*tid).is_ok())
+            .then_some(())
+    });
     Some(Run {
-        tids: threads(&told),
+        tids,
         profiler,
         program,
         _folder: folder,

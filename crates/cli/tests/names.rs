@@ -137,6 +137,69 @@ fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
     }
 }
 
+/// Maps the first file, reads it three times in lines and unmaps it, then the second, which it
+/// reads once; 30 times.
+const TAKES_TURNS: &str = "#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+static void *last;
+static int moved;
+static void sweep(int file, int passes) {
+    volatile char *all = mmap(0, 256 << 10, PROT_READ, MAP_PRIVATE, file, 0);
+    moved += last && last != (void *)all;
+    last = (void *)all;
+    for (int pass = 0; pass < passes; pass++)
+        for (int i = 0; i < 256 << 10; i += 64)
+            all[i];
+    munmap((void *)all, 256 << 10);
+}
+int main(int argc, char **argv) {
+    int files[] = {open(argv[1], O_RDONLY), open(argv[2], O_RDONLY)};
+    for (int turn = 0; turn < 30; turn++) {
+        sweep(files[0], 3);
+        sweep(files[1], 1);
+    }
+    printf(\"%d\\n\", moved);
+}
+";
+
+/// Also where they take turns faster than the recorder reads.
+#[test]
+fn files_that_take_turns_at_one_address_have_their_own_samples() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), TAKES_TURNS, &[]);
+    let [first, second] = ["first.dat", "second.dat"].map(|name| {
+        let path = folder.path().join(name);
+        fs::write(&path, vec![7; 256 << 10]).expect("room");
+        path.to_str().expect("text").to_owned()
+    });
+    let program = program.to_str().expect("text");
+    let command = [program, &first, &second];
+    let recorded = Recorded::new(&["-e", "l1d.miss:97", "--machine", "i5-6600k"], &command);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    assert_eq!(recorded.output.stdout, b"0\n", "one address for all");
+    let report = recorded.report();
+    let tables = report["regions"].as_array().expect("tables");
+    let table = tables.iter().find(|table| table["event"] == "l1d.miss");
+    let rows = table.expect("a table")["rows"].as_array().expect("rows");
+    let events = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.and_then(|row| row["events"].as_u64()).expect(name)
+    };
+    // Lines read: each misses L1D, and each 97th miss is a sample.
+    let lines = 30 * (256 << 10) / 64;
+    for (name, passes) in [("first.dat [data]", 3), ("second.dat [data]", 1)] {
+        let found = events(name);
+        assert!(
+            found.abs_diff(passes * lines) < lines / 50,
+            "{name} {found}: {rows:?}"
+        );
+    }
+}
+
 fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
     let (text, path) = (folder.join("p.c"), folder.join("p"));
     fs::write(&text, source).expect("a source file");

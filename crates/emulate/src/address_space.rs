@@ -14,8 +14,8 @@ pub(super) struct Mapping {
     pub(super) executable: bool,
     /// A file, `[heap]`, `[stack]`, `[stack TID]` or `[anon]`.
     pub(super) path: String,
-    /// When it was mapped.
-    pub(super) mapped_ns: u64,
+    /// Which of all that its process mapped and unmapped it is.
+    pub(super) number: u32,
 }
 
 impl Mapping {
@@ -30,7 +30,7 @@ impl Mapping {
             } else {
                 path
             },
-            mapped_ns: 0,
+            number: 0,
         }
     }
 }
@@ -50,12 +50,6 @@ impl AddressSpace {
         if start < mapping.end {
             self.mappings.insert(start, mapping);
         }
-    }
-
-    /// Whether something is mapped in `range`.
-    pub(super) fn is_mapped(&self, range: &Range<u64>) -> bool {
-        let last = self.mappings.range(..range.end).next_back();
-        last.is_some_and(|(_, m)| m.end > range.start)
     }
 
     /// Removes what lies in `range`, cutting mappings that reach beyond it.
@@ -143,20 +137,6 @@ mod tests {
         assert!(space.is_near_end(0x4f_f000, 0x1000));
         assert!(!space.is_near_end(0x4f_efff, 0x1000));
         assert!(!space.is_near_end(0x50_0000, 0x1000));
-    }
-
-    #[test]
-    fn a_range_is_mapped_where_any_of_it_is() {
-        let mut space = AddressSpace::default();
-        space.map(0x3000, anon(0x5000));
-        let mapped = [
-            0x2000..0x3000,
-            0x2000..0x3001,
-            0x4fff..0x9000,
-            0x5000..0x9000,
-        ];
-        let mapped = mapped.map(|range| space.is_mapped(&range));
-        assert_eq!(mapped, [false, true, true, false]);
     }
 
     fn ranges(space: &AddressSpace) -> Vec<(u64, u64, u64)> {

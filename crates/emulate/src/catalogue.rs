@@ -268,8 +268,8 @@ pub(super) struct Block {
     /// Instructions, loads and stores of a special block, since they were last
     /// taken.
     pub(super) sums: [u64; 3],
-    /// Its code is what was mapped there at this time, or next after it.
-    pub(super) code_ns: u64,
+    /// How many mappings the catalogue had told of before it.
+    pub(super) mappings: u32,
 }
 
 impl Block {
@@ -286,7 +286,7 @@ impl Block {
             accesses: 0..0,
             execs: 0,
             sums: [0; 3],
-            code_ns: 0,
+            mappings: 0,
         }
     }
 
@@ -321,9 +321,8 @@ pub(super) struct Catalogue {
     accesses: Vec<Access>,
     /// Counts of what runs outside of the regions that are recorded.
     outside: Option<Outside>,
-    /// When something was last unmapped or replaced: blocks that come now are of what was mapped
-    /// at this time, or next after it.
-    pub(super) code_ns: u64,
+    /// How many things were mapped or unmapped so far.
+    mappings: u32,
 }
 
 /// The twin of a catalogue's entries, and the blocks that it does not know yet.
@@ -350,6 +349,14 @@ pub(super) enum CatalogueEvent {
     },
     /// The region of interest with this number has this name.
     Region(u32, String),
+}
+
+impl CatalogueEvent {
+    /// Whether it says that something was mapped or unmapped.
+    pub(super) fn is_mapping(&self) -> bool {
+        use CatalogueEvent::{Break, Mapped, Unmapped};
+        matches!(self, Mapped(..) | Unmapped(_) | Break(_))
+    }
 }
 
 /// A catalogue record that cannot be what the engine writes.
@@ -417,7 +424,9 @@ impl Catalogue {
             self.add_code(body).ok_or(bad)?;
             None
         } else {
-            Some(catalogue_event(kind, body).ok_or(bad)?)
+            let catalogue_event = catalogue_event(kind, body).ok_or(bad)?;
+            self.mappings += u32::from(catalogue_event.is_mapping());
+            Some(catalogue_event)
         };
         Ok((length as usize, catalogue_event))
     }
@@ -441,7 +450,7 @@ impl Catalogue {
             first_run: self.runs.len() as u32,
             runs: runs?,
             accesses: accesses.clone(),
-            code_ns: self.code_ns,
+            mappings: self.mappings,
             ..Block::unknown()
         };
         self.add_runs(accesses);
@@ -581,7 +590,7 @@ impl Catalogue {
             runs: self.runs.clone(),
             accesses: self.accesses.clone(),
             outside: None,
-            code_ns: self.code_ns,
+            mappings: self.mappings,
         }
     }
 

@@ -128,8 +128,13 @@ pub(super) trait Reader {
         None
     }
 
-    /// A record of a process besides its code.
-    fn observe(&mut self, process: &mut Process<Self::Process>, catalogue_event: CatalogueEvent);
+    /// A record of a process besides its code, in the first so many bytes of its catalogue.
+    fn observe(
+        &mut self,
+        process: &mut Process<Self::Process>,
+        catalogue_event: CatalogueEvent,
+        bytes: u64,
+    );
 
     /// Takes words of thread `tid`.
     fn read(
@@ -550,14 +555,15 @@ impl<R: Reader> Followed<R> {
             return;
         };
         let records = process.entry.unread();
+        let end = process.entry.catalogue_bytes();
         let mut rest = &records[..];
-        // One after the other: code is what is mapped when it is met.
         while !rest.is_empty() {
             match R::catalogue(&mut process.kept).read(rest) {
                 Ok((length, catalogue_event)) => {
                     rest = &rest[length..];
                     if let Some(catalogue_event) = catalogue_event {
-                        self.reader.observe(process, catalogue_event);
+                        let bytes = end - rest.len() as u64;
+                        self.reader.observe(process, catalogue_event, bytes);
                     }
                 }
                 // Nothing after it is readable.

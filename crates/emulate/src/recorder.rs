@@ -20,17 +20,19 @@ use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::sets::ClassSums;
-use super::sync::Sync;
+use super::sync::{MarkKind, Sync};
 use super::waits::{Waits, host_ns};
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::regions::RequestedNames;
 use memgauge_recording::overflows::Trace;
 
+mod mapped;
 mod marks;
 mod rows;
 mod sites;
 
+use mapped::Mapped;
 use rows::Rows;
 use sites::{take_blocks, take_counts, take_misses};
 
@@ -53,18 +55,7 @@ struct Recorded {
     unknown: u64,
     /// Latest time of any of its threads.
     now_ns: u64,
-}
-
-impl Recorded {
-    /// The time of what is mapped now: after that of what it takes the place of.
-    fn mapped_ns(&self) -> u64 {
-        self.now_ns.max(self.program.catalogue.code_ns)
-    }
-
-    /// Code that comes from now on is of what is mapped from now on.
-    fn end_code(&mut self) {
-        self.program.catalogue.code_ns = self.mapped_ns() + 1;
-    }
+    mapped: Mapped,
 }
 
 /// Data kept of a thread.
@@ -387,9 +378,9 @@ impl Reader for ModelReader {
         if let Some(before) = origin.before {
             kept.now_ns = before.kept.now_ns;
             kept.parent_pid = before.kept.parent_pid;
-            let code_ns = before.kept.program.catalogue.code_ns;
-            kept.program.catalogue.code_ns = kept.now_ns.max(code_ns + 1);
-            self.write_exec(entry.pid, kept.mapped_ns());
+            let began_ns = before.kept.mapped.end_ns(kept.now_ns);
+            kept.mapped = Mapped::since(began_ns);
+            self.write_exec(entry.pid, began_ns);
         }
         if let Some((parent, blocks)) = origin.parent {
             kept.parent_pid = Pid(parent.entry.pid);
@@ -400,6 +391,7 @@ impl Reader for ModelReader {
             kept.regions = parent.kept.regions.clone();
             let forked_ns = self.waits.start(entry.birth);
             kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
+            kept.mapped = parent.kept.mapped.inherited(kept.now_ns);
             kept.stack_named = true;
         }
         self.write_space(entry.pid, &kept);
@@ -454,37 +446,30 @@ impl Reader for ModelReader {
         self.waits.sleeps(tid)
     }
 
-    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, bytes: u64) {
         let (pid, kept) = (process.entry.pid, &mut process.kept);
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => {
-                if kept.space.is_mapped(&(start..mapping.end)) {
-                    kept.end_code();
-                }
-                let mapped_ns = kept.mapped_ns();
-                let mapping = Mapping {
-                    mapped_ns,
-                    ..mapping
-                };
-                let row = module(pid, mapped_ns, start, &mapping);
-                kept.space.map(start, mapping);
-                self.write_module(row);
+                let row = module(pid, 0, start, &mapping);
+                let number = kept.mapped.tell(bytes, Some(row));
+                kept.space.map(start, Mapping { number, ..mapping });
             }
             CatalogueEvent::Unmapped(range) => {
-                let nothing = nothing_until(range.end, Module::UNMAPPED);
-                // After the code that was there, and before the next.
-                kept.end_code();
-                let row = module(pid, kept.mapped_ns(), range.start, &nothing);
-                kept.end_code();
                 kept.space.unmap(&range);
-                self.write_module(row);
+                let nothing = nothing_until(range.end, Module::UNMAPPED);
+                let row = module(pid, 0, range.start, &nothing);
+                kept.mapped.tell(bytes, Some(row));
             }
             CatalogueEvent::Break(at) => {
-                if let Some((start, heap)) = kept.space.set_break(at) {
-                    self.write_module(module(pid, kept.mapped_ns(), start, &heap));
-                }
+                let heap = kept.space.set_break(at);
+                let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
+                kept.mapped.tell(bytes, row);
             }
-            CatalogueEvent::Program(path) => kept.path = path,
+            // What was mapped before it runs.
+            CatalogueEvent::Program(path) => {
+                kept.path = path;
+                self.reach_mapped(process, bytes, 0);
+            }
             CatalogueEvent::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
@@ -521,6 +506,10 @@ impl Reader for ModelReader {
             };
             if sync.waits() && sync.number > words.granted {
                 break Some(sync.number);
+            }
+            if let MarkKind::Mapped(bytes) = sync.what {
+                let now_ns = self.machine.core(thread.core).time_ns();
+                self.reach_mapped(process, bytes, now_ns);
             }
             self.synchronise(process, tid, thread, &sync);
             at += Sync::WORDS;
@@ -606,6 +595,7 @@ impl Reader for ModelReader {
 
     fn end_process(&mut self, mut process: Process) {
         self.stacks.forget(Pid(process.entry.pid));
+        self.reach_mapped(&mut process, u64::MAX, 0);
         self.write_sites(&mut process);
         let undecoded = u64::from(process.entry.undecoded());
         if undecoded > 0 {
@@ -721,11 +711,19 @@ impl ModelReader {
         self.write_module(module(pid, now_ns, 0, &nothing));
     }
 
+    /// A thread comes to what its process mapped and unmapped, which the first so many bytes of the
+    /// catalogue tell of.
+    fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
+        for row in process.kept.mapped.reach(bytes, now_ns) {
+            self.write_module(row);
+        }
+    }
+
     /// Writes all mappings of a process, as a forked child has them from the start.
     fn write_space(&mut self, pid: u32, kept: &Recorded) {
         let all = kept.space.iter();
         let mut rows: Vec<Module> = all
-            .map(|(start, m)| module(pid, kept.mapped_ns(), start, m))
+            .map(|(start, m)| module(pid, kept.now_ns, start, m))
             .collect();
         rows.iter_mut().for_each(|row| self.files.identify(row));
         let written = self.writer.extend(rows);
@@ -746,7 +744,7 @@ impl ModelReader {
         };
         if let Some((start, mapping)) = kept.space.name_around(address, &name) {
             // As early as can be: the thread has used it from its start on.
-            let named_ns = thread.start_ns.max(mapping.mapped_ns) + 1;
+            let named_ns = thread.start_ns.max(kept.mapped.code_ns(mapping.number)) + 1;
             self.write_module(module(process.entry.pid, named_ns, start, &mapping));
         }
     }
@@ -776,7 +774,7 @@ fn nothing_until(end: u64, path: &str) -> Mapping {
         file_offset: 0,
         executable: false,
         path: path.to_owned(),
-        mapped_ns: 0,
+        number: 0,
     }
 }
 

@@ -578,7 +578,7 @@ impl Reader for SampleReader<'_> {
         Some(core.time_ns().saturating_sub(core.idle_ns()))
     }
 
-    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, _: u64) {
         match catalogue_event {
             CatalogueEvent::NotFollowed(what) => {
                 let why = format!("a program was not followed: {what}");

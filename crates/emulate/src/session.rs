@@ -408,6 +408,11 @@ impl ProcessEntry {
         used.min(wire::CATALOGUE_BYTES) / 8 * 8
     }
 
+    /// Bytes of the catalogue that were taken.
+    pub(super) fn catalogue_bytes(&self) -> u64 {
+        self.read as u64
+    }
+
     /// Records appended to the catalogue since the last call.
     pub(super) fn unread(&mut self) -> Vec<u8> {
         let used = self.used();

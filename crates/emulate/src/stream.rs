@@ -315,7 +315,7 @@ impl Reader for ReferenceReader<'_> {
         Walking::default()
     }
 
-    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, _: u64) {
         if self.wanted.parts.is_some() {
             process.kept.parts.observe(&catalogue_event);
         }

@@ -61,6 +61,8 @@ pub(super) enum MarkKind {
     /// Waited until the key was ready, of which that process has the other end; 0: it is not
     /// known.
     Ready(u64, u32),
+    /// Has mapped or unmapped memory: the catalogue has so many bytes with the record of it.
+    Mapped(u64),
     /// A mark of an unknown kind.
     Nothing,
 }
@@ -136,6 +138,7 @@ impl MarkKind {
             wire::SYNC_NOT_STARTED => MarkKind::NotStarted(ns),
             wire::SYNC_OUTSIDE => MarkKind::Outside(ns),
             wire::SYNC_READY => MarkKind::Ready(key, ns as u32),
+            wire::SYNC_MAPPED => MarkKind::Mapped(ns),
             _ => MarkKind::Nothing,
         }
     }

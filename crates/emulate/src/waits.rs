@@ -255,7 +255,7 @@ impl Waits {
                 self.starts.remove(&number);
                 self.started.push(StartMark::Failed(number));
             }
-            MarkKind::Nothing => {}
+            MarkKind::Mapped(_) | MarkKind::Nothing => {}
         }
         None
     }

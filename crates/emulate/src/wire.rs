@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 18;
+pub(super) const WIRE_VERSION: u32 = 19;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -70,6 +70,7 @@ pub(super) const SYNC_HOLD: u64 = 20;
 pub(super) const SYNC_LEAVE: u64 = 21;
 pub(super) const SYNC_OUTSIDE: u64 = 22;
 pub(super) const SYNC_READY: u64 = 23;
+pub(super) const SYNC_MAPPED: u64 = 24;
 /// The key of what nobody in the session can make ready.
 pub(super) const SYNC_NOBODY: u64 = (1 << SYNC_KIND_SHIFT) - 1;
 pub(super) const TAKEN_SHIFT: u32 = 23;

@@ -29,7 +29,7 @@ pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Runni
 pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told: bool) {
     let pid = Pid(process.entry.pid);
     let kept = &mut process.kept;
-    let catalogue = &mut kept.program.catalogue;
+    let (catalogue, mapped) = (&mut kept.program.catalogue, &kept.mapped);
     for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
         kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
     }
@@ -64,7 +64,7 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
             .map(|n| execs * u64::from(n))
         };
         let events = [events::INSTRUCTIONS, events::LOADS, events::STORES];
-        let (ip, code_ns) = (VirtAddr(block.vaddr), Some(block.code_ns));
+        let (ip, code_ns) = (VirtAddr(block.vaddr), Some(mapped.code_ns(block.mappings)));
         rows.extend(
             events
                 .into_iter()
@@ -96,12 +96,14 @@ pub(super) fn take_misses(
         by_group,
         ..
     } = &mut process.kept.program;
+    let mapped = &process.kept.mapped;
     for number in catalogue.numbers() {
         let Some(block) = catalogue.block(number) else {
             continue;
         };
+        let code_ns = mapped.code_ns(block.mappings);
         for index in block.accesses.clone() {
-            let place = (pid, catalogue.ip(number, index), block.code_ns);
+            let place = (pid, catalogue.ip(number, index), code_ns);
             match sets {
                 Some(sets) => {
                     let one_in = u64::from(sets.sample.one_in);
