@@ -69,7 +69,8 @@ impl Mapped {
     /// times.
     pub(super) fn reach(&mut self, bytes: u64, now_ns: u64) -> Vec<Module> {
         let mut rows = Vec::new();
-        while let Some((_, row)) = self.ahead.pop_front_if(|(at, _)| *at <= bytes) {
+        while self.ahead.front().is_some_and(|(at, _)| *at <= bytes) {
+            let row = self.ahead.pop_front().and_then(|(_, row)| row);
             // After what was used before: also where no time has passed.
             let time_ns = now_ns.max(self.last_ns()) + 1;
             self.times_ns.push(time_ns);
