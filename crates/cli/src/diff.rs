@@ -230,8 +230,13 @@ fn measured(
     (name, group): (&str, usize),
 ) -> anyhow::Result<(Measured, RunCurves)> {
     if !path.is_file() {
-        let summary = summary(&Recording::open(path)?, event)?;
-        return Ok((Measured::of(&summary), RunCurves::of(name, group, &summary)));
+        let recording = Recording::open(path)?;
+        let summary = summary(&recording, event)?;
+        let measured = Measured {
+            is_damaged: recording.is_damaged(),
+            ..Measured::of(&summary)
+        };
+        return Ok((measured, RunCurves::of(name, group, &summary)));
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read `{name}`"))?;
     match Measured::parse(&text) {

@@ -140,6 +140,26 @@ fn an_added_pass_is_named_first_gates_say_what_failed_and_equal_runs_are_equal()
     );
 }
 
+/// A file without names is no damage of the recording.
+#[test]
+fn damage_is_said_and_a_program_built_anew_is_none() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = program(folder.path());
+    let [one, two] = [(); 2].map(|()| record(&program, "0"));
+    std::fs::write(&program, "another program").expect("it can be written");
+    let compared = || out(&diff(&one.path(), &two.path(), &[]));
+    assert!(!compared().contains("Damaged recordings"), "{}", compared());
+
+    let parts = std::fs::read_dir(two.path().join("samples")).expect("a table");
+    let part = parts.flatten().next().expect("a part").path();
+    std::fs::write(&part, "no Parquet").expect("it can be written");
+    let text = compared();
+    assert!(text.contains("Damaged recordings (after): "), "{text}");
+}
+
 fn groups(before: &[&Recorded], after: &[&Recorded], options: &[&str]) -> Output {
     let mut command = memgauge();
     command.arg("diff").arg("--before");

@@ -450,7 +450,9 @@ impl Reader for ModelReader {
         let (pid, kept) = (process.entry.pid, &mut process.kept);
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => {
-                let row = module(pid, 0, start, &mapping);
+                let mut row = module(pid, 0, start, &mapping);
+                // At once: the program may delete the file.
+                self.files.identify(&mut row);
                 let number = kept.mapped.tell(bytes, Some(row));
                 kept.space.map(start, Mapping { number, ..mapping });
             }
@@ -714,9 +716,9 @@ impl ModelReader {
     /// A thread comes to what its process mapped and unmapped, which the first so many bytes of the
     /// catalogue tell of.
     fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
-        for row in process.kept.mapped.reach(bytes, now_ns) {
-            self.write_module(row);
-        }
+        let rows = process.kept.mapped.reach(bytes, now_ns);
+        let written = self.writer.extend(rows);
+        self.note(written);
     }
 
     /// Writes all mappings of a process, as a forked child has them from the start.

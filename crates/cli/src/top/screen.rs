@@ -276,7 +276,7 @@ fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
         6,
         Box::new(move |l| percent(share(l.sums.samples, all))),
     ));
-    // Of a process that ended the kernel tells nothing more.
+    // The kernel tells nothing more of a process that ended.
     let runs = |l: &Line| l.tid.is_some() || l.sampling != Sampling::Ended;
     let cpu = move |l: &Line| percent(runs(l).then_some(l.cpu));
     columns.push(("CPU%", 6, Box::new(cpu)));
