@@ -135,6 +135,37 @@ fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
         let stores = row.and_then(|row| row["counts"]["stores"].as_u64());
         assert_eq!(stores, Some(bytes), "{name}: {rows:?}");
     }
+    let of_parts = references_by("module", &command);
+    for ((name, path), bytes) in libraries.iter().zip([4 * 3 * 1024, 3 * 2 * 1024]) {
+        let of_part = of_parts.iter().find(|part| part.0.ends_with(path));
+        // What runs as it is loaded and unloaded makes some references, too.
+        assert!(
+            of_part.is_some_and(|part| (bytes..bytes + 500).contains(&part.1)),
+            "{name}: {of_parts:?}"
+        );
+    }
+}
+
+/// Names of the program's parts and their references, as curves have them.
+fn references_by(part: &str, command: &[&str]) -> Vec<(String, u64)> {
+    let mut mrc = memgauge();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("curves.json");
+    mrc.arg("mrc").arg(format!("--json={}", path.display()));
+    mrc.args(["--by", part, "--"]).args(command);
+    let output = mrc.output().expect("memgauge runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = fs::read(&path).expect("a file");
+    let json: Value = serde_json::from_slice(&text).expect("JSON");
+    let of = |curve: &Value| {
+        let title = curve["title"].as_str().expect("a title").to_owned();
+        (
+            title,
+            curve["references"].as_f64().expect("a number") as u64,
+        )
+    };
+    let curves = json["curves"].as_array().expect("curves");
+    curves[1..].iter().map(of).collect()
 }
 
 /// Maps the first file, reads it three times in lines and unmaps it, then the second, which it
@@ -197,6 +228,12 @@ fn files_that_take_turns_at_one_address_have_their_own_samples() {
             found.abs_diff(passes * lines) < lines / 50,
             "{name} {found}: {rows:?}"
         );
+    }
+    let of_parts = references_by("region", &command);
+    for (path, passes) in [(&first, 3), (&second, 1)] {
+        let of_part = of_parts.iter().find(|part| part.0.ends_with(path.as_str()));
+        let found = of_part.map(|part| part.1);
+        assert_eq!(found, Some(passes * lines), "{of_parts:?}");
     }
 }
 

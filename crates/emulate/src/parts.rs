@@ -1,21 +1,20 @@
 //! Which part of its program a reference belongs to: the module whose code makes
 //! it, the region whose data it is of, or the regions of interest that its thread is in.
 //!
-//! A block of code keeps the module in which it first ran. Data is looked up in the
-//! mappings known when its reference is read. The catalogue tells of mappings up to a
-//! ring's length ahead of the references. So unmapped memory keeps its name until
-//! something else is mapped there. References of that length to newly mapped memory go
-//! to the new region.
+//! A block of code is of the module that the catalogue had told of before it. The catalogue
+//! tells of mappings ahead of the references: data is of the region that was mapped when its
+//! thread had come to the last mark of a mapping. Unmapped memory keeps its name until
+//! something else is mapped there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use memgauge_host::regions::OpenRegions;
 
-use super::address_space::AddressSpace;
+use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::regions::{RegionMarkKind, mark_of, name_of};
-use super::walk::MarkedPlace;
+use super::walk::{MappedPlace, MarkedPlace};
 
 /// Key that separates the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,33 +134,87 @@ impl Inside {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     space: AddressSpace,
+    /// Mappings that no thread has come to.
+    ahead: VecDeque<Ahead>,
     /// Mappings as they are, by address; empty when they have changed.
     ranges: Vec<(Range<u64>, u32)>,
     /// By number of the block of code.
     of_blocks: Vec<Option<u32>>,
+    /// Blocks below it have their modules, but for those that the catalogue had not told of.
+    settled: u32,
     stack_named: bool,
 }
 
+/// A mapping, in the catalogue's first `bytes`.
+#[derive(Clone, Debug)]
+struct Ahead {
+    bytes: u64,
+    start: u64,
+    mapping: Mapping,
+}
+
 impl Parts {
-    /// Takes a mapping's change from a catalogue.
-    pub(super) fn observe(&mut self, catalogue_event: &CatalogueEvent) {
+    /// Takes a mapping's change from a catalogue, where code is looked up: what the catalogue has
+    /// told of so far ran in what was mapped before.
+    pub(super) fn observe_for_code(
+        &mut self,
+        catalogue_event: &CatalogueEvent,
+        catalogue: &Catalogue,
+        names: &mut Names,
+    ) {
+        let numbers = catalogue.numbers();
+        for number in self.settled..numbers.end {
+            if catalogue.block(number).is_some() {
+                self.of_block(number, catalogue, names);
+            }
+        }
+        self.settled = numbers.end;
+        self.observe_for_data(catalogue_event, 0);
+        self.reach(0);
+    }
+
+    /// The same, in the catalogue's first `bytes`, where data is.
+    pub(super) fn observe_for_data(&mut self, catalogue_event: &CatalogueEvent, bytes: u64) {
         match catalogue_event {
-            CatalogueEvent::Mapped(start, mapping) => self.space.map(*start, mapping.clone()),
+            CatalogueEvent::Mapped(start, mapping) => self.ahead.push_back(Ahead {
+                bytes,
+                start: *start,
+                mapping: mapping.clone(),
+            }),
             CatalogueEvent::Break(at) => {
                 self.space.set_break(*at);
+                self.ranges.clear();
             }
+            // What was mapped before it runs.
+            CatalogueEvent::Program(_) => self.reach(bytes),
             CatalogueEvent::Unmapped(_)
-            | CatalogueEvent::Program(_)
             | CatalogueEvent::NotFollowed(_)
             | CatalogueEvent::LeakSearch
             | CatalogueEvent::Crashed { .. }
-            | CatalogueEvent::Region(..) => return,
+            | CatalogueEvent::Region(..) => {}
         }
-        self.ranges.clear();
+    }
+
+    /// A thread has come to the mappings in the catalogue's first `bytes`.
+    fn reach(&mut self, bytes: u64) {
+        while let Some(next) = self.ahead.front().filter(|next| next.bytes <= bytes) {
+            self.space.map(next.start, next.mapping.clone());
+            self.ahead.pop_front();
+            self.ranges.clear();
+        }
+    }
+
+    /// A thread uses an address that nothing is known of: what is ahead there was mapped by
+    /// another, which is not read so far. Whether it was.
+    fn reach_used(&mut self, address: u64) -> bool {
+        let covers = |m: &&Ahead| (m.start..m.mapping.end).contains(&address);
+        let bytes = self.ahead.iter().find(covers).map(|next| next.bytes);
+        bytes.inspect(|&bytes| self.reach(bytes)).is_some()
     }
 
     /// A thread's first reference lies in its stack: a name for that mapping.
     pub(super) fn name_stack(&mut self, address: u64) {
+        self.reach_used(address);
         let name = match std::mem::replace(&mut self.stack_named, true) {
             false => "[stack]",
             true => "[stacks of threads]",
@@ -171,12 +224,15 @@ impl Parts {
         }
     }
 
-    /// The parts of a forked child: its blocks have the parent's numbers.
-    pub(super) fn inherited(&self) -> Parts {
-        Parts {
-            stack_named: true,
-            ..self.clone()
-        }
+    /// The parts of a child that was forked when blocks had numbers below `blocks`, which it has,
+    /// too.
+    pub(super) fn inherited(&self, blocks: u32) -> Parts {
+        let mut child = self.clone();
+        child.stack_named = true;
+        child.of_blocks.truncate(blocks as usize);
+        child.settled = child.settled.min(blocks);
+        child.reach(u64::MAX);
+        child
     }
 
     /// From which reference on they are of which part, by the blocks that make them.
@@ -208,17 +264,33 @@ impl Parts {
     }
 
     /// From which reference on they are of which part, by their addresses, in which
-    /// `space` is set.
+    /// `space` is set, and by what was mapped between them.
     pub(super) fn of_data(
         &mut self,
-        addresses: &[u64],
-        space: u64,
+        (addresses, space): (&[u64], u64),
+        mapped: &[MappedPlace],
+        names: &mut Names,
+        out: &mut Vec<(usize, u32)>,
+    ) {
+        let mut from = 0;
+        for place in mapped {
+            self.of_data_between((addresses, space), from..place.at, names, out);
+            self.reach(place.bytes);
+            from = place.at;
+        }
+        self.of_data_between((addresses, space), from..addresses.len(), names, out);
+    }
+
+    fn of_data_between(
+        &mut self,
+        (addresses, space): (&[u64], u64),
+        between: Range<usize>,
         names: &mut Names,
         out: &mut Vec<(usize, u32)>,
     ) {
         let mut last = (0..0, 0);
-        for (at, address) in addresses.iter().enumerate() {
-            let address = address ^ space;
+        for at in between {
+            let address = addresses[at] ^ space;
             if !last.0.contains(&address) {
                 last = self.find(address, names);
             }
@@ -243,6 +315,7 @@ impl Parts {
             .filter(|(range, _)| range.contains(&address))
         {
             Some(found) => found.clone(),
+            None if self.reach_used(address) => self.find(address, names),
             None => (address..address + 1, names.only(NOWHERE)),
         }
     }
@@ -256,7 +329,7 @@ fn push_if_other(out: &mut Vec<(usize, u32)>, at: usize, part: u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::address_space::Mapping;
+    use super::super::catalogue::tests::code;
     use super::super::wire;
     use super::*;
 
@@ -265,39 +338,96 @@ mod tests {
         CatalogueEvent::Mapped(range.start, mapping)
     }
 
-    fn regions(parts: &mut Parts, names: &mut Names, addresses: &[u64]) -> Vec<(usize, String)> {
+    fn regions(
+        (parts, names): (&mut Parts, &mut Names),
+        addresses: &[u64],
+        mapped: &[MappedPlace],
+    ) -> Vec<(usize, String)> {
         let mut out = Vec::new();
         let addresses: Vec<u64> = addresses.iter().map(|a| a ^ 1 << 47).collect();
-        parts.of_data(&addresses, 1 << 47, names, &mut out);
+        parts.of_data((&addresses, 1 << 47), mapped, names, &mut out);
+        named(&out, names)
+    }
+
+    fn named(out: &[(usize, u32)], names: &Names) -> Vec<(usize, String)> {
         let of = |set: u32| names.sets[set as usize][0];
         let name = |(at, set): (usize, u32)| (at, names.all[of(set) as usize].clone());
-        out.into_iter().map(name).collect()
+        out.iter().copied().map(name).collect()
     }
 
     #[test]
     fn data_is_of_the_region_that_was_mapped_there_last() {
         let (mut parts, mut names) = (Parts::default(), Names::default());
-        parts.observe(&mapped(0x1000..0x3000, "/lib/a"));
-        parts.observe(&mapped(0x8000..0x9000, ""));
+        parts.observe_for_data(&mapped(0x1000..0x3000, "/lib/a"), 100);
+        parts.observe_for_data(&mapped(0x8000..0x9000, ""), 200);
         parts.name_stack(0x8100);
+        let both = (&mut parts, &mut names);
         let addresses = [0x1000, 0x2fff, 0x3000, 0x8000, 0x1800];
         let expected = [(0, "/lib/a"), (2, NOWHERE), (3, "[stack]"), (4, "/lib/a")];
         let expected = expected.map(|(at, name)| (at, name.to_owned()));
-        assert_eq!(regions(&mut parts, &mut names, &addresses), expected);
-        parts.observe(&CatalogueEvent::Unmapped(0x1000..0x3000));
-        parts.observe(&mapped(0x2000..0x3000, "/lib/b"));
-        let expected = [(0, "/lib/a"), (1, "/lib/b")].map(|(at, name)| (at, name.to_owned()));
-        assert_eq!(regions(&mut parts, &mut names, &[0x1800, 0x2000]), expected);
+        assert_eq!(regions(both, &addresses, &[]), expected);
+        let unmapped = CatalogueEvent::Unmapped(0x1000..0x3000);
+        parts.observe_for_data(&unmapped, 250);
+        parts.observe_for_data(&mapped(0x2000..0x3000, "/lib/b"), 300);
+        // The thread comes to both between its second reference and its third.
+        let marks = [250, 300].map(|bytes| MappedPlace { at: 2, bytes });
+        let both = (&mut parts, &mut names);
+        let expected = [(0, "/lib/a"), (3, "/lib/b")].map(|(at, name)| (at, name.to_owned()));
+        let addresses = [0x2000, 0x2fff, 0x1800, 0x2000];
+        assert_eq!(regions(both, &addresses, &marks), expected);
+    }
+
+    #[test]
+    fn what_another_thread_has_mapped_is_found_before_that_one_is_read_so_far() {
+        let (mut parts, mut names) = (Parts::default(), Names::default());
+        parts.observe_for_data(&mapped(0x1000..0x2000, "/file/a"), 100);
+        parts.observe_for_data(&mapped(0x4000..0x5000, "/file/b"), 200);
+        parts.observe_for_data(&mapped(0x1000..0x2000, "/file/c"), 300);
+        let expected = [(0, "/file/b"), (1, "/file/a")].map(|(at, name)| (at, name.to_owned()));
+        let both = (&mut parts, &mut names);
+        assert_eq!(regions(both, &[0x4000, 0x1000], &[]), expected);
+        // A child has all of them from its start on.
+        let both = (&mut parts.inherited(0), &mut names);
+        assert_eq!(regions(both, &[0x1000], &[]), [(0, "/file/c".to_owned())]);
+    }
+
+    #[test]
+    fn code_is_of_the_module_that_was_there_when_it_was_met() {
+        let (mut parts, mut names) = (Parts::default(), Names::default());
+        let mut catalogue = Catalogue::default();
+        let first = wire::FIRST_BLOCK as u32;
+        for (number, path) in [(first, "/lib/a"), (first + 1, "/lib/b")] {
+            let event = mapped(0x1000..0x2000, path);
+            parts.observe_for_code(&event, &catalogue, &mut names);
+            let record = code(number, 0x1000, 1, 0, &[]);
+            catalogue.read(&record).expect("a record");
+        }
+        let modules = |parts: &mut Parts, catalogue: &Catalogue, names: &mut Names| {
+            let (mut out, blocks) = (Vec::new(), [(0, first), (5, first + 1), (7, first)]);
+            parts.of_code(&blocks, catalogue, names, &mut out);
+            let of = named(&out, names);
+            of.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
+        };
+        let found = modules(&mut parts, &catalogue, &mut names);
+        assert_eq!(found, ["/lib/a", "/lib/b", "/lib/a"]);
+        // A child that was forked before the second was met has other code of that number.
+        let (mut child, mut own) = (parts.inherited(first + 1), catalogue.inherited(first + 1));
+        child.observe_for_code(&mapped(0x7000..0x8000, "/lib/c"), &own, &mut names);
+        let record = code(first + 1, 0x7000, 1, 0, &[]);
+        own.read(&record).expect("a record");
+        let found = modules(&mut child, &own, &mut names);
+        assert_eq!(found, ["/lib/a", "/lib/c", "/lib/a"]);
     }
 
     #[test]
     fn a_program_of_very_many_files_has_a_part_for_the_others() {
         let (mut parts, mut names) = (Parts::default(), Names::default());
         for n in 0..200u64 {
-            parts.observe(&mapped(n << 12..(n + 1) << 12, &format!("/file/{n}")));
+            let event = mapped(n << 12..(n + 1) << 12, &format!("/file/{n}"));
+            parts.observe_for_data(&event, n);
         }
         let addresses: Vec<u64> = (0..200).map(|n| n << 12).collect();
-        let found = regions(&mut parts, &mut names, &addresses);
+        let found = regions((&mut parts, &mut names), &addresses, &[]);
         assert_eq!(found.len(), MOST);
         assert_eq!(found.last(), Some(&(MOST - 1, OTHERS.to_owned())));
     }

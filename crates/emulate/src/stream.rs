@@ -76,11 +76,11 @@ pub struct Streamed {
     pub missing: MissingNames,
 }
 
-/// Address spaces told apart; later processes share numbers.
 /// Why a thread of the program could not be recorded.
 pub(super) const NO_ROOM: &str =
     "shared memory is full, or too few descriptors are left (ulimit -n)";
 
+/// Address spaces told apart; later processes share numbers.
 const SPACES: u64 = 1 << 10;
 /// First bit of an address space's number: user space ends there.
 const SPACE_SHIFT: u32 = 47;
@@ -265,7 +265,9 @@ impl ReferenceReader<'_> {
         let (names, out) = (&mut self.part_names, &mut self.parts);
         match by {
             PartsBy::Module => parts.of_code(&self.references.blocks, catalogue, names, out),
-            PartsBy::Region => parts.of_data(addresses, space, names, out),
+            PartsBy::Region => {
+                parts.of_data((addresses, space), &self.references.mapped, names, out);
+            }
             PartsBy::CodeRegion => thread.inside.of_marks(
                 &self.references.marks,
                 (before, self.references.instructions),
@@ -305,7 +307,7 @@ impl Reader for ReferenceReader<'_> {
     fn begin_process(&mut self, _: &ProcessEntry, origin: Origin<'_, Streaming>) -> Streaming {
         let forked = origin.parent.map(|(parent, blocks)| Streaming {
             catalogue: parent.kept.catalogue.inherited(blocks),
-            parts: parent.kept.parts.inherited(),
+            parts: parent.kept.parts.inherited(blocks),
             regions: parent.kept.regions.clone(),
         });
         forked.unwrap_or_default()
@@ -315,9 +317,16 @@ impl Reader for ReferenceReader<'_> {
         Walking::default()
     }
 
-    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, _: u64) {
-        if self.wanted.parts.is_some() {
-            process.kept.parts.observe(&catalogue_event);
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, bytes: u64) {
+        let Streaming {
+            catalogue, parts, ..
+        } = &mut process.kept;
+        match self.wanted.parts {
+            Some(PartsBy::Module) => {
+                parts.observe_for_code(&catalogue_event, catalogue, &mut self.part_names);
+            }
+            Some(PartsBy::Region) => parts.observe_for_data(&catalogue_event, bytes),
+            Some(PartsBy::CodeRegion) | None => {}
         }
         match catalogue_event {
             CatalogueEvent::NotFollowed(what) => {

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_trace::VirtAddr;
 
 use super::catalogue::Catalogue;
+use super::sync::{MarkKind, Sync};
 use super::wire;
 use super::words::{Special, load};
 
@@ -27,6 +28,8 @@ pub(super) struct References {
     pub(super) ips: Vec<u64>,
     /// Marks of regions of interest.
     pub(super) marks: Vec<MarkedPlace>,
+    /// Marks of what was mapped or unmapped.
+    pub(super) mapped: Vec<MappedPlace>,
     pub(super) instructions: u64,
 }
 
@@ -38,6 +41,7 @@ impl References {
         self.blocks.clear();
         self.ips.clear();
         self.marks.clear();
+        self.mapped.clear();
     }
 }
 
@@ -50,6 +54,15 @@ pub(super) struct MarkedPlace {
     pub(super) mark: u64,
     /// Instructions before it.
     pub(super) instructions: u64,
+}
+
+/// A thread has mapped or unmapped memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MappedPlace {
+    /// References before it.
+    pub(super) at: usize,
+    /// Bytes of the catalogue that tell of it and of all before it.
+    pub(super) bytes: u64,
 }
 
 /// State that a thread carries from one slice of words to the next.
@@ -106,7 +119,7 @@ impl Walk<'_> {
                 self.begin(id as u32, true);
                 self.run_of_block(word)
             } else if is_apart(word) {
-                self.note_mark(word);
+                self.note_mark(words, at);
                 1 // neither changes a reference
             } else {
                 let Some(taken) = self.marked(word, &words[at + 1..], whole) else {
@@ -120,7 +133,12 @@ impl Walk<'_> {
     }
 
     #[cold]
-    fn note_mark(&mut self, mark: u64) {
+    fn note_mark(&mut self, words: &[AtomicU64], at: usize) {
+        if let Some(MarkKind::Mapped(bytes)) = Sync::at(words, at).map(|sync| sync.what) {
+            let at = self.out.addresses.len();
+            self.out.mapped.push(MappedPlace { at, bytes });
+        }
+        let mark = load(words, at).unwrap_or(0);
         if wire::mark(mark) == wire::MARK_REGION {
             self.out.marks.push(MarkedPlace {
                 at: self.out.addresses.len(),
