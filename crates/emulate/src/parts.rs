@@ -309,14 +309,13 @@ impl Parts {
         let at = self
             .ranges
             .partition_point(|(range, _)| range.end <= address);
-        match self
-            .ranges
-            .get(at)
-            .filter(|(range, _)| range.contains(&address))
-        {
-            Some(found) => found.clone(),
-            None if self.reach_used(address) => self.find(address, names),
-            None => (address..address + 1, names.only(NOWHERE)),
+        let found = self.ranges.get(at);
+        if let Some(found) = found.filter(|(range, _)| range.contains(&address)) {
+            return found.clone();
+        }
+        match self.reach_used(address) {
+            true => self.find(address, names),
+            false => (address..address + 1, names.only(NOWHERE)),
         }
     }
 }
