@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Name of a nameless mapping.
-const ANON: &str = "[anon]";
+pub(super) const ANON: &str = "[anon]";
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]

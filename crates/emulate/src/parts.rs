@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use memgauge_host::regions::OpenRegions;
 
-use super::address_space::{AddressSpace, Mapping};
+use super::address_space::ANON;
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::regions::{RegionMarkKind, mark_of, name_of};
 use super::walk::{MappedPlace, MarkedPlace};
@@ -133,11 +133,12 @@ impl Inside {
 /// The parts of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
-    space: AddressSpace,
-    /// Mappings that no thread has come to.
+    /// Mappings by address, with their parts; they never overlap.
+    mapped: Vec<(Range<u64>, u32)>,
+    /// Those that no thread has come to.
     ahead: VecDeque<Ahead>,
-    /// Mappings as they are, by address; empty when they have changed.
-    ranges: Vec<(Range<u64>, u32)>,
+    /// Where the heap begins.
+    heap: Option<u64>,
     /// By number of the block of code.
     of_blocks: Vec<Option<u32>>,
     /// Blocks below it have their modules, but for those that the catalogue had not told of.
@@ -149,8 +150,8 @@ pub(super) struct Parts {
 #[derive(Clone, Debug)]
 struct Ahead {
     bytes: u64,
-    start: u64,
-    mapping: Mapping,
+    range: Range<u64>,
+    part: u32,
 }
 
 impl Parts {
@@ -169,21 +170,26 @@ impl Parts {
             }
         }
         self.settled = numbers.end;
-        self.observe_for_data(catalogue_event, 0);
+        self.observe_for_data(catalogue_event, 0, names);
         self.reach(0);
     }
 
     /// The same, in the catalogue's first `bytes`, where data is.
-    pub(super) fn observe_for_data(&mut self, catalogue_event: &CatalogueEvent, bytes: u64) {
+    pub(super) fn observe_for_data(
+        &mut self,
+        catalogue_event: &CatalogueEvent,
+        bytes: u64,
+        names: &mut Names,
+    ) {
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => self.ahead.push_back(Ahead {
                 bytes,
-                start: *start,
-                mapping: mapping.clone(),
+                range: *start..mapping.end,
+                part: names.only(&mapping.path),
             }),
             CatalogueEvent::Break(at) => {
-                self.space.set_break(*at);
-                self.ranges.clear();
+                let start = *self.heap.get_or_insert(*at);
+                self.map(start..*at, names.only("[heap]"));
             }
             // What was mapped before it runs.
             CatalogueEvent::Program(_) => self.reach(bytes),
@@ -195,32 +201,55 @@ impl Parts {
         }
     }
 
+    /// Adds a mapping over whatever was there.
+    fn map(&mut self, range: Range<u64>, part: u32) {
+        if range.is_empty() {
+            return;
+        }
+        let from = self
+            .mapped
+            .partition_point(|(old, _)| old.end <= range.start);
+        let to = self
+            .mapped
+            .partition_point(|(old, _)| old.start < range.end);
+        let covered = &self.mapped[from..to];
+        let before = covered
+            .first()
+            .map(|(old, part)| (old.start..range.start, *part));
+        let after = covered
+            .last()
+            .map(|(old, part)| (range.end..old.end, *part));
+        let pieces = [before, Some((range, part)), after].into_iter().flatten();
+        let pieces = pieces.filter(|(range, _)| !range.is_empty());
+        drop(self.mapped.splice(from..to, pieces));
+    }
+
     /// A thread has come to the mappings in the catalogue's first `bytes`.
     fn reach(&mut self, bytes: u64) {
-        while let Some(next) = self.ahead.front().filter(|next| next.bytes <= bytes) {
-            self.space.map(next.start, next.mapping.clone());
-            self.ahead.pop_front();
-            self.ranges.clear();
+        while self.ahead.front().is_some_and(|next| next.bytes <= bytes) {
+            if let Some(next) = self.ahead.pop_front() {
+                self.map(next.range, next.part);
+            }
         }
     }
 
     /// A thread uses an address that nothing is known of: what is ahead there was mapped by
     /// another, which is not read so far. Whether it was.
     fn reach_used(&mut self, address: u64) -> bool {
-        let covers = |m: &&Ahead| (m.start..m.mapping.end).contains(&address);
-        let bytes = self.ahead.iter().find(covers).map(|next| next.bytes);
+        let next = self.ahead.iter().find(|next| next.range.contains(&address));
+        let bytes = next.map(|next| next.bytes);
         bytes.inspect(|&bytes| self.reach(bytes)).is_some()
     }
 
     /// A thread's first reference lies in its stack: a name for that mapping.
-    pub(super) fn name_stack(&mut self, address: u64) {
-        self.reach_used(address);
+    pub(super) fn name_stack(&mut self, address: u64, names: &mut Names) {
         let name = match std::mem::replace(&mut self.stack_named, true) {
             false => "[stack]",
             true => "[stacks of threads]",
         };
-        if self.space.name_around(address, name).is_some() {
-            self.ranges.clear();
+        let (range, part) = self.find(address, names);
+        if part == names.only(ANON) {
+            self.map(range, names.only(name));
         }
     }
 
@@ -300,16 +329,10 @@ impl Parts {
 
     /// The mapping of an address and its part.
     fn find(&mut self, address: u64, names: &mut Names) -> (Range<u64>, u32) {
-        if self.ranges.is_empty() {
-            let all = self.space.iter();
-            self.ranges = all
-                .map(|(start, m)| (start..m.end, names.only(&m.path)))
-                .collect();
-        }
         let at = self
-            .ranges
+            .mapped
             .partition_point(|(range, _)| range.end <= address);
-        let found = self.ranges.get(at);
+        let found = self.mapped.get(at);
         if let Some(found) = found.filter(|(range, _)| range.contains(&address)) {
             return found.clone();
         }
@@ -328,6 +351,7 @@ fn push_if_other(out: &mut Vec<(usize, u32)>, at: usize, part: u32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address_space::Mapping;
     use super::super::catalogue::tests::code;
     use super::super::wire;
     use super::*;
@@ -357,17 +381,17 @@ mod tests {
     #[test]
     fn data_is_of_the_region_that_was_mapped_there_last() {
         let (mut parts, mut names) = (Parts::default(), Names::default());
-        parts.observe_for_data(&mapped(0x1000..0x3000, "/lib/a"), 100);
-        parts.observe_for_data(&mapped(0x8000..0x9000, ""), 200);
-        parts.name_stack(0x8100);
+        parts.observe_for_data(&mapped(0x1000..0x3000, "/lib/a"), 100, &mut names);
+        parts.observe_for_data(&mapped(0x8000..0x9000, ""), 200, &mut names);
+        parts.name_stack(0x8100, &mut names);
         let both = (&mut parts, &mut names);
         let addresses = [0x1000, 0x2fff, 0x3000, 0x8000, 0x1800];
         let expected = [(0, "/lib/a"), (2, NOWHERE), (3, "[stack]"), (4, "/lib/a")];
         let expected = expected.map(|(at, name)| (at, name.to_owned()));
         assert_eq!(regions(both, &addresses, &[]), expected);
         let unmapped = CatalogueEvent::Unmapped(0x1000..0x3000);
-        parts.observe_for_data(&unmapped, 250);
-        parts.observe_for_data(&mapped(0x2000..0x3000, "/lib/b"), 300);
+        parts.observe_for_data(&unmapped, 250, &mut names);
+        parts.observe_for_data(&mapped(0x2000..0x3000, "/lib/b"), 300, &mut names);
         // The thread comes to both between its second reference and its third.
         let marks = [250, 300].map(|bytes| MappedPlace { at: 2, bytes });
         let both = (&mut parts, &mut names);
@@ -379,9 +403,9 @@ mod tests {
     #[test]
     fn what_another_thread_has_mapped_is_found_before_that_one_is_read_so_far() {
         let (mut parts, mut names) = (Parts::default(), Names::default());
-        parts.observe_for_data(&mapped(0x1000..0x2000, "/file/a"), 100);
-        parts.observe_for_data(&mapped(0x4000..0x5000, "/file/b"), 200);
-        parts.observe_for_data(&mapped(0x1000..0x2000, "/file/c"), 300);
+        parts.observe_for_data(&mapped(0x1000..0x2000, "/file/a"), 100, &mut names);
+        parts.observe_for_data(&mapped(0x4000..0x5000, "/file/b"), 200, &mut names);
+        parts.observe_for_data(&mapped(0x1000..0x2000, "/file/c"), 300, &mut names);
         let expected = [(0, "/file/b"), (1, "/file/a")].map(|(at, name)| (at, name.to_owned()));
         let both = (&mut parts, &mut names);
         assert_eq!(regions(both, &[0x4000, 0x1000], &[]), expected);
@@ -423,7 +447,7 @@ mod tests {
         let (mut parts, mut names) = (Parts::default(), Names::default());
         for n in 0..200u64 {
             let event = mapped(n << 12..(n + 1) << 12, &format!("/file/{n}"));
-            parts.observe_for_data(&event, n);
+            parts.observe_for_data(&event, n, &mut names);
         }
         let addresses: Vec<u64> = (0..200).map(|n| n << 12).collect();
         let found = regions((&mut parts, &mut names), &addresses, &[]);

@@ -258,11 +258,13 @@ impl ReferenceReader<'_> {
             regions,
         } = &mut process.kept;
         let addresses = &self.references.addresses;
+        let (names, out) = (&mut self.part_names, &mut self.parts);
         if let (false, Some(first)) = (thread.has_begun, addresses.first()) {
             thread.has_begun = true;
-            parts.name_stack(first ^ space);
+            if by != PartsBy::CodeRegion {
+                parts.name_stack(first ^ space, names);
+            }
         }
-        let (names, out) = (&mut self.part_names, &mut self.parts);
         match by {
             PartsBy::Module => parts.of_code(&self.references.blocks, catalogue, names, out),
             PartsBy::Region => {
@@ -325,7 +327,9 @@ impl Reader for ReferenceReader<'_> {
             Some(PartsBy::Module) => {
                 parts.observe_for_code(&catalogue_event, catalogue, &mut self.part_names);
             }
-            Some(PartsBy::Region) => parts.observe_for_data(&catalogue_event, bytes),
+            Some(PartsBy::Region) => {
+                parts.observe_for_data(&catalogue_event, bytes, &mut self.part_names);
+            }
             Some(PartsBy::CodeRegion) | None => {}
         }
         match catalogue_event {
