@@ -52,10 +52,9 @@ impl WholeFile {
                 let made = NamedTempFile::new()?;
                 Ok(WholeFile { made, target })
             }
-            made => Ok(WholeFile {
-                made: made?,
-                target,
-            }),
+            // Its error names a file that nobody asked for.
+            Err(e) => Err(e.kind().into()),
+            Ok(made) => Ok(WholeFile { made, target }),
         }
     }
 

@@ -171,6 +171,7 @@ fn references_by(part: &str, command: &[&str]) -> Vec<(String, u64)> {
 /// Maps the first file, reads it three times in lines and unmaps it, then the second, which it
 /// reads once; 30 times.
 const TAKES_TURNS: &str = "#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
 static void *last;
@@ -184,11 +185,24 @@ static void sweep(int file, int passes) {
             all[i];
     munmap((void *)all, 256 << 10);
 }
+static int files[2];
+static void *first(void *unused) { sweep(files[0], 3); return unused; }
+static void *second(void *unused) { sweep(files[1], 1); return unused; }
+static void run(void *(*function)(void *), int in_thread) {
+    pthread_t thread;
+    if (!in_thread) {
+        function(0);
+        return;
+    }
+    pthread_create(&thread, 0, function, 0);
+    pthread_join(thread, 0);
+}
 int main(int argc, char **argv) {
-    int files[] = {open(argv[1], O_RDONLY), open(argv[2], O_RDONLY)};
+    files[0] = open(argv[1], O_RDONLY);
+    files[1] = open(argv[2], O_RDONLY);
     for (int turn = 0; turn < 30; turn++) {
-        sweep(files[0], 3);
-        sweep(files[1], 1);
+        run(first, argc > 3);
+        run(second, argc > 3);
     }
     printf(\"%d\\n\", moved);
 }
@@ -201,7 +215,7 @@ fn files_that_take_turns_at_one_address_have_their_own_samples() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let program = compile(folder.path(), TAKES_TURNS, &[]);
+    let program = compile(folder.path(), TAKES_TURNS, &["-pthread"]);
     let [first, second] = ["first.dat", "second.dat"].map(|name| {
         let path = folder.path().join(name);
         fs::write(&path, vec![7; 256 << 10]).expect("room");
@@ -229,12 +243,77 @@ fn files_that_take_turns_at_one_address_have_their_own_samples() {
             "{name} {found}: {rows:?}"
         );
     }
-    let of_parts = references_by("region", &command);
-    for (path, passes) in [(&first, 3), (&second, 1)] {
-        let of_part = of_parts.iter().find(|part| part.0.ends_with(path.as_str()));
-        let found = of_part.map(|part| part.1);
-        assert_eq!(found, Some(passes * lines), "{of_parts:?}");
+    // Once by one thread, then each time by another.
+    for command in [&command[..], &[program, &first, &second, "threads"]] {
+        let of_parts = references_by("region", command);
+        for (path, passes) in [(&first, 3), (&second, 1)] {
+            let of_part = of_parts.iter().find(|part| part.0.ends_with(path.as_str()));
+            let found = of_part.map(|part| part.1);
+            assert_eq!(found, Some(passes * lines), "{command:?}: {of_parts:?}");
+        }
     }
+}
+
+/// Starts so many threads that their stacks are not kept once they have ended, each of which
+/// writes 32 KiB of its own ten times; then forks a child.
+const STACKS: &str = "#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void *fill(void *unused) {
+    volatile char own[32 << 10];
+    for (int pass = 0; pass < 10; pass++)
+        for (int i = 0; i < 32 << 10; i += 64)
+            own[i] = 1;
+    return unused;
+}
+int main(void) {
+    pthread_t threads[20];
+    for (int i = 0; i < 20; i++)
+        pthread_create(&threads[i], 0, fill, 0);
+    for (int i = 0; i < 20; i++)
+        pthread_join(threads[i], 0);
+    if (!fork())
+        _exit(0);
+    wait(0);
+}
+";
+
+#[test]
+fn stacks_have_their_names_although_they_were_unmapped_and_a_child_has_its_parents() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), STACKS, &["-pthread"]);
+    let program = program.to_str().expect("text");
+    let options = ["-e", "l1d.miss:1", "--machine", "i5-6600k"];
+    let recorded = Recorded::new(&options, &[program]);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    let mut report = memgauge();
+    report.args(["report", "--json", "--rows", "1000"]);
+    let report = report.arg(recorded.path()).output().expect("memgauge runs");
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let tables = report["regions"].as_array().expect("tables");
+    let table = tables.iter().find(|table| table["event"] == "l1d.miss");
+    let rows = table.expect("a table")["rows"].as_array().expect("rows");
+    let name = |row: &Value| row["name"].as_str().expect("a name").to_owned();
+    let filled = |row: &&Value| row["events"].as_u64().is_some_and(|n| n >= 512);
+    let large: Vec<String> = rows.iter().filter(filled).map(name).collect();
+    let stacks = large.iter().filter(|name| name.starts_with("[stack "));
+    assert_eq!(stacks.count(), 20, "{large:?}");
+    let all = rows.iter().map(name);
+    // The child goes on in the stack of the first thread.
+    assert_eq!(all.filter(|name| name.starts_with("[stack ")).count(), 20);
+    let of_parts = references_by("region", &[program]);
+    let stacks = of_parts
+        .iter()
+        .find(|part| part.0.ends_with("[stacks of threads]"));
+    let written = 20 * 10 * 512;
+    // Also what starts and ends a thread.
+    assert!(
+        stacks.is_some_and(|part| (written..written + 20 * 500).contains(&part.1)),
+        "{of_parts:?}"
+    );
 }
 
 fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {

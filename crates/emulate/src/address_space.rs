@@ -110,6 +110,13 @@ impl AddressSpace {
         Some((start, mapping.clone()))
     }
 
+    /// The mappings that lie in a range as a whole.
+    pub(super) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, Mapping)> {
+        let all = self.mappings.range(range.start..range.end.max(range.start));
+        let all = all.filter(|(_, m)| m.end <= range.end);
+        all.map(|(&start, m)| (start, m.clone()))
+    }
+
     /// Whether the mapping around `address` ends at most `bytes` after it.
     pub(super) fn is_near_end(&self, address: u64, bytes: u64) -> bool {
         let around = self.mappings.range(..=address).next_back();

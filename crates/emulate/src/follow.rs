@@ -43,6 +43,11 @@ pub(super) struct Thread<T> {
 }
 
 impl<P> Process<P> {
+    /// Whether this is a forked child's thread that goes on from its parent's.
+    pub(super) fn goes_on(&self, ring: &Ring) -> bool {
+        self.entry.parent.is_some() && ring.tid == self.entry.pid
+    }
+
     /// Whether its first thread is still to come.
     fn is_about_to_begin(&self, at: Instant) -> bool {
         let since = self.without_threads.filter(|_| !self.ended);

@@ -32,7 +32,7 @@ mod marks;
 mod rows;
 mod sites;
 
-use mapped::Mapped;
+use mapped::{Change, Mapped};
 use rows::Rows;
 use sites::{take_blocks, take_counts, take_misses};
 
@@ -391,7 +391,8 @@ impl Reader for ModelReader {
             kept.regions = parent.kept.regions.clone();
             let forked_ns = self.waits.start(entry.birth);
             kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
-            kept.mapped = parent.kept.mapped.inherited(kept.now_ns);
+            let (mapped, now_ns) = (&parent.kept.mapped, kept.now_ns);
+            kept.mapped = mapped.inherited(now_ns, &mut kept.space);
             kept.stack_named = true;
         }
         self.write_space(entry.pid, &kept);
@@ -404,7 +405,8 @@ impl Reader for ModelReader {
         let space = process.entry.number % ADDRESS_SPACES;
         Running {
             core: self.machine.add_core_in(start_ns, space),
-            cursor: Cursor::default(),
+            // A stack that goes on has its parent's name.
+            cursor: Cursor::new(process.goes_on(ring).then_some(0)),
             start_ns,
             birth: ring.birth,
             trace: self.traces.map(Trace::new),
@@ -453,19 +455,18 @@ impl Reader for ModelReader {
                 let mut row = module(pid, 0, start, &mapping);
                 // At once: the program may delete the file.
                 self.files.identify(&mut row);
-                let number = kept.mapped.tell(bytes, Some(row));
-                kept.space.map(start, Mapping { number, ..mapping });
+                let change = Change::Map(start, mapping);
+                kept.mapped.tell(bytes, change, Some(row));
             }
             CatalogueEvent::Unmapped(range) => {
-                kept.space.unmap(&range);
                 let nothing = nothing_until(range.end, Module::UNMAPPED);
                 let row = module(pid, 0, range.start, &nothing);
-                kept.mapped.tell(bytes, Some(row));
+                kept.mapped.tell(bytes, Change::Unmap(range), Some(row));
             }
             CatalogueEvent::Break(at) => {
                 let heap = kept.space.set_break(at);
                 let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
-                kept.mapped.tell(bytes, row);
+                kept.mapped.tell(bytes, Change::Break, row);
             }
             // What was mapped before it runs.
             CatalogueEvent::Program(path) => {
@@ -716,7 +717,8 @@ impl ModelReader {
     /// A thread comes to what its process mapped and unmapped, which the first so many bytes of the
     /// catalogue tell of.
     fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
-        let rows = process.kept.mapped.reach(bytes, now_ns);
+        let Recorded { mapped, space, .. } = &mut process.kept;
+        let rows = mapped.reach(bytes, now_ns, space);
         let written = self.writer.extend(rows);
         self.note(written);
     }
@@ -739,12 +741,15 @@ impl ModelReader {
         };
         thread.cursor.first_store = Some(0);
         let kept = &mut process.kept;
-        let name = match std::mem::replace(&mut kept.stack_named, true) {
-            false => "[stack]".to_owned(),
-            true if !kept.space.is_near_end(address, STACK_TOP_BYTES) => return,
-            true => format!("[stack {tid}]"),
+        let (name, within) = match std::mem::replace(&mut kept.stack_named, true) {
+            false => ("[stack]".to_owned(), u64::MAX),
+            true => (format!("[stack {tid}]"), STACK_TOP_BYTES),
         };
-        if let Some((start, mapping)) = kept.space.name_around(address, &name) {
+        let named = match kept.space.is_near_end(address, within) {
+            true => kept.space.name_around(address, &name),
+            false => kept.mapped.name_gone(address, within, &name),
+        };
+        if let Some((start, mapping)) = named {
             // As early as can be: the thread has used it from its start on.
             let named_ns = thread.start_ns.max(kept.mapped.code_ns(mapping.number)) + 1;
             self.write_module(module(process.entry.pid, named_ns, start, &mapping));

@@ -93,6 +93,16 @@ pub(super) struct Cursor {
     peek: sets::Peek,
 }
 
+impl Cursor {
+    /// Of a thread whose first store is looked for, unless one is given.
+    pub(super) fn new(first_store: Option<u64>) -> Cursor {
+        Cursor {
+            first_store,
+            ..Cursor::default()
+        }
+    }
+}
+
 /// Receives overflows and ticks as they fall due.
 pub(super) trait OverflowSink {
     /// The core has overflows (of an access at `ip`, or of a block) or ticks to take.

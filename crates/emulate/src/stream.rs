@@ -1,8 +1,8 @@
 //! Hands the references of a running program to a caller, without modelling a machine
 //! and without storing anything.
 //!
-//! Threads are read in turn, up to a block of the ring (some thousand
-//! references) of each: the order between threads is theirs only as far as that.
+//! Threads are read in turn, up to a block of the ring (some thousand references) of each,
+//! and where one waited for another, or mapped memory, after all that others did before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -315,8 +315,15 @@ impl Reader for ReferenceReader<'_> {
         forked.unwrap_or_default()
     }
 
-    fn begin_thread(&mut self, _: &Process, _: &Ring) -> Walking {
-        Walking::default()
+    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Walking {
+        Walking {
+            has_begun: process.goes_on(ring),
+            ..Walking::default()
+        }
+    }
+
+    fn birth_of(&self, ring: &Ring) -> Option<u64> {
+        (ring.birth > 0).then_some(ring.birth)
     }
 
     fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, bytes: u64) {
@@ -362,16 +369,16 @@ impl Reader for ReferenceReader<'_> {
             granule: self.wanted.granule,
             by_block: self.wanted.parts == Some(PartsBy::Module),
             by_instruction: self.wanted.ips,
+            granted: words.granted,
         };
-        let at = walk.run(words.all, words.from, words.whole);
+        let (to, waits) = walk.run(words.all, words.from, words.whole);
         self.find_parts(process, thread, space, before);
         self.give(
             process.entry.pid,
             tid,
             self.references.instructions - before,
         );
-        let waits = None;
-        Taken { to: at, waits }
+        Taken { to, waits }
     }
 
     fn end_thread(&mut self, _: &mut Process, thread: Thread) {

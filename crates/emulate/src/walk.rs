@@ -103,12 +103,20 @@ pub(super) struct Walk<'a> {
     pub(super) by_block: bool,
     /// And which instruction.
     pub(super) by_instruction: bool,
+    /// Marks of others up to this number have been read.
+    pub(super) granted: u64,
 }
 
 impl Walk<'_> {
-    /// Takes words from `words[at]` on; returns where it stopped: at their end, or
-    /// where more words must come first. With `whole`, none will.
-    pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
+    /// Takes words from `words[at]` on; returns where it stopped: at their end, where more
+    /// words must come first, or at the mark of the number returned, before which others are
+    /// to be read. With `whole`, no more words will come.
+    pub(super) fn run(
+        &mut self,
+        words: &[AtomicU64],
+        mut at: usize,
+        whole: bool,
+    ) -> (usize, Option<u64>) {
         while let Some(word) = load(words, at) {
             let id = wire::id(word);
             let taken = if wire::is_other_line(word) {
@@ -119,6 +127,9 @@ impl Walk<'_> {
                 self.begin(id as u32, true);
                 self.run_of_block(word)
             } else if is_apart(word) {
+                if let Some(number) = self.waits_at(words, at) {
+                    return (at, Some(number));
+                }
                 self.note_mark(words, at);
                 1 // neither changes a reference
             } else {
@@ -129,7 +140,16 @@ impl Walk<'_> {
             };
             at += taken;
         }
-        at
+        (at, None)
+    }
+
+    /// The number of a mark before which others are to be read: where it waited for them, or
+    /// maps what they may have unmapped.
+    #[cold]
+    fn waits_at(&self, words: &[AtomicU64], at: usize) -> Option<u64> {
+        let sync = Sync::at(words, at)?;
+        let ordered = sync.waits() || matches!(sync.what, MarkKind::Mapped(_));
+        (ordered && sync.number > self.granted).then_some(sync.number)
     }
 
     #[cold]
@@ -324,8 +344,9 @@ mod tests {
             granule: 64,
             by_block: true,
             by_instruction: true,
+            granted: 0,
         };
-        let at = walk.run(&words, 0, whole);
+        let (at, _) = walk.run(&words, 0, whole);
         (out, place, at)
     }
 

@@ -74,8 +74,8 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
     }
     if (args.per_thread || args.by.is_some()) && list {
         return Err(usage(
-            "failed to separate threads or parts: a list of addresses has none: name a command \
-            after `--`",
+            "failed to separate threads or parts: lists and recordings give one curve each: name a \
+            command after `--`",
         ));
     }
     let making = &args.making;

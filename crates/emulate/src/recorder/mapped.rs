@@ -4,16 +4,56 @@
 //! thread's words says when it gets there.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use memgauge_trace::Module;
+
+use crate::address_space::{ANON, AddressSpace, Mapping};
 
 /// Times of all that a process mapped and unmapped.
 pub(super) struct Mapped {
     /// When it began, then when a thread came to each; rising.
     times_ns: Vec<u64>,
-    /// Those that none has come to: where the catalogue has them (bytes, their record
-    /// included), and what is to be written.
-    ahead: VecDeque<(u64, Option<Module>)>,
+    /// Those that none has come to.
+    ahead: VecDeque<Ahead>,
+    /// Those that were unmapped last: a thread that used one may be read later.
+    gone: VecDeque<(u64, Mapping)>,
+}
+
+/// Of those that were unmapped so many are kept.
+const MOST_GONE: usize = 1024;
+
+/// A change that no thread has come to.
+struct Ahead {
+    /// Where the catalogue has it, its record included.
+    bytes: u64,
+    change: Change,
+    /// What is to be written of it.
+    row: Option<Module>,
+}
+
+/// What happens to the mappings.
+pub(super) enum Change {
+    Map(u64, Mapping),
+    Unmap(Range<u64>),
+    /// The heap's end is known at once.
+    Break,
+}
+
+impl Change {
+    fn apply(&self, number: u32, space: &mut AddressSpace) {
+        match self {
+            Change::Map(start, mapping) => space.map(
+                *start,
+                Mapping {
+                    number,
+                    ..mapping.clone()
+                },
+            ),
+            Change::Unmap(range) => space.unmap(range),
+            Change::Break => {}
+        }
+    }
 }
 
 impl Default for Mapped {
@@ -28,17 +68,23 @@ impl Mapped {
         Mapped {
             times_ns: vec![began_ns],
             ahead: VecDeque::new(),
+            gone: VecDeque::new(),
         }
     }
 
-    /// Of a child that was forked at this time, when it had all of them.
-    pub(super) fn inherited(&self, forked_ns: u64) -> Mapped {
+    /// Of a child that was forked at this time, when it had all of them: also in its `space`,
+    /// which is its parent's.
+    pub(super) fn inherited(&self, forked_ns: u64, space: &mut AddressSpace) -> Mapped {
         let mut times_ns = self.times_ns.clone();
         let last = self.last_ns();
-        times_ns.extend(self.ahead.iter().map(|_| forked_ns.max(last)));
+        for ahead in &self.ahead {
+            ahead.change.apply(times_ns.len() as u32, space);
+            times_ns.push(forked_ns.max(last));
+        }
         Mapped {
             times_ns,
             ahead: VecDeque::new(),
+            gone: VecDeque::new(),
         }
     }
 
@@ -58,25 +104,63 @@ impl Mapped {
         known.copied().unwrap_or_else(|| self.last_ns())
     }
 
-    /// The catalogue tells of one, in its first `bytes`. Returns its number, which begins with 1.
-    pub(super) fn tell(&mut self, bytes: u64, row: Option<Module>) -> u32 {
-        let number = self.times_ns.len() + self.ahead.len();
-        self.ahead.push_back((bytes, row));
-        number as u32
+    /// The catalogue tells of one, in its first `bytes`.
+    pub(super) fn tell(&mut self, bytes: u64, change: Change, row: Option<Module>) {
+        self.ahead.push_back(Ahead { bytes, change, row });
     }
 
     /// A thread has come to those in the catalogue's first `bytes`: their rows, with their
-    /// times.
-    pub(super) fn reach(&mut self, bytes: u64, now_ns: u64) -> Vec<Module> {
+    /// times. They change `space`, in which each has its number, which begins with 1.
+    pub(super) fn reach(
+        &mut self,
+        bytes: u64,
+        now_ns: u64,
+        space: &mut AddressSpace,
+    ) -> Vec<Module> {
         let mut rows = Vec::new();
-        while self.ahead.front().is_some_and(|(at, _)| *at <= bytes) {
-            let row = self.ahead.pop_front().and_then(|(_, row)| row);
+        while self.ahead.front().is_some_and(|next| next.bytes <= bytes) {
+            let Some(next) = self.ahead.pop_front() else {
+                break;
+            };
+            if let Change::Unmap(range) = &next.change {
+                self.keep_gone(range, space);
+            }
+            next.change.apply(self.times_ns.len() as u32, space);
             // After what was used before: also where no time has passed.
             let time_ns = now_ns.max(self.last_ns()) + 1;
             self.times_ns.push(time_ns);
-            rows.extend(row.map(|row| Module { time_ns, ..row }));
+            rows.extend(next.row.map(|row| Module { time_ns, ..row }));
         }
         rows
+    }
+
+    fn keep_gone(&mut self, range: &Range<u64>, space: &AddressSpace) {
+        self.gone.extend(space.within(range));
+        let surplus = self.gone.len().saturating_sub(MOST_GONE);
+        self.gone.drain(..surplus);
+    }
+
+    /// Calls the nameless mapping `name` that was around `address`, at most `within` bytes
+    /// before its end, and was unmapped last; returns it if found.
+    pub(super) fn name_gone(
+        &self,
+        address: u64,
+        within: u64,
+        name: &str,
+    ) -> Option<(u64, Mapping)> {
+        let mut gone = self.gone.iter().rev();
+        let (start, mapping) = gone.find(|(start, m)| (*start..m.end).contains(&address))?;
+        let is_stack = mapping.path == ANON && mapping.end - address <= within;
+        let path = name.to_owned();
+        is_stack.then(|| {
+            (
+                *start,
+                Mapping {
+                    path,
+                    ..mapping.clone()
+                },
+            )
+        })
     }
 }
 
@@ -91,19 +175,38 @@ mod tests {
     #[test]
     fn each_has_the_time_at_which_a_thread_comes_to_it() {
         let mut mapped = Mapped::since(5);
-        for bytes in [100, 200, 300] {
-            mapped.tell(bytes, Some(Module::default()));
+        let mut space = AddressSpace::default();
+        let starts = |space: &AddressSpace| space.iter().map(|(at, m)| (at, m.number)).collect();
+        let starts: &dyn Fn(&AddressSpace) -> Vec<(u64, u32)> = &starts;
+        for (bytes, start) in [(100, 0x1000), (200, 0x3000), (300, 0x5000)] {
+            let mapping = Mapping::new(start + 0x1000, 0, false, String::new());
+            mapped.tell(bytes, Change::Map(start, mapping), Some(Module::default()));
         }
-        mapped.tell(400, None);
-        assert_eq!(times(&mapped.reach(250, 1000)), [1001, 1002]);
+        mapped.tell(400, Change::Unmap(0x1000..0x2000), None);
+        let rows = mapped.reach(250, 1000, &mut space);
+        assert_eq!(times(&rows), [1001, 1002]);
+        assert_eq!(starts(&space), [(0x1000, 1), (0x3000, 2)]);
         assert_eq!(
             [0, 1, 2, 3].map(|n| mapped.code_ns(n)),
             [5, 1001, 1002, 1002]
         );
-        let child = mapped.inherited(5000);
+        let mut of_child = space.clone();
+        let child = mapped.inherited(5000, &mut of_child);
         assert_eq!([2, 3, 4].map(|n| child.code_ns(n)), [1002, 5000, 5000]);
+        assert_eq!(starts(&of_child), [(0x3000, 2), (0x5000, 3)]);
         assert_eq!((mapped.end_ns(0), mapped.end_ns(9000)), (1005, 9000));
-        assert_eq!(times(&mapped.reach(u64::MAX, 1000)), [1003]);
+        let rows = mapped.reach(u64::MAX, 1000, &mut space);
+        assert_eq!(times(&rows), [1003]);
         assert_eq!(mapped.code_ns(4), 1004);
+        assert_eq!(starts(&space), starts(&of_child));
+        // A thread that used what is unmapped is read afterwards.
+        let named = mapped.name_gone(0x1ff0, 0x100, "[stack 7]");
+        let (start, mapping) = named.expect("it was the last there");
+        assert_eq!(
+            (start, &*mapping.path, mapping.number),
+            (0x1000, "[stack 7]", 1)
+        );
+        assert_eq!(mapped.name_gone(0x1000, 0x100, "[stack 7]"), None);
+        assert_eq!(mapped.name_gone(0x3ff0, 0x100, "[stack 7]"), None);
     }
 }

@@ -15,7 +15,7 @@ impl Comparison {
         }
         let mut measured = self.metrics.iter().filter(|m| m.name != "duration_ns");
         if measured.all(|m| m.difference.is_none()) {
-            text += "The runs have no metric in common: they come from different sources.\n";
+            text += "The runs have no metric in common: their sources or events differ.\n";
         }
         if self.metrics.iter().any(Metric::is_change) {
             text += "Metrics that changed\n";
