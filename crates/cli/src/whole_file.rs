@@ -37,6 +37,7 @@ impl Target {
 
 impl WholeFile {
     pub(crate) fn create(path: &Path) -> io::Result<WholeFile> {
+        use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
         let target = Target::of(path)?;
         let Target::Replace(path, _) = &target else {
             let made = NamedTempFile::new()?;
@@ -45,16 +46,21 @@ impl WholeFile {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         match NamedTempFile::new_in(folder.unwrap_or(Path::new("."))) {
             // Whoever may write to the file need not be able to make one.
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && path.exists() => {
+            Err(e) if e.kind() == PermissionDenied && path.exists() => {
                 // Told now, not when the work is done.
                 OpenOptions::new().write(true).open(path)?;
                 let target = Target::Into(path.clone());
                 let made = NamedTempFile::new()?;
                 Ok(WholeFile { made, target })
             }
-            // Its error names a file that nobody asked for.
-            Err(e) => Err(e.kind().into()),
-            Ok(made) => Ok(WholeFile { made, target }),
+            // The error names a file that nobody asked for.
+            Err(e) if matches!(e.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem) => {
+                Err(e.kind().into())
+            }
+            made => Ok(WholeFile {
+                made: made?,
+                target,
+            }),
         }
     }
 

@@ -124,10 +124,7 @@ fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
     let mut places: Vec<&str> = output.lines().collect();
     places.dedup();
     assert_eq!(places.len(), 1, "all at one address: {output}");
-    let mut report = memgauge();
-    report.args(["report", "--json", "--event", "stores"]);
-    let report = report.arg(recorded.path()).output().expect("memgauge runs");
-    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let report = report_with(&recorded, ["--event", "stores"]);
     let rows = report["hot"]["functions"]["rows"].as_array().expect("rows");
     // Each call is over before the recorder looks, so that no time passes between two libraries.
     for (name, bytes) in [("first", 4 * 3 * 1024), ("other", 3 * 2 * 1024)] {
@@ -144,6 +141,20 @@ fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
             "{name}: {of_parts:?}"
         );
     }
+}
+
+fn report_with(recorded: &Recorded, options: [&str; 2]) -> Value {
+    let mut report = memgauge();
+    report.args(["report", "--json"]).args(options);
+    let output = report.arg(recorded.path()).output();
+    serde_json::from_slice(&output.expect("memgauge runs").stdout).expect("JSON")
+}
+
+/// Rows of the memory regions, by misses of the first level.
+fn regions(report: &Value) -> &[Value] {
+    let tables = report["regions"].as_array().expect("tables");
+    let table = tables.iter().find(|table| table["event"] == "l1d.miss");
+    table.expect("a table")["rows"].as_array().expect("rows")
 }
 
 /// Names of the program's parts and their references, as curves have them.
@@ -227,9 +238,7 @@ fn files_that_take_turns_at_one_address_have_their_own_samples() {
     assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
     assert_eq!(recorded.output.stdout, b"0\n", "one address for all");
     let report = recorded.report();
-    let tables = report["regions"].as_array().expect("tables");
-    let table = tables.iter().find(|table| table["event"] == "l1d.miss");
-    let rows = table.expect("a table")["rows"].as_array().expect("rows");
+    let rows = regions(&report);
     let events = |name: &str| {
         let row = rows.iter().find(|row| row["name"] == name);
         row.and_then(|row| row["events"].as_u64()).expect(name)
@@ -289,13 +298,8 @@ fn stacks_have_their_names_although_they_were_unmapped_and_a_child_has_its_paren
     let options = ["-e", "l1d.miss:1", "--machine", "i5-6600k"];
     let recorded = Recorded::new(&options, &[program]);
     assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
-    let mut report = memgauge();
-    report.args(["report", "--json", "--rows", "1000"]);
-    let report = report.arg(recorded.path()).output().expect("memgauge runs");
-    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
-    let tables = report["regions"].as_array().expect("tables");
-    let table = tables.iter().find(|table| table["event"] == "l1d.miss");
-    let rows = table.expect("a table")["rows"].as_array().expect("rows");
+    let report = report_with(&recorded, ["--rows", "1000"]);
+    let rows = regions(&report);
     let name = |row: &Value| row["name"].as_str().expect("a name").to_owned();
     let filled = |row: &&Value| row["events"].as_u64().is_some_and(|n| n >= 512);
     let large: Vec<String> = rows.iter().filter(filled).map(name).collect();

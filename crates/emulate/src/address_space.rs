@@ -117,10 +117,10 @@ impl AddressSpace {
         all.map(|(&start, m)| (start, m.clone()))
     }
 
-    /// Whether the mapping around `address` ends at most `bytes` after it.
-    pub(super) fn is_near_end(&self, address: u64, bytes: u64) -> bool {
-        let around = self.mappings.range(..=address).next_back();
-        around.is_some_and(|(_, m)| address < m.end && m.end - address <= bytes)
+    /// Bytes from `address` to the end of the mapping around it, if there is one.
+    pub(super) fn left_from(&self, address: u64) -> Option<u64> {
+        let (_, around) = self.mappings.range(..=address).next_back()?;
+        around.end.checked_sub(address).filter(|&bytes| bytes > 0)
     }
 
     /// All mappings in order of address.
@@ -138,12 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn an_address_amid_a_mapping_is_not_near_its_end() {
+    fn bytes_are_left_up_to_the_end_of_the_mapping_around() {
         let mut space = AddressSpace::default();
         space.map(0x10_0000, anon(0x50_0000));
-        assert!(space.is_near_end(0x4f_f000, 0x1000));
-        assert!(!space.is_near_end(0x4f_efff, 0x1000));
-        assert!(!space.is_near_end(0x50_0000, 0x1000));
+        let left = [0x0f_ffff, 0x10_0000, 0x4f_ffff, 0x50_0000];
+        let left = left.map(|address| space.left_from(address));
+        assert_eq!(left, [None, Some(0x40_0000), Some(1), None]);
     }
 
     fn ranges(space: &AddressSpace) -> Vec<(u64, u64, u64)> {

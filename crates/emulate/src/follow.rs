@@ -43,7 +43,7 @@ pub(super) struct Thread<T> {
 }
 
 impl<P> Process<P> {
-    /// Whether this is a forked child's thread that goes on from its parent's.
+    /// Whether a thread goes on in a stack that its process was forked with.
     pub(super) fn goes_on(&self, ring: &Ring) -> bool {
         self.entry.parent.is_some() && ring.tid == self.entry.pid
     }

@@ -133,7 +133,8 @@ impl Inside {
 /// The parts of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
-    /// Mappings by address, with their parts; they never overlap.
+    /// Mappings by address, with their parts; they never overlap. One flat list, as nearly each
+    /// reference is looked up in it.
     mapped: Vec<(Range<u64>, u32)>,
     /// Those that no thread has come to.
     ahead: VecDeque<Ahead>,

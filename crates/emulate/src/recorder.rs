@@ -745,9 +745,10 @@ impl ModelReader {
             false => ("[stack]".to_owned(), u64::MAX),
             true => (format!("[stack {tid}]"), STACK_TOP_BYTES),
         };
-        let named = match kept.space.is_near_end(address, within) {
-            true => kept.space.name_around(address, &name),
-            false => kept.mapped.name_gone(address, within, &name),
+        let named = match kept.space.left_from(address) {
+            Some(bytes) if bytes > within => None,
+            Some(_) => kept.space.name_around(address, &name),
+            None => kept.mapped.name_gone(address, within, &name),
         };
         if let Some((start, mapping)) = named {
             // As early as can be: the thread has used it from its start on.

@@ -127,10 +127,9 @@ impl Walk<'_> {
                 self.begin(id as u32, true);
                 self.run_of_block(word)
             } else if is_apart(word) {
-                if let Some(number) = self.waits_at(words, at) {
+                if let Some(number) = self.pass_mark(word, words, at) {
                     return (at, Some(number));
                 }
-                self.note_mark(words, at);
                 1 // neither changes a reference
             } else {
                 let Some(taken) = self.marked(word, &words[at + 1..], whole) else {
@@ -143,29 +142,29 @@ impl Walk<'_> {
         (at, None)
     }
 
-    /// The number of a mark before which others are to be read: where it waited for them, or
-    /// maps what they may have unmapped.
+    /// Notes a mark, unless others are to be read before it: then returns its number. It waited
+    /// for them, or maps what they may have unmapped.
     #[cold]
-    fn waits_at(&self, words: &[AtomicU64], at: usize) -> Option<u64> {
-        let sync = Sync::at(words, at)?;
-        let ordered = sync.waits() || matches!(sync.what, MarkKind::Mapped(_));
-        (ordered && sync.number > self.granted).then_some(sync.number)
-    }
-
-    #[cold]
-    fn note_mark(&mut self, words: &[AtomicU64], at: usize) {
-        if let Some(MarkKind::Mapped(bytes)) = Sync::at(words, at).map(|sync| sync.what) {
-            let at = self.out.addresses.len();
-            self.out.mapped.push(MappedPlace { at, bytes });
-        }
-        let mark = load(words, at).unwrap_or(0);
+    fn pass_mark(&mut self, mark: u64, words: &[AtomicU64], place: usize) -> Option<u64> {
+        let at = self.out.addresses.len();
         if wire::mark(mark) == wire::MARK_REGION {
+            let instructions = self.out.instructions;
             self.out.marks.push(MarkedPlace {
-                at: self.out.addresses.len(),
+                at,
                 mark,
-                instructions: self.out.instructions,
+                instructions,
             });
         }
+        let sync = Sync::at(words, place)?;
+        let mapped = match sync.what {
+            MarkKind::Mapped(bytes) => Some(MappedPlace { at, bytes }),
+            _ => None,
+        };
+        if (sync.waits() || mapped.is_some()) && sync.number > self.granted {
+            return Some(sync.number);
+        }
+        self.out.mapped.extend(mapped);
+        None
     }
 
     #[inline(always)]
