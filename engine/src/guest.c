@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -27,15 +28,22 @@
 #include "sync.h"
 
 /* System call numbers of x86-64 programs. */
-enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS_G_EXECVE = 59,
-       SYS_G_CLONE = 56, SYS_G_WAIT4 = 61, SYS_G_EXECVEAT = 322 };
+enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS_G_SHMAT = 30,
+       SYS_G_CLONE = 56, SYS_G_EXECVE = 59, SYS_G_WAIT4 = 61, SYS_G_EXECVEAT = 322 };
 enum { MAX_ARGS = 1 << 16, MAX_SHEBANGS = 4 };
+
+/* How the kernel calls shared memory that has no file: as nameless to users as private memory. */
+#define SHARED_ANONYMOUS "/dev/zero (deleted)"
 
 static uint64_t guest_base;
 static uint64_t (*host_maps)[2];
 static size_t host_map_count;
 static char qemu_path[PATH_MAX];
 static __thread uint64_t sys_arg[6];
+
+/* QEMU's: what the program may do with the page at its address `address`, in bits of PROT_*.
+ * The host's own mappings say less: QEMU maps code readable, never executable. */
+int page_get_flags(uint64_t address);
 
 /* ---- address space ---- */
 
@@ -108,19 +116,43 @@ static bool known_to_host(uint64_t start, uint64_t end)
     return false;
 }
 
+static void report_host_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
+                            const char *path)
+{
+    if (perms[0] != 'r' || start < guest_base)
+        return;
+    uint32_t prot = page_get_flags(start - guest_base) & (PROT_READ | PROT_WRITE | PROT_EXEC);
+    bool named = path[0] == '/' && strcmp(path, SHARED_ANONYMOUS) != 0;
+    report_map(MG_REC_MAP, start - guest_base, end - guest_base, named ? offset : 0, prot,
+               named ? path : "");
+}
+
 static void report_loaded_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
                               const char *path)
 {
     bool session = strncmp(path, mg_session_dir, strlen(mg_session_dir)) == 0;
-    if (known_to_host(start, end) || session || perms[0] != 'r' || start < guest_base)
-        return;
-    uint32_t prot = PROT_READ | (perms[1] == 'w' ? PROT_WRITE : 0);
-    /* QEMU maps code readable, never executable: what is file-backed and not
-     * writable may hold code. */
-    if (path[0] == '/' && perms[1] != 'w')
-        prot |= PROT_EXEC;
-    report_map(MG_REC_MAP, start - guest_base, end - guest_base, offset, prot,
-               path[0] == '/' ? path : "");
+    if (!known_to_host(start, end) && !session)
+        report_host_map(start, end, offset, perms, path);
+}
+
+/* What now_mapped() looks for: host addresses. */
+static __thread uint64_t sought_start, sought_end;
+
+static void report_sought_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
+                              const char *path)
+{
+    uint64_t from = start > sought_start ? start : sought_start;
+    uint64_t to = end < sought_end ? end : sought_end;
+    if (from < to)
+        report_host_map(from, to, offset + (from - start), perms, path);
+}
+
+/* Memory whose file the system call did not name. */
+static void now_mapped(uint64_t start, uint64_t bytes)
+{
+    sought_start = start + guest_base;
+    sought_end = sought_start + bytes;
+    for_each_host_map(report_sought_map);
 }
 
 /* Path of the program under the emulator; NULL where nothing says. It stands among
@@ -157,16 +189,35 @@ void mg_guest_loaded(uint64_t base)
         take_name(program);
 }
 
+static uint64_t whole_pages(uint64_t bytes)
+{
+    return (bytes + MG_PAGE - 1) & ~(uint64_t)(MG_PAGE - 1);
+}
+
 static void mapped(uint64_t start, int64_t fd)
 {
     char link[64], path[PATH_MAX] = "";
-    uint64_t bytes = (sys_arg[1] + MG_PAGE - 1) & ~(uint64_t)(MG_PAGE - 1);
     if (fd >= 0 && !(sys_arg[3] & MAP_ANONYMOUS)) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", (int)fd);
         ssize_t n = readlink(link, path, sizeof path - 1);
         path[n > 0 ? n : 0] = 0;
     }
-    report_map(MG_REC_MAP, start, start + bytes, path[0] ? sys_arg[5] : 0, sys_arg[2], path);
+    report_map(MG_REC_MAP, start, start + whole_pages(sys_arg[1]), path[0] ? sys_arg[5] : 0,
+               sys_arg[2], path);
+}
+
+static void remapped(uint64_t to)
+{
+    if (!(sys_arg[3] & MREMAP_DONTUNMAP))
+        report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
+    now_mapped(to, whole_pages(sys_arg[2]));
+}
+
+static void attached(uint64_t start, int id)
+{
+    struct shmid_ds segment;
+    if (shmctl(id, IPC_STAT, &segment) == 0)
+        now_mapped(start, whole_pages(segment.shm_segsz));
 }
 
 /* ---- what the user should know ---- */
@@ -206,14 +257,16 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
     } else if (num == SYS_G_MUNMAP) {
         report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
     } else if (num == SYS_G_MREMAP) {
-        report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
-        report_map(MG_REC_MAP, ret, ret + sys_arg[2], 0, PROT_READ | PROT_WRITE, NULL);
+        remapped(ret);
+    } else if (num == SYS_G_SHMAT) {
+        attached(ret, (int)sys_arg[0]);
     } else if (num == SYS_G_BRK) {
         report_map(MG_REC_BRK, ret, ret, 0, PROT_READ | PROT_WRITE, NULL);
     } else if (num == SYS_G_WAIT4) {
         waited(ret, sys_arg[1]);
     }
-    if (num == SYS_G_MMAP || num == SYS_G_MUNMAP || num == SYS_G_MREMAP || num == SYS_G_BRK)
+    if (num == SYS_G_MMAP || num == SYS_G_MUNMAP || num == SYS_G_MREMAP || num == SYS_G_SHMAT ||
+        num == SYS_G_BRK)
         mg_put_sync(MG_SYNC_MAPPED, 0, mg_catalogue_bytes());
     errno = saved;
 }

@@ -374,6 +374,9 @@ fn an_export_that_cannot_be_says_why() {
         assert_eq!((code, text.lines().count()), (Some(2), 1), "{text}");
         assert!(text.contains(why) && text.contains("name a new"), "{text}");
     }
+    let (code, text) = said(&["-f", "csv", "-o", "/proc/new"]);
+    assert_eq!(code, Some(125), "{text}");
+    assert!(text.contains("cannot write `/proc/new`: "), "{text}");
     assert_eq!(said(&["-f", "pprof"]).0, Some(2));
     assert_eq!(said(&["-f", "callgrind", "-e", "loads"]).0, Some(2));
     let (code, text) = said(&["-f", "pprof", "-o", "/nonexistent/x"]);

@@ -263,6 +263,67 @@ fn files_that_take_turns_at_one_address_have_their_own_samples() {
     }
 }
 
+/// Reads each line of a file's mapping once, moves it elsewhere, and reads each line three times;
+/// then reads each line of memory shared by `shmat` twice.
+const MOVES_AND_SHARES: &str = "#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+enum { BYTES = 256 << 10 };
+static long scan(const volatile char *at, int passes) {
+    long sum = 0;
+    for (; passes > 0; passes--)
+        for (int i = 0; i < BYTES; i += 64)
+            sum += at[i];
+    return sum;
+}
+int main(int argc, char **argv) {
+    char *at = mmap(0, BYTES, PROT_READ, MAP_PRIVATE, open(argv[1], O_RDONLY), 0);
+    scan(at, 1);
+    char *there = mmap(0, 2 * BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    at = mremap(at, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, there);
+    scan(at, 3);
+    int shared = shmget(IPC_PRIVATE, BYTES, 0600);
+    char *all = shmat(shared, 0, 0);
+    shmctl(shared, IPC_RMID, 0);
+    scan(all, 2);
+    return 0;
+}
+";
+
+#[test]
+fn memory_that_is_moved_or_shared_by_number_has_its_name() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), MOVES_AND_SHARES, &[]);
+    let data = folder.path().join("moved.dat");
+    fs::write(&data, vec![7; 256 << 10]).expect("room");
+    let [program, data] = [&program, &data].map(|path| path.to_str().expect("text"));
+    let lines = (256 << 10) / 64;
+    let of_parts = references_by("region", &[program, data]);
+    for (name, passes) in [(data, 4), ("/SYSV", 2)] {
+        let name = format!("data in {name}");
+        let of_part = of_parts.iter().filter(|part| part.0.contains(&name));
+        let found: Vec<u64> = of_part.map(|part| part.1).collect();
+        assert_eq!(found, [passes * lines], "{name}: {of_parts:?}");
+    }
+    let options = ["-e", "l1d.miss:97", "--machine", "i5-6600k"];
+    let recorded = Recorded::new(&options, &[program, data]);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    let report = recorded.report();
+    for (name, passes) in [("moved.dat", 4), ("SYSV", 2)] {
+        let mut rows = regions(&report).iter();
+        let row = rows.find(|row| row["name"].as_str().is_some_and(|n| n.contains(name)));
+        let found = row.and_then(|row| row["events"].as_u64()).expect(name);
+        assert!(
+            found.abs_diff(passes * lines) < lines / 50,
+            "{name} {found}: {report:#}"
+        );
+    }
+}
+
 /// Starts so many threads that their stacks are not kept once they have ended, each of which
 /// writes 32 KiB of its own ten times; then forks a child.
 const STACKS: &str = "#include <pthread.h>

@@ -565,6 +565,14 @@ fn functions_without_a_curve_are_named_and_other_parts_refused() {
     let (code, said) = run(&["--function", "sorts", "--by", "module"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--by interest"), "{said}");
+    let mut unmarked = memgauge();
+    unmarked.args(["mrc", "--by", "interest", "--", "/bin/true"]);
+    let output = unmarked.output().expect("memgauge runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("in no region of interest"),
+        "{said}"
+    );
 }
 
 /// A recording of the two halves by a timer, and its report.

@@ -87,6 +87,8 @@ pub enum Error {
     NotEmpty(PathBuf),
     /// The recording could not be read.
     Recording(memgauge_recording::Error),
+    /// A table's file, or their folder, could not be written.
+    Write(PathBuf, io::Error),
     /// Writing failed.
     Io(io::Error),
 }
@@ -129,6 +131,7 @@ impl fmt::Display for Error {
                 )
             }
             Error::Recording(error) => error.fmt(f),
+            Error::Write(path, error) => write!(f, "cannot write `{}`: {error}", path.display()),
             Error::Io(error) => error.fmt(f),
         }
     }

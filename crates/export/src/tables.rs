@@ -64,7 +64,7 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
     if filled.is_empty() {
         return Err(Error::NoTables);
     }
-    std::fs::create_dir_all(folder)?;
+    std::fs::create_dir_all(folder).map_err(|why| Error::Write(folder.to_owned(), why))?;
     let mut written = Vec::new();
     for (name, table) in filled {
         let name = match form {
@@ -72,25 +72,29 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
             Tables::Csv => format!("{name}.csv"),
         };
         let path = folder.join(&name);
-        match form {
-            Tables::Arrow => as_arrow(&table, &path)?,
-            Tables::Csv => as_csv(&table, &path)?,
-        }
+        let done = match form {
+            Tables::Arrow => as_arrow(&table, &path),
+            Tables::Csv => as_csv(&table, &path),
+        };
+        done.map_err(|why| Error::Write(path, why))?;
         written.push(name);
     }
     Ok(written)
 }
 
-fn as_csv(table: &Table, path: &Path) -> Result<(), Error> {
-    let mut file = Writer::from_path(path).map_err(failed)?;
+fn as_csv(table: &Table, path: &Path) -> std::io::Result<()> {
+    let mut file = Writer::from_path(path)?;
     for row in table {
-        file.write_record(row).map_err(failed)?;
+        file.write_record(row)?;
     }
-    Ok(file.flush()?)
+    file.flush()
 }
 
-fn as_arrow(table: &Table, path: &Path) -> Result<(), Error> {
-    let failed = |why: ArrowError| Error::Io(std::io::Error::other(why));
+fn as_arrow(table: &Table, path: &Path) -> std::io::Result<()> {
+    let failed = |why: ArrowError| match why {
+        ArrowError::IoError(_, why) => why,
+        other => std::io::Error::other(other),
+    };
     let Some((header, rows)) = table.split_first() else {
         return Ok(());
     };
@@ -116,7 +120,7 @@ fn as_arrow(table: &Table, path: &Path) -> Result<(), Error> {
     let mut writer = FileWriter::try_new(file, &batch.schema()).map_err(failed)?;
     writer.write(&batch).map_err(failed)?;
     writer.finish().map_err(failed)?;
-    Ok(writer.into_inner().map_err(failed)?.flush()?)
+    writer.into_inner().map_err(failed)?.flush()
 }
 
 /// A folder with files is refused: tables of an earlier export would stay in it.
@@ -128,13 +132,6 @@ fn check(folder: &Path) -> Result<(), Error> {
     match files.is_ok_and(|mut files| files.next().is_some()) {
         true => Err(Error::NotEmpty(folder.to_owned())),
         false => Ok(()),
-    }
-}
-
-fn failed(error: csv::Error) -> Error {
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => Error::Io(error),
-        other => Error::Io(std::io::Error::other(format!("{other:?}"))),
     }
 }
 

@@ -334,6 +334,12 @@ fn a_file_cut_off_anywhere_gives_what_came_before() {
                     let n = result.samples.len();
                     assert!((most..=20).contains(&n), "{n} samples of {end} bytes");
                     most = n;
+                    let told = result
+                        .imported
+                        .problems
+                        .iter()
+                        .filter(|p| p.contains("record"));
+                    assert!(told.count() <= 1, "{:?}", result.imported.problems);
                 }
                 Err(why) => assert!(end < 480, "{end} of {} bytes: {why}", bytes.len()),
             }

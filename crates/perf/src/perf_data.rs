@@ -47,6 +47,9 @@ pub struct Events {
 /// More events or ids than any machine has.
 const MOST_EVENTS: usize = 1 << 14;
 const MOST_IDS: usize = 1 << 22;
+/// The file ends before its records do: in one, or between two.
+const RECORDS_CUT: &str = "the records are cut off";
+const LAST_RECORD_CUT: &str = "the last record is cut off";
 
 impl Events {
     /// Takes an event and its ids, as many as any machine has.
@@ -225,9 +228,7 @@ impl<R: Read + Seek> PerfData<R> {
         let data_end = data.at.checked_add(bytes)?;
         self.data = data.at.min(end)..data_end.min(end);
         if data_end > end {
-            self.damage
-                .problems
-                .push("the records are cut off".to_owned());
+            self.damage.problems.push(RECORDS_CUT.to_owned());
             self.damage.unread_bytes += data_end - end;
         } else {
             self.read_features(data_end, present, end);
@@ -430,7 +431,9 @@ impl Walk {
             Ok(()) | Err(Stop::Enough) => Ok(()),
             Err(Stop::Failed(e)) => Err(e),
             Err(Stop::Damaged(why)) => {
-                damage.problems.push(why);
+                let was_told =
+                    why == LAST_RECORD_CUT && damage.problems.iter().any(|p| p == RECORDS_CUT);
+                damage.problems.extend((!was_told).then_some(why));
                 let behind = if endless { 0 } else { self.left.min(1 << 62) };
                 damage.unread_bytes += behind + self.filled.len() as u64;
                 Ok(())
@@ -448,7 +451,7 @@ impl Walk {
             if !self.fill(source, HEADER_BYTES)? {
                 return match self.filled.is_empty() {
                     true => Ok(()),
-                    false => Err(Stop::Damaged("the last record is cut off".to_owned())),
+                    false => Err(Stop::Damaged(LAST_RECORD_CUT.to_owned())),
                 };
             }
             let header = Header::parse(&self.buffer[self.filled.clone()])
@@ -461,7 +464,7 @@ impl Walk {
                 )));
             }
             if !self.fill(source, size)? {
-                return Err(Stop::Damaged("the last record is cut off".to_owned()));
+                return Err(Stop::Damaged(LAST_RECORD_CUT.to_owned()));
             }
             let start = self.filled.start;
             self.filled.start += size;

@@ -168,6 +168,12 @@ fn read_plain(
              parquet:COLUMN, and a file, not a pipe"
         );
     }
+    if format.is_none() && (start.starts_with(b"\x7fELF") || start.starts_with(b"#!")) {
+        anyhow::bail!(
+            "it is a program: `memgauge mrc -- PROGRAM` runs it, and `--format` says how it is read as \
+             a list"
+        );
+    }
     let guessed = guess(start);
     if format.is_none() && guessed == Format::Text {
         return read_guessed_text(input, take);
@@ -458,6 +464,22 @@ mod tests {
         let (all, junk) = parse(&bytes, None);
         assert_eq!(all.addresses, [0, 0x7f00_0000_1000, u64::MAX]);
         assert_eq!(junk.bytes, 3);
+    }
+
+    #[test]
+    fn a_program_is_no_list_unless_its_format_is_named() {
+        for start in [&b"\x7fELF\x02\x01\x01\0"[..], b"#!/bin/sh\n12\n"] {
+            let error = read(start, None, &mut |_| Ok(())).unwrap_err().to_string();
+            assert!(error.contains("`memgauge mrc -- PROGRAM`"), "{error}");
+        }
+        assert_eq!(
+            parse(b"\x7fELF\x02\x01\x01\0", Some("raw"))
+                .0
+                .addresses
+                .len(),
+            1
+        );
+        assert_eq!(parse(b"#!/bin/sh\n12\n", Some("text")).0.addresses, [12]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{page, record, terminal};
 pub(crate) use args::{Mrc, Partition};
 pub(crate) use partition::partition;
 
-use args::Axis;
+use args::{Axis, Part};
 
 /// Curves take every access; who names sets learns what takes a part of the blocks.
 fn refuse_sets(sets: Option<&String>) -> anyhow::Result<()> {
@@ -246,6 +246,12 @@ fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     )?;
     for note in record::missing_names(&ran.run.missing, &args.command) {
         eprintln!("memgauge: {note}");
+    }
+    if args.by == Some(Part::Interest) && args.functions.is_empty() && ran.made.len() == 1 {
+        eprintln!(
+            "memgauge: the program was in no region of interest: --function NAME makes one of a \
+             function, and docs/regions.md says how a program marks them"
+        );
     }
     let mut all = Vec::new();
     for (of, made) in ran.made {
