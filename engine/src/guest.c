@@ -121,10 +121,21 @@ static void report_host_map(uint64_t start, uint64_t end, uint64_t offset, const
 {
     if (perms[0] != 'r' || start < guest_base)
         return;
-    uint32_t prot = page_get_flags(start - guest_base) & (PROT_READ | PROT_WRITE | PROT_EXEC);
-    bool named = path[0] == '/' && strcmp(path, SHARED_ANONYMOUS) != 0;
-    report_map(MG_REC_MAP, start - guest_base, end - guest_base, named ? offset : 0, prot,
-               named ? path : "");
+    uint64_t at = start - guest_base, to = end - guest_base;
+    if (path[0] != '/' || strcmp(path, SHARED_ANONYMOUS) == 0) {
+        report_map(MG_REC_MAP, at, to, 0, PROT_READ | PROT_WRITE, "");
+        return;
+    }
+    /* What is code and what is not may be one mapping of the host. */
+    while (at < to) {
+        uint64_t first = at;
+        int prot = page_get_flags(at) & (PROT_READ | PROT_WRITE | PROT_EXEC);
+        do
+            at += MG_PAGE;
+        while (at < to && (page_get_flags(at) & PROT_EXEC) == (prot & PROT_EXEC));
+        report_map(MG_REC_MAP, first, at < to ? at : to, offset, prot, path);
+        offset += at - first;
+    }
 }
 
 static void report_loaded_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
