@@ -16,14 +16,30 @@ pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, Strin
     if now.as_ref().is_some_and(|now| is_same(file, now)) {
         return Ok(path);
     }
-    let kept = copies(file, recording).into_iter();
-    let mut kept = kept.filter(|copy| identity(copy).is_some_and(|i| file.build_id == i.build_id));
-    match (kept.next(), now) {
-        (Some(copy), _) => Ok(copy),
+    let kept = copies(file, recording);
+    let mut sound = kept.iter().filter(|copy| is_copy(file, copy));
+    match (sound.next(), now) {
+        (Some(copy), _) => Ok(copy.clone()),
         // A mapped file of data has no names that could be wrong, and programs write to it.
         (None, Some(now)) if !now.is_program && file.build_id.is_empty() => Ok(path),
-        (None, now) => Err(refusal(file, now.as_ref())),
+        (None, now) => {
+            let why = match kept.first().filter(|own| own.exists()) {
+                Some(own) => format!(
+                    "the recording's copy of it, `{}`, is damaged",
+                    own.display()
+                ),
+                None => why_not(file, now.as_ref()),
+            };
+            let path = &file.path;
+            Err(format!(
+                "failed to name code and data of `{path}`: {why}: its samples are shown by module only"
+            ))
+        }
     }
+}
+
+fn is_copy(file: &ModuleFile, copy: &Path) -> bool {
+    identity(copy).is_some_and(|i| file.build_id == i.build_id)
 }
 
 /// Old recordings do not identify the file: the present one is taken.
@@ -84,17 +100,12 @@ pub(super) fn source(path: &Path, recorded: Option<SystemTime>) -> Option<Source
     })
 }
 
-fn refusal(file: &ModuleFile, now: Option<&Identity>) -> String {
-    let path = &file.path;
-    let advice = "its samples are shown by module only";
+/// Why the file that is at the path now, if any, is not the recorded one.
+fn why_not(file: &ModuleFile, now: Option<&Identity>) -> String {
     match now {
-        None => format!(
-            "failed to name code and data of `{path}`: the file was deleted or cannot be read: \
-            {advice}"
-        ),
+        None => "the file was deleted or cannot be read".to_owned(),
         Some(now) if !file.build_id.is_empty() => format!(
-            "failed to name code and data of `{path}`: the file is not the recorded one \
-             (build id {}, now {}): {advice}",
+            "the file is not the recorded one (build id {}, now {})",
             file.build_id,
             if now.build_id.is_empty() {
                 "none"
@@ -102,9 +113,6 @@ fn refusal(file: &ModuleFile, now: Option<&Identity>) -> String {
                 &now.build_id
             },
         ),
-        Some(_) => format!(
-            "failed to name code and data of `{path}`: the file was changed since it was recorded \
-             (size or time of change): {advice}"
-        ),
+        Some(_) => "the file was changed since it was recorded (size or time of change)".to_owned(),
     }
 }

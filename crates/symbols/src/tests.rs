@@ -245,8 +245,18 @@ fn a_rebuilt_program_gives_no_names_and_is_told() {
         if !file.build_id.is_empty() {
             let copies = built.folder.path().join("r.mg").join(COPIES);
             fs::create_dir_all(&copies).unwrap();
-            fs::write(copies.join(&file.build_id), old).unwrap();
+            let copy = copies.join(&file.build_id);
+            fs::write(&copy, &old).unwrap();
             assert_eq!(built.symbols().resolve(&file, offset), Some(before));
+            fs::write(&copy, &old[..old.len() / 2]).unwrap();
+            let mut symbols = built.symbols();
+            assert_eq!(symbols.resolve(&file, offset), None);
+            let problems = symbols.problems();
+            let copy = copy.display().to_string();
+            assert!(
+                problems[0].contains(&copy) && problems[0].contains("damaged"),
+                "{problems:?}"
+            );
         }
     }
 }
