@@ -72,7 +72,7 @@ void mg_decode_begin(struct mg_decoded *block)
     block->insns = block->accesses = block->runs = block->hooks = block->flags = 0;
     block->undecoded = 0;
     block->bytes = block->ends = 0;
-    block->switches_stack = false;
+    block->switches_stack = block->loads_stack = false;
     block->loops = false;
     current.open = false;
     next_symbol = 1;
@@ -510,7 +510,11 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         b->bytes = offset + z.length;
         b->ends = z.meta.category == ZYDIS_CATEGORY_CALL ? MG_ENDS_CALL
                 : z.meta.category == ZYDIS_CATEGORY_RET ? MG_ENDS_RETURN : 0;
-        b->switches_stack |= switches_stack(&in);
+        if (switches_stack(&in)) {
+            b->switches_stack = true;
+            b->loads_stack |= z.mnemonic != ZYDIS_MNEMONIC_MOV ||
+                              ops[1].type == ZYDIS_OPERAND_TYPE_MEMORY;
+        }
         if (repeats(&z)) {
             b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
             b->loops = true;

@@ -33,6 +33,7 @@ struct mg_decoded {
     uint16_t bytes, ends; /* as in struct mg_code */
     uint32_t undecoded;
     bool switches_stack; /* MG_SWITCHES_STACK */
+    bool loads_stack; /* by a value from memory */
     bool loops;       /* QEMU repeats the last instruction within the block */
     struct mg_run run[MG_MAX_ACCESSES];
     struct mg_access access[MG_MAX_ACCESSES];

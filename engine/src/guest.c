@@ -424,11 +424,33 @@ static const char *resolve_program(struct exec *e)
     return "";
 }
 
+/* A descriptor that is closed by exec names no file for the emulator, which opens the program
+ * afterwards: the file's own path does, or a copy that stays open. `room` takes the path. */
+static char *lasting_path(char *path, char room[PATH_MAX])
+{
+    static const char of_descriptor[] = "/proc/self/fd/";
+    char *end, *number = path + sizeof of_descriptor - 1;
+    struct stat there, opened;
+    if (strncmp(path, of_descriptor, sizeof of_descriptor - 1) != 0)
+        return path;
+    int fd = strtol(number, &end, 10);
+    int flags = fcntl(fd, F_GETFD);
+    if (end == number || *end || flags < 0 || !(flags & FD_CLOEXEC))
+        return path;
+    ssize_t n = readlink(path, room, PATH_MAX - 1);
+    room[n > 0 ? n : 0] = 0;
+    if (stat(room, &there) == 0 && fstat(fd, &opened) == 0 && there.st_dev == opened.st_dev &&
+        there.st_ino == opened.st_ino)
+        return room;
+    snprintf(room, PATH_MAX, "%s%d", of_descriptor, fcntl(fd, F_DUPFD, 0));
+    return room;
+}
+
 static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
 {
     struct exec e = { .path = guest_string(path), .lead = LEAD };
     size_t env_count;
-    char option[PATH_MAX + 256], at_dir[PATH_MAX + 32];
+    char option[PATH_MAX + 256], at_dir[PATH_MAX + 32], lasting[PATH_MAX];
     e.args = guest_strings(argv, LEAD, &e.count);
     char **env = guest_strings(envp, 0, &env_count);
     if (!e.path || !e.args || !env)
@@ -440,7 +462,10 @@ static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
                  e.path);
         e.path = at_dir;
     }
+    e.path = lasting_path(e.path, lasting);
     const char *why = resolve_program(&e);
+    if (!why && !mg_session_is_in_reach())
+        why = "after a change of user, root or mounts, from where the recording is out of reach";
     if (why) {
         if (why[0])
             not_followed(e.path, why);

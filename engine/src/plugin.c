@@ -300,7 +300,8 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
         alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base));
     if (alone)
         hook_block(tb, number, alone);
-    mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn));
+    mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn),
+                        &block);
     pthread_mutex_unlock(&translate_lock);
 }
 
@@ -326,7 +327,7 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
     (void)info;
     const char *dir = session_argument(argc, argv);
     if (!dir || !mg_session_open(dir)) {
-        fprintf(stderr, "memgauge: the recording session is gone; the program is not recorded\n");
+        fprintf(stderr, "memgauge: the recording has ended or is out of reach; the program is not recorded\n");
         return 0; /* the program itself must still run */
     }
     mg_decode_init();

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "region.h"
+#include "decode.h"
 #include "session.h"
 #include "sync.h"
 
@@ -46,6 +47,12 @@ static GPtrArray *patterns;   /* NULL: no function is a region */
 /* Functions that the thread is in, the outermost first. */
 static __thread struct { uint32_t name; uint64_t sp; } frame[MOST_FRAMES];
 static __thread unsigned frames;
+/* The stack pointer before a block that may go to another stack, which lies lower if it is so
+ * much lower afterwards; 0: there was no such block. */
+static __thread uint64_t sp_before, far_below;
+/* A block that loads the stack pointer may push before; one that computes it may take memory
+ * of the stack that it is in, as compilers do for arrays. */
+enum { LOADED_BELOW = 256, COMPUTED_BELOW = 64 << 10 };
 /* By virtual processor: the same number, so that a block asks without a call. */
 static struct qemu_plugin_scoreboard *board;
 static qemu_plugin_u64 in_functions;
@@ -134,13 +141,23 @@ static void set_frames(unsigned vcpu, unsigned count)
     qemu_plugin_u64_set(in_functions, vcpu, count);
 }
 
-/* The thread has left the functions whose return addresses lie below the stack. */
+static void before_switch(unsigned vcpu, void *below)
+{
+    (void)vcpu;
+    sp_before = reg(RSP);
+    far_below = (uintptr_t)below;
+}
+
+/* The thread has left the functions whose return addresses lie below the stack, and all of
+ * them for another stack. */
 static void on_block_within(unsigned vcpu, void *unused)
 {
     uint64_t sp = reg(RSP);
+    bool is_elsewhere = far_below && sp + far_below < sp_before;
     unsigned left = frames;
     (void)unused;
-    while (left && sp > frame[left - 1].sp)
+    far_below = 0;
+    while (left && (is_elsewhere || sp > frame[left - 1].sp))
         put(MG_REGION_END, frame[--left].name, 0);
     if (left != frames)
         set_frames(vcpu, left);
@@ -300,7 +317,7 @@ static bool is_function(uint64_t vaddr, void **number)
 /* ---- */
 
 void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_t *code,
-                         size_t bytes)
+                         size_t bytes, const struct mg_decoded *block)
 {
     if (mg_sets()) /* other words, of which none could come between */
         return;
@@ -312,6 +329,12 @@ void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_
         return;
     qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, on_block_within, QEMU_PLUGIN_CB_NO_REGS,
                                               QEMU_PLUGIN_COND_NE, in_functions, 0, NULL);
+    if (block->switches_stack) {
+        uintptr_t below = block->loads_stack ? LOADED_BELOW : COMPUTED_BELOW;
+        qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, before_switch, QEMU_PLUGIN_CB_NO_REGS,
+                                                  QEMU_PLUGIN_COND_NE, in_functions, 0,
+                                                  (void *)below);
+    }
     void *name;
     if (is_function(vaddr, &name))
         qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, QEMU_PLUGIN_CB_NO_REGS, name);

@@ -18,7 +18,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -59,10 +61,22 @@ static __thread uint64_t birth;
  * the recorder knows that it may look. */
 static bool make_room(int fd, size_t bytes, size_t reserved)
 {
+    struct timespec at_once = { 0, 0 };
+    sigset_t too_large, before;
     int error;
+    /* The program may have limited the size of its files, and shall not be killed for ours. */
+    sigemptyset(&too_large);
+    sigaddset(&too_large, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &too_large, &before);
     while ((error = posix_fallocate(fd, 0, reserved)) == EINTR)
         ;
-    return error == 0 && ftruncate(fd, bytes) == 0;
+    if (error == 0 && ftruncate(fd, bytes) != 0)
+        error = errno;
+    if (error == EFBIG)
+        sigtimedwait(&too_large, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return error == 0;
 }
 
 static void *map_file(const char *path, int flags, size_t bytes, size_t reserved)
@@ -75,8 +89,10 @@ static void *map_file(const char *path, int flags, size_t bytes, size_t reserved
         p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     if (p == MAP_FAILED) {
+        int why = errno;
         if (flags & O_CREAT)
             unlink(path);
+        errno = why;
         return NULL;
     }
     return p;
@@ -104,6 +120,25 @@ bool mg_session_open(const char *dir)
     return control && control->magic == MG_MAGIC && control->version == MG_WIRE_VERSION;
 }
 
+/* Whether what the process becomes now will find the session: it may have another user,
+ * another root or other mounts by now. Capabilities that it has kept end with exec. */
+bool mg_session_is_in_reach(void)
+{
+    char path[256];
+    struct stat page;
+    snprintf(path, sizeof path, "%s/control", mg_session_dir);
+    return stat(path, &page) == 0 && (geteuid() == 0 || geteuid() == page.st_uid) &&
+           faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) == 0 &&
+           faccessat(AT_FDCWD, mg_session_dir, W_OK | X_OK, AT_EACCESS) == 0;
+}
+
+/* The namespace in which the process has its number; 0: unknown. */
+static uint64_t own_pid_space(void)
+{
+    struct stat space;
+    return stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+}
+
 uint64_t mg_sets(void)
 {
     return control ? control->sets : 0;
@@ -123,7 +158,8 @@ static void *new_entry(uint32_t kind, size_t bytes, size_t reserved, uint32_t ow
     entry_path(path, *number);
     struct mg_entry *e = map_file(path, O_CREAT | O_EXCL, bytes, reserved);
     if (!e) {
-        atomic_fetch_add(&control->refused, 1);
+        bool apart = errno == EACCES || errno == EPERM || errno == ENOENT;
+        atomic_fetch_add(apart ? &control->apart : &control->refused, 1);
         return NULL;
     }
     e->magic = MG_MAGIC;
@@ -225,11 +261,28 @@ static bool has_memory(struct mg_ring *r, uint32_t head)
     return false;
 }
 
+/* Whether the recorder holds its lock on the control page, which shows in any namespace. One
+ * whom the session is out of reach for cannot tell. */
+static bool recorder_has_lock(void)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/control", mg_session_dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return true;
+    bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    close(fd);
+    return !is_free;
+}
+
 /* When the recorder's process has ended, nobody makes room. */
 bool mg_recorder_lives(void)
 {
-    return !atomic_load(&control->stop) &&
-           (kill(control->recorder_pid, 0) == 0 || errno == EPERM);
+    if (atomic_load(&control->stop))
+        return false;
+    if (process && process->pid_space && process->pid_space != control->pid_space)
+        return recorder_has_lock();
+    return kill(control->recorder_pid, 0) == 0 || errno == EPERM;
 }
 
 /* Whether the recorder reads the ring, or may still come to. The recorder removes the
@@ -451,6 +504,7 @@ void mg_process_begin(uint32_t owner, uint32_t first_block)
     if (!p)
         return;
     p->birth = birth;
+    p->pid_space = own_pid_space();
     process = p;
     process_entry = number;
     catalogue = (uint8_t *)p + MG_PAGE;

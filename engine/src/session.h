@@ -23,6 +23,7 @@ bool mg_recorder_lives(void);
 
 /* Maps the control page; false where the directory is not a live session. */
 bool mg_session_open(const char *dir);
+bool mg_session_is_in_reach(void);
 /* Registers this process; `owner` and `first_block` name the parent after a fork. */
 void mg_process_begin(uint32_t owner, uint32_t first_block);
 /* Seals the ring's block, waits for room and returns where to write next.

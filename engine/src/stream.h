@@ -70,7 +70,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 19u
+#define MG_WIRE_VERSION 20u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -172,6 +172,8 @@ struct mg_control {
                                 * or the number of the only ring, plus one */
     _Atomic uint32_t holds;    /* recorder: a thread that has slept is held (hold.c) */
     _Atomic uint64_t worked_ns; /* recorder: host's time in which somebody was at work */
+    uint64_t pid_space;        /* recorder: its PID namespace, as /proc numbers them */
+    _Atomic uint32_t apart;    /* processes and threads that may not write here (any more) */
 };
 #define MG_NOBODY 0u
 #define MG_SEVERAL_WORK 0xffffffffu
@@ -200,6 +202,7 @@ struct mg_process {
     _Atomic uint32_t forks;    /* forks begun; children name this entry as owner */
     _Atomic uint32_t undecoded; /* instructions the decoder did not know */
     uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
+    uint64_t pid_space;        /* its PID namespace, in which it has entry.pid; 0: unknown */
 };
 
 enum mg_taken { MG_TAKEN = 1, MG_LEFT = 2 };
@@ -333,13 +336,14 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 56, "wire");
+static_assert(sizeof(struct mg_control) == 72, "wire");
+static_assert(offsetof(struct mg_control, apart) == 64, "wire");
 static_assert(offsetof(struct mg_control, at_work) == 40, "wire");
 static_assert(offsetof(struct mg_control, holds) == 44, "wire");
 static_assert(offsetof(struct mg_control, worked_ns) == 48, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
-static_assert(sizeof(struct mg_process) == 56, "wire");
+static_assert(sizeof(struct mg_process) == 64, "wire");
 static_assert(offsetof(struct mg_process, birth) == 48, "wire");
 static_assert(offsetof(struct mg_ring, birth) == 32, "wire");
 static_assert(offsetof(struct mg_ring, taken) == 40, "wire");

@@ -102,8 +102,12 @@ fn tiny(evidence: &Evidence) -> Option<Cause> {
             .then(|| cause(CauseKind::Tiny, ns as f64 / 1e9, TINY_NS as f64 / 1e9))
     };
     match evidence.run.instructions {
-        Some(n) if evidence.manifest.machine.is_some() => (n < TINY_INSTRUCTIONS)
-            .then(|| cause(CauseKind::Tiny, n as f64, TINY_INSTRUCTIONS as f64)),
+        // A copy of gigabytes may be one instruction.
+        Some(n) if evidence.manifest.machine.is_some() => {
+            let ran_long = busy_ns(evidence).is_some_and(|busy| busy >= TINY_NS);
+            (n < TINY_INSTRUCTIONS && !ran_long)
+                .then(|| cause(CauseKind::Tiny, n as f64, TINY_INSTRUCTIONS as f64))
+        }
         _ => by_time(),
     }
 }

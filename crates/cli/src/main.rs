@@ -213,6 +213,7 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
 }
 
 fn main() -> ExitCode {
+    memgauge_host::sys::signals::wait_for_children();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(mut error) => {

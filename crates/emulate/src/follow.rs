@@ -483,6 +483,7 @@ impl<R: Reader> Followed<R> {
             ring.leave();
             return self.reader.lose(None, LossKind::ThreadNotRecorded, 1, why);
         };
+        ring.number_in(&process.entry);
         self.born.threads += 1;
         process.live_threads += 1;
         process.without_threads = None;

@@ -20,6 +20,7 @@ mod engine;
 mod follow;
 pub mod geometry;
 mod holds;
+mod numbers;
 mod pace;
 mod parts;
 mod path;
@@ -58,6 +59,7 @@ use memgauge_host as host;
 use memgauge_host::regions::RequestedNames;
 use memgauge_host::run::Program;
 use memgauge_host::sys::process::{children_usage, own_usage, without_randomisation};
+use memgauge_host::sys::signals;
 pub use memgauge_host::{Error, ErrorKind, Result};
 use pace::PollPace;
 pub use parts::PartsBy;
@@ -225,6 +227,7 @@ fn engine_command(command: &[String], emulator: &Emulator, session: &Session) ->
 }
 
 fn start(engine: &mut Command, emulator: &Emulator) -> Result<Child> {
+    signals::inherit_ignored(engine);
     let spawned = engine.spawn();
     spawned.map_err(|e| Error::system(format!("failed to start `{}`", emulator.path.display()), e))
 }

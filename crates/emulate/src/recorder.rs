@@ -278,14 +278,14 @@ impl Recorder {
     /// The recording could not be written.
     pub(super) fn write_losses(&mut self, session: &Session, still_running: u64) -> Result<()> {
         let modelling = &mut self.0.reader;
-        let refused = u64::from(session.refused());
-        let (stray, delivered) = (modelling.stray, modelling.delivered);
+        let [refused, apart] = session.refused();
+        let delivered = modelling.delivered;
         let cleared = delivered.cleared_lines + delivered.cleared_pages;
-        let no_room = super::stream::NO_ROOM;
         let losses = [
-            (LossKind::ThreadNotRecorded, refused, no_room),
+            (LossKind::ThreadNotRecorded, refused.0, refused.1),
+            (LossKind::ThreadNotRecorded, apart.0, apart.1),
             (LossKind::BlockCut, modelling.cut, ""),
-            (LossKind::StrayAccess, stray, ""),
+            (LossKind::StrayAccess, modelling.stray, ""),
             (LossKind::RegionEnd, modelling.unmatched, ""),
             (LossKind::StillRunning, still_running, ""),
             (LossKind::ActivationDelay, delivered.passed, ""),
@@ -401,7 +401,7 @@ impl Reader for ModelReader {
 
     fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
         let start_ns = process.kept.now_ns;
-        self.waits.begin(ring.tid);
+        self.waits.begin(process.entry.pid, ring.numbers());
         let space = process.entry.number % ADDRESS_SPACES;
         Running {
             core: self.machine.add_core_in(start_ns, space),

@@ -293,10 +293,11 @@ impl OnlineRun<'_> {
     /// Takes in what the ended command and its children have left.
     fn read_to_the_end(&mut self, session: &mut Session) {
         self.followed.read_to_the_end(session);
-        let refused = u64::from(session.refused());
-        if refused > 0 {
-            let why = "threads were not sampled: shared memory is full, or too few descriptors are left (ulimit -n)";
-            self.followed.reader.sink.miss(refused, why);
+        for (refused, why) in session.refused() {
+            if refused > 0 {
+                let why = format!("threads were not sampled: {why}");
+                self.followed.reader.sink.miss(refused, &why);
+            }
         }
         self.answer_requests();
     }
@@ -530,7 +531,7 @@ impl Reader for SampleReader<'_> {
 
     fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
         let start_ns = process.kept.now_ns;
-        self.waits.begin(ring.tid);
+        self.waits.begin(process.entry.pid, ring.numbers());
         let space = process.entry.number % ADDRESS_SPACES;
         let core = self.machine.add_core_in(start_ns, space);
         let number = self.begun;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::numbers::{self, number_here};
 use super::wire::{self, control, entry, process, ring};
 use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
@@ -26,11 +27,22 @@ const MOST_LATE: usize = 256;
 /// File of the functions that are regions, a pattern a line (`engine/src/region.c`).
 const FUNCTIONS: &str = "functions";
 
+/// Why a thread of the program could not be recorded.
+const NO_ROOM: &str = "shared memory is full, or too few descriptors are left (ulimit -n), or files \
+                       may not become large (ulimit -f)";
+const APART: &str =
+    "after a change of user, root or mounts, from where the recording is out of reach";
+
 /// The recorder's side of the directory; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Session {
     dir: PathBuf,
     control: Shared,
+    /// The control page, locked as long as somebody reads: who lives in another PID namespace
+    /// finds no process of memgauge's.
+    _lock: File,
+    /// The PID namespace.
+    space: u64,
     seen: u32,
     /// Entries that were there but could not be mapped.
     unopened: u32,
@@ -54,6 +66,8 @@ pub(super) enum Entry {
 pub(super) struct ProcessEntry {
     pub(super) number: u32,
     pub(super) pid: u32,
+    /// Its PID namespace, where that is another one, and its number there.
+    pub(super) elsewhere: Option<(u64, u32)>,
     /// The process it was forked from, and that process's blocks at the fork.
     pub(super) parent: Option<(u32, u32)>,
     /// Number of the mark by which it was forked; 0: none.
@@ -68,6 +82,8 @@ pub(super) struct Ring {
     pub(super) number: u32,
     pub(super) process: u32,
     pub(super) tid: u32,
+    /// Its PID namespace, where that is another one, and its number there.
+    pub(super) elsewhere: Option<(u64, u32)>,
     /// Number of the mark by which it was started; 0: none.
     pub(super) birth: u64,
     shared: Shared,
@@ -182,13 +198,16 @@ impl Session {
             .for_each(|base| remove_orphans(base, NAME));
         let dir = make_dir()?;
         let path = dir.join("control");
-        let page = || -> std::io::Result<Shared> {
+        let page = || -> std::io::Result<(Shared, File)> {
             // Written, so that it has memory: a store into a page without memory ends
             // the process.
             fs::write(&path, [0u8; wire::PAGE])?;
-            open_shared(&path, wire::PAGE)
+            let lock = File::open(&path)?;
+            lock.lock()?;
+            Ok((open_shared(&path, wire::PAGE)?, lock))
         };
-        let shared = page().map_err(|e| Error::system("failed to make shared memory", e))?;
+        let (shared, lock) =
+            page().map_err(|e| Error::system("failed to make shared memory", e))?;
         shared
             .u32(control::VERSION)
             .store(wire::WIRE_VERSION, Ordering::Relaxed);
@@ -196,12 +215,18 @@ impl Session {
             .u32(control::RECORDER_PID)
             .store(std::process::id(), Ordering::Relaxed);
         shared.u64(control::SETS).store(sets, Ordering::Relaxed);
+        let space = numbers::space_of(Path::new("/proc/self"));
+        shared
+            .u64(control::PID_SPACE)
+            .store(space, Ordering::Relaxed);
         shared
             .u32(control::MAGIC)
             .store(wire::MAGIC, Ordering::Release);
         Ok(Session {
             dir,
             control: shared,
+            _lock: lock,
+            space,
             seen: 0,
             unopened: 0,
             late: Vec::new(),
@@ -216,9 +241,14 @@ impl Session {
         &self.dir
     }
 
-    /// Processes and threads that could not be given an entry.
-    pub(super) fn refused(&self) -> u32 {
-        self.control.u32(control::REFUSED).load(Ordering::Relaxed) + self.unopened
+    /// Processes and threads that could not be given an entry, by the reason.
+    pub(super) fn refused(&self) -> [(u64, &'static str); 2] {
+        let count = |at| self.control.u32(at).load(Ordering::Relaxed);
+        let without_room = count(control::REFUSED) + self.unopened;
+        [
+            (u64::from(without_room), NO_ROOM),
+            (u64::from(count(control::APART)), APART),
+        ]
     }
 
     /// Tells every recorded process that memgauge has stopped reading.
@@ -328,7 +358,7 @@ impl Session {
 
     fn open(&mut self, number: u32, head: &Shared) -> Option<Entry> {
         let path = self.path(number);
-        let opened = open_entry(&path, number, head, self.some_sets);
+        let opened = open_entry(&path, number, head, (self.some_sets, self.space));
         self.unopened += u32::from(opened.is_none());
         // The mapping lives on; the name is not needed again.
         let _ = fs::remove_file(&path);
@@ -344,14 +374,26 @@ impl Session {
     }
 }
 
-fn open_entry(path: &Path, number: u32, head: &Shared, some_sets: bool) -> Option<Entry> {
+fn open_entry(
+    path: &Path,
+    number: u32,
+    head: &Shared,
+    (some_sets, own_space): (bool, u64),
+) -> Option<Entry> {
     let field = |offset| head.u32(offset).load(Ordering::Relaxed);
     match field(entry::KIND) {
         entry::PROCESS => {
             let owner = field(entry::OWNER);
+            let (pid, space) = (field(entry::PID), head.u64(process::PID_SPACE));
+            let space = space.load(Ordering::Relaxed);
+            let is_here = space == own_space || space == 0;
             Some(Entry::Process(ProcessEntry {
                 number,
-                pid: field(entry::PID),
+                pid: match is_here {
+                    true => pid,
+                    false => number_here(Path::new("/proc"), space, pid, number),
+                },
+                elsewhere: (!is_here).then_some((space, pid)),
                 birth: head.u64(process::BIRTH).load(Ordering::Relaxed),
                 parent: (owner != entry::NONE).then(|| (owner, field(entry::FIRST_BLOCK))),
                 shared: open_shared(path, wire::PAGE + wire::CATALOGUE_BYTES).ok()?,
@@ -372,6 +414,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared, some_sets: bool) -> Optio
                 number,
                 process: field(entry::OWNER),
                 tid: field(entry::TID),
+                elsewhere: None,
                 birth: head.u64(ring::BIRTH).load(Ordering::Relaxed),
                 shared,
                 tail: 0,
@@ -434,6 +477,25 @@ impl ProcessEntry {
 }
 
 impl Ring {
+    /// Its number, and that of another PID namespace if it lives in one.
+    pub(super) fn numbers(&self) -> (u32, Option<(u64, u32)>) {
+        (self.tid, self.elsewhere)
+    }
+
+    /// Takes the number that it has here, in a process that lives in another PID namespace.
+    pub(super) fn number_in(&mut self, process: &ProcessEntry) {
+        let Some((space, pid)) = process.elsewhere else {
+            return;
+        };
+        let inside = self.tid;
+        let folder = PathBuf::from(format!("/proc/{}/task", process.pid));
+        self.elsewhere = Some((space, inside));
+        self.tid = match inside == pid {
+            true => process.pid,
+            false => number_here(&folder, space, inside, self.number),
+        };
+    }
+
     /// Whether the thread ended in order.
     pub(super) fn finished(&self) -> bool {
         self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
@@ -648,6 +710,6 @@ mod tests {
             wait_for_entry(&mut session).is_some(),
             "the older one, late"
         );
-        assert_eq!(session.refused(), 0);
+        assert_eq!(session.refused().map(|(count, _)| count), [0, 0]);
     }
 }

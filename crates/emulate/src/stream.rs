@@ -76,10 +76,6 @@ pub struct Streamed {
     pub missing: MissingNames,
 }
 
-/// Why a thread of the program could not be recorded.
-pub(super) const NO_ROOM: &str =
-    "shared memory is full, or too few descriptors are left (ulimit -n)";
-
 /// Address spaces told apart; later processes share numbers.
 const SPACES: u64 = 1 << 10;
 /// First bit of an address space's number: user space ends there.
@@ -209,9 +205,10 @@ impl StreamRun<'_> {
             return Err(not_started());
         }
         let mut giving = self.followed.reader;
-        let refused = u64::from(session.refused());
         giving.lose(None, LossKind::StillRunning, running, "");
-        giving.lose(None, LossKind::ThreadNotRecorded, refused, NO_ROOM);
+        for (refused, why) in session.refused() {
+            giving.lose(None, LossKind::ThreadNotRecorded, refused, why);
+        }
         let losses = giving.losses.into_iter();
         Ok(Streamed {
             end,

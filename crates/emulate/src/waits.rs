@@ -17,6 +17,7 @@ use memgauge_host::sys::process::Watched;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::births::StartMark;
+use super::numbers::Elsewhere;
 use super::pipes::Pipe;
 use super::sync::{MarkKind, Sync};
 use super::wire;
@@ -170,6 +171,7 @@ pub(super) struct Waits {
     outside_ns: u64,
     /// Starts taken since they were last asked for.
     started: Vec<StartMark>,
+    elsewhere: Elsewhere,
 }
 
 impl Waits {
@@ -183,7 +185,7 @@ impl Waits {
         if !matches!(sync.what, MarkKind::Ready(..)) {
             self.waited.remove(&by.tid);
         }
-        match sync.what {
+        match self.elsewhere.translated(by.pid, sync.what) {
             MarkKind::Release(key, delay_ns) => self.release(sync.number, key, delay_ns, by),
             MarkKind::Give(key, bytes) => {
                 self.release(sync.number, key, 0, by);
@@ -425,8 +427,12 @@ impl Waits {
         self.processes.insert(pid, now_ns);
     }
 
-    /// A process or thread of that number begins: an ended one had it before.
-    pub(super) fn begin(&mut self, number: u32) {
+    /// A thread of a process begins: an ended one had its number before. Of one in another PID
+    /// namespace that, and its number there.
+    pub(super) fn begin(&mut self, pid: u32, (number, elsewhere): (u32, Option<(u64, u32)>)) {
+        if let Some(there) = elsewhere {
+            self.elsewhere.know(pid, number, there);
+        }
         self.threads.remove(&number);
         self.exits.remove(&number);
         self.asleep.remove(&number);
@@ -531,7 +537,7 @@ mod tests {
         assert_eq!(take(waits, 4, join, 7, 0), None);
         take(waits, 2, MarkKind::Exit(50, false), 7, 900);
         assert_eq!(take(waits, 4, join, 7, 0), Some(900));
-        waits.begin(50);
+        waits.begin(4, (50, None));
         assert_eq!(take(waits, 4, join, 7, 0), None);
     }
 

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 19;
+pub(super) const WIRE_VERSION: u32 = 20;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -125,6 +125,8 @@ pub(super) mod control {
     pub(in super::super) const AT_WORK: usize = 40;
     pub(in super::super) const HOLDS: usize = 44;
     pub(in super::super) const WORKED_NS: usize = 48;
+    pub(in super::super) const PID_SPACE: usize = 56;
+    pub(in super::super) const APART: usize = 64;
 }
 
 /// Offsets in every entry's first page.
@@ -147,6 +149,7 @@ pub(super) mod process {
     pub(in super::super) const FORKS: usize = 40;
     pub(in super::super) const UNDECODED: usize = 44;
     pub(in super::super) const BIRTH: usize = 48;
+    pub(in super::super) const PID_SPACE: usize = 56;
 }
 
 /// Offsets in a thread entry.

@@ -103,9 +103,9 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                 percent(other)
             ),
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
-            "Use more of each line that comes: go through data in the order in which it lies, and \
-             make it smaller. Loads that need the one before (lists, trees, hash chains): shorten \
-             the chain. The tables of regions say which data; `--prefetch stride` models what \
+            "Use more of each line that comes: put what is loaded or stored together next to each \
+             other, go through it in that order, and make it smaller. Where loads need the one \
+             before (lists, trees, hash chains), shorten the chain. The tables of regions say which data; `--prefetch stride` models what \
              prefetchers hide.",
         ),
         CauseKind::StreamBound => (

@@ -26,6 +26,7 @@ impl Held {
     pub fn start(mut command: Command) -> io::Result<Held> {
         let (mut pid_read, pid_write) = io::pipe()?;
         let (go_read, go) = io::pipe()?;
+        super::signals::inherit_ignored(&mut command);
         let (say, hear) = (pid_write.as_raw_fd(), go_read.as_raw_fd());
         let own_end = go.as_raw_fd();
         // SAFETY: the closure only makes system calls that may be made after a

@@ -1,6 +1,9 @@
-//! Signals by which a user ends a run: SIGINT, SIGTERM and SIGHUP.
+//! Signals by which a user ends a run: SIGINT, SIGTERM and SIGHUP. And those that were ignored
+//! when memgauge began: the programs that it starts ignore them, too.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::process::monotonic_ns;
@@ -83,6 +86,48 @@ pub(crate) fn catch() -> io::Result<()> {
     match unsafe { libc::sigaction(libc::SIGXFSZ, &action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Signals that were ignored when this process began, a bit each.
+static IGNORED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note_ignored() {
+    let all = (1..=31).filter(|&signal| is_ignored(signal));
+    let bits = all.fold(0, |bits, signal| bits | 1 << signal);
+    IGNORED.store(bits, Ordering::Relaxed);
+}
+
+// Before main: Rust's own start ignores SIGPIPE.
+#[used]
+#[allow(unsafe_code)]
+// SAFETY: the function has the type of a constructor, and needs nothing that is made later.
+#[unsafe(link_section = ".init_array")]
+static NOTE_IGNORED: extern "C" fn() = note_ignored;
+
+fn set(signal: i32, handler: libc::sighandler_t) {
+    // SAFETY: one of the kernel's own handlers; it may be set after a fork.
+    unsafe { libc::signal(signal, handler) };
+}
+
+/// Has a command begin with the signals ignored that were when this process began.
+pub fn inherit_ignored(command: &mut Command) {
+    let bits = IGNORED.load(Ordering::Relaxed);
+    let ignore = move || {
+        let all = (1..=31).filter(|signal| bits >> signal & 1 == 1);
+        all.for_each(|signal| set(signal, libc::SIG_IGN));
+        Ok(())
+    };
+    if bits != 0 {
+        // SAFETY: the closure only makes system calls that may be made after a fork.
+        unsafe { command.pre_exec(ignore) };
+    }
+}
+
+/// Ended children stay to be waited for, also where they were ignored when this process began.
+pub fn wait_for_children() {
+    if is_ignored(libc::SIGCHLD) {
+        set(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
 
