@@ -40,7 +40,7 @@ fn definition<'a>(summary: &'a Summary, event: &str) -> Option<&'a EventDef> {
 /// Unit of an event, as text. The kernel counts its clocks' events in nanoseconds; totals
 /// that no event stands for tell their unit by their names.
 pub(crate) fn unit(summary: &Summary, event: &str) -> &'static str {
-    let clock = event.split(':').next().unwrap_or(event);
+    let clock = event.split([':', '/']).next().unwrap_or(event);
     match definition(summary, event).map(|def| def.unit) {
         Some(Unit::Bytes) => "bytes",
         Some(Unit::Cycles) => "cycles",

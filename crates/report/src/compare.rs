@@ -181,6 +181,16 @@ impl Comparison {
         self.machines[0].is_some() != self.machines[1].is_some()
     }
 
+    /// Whether both have a time: imported costs have none.
+    fn has_times(&self) -> bool {
+        let has = |time: Option<f64>| time.is_some_and(|ns| ns > 0.0);
+        let mut times = self
+            .metrics
+            .iter()
+            .filter(|metric| unit::is_time(&metric.name));
+        times.any(|time| has(time.before) && has(time.after))
+    }
+
     fn is_of_groups(&self) -> bool {
         self.runs != [1, 1]
     }
@@ -451,6 +461,9 @@ mod tests {
         assert_eq!((length.difference, length.is_change()), (None, false));
         let text = compared.text(10, &plain(80, false));
         assert!(text.contains("Times are not compared"), "{text}");
+        let compared = of(run(None, 0.0), run(Some("zen4"), 102e6));
+        let text = compared.text(10, &plain(80, false));
+        assert!(!text.contains("Times are not compared"), "{text}");
         let compared = of(run(Some("zen4"), 16.6e6), run(Some("zen4"), 102e6));
         assert!(compared.metrics[0].is_change());
     }

@@ -108,7 +108,11 @@ pub(crate) fn few_gigabytes(bytes_per_s: f64) -> String {
 
 /// Whether events of this name are nanoseconds.
 pub(crate) fn is_clock(name: &str) -> bool {
-    matches!(name.split(':').next(), Some("cpu-clock" | "task-clock"))
+    // With perf's modifiers or terms: `cpu-clock:u`, `cpu-clock/freq=500/`.
+    matches!(
+        name.split([':', '/']).next(),
+        Some("cpu-clock" | "task-clock")
+    )
 }
 
 /// Events: how many, or for how long.

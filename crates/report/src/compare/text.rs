@@ -51,7 +51,7 @@ impl Comparison {
             let [before, after] = [name(&self.machines[0]), name(&self.machines[1])];
             text += &format!("The modelled machines differ: {before}, {after}.\n");
         }
-        if self.mixes_times() {
+        if self.mixes_times() && self.has_times() {
             text += "Times are not compared: one is the model's virtual time, the other was measured.\n";
         }
         if self.only_regions[0] != self.only_regions[1] {
