@@ -96,6 +96,9 @@ fn pprof_sums_what_the_report_does() {
     };
     assert_eq!(raw_sums(&text), sums(&recorded.report()));
     assert!(text.contains("do_lookup_x"), "{text}");
+    let mut mappings = text.lines().skip_while(|line| *line != "Mappings");
+    let first = mappings.nth(1).unwrap_or_default();
+    assert!(first.contains("/ls "), "{first}");
 }
 
 /// Sums of a profile by sample type, as `pprof -raw` lists it.

@@ -4,7 +4,9 @@
 //! places may be exact, and both in one type would count each event twice.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io::Write;
+use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -121,6 +123,10 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
         // Chains alone are something to write.
         false => places.unwrap_or_default(),
     };
+    // pprof takes the first one for the program's.
+    if let Some(module) = own_module(summary) {
+        builder.mapping(module);
+    }
     builder.types(summary, &places);
     builder.places(summary, &places);
     builder.calls(summary, places.len());
@@ -130,6 +136,15 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
     packed.write_all(&builder.profile.encode_to_vec())?;
     packed.finish()?;
     Ok(())
+}
+
+/// The first program's file; processes have the name by which it was begun.
+fn own_module(summary: &Summary) -> Option<&str> {
+    let name = |path: &str| Path::new(path).file_name().map(OsStr::to_owned);
+    let program = name(&summary.processes.first()?.program)?;
+    let mut modules = summary.hot.instructions.rows.iter().map(|row| &row.module);
+    let own = modules.find(|module| name(module).as_ref() == Some(&program))?;
+    Some(own)
 }
 
 /// The sample type of an event's chains.
