@@ -74,7 +74,6 @@ impl Program {
     /// # Errors
     /// It cannot run: the message says why.
     pub fn start(command: &mut Command) -> Result<Program> {
-        signals::inherit_ignored(command);
         let spawned = command.spawn();
         let name = || command.get_program().to_string_lossy();
         Ok(Program::of(spawned.map_err(|e| not_started(&name(), &e))?))

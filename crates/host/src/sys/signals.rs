@@ -1,4 +1,4 @@
-//! Signals by which a user ends a run: SIGINT, SIGTERM and SIGHUP. And those that were ignored
+//! Signals by which a user ends a run: SIGINT, SIGTERM and SIGHUP. And some that were ignored
 //! when memgauge began: the programs that it starts ignore them, too.
 
 use std::io;
@@ -89,11 +89,15 @@ pub(crate) fn catch() -> io::Result<()> {
     }
 }
 
-/// Signals that were ignored when this process began, a bit each.
-static IGNORED: AtomicU64 = AtomicU64::new(0);
+/// Signals whose treatment Rust or memgauge changes; of those that end a run, the program gets
+/// its own (it may handle them, and memgauge passes them on). All others stay as they are.
+const CHANGED: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
+
+/// Which of them were ignored when this process began, a bit each.
+static IGNORED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note_ignored() {
-    let all = (1..=31).filter(|&signal| is_ignored(signal));
+    let all = CHANGED.iter().filter(|&&signal| is_ignored(signal));
     let bits = all.fold(0, |bits, signal| bits | 1 << signal);
     IGNORED.store(bits, Ordering::Relaxed);
 }
@@ -114,8 +118,8 @@ fn set(signal: i32, handler: libc::sighandler_t) {
 pub fn inherit_ignored(command: &mut Command) {
     let bits = IGNORED.load(Ordering::Relaxed);
     let ignore = move || {
-        let all = (1..=31).filter(|signal| bits >> signal & 1 == 1);
-        all.for_each(|signal| set(signal, libc::SIG_IGN));
+        let all = CHANGED.iter().filter(|&signal| bits >> signal & 1 == 1);
+        all.for_each(|&signal| set(signal, libc::SIG_IGN));
         Ok(())
     };
     if bits != 0 {
