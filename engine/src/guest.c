@@ -425,7 +425,8 @@ static const char *resolve_program(struct exec *e)
 }
 
 /* A descriptor that is closed by exec names no file for the emulator, which opens the program
- * afterwards: the file's own path does, or a copy that stays open. `room` takes the path. */
+ * afterwards: the file's own path does, or a copy that stays open. `room` takes the path.
+ * NULL: no descriptor is left for the copy. */
 static char *lasting_path(char *path, char room[PATH_MAX])
 {
     static const char of_descriptor[] = "/proc/self/fd/";
@@ -442,8 +443,9 @@ static char *lasting_path(char *path, char room[PATH_MAX])
     if (stat(room, &there) == 0 && fstat(fd, &opened) == 0 && there.st_dev == opened.st_dev &&
         there.st_ino == opened.st_ino)
         return room;
-    snprintf(room, PATH_MAX, "%s%d", of_descriptor, fcntl(fd, F_DUPFD, 0));
-    return room;
+    int copy = fcntl(fd, F_DUPFD, 0);
+    snprintf(room, PATH_MAX, "%s%d", of_descriptor, copy);
+    return copy < 0 ? NULL : room;
 }
 
 static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
@@ -462,7 +464,12 @@ static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
                  e.path);
         e.path = at_dir;
     }
-    e.path = lasting_path(e.path, lasting);
+    char *lasts = lasting_path(e.path, lasting);
+    if (!lasts) {
+        not_followed(e.path, "no descriptor is left to begin it by");
+        return;
+    }
+    e.path = lasts;
     const char *why = resolve_program(&e);
     if (!why && !mg_session_is_in_reach())
         why = "after a change of user, root or mounts, from where the recording is out of reach";

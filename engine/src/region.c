@@ -31,8 +31,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "region.h"
 #include "decode.h"
+#include "region.h"
 #include "session.h"
 #include "sync.h"
 
@@ -47,8 +47,8 @@ static GPtrArray *patterns;   /* NULL: no function is a region */
 /* Functions that the thread is in, the outermost first. */
 static __thread struct { uint32_t name; uint64_t sp; } frame[MOST_FRAMES];
 static __thread unsigned frames;
-/* The stack pointer before a block that may go to another stack, which lies lower if it is so
- * much lower afterwards; 0: there was no such block. */
+/* The stack pointer before a block that may go to another stack. It has gone to a lower one if
+ * the stack pointer is lower by more than far_below afterwards; 0: there was no such block. */
 static __thread uint64_t sp_before, far_below;
 /* A block that loads the stack pointer may push before; one that computes it may take memory
  * of the stack that it is in, as compilers do for arrays. */
