@@ -7,7 +7,8 @@
 //! with several misses at once.
 
 #[cfg(target_arch = "x86_64")]
-use crate::cache::{Portable, Rows, WideRows, has_wide_rows, tag_of};
+use crate::cache::{Eights, Fours};
+use crate::cache::{Portable, Rows, Width, tag_of};
 use crate::l1d::L1d;
 use crate::tlb::{Dtlb, STAMP_STEP};
 use crate::{Config, Core};
@@ -21,8 +22,8 @@ pub(crate) struct FirstLevel {
     pub(crate) dtlb: Dtlb,
     /// Grows with every use of a line or page; orders them by time of use.
     stamp: u64,
-    /// Whether the host searches eight ways at a time.
-    wide: bool,
+    /// How many ways the host searches at a time.
+    width: Width,
 }
 
 /// Lines and pages that an access within a line did not find in the first level, which
@@ -74,7 +75,7 @@ impl FirstLevel {
             l1d: L1d::new(&config.l1d),
             dtlb: Dtlb::new(&config.dtlb),
             stamp: 0,
-            wide: has_wide_rows(),
+            width: Width::of_this_host(),
         }
     }
 
@@ -91,7 +92,7 @@ impl FirstLevel {
             l1d: &mut self.l1d,
             dtlb: &mut self.dtlb,
             stamp: &mut self.stamp,
-            wide: self.wide,
+            width: self.width,
         }
     }
 }
@@ -105,7 +106,7 @@ pub struct Touches<'a> {
     stamp: &'a mut u64,
     /// The stamp of the next one.
     next: u64,
-    wide: bool,
+    width: Width,
 }
 
 impl Touches<'_> {
@@ -140,13 +141,17 @@ impl Touches<'_> {
     pub fn take(&mut self, addr: u64, store: bool) -> Missed {
         let now = self.next;
         self.next += STAMP_STEP;
-        #[cfg(target_arch = "x86_64")]
-        if self.wide {
-            #[allow(unsafe_code)]
-            // SAFETY: `wide` is set only where the host has AVX-512F.
-            return unsafe { take_widely(self.l1d, self.dtlb, addr, store, now) };
+        let (l1d, dtlb) = (&mut *self.l1d, &mut *self.dtlb);
+        #[allow(unsafe_code)]
+        match self.width {
+            Width::Any => take_portably(l1d, dtlb, addr, store, now),
+            // SAFETY: `width` says so only where the host has AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Width::Fours => unsafe { take_fours(l1d, dtlb, addr, store, now) },
+            // SAFETY: the same, of AVX-512F.
+            #[cfg(target_arch = "x86_64")]
+            Width::Eights => unsafe { take_eights(l1d, dtlb, addr, store, now) },
         }
-        take_portably(self.l1d, self.dtlb, addr, store, now)
     }
 }
 
@@ -159,9 +164,16 @@ fn take_portably(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u6
 
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
+#[target_feature(enable = "avx2")]
+fn take_fours(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
+    take::<Fours>(l1d, dtlb, addr, store, now)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
 #[target_feature(enable = "avx512f")]
-fn take_widely(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
-    take::<WideRows>(l1d, dtlb, addr, store, now)
+fn take_eights(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
+    take::<Eights>(l1d, dtlb, addr, store, now)
 }
 
 #[inline(always)]

@@ -237,7 +237,10 @@ impl L1d {
     /// Enters a line that is being used into the front.
     fn show(&mut self, tag: u64, place: Place) {
         let slot = place.slot();
-        if let Some(tree) = self.trees.get_mut(slot / self.ways) {
+        // Asked first: finding the set takes a division.
+        if !self.trees.is_empty()
+            && let Some(tree) = self.trees.get_mut(slot / self.ways)
+        {
             tree.bits = tree::pointed_away(tree.bits, self.ways, slot % self.ways);
             let before = std::mem::replace(&mut tree.latest, tag);
             self.front[front_index(address(before))] = NOBODY;

@@ -28,7 +28,8 @@ pub(super) fn equal_bytes(words: [u64; 2], wanted: u8) -> u32 {
     })
 }
 
-/// Searches of the first level, which run at each of its misses.
+/// Searches of the first level, which run at each of its misses. All numbers are below
+/// 2^63.
 pub(crate) trait Rows {
     /// Which of up to 16 `lines` is this one.
     fn find(lines: &[u64], line: u64) -> Option<usize>;
@@ -37,7 +38,7 @@ pub(crate) trait Rows {
     /// slices have one length.
     fn least_of_later(ones: &[u64], others: &[u64]) -> usize;
 
-    /// The least of `values`, or `u64::MAX` where there are none.
+    /// The least of `values`; where there are none, 2^63 - 1 or more.
     ///
     /// This finds the least recently used entry of a fully associative TLB. It replaced
     /// a queue of stamps in order of use, which made recording xz (47 million misses of
@@ -79,17 +80,134 @@ impl Rows for Portable {
     }
 }
 
-/// Eight numbers at a time, for functions compiled for AVX-512F and hosts that
-/// [have it](has_wide_rows).
+/// Four numbers at a time, for functions compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
-pub(crate) struct Wide;
+pub(crate) struct Fours;
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
-mod wide {
+mod fours {
     use std::arch::x86_64::*;
 
-    use super::{MOST_WAYS, Rows, Wide};
+    use super::{Fours, MOST_WAYS, Rows};
+
+    #[inline(always)]
+    fn four(values: &[u64; 4]) -> __m256i {
+        // SAFETY: there are four; code that uses `Fours` runs where AVX2 is.
+        unsafe { _mm256_loadu_si256(values.as_ptr().cast()) }
+    }
+
+    /// Fewer than four, and the greatest number in the places left.
+    #[inline(always)]
+    fn padded(values: &[u64]) -> __m256i {
+        let mut padded = [i64::MAX as u64; 4];
+        for (place, &value) in padded.iter_mut().zip(values) {
+            *place = value;
+        }
+        four(&padded)
+    }
+
+    #[inline(always)]
+    fn all(value: u64) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_set1_epi64x(value as i64) }
+    }
+
+    /// One bit for each pair of equals.
+    #[inline(always)]
+    fn equal(ones: __m256i, others: __m256i) -> u32 {
+        // SAFETY: as above.
+        unsafe { _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(ones, others))) as u32 }
+    }
+
+    #[inline(always)]
+    fn lesser(ones: __m256i, others: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_blendv_epi8(ones, others, _mm256_cmpgt_epi64(ones, others)) }
+    }
+
+    #[inline(always)]
+    fn greater(ones: __m256i, others: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_blendv_epi8(others, ones, _mm256_cmpgt_epi64(ones, others)) }
+    }
+
+    /// The least of four, in each place.
+    #[inline(always)]
+    fn least_of(four: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let two = lesser(four, _mm256_permute4x64_epi64::<0b01_00_11_10>(four));
+            lesser(two, _mm256_permute4x64_epi64::<0b10_11_00_01>(two))
+        }
+    }
+
+    impl Rows for Fours {
+        #[inline(always)]
+        fn find(lines: &[u64], line: u64) -> Option<usize> {
+            debug_assert!(lines.len() <= MOST_WAYS);
+            let (fours, rest) = lines.as_chunks::<4>();
+            let mut found = 0;
+            for (at, lines) in fours.iter().enumerate() {
+                found |= equal(four(lines), all(line)) << (4 * at);
+            }
+            if found == 0 {
+                let way = rest.iter().position(|&held| held == line)?;
+                return Some(4 * fours.len() + way);
+            }
+            Some(found.trailing_zeros() as usize)
+        }
+
+        #[inline(always)]
+        fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
+            debug_assert!(ones.len() <= MOST_WAYS && ones.len() == others.len());
+            let mut later = [all(i64::MAX as u64); MOST_WAYS / 4];
+            let (fours, rest) = ones.as_chunks::<4>();
+            let (other_fours, other_rest) = others.as_chunks::<4>();
+            for (later, (ones, others)) in later.iter_mut().zip(fours.iter().zip(other_fours)) {
+                *later = greater(four(ones), four(others));
+            }
+            if !rest.is_empty() && let Some(later) = later.get_mut(fours.len()) {
+                *later = greater(padded(rest), padded(other_rest));
+            }
+            let least = lesser(lesser(later[0], later[1]), lesser(later[2], later[3]));
+            let least = least_of(least);
+            let mut equals = 0;
+            for (at, &later) in later.iter().enumerate() {
+                equals |= equal(later, least) << (4 * at);
+            }
+            equals.trailing_zeros() as usize
+        }
+
+        #[inline(always)]
+        fn least(values: &[u64]) -> u64 {
+            let (fours, rest) = values.as_chunks::<4>();
+            let (eights, last) = fours.as_chunks::<2>();
+            // Two, so that one comparison need not wait for the other.
+            let mut least = [padded(rest); 2];
+            for [one, other] in eights {
+                least = [lesser(least[0], four(one)), lesser(least[1], four(other))];
+            }
+            for values in last {
+                least[0] = lesser(least[0], four(values));
+            }
+            let least = least_of(lesser(least[0], least[1]));
+            // SAFETY: as above.
+            unsafe { _mm256_extract_epi64::<0>(least) as u64 }
+        }
+    }
+}
+
+/// Eight numbers at a time, for functions compiled for AVX-512F.
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Eights;
+
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod eights {
+    use std::arch::x86_64::*;
+
+    use super::{Eights, MOST_WAYS, Rows};
 
     /// Mask of the entries, of eight from `start` on, that a row of `len` has.
     #[inline(always)]
@@ -101,14 +219,14 @@ mod wide {
     #[inline(always)]
     fn eight(values: &[u64], start: usize, there: __mmask8, or: i64) -> __m512i {
         // SAFETY: only the lanes of values that are there are read; code that uses
-        // `Wide` runs where AVX-512F is.
+        // `Eights` runs where AVX-512F is.
         unsafe {
             let first = values.as_ptr().wrapping_add(start).cast();
             _mm512_mask_loadu_epi64(_mm512_set1_epi64(or), there, first)
         }
     }
 
-    impl Rows for Wide {
+    impl Rows for Eights {
         #[inline(always)]
         fn find(lines: &[u64], line: u64) -> Option<usize> {
             debug_assert!(lines.len() <= MOST_WAYS);
@@ -160,12 +278,29 @@ mod wide {
     }
 }
 
-/// Whether [`Wide`] may be used.
-pub(crate) fn has_wide_rows() -> bool {
+/// The widest form of [`Rows`] that the host's processor has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// [`Portable`].
+    Any,
+    /// [`Fours`].
     #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    Fours,
+    /// [`Eights`].
+    #[cfg(target_arch = "x86_64")]
+    Eights,
+}
+
+impl Width {
+    pub(crate) fn of_this_host() -> Width {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") {
+            return Width::Eights;
+        } else if is_x86_feature_detected!("avx2") {
+            return Width::Fours;
+        }
+        Width::Any
+    }
 }
 
 /// Starts bringing a value into the host's cache.
@@ -194,39 +329,51 @@ mod tests {
     use super::*;
 
     fn check<R: Rows>() {
+        let most = i64::MAX as u64;
         for count in 1..40usize {
             for at in 0..count {
-                let mut values = vec![1 << 63; count];
+                let mut values = vec![most; count];
                 values[at] = 3;
                 assert_eq!(R::least(&values), 3);
                 if count <= MOST_WAYS {
                     assert_eq!(R::find(&values, 3), Some(at));
                     assert_eq!(R::find(&values, 4), None);
                     assert_eq!(R::least_of_later(&values, &vec![0; count]), at);
+                    assert_eq!(R::least_of_later(&vec![2; count], &values), at);
                 }
             }
         }
-        assert_eq!(R::least(&[]), u64::MAX);
+        assert!(R::least(&[]) >= most);
         assert_eq!(R::least_of_later(&[1, 7, 3], &[9, 2, 5]), 2);
         assert_eq!(R::least_of_later(&[4, 0, 0], &[0, 0, 0]), 1);
+        assert_eq!(R::least_of_later(&[0; 8], &[0; 8]), 0);
         assert_eq!(R::find(&[], 0), None);
     }
 
     #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn check_fours() {
+        check::<Fours>();
+    }
+
+    #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    fn check_wide() {
-        check::<Wide>();
+    fn check_eights() {
+        check::<Eights>();
     }
 
     #[test]
     fn rows_are_searched_at_any_place_and_length() {
         check::<Portable>();
         #[cfg(target_arch = "x86_64")]
-        if has_wide_rows() {
-            #[allow(unsafe_code)]
-            // SAFETY: the processor has what it takes.
-            unsafe {
-                check_wide();
+        #[allow(unsafe_code)]
+        // SAFETY: the processor has what it takes.
+        unsafe {
+            if is_x86_feature_detected!("avx2") {
+                check_fours();
+            }
+            if is_x86_feature_detected!("avx512f") {
+                check_eights();
             }
         }
     }

@@ -23,8 +23,8 @@ mod wide;
 
 use crate::{CacheConfig, Replacement};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use host::Wide as WideRows;
-pub(crate) use host::{Portable, Rows, has_wide_rows};
+pub(crate) use host::{Eights, Fours};
+pub(crate) use host::{Portable, Rows, Width};
 use narrow::Narrow;
 use wide::Wide;
 
