@@ -134,12 +134,39 @@ mod fours {
 
     /// The least of four, in each place.
     #[inline(always)]
-    fn least_of(four: __m256i) -> __m256i {
+    fn spread_least(four: __m256i) -> __m256i {
         // SAFETY: as above.
         unsafe {
             let two = lesser(four, _mm256_permute4x64_epi64::<0b01_00_11_10>(four));
             lesser(two, _mm256_permute4x64_epi64::<0b10_11_00_01>(two))
         }
+    }
+
+    /// [`Rows::least_of_later`] of up to `N` fours. Closures would not do: they are not
+    /// compiled for AVX2.
+    #[inline(always)]
+    fn least_of<const N: usize>(ones: &[u64], others: &[u64]) -> usize {
+        let mut later = [all(i64::MAX as u64); N];
+        let (fours, rest) = ones.as_chunks::<4>();
+        let (other_fours, other_rest) = others.as_chunks::<4>();
+        for (later, (ones, others)) in later.iter_mut().zip(fours.iter().zip(other_fours)) {
+            *later = greater(four(ones), four(others));
+        }
+        if !rest.is_empty()
+            && let Some(later) = later.get_mut(fours.len())
+        {
+            *later = greater(padded(rest), padded(other_rest));
+        }
+        let mut least = later[0];
+        for &later in &later[1..] {
+            least = lesser(least, later);
+        }
+        let least = spread_least(least);
+        let mut equals = 0;
+        for (at, &later) in later.iter().enumerate() {
+            equals |= equal(later, least) << (4 * at);
+        }
+        equals.trailing_zeros() as usize
     }
 
     impl Rows for Fours {
@@ -161,22 +188,12 @@ mod fours {
         #[inline(always)]
         fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
             debug_assert!(ones.len() <= MOST_WAYS && ones.len() == others.len());
-            let mut later = [all(i64::MAX as u64); MOST_WAYS / 4];
-            let (fours, rest) = ones.as_chunks::<4>();
-            let (other_fours, other_rest) = others.as_chunks::<4>();
-            for (later, (ones, others)) in later.iter_mut().zip(fours.iter().zip(other_fours)) {
-                *later = greater(four(ones), four(others));
+            // Most first levels have eight ways or fewer.
+            if ones.len() <= 8 {
+                least_of::<2>(ones, others)
+            } else {
+                least_of::<{ MOST_WAYS / 4 }>(ones, others)
             }
-            if !rest.is_empty() && let Some(later) = later.get_mut(fours.len()) {
-                *later = greater(padded(rest), padded(other_rest));
-            }
-            let least = lesser(lesser(later[0], later[1]), lesser(later[2], later[3]));
-            let least = least_of(least);
-            let mut equals = 0;
-            for (at, &later) in later.iter().enumerate() {
-                equals |= equal(later, least) << (4 * at);
-            }
-            equals.trailing_zeros() as usize
         }
 
         #[inline(always)]
@@ -191,7 +208,7 @@ mod fours {
             for values in last {
                 least[0] = lesser(least[0], four(values));
             }
-            let least = least_of(lesser(least[0], least[1]));
+            let least = spread_least(lesser(least[0], least[1]));
             // SAFETY: as above.
             unsafe { _mm256_extract_epi64::<0>(least) as u64 }
         }

@@ -73,6 +73,8 @@ pub(crate) struct Sets {
     count: u64,
     /// `count - 1`, where that is a mask.
     mask: Option<u64>,
+    /// 2^64 by `count`, rounded down: what is asked at every miss should not divide.
+    inverse: u64,
 }
 
 impl Sets {
@@ -80,6 +82,7 @@ impl Sets {
         Sets {
             count,
             mask: count.is_power_of_two().then_some(count - 1),
+            inverse: u64::MAX / count,
         }
     }
 
@@ -103,7 +106,22 @@ impl Sets {
     pub(crate) fn of_number(self, line: u64) -> usize {
         match self.mask {
             Some(mask) => (line & mask) as usize,
-            None => (line % self.count) as usize,
+            None => self.remainder(line) as usize,
+        }
+    }
+}
+
+impl Sets {
+    /// `number % count`. The product with the inverse is below the quotient by less than
+    /// two, so its whole part is the quotient or one less.
+    #[inline(always)]
+    fn remainder(self, number: u64) -> u64 {
+        let quotient = (u128::from(number) * u128::from(self.inverse)) >> 64;
+        let left = number - quotient as u64 * self.count;
+        if left < self.count {
+            left
+        } else {
+            left - self.count
         }
     }
 }
@@ -165,6 +183,33 @@ impl Cache {
         match self {
             Cache::Narrow(cache) => cache.lines().collect(),
             Cache::Wide(cache) => cache.lines().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_found_by_the_remainder() {
+        for count in [1, 3, 5, 12, 1000, 40_960, 45_056, (1 << 40) - 1, u64::MAX] {
+            let near = [
+                0,
+                1,
+                count - 1,
+                count,
+                count.wrapping_add(1),
+                u64::MAX - 1,
+                u64::MAX,
+            ];
+            let multiples = (1..64).flat_map(|shift| {
+                let multiple = (u64::MAX >> shift) / count * count;
+                [multiple.wrapping_sub(1), multiple, multiple + 1]
+            });
+            for number in near.into_iter().chain(multiples) {
+                assert_eq!(Sets::new(count).remainder(number), number % count);
+            }
         }
     }
 }
