@@ -7,7 +7,7 @@ use clap::Args;
 use memgauge_analyze::{Summary, summarise_end};
 use memgauge_import::{self as import, Input, TextInput};
 use memgauge_recording::Recording;
-use memgauge_report::{import_json, import_text};
+use memgauge_report::{as_typed, import_json, import_text};
 
 use crate::outcome::{self, Exit};
 use crate::units::{recording, spoken_bytes};
@@ -101,6 +101,6 @@ fn summary_text(args: &Import, summary: &Summary) -> String {
         import_text(summary, &style),
         args.output.display(),
         spoken_bytes(summary.own_cost.recording_bytes),
-        args.output.display()
+        as_typed([&*args.output.to_string_lossy()])
     )
 }

@@ -7,6 +7,7 @@ use memgauge_live::events::{self, Pmus, near_it};
 use memgauge_live::target::Target;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
+use memgauge_report::as_typed;
 use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};
@@ -232,7 +233,7 @@ fn closing_line(path: &Path) -> anyhow::Result<()> {
         spoken_seconds(cost.wall_s),
         path.display(),
         spoken_bytes(cost.recording_bytes),
-        path.display()
+        as_typed([&*path.to_string_lossy()])
     );
     Ok(())
 }

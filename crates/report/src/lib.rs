@@ -36,7 +36,7 @@ pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
 pub use placement::placement_text;
 pub use style::Style;
-pub use units::capacity;
+pub use units::{as_typed, capacity};
 
 /// The report as text, ending in a newline. Lines fit `style.line` columns,
 /// of which 80 are always used, counting a character as one column.
@@ -184,6 +184,24 @@ mod tests {
     fn every_width_fits() {
         for width in 80..200 {
             lines_fit(&text(&fixture::full(), &plain(width, true)), width);
+        }
+    }
+
+    #[test]
+    fn many_processes_that_waited_fit() {
+        let mut summary = fixture::full();
+        for process in &mut summary.processes {
+            (process.pid.0, process.run_ns) = (4_194_304, 31_800_000);
+            process.idle_ns = Some(123_800_000);
+        }
+        for thread in &mut summary.threads {
+            (thread.pid.0, thread.tid.0, thread.idle_ns) = (4_194_303, 4_194_304, Some(8_810_000));
+        }
+        let (process, thread) = (summary.processes[0].clone(), summary.threads[0].clone());
+        summary.processes.extend(vec![process; 20]);
+        summary.threads.extend(vec![thread; 20]);
+        for width in 80..120 {
+            lines_fit(&text(&summary, &plain(width, true)), width);
         }
     }
 

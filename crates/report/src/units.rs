@@ -151,6 +151,14 @@ pub(crate) fn megabytes_per_s(bytes: u64, seconds: f64, style: &Style) -> String
     }
 }
 
+/// Words as one would type them in a shell, quoted where they must be.
+pub fn as_typed<'a>(words: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    // No word of a command holds a NUL: it is the end of one.
+    let quoter = shlex::Quoter::new().allow_nul(true);
+    let joined = quoter.join(words.clone());
+    joined.unwrap_or_else(|_| words.into_iter().collect::<Vec<_>>().join(" "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

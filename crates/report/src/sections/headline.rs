@@ -199,10 +199,7 @@ fn command_line(command: &[String]) -> String {
     {
         return words.clone();
     }
-    // No word of a command holds a NUL: it is the end of one.
-    let quoter = shlex::Quoter::new().allow_nul(true);
-    let words = command.iter().map(String::as_str);
-    let line = quoter.join(words).unwrap_or_else(|_| command.join(" "));
+    let line = units::as_typed(command.iter().map(String::as_str));
     if line.is_empty() {
         "(no command)".to_owned()
     } else {

@@ -29,7 +29,7 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
     let sums = rest.iter().map(|t| (t.run_ns, t.idle_ns, &t.counts));
     add_remainder(&mut table, sums, rest.len(), "thread", waits, style);
     let title = plural(summary.threads.len() as u64, "thread");
-    style.heading(&title, &provenance(summary)) + &table.draw(style)
+    style.heading(&title, &provenance(summary)) + &table.fit(&SPARE, style).draw(style)
 }
 
 pub(super) fn processes(summary: &Summary, style: &Style) -> String {
@@ -52,7 +52,7 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     let sums = rest.iter().map(|p| (p.run_ns, p.idle_ns, &p.counts));
     add_remainder(&mut table, sums, rest.len(), "process", waits, style);
     let title = format!("{} processes", units::count(summary.processes.len() as u64));
-    style.heading(&title, &provenance(summary)) + &table.draw(style)
+    style.heading(&title, &provenance(summary)) + &table.fit(&SPARE, style).draw(style)
 }
 
 /// Samples by thread: native sources see little else of threads.
@@ -139,6 +139,9 @@ const COLUMNS: [&str; 5] = [
     "dram.read_bytes",
     "dram.write_bytes",
 ];
+
+/// Given up where lines would not fit.
+const SPARE: [&[&str]; 1] = [&["instr."]];
 
 /// Whether counts have anything to show: those of samples alone have not.
 fn tells(counts: &Counts) -> bool {
