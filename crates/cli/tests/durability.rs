@@ -220,9 +220,10 @@ fn check_opens(path: &Path) -> Value {
 }
 
 /// Two busy processes that `timeout` puts into a process group of their own and
-/// ends after twenty seconds, later than any kill.
+/// ends after twenty seconds, later than any kill. Where a kill takes `timeout` with it, they end
+/// by themselves, some seconds later without a recorder.
 fn group_of_two() -> Vec<String> {
-    let busy = format!("{} linear --bytes 1MiB --passes 1000000", workloads());
+    let busy = format!("{} linear --bytes 1MiB --passes 20000", workloads());
     let both = format!("{busy} & {busy}; wait");
     ["timeout", "20", "sh", "-c", &both]
         .map(str::to_owned)

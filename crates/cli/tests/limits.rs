@@ -259,28 +259,33 @@ fn a_limit_of_file_sizes_is_named_and_ends_nothing_by_a_signal() {
     if !needs(&["prlimit"]) {
         return;
     }
+    for limit in ["--fsize=4096", "--fsize=40000000"] {
+        check_refused_under(limit, "ulimit -f");
+    }
+}
+
+/// It would overflow, and the program run on alone.
+#[test]
+fn a_stack_too_small_for_the_model_is_named_before_the_program_starts() {
+    if needs(&["prlimit"]) {
+        check_refused_under("--stack=524288", "ulimit -s");
+    }
+}
+
+fn check_refused_under(limit: &str, fix: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for bytes in ["4096", "40000000"] {
-        let output = Command::new("prlimit")
-            .arg(format!("--fsize={bytes}"))
-            .arg(env!("CARGO_BIN_EXE_memgauge"))
-            .args([
-                "record", "-q", "--source", "emulate", "-o", "f.mg", "--", "true",
-            ])
-            .current_dir(folder.path())
-            .output()
-            .expect("prlimit runs");
-        assert_eq!(
-            output.status.code(),
-            Some(125),
-            "{bytes}: {}",
-            said(&output)
-        );
-        assert!(
-            said(&output).contains("ulimit -f"),
-            "{bytes}: {}",
-            said(&output)
-        );
-        assert!(!folder.path().join("f.mg").exists());
+    let output = Command::new("prlimit")
+        .arg(limit)
+        .arg(env!("CARGO_BIN_EXE_memgauge"))
+        .args(["record", "-q", "--source", "emulate", "-o", "f.mg", "--"])
+        .args(["touch", "began"])
+        .current_dir(folder.path())
+        .output()
+        .expect("prlimit runs");
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(125), "{limit}: {text}");
+    assert!(text.contains(fix), "{limit}: {text}");
+    for file in ["f.mg", "began"] {
+        assert!(!folder.path().join(file).exists(), "{limit}: {file}");
     }
 }

@@ -176,6 +176,21 @@ fn check_file_limit() -> Result<()> {
     }
 }
 
+/// A modelled core passes over the stack when it is made; a smaller stack would overflow.
+const NEEDED_STACK_BYTES: u64 = 1 << 20;
+
+fn check_stack_limit() -> Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    match limit.is_some_and(|limit| limit < NEEDED_STACK_BYTES) {
+        false => Ok(()),
+        true => Err(Error::new(
+            crate::ErrorKind::Missing,
+            "failed to model a processor: the limit of the stack is below 1 MiB: raise it \
+             (ulimit -s 8192)",
+        )),
+    }
+}
+
 impl Session {
     /// Says which functions are regions, before the program starts.
     ///
@@ -193,6 +208,7 @@ impl Session {
     /// 0: all, and not by classes.
     pub(super) fn create(sets: u64) -> Result<Session> {
         check_file_limit()?;
+        check_stack_limit()?;
         candidate_dirs()
             .iter()
             .for_each(|base| remove_orphans(base, NAME));
