@@ -160,35 +160,42 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
 
 /// A process's shared memory is a file as large as this, of which little is used. Beyond
 /// the shell's limit its making would end the program by a signal.
-fn check_file_limit() -> Result<()> {
-    let needed = (wire::PAGE + wire::CATALOGUE_BYTES).max(wire::SETS_BYTES) as u64;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    match limit.is_some_and(|limit| limit < needed) {
-        false => Ok(()),
-        true => Err(Error::new(
-            crate::ErrorKind::Missing,
-            format!(
-                "failed to make shared memory: the limit of file sizes is below {} MiB: raise it \
-                 (ulimit -f unlimited)",
-                needed.div_ceil(1 << 20)
-            ),
-        )),
-    }
-}
-
+const NEEDED_FILE_BYTES: u64 = {
+    let (process, sets) = (wire::PAGE + wire::CATALOGUE_BYTES, wire::SETS_BYTES);
+    (if process > sets { process } else { sets }) as u64
+};
 /// A modelled core passes over the stack when it is made; a smaller stack would overflow.
 const NEEDED_STACK_BYTES: u64 = 1 << 20;
 
-fn check_stack_limit() -> Result<()> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-    match limit.is_some_and(|limit| limit < NEEDED_STACK_BYTES) {
-        false => Ok(()),
-        true => Err(Error::new(
-            crate::ErrorKind::Missing,
-            "failed to model a processor: the limit of the stack is below 1 MiB: raise it \
-             (ulimit -s 8192)",
-        )),
+/// Whether the limits of this process leave room for shared memory and the model.
+fn check_limits() -> Result<()> {
+    use rustix::process::Resource;
+    check_limit(
+        (Resource::Fsize, NEEDED_FILE_BYTES),
+        "make shared memory: the limit of file sizes",
+        "ulimit -f unlimited",
+    )?;
+    check_limit(
+        (Resource::Stack, NEEDED_STACK_BYTES),
+        "model a processor: the limit of the stack",
+        "ulimit -s 8192",
+    )
+}
+
+fn check_limit(
+    (resource, needed): (rustix::process::Resource, u64),
+    what: &str,
+    remedy: &str,
+) -> Result<()> {
+    let limit = rustix::process::getrlimit(resource).current;
+    if limit.is_none_or(|limit| limit >= needed) {
+        return Ok(());
     }
+    let mebibytes = needed.div_ceil(1 << 20);
+    Err(Error::new(
+        crate::ErrorKind::Missing,
+        format!("failed to {what} is below {mebibytes} MiB: raise it ({remedy})"),
+    ))
 }
 
 impl Session {
@@ -207,8 +214,7 @@ impl Session {
     /// Makes the directory and its control page. `sets` are the classes of lines to follow;
     /// 0: all, and not by classes.
     pub(super) fn create(sets: u64) -> Result<Session> {
-        check_file_limit()?;
-        check_stack_limit()?;
+        check_limits()?;
         candidate_dirs()
             .iter()
             .for_each(|base| remove_orphans(base, NAME));
