@@ -16,7 +16,7 @@ help: ## this list
 setup: ## install all that building, demo and tests need (Debian), check the Rust toolchain
 	@./setup.sh test
 
-setup-build setup-demo setup-test:
+setup-build setup-demo setup-test setup-dist:
 	@./setup.sh $(@:setup-%=%)
 
 engine: setup-build ## build the engine: the emulator with the recorder in it (target/engine)
@@ -131,7 +131,7 @@ install: build ## install below PREFIX (/usr/local)
 dist: setup-build engine web-if-possible ## packages that run on any x86-64 Linux (target/dist)
 	dist/build $(VERSION)
 
-test-dist: dist ## install, use and remove the packages in clean root file systems (root; debootstrap)
+test-dist: setup-dist dist ## install, use and remove the packages in clean root file systems (root)
 	dist/try
 
 clean: ## remove everything built

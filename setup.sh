@@ -4,6 +4,7 @@
 #   ./setup.sh build    packages to build memgauge
 #   ./setup.sh demo     also the programs that the demo records (the default)
 #   ./setup.sh test     also the tools that tests and benchmarks compare with
+#   ./setup.sh dist     packages to build memgauge's own and to try them in clean root file systems
 #
 # A second run is instant and needs no network.
 set -eu
@@ -13,6 +14,7 @@ PATH="$PATH:$HOME/.cargo/bin"
 BUILD="gcc make libc6-dev clang libelf-dev zlib1g-dev pkg-config esbuild
     ninja-build libglib2.0-dev python3 python3-venv patch xz-utils"
 DEMO="sqlite3"
+DIST="debootstrap busybox-static"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests skip without these packages, and say so. They are installed only if no installed package changes.
 WELCOME="mdadm linux-perf chromium node-typescript python3-prometheus-client"
@@ -23,7 +25,8 @@ case "$PURPOSE" in
     demo) PACKAGES="$BUILD $DEMO" PROGRAMS="gcc make clang ninja sqlite3" WELCOME="" ;;
     test) PACKAGES="$BUILD $DEMO $TEST"
         PROGRAMS="gcc make clang ninja sqlite3 valgrind xz python3 ps" ;;
-    *) echo "setup: \`$PURPOSE\` is not one of build, demo and test" >&2; exit 2 ;;
+    dist) PACKAGES="$BUILD $DIST" PROGRAMS="gcc make clang ninja debootstrap busybox" WELCOME="" ;;
+    *) echo "setup: \`$PURPOSE\` is not one of build, demo, test and dist" >&2; exit 2 ;;
 esac
 
 say() { echo "setup: $*" >&2; }
