@@ -164,6 +164,7 @@ const NEEDED_FILE_BYTES: u64 = {
     let (process, sets) = (wire::PAGE + wire::CATALOGUE_BYTES, wire::SETS_BYTES);
     (if process > sets { process } else { sets }) as u64
 };
+
 /// A modelled core passes over the stack when it is made; a smaller stack would overflow.
 const NEEDED_STACK_BYTES: u64 = 1 << 20;
 

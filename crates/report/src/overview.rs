@@ -40,8 +40,11 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
             "Misses, DRAM bytes and time are estimated from 1/{} of the cache sets.",
             sets.one_in
         )));
-        let warnings = sections::set_warnings(sets).into_iter();
-        said.extend(warnings.map(|(event, why)| fact(format!("{event}: {why}."))));
+        let warnings = sections::set_warnings(summary, sets).into_iter();
+        said.extend(warnings.map(|warning| Statement {
+            kind: "caution",
+            ..fact(format!("Caution: {warning}."))
+        }));
     }
     said.extend(hottest(summary));
     said.extend(sections::findings(summary, style).into_iter().map(fact));

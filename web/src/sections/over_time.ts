@@ -39,7 +39,7 @@ function bandwidth(run: Summary, timeline: Timeline): Section | null {
   if (read !== undefined) lines.push({ label: "read", event: READ, colour: "series-1", values: read });
   if (write !== undefined) lines.push({ label: "written", event: WRITE, colour: "series-2", values: write });
   const machine = run.recording.machine;
-  const provenance = machine === null ? "counted" : "modelled";
+  const provenance = machine === null ? "counted" : modelledAs(run);
   return section(
     "bandwidth",
     "Memory bandwidth",

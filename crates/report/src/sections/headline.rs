@@ -1,9 +1,9 @@
 //! The program, how it ended, on what machine, and how much it did.
 
 use memgauge_analyze::{Summary, TotalsFrom};
-use memgauge_trace::{CommandEnd, EstimatedFacts, MachineFacts, SetsFacts, SourceFacts};
+use memgauge_trace::{CommandEnd, MachineFacts, SourceFacts};
 
-use super::{clock, is_measured, or_none, provenance};
+use super::{clock, is_measured, or_none, provenance, sets};
 use crate::style::{Role, Style};
 use crate::{grid, units};
 
@@ -23,9 +23,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     } else if !facts.host.cpu.is_empty() {
         text += &style.wrap(&format!("measured on: {}", style.name(&facts.host.cpu)), 2);
     }
-    if let Some(sets) = summary.estimated() {
-        text += &estimated(sets, style);
-    }
+    text += &sets::estimated(summary, style);
     text += &regions(summary, style);
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
@@ -83,76 +81,6 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
     let memory = units::few_gigabytes(machine.dram_bytes_per_s as f64);
     let speeds = format!("{frequency:.2} GHz, memory {memory} GB/s, prefetchers {prefetchers}");
     style.wrap(&line, 2) + &style.paint_lines(Role::Quiet, &style.wrap(&speeds, 2))
-}
-
-/// A class with so many times its share of the misses may be a hot set.
-const HOT: f64 = 3.0;
-
-/// Part of the misses that crowded lines must be off by, and misses that count at least.
-const CROWDED: f64 = 0.1;
-const LEAST_CROWDED: u64 = 10_000;
-
-/// Per cent of an estimate that its interval may reach before the report says more.
-const WIDE: f64 = 0.2;
-
-/// From what numbers are estimated, and which of them not to trust.
-pub(crate) fn estimated(sets: &SetsFacts, style: &Style) -> String {
-    let mut text = style.wrap(
-        &format!(
-            "estimated from 1/{} of the cache sets: misses, writebacks, DRAM bytes and time; ± is \
-             half the 95 % confidence interval. Instructions, loads and stores are exact. Time is rough: \
-             10 to 40 % off in some programs. Address translation is not modelled",
-            sets.one_in
-        ),
-        2,
-    );
-    if let Some(warning) = crowded(sets) {
-        text += &style.paint_lines(Role::Warning, &style.wrap(&warning, 2));
-    }
-    for (event, warning) in warnings(sets) {
-        let line = format!("{event}: {warning}");
-        text += &style.paint_lines(Role::Warning, &style.wrap(&line, 2));
-    }
-    text
-}
-
-/// What lines that crowd in few sets say against the estimates.
-pub(crate) fn crowded(sets: &SetsFacts) -> Option<String> {
-    let all = sets.crowded_lines as f64;
-    let off = all - f64::from(sets.one_in) * sets.crowded_lines_followed as f64;
-    let misses = sets.estimates.get("l1d.miss").map_or(0, |of| of.value);
-    (off.abs() > CROWDED * misses.max(LEAST_CROWDED) as f64).then(|| {
-        let followed = units::share(sets.crowded_lines_followed as f64 / all);
-        let by = units::count(off.abs().round() as u64);
-        let what = if off > 0.0 { "low" } else { "high" };
-        format!(
-            "lines crowd in few sets (a stride by a large power of two, as rows of a matrix or \
-             arrays of structures have), and the sets followed have {followed} of these, not 1/{}: \
-             misses may be too {what} by {by}: record without --sets",
-            sets.one_in
-        )
-    })
-}
-
-/// What the spread between sets says against an estimate.
-pub(crate) fn warnings(sets: &SetsFacts) -> Vec<(&str, String)> {
-    let fair = f64::from(sets.one_in) / 64.0;
-    let of = |estimate: &EstimatedFacts| {
-        let error = estimate.relative_error().unwrap_or(0.0);
-        let hot = estimate.largest_share > HOT * fair;
-        (error > WIDE).then(|| match hot {
-            true => format!(
-                "one group of sets has {} of all that was seen; a hot set weighs too much here, or \
-                 is missed: record without --sets",
-                units::share(estimate.largest_share)
-            ),
-            false => "the sets differ much: take more of them (--sets 1/4), or all".to_owned(),
-        })
-    };
-    let all = sets.estimates.iter();
-    let all = all.filter(|(name, estimate)| *name != "dram.bytes" && estimate.value > 100_000);
-    all.filter_map(|(name, estimate)| Some((name.as_str(), of(estimate)?)))
-        .collect()
 }
 
 /// How long the threads waited, where that is known and they did.
@@ -278,31 +206,6 @@ mod tests {
         let line = command_line(&words);
         assert_eq!(line, r#"sh -c "echo 'x y'" ''"#);
         assert_eq!(shlex::split(&line), Some(words.to_vec()));
-    }
-
-    #[test]
-    fn a_hot_set_is_told_from_sets_that_differ() {
-        let of = |largest_share| {
-            let estimate = EstimatedFacts {
-                value: 1_000_000,
-                low: 500_000,
-                high: 1_500_000,
-                largest_share,
-            };
-            let sets = SetsFacts {
-                one_in: 8,
-                estimates: [("l1d.miss".to_owned(), estimate)].into(),
-                ..SetsFacts::default()
-            };
-            let all = warnings(&sets);
-            all.into_iter().map(|(_, text)| text).collect::<String>()
-        };
-        assert!(
-            of(0.5).contains("50.0 % of all that was seen"),
-            "{}",
-            of(0.5)
-        );
-        assert!(of(0.2).contains("1/4"), "{}", of(0.2));
     }
 
     #[test]

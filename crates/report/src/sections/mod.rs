@@ -11,12 +11,13 @@ mod hot;
 mod levels;
 mod regions;
 mod sampling;
+mod sets;
 mod threads;
 
 pub(crate) use closing::{findings, of_regions};
-pub(crate) use headline::warnings as set_warnings;
 pub(crate) use hot::chain;
 pub(crate) use sampling::notes as sampling_notes;
+pub(crate) use sets::warnings as set_warnings;
 
 use memgauge_analyze::Summary;
 use memgauge_trace::Provenance;

@@ -1,0 +1,172 @@
+//! What is said of estimates from some cache sets, in text and on the page: from how many
+//! sets, and what speaks against them.
+
+use memgauge_analyze::{Summary, ThreadRow};
+use memgauge_trace::{EstimatedFacts, SetsFacts};
+
+use crate::style::{Role, Style};
+use crate::units;
+
+/// A class with so many times its share of the misses may be a hot set.
+const HOT: f64 = 3.0;
+
+/// Part of the misses that crowded lines must be off by, and misses that count at least.
+const CROWDED: f64 = 0.1;
+const LEAST_CROWDED: u64 = 10_000;
+
+/// Part of an estimate that its interval may reach before the report says more.
+const WIDE: f64 = 0.2;
+
+/// Events of an estimate from which its interval is looked at, and misses of the last level from
+/// which threads that share it are.
+const MANY: u64 = 100_000;
+
+/// One thread in the work of all: those with less do not disturb the others.
+const BUSY: u64 = 10;
+
+/// From what numbers are estimated, and which of them not to trust.
+pub(super) fn estimated(summary: &Summary, style: &Style) -> String {
+    let Some(sets) = summary.estimated() else {
+        return String::new();
+    };
+    let mut text = style.wrap(
+        &format!(
+            "estimated from 1/{} of the cache sets: misses, writebacks, DRAM bytes and time; ± is \
+             half the 95 % confidence interval. Instructions, loads and stores are exact. Time is rough: \
+             10 to 40 % off in some programs. Address translation is not modelled",
+            sets.one_in
+        ),
+        2,
+    );
+    for warning in warnings(summary, sets) {
+        text += &style.paint_lines(Role::Warning, &style.wrap(&warning, 2));
+    }
+    text
+}
+
+/// What speaks against the estimates.
+pub(crate) fn warnings(summary: &Summary, sets: &SetsFacts) -> Vec<String> {
+    let crowded = crowded(sets);
+    let uneven = uneven(sets, crowded.is_some());
+    let shared = shared(sets, &summary.threads);
+    crowded.into_iter().chain(shared).chain(uneven).collect()
+}
+
+/// What lines that crowd in few sets say against the estimates.
+fn crowded(sets: &SetsFacts) -> Option<String> {
+    let all = sets.crowded_lines as f64;
+    let off = all - f64::from(sets.one_in) * sets.crowded_lines_followed as f64;
+    let misses = sets.estimates.get("l1d.miss").map_or(0, |of| of.value);
+    (off.abs() > CROWDED * misses.max(LEAST_CROWDED) as f64).then(|| {
+        let followed = units::share(sets.crowded_lines_followed as f64 / all);
+        let by = units::count(off.abs().round() as u64);
+        let what = if off > 0.0 { "low" } else { "high" };
+        format!(
+            "lines crowd in few sets (a stride by a large power of two, as rows of a matrix or \
+             arrays of structures have), and the sets followed have {followed} of these, not 1/{}: \
+             misses may be too {what} by {by}, and shares of functions, lines and regions wrong: record \
+             without --sets",
+            sets.one_in
+        )
+    })
+}
+
+/// What threads that ran beside each other say against the last level's numbers: with fewer
+/// sets, they take turns there in longer parts of the program.
+fn shared(sets: &SetsFacts, threads: &[ThreadRow]) -> Option<String> {
+    let misses = sets.estimates.get("llc.miss").map_or(0, |of| of.value);
+    (misses > MANY && run_beside(threads)).then(|| {
+        "threads ran beside each other: misses of the LLC, DRAM bytes and time may be far too low or \
+         high where they compete for the LLC, and intervals do not have this: record without --sets"
+            .to_owned()
+    })
+}
+
+/// Whether two threads that did much ran in one stretch of time.
+fn run_beside(threads: &[ThreadRow]) -> bool {
+    let done = |thread: &ThreadRow| thread.counts.get("instructions").copied().unwrap_or(0);
+    let all: u64 = threads.iter().map(done).sum();
+    let busy = threads.iter().filter(|t| done(t) > all / BUSY);
+    let mut spans: Vec<(u64, u64)> = busy
+        .map(|t| (t.start_ns.unwrap_or(0), t.end_ns.unwrap_or(u64::MAX)))
+        .collect();
+    spans.sort_unstable();
+    spans.windows(2).any(|pair| pair[1].0 < pair[0].1)
+}
+
+/// What the spread between sets says against an estimate. Where lines crowd, more sets would
+/// not help.
+fn uneven(sets: &SetsFacts, crowded: bool) -> Vec<String> {
+    let fair = f64::from(sets.one_in) / 64.0;
+    let of = |estimate: &EstimatedFacts| {
+        let wide = estimate.relative_error().unwrap_or(0.0) > WIDE;
+        let hot = estimate.largest_share > HOT * fair;
+        match (wide, hot) {
+            (true, true) => Some(format!(
+                "one group of sets has {} of all that was seen; a hot set weighs too much here, or \
+                 is missed: record without --sets",
+                units::share(estimate.largest_share)
+            )),
+            (true, false) if !crowded => {
+                Some("the sets differ much: take more of them (--sets 1/4), or all".to_owned())
+            }
+            _ => None,
+        }
+    };
+    let all = sets.estimates.iter();
+    let all = all.filter(|(name, estimate)| *name != "dram.bytes" && estimate.value > MANY);
+    all.filter_map(|(name, estimate)| Some(format!("{name}: {}", of(estimate)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(event: &str, largest_share: f64) -> SetsFacts {
+        let estimate = EstimatedFacts {
+            value: 1_000_000,
+            low: 500_000,
+            high: 1_500_000,
+            largest_share,
+        };
+        SetsFacts {
+            one_in: 8,
+            estimates: [(event.to_owned(), estimate)].into(),
+            ..SetsFacts::default()
+        }
+    }
+
+    #[test]
+    fn a_hot_set_is_told_from_sets_that_differ() {
+        let hot = uneven(&of("l1d.miss", 0.5), false).concat();
+        assert!(hot.contains("50.0 % of all that was seen"), "{hot}");
+        let uneven_sets = uneven(&of("l1d.miss", 0.2), false).concat();
+        assert!(uneven_sets.contains("1/4"), "{uneven_sets}");
+    }
+
+    #[test]
+    fn where_lines_crowd_nobody_is_sent_to_more_sets() {
+        assert_eq!(uneven(&of("l1d.miss", 0.2), true), Vec::<String>::new());
+        assert_eq!(uneven(&of("l1d.miss", 0.5), true).len(), 1);
+    }
+
+    #[test]
+    fn threads_that_share_the_last_level_are_told() {
+        let thread = |start: u64, end: Option<u64>, instructions: u64| ThreadRow {
+            start_ns: Some(start),
+            end_ns: end,
+            counts: [("instructions".to_owned(), instructions)].into(),
+            ..ThreadRow::default()
+        };
+        let first = thread(0, Some(100), 1000);
+        let beside = [first.clone(), thread(99, None, 1000)];
+        assert!(shared(&of("llc.miss", 0.2), &beside).is_some());
+        assert!(shared(&of("l1d.miss", 0.2), &beside).is_none());
+        let after = [first.clone(), thread(100, Some(200), 1000)];
+        assert!(shared(&of("llc.miss", 0.2), &after).is_none());
+        let idle = [first.clone(), thread(50, Some(60), 10)];
+        assert!(shared(&of("llc.miss", 0.2), &idle).is_none());
+        assert!(shared(&of("llc.miss", 0.2), &[first]).is_none());
+    }
+}
