@@ -292,7 +292,7 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     mg_note_undecoded(block.undecoded);
     uint64_t number = told(&block, vaddr), alone = number;
     if (!number) /* no room: the block runs unrecorded */
-        mg_note_undecoded(block.insns);
+        mg_note_without_room(block.insns);
     if (number && mg_sets()) {
         mg_hook_sets(tb, &block, vaddr, number);
         alone = 0;
@@ -332,6 +332,11 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
     }
     mg_decode_init();
     mg_process_begin(MG_NO_ENTRY, 0);
+    if (mg_nothing_is_recorded()) {
+        fprintf(stderr, "memgauge: no room in %s: %s; the program is not started\n", dir,
+                strerror(errno));
+        exit(125);
+    }
     pthread_atfork(NULL, NULL, child_of_fork);
     mg_sync_begin();
     mg_region_install(id);

@@ -149,6 +149,8 @@ static void entry_path(char path[256], uint32_t number)
     snprintf(path, 256, "%s/e%08x", mg_session_dir, number);
 }
 
+static int refused_by; /* errno of the last refusal */
+
 /* A new entry file of `bytes`, or NULL with the refusal counted. */
 static void *new_entry(uint32_t kind, size_t bytes, size_t reserved, uint32_t owner,
                        uint32_t first, uint32_t *number)
@@ -158,6 +160,7 @@ static void *new_entry(uint32_t kind, size_t bytes, size_t reserved, uint32_t ow
     entry_path(path, *number);
     struct mg_entry *e = map_file(path, O_CREAT | O_EXCL, bytes, reserved);
     if (!e) {
+        refused_by = errno;
         bool apart = errno == EACCES || errno == EPERM || errno == ENOENT;
         atomic_fetch_add(apart ? &control->apart : &control->refused, 1);
         return NULL;
@@ -261,6 +264,12 @@ static bool has_memory(struct mg_ring *r, uint32_t head)
     return false;
 }
 
+bool mg_nothing_is_recorded(void)
+{
+    errno = refused_by;
+    return !process && atomic_load(&control->entries) == 1 && !atomic_load(&control->stop);
+}
+
 /* Whether the recorder holds its lock on the control page, which shows in any namespace. One
  * whom the session is out of reach for cannot tell. */
 static bool recorder_has_lock(void)
@@ -297,13 +306,15 @@ static bool is_wanted(struct mg_ring *r)
     return access(path, F_OK) == 0 || atomic_load(&r->taken) == MG_TAKEN;
 }
 
-/* Where sleepers are held, the program waits until the recorder has come to this thread's
- * start. Without that, a program that starts one short thread after another is done with
- * all of them while the recorder, and with it the sleepers, are at the first. */
+/* Where sleepers are held, or many threads have just been started, the program waits until
+ * the recorder has come to this thread's start. Without that, a program that starts one
+ * short thread or process after another is done with all of them while the recorder, and
+ * with it the sleepers, are at the first; and the recorder needs memory for all. */
 static void wait_for_turn(struct mg_ring *r)
 {
     uint64_t began = mg_host_ns();
-    while (r->birth && atomic_load(&control->holds) && !atomic_load(&r->begun) &&
+    while (r->birth && (atomic_load(&control->holds) || atomic_load(&control->crowded)) &&
+           !atomic_load(&r->begun) &&
            mg_host_ns() - began < LONGEST_NS && mg_recorder_lives() && is_wanted(r)) {
         struct timespec look = { 0, 20 * 1000 * 1000 };
         syscall(SYS_futex, &r->begun, FUTEX_WAIT, 0, &look, NULL, 0);
@@ -401,6 +412,7 @@ uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
     w[1] = MG_MARK_SYNC_KIND | (uint64_t)kind << MG_SYNC_KIND_SHIFT | (key & MG_SYNC_KEY);
     w[2] = MG_MARK_SYNC_NS | (ns < MG_SYNC_NS ? ns : MG_SYNC_NS);
     __atomic_store_n(&mg_own_ring()->w, w + 3, __ATOMIC_RELEASE);
+    atomic_store_explicit(&mg_own_ring()->marked, number, memory_order_release);
     return number;
 }
 
@@ -444,6 +456,12 @@ void mg_note_undecoded(uint32_t count)
     /* After the end of the recording no code is told. */
     if (process && count && !atomic_load(&control->stop))
         atomic_fetch_add(&process->undecoded, count);
+}
+
+void mg_note_without_room(uint32_t count)
+{
+    if (process && !atomic_load(&control->stop))
+        atomic_fetch_add(&process->without_room, count);
 }
 
 uint32_t mg_new_block_id(void)

@@ -48,7 +48,10 @@ bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t 
 
 /* Bytes of catalogue written by now. */
 uint64_t mg_catalogue_bytes(void);
+/* Whether the session's first process got no room, and why (errno). */
+bool mg_nothing_is_recorded(void);
 void mg_note_undecoded(uint32_t count);
+void mg_note_without_room(uint32_t count);
 uint32_t mg_new_block_id(void);
 
 #endif

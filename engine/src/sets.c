@@ -393,7 +393,7 @@ void mg_hook_sets(struct qemu_plugin_tb *tb, const struct mg_decoded *b, uint64_
                   uint32_t number)
 {
     if (number >= MG_COUNTED) { /* no room: the block runs unrecorded */
-        mg_note_undecoded(b->insns);
+        mg_note_without_room(b->insns);
         return;
     }
     mg_plan = (struct mg_plan){ .active = true, .number = number, .ran = ran_by(b) };

@@ -70,7 +70,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 20u
+#define MG_WIRE_VERSION 21u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -174,6 +174,7 @@ struct mg_control {
     _Atomic uint64_t worked_ns; /* recorder: host's time in which somebody was at work */
     uint64_t pid_space;        /* recorder: its PID namespace, as /proc numbers them */
     _Atomic uint32_t apart;    /* processes and threads that may not write here (any more) */
+    _Atomic uint32_t crowded;  /* recorder: many threads have not been read from yet */
 };
 #define MG_NOBODY 0u
 #define MG_SEVERAL_WORK 0xffffffffu
@@ -203,6 +204,7 @@ struct mg_process {
     _Atomic uint32_t undecoded; /* instructions the decoder did not know */
     uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
     uint64_t pid_space;        /* its PID namespace, in which it has entry.pid; 0: unknown */
+    _Atomic uint32_t without_room; /* instructions that run unrecorded */
 };
 
 enum mg_taken { MG_TAKEN = 1, MG_LEFT = 2 };
@@ -245,6 +247,7 @@ struct mg_ring {
     _Atomic uint64_t asked_ns; /* how long it was to be */
     _Atomic uint64_t asks_ns;  /* how long the call under way waits at most, or MG_DEADLINE
                                 * and what the host's clock has left; 0: unknown */
+    _Atomic uint64_t marked;   /* number of its last MG_MARK_SYNC */
     /* of rep instructions and varying accesses, where some sets are followed (sets.c) */
     uint64_t rep_at;
     uint64_t rep_ran;
@@ -343,8 +346,9 @@ static_assert(offsetof(struct mg_control, holds) == 44, "wire");
 static_assert(offsetof(struct mg_control, worked_ns) == 48, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
-static_assert(sizeof(struct mg_process) == 64, "wire");
+static_assert(sizeof(struct mg_process) == 72, "wire");
 static_assert(offsetof(struct mg_process, birth) == 48, "wire");
+static_assert(offsetof(struct mg_process, without_room) == 64, "wire");
 static_assert(offsetof(struct mg_ring, birth) == 32, "wire");
 static_assert(offsetof(struct mg_ring, taken) == 40, "wire");
 static_assert(offsetof(struct mg_ring, w) == 64, "wire");
@@ -362,7 +366,7 @@ static_assert(offsetof(struct mg_ring, calls) == 228, "wire");
 static_assert(offsetof(struct mg_ring, held) == 232, "wire");
 static_assert(offsetof(struct mg_ring, asked_ns) == 240, "wire");
 static_assert(offsetof(struct mg_ring, asks_ns) == 248, "wire");
-static_assert(offsetof(struct mg_ring, rep_at) == 256, "wire");
+static_assert(offsetof(struct mg_ring, marked) == 256, "wire");
 static_assert(sizeof(struct mg_code) == 32, "wire");
 static_assert(sizeof(struct mg_access) == 16, "wire");
 static_assert(sizeof(struct mg_map) == 40, "wire");

@@ -114,9 +114,8 @@ pub fn assemble(
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
-    let one_in = manifest.sets.as_ref().map_or(1, |sets| sets.one_in);
     let mut hot = hot(
-        parts.sites.of_sets(one_in),
+        parts.sites.of_sets(manifest.sets.as_ref()),
         sampled,
         symbols,
         &names,

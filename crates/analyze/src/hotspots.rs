@@ -459,7 +459,14 @@ mod tests {
     use memgauge_trace::catalogue::{
         DRAM_READ_BYTES, DRAM_WRITE_BYTES, INSTRUCTIONS, L1D_MISS, LLC_MISS,
     };
-    use memgauge_trace::{Pid, SiteCount, VirtAddr};
+    use memgauge_trace::{Pid, SetsFacts, SiteCount, VirtAddr};
+
+    fn followed(one_in: u32) -> SetsFacts {
+        SetsFacts {
+            one_in,
+            ..SetsFacts::default()
+        }
+    }
 
     /// Every 0x100 bytes of `/bin/p` is a function, every 0x10 a line.
     struct Fake(u64);
@@ -556,7 +563,7 @@ mod tests {
         analysis.observe(&[site(0x1010, INSTRUCTIONS, 77)]);
         analysis.merge(other);
         let names = EventNames::default();
-        let sites = analysis.finish().of_sets(8);
+        let sites = analysis.finish().of_sets(Some(&followed(8)));
         let limits = Limits::default();
         let tables = hot_tables(&sites, &mut Fake(0), &names, &misses(), limits);
         let row = |name: &str| {
@@ -581,7 +588,7 @@ mod tests {
         let tables = hot_tables(&sites, &mut Fake(0), &names, &by_instructions, limits);
         let row = &tables.functions.rows[0];
         assert_eq!((row.value_low, row.share_low), (None, None));
-        let all = sites.of_sets(1);
+        let all = sites.of_sets(Some(&followed(1)));
         let tables = hot_tables(&all, &mut Fake(0), &names, &misses(), limits);
         assert_eq!(tables.functions.rows[0].share_low, None);
     }

@@ -101,7 +101,10 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "still_running",
             "processes still running when the recording ended",
         ),
-        LossKind::BlockCut => ("block_cut", "runs of accesses cut short by faults"),
+        LossKind::BlockCut => (
+            "block_cut",
+            "runs of accesses cut short (by faults, or code that writes to itself)",
+        ),
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
         LossKind::PartNotWritten => ("part_not_written", "not written to the recording"),
         LossKind::ActivationDelay => (
@@ -129,7 +132,10 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "io_not_attributed",
             "I/O that could not be attributed to a process",
         ),
-        LossKind::Undecoded => ("undecoded", "places in the code that could not be decoded"),
+        LossKind::Undecoded => (
+            "undecoded",
+            "instructions in the code that are not recorded",
+        ),
         LossKind::NotKept => (
             "not_kept",
             "parts of records that a recording does not keep",

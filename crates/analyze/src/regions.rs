@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_trace::groups::group_of;
-use memgauge_trace::{EventId, Pid, Sample, catalogue};
+use memgauge_trace::{EventId, Pid, Sample, SetsFacts, catalogue};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -94,9 +94,9 @@ impl<'a> Regions<'a> {
         }
     }
 
-    /// Of a recording of which one group of cache sets in so many was followed.
-    pub fn of_sets(mut self, one_in: u32) -> Self {
-        self.groups.followed = FollowedGroups::new(one_in);
+    /// Of a recording of which some groups of cache sets were followed, if any were.
+    pub fn of_sets(mut self, sets: Option<&SetsFacts>) -> Self {
+        self.groups.followed = FollowedGroups::of(sets);
         self
     }
 
@@ -460,7 +460,8 @@ impl Whole {
         self.followed.alike(alike, share, all.events as f64, &off)
     }
 
-    /// The interval of a region's share, wider where the region, or all else, lies in one group.
+    /// The interval of a region's share, wider where the region, or all else, lies in one group,
+    /// and where lines crowd.
     fn widened(
         &self,
         (pid, region): (Pid, &NamedRegion),
@@ -476,10 +477,10 @@ impl Whole {
         });
         let samples = region.weight.samples;
         let others = all.samples.saturating_sub(samples);
-        (
-            low.min(share * self.followed.least(inside, samples)),
-            high.max(1.0 - (1.0 - share) * self.followed.least(outside, others)),
-        )
+        let low = low.min(share * self.followed.least(inside, samples));
+        let high = high.max(1.0 - (1.0 - share) * self.followed.least(outside, others));
+        self.followed
+            .with_crowds((low, high), all.events as f64, 1.0)
     }
 }
 

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_trace::Pid;
 use memgauge_trace::groups::{GROUPS, student, variance_of_sum};
+use memgauge_trace::{Pid, SetsFacts};
 use serde::Serialize;
 
 /// Two-sided 95 % quantile of the normal distribution.
@@ -24,17 +24,27 @@ pub struct EstimateInterval {
 }
 
 /// Some groups of cache sets: one in `one_in` of [`GROUPS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FollowedGroups {
     one_in: u32,
+    /// So many misses of lines that crowd in few groups may be missing, and so many may be too
+    /// many, of any place in code or data: where they are is not known.
+    missing: f64,
+    too_many: f64,
 }
 
 impl FollowedGroups {
     /// `None` where all were followed, and nothing is estimated.
-    pub(crate) fn new(one_in: u32) -> Option<FollowedGroups> {
-        (2..GROUPS)
-            .contains(&one_in)
-            .then_some(FollowedGroups { one_in })
+    pub(crate) fn of(sets: Option<&SetsFacts>) -> Option<FollowedGroups> {
+        let sets = sets.filter(|sets| (2..GROUPS).contains(&sets.one_in))?;
+        let followed = f64::from(sets.one_in) * sets.crowded_lines_followed as f64;
+        let off = sets.crowded_lines as f64 - followed;
+        let error = sets.crowded_lines_error as f64;
+        Some(FollowedGroups {
+            one_in: sets.one_in,
+            missing: (off + error).max(0.0),
+            too_many: (error - off).max(0.0),
+        })
     }
 
     pub(crate) fn count(self) -> u32 {
@@ -96,7 +106,7 @@ impl FollowedGroups {
     ///
     /// The variance is that of a sum from a sample without replacement, and no less than
     /// that of events that fall into random groups. Three events may have been missed.
-    /// The true sum is no less than what was seen.
+    /// The true sum is no less than what was seen. Crowded lines may all be this number's.
     pub(crate) fn interval(self, parts: &BTreeMap<u8, u64>, unit: u64) -> EstimateInterval {
         let scale = f64::from(self.one_in);
         let value: f64 = parts.values().map(|&part| part as f64).sum();
@@ -105,9 +115,11 @@ impl FollowedGroups {
         let random = scale * self.unfollowed() * unit * value;
         let variance = variance_of_sum(seen, self.count()).max(random);
         let half = student(self.count()) * variance.sqrt();
+        let low = value - half - self.too_many * unit;
+        let high = value + half.max(3.0 * unit * scale) + self.missing * unit;
         EstimateInterval {
-            low: (value - half).max(value / scale).round() as u64,
-            high: (value + half.max(3.0 * unit * scale)).round() as u64,
+            low: low.max(value / scale).round() as u64,
+            high: high.round() as u64,
         }
     }
 
@@ -136,10 +148,27 @@ impl FollowedGroups {
         let variance = variance_of_sum(off, self.count()).max(random);
         let half = student(self.count()) * variance.sqrt() / total;
         let missed = 3.0 * unit * scale / total;
-        Some((
-            (share - half).max(0.0),
-            (share + half.max(missed * (1.0 - share))).min(1.0),
-        ))
+        let low = (share - half).max(0.0);
+        let high = (share + half.max(missed * (1.0 - share))).min(1.0);
+        Some(self.with_crowds((low, high), total, unit))
+    }
+}
+
+impl FollowedGroups {
+    /// The interval of a share of `total`, in events of `unit`, with crowded lines: those
+    /// missing may all be of the part or all of the rest, and so may those too many.
+    pub(crate) fn with_crowds(self, (low, high): (f64, f64), total: f64, unit: f64) -> (f64, f64) {
+        let (missing, too_many) = (self.missing * unit, self.too_many * unit);
+        if missing + too_many == 0.0 {
+            return (low, high);
+        }
+        let (more, less) = (
+            total + missing,
+            (total - too_many).max(total / f64::from(self.one_in)),
+        );
+        let least = (low * total / more).min(1.0 - (1.0 - low) * total / less);
+        let most = ((high * total + missing) / more).max(high * total / less);
+        (least.max(0.0), most.min(1.0))
     }
 }
 
@@ -147,7 +176,47 @@ impl FollowedGroups {
 mod tests {
     use super::*;
 
-    const EIGHT: FollowedGroups = FollowedGroups { one_in: 8 };
+    const EIGHT: FollowedGroups = FollowedGroups {
+        one_in: 8,
+        missing: 0.0,
+        too_many: 0.0,
+    };
+
+    fn one_in(one_in: u32) -> Option<FollowedGroups> {
+        FollowedGroups::of(Some(&SetsFacts {
+            one_in,
+            ..SetsFacts::default()
+        }))
+    }
+
+    #[test]
+    fn crowded_lines_may_be_of_any_part() {
+        let sets = SetsFacts {
+            one_in: 8,
+            crowded_lines: 900,
+            crowded_lines_followed: 0,
+            crowded_lines_error: 100,
+            ..SetsFacts::default()
+        };
+        let missing = FollowedGroups::of(Some(&sets)).unwrap();
+        let even: BTreeMap<u8, u64> = (0..8).map(|group| (group, 125)).collect();
+        let found = missing.interval(&even, 1);
+        let alone = EIGHT.interval(&even, 1);
+        assert_eq!((found.low, found.high), (alone.low, alone.high + 1000));
+        // Half of 1000 may be 1500 of 2000, or 500 of them.
+        assert_eq!(missing.with_crowds((0.5, 0.5), 1000.0, 1.0), (0.25, 0.75));
+        let sets = SetsFacts {
+            crowded_lines: 100,
+            crowded_lines_followed: 50,
+            ..sets
+        };
+        // 300 too many, or 400: half of 1000 may be 100 of 600, or 500 of them.
+        let too_many = FollowedGroups::of(Some(&sets)).unwrap();
+        let (low, high) = too_many.with_crowds((0.5, 0.5), 1000.0, 1.0);
+        assert!((low - 1.0 / 6.0).abs() < 1e-12 && (high - 5.0 / 6.0).abs() < 1e-12);
+        assert_eq!(too_many.interval(&even, 1).low, alone.low - 400);
+        assert_eq!(EIGHT.with_crowds((0.2, 0.3), 1000.0, 64.0), (0.2, 0.3));
+    }
 
     fn groups(parts: [u64; 8]) -> BTreeMap<u8, u64> {
         (0..).zip(parts).collect()
@@ -155,9 +224,9 @@ mod tests {
 
     #[test]
     fn all_groups_leave_nothing_to_estimate() {
-        assert_eq!(FollowedGroups::new(1), None);
-        assert_eq!(FollowedGroups::new(0), None);
-        assert_eq!(FollowedGroups::new(16).unwrap().count(), 4);
+        assert_eq!(one_in(1), None);
+        assert_eq!(one_in(0), None);
+        assert_eq!(one_in(16).unwrap().count(), 4);
     }
 
     /// By hand: in each group 1000 or 1200 events, of which 125 or 150 were seen. The mean

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_trace::{EventId, Sample, SiteCount};
+use memgauge_trace::{EventId, Sample, SetsFacts, SiteCount};
 
 use crate::Analysis;
 use crate::counts::{GroupTally, Tally};
@@ -189,9 +189,9 @@ pub struct SiteTotals<'a> {
 }
 
 impl SiteTotals<'_> {
-    /// Of a recording of which one group of cache sets in so many was followed.
-    pub fn of_sets(self, one_in: u32) -> Self {
-        let followed = FollowedGroups::new(one_in);
+    /// Of a recording of which some groups of cache sets were followed, if any were.
+    pub fn of_sets(self, sets: Option<&SetsFacts>) -> Self {
+        let followed = FollowedGroups::of(sets);
         SiteTotals { followed, ..self }
     }
 

@@ -198,7 +198,7 @@ impl Reader<'_> {
         }
         let selection = Selection::all().columns(&columns);
         let sets = self.recording.manifest().sets.as_ref();
-        let regions = Regions::new(spaces).of_sets(sets.map_or(1, |sets| sets.one_in));
+        let regions = Regions::new(spaces).of_sets(sets);
         let common = (SampleTotals::default(), regions);
         let places = needs_places.then(|| SampledSites::new(spaces));
         let heat = (!is_modelled).then(Heat::default);

@@ -86,7 +86,8 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
         emulate::resolve(command)?;
         eprintln!(
             "memgauge: using source clock (timer samples of this machine), as source emulate \
-            does not work here: {missing}"
+            does not work here: {}",
+            missing.in_full()
         );
         return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }

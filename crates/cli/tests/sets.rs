@@ -8,7 +8,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 
-use harness::{Recorded, memgauge, needs, report_text, workloads};
+use harness::{Recorded, compiled, memgauge, needs, report_text, workloads};
 use serde_json::Value;
 
 /// Events that a run of some sets does not have, and what depends on them.
@@ -204,6 +204,30 @@ fn shares_of_code_and_regions_have_intervals_where_some_sets_are_followed() {
         row["share_low"].is_null() && row["intervals"].is_null(),
         "{row}"
     );
+}
+
+/// Eight threads scan 1 MiB each, five times, and 6 MiB have room for six of them: each access
+/// of a line misses, as all are as fast. A thread that is read for longer than its turn hits
+/// what the others would have displaced.
+#[test]
+fn threads_whose_memory_has_no_room_together_displace_each_others_lines() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let program = compiled("order");
+    let misses = |mode: &str, sets: &[&str]| {
+        let options = [&["--machine", "i5-6600k"], sets].concat();
+        Recorded::with(&options, &[program.as_str(), mode], |_| {}).totals()["llc.miss"]
+    };
+    let lines = 8 * 5 * (1 << 20) / 64;
+    for sets in [&[][..], &["--sets", "1/8"]] {
+        // With nothing to do, the program fills the memory and no more.
+        let found = misses("share", sets) - misses("work", sets);
+        assert!(
+            (lines * 85 / 100..lines * 101 / 100).contains(&found),
+            "{sets:?}: {found} of {lines}"
+        );
+    }
 }
 
 /// A stride of 4 KiB meets one group of sets alone, whichever it is. Whether that is

@@ -1,6 +1,7 @@
 //! Finds the engine, QEMU with a recorder in it (`engine/`), and the program to run.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -211,7 +212,18 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
                 args.insert(0, SHELL.to_owned());
                 path = PathBuf::from(SHELL);
             }
-            None => return check_elf(&path, &head).map(|()| (path, args)),
+            None => {
+                check_elf(&path, &head)?;
+                if let Some(loader) = loader_of(&path).filter(|loader| !loader.exists()) {
+                    let why = format!(
+                        "the loader that it names, `{}`, is not here",
+                        loader.display()
+                    );
+                    let message = format!("failed to run `{}`: {why}", path.display());
+                    return Err(Error::new(ErrorKind::ProgramNotFound, message));
+                }
+                return Ok((path, args));
+            }
             Some(line) => {
                 let line =
                     String::from_utf8_lossy(line.split(|&b| b == b'\n').next().unwrap_or(line))
@@ -240,6 +252,33 @@ pub fn would_gain_rights(program: &Path) -> bool {
     let changes_user = file.mode() & libc::S_ISUID != 0 && file.uid() != user;
     let changes_group = file.mode() & libc::S_ISGID != 0 && file.gid() != group;
     changes_user || changes_group || user != 0 && has_capabilities(program)
+}
+
+/// The dynamic loader that a 64-bit ELF program names.
+fn loader_of(path: &Path) -> Option<PathBuf> {
+    const INTERPRETER: u32 = 3;
+    let file = std::fs::File::open(path).ok()?;
+    let read = |at: u64, bytes: usize| {
+        let mut read = vec![0; bytes];
+        file.read_exact_at(&mut read, at).ok().map(|()| read)
+    };
+    let number = |of: &[u8], at: usize, bytes: usize| {
+        let digits = of[at..at + bytes].iter().rev();
+        digits.fold(0, |sum, &digit| sum << 8 | u64::from(digit))
+    };
+    let head = read(0, 64)?;
+    let (table, entry_bytes) = (number(&head, 32, 8), number(&head, 54, 2));
+    let entries =
+        (0..number(&head, 56, 2)).filter_map(|n| read(table.checked_add(n * entry_bytes)?, 56));
+    let found = entries
+        .into_iter()
+        .find(|of| number(of, 0, 4) == u64::from(INTERPRETER))?;
+    let name = read(
+        number(&found, 8, 8),
+        number(&found, 32, 8).min(4096) as usize,
+    )?;
+    let name = name.split(|&byte| byte == 0).next()?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(name)))
 }
 
 /// Whether a file's beginning is no program's: those have zeros.

@@ -14,6 +14,10 @@ use super::session::{Entry, ProcessEntry, Ring, Session};
 use super::wire;
 use memgauge_host::sys::process::Watched;
 
+mod turns;
+
+pub(super) use turns::words as turn_words;
+
 /// A followed process, from its birth or exec to its end or next exec.
 pub(super) struct Process<P> {
     pub(super) entry: ProcessEntry,
@@ -35,11 +39,27 @@ pub(super) struct Thread<T> {
     pub(super) ring: Ring,
     /// The reader's data of it.
     pub(super) kept: T,
-    /// Number of the mark at which it waits for others to be read.
-    waits: Option<u64>,
+    /// The mark at which it waits for others to be read.
+    waits: Option<Waits>,
+    /// Number of the last mark that was read.
+    passed: u64,
     /// It is known when it was started.
     has_begun: bool,
     activity: Activity,
+}
+
+impl<T> Thread<T> {
+    /// Whether it executes more, and all that it has written is read.
+    fn is_dry(&self, at: Instant) -> bool {
+        self.waits.is_none()
+            && self.activity.runs(self.ring.calls(), at)
+            && self.ring.unread_words() == 0
+    }
+
+    /// Whether it has a mark of a number below `number` that is not read.
+    fn has_marks_before(&self, number: u64) -> bool {
+        self.passed < number && self.passed < self.ring.marked()
+    }
 }
 
 impl<P> Process<P> {
@@ -77,8 +97,27 @@ pub(super) struct Words<'a> {
 /// How far words have been taken in.
 pub(super) struct Taken {
     pub(super) to: usize,
-    /// Number of the mark there, where others are to be read first.
-    pub(super) waits: Option<u64>,
+    /// Number of the last mark of who waits that was taken; 0 if there was none.
+    pub(super) passed: u64,
+    /// The mark there, where others are to be read first.
+    pub(super) waits: Option<Waits>,
+}
+
+/// A mark before which others are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Waits {
+    pub(super) number: u64,
+    pub(super) before: Before,
+}
+
+/// What is to be read of others.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Before {
+    /// Their marks of smaller numbers.
+    Marks,
+    /// And all of those that have ended: a killed one has made no mark of that.
+    Ends,
 }
 
 /// Turns the words of the followed threads into results.
@@ -174,6 +213,9 @@ pub(super) trait Reader {
 /// Threads that wait are let go on so many times before who has ended is looked at.
 const MOST_GO_ON: usize = 256;
 
+/// Of so many that were started and are not read yet, more are not to start.
+const CROWD: usize = 16;
+
 /// Processes that outlive the command are read for so long after its end: most are about
 /// to end too, as the first commands of a pipe are.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -201,6 +243,8 @@ pub(super) struct Followed<R: Reader> {
     holds: bool,
     worked: Worked,
     births: Births,
+    /// A turn, where several threads have words to read.
+    turn_words: usize,
 }
 
 /// How many have appeared.
@@ -211,7 +255,7 @@ pub(super) struct ThreadBirth {
 }
 
 impl<R: Reader> Followed<R> {
-    pub(super) fn new(reader: R) -> Followed<R> {
+    pub(super) fn new(reader: R, turn_words: usize) -> Followed<R> {
         Followed {
             reader,
             processes: BTreeMap::new(),
@@ -221,6 +265,7 @@ impl<R: Reader> Followed<R> {
             holds: false,
             worked: Worked::default(),
             births: Births::default(),
+            turn_words,
         }
     }
 
@@ -232,10 +277,15 @@ impl<R: Reader> Followed<R> {
             true => Until::Now,
             false => Until::Sealed,
         };
-        for index in self.by_time() {
-            busy |= self.step(index, until, 0);
-        }
-        busy |= self.let_go_on(session);
+        let reached = match self.is_over {
+            true => None,
+            false => Some(self.reached(Instant::now())),
+        };
+        busy |= match self.threads.len() {
+            1 => self.step(0, until, 0, wire::BLOCK_WORDS),
+            _ => self.take_turns(until, reached),
+        };
+        busy |= self.let_go_on(session, reached);
         self.end_sleeps(session);
         busy
     }
@@ -341,67 +391,6 @@ impl<R: Reader> Followed<R> {
         still_running
     }
 
-    /// Threads, those furthest behind in time first.
-    fn by_time(&self) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..self.threads.len()).collect();
-        if all.len() > 1 {
-            all.sort_by_key(|&index| self.reader.now(&self.threads[index].kept));
-        }
-        all
-    }
-
-    /// Reads on the threads that wait, in the order of their marks; whether there were
-    /// any.
-    fn let_go_on(&mut self, session: &mut Session) -> bool {
-        let mut any = false;
-        for _ in 0..MOST_GO_ON {
-            if self.first_waiting().is_none() {
-                break;
-            }
-            self.add_new(session);
-            // Reading on may take long, and sleepers must know who began to work.
-            self.end_sleeps(session);
-            self.let_first_go_on();
-            any = true;
-        }
-        any
-    }
-
-    /// The smallest number that a thread waits at, and the thread.
-    fn first_waiting(&self) -> Option<(u64, usize)> {
-        let all = self.threads.iter().enumerate();
-        all.filter_map(|(index, t)| Some((t.waits?, index))).min()
-    }
-
-    /// Reads on the thread that waits at the smallest number. It waited for words that
-    /// others wrote before its mark. Such words are there and are read first, so no
-    /// thread waits for words still to come.
-    fn let_first_go_on(&mut self) {
-        let Some(mut first) = self.first_waiting() else {
-            return;
-        };
-        loop {
-            self.read_what_is_written();
-            match self.first_waiting() {
-                Some(now) if now.0 < first.0 => first = now,
-                _ => break,
-            }
-        }
-        let (number, index) = first;
-        self.step(index, Until::Now, number);
-    }
-
-    /// Reads each thread as far as it has written, or to where it waits.
-    fn read_what_is_written(&mut self) {
-        for index in self.by_time() {
-            for _ in 0..=wire::BLOCKS {
-                if !self.step(index, Until::Now, 0) {
-                    break;
-                }
-            }
-        }
-    }
-
     /// Whether a process has died whose threads are not ended yet.
     fn has_dead_threads(&self) -> bool {
         let mut processes = self.processes.values();
@@ -418,6 +407,8 @@ impl<R: Reader> Followed<R> {
                 Entry::Thread(ring) => self.add_thread(ring),
             }
         }
+        let new = self.threads.iter().filter(|t| !t.has_begun).count();
+        session.tell_crowded(new >= CROWD);
         any
     }
 
@@ -462,9 +453,9 @@ impl<R: Reader> Followed<R> {
         old.ended = true;
         self.read_what_is_written();
         while self.waits_in(number) {
-            self.let_first_go_on();
+            self.let_first_go_on(None);
         }
-        self.end_threads(|ring, _| ring.process == number);
+        self.end_threads(true, |ring, _| ring.process == number);
         Some(number)
     }
 
@@ -491,21 +482,25 @@ impl<R: Reader> Followed<R> {
             self.births.appear(ring.birth);
         }
         let kept = self.reader.begin_thread(process, &ring);
-        let waits = self.reader.birth_of(&ring);
+        let waits = self.reader.birth_of(&ring).map(|number| Waits {
+            number,
+            before: Before::Marks,
+        });
         self.threads.push(Thread {
             has_begun: false,
             ring,
             kept,
             waits,
+            passed: 0,
             activity: Activity::new(Instant::now()),
         });
     }
 
-    /// Gives the reader the next words of a thread; whether there were any. One that
-    /// waits goes on only at the number `granted`.
-    fn step(&mut self, index: usize, until: Until, granted: u64) -> bool {
+    /// Gives the reader the next words of a thread, about `most`; whether there were any.
+    /// One that waits goes on only at the number `granted`.
+    fn step(&mut self, index: usize, until: Until, granted: u64, most: usize) -> bool {
         let thread = &mut self.threads[index];
-        if thread.waits.is_some_and(|number| number != granted) {
+        if thread.waits.is_some_and(|waits| waits.number != granted) {
             return false;
         }
         thread.waits = None;
@@ -524,10 +519,12 @@ impl<R: Reader> Followed<R> {
         let Some(process) = self.processes.get_mut(&number) else {
             return false;
         };
+        let to = thread.ring.end_of_turn(&unread, most);
+        let is_last = to == unread.to;
         let words = Words {
-            all: thread.ring.words(unread.to),
+            all: thread.ring.words(to),
             from: unread.from,
-            whole: unread.sealed || until == Until::End,
+            whole: is_last && (unread.sealed || until == Until::End),
             granted,
         };
         let taken = self
@@ -536,8 +533,13 @@ impl<R: Reader> Followed<R> {
         for mark in self.reader.started() {
             self.births.take(mark, Instant::now());
         }
+        if taken.to == unread.from && taken.waits.is_none() && !is_last {
+            // What is there belongs together with more.
+            return self.step(index, until, granted, wire::BLOCK_WORDS);
+        }
         thread.waits = taken.waits;
-        let whole = unread.sealed && taken.waits.is_none();
+        thread.passed = thread.passed.max(taken.passed);
+        let whole = is_last && unread.sealed && taken.waits.is_none();
         thread.ring.consume(taken.to, whole);
         taken.to > unread.from || whole
     }
@@ -595,12 +597,12 @@ impl<R: Reader> Followed<R> {
         if self.has_dead_threads() {
             // Who killed them has said so before, and may not have been read so far.
             self.read_what_is_written();
-            self.let_go_on(session);
+            self.let_go_on(session, None);
         }
         // And: what was written before the end is seen after it.
         loop {
-            self.end_threads(|ring, process_ended| process_ended || ring.finished());
-            if !all || !self.let_go_on(session) {
+            self.end_threads(all, |ring, process_ended| process_ended || ring.finished());
+            if !all || !self.let_go_on(session, None) {
                 break;
             }
         }
@@ -620,14 +622,17 @@ impl<R: Reader> Followed<R> {
     }
 
     /// Ends the threads that say so, by their ring and whether their process has
-    /// ended, and that have no words left.
-    fn end_threads(&mut self, has_ended: impl Fn(&Ring, bool) -> bool) {
+    /// ended, and that have no words left. Without `all`, those that are ahead of others
+    /// are left to be read in turns.
+    fn end_threads(&mut self, all: bool, has_ended: impl Fn(&Ring, bool) -> bool) {
+        let at = Instant::now();
         for asleep in [false, true] {
             let mut index = 0;
             while index < self.threads.len() {
                 let ring = &self.threads[index].ring;
                 let process_ended = self.processes.get(&ring.process).is_none_or(|p| p.ended);
                 if has_ended(ring, process_ended)
+                    && (all || !self.is_ahead(index, at))
                     && self.is_read(index)
                     && self.is_last(index, asleep)
                 {
@@ -637,6 +642,18 @@ impl<R: Reader> Followed<R> {
                 }
             }
         }
+    }
+
+    /// Whether a thread has more to be read than a turn, and another one is read before.
+    fn is_ahead(&self, index: usize, at: Instant) -> bool {
+        let thread = &self.threads[index];
+        let now = self.reader.now(&thread.kept);
+        let comes = |t: &Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0 || t.is_dry(at);
+        thread.ring.unread_words() > self.turn_words
+            && self
+                .threads
+                .iter()
+                .any(|t| comes(t) && self.reader.now(&t.kept) < now)
     }
 
     /// Whether a thread is awake, or only such as sleep are left of its process.
@@ -652,7 +669,7 @@ impl<R: Reader> Followed<R> {
 
     /// Reads what an ended thread left; whether that was all.
     fn is_read(&mut self, index: usize) -> bool {
-        while self.step(index, Until::End, 0) {}
+        while self.step(index, Until::End, 0, wire::BLOCK_WORDS) {}
         self.threads[index].ring.drained()
     }
 

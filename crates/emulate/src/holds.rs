@@ -21,6 +21,8 @@ const WOKEN: Duration = Duration::from_millis(1);
 /// A thread that neither executes anything nor calls for so long may be stopped: the system
 /// is asked, and again after as long.
 const STOPPED: Duration = Duration::from_millis(20);
+/// A host that is very busy runs each thread at least as often.
+const LOST: Duration = Duration::from_millis(500);
 /// Calls over which it is seen whether a thread does anything between them.
 const CALLS: u32 = 64;
 /// A system call takes a kernel about as long. A thread that executes less between its
@@ -54,6 +56,8 @@ pub(super) struct Activity {
     called: Instant,
     moved: Instant,
     is_stopped: bool,
+    /// When something was read of it.
+    wrote: Instant,
     ended: Option<Instant>,
     /// The sleep that is held, and since when.
     held: Option<(u32, Instant)>,
@@ -70,6 +74,7 @@ impl Activity {
             called: at,
             moved: at,
             is_stopped: false,
+            wrote: at,
             ended: None,
             held: None,
             before: (0, 0),
@@ -97,6 +102,9 @@ impl Activity {
             self.moved = at;
             self.is_stopped = !is_running();
         }
+        if calls != self.calls || busy_ns != self.busy_ns || unread > 0 {
+            self.wrote = at;
+        }
         (self.calls, self.busy_ns) = (calls, busy_ns);
         let most = u32::MAX >> wire::DOES_BITS;
         let made = (calls >> wire::DOES_BITS).wrapping_sub(self.before.0) & most;
@@ -115,6 +123,13 @@ impl Activity {
             _ => at.duration_since(self.called) >= WAITS,
         };
         (!stands_still || unread > 0) && !self.only_calls
+    }
+
+    /// Whether a thread that shows this word of its calls executes more, as soon as the host
+    /// lets it. One that writes nothing for long may have lost its memory for that.
+    pub(super) fn runs(&self, calls: u32, at: Instant) -> bool {
+        let is_lost = at.saturating_duration_since(self.wrote) >= LOST;
+        does(calls) == wire::RUNS && !self.is_stopped && !self.only_calls && !is_lost
     }
 
     /// Since when the sleep of that number is held.

@@ -432,7 +432,7 @@ fn crashed(who: &str, signal: i32, command: &[String], emulator: &Emulator) -> S
 /// Message where AddressSanitizer could not search for leaks.
 const LEAK_SEARCH: &str = "AddressSanitizer's search for leaks stops the program's threads by \
     ptrace, which the emulator does not have, and so the program ended with its exit code for \
-    errors: set ASAN_OPTIONS=detect_leaks=0";
+    errors: set LSAN_OPTIONS=detect_leaks=0";
 
 /// A recording under way.
 struct EmulatedRun {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
+use memgauge_machine::{Core, CoreId, Counts, Delivered, LINE_BYTES, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
@@ -10,7 +10,7 @@ use memgauge_trace::{
     catalogue as events,
 };
 
-use super::address_space::{AddressSpace, Mapping};
+use super::address_space::AddressSpace;
 use super::births::StartMark;
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
@@ -32,7 +32,7 @@ mod marks;
 mod rows;
 mod sites;
 
-use mapped::{Change, Mapped};
+use mapped::{Change, Mapped, module, nothing_until};
 use rows::Rows;
 use sites::{take_blocks, take_counts, take_misses};
 
@@ -155,7 +155,8 @@ impl Recorder {
         options: &Options,
     ) -> Recorder {
         let (traces, sets) = (options.traces, options.sets);
-        Recorder(Followed::new(ModelReader {
+        let lines = machine.config().l1d.size_bytes / u64::from(LINE_BYTES);
+        let reader = ModelReader {
             machine,
             writer,
             files: ProgramFiles::new(),
@@ -174,11 +175,15 @@ impl Recorder {
             traces,
             delivered: Delivered::default(),
             notes: Vec::new(),
-            sets: sets.map(ClassSums::new),
+            sets: sets.map(|sets| ClassSums::new(sets, lines)),
             stacks: Stacks::new(),
             with_stacks: options.stacks,
             started_in: BTreeMap::new(),
-        }))
+        };
+        Recorder(Followed::new(
+            reader,
+            follow::turn_words(sets.map(|s| s.one_in)),
+        ))
     }
 
     /// Names that the program's processes gave regions and values.
@@ -492,7 +497,7 @@ impl Reader for ModelReader {
         thread: &mut Running,
         words: &Words<'_>,
     ) -> Taken {
-        let mut at = words.from;
+        let (mut at, mut passed) = (words.from, 0);
         let waits = loop {
             let asleep = self.waits.sleeps(tid).then(|| self.instructions(thread));
             at = self.replay(process, tid, thread, words, at);
@@ -507,14 +512,15 @@ impl Reader for ModelReader {
             let Some(sync) = Sync::at(words.all, at) else {
                 break None;
             };
-            if sync.waits() && sync.number > words.granted {
-                break Some(sync.number);
+            if let Some(waits) = sync.waits(words.granted) {
+                break Some(waits);
             }
             if let MarkKind::Mapped(bytes) = sync.what {
                 let now_ns = self.machine.core(thread.core).time_ns();
                 self.reach_mapped(process, bytes, now_ns);
             }
             self.synchronise(process, tid, thread, &sync);
+            passed = sync.number;
             at += Sync::WORDS;
         };
         let now_ns = self.machine.core(thread.core).time_ns();
@@ -523,6 +529,7 @@ impl Reader for ModelReader {
         self.name_stack(process, tid, thread);
         Taken {
             to: at.min(words.all.len()),
+            passed,
             waits,
         }
     }
@@ -600,10 +607,15 @@ impl Reader for ModelReader {
         self.stacks.forget(Pid(process.entry.pid));
         self.reach_mapped(&mut process, u64::MAX, 0);
         self.write_sites(&mut process);
-        let undecoded = u64::from(process.entry.undecoded());
-        if undecoded > 0 {
-            let detail = "instructions with accesses that the engine does not see";
-            self.lose(Some(&process), LossKind::Undecoded, undecoded, detail);
+        let untold = [
+            (
+                process.entry.undecoded(),
+                "accesses that the engine does not see",
+            ),
+            (process.entry.without_room(), "no room in shared memory"),
+        ];
+        for (count, detail) in untold.into_iter().filter(|(count, _)| *count > 0) {
+            self.lose(Some(&process), LossKind::Undecoded, count.into(), detail);
         }
         self.cut += process.kept.missing_runs.max(0).unsigned_abs();
         self.stray += process.kept.unknown;
@@ -672,7 +684,7 @@ impl ModelReader {
                 sums,
                 space: process.entry.number % ADDRESS_SPACES,
             };
-            return replay.run(words.all, at);
+            return replay.run(words.all, at, words.whole);
         }
         let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
         let at = replay.run(words.all, at, words.whole);
@@ -772,29 +784,5 @@ fn reading(core: &Core) -> Reading {
     Reading {
         counts: core.counts(),
         time_ns: core.time_ns(),
-    }
-}
-
-/// What ends mappings, as `path` says.
-fn nothing_until(end: u64, path: &str) -> Mapping {
-    Mapping {
-        end,
-        file_offset: 0,
-        executable: false,
-        path: path.to_owned(),
-        number: 0,
-    }
-}
-
-fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
-    Module {
-        pid: Pid(pid),
-        time_ns,
-        start: VirtAddr(start),
-        end: VirtAddr(m.end),
-        file_offset: m.file_offset,
-        path: m.path.clone(),
-        executable: m.executable,
-        ..Module::default()
     }
 }

@@ -227,16 +227,17 @@ impl SampledRun for SampledProgram {
         let Some(mut started) = self.started.take() else {
             return Err(not_started());
         };
+        let reader = SampleReader {
+            machine: started.machine,
+            event: self.event.event,
+            sink,
+            waits: Waits::default(),
+            begun: 0,
+            pending: Vec::new(),
+        };
         let mut run = OnlineRun {
             program: started.program,
-            followed: Followed::new(SampleReader {
-                machine: started.machine,
-                event: self.event.event,
-                sink,
-                waits: Waits::default(),
-                begun: 0,
-                pending: Vec::new(),
-            }),
+            followed: Followed::new(reader, follow::turn_words(None)),
         };
         run.until_the_end(&mut started.session)
     }
@@ -600,7 +601,7 @@ impl Reader for SampleReader<'_> {
         words: &Words<'_>,
     ) -> Taken {
         let began = own_time();
-        let mut at = words.from;
+        let (mut at, mut passed) = (words.from, 0);
         let waits = loop {
             at = self.replay(process, tid, thread, (words, at));
             if let Some((mark, length)) = RegionMark::at(words.all, at) {
@@ -611,8 +612,8 @@ impl Reader for SampleReader<'_> {
             let Some(sync) = Sync::at(words.all, at) else {
                 break None;
             };
-            if sync.waits() && sync.number > words.granted {
-                break Some(sync.number);
+            if let Some(waits) = sync.waits(words.granted) {
+                break Some(waits);
             }
             let (core, _) = self.machine.core_mut(thread.core);
             let by = Marker::now(process.entry.pid, tid, core.time_ns());
@@ -620,6 +621,7 @@ impl Reader for SampleReader<'_> {
             if let Some(until_ns) = until_ns {
                 core.wait_until(until_ns);
             }
+            passed = sync.number;
             at += Sync::WORDS;
         };
         self.hand_on(process, thread);
@@ -629,6 +631,7 @@ impl Reader for SampleReader<'_> {
         thread.own += own_time().saturating_sub(began);
         Taken {
             to: at.min(words.all.len()),
+            passed,
             waits,
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::numbers::{self, number_here};
 use super::wire::{self, control, entry, process, ring};
+use super::words::begins_block;
 use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
 use memgauge_host::remove_orphans;
@@ -302,6 +303,15 @@ impl Session {
         }
     }
 
+    /// Tells new threads whether many others have not been read from yet: then they wait
+    /// for that.
+    pub(super) fn tell_crowded(&self, crowded: bool) {
+        let told = self.control.u32(control::CROWDED);
+        if told.load(Ordering::Relaxed) != u32::from(crowded) {
+            told.store(u32::from(crowded), Ordering::Relaxed);
+        }
+    }
+
     /// The next entry, once its owner has filled it in.
     ///
     /// Entries come in order of birth, but one that stays unfinished keeps the
@@ -469,6 +479,13 @@ impl ProcessEntry {
         self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
     }
 
+    /// Instructions that run unrecorded, as there was no room to tell of them.
+    pub(super) fn without_room(&self) -> u32 {
+        self.shared
+            .u32(process::WITHOUT_ROOM)
+            .load(Ordering::Relaxed)
+    }
+
     fn used(&self) -> usize {
         let used = self.shared.u64(process::USED).load(Ordering::Acquire) as usize;
         used.min(wire::CATALOGUE_BYTES) / 8 * 8
@@ -632,6 +649,23 @@ impl Ring {
             to: words.clamp(self.read, wire::BLOCK_WORDS),
             sealed,
         }
+    }
+
+    /// Where a turn of about `most` words ends: before a block of code, unless some sets
+    /// are followed, where only the reader knows which words belong together.
+    pub(super) fn end_of_turn(&self, unread: &Unread, most: usize) -> usize {
+        let to = unread.from + most;
+        if to >= unread.to || self.some_sets {
+            return to.min(unread.to);
+        }
+        let rest = &self.words(unread.to)[to..];
+        let begins = |word: &AtomicU64| begins_block(word.load(Ordering::Relaxed));
+        rest.iter().position(begins).map_or(unread.to, |n| to + n)
+    }
+
+    /// Number of the last mark of who waits that the thread has written.
+    pub(super) fn marked(&self) -> u64 {
+        self.shared.u64(ring::MARKED).load(Ordering::Acquire)
     }
 
     /// Words so far of the block being written.

@@ -174,33 +174,67 @@ impl Seen {
 /// Lines that crowd in few classes, as those of a stride by a large power of two do. The
 /// classes followed may hold all of them or none, which their spread does not tell. So the
 /// engine tells the lines of all classes now and then, for some runs of accesses. A class
-/// is crowded in such a look if it has much more lines than the others have on average.
+/// is crowded in such a look if its sets of the first level have no room for its lines, and
+/// it has more of them than lines that fall anywhere would have.
 #[derive(Clone, Debug)]
-pub(super) struct Crowds([f64; CLASSES as usize]);
+pub(super) struct Crowds {
+    sample: SetSample,
+    /// Lines of a class that the first level has room for.
+    room: f64,
+    /// Touches of crowded lines in all classes, and in those followed.
+    all: f64,
+    followed: f64,
+    /// Looks, and the squares of how far each says that the followed classes are off.
+    looks: f64,
+    squares: f64,
+}
 
 impl Crowds {
-    /// So many times the average of all classes, and some lines more, are a crowd.
-    const TIMES: f64 = 3.0;
-    const MORE: f64 = 8.0;
+    /// So many standard deviations of lines that fall anywhere are no accident.
+    const DEVIATIONS: f64 = 4.0;
+
+    /// None so far, under a first level of so many lines.
+    fn new(sample: SetSample, lines: u64) -> Crowds {
+        Crowds {
+            sample,
+            room: lines as f64 / f64::from(CLASSES),
+            all: 0.0,
+            followed: 0.0,
+            looks: 0.0,
+            squares: 0.0,
+        }
+    }
 
     /// What was seen in a look that stands for so many like it.
     pub(super) fn add(&mut self, seen: &[Touched; CLASSES as usize], weight: f64) {
         let lines: u32 = seen.iter().map(|class| class.lines).sum();
         let mean = f64::from(lines) / f64::from(CLASSES);
-        let most = Self::TIMES * mean + Self::MORE;
-        for (sum, class) in self.0.iter_mut().zip(seen) {
+        let most = self.room.max(mean + Self::DEVIATIONS * mean.sqrt());
+        let classes = self.sample.classes();
+        let (mut all, mut followed) = (0.0, 0.0);
+        for (number, class) in seen.iter().enumerate() {
             if f64::from(class.lines) > most {
-                *sum += weight * f64::from(class.touches);
+                let touches = weight * f64::from(class.touches);
+                all += touches;
+                followed += touches * (classes >> number & 1) as f64;
             }
         }
+        let off = all - f64::from(self.sample.one_in) * followed;
+        self.all += all;
+        self.followed += followed;
+        self.looks += 1.0;
+        self.squares += off * off;
     }
 
-    /// Touches of crowded lines in all classes and in these.
-    fn sums(&self, classes: u64) -> (f64, f64) {
-        let of_these = (0..)
-            .zip(&self.0)
-            .filter(|(class, _)| classes >> class & 1 == 1);
-        (self.0.iter().sum(), of_these.map(|(_, lines)| lines).sum())
+    /// How many touches the followed classes have too few of, and how far that may be off in 95 of
+    /// 100 runs, as the looks differ.
+    fn off(&self) -> (f64, f64) {
+        let off = self.all - f64::from(self.sample.one_in) * self.followed;
+        let variance = match self.looks >= 2.0 {
+            true => (self.squares - off * off / self.looks) * self.looks / (self.looks - 1.0),
+            false => self.squares,
+        };
+        (off, student(self.looks as u32) * variance.max(0.0).sqrt())
     }
 }
 
@@ -210,11 +244,12 @@ pub(super) fn ratio(a: u64, b: u64) -> f64 {
 }
 
 impl ClassSums {
-    pub(super) fn new(sample: SetSample) -> ClassSums {
+    /// Nothing so far, under a first level of so many lines.
+    pub(super) fn new(sample: SetSample, lines: u64) -> ClassSums {
         ClassSums {
             sample,
             classes: sample.classes(),
-            crowds: Crowds([0.0; CLASSES as usize]),
+            crowds: Crowds::new(sample, lines),
             sums: [[0; SUMMED]; CLASSES as usize],
         }
     }
@@ -253,11 +288,11 @@ impl ClassSums {
             let followed = (0..CLASSES).filter(|&class| self.follows(class));
             followed.map(move |class| self.sums[class as usize][event])
         };
-        let (crowded, followed) = self.crowds.sums(self.classes);
-        let off = crowded - f64::from(self.sample.one_in) * followed;
+        let (off, error) = self.crowds.off();
         SetsFacts {
-            crowded_lines: crowded.round() as u64,
-            crowded_lines_followed: followed.round() as u64,
+            crowded_lines: self.crowds.all.round() as u64,
+            crowded_lines_followed: self.crowds.followed.round() as u64,
+            crowded_lines_error: error.round() as u64,
             one_in: self.sample.one_in,
             seed: self.sample.seed,
             estimates: NAMES
@@ -272,10 +307,9 @@ impl ClassSums {
                     };
                     let estimate = estimate(&sums, u64::from(unit));
                     let seen = sums.iter().sum();
-                    (
-                        (*name).to_owned(),
-                        widened(estimate, seen, off * f64::from(unit)),
-                    )
+                    let unit = f64::from(unit);
+                    let (least, most) = ((off - error) * unit, (off + error) * unit);
+                    ((*name).to_owned(), widened(estimate, seen, least, most))
                 })
                 .collect(),
         }
@@ -320,13 +354,14 @@ fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
     }
 }
 
-/// An estimate whose followed classes have so much less than their part of the crowded
-/// lines, or more: each touch of one may be a miss, and need not be.
-fn widened(estimate: EstimatedFacts, seen: u64, off: f64) -> EstimatedFacts {
+/// An estimate whose followed classes miss between so much and so much of their part of the
+/// crowded lines, or have too many where that is below zero: each touch of one may be a miss,
+/// and need not be.
+fn widened(estimate: EstimatedFacts, seen: u64, least: f64, most: f64) -> EstimatedFacts {
     let (low, high) = (estimate.low as f64, estimate.high as f64);
     EstimatedFacts {
-        low: (low + off.min(0.0)).max(seen as f64).round() as u64,
-        high: (high + off.max(0.0)).round() as u64,
+        low: (low + least.min(0.0)).max(seen as f64).round() as u64,
+        high: (high + most.max(0.0)).round() as u64,
         ..estimate
     }
 }
@@ -377,7 +412,7 @@ mod tests {
 
     #[test]
     fn each_followed_class_has_a_sum_of_its_own_unless_all_are_followed() {
-        let sums = ClassSums::new(with(8, 5));
+        let sums = ClassSums::new(with(8, 5), 512);
         let groups = sums.groups();
         let classes: Vec<u32> = groups.classes().flatten().map(u32::from).collect();
         assert_eq!((groups.count(), classes.len()), (8, 8));
@@ -385,7 +420,7 @@ mod tests {
             assert!(sums.follows(class));
             assert_eq!(groups.sum_of(class), number);
         }
-        let all = ClassSums::new(with(1, 5)).groups();
+        let all = ClassSums::new(with(1, 5), 512).groups();
         assert_eq!((all.count(), all.sum_of(63)), (1, 0));
         assert_eq!(all.classes().collect::<Vec<_>>(), [None]);
     }
@@ -413,46 +448,71 @@ mod tests {
     #[test]
     fn crowded_lines_that_are_not_followed_widen_the_interval() {
         let sample = with(8, 0);
-        let mut sums = ClassSums::new(sample);
+        let mut sums = ClassSums::new(sample, 512);
         let outside = (0..CLASSES).find(|&class| !sums.follows(class)).unwrap();
         let inside = (0..CLASSES).find(|&class| sums.follows(class)).unwrap();
-        // Four lines in each class, and 256 more in one, twice each.
-        let look = |crowded: Option<u32>| {
+        // Four lines in each class, and more in one, twice each.
+        let look = |crowded: Option<u32>, lines: u32| {
             let mut seen = Seen::default();
             for class in 0..CLASSES {
-                let more = if crowded == Some(class) { 256 } else { 0 };
+                let more = if crowded == Some(class) { lines } else { 0 };
                 for line in (0..4 + more).chain(0..4 + more) {
                     seen.touch(class, u64::from(CLASSES * (line + 1) + class));
                 }
             }
             seen.classes
         };
-        sums.crowds.add(&look(None), 10.0);
-        assert_eq!(sums.facts().crowded_lines, 0, "all classes are alike");
-        sums.crowds.add(&look(Some(outside)), 10.0);
+        sums.crowds.add(&look(None, 0), 10.0);
+        sums.crowds.add(&look(Some(outside), 4), 10.0);
+        assert_eq!(sums.facts().crowded_lines, 0, "eight lines have room");
+        sums.crowds.add(&look(Some(outside), 256), 10.0);
         let facts = sums.facts();
-        assert_eq!(
-            (facts.crowded_lines, facts.crowded_lines_followed),
-            (5200, 0)
-        );
-        assert_eq!(facts.estimates["llc.miss"].high, 5200 + 3 * 8);
-        assert_eq!(facts.estimates["dram.read_bytes"].high, 64 * (5200 + 3 * 8));
+        let crowded = (facts.crowded_lines, facts.crowded_lines_followed);
+        assert_eq!(crowded, (5200, 0));
+        // One look of three: by hand, the variance of their sum is 3 · (5200² − 5200² / 3) / 2.
+        let error = (3.182f64 * 5200.0).round() as u64;
+        assert_eq!(facts.crowded_lines_error, error);
+        assert_eq!(facts.estimates["llc.miss"].high, 5200 + error + 3 * 8);
         // As much within: eight times of it is too much.
-        sums.crowds.add(&look(Some(inside)), 10.0);
+        sums.crowds.add(&look(Some(inside), 256), 10.0);
         let facts = sums.facts();
-        assert_eq!(
-            (facts.crowded_lines, facts.crowded_lines_followed),
-            (10_400, 5200)
-        );
+        let crowded = (facts.crowded_lines, facts.crowded_lines_followed);
+        assert_eq!(crowded, (10_400, 5200));
         let estimate = EstimatedFacts {
             value: 80_000,
             low: 79_000,
             high: 81_000,
             largest_share: 0.3,
         };
-        let wide = widened(estimate, 10_000, 10_400.0 - 8.0 * 5200.0);
+        let wide = widened(estimate, 10_000, -31_200.0, -100.0);
         assert_eq!((wide.low, wide.high), (79_000 - 31_200, 81_000));
-        assert_eq!(widened(estimate, 70_000, -31_200.0).low, 70_000);
+        let wide = widened(estimate, 70_000, -31_200.0, 200.0);
+        assert_eq!((wide.low, wide.high), (70_000, 81_200));
+    }
+
+    /// Twelve lines and four more in a set of eight ways displace each other.
+    #[test]
+    fn a_few_lines_too_many_are_a_crowd_and_lines_that_fall_anywhere_are_none() {
+        let mut crowds = Crowds::new(with(8, 0), 512);
+        let mut seen = Seen::default();
+        for class in 0..CLASSES {
+            for line in 0..if class == 7 { 16 } else { 4 } {
+                seen.touch(class, u64::from(CLASSES * (line + 1) + class));
+            }
+        }
+        crowds.add(&seen.classes, 1.0);
+        assert_eq!(crowds.all, 16.0);
+        let mut state = 7;
+        let mut random = Crowds::new(with(8, 0), 512);
+        for _ in 0..1000 {
+            let mut seen = Seen::default();
+            for _ in 0..1024 {
+                let line = next(&mut state);
+                seen.touch((line % u64::from(CLASSES)) as u32, line);
+            }
+            random.add(&seen.classes, 1.0);
+        }
+        assert!(random.all < 1e-3 * 1_024_000.0, "{}", random.all);
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Re
     session.name_functions(&wanted.functions)?;
     let mut run = StreamRun {
         program: spawn(command, &emulator, &session)?,
-        followed: Followed::new(ReferenceReader::new(wanted, sink)),
+        followed: Followed::new(ReferenceReader::new(wanted, sink), follow::turn_words(None)),
     };
     let end = run.until_the_end(&mut session);
     if end.is_err() {
@@ -375,7 +375,11 @@ impl Reader for ReferenceReader<'_> {
             tid,
             self.references.instructions - before,
         );
-        Taken { to, waits }
+        Taken {
+            to,
+            passed: self.references.passed,
+            waits,
+        }
     }
 
     fn end_thread(&mut self, _: &mut Process, thread: Thread) {
@@ -387,8 +391,8 @@ impl Reader for ReferenceReader<'_> {
     }
 
     fn end_process(&mut self, process: Process) {
-        let undecoded = u64::from(process.entry.undecoded());
-        self.lose(None, LossKind::Undecoded, undecoded, "");
+        let untold = process.entry.undecoded() + process.entry.without_room();
+        self.lose(None, LossKind::Undecoded, untold.into(), "");
     }
 
     fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {

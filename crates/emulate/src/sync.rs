@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use super::follow::{Before, Waits};
 use super::wire;
 use super::words::load;
 
@@ -71,8 +72,9 @@ impl Sync {
     /// Words a mark takes.
     pub(super) const WORDS: usize = 3;
 
-    /// The mark at `at`, if one is there.
+    /// The mark at `at`, if all of one is there.
     pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<Sync> {
+        words.get(at..at + Sync::WORDS)?;
         let word = load(words, at).filter(|&word| wire::mark(word) == wire::MARK_SYNC)?;
         let [kind, ns] = [(1, wire::MARK_SYNC_KIND), (2, wire::MARK_SYNC_NS)].map(|(n, mark)| {
             load(words, at + n)
@@ -92,23 +94,23 @@ impl Sync {
         })
     }
 
-    /// Whether the thread is not to be read on before all smaller numbers have been.
-    pub(super) fn waits(&self) -> bool {
-        use MarkKind::{
-            Acquire, AcquireEnd, Gather, Interrupted, JoinProcess, JoinThread, Ready, Room, Take,
+    /// What is to be read of others before the thread is read on, where marks up to the
+    /// number `granted` have been read.
+    pub(super) fn waits(&self, granted: u64) -> Option<Waits> {
+        let before = match self.what {
+            MarkKind::Acquire(_)
+            | MarkKind::Gather(_)
+            | MarkKind::Room(..)
+            | MarkKind::Take(..) => Before::Marks,
+            MarkKind::AcquireEnd(_)
+            | MarkKind::JoinThread(_)
+            | MarkKind::JoinProcess(_)
+            | MarkKind::Interrupted(..)
+            | MarkKind::Ready(..) => Before::Ends,
+            _ => return None,
         };
-        matches!(
-            self.what,
-            Acquire(_)
-                | AcquireEnd(_)
-                | Gather(_)
-                | JoinThread(_)
-                | JoinProcess(_)
-                | Interrupted(..)
-                | Ready(..)
-                | Room(..)
-                | Take(..)
-        )
+        let number = self.number;
+        (number > granted).then_some(Waits { number, before })
     }
 }
 
@@ -164,7 +166,8 @@ mod tests {
             Sync::at(&whole, 1),
             Some(sync(12, MarkKind::Release(77, 30)))
         );
-        let cut = words(&[wire::MARK_SYNC | 12, 5]);
-        assert_eq!(Sync::at(&cut, 0), Some(sync(12, MarkKind::Nothing)));
+        let damaged = words(&[wire::MARK_SYNC | 12, 5, 5]);
+        assert_eq!(Sync::at(&damaged, 0), Some(sync(12, MarkKind::Nothing)));
+        assert_eq!(Sync::at(&damaged[..2], 0), None, "the rest is to come");
     }
 }

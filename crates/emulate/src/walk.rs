@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_trace::VirtAddr;
 
 use super::catalogue::Catalogue;
+use super::follow::{Before, Waits};
 use super::sync::{MarkKind, Sync};
 use super::wire;
 use super::words::{Special, load};
@@ -31,6 +32,8 @@ pub(super) struct References {
     /// Marks of what was mapped or unmapped.
     pub(super) mapped: Vec<MappedPlace>,
     pub(super) instructions: u64,
+    /// Number of the last mark of who waits that was passed; 0 if there was none.
+    pub(super) passed: u64,
 }
 
 impl References {
@@ -42,6 +45,7 @@ impl References {
         self.ips.clear();
         self.marks.clear();
         self.mapped.clear();
+        self.passed = 0;
     }
 }
 
@@ -109,14 +113,14 @@ pub(super) struct Walk<'a> {
 
 impl Walk<'_> {
     /// Takes words from `words[at]` on; returns where it stopped: at their end, where more
-    /// words must come first, or at the mark of the number returned, before which others are
-    /// to be read. With `whole`, no more words will come.
+    /// words must come first, or at the mark returned, before which others are to be read. With
+    /// `whole`, no more words will come.
     pub(super) fn run(
         &mut self,
         words: &[AtomicU64],
         mut at: usize,
         whole: bool,
-    ) -> (usize, Option<u64>) {
+    ) -> (usize, Option<Waits>) {
         while let Some(word) = load(words, at) {
             let id = wire::id(word);
             let taken = if wire::is_other_line(word) {
@@ -127,8 +131,8 @@ impl Walk<'_> {
                 self.begin(id as u32, true);
                 self.run_of_block(word)
             } else if is_apart(word) {
-                if let Some(number) = self.pass_mark(word, words, at) {
-                    return (at, Some(number));
+                if let Some(waits) = self.pass_mark(word, words, at) {
+                    return (at, Some(waits));
                 }
                 1 // neither changes a reference
             } else {
@@ -142,10 +146,10 @@ impl Walk<'_> {
         (at, None)
     }
 
-    /// Notes a mark, unless others are to be read before it: then returns its number. It waited
+    /// Notes a mark, unless others are to be read before it: then returns it. It waited
     /// for them, or maps what they may have unmapped.
     #[cold]
-    fn pass_mark(&mut self, mark: u64, words: &[AtomicU64], place: usize) -> Option<u64> {
+    fn pass_mark(&mut self, mark: u64, words: &[AtomicU64], place: usize) -> Option<Waits> {
         let at = self.out.addresses.len();
         if wire::mark(mark) == wire::MARK_REGION {
             let instructions = self.out.instructions;
@@ -160,11 +164,18 @@ impl Walk<'_> {
             MarkKind::Mapped(bytes) => Some(MappedPlace { at, bytes }),
             _ => None,
         };
-        if (sync.waits() || mapped.is_some()) && sync.number > self.granted {
-            return Some(sync.number);
+        let waits = match mapped.filter(|_| sync.number > self.granted) {
+            Some(_) => Some(Waits {
+                number: sync.number,
+                before: Before::Marks,
+            }),
+            None => sync.waits(self.granted),
+        };
+        if waits.is_none() {
+            self.out.mapped.extend(mapped);
+            self.out.passed = sync.number;
         }
-        self.out.mapped.extend(mapped);
-        None
+        waits
     }
 
     #[inline(always)]

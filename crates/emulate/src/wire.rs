@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 20;
+pub(super) const WIRE_VERSION: u32 = 21;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -127,6 +127,7 @@ pub(super) mod control {
     pub(in super::super) const WORKED_NS: usize = 48;
     pub(in super::super) const PID_SPACE: usize = 56;
     pub(in super::super) const APART: usize = 64;
+    pub(in super::super) const CROWDED: usize = 68;
 }
 
 /// Offsets in every entry's first page.
@@ -150,6 +151,7 @@ pub(super) mod process {
     pub(in super::super) const UNDECODED: usize = 44;
     pub(in super::super) const BIRTH: usize = 48;
     pub(in super::super) const PID_SPACE: usize = 56;
+    pub(in super::super) const WITHOUT_ROOM: usize = 64;
 }
 
 /// Offsets in a thread entry.
@@ -172,6 +174,7 @@ pub(super) mod ring {
     pub(in super::super) const HELD: usize = 232;
     pub(in super::super) const ASKED_NS: usize = 240;
     pub(in super::super) const ASKS_NS: usize = 248;
+    pub(in super::super) const MARKED: usize = 256;
     pub(in super::super) const USED: usize = 192;
     /// Values of `TAKEN`.
     pub(in super::super) const IS_READ: u32 = 1;

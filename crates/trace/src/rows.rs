@@ -464,7 +464,7 @@ pub enum LossKind {
     StrayAccess = 7,
     /// Rows that could not be written to the recording.
     PartNotWritten = 9,
-    /// Code that could not be decoded.
+    /// Code that could not be decoded, or told for want of room.
     Undecoded = 10,
     /// Events between an overflow and its record, which no record stands for.
     ActivationDelay = 30,

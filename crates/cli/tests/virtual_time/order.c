@@ -261,6 +261,37 @@ static void send_after_sleep(void)
     pthread_join(waiter, NULL);
 }
 
+/* ---- threads whose own memory has room in the last level, and all of it together has not ---- */
+
+enum { SHARERS = 8, PASSES = 5, STEPS = 300 };
+
+static pthread_barrier_t all_here;
+
+/* Computes at each line, so that misses hardly change how fast it is. */
+static void *scan_and_compute(void *own)
+{
+    volatile char *from = own;
+    unsigned long sum = 1;
+    pthread_barrier_wait(&all_here);
+    for (int pass = 0; pass < PASSES; pass++)
+        for (volatile char *p = from; p < from + UNIT_BYTES; p += 64) {
+            sum += *p;
+            for (int step = 0; step < STEPS; step++)
+                sum = sum * 6364136223846793005 + 1442695040888963407;
+        }
+    return sum == 7 ? own : NULL; /* so that it is computed */
+}
+
+static void share(void)
+{
+    pthread_t threads[SHARERS];
+    pthread_barrier_init(&all_here, NULL, SHARERS);
+    for (int i = 0; i < SHARERS; i++)
+        pthread_create(&threads[i], NULL, scan_and_compute, memory + i * UNIT_BYTES);
+    for (int i = 0; i < SHARERS; i++)
+        pthread_join(threads[i], NULL);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "", *how = argc > 2 ? argv[2] : "";
@@ -280,6 +311,8 @@ int main(int argc, char **argv)
         sleep_beside_work();
     else if (!strcmp(mode, "event"))
         send_after_sleep();
+    else if (!strcmp(mode, "share"))
+        share();
     else if (!strcmp(mode, "timeout"))
         time_out(how);
     else

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use memgauge_trace::Module;
+use memgauge_trace::{Module, Pid, VirtAddr};
 
 use crate::address_space::{ANON, AddressSpace, Mapping};
 
@@ -161,6 +161,30 @@ impl Mapped {
                 },
             )
         })
+    }
+}
+
+/// What ends mappings, as `path` says.
+pub(super) fn nothing_until(end: u64, path: &str) -> Mapping {
+    Mapping {
+        end,
+        file_offset: 0,
+        executable: false,
+        path: path.to_owned(),
+        number: 0,
+    }
+}
+
+pub(super) fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
+    Module {
+        pid: Pid(pid),
+        time_ns,
+        start: VirtAddr(start),
+        end: VirtAddr(m.end),
+        file_offset: m.file_offset,
+        path: m.path.clone(),
+        executable: m.executable,
+        ..Module::default()
     }
 }
 

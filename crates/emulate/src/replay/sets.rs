@@ -93,19 +93,22 @@ impl Ran {
 }
 
 impl<D: OverflowSink> SetsReplay<'_, D> {
-    /// Takes words from `words[at]` on; where it stopped: at their end, or at a mark of
-    /// who waits.
-    pub(crate) fn run(&mut self, words: &[AtomicU64], mut at: usize) -> usize {
+    /// Takes words from `words[at]` on; where it stopped: at their end, at a mark of who
+    /// waits, or before words that are told together and are not all there. With `whole`,
+    /// the others will not come, which is damage.
+    pub(crate) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         while let Some(word) = load(words, at) {
             let length = match wire::mark(word) {
                 wire::MARK_SYNC => break,
                 wire::MARK_SUM | wire::MARK_PEEK => 2,
                 _ => 3,
             };
-            // The engine writes them together; less is damage.
             let Some(ran) = load(words, at + 1).filter(|_| at + length <= words.len()) else {
-                self.cursor.stray += (words.len() - at) as u64;
-                return words.len();
+                if whole {
+                    self.cursor.stray += (words.len() - at) as u64;
+                    return words.len();
+                }
+                break;
             };
             let kept = load(words, at + 2).filter(|_| length == 3);
             self.tell(Ran(ran), kept.map(|kept| kept as u32));

@@ -97,13 +97,15 @@ impl MarkFile {
     /// # Errors
     /// There is no room for it.
     pub fn create() -> Result<MarkFile> {
-        let fail = |e| Error::system("failed to make shared memory for regions", e);
         let in_memory = Path::new("/dev/shm");
-        let folder = match in_memory.is_dir() {
-            true => in_memory.to_owned(),
-            false => std::env::temp_dir(),
-        };
-        memgauge_host::remove_orphans(&folder, FILE_NAME);
+        // There it may be full, or be there to be read only.
+        MarkFile::create_in(in_memory)
+            .or_else(|_| MarkFile::create_in(&std::env::temp_dir()))
+            .map_err(|e| Error::system("failed to make shared memory for regions", e))
+    }
+
+    fn create_in(folder: &Path) -> std::io::Result<MarkFile> {
+        memgauge_host::remove_orphans(folder, FILE_NAME);
         let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         for attempt in 0..100 {
             let name = format!("{FILE_NAME}{}-{attempt}", std::process::id());
@@ -118,13 +120,13 @@ impl MarkFile {
                         read: 0,
                         unwritten: Vec::new(),
                     };
-                    made.begin().map_err(fail)?;
+                    made.begin()?;
                     return Ok(made);
                 }
                 Err(e) => last = e,
             }
         }
-        Err(fail(last))
+        Err(last)
     }
 
     fn begin(&self) -> std::io::Result<()> {
