@@ -245,6 +245,8 @@ pub(super) struct Followed<R: Reader> {
     births: Births,
     /// A turn, where several threads have words to read.
     turn_words: usize,
+    /// Processes that have appeared since it was looked who has ended.
+    unreaped: usize,
 }
 
 /// How many have appeared.
@@ -266,6 +268,7 @@ impl<R: Reader> Followed<R> {
             worked: Worked::default(),
             births: Births::default(),
             turn_words,
+            unreaped: 0,
         }
     }
 
@@ -287,7 +290,16 @@ impl<R: Reader> Followed<R> {
         };
         busy |= self.let_go_on(session, reached);
         self.end_sleeps(session);
+        if self.many_have_appeared() {
+            self.reap(session, false);
+        }
         busy
+    }
+
+    /// Whether so many processes have appeared that it is time to look who has ended: those are
+    /// kept until then.
+    fn many_have_appeared(&self) -> bool {
+        self.unreaped >= CROWD
     }
 
     /// Whether a thread that has slept is held.
@@ -414,6 +426,7 @@ impl<R: Reader> Followed<R> {
 
     fn add_process(&mut self, entry: ProcessEntry) {
         self.born.processes += 1;
+        self.unreaped += 1;
         let number = entry.number;
         self.births.appear(entry.birth);
         let before = self.end_by_exec(entry.pid);
@@ -587,6 +600,7 @@ impl<R: Reader> Followed<R> {
 
     /// Notices ended threads and processes. With `all`, everything counts as ended.
     pub(super) fn reap(&mut self, session: &mut Session, all: bool) {
+        self.unreaped = 0;
         for process in self.processes.values_mut() {
             process.died |= !process.ended && process.watched.ended();
             process.ended |= all || process.died;

@@ -1,7 +1,7 @@
 //! What limits a run, in sentences: the figure, the threshold it is held against, and what
 //! to do next.
 
-use memgauge_analyze::{Cause, CauseKind, Summary};
+use memgauge_analyze::{Cause, CauseKind, LossRow, Summary};
 use serde::Serialize;
 
 use crate::units;
@@ -20,6 +20,17 @@ pub struct Statement {
     pub rule: String,
     /// What to do next; may be empty.
     pub next: String,
+}
+
+/// What to do about a run that is too short. It may be longer than was recorded.
+fn longer_run(summary: &Summary) -> &'static str {
+    let lack = |loss: &LossRow| {
+        loss.kind == "thread_not_recorded" || loss.detail.contains("no room in shared memory")
+    };
+    match summary.losses.iter().any(lack) {
+        true => "Much of it may have run unrecorded (see Losses): record that first.",
+        false => "Record a longer run: a larger input, or more repetitions.",
+    }
 }
 
 /// A cause in words.
@@ -42,7 +53,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::Tiny if value < 1.0 => (
             format!("The run is too short to judge: {:.1} ms.", value * 1e3),
             format!("shorter than {threshold}"),
-            "Record a longer run: a larger input, or more repetitions.",
+            longer_run(summary),
         ),
         CauseKind::Tiny => (
             format!(
@@ -50,7 +61,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                 units::count(value as u64)
             ),
             format!("fewer than {threshold} instructions"),
-            "Record a longer run: a larger input, or more repetitions.",
+            longer_run(summary),
         ),
         CauseKind::FewSamples if value == 0.0 => (
             "It has no samples: nothing is known of its code.".to_owned(),

@@ -137,7 +137,7 @@ impl<R: Reader> Followed<R> {
     pub(super) fn let_go_on(&mut self, session: &mut Session, reached: Option<u64>) -> bool {
         let mut any = false;
         for _ in 0..MOST_GO_ON {
-            if self.first_waiting().is_none() {
+            if self.first_waiting().is_none() || self.many_have_appeared() {
                 break;
             }
             self.add_new(session);

@@ -71,13 +71,14 @@ fn crowded(sets: &SetsFacts) -> Option<String> {
     })
 }
 
-/// What threads that ran beside each other say against the last level's numbers: with fewer
-/// sets, they take turns there in longer parts of the program.
+/// What threads that ran beside each other say against the last level's numbers: they take turns
+/// there by a time that is estimated, too.
 fn shared(sets: &SetsFacts, threads: &[ThreadRow]) -> Option<String> {
     let misses = sets.estimates.get("llc.miss").map_or(0, |of| of.value);
     (misses > MANY && run_beside(threads)).then(|| {
-        "threads ran beside each other: misses of the LLC, DRAM bytes and time may be far too low or \
-         high where they compete for the LLC, and intervals do not have this: record without --sets"
+        "threads ran beside each other: where they compete for the LLC, its misses, DRAM bytes and time \
+         may be some percent off, and far off where a thread that misses falls behind; intervals do not \
+         have this: record without --sets"
             .to_owned()
     })
 }
