@@ -53,8 +53,13 @@ impl WholeFile {
                 let made = NamedTempFile::new()?;
                 Ok(WholeFile { made, target })
             }
+            Err(e) if e.kind() == NotFound => {
+                let folder = folder.unwrap_or(path).display();
+                let why = format!("there is no folder `{folder}`: make it first");
+                Err(io::Error::new(NotFound, why))
+            }
             // The error names a file that nobody asked for.
-            Err(e) if matches!(e.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem) => {
+            Err(e) if matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem) => {
                 Err(e.kind().into())
             }
             made => Ok(WholeFile {

@@ -11,6 +11,7 @@ use super::births::{self, Births, StartMark};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::holds::{Activity, Asleep, AtWork, Behind, Worked, is_running};
 use super::session::{Entry, ProcessEntry, Ring, Session};
+use super::sync::{Before, Waits};
 use super::wire;
 use memgauge_host::sys::process::Watched;
 
@@ -101,23 +102,6 @@ pub(super) struct Taken {
     pub(super) passed: u64,
     /// The mark there, where others are to be read first.
     pub(super) waits: Option<Waits>,
-}
-
-/// A mark before which others are to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Waits {
-    pub(super) number: u64,
-    pub(super) before: Before,
-}
-
-/// What is to be read of others.
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Before {
-    /// Their marks of smaller numbers.
-    Marks,
-    /// And all of those that have ended: a killed one has made no mark of that.
-    Ends,
 }
 
 /// Turns the words of the followed threads into results.

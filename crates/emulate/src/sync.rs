@@ -3,9 +3,25 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::follow::{Before, Waits};
 use super::wire;
 use super::words::load;
+
+/// A mark before which others are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Waits {
+    pub(super) number: u64,
+    pub(super) before: Before,
+}
+
+/// What is to be read of others.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Before {
+    /// Their marks of smaller numbers.
+    Marks,
+    /// And all of those that have ended: a killed one has made no mark of that.
+    Ends,
+}
 
 /// A mark of a thread that lets others go on, or that has waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

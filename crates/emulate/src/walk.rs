@@ -11,8 +11,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_trace::VirtAddr;
 
 use super::catalogue::Catalogue;
-use super::follow::{Before, Waits};
-use super::sync::{MarkKind, Sync};
+use super::sync::{Before, MarkKind, Sync, Waits};
 use super::wire;
 use super::words::{Special, load};
 

@@ -184,9 +184,10 @@ fn reference_line(result: &Bandwidth, style: &Style) -> String {
     }
     if let Some(line) = reference.regression {
         said += &format!(
-            "; r2 {:.4}, slope {:.3}, offset {}",
+            "; r2 {:.4}, slope {:.3}, offset {}{}",
             line.r2,
             line.slope,
+            if line.offset < 0.0 { "-" } else { "" },
             bytes(line.offset.abs() as u64)
         );
     }

@@ -9,8 +9,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-use super::{Before, Followed, MOST_GO_ON, Reader, Thread, Until, Waits};
+use super::{Followed, MOST_GO_ON, Reader, Thread, Until};
 use crate::session::Session;
+use crate::sync::{Before, Waits};
 use crate::wire;
 
 /// Changes of line in a turn: 64 KiB of new ones at most.
