@@ -410,12 +410,15 @@ fn of_some_sets(
 ) -> HotRow {
     let events: BTreeSet<EventId> = by_set.iter().map(|((event, _), _)| event).collect();
     let interval = |event: EventId| {
-        let interval = followed.interval(&by_set.by_group(&[event]), unit_of(event));
+        let parts = by_set.by_group(&[event]);
+        let interval = followed.of_event(event).interval(&parts, unit_of(event));
         (names.name(event), interval)
     };
     let whole = all.by_group(&rank.events);
     let unit = rank.events.first().map_or(1, |&event| unit_of(event));
     let parts = by_set.by_group(&rank.events);
+    let first = rank.events.first();
+    let followed = first.map_or(*followed, |&event| followed.of_event(event));
     let is_estimated = !whole.is_empty();
     let value = is_estimated.then(|| followed.interval(&parts, unit));
     let share = followed.share(&parts, &whole, unit);

@@ -313,7 +313,7 @@ impl SampledRegions<'_> {
         let named = self.named(symbols, event);
         let mut all = Weight::default();
         named.values().for_each(|region| all.add(region.weight));
-        let whole = self.groups_of(&named);
+        let whole = self.groups_of(event, &named);
         let mut rows: Vec<_> = named.into_iter().collect();
         rows.sort_by_key(|(_, region)| Reverse(region.weight.events));
         let others = rows.split_off(keep.min(rows.len()));
@@ -335,8 +335,8 @@ impl SampledRegions<'_> {
     }
 
     /// Events of each process by group of cache sets, where some were followed.
-    fn groups_of(&self, named: &Named) -> Option<Whole> {
-        let followed = self.groups.followed?;
+    fn groups_of(&self, event: EventId, named: &Named) -> Option<Whole> {
+        let followed = self.groups.followed?.of_event(event);
         let mut processes: BTreeMap<Pid, SortedSums<u8>> = BTreeMap::new();
         for ((_, pid), region) in named {
             let sums = processes.entry(*pid).or_default();

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use memgauge_trace::catalogue::L1D_MISS;
 use memgauge_trace::groups::{GROUPS, student, variance_of_sum};
-use memgauge_trace::{Pid, SetsFacts};
+use memgauge_trace::{CrowdFacts, EventId, Pid, SetsFacts};
 use serde::Serialize;
 
 /// Two-sided 95 % quantile of the normal distribution.
@@ -27,8 +28,15 @@ pub struct EstimateInterval {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FollowedGroups {
     one_in: u32,
-    /// So many misses of lines that crowd in few groups may be missing, and so many may be too
-    /// many, of any place in code or data: where they are is not known.
+    /// Of the events at hand, and of the first level's misses.
+    crowded: Crowded,
+    near: Crowded,
+}
+
+/// So many misses of lines that crowd in few groups may be missing, and so many may be too
+/// many, of any place in code or data: where they are is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Crowded {
     missing: f64,
     too_many: f64,
 }
@@ -37,14 +45,29 @@ impl FollowedGroups {
     /// `None` where all were followed, and nothing is estimated.
     pub(crate) fn of(sets: Option<&SetsFacts>) -> Option<FollowedGroups> {
         let sets = sets.filter(|sets| (2..GROUPS).contains(&sets.one_in))?;
-        let followed = f64::from(sets.one_in) * sets.crowded_lines_followed as f64;
-        let off = sets.crowded_lines as f64 - followed;
-        let error = sets.crowded_lines_error as f64;
+        let crowded = |crowds: CrowdFacts| {
+            let (least, most) = crowds.missing(sets.one_in);
+            Crowded {
+                missing: most.max(0.0),
+                too_many: (-least).max(0.0),
+            }
+        };
         Some(FollowedGroups {
             one_in: sets.one_in,
-            missing: (off + error).max(0.0),
-            too_many: (error - off).max(0.0),
+            crowded: crowded(sets.far_crowds),
+            near: crowded(sets.crowds),
         })
+    }
+
+    /// For an event, with the crowds of its level.
+    pub(crate) fn of_event(self, event: EventId) -> FollowedGroups {
+        FollowedGroups {
+            crowded: match event {
+                L1D_MISS => self.near,
+                _ => self.crowded,
+            },
+            ..self
+        }
     }
 
     pub(crate) fn count(self) -> u32 {
@@ -115,8 +138,8 @@ impl FollowedGroups {
         let random = scale * self.unfollowed() * unit * value;
         let variance = variance_of_sum(seen, self.count()).max(random);
         let half = student(self.count()) * variance.sqrt();
-        let low = value - half - self.too_many * unit;
-        let high = value + half.max(3.0 * unit * scale) + self.missing * unit;
+        let low = value - half - self.crowded.too_many * unit;
+        let high = value + half.max(3.0 * unit * scale) + self.crowded.missing * unit;
         EstimateInterval {
             low: low.max(value / scale).round() as u64,
             high: high.round() as u64,
@@ -158,7 +181,7 @@ impl FollowedGroups {
     /// The interval of a share of `total`, in events of `unit`, with crowded lines: those
     /// missing may all be of the part or all of the rest, and so may those too many.
     pub(crate) fn with_crowds(self, (low, high): (f64, f64), total: f64, unit: f64) -> (f64, f64) {
-        let (missing, too_many) = (self.missing * unit, self.too_many * unit);
+        let (missing, too_many) = (self.crowded.missing * unit, self.crowded.too_many * unit);
         if missing + too_many == 0.0 {
             return (low, high);
         }
@@ -175,9 +198,14 @@ impl FollowedGroups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memgauge_trace::catalogue::LLC_MISS;
 
     const EIGHT: FollowedGroups = FollowedGroups {
         one_in: 8,
+        crowded: NONE,
+        near: NONE,
+    };
+    const NONE: Crowded = Crowded {
         missing: 0.0,
         too_many: 0.0,
     };
@@ -191,27 +219,29 @@ mod tests {
 
     #[test]
     fn crowded_lines_may_be_of_any_part() {
-        let sets = SetsFacts {
-            one_in: 8,
-            crowded_lines: 900,
-            crowded_lines_followed: 0,
-            crowded_lines_error: 100,
-            ..SetsFacts::default()
+        let crowds = |lines, followed| {
+            FollowedGroups::of(Some(&SetsFacts {
+                one_in: 8,
+                crowds: CrowdFacts {
+                    lines,
+                    followed,
+                    error: 100,
+                },
+                ..SetsFacts::default()
+            }))
         };
-        let missing = FollowedGroups::of(Some(&sets)).unwrap();
+        let missing = crowds(900, 0).unwrap().of_event(L1D_MISS);
         let even: BTreeMap<u8, u64> = (0..8).map(|group| (group, 125)).collect();
         let found = missing.interval(&even, 1);
         let alone = EIGHT.interval(&even, 1);
         assert_eq!((found.low, found.high), (alone.low, alone.high + 1000));
         // Half of 1000 may be 1500 of 2000, or 500 of them.
         assert_eq!(missing.with_crowds((0.5, 0.5), 1000.0, 1.0), (0.25, 0.75));
-        let sets = SetsFacts {
-            crowded_lines: 100,
-            crowded_lines_followed: 50,
-            ..sets
-        };
         // 300 too many, or 400: half of 1000 may be 100 of 600, or 500 of them.
-        let too_many = FollowedGroups::of(Some(&sets)).unwrap();
+        let too_many = crowds(100, 50).unwrap();
+        let even_below = too_many.of_event(LLC_MISS).interval(&even, 1);
+        assert_eq!(even_below, alone, "the last level has room");
+        let too_many = too_many.of_event(L1D_MISS);
         let (low, high) = too_many.with_crowds((0.5, 0.5), 1000.0, 1.0);
         assert!((low - 1.0 / 6.0).abs() < 1e-12 && (high - 5.0 / 6.0).abs() < 1e-12);
         assert_eq!(too_many.interval(&even, 1).low, alone.low - 400);

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use memgauge_machine::{CLASSES, Config, LINE_BYTES, Outcome};
 use memgauge_trace::groups::{student, variance_of_sum};
-use memgauge_trace::{EstimatedFacts, SetsFacts, catalogue as events};
+use memgauge_trace::{CrowdFacts, EstimatedFacts, SetsFacts, catalogue as events};
 
 use crate::{Error, Result};
 
@@ -171,37 +171,73 @@ impl Seen {
     }
 }
 
+/// Touches of crowded lines.
+#[derive(Clone, Copy, Debug, Default)]
+struct CrowdSums {
+    /// In all classes, and in those followed.
+    all: f64,
+    followed: f64,
+    /// The squares of how far each look says that the followed classes are off.
+    squares: f64,
+}
+
 /// Lines that crowd in few classes, as those of a stride by a large power of two do. The
 /// classes followed may hold all of them or none, which their spread does not tell. So the
 /// engine tells the lines of all classes now and then, for some runs of accesses. A class
 /// is crowded in such a look if its sets of the first level have no room for its lines, and
-/// it has more of them than lines that fall anywhere would have.
+/// it has more of them than lines that fall anywhere would have. Other levels have more room
+/// than a look shows: there it has much more lines than the others have on average.
 #[derive(Clone, Debug)]
 pub(super) struct Crowds {
     sample: SetSample,
     /// Lines of a class that the first level has room for.
     room: f64,
-    /// Touches of crowded lines in all classes, and in those followed.
-    all: f64,
-    followed: f64,
-    /// Looks, and the squares of how far each says that the followed classes are off.
+    /// Of the first level, and of those below.
+    near: CrowdSums,
+    far: CrowdSums,
     looks: f64,
-    squares: f64,
+}
+
+impl CrowdSums {
+    fn add(&mut self, one_in: u32, all: f64, followed: f64) {
+        let off = all - f64::from(one_in) * followed;
+        self.all += all;
+        self.followed += followed;
+        self.squares += off * off;
+    }
+
+    /// With the error that the followed classes' part of them has in 95 of 100 runs, as the looks
+    /// differ.
+    fn facts(&self, one_in: u32, looks: f64) -> CrowdFacts {
+        let off = self.all - f64::from(one_in) * self.followed;
+        let variance = match looks >= 2.0 {
+            true => (self.squares - off * off / looks) * looks / (looks - 1.0),
+            false => self.squares,
+        };
+        let error = student(looks as u32) * variance.max(0.0).sqrt();
+        CrowdFacts {
+            lines: self.all.round() as u64,
+            followed: self.followed.round() as u64,
+            error: error.round() as u64,
+        }
+    }
 }
 
 impl Crowds {
     /// So many standard deviations of lines that fall anywhere are no accident.
     const DEVIATIONS: f64 = 4.0;
+    /// So many times the average of all classes, and some lines more, are a crowd in all levels.
+    const TIMES: f64 = 3.0;
+    const MORE: f64 = 8.0;
 
     /// None so far, under a first level of so many lines.
     fn new(sample: SetSample, lines: u64) -> Crowds {
         Crowds {
             sample,
             room: lines as f64 / f64::from(CLASSES),
-            all: 0.0,
-            followed: 0.0,
+            near: CrowdSums::default(),
+            far: CrowdSums::default(),
             looks: 0.0,
-            squares: 0.0,
         }
     }
 
@@ -209,32 +245,28 @@ impl Crowds {
     pub(super) fn add(&mut self, seen: &[Touched; CLASSES as usize], weight: f64) {
         let lines: u32 = seen.iter().map(|class| class.lines).sum();
         let mean = f64::from(lines) / f64::from(CLASSES);
-        let most = self.room.max(mean + Self::DEVIATIONS * mean.sqrt());
+        let near = self.room.max(mean + Self::DEVIATIONS * mean.sqrt());
+        let far = Self::TIMES * mean + Self::MORE;
         let classes = self.sample.classes();
-        let (mut all, mut followed) = (0.0, 0.0);
-        for (number, class) in seen.iter().enumerate() {
-            if f64::from(class.lines) > most {
+        let beyond = |most: f64| {
+            let crowded = |class: &Touched| f64::from(class.lines) > most;
+            let all = seen.iter().enumerate().filter(|(_, class)| crowded(class));
+            all.fold((0.0, 0.0), |(all, followed), (number, class)| {
                 let touches = weight * f64::from(class.touches);
-                all += touches;
-                followed += touches * (classes >> number & 1) as f64;
-            }
+                let is_followed = (classes >> number & 1) as f64;
+                (all + touches, followed + touches * is_followed)
+            })
+        };
+        for (sums, most) in [(&mut self.near, near), (&mut self.far, far)] {
+            let (all, followed) = beyond(most);
+            sums.add(self.sample.one_in, all, followed);
         }
-        let off = all - f64::from(self.sample.one_in) * followed;
-        self.all += all;
-        self.followed += followed;
         self.looks += 1.0;
-        self.squares += off * off;
     }
 
-    /// How many touches the followed classes have too few of, and how far that may be off in 95 of
-    /// 100 runs, as the looks differ.
-    fn off(&self) -> (f64, f64) {
-        let off = self.all - f64::from(self.sample.one_in) * self.followed;
-        let variance = match self.looks >= 2.0 {
-            true => (self.squares - off * off / self.looks) * self.looks / (self.looks - 1.0),
-            false => self.squares,
-        };
-        (off, student(self.looks as u32) * variance.max(0.0).sqrt())
+    /// Those of the first level, and of those below.
+    fn facts(&self) -> [CrowdFacts; 2] {
+        [self.near, self.far].map(|sums| sums.facts(self.sample.one_in, self.looks))
     }
 }
 
@@ -288,11 +320,10 @@ impl ClassSums {
             let followed = (0..CLASSES).filter(|&class| self.follows(class));
             followed.map(move |class| self.sums[class as usize][event])
         };
-        let (off, error) = self.crowds.off();
+        let [near, far] = self.crowds.facts();
         SetsFacts {
-            crowded_lines: self.crowds.all.round() as u64,
-            crowded_lines_followed: self.crowds.followed.round() as u64,
-            crowded_lines_error: error.round() as u64,
+            crowds: near,
+            far_crowds: far,
             one_in: self.sample.one_in,
             seed: self.sample.seed,
             estimates: NAMES
@@ -307,9 +338,11 @@ impl ClassSums {
                     };
                     let estimate = estimate(&sums, u64::from(unit));
                     let seen = sums.iter().sum();
+                    let crowds = if *name == "l1d.miss" { near } else { far };
+                    let (least, most) = crowds.missing(self.sample.one_in);
                     let unit = f64::from(unit);
-                    let (least, most) = ((off - error) * unit, (off + error) * unit);
-                    ((*name).to_owned(), widened(estimate, seen, least, most))
+                    let of = widened(estimate, seen, least * unit, most * unit);
+                    ((*name).to_owned(), of)
                 })
                 .collect(),
         }
@@ -464,20 +497,19 @@ mod tests {
         };
         sums.crowds.add(&look(None, 0), 10.0);
         sums.crowds.add(&look(Some(outside), 4), 10.0);
-        assert_eq!(sums.facts().crowded_lines, 0, "eight lines have room");
+        assert_eq!(sums.facts().crowds.lines, 0, "eight lines have room");
         sums.crowds.add(&look(Some(outside), 256), 10.0);
         let facts = sums.facts();
-        let crowded = (facts.crowded_lines, facts.crowded_lines_followed);
-        assert_eq!(crowded, (5200, 0));
+        assert_eq!((facts.crowds.lines, facts.crowds.followed), (5200, 0));
+        assert_eq!(facts.far_crowds, facts.crowds);
         // One look of three: by hand, the variance of their sum is 3 · (5200² − 5200² / 3) / 2.
         let error = (3.182f64 * 5200.0).round() as u64;
-        assert_eq!(facts.crowded_lines_error, error);
+        assert_eq!(facts.crowds.error, error);
         assert_eq!(facts.estimates["llc.miss"].high, 5200 + error + 3 * 8);
         // As much within: eight times of it is too much.
         sums.crowds.add(&look(Some(inside), 256), 10.0);
         let facts = sums.facts();
-        let crowded = (facts.crowded_lines, facts.crowded_lines_followed);
-        assert_eq!(crowded, (10_400, 5200));
+        assert_eq!((facts.crowds.lines, facts.crowds.followed), (10_400, 5200));
         let estimate = EstimatedFacts {
             value: 80_000,
             low: 79_000,
@@ -501,7 +533,7 @@ mod tests {
             }
         }
         crowds.add(&seen.classes, 1.0);
-        assert_eq!(crowds.all, 16.0);
+        assert_eq!((crowds.near.all, crowds.far.all), (16.0, 0.0));
         let mut state = 7;
         let mut random = Crowds::new(with(8, 0), 512);
         for _ in 0..1000 {
@@ -512,7 +544,7 @@ mod tests {
             }
             random.add(&seen.classes, 1.0);
         }
-        assert!(random.all < 1e-3 * 1_024_000.0, "{}", random.all);
+        assert!(random.near.all < 1e-3 * 1_024_000.0, "{random:?}");
     }
 
     #[test]

@@ -263,12 +263,32 @@ pub struct SetsFacts {
     pub seed: u64,
     /// Sums over all sets, by event name; `dram.bytes` is both directions.
     pub estimates: BTreeMap<String, EstimatedFacts>,
-    /// About how often lines were touched that crowd in few sets.
-    pub crowded_lines: u64,
+    /// Lines that crowd in few sets of the first level.
+    pub crowds: CrowdFacts,
+    /// The same of the levels below.
+    pub far_crowds: CrowdFacts,
+}
+
+/// Lines that crowd in few sets, by looks at all sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CrowdFacts {
+    /// About how often they were touched.
+    pub lines: u64,
     /// Of these in the followed sets.
-    pub crowded_lines_followed: u64,
-    /// How far `crowded_lines - one_in * crowded_lines_followed` may be off in 95 of 100 runs.
-    pub crowded_lines_error: u64,
+    pub followed: u64,
+    /// How far `lines - one_in * followed` may be off in 95 of 100 runs.
+    pub error: u64,
+}
+
+impl CrowdFacts {
+    /// How many touches an estimate from one set in so many may lack, at least and at most:
+    /// below zero, it may have too many.
+    pub fn missing(&self, one_in: u32) -> (f64, f64) {
+        let off = self.lines as f64 - f64::from(one_in) * self.followed as f64;
+        let error = self.error as f64;
+        (off - error, off + error)
+    }
 }
 
 impl SetsFacts {

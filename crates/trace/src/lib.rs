@@ -24,9 +24,9 @@ mod spans;
 pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
 pub use facts::{
-    CounterFacts, CountingFacts, DataFromFacts, DeliveryFacts, DerivationFacts, EstimatedFacts,
-    ImportFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, SetsFacts, TableFacts,
-    TickFacts, UnsupportedFacts,
+    CounterFacts, CountingFacts, CrowdFacts, DataFromFacts, DeliveryFacts, DerivationFacts,
+    EstimatedFacts, ImportFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, SetsFacts,
+    TableFacts, TickFacts, UnsupportedFacts,
 };
 pub use ids::{Cpu, FrameId, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};

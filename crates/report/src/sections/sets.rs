@@ -54,11 +54,11 @@ pub(crate) fn warnings(summary: &Summary, sets: &SetsFacts) -> Vec<String> {
 
 /// What lines that crowd in few sets say against the estimates.
 fn crowded(sets: &SetsFacts) -> Option<String> {
-    let all = sets.crowded_lines as f64;
-    let off = all - f64::from(sets.one_in) * sets.crowded_lines_followed as f64;
+    let all = sets.crowds.lines as f64;
+    let off = all - f64::from(sets.one_in) * sets.crowds.followed as f64;
     let misses = sets.estimates.get("l1d.miss").map_or(0, |of| of.value);
     (off.abs() > CROWDED * misses.max(LEAST_CROWDED) as f64).then(|| {
-        let followed = units::share(sets.crowded_lines_followed as f64 / all);
+        let followed = units::share(sets.crowds.followed as f64 / all);
         let by = units::count(off.abs().round() as u64);
         let what = if off > 0.0 { "low" } else { "high" };
         format!(
