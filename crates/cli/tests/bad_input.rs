@@ -143,6 +143,23 @@ fn a_program_that_is_not_there_is_named() {
     check_program("/no/such/program", NOT_FOUND, &["/no/such/program"]);
 }
 
+/// As a program made for another C library.
+#[test]
+fn a_program_whose_loader_is_missing_is_refused() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, program) = (folder.path().join("p.c"), folder.path().join("p"));
+    fs::write(&source, "int main(void) { return 0; }").expect("the source can be written");
+    let mut cc = Command::new("cc");
+    cc.arg("-Wl,--dynamic-linker=/no/loader.so").arg("-o");
+    let status = cc.args([&program, &source]).status();
+    assert!(status.expect("cc runs").success());
+    let name = program.to_str().expect("temporary paths are text");
+    check_program(name, NOT_FOUND, &["the loader", "/no/loader.so"]);
+}
+
 #[test]
 fn a_program_that_cannot_run_is_refused_with_the_reason() {
     const AARCH64: u8 = 183;

@@ -370,6 +370,143 @@ fn a_program_with_thread_sanitizer_runs() {
     assert_eq!(text(&run.output.stdout), "1\n");
 }
 
+/// Locks, with a second thread that waits for nothing.
+const LOCKS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static _Alignas(64) char bytes[128];
+static pthread_mutex_t robust;
+
+static void *wait_on(void *unused)
+{
+    pause();
+    return unused;
+}
+
+static void *die_with_lock(void *unused)
+{
+    pthread_mutex_lock(&robust);
+    return unused;
+}
+
+static int lock_of_dead_owner(void)
+{
+    pthread_mutexattr_t how;
+    pthread_t owner;
+    pthread_mutexattr_init(&how);
+    pthread_mutexattr_setrobust(&how, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&robust, &how);
+    pthread_create(&owner, NULL, die_with_lock, NULL);
+    pthread_join(owner, NULL);
+    return pthread_mutex_lock(&robust) == EOWNERDEAD;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    if (!strcmp(argv[1], "robust"))
+        return !lock_of_dead_owner();
+    if (!strcmp(argv[1], "low"))
+        return (uintptr_t)mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0) >> 32 != 0;
+    pthread_t other;
+    pthread_create(&other, NULL, wait_on, NULL);
+    uint32_t *at = (uint32_t *)(bytes + (!strcmp(argv[1], "line") ? 62 : !strcmp(argv[1], "apart") ? 5 : 8));
+    for (int i = 0; i < 20000; i++) {
+        __asm__ volatile("nop; nop; lock addl $1, %0" : "+m"(*at) : : "memory");
+        __asm__ volatile("xchg %%ecx, %0" : "+m"(*at) : : "ecx", "memory");
+    }
+    return 0;
+}
+"#;
+
+/// A misaligned locked instruction is one, also where the program has several threads; a
+/// robust mutex whose owner has ended can be taken; and low addresses are low.
+#[test]
+fn locks_work_and_count_as_on_the_processor() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), LOCKS, &["-O1", "-pthread"]);
+    for what in ["robust", "low"] {
+        let recorded = Recorded::new(&[], &[program.as_str(), what]);
+        assert_eq!(recorded.code(), Some(0), "{what}");
+    }
+    let counted = |mode: &str| {
+        let recorded = Recorded::new(&[], &[program.as_str(), mode]);
+        assert_eq!(recorded.report()["losses"], serde_json::json!([]), "{mode}");
+        recorded.totals()
+    };
+    let expected = counted("aligned");
+    for mode in ["apart", "line"] {
+        let found = counted(mode);
+        for event in ["instructions", "loads", "stores", "modifies"] {
+            let difference = (found[event] - expected[event]).abs();
+            // Of its start, by where the library has its strings.
+            assert!(
+                difference < 500,
+                "{mode}: {event}: {found:?} for {expected:?}"
+            );
+        }
+        let splits = found["splits"] - expected["splits"];
+        let all = if mode == "line" { 40_000 } else { 0 };
+        assert!((splits - all).abs() < 100, "{mode}: {splits}");
+    }
+}
+
+/// QEMU's own variables are options of nothing here.
+#[test]
+fn variables_of_the_emulator_are_the_programs() {
+    if !needs(&["sh"]) {
+        return;
+    }
+    let recorded = Recorded::with(&[], &["sh", "-c", "echo $QEMU_CPU $QEMU_STRACE"], |with| {
+        with.env("QEMU_CPU", "486").env("QEMU_STRACE", "1");
+    });
+    assert_eq!(recorded.code(), Some(0));
+    assert_eq!(text(&recorded.output.stdout), "486 1\n");
+    assert!(!text(&recorded.output.stderr).contains("write("));
+}
+
+const FORKS: &str = r#"
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void)
+{
+    for (int i = 0; i < 1500; i++) {
+        if (fork() == 0)
+            _exit(0);
+        wait(NULL);
+    }
+    return 0;
+}
+"#;
+
+/// Processes that are over before the recorder comes to them wait for it: 1500 of them took
+/// it 700 MiB.
+#[test]
+fn short_processes_take_the_recorder_little_memory() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), FORKS, &["-O1"]);
+    let recorded = Recorded::new(&[], &[program]);
+    assert_eq!(recorded.report()["losses"], serde_json::json!([]));
+    let manifest = std::fs::read(recorded.path().join("manifest.json")).expect("a manifest");
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("it is JSON");
+    let peak = manifest["own_cost"]["peak_memory_bytes"].as_u64();
+    assert!(peak < Some(350 << 20), "{peak:?} bytes");
+}
+
 const CRASHES: &str = "#include <signal.h>\nint main(void) { raise(SIGSEGV); return 0; }\n";
 
 #[test]
