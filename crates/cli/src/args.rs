@@ -46,7 +46,7 @@ pub(crate) struct Settings {
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) period: Option<u64>,
-    /// Follow one in so many of the cache sets and estimate all from them, in 0.3 to 0.85 of the
+    /// Follow one in so many of the cache sets and estimate all from them, in 0.3 to 0.9 of the
     /// processor time: 1/8 (1/2 to 1/16; 1/8:SEED for another choice of sets)
     #[arg(long, value_name = "PART", value_parser = sets)]
     pub(crate) sets: Option<SetSample>,
