@@ -3,7 +3,7 @@
 //!
 //! A turn must be short against that cache. Read a block at a time, a thread that goes
 //! through 1 MiB again and again did so several times in its turn, and hit what the seven
-//! others would have displaced meanwhile: 3 % of the misses were left.
+//! others would have displaced meanwhile: a third of the misses were left.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
