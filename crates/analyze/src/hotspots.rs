@@ -415,9 +415,9 @@ fn of_some_sets(
         (names.name(event), interval)
     };
     let whole = all.by_group(&rank.events);
-    let unit = rank.events.first().map_or(1, |&event| unit_of(event));
-    let parts = by_set.by_group(&rank.events);
     let first = rank.events.first();
+    let unit = first.map_or(1, |&event| unit_of(event));
+    let parts = by_set.by_group(&rank.events);
     let followed = first.map_or(*followed, |&event| followed.of_event(event));
     let is_estimated = !whole.is_empty();
     let value = is_estimated.then(|| followed.interval(&parts, unit));

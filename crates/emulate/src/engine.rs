@@ -36,8 +36,8 @@ pub(super) fn not_started() -> Error {
             it: run `ulimit -v unlimited` first",
             bytes >> 20
         ),
-        None => "failed to start the emulator: `memgauge doctor` says why, `make engine` builds \
-        it again"
+        None => "failed to start the emulator: if it has given no reason above, `memgauge doctor` \
+        does, and `make engine` builds it again"
             .to_owned(),
     };
     Error::new(ErrorKind::Missing, message)

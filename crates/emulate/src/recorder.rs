@@ -612,7 +612,7 @@ impl Reader for ModelReader {
                 process.entry.undecoded(),
                 "accesses that the engine does not see",
             ),
-            (process.entry.without_room(), "no room in shared memory"),
+            (process.entry.without_room(), LossKind::NO_ROOM),
         ];
         for (count, detail) in untold.into_iter().filter(|(count, _)| *count > 0) {
             self.lose(Some(&process), LossKind::Undecoded, count.into(), detail);

@@ -21,6 +21,8 @@ pub(super) enum Before {
     Marks,
     /// And all of those that have ended: a killed one has made no mark of that.
     Ends,
+    /// All that they have written by then.
+    Words,
 }
 
 /// A mark of a thread that lets others go on, or that has waited.

@@ -166,7 +166,7 @@ impl Walk<'_> {
         let waits = match mapped.filter(|_| sync.number > self.granted) {
             Some(_) => Some(Waits {
                 number: sync.number,
-                before: Before::Marks,
+                before: Before::Words,
             }),
             None => sync.waits(self.granted),
         };

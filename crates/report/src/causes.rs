@@ -1,7 +1,8 @@
 //! What limits a run, in sentences: the figure, the threshold it is held against, and what
 //! to do next.
 
-use memgauge_analyze::{Cause, CauseKind, LossRow, Summary};
+use memgauge_analyze::{Cause, CauseKind, LossRow, Summary, sentence};
+use memgauge_trace::LossKind;
 use serde::Serialize;
 
 use crate::units;
@@ -25,7 +26,7 @@ pub struct Statement {
 /// What to do about a run that is too short. It may be longer than was recorded.
 fn longer_run(summary: &Summary) -> &'static str {
     let lack = |loss: &LossRow| {
-        loss.kind == "thread_not_recorded" || loss.detail.contains("no room in shared memory")
+        loss.kind == sentence(LossKind::ThreadNotRecorded).0 || loss.detail == LossKind::NO_ROOM
     };
     match summary.losses.iter().any(lack) {
         true => "Much of it may have run unrecorded (see Losses): record that first.",

@@ -486,6 +486,9 @@ pub enum LossKind {
 }
 
 impl LossKind {
+    /// Detail of code that is not told for want of room.
+    pub const NO_ROOM: &str = "no room in shared memory";
+
     /// The value a recording keeps as this number; `Unknown` for a number of
     /// a later version.
     pub fn from_code(code: u64) -> Self {

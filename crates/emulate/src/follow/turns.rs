@@ -168,11 +168,16 @@ impl<R: Reader> Followed<R> {
         };
         loop {
             let waits = first.0;
-            let is_before = |all: &Followed<R>, index: usize| all.is_before(index, &waits);
-            self.go_in_turns(wire::BLOCKS + 1, reached, is_before);
+            let all_words = waits.before == Before::Words;
+            if all_words {
+                self.read_what_is_written();
+            } else {
+                let is_before = |all: &Followed<R>, index: usize| all.is_before(index, &waits);
+                self.go_in_turns(wire::BLOCKS + 1, reached, is_before);
+            }
             match self.first_waiting() {
                 Some(now) if now.0.number < waits.number => first = now,
-                _ if reached.is_none() => break,
+                _ if reached.is_none() || all_words => break,
                 _ if (0..self.threads.len()).any(|index| self.is_before(index, &waits)) => {
                     return false;
                 }
