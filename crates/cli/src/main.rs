@@ -44,6 +44,7 @@ mod view;
 mod whole_file;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -212,8 +213,35 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     }
 }
 
+/// Shows help, the version or what is wrong with the command line, as clap words it.
+fn shown(words: &clap::Error) -> ExitCode {
+    let printed = words.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => outcome::explain(
+            &anyhow::Error::new(why).context("failed to write to the standard output"),
+        ),
+        _ => ExitCode::from(words.exit_code() as u8),
+    }
+}
+
+/// Stack that the first thread needs at least, and that of a thread in its place.
+const LEAST_STACK_BYTES: u64 = 1 << 20;
+const STACK_BYTES: usize = 8 << 20;
+
 fn main() -> ExitCode {
     memgauge_host::sys::signals::wait_for_children();
+    let limit = memgauge_host::sys::process::stack_limit();
+    if limit.is_none_or(|bytes| bytes >= LEAST_STACK_BYTES) {
+        return begin();
+    }
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    match thread.spawn(begin).map(std::thread::JoinHandle::join) {
+        Ok(ended) => ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(why) => outcome::explain(&anyhow::Error::new(why).context("failed to start a thread")),
+    }
+}
+
+fn begin() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(mut error) => {
@@ -226,10 +254,10 @@ fn main() -> ExitCode {
                 .iter()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect();
-            let Some(hint) = hint(&error, &words) else {
-                error.exit();
+            return match hint(&error, &words) {
+                Some(hint) => outcome::explain(&outcome::usage(hint)),
+                None => shown(&error),
             };
-            return outcome::explain(&outcome::usage(hint));
         }
     };
     match run(cli) {

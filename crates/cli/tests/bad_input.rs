@@ -63,13 +63,15 @@ fn who_names_no_program_is_told_how() {
 
 #[test]
 fn a_full_standard_output_is_named() {
-    let full = std::fs::File::options().write(true).open("/dev/full");
-    let mut command = Command::new(PROGRAM);
-    command
-        .args(["list", "--json"])
-        .stdout(full.expect("a device that is full"));
-    let output = command.output().expect("memgauge runs");
-    check_line(&output, 125, &["failed to write to the standard output"]);
+    for arguments in [&["list", "--json"][..], &["--help"], &["--version"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(arguments)
+            .stdout(full.expect("a device that is full"));
+        let output = command.output().expect("memgauge runs");
+        check_line(&output, 125, &["failed to write to the standard output"]);
+    }
 }
 
 #[test]

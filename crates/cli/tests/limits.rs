@@ -268,7 +268,9 @@ fn a_limit_of_file_sizes_is_named_and_ends_nothing_by_a_signal() {
 #[test]
 fn a_stack_too_small_for_the_model_is_named_before_the_program_starts() {
     if needs(&["prlimit"]) {
-        check_refused_under("--stack=524288", "ulimit -s");
+        for limit in ["--stack=524288", "--stack=32768"] {
+            check_refused_under(limit, "ulimit -s");
+        }
     }
 }
 

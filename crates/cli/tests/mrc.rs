@@ -658,6 +658,9 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
         );
         let note = curve["note"].as_str().unwrap().to_owned();
         assert!(note.contains(" counted"), "{note}");
+        if period != "1" {
+            assert_eq!(curve["provenance"], "sampled");
+        }
         found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
     }
     // Samples of random pages are random pages, so their curve has the same shape. It

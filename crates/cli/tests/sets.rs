@@ -257,6 +257,8 @@ fn lines_that_crowd_in_few_sets_are_told() {
             far_off += 1;
             let text = text(&some);
             assert!(text.contains("lines crowd in few sets"), "{text}");
+            let warnings = some.report()["warnings"].to_string();
+            assert!(warnings.contains("lines crowd in few sets"), "{warnings}");
         }
     }
     assert_eq!(far_off, 5);

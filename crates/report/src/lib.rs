@@ -111,7 +111,20 @@ pub fn import_json(summary: &Summary) -> String {
 /// The summary as indented JSON, ending in a newline; described in
 /// `docs/metrics.md`. A number that does not exist is `null`.
 pub fn json(summary: &Summary) -> String {
-    let text = serde_json::to_string_pretty(summary)
+    #[derive(serde::Serialize)]
+    struct Form<'a> {
+        #[serde(flatten)]
+        summary: &'a Summary,
+        /// What speaks against estimates from some cache sets.
+        warnings: Vec<String>,
+    }
+    let estimated = summary.estimated();
+    let warnings = estimated.map(|sets| sections::set_warnings(summary, sets));
+    let form = Form {
+        summary,
+        warnings: warnings.unwrap_or_default(),
+    };
+    let text = serde_json::to_string_pretty(&form)
         .expect("SANITY: a summary has string keys and writing to memory cannot fail");
     text + "\n"
 }

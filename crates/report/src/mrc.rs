@@ -97,6 +97,18 @@ impl CurveView {
         points
     }
 
+    /// Whether the references are samples, each of which stands for several.
+    fn is_of_samples(&self) -> bool {
+        self.weight != 1.0
+    }
+
+    fn provenance(&self) -> String {
+        match self.measured {
+            Measured::Exact(_) if self.is_of_samples() => "every sample".to_owned(),
+            _ => self.measured.provenance(),
+        }
+    }
+
     /// Distinct blocks that were seen.
     fn blocks(&self) -> f64 {
         self.curve().compulsory / self.weight
@@ -137,11 +149,7 @@ impl CurveView {
     pub fn text(&self, style: &Style) -> String {
         let style = style.at_least(80);
         let curve = self.curve();
-        let mut text = format!(
-            "{}\n  {}",
-            printable(&self.title),
-            self.measured.provenance()
-        );
+        let mut text = format!("{}\n  {}", printable(&self.title), self.provenance());
         let _ = writeln!(
             text,
             "; blocks of {}, least recently used",
@@ -370,7 +378,10 @@ impl CurveView {
         json!({
             "title": self.title,
             "note": self.note,
-            "provenance": match self.measured { Measured::Exact(_) => "exact", Measured::Sampled(_) => "sampled" },
+            "provenance": match self.measured {
+                Measured::Exact(_) if !self.is_of_samples() => "exact",
+                _ => "sampled",
+            },
             "sample_rate": match &self.measured { Measured::Exact(_) => None, Measured::Sampled(e) => Some(e.rate) },
             "counted_up_to_bytes": self.measured.counted_bytes(),
             "weight": self.weight,

@@ -19,6 +19,11 @@ pub fn effective_ids() -> (u32, u32) {
     (geteuid().as_raw(), getegid().as_raw())
 }
 
+/// Bytes that the stack of the first thread may have; none without a limit.
+pub fn stack_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Stack).current
+}
+
 /// Waits until something can be read from one of these, or its other end was closed; which.
 pub fn wait_readable<const N: usize>(descriptors: [BorrowedFd<'_>; N]) -> usize {
     let mut polled = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
