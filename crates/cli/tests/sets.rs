@@ -295,6 +295,22 @@ fn reports_say_what_is_estimated() {
     assert!(events.iter().all(|event| event["name"] != "dtlb.miss"));
     let exact = record(&program, &[]);
     assert!(!text(&exact).contains("estimated"));
+    // Totals that are no events of their own follow from those.
+    let mut export = memgauge();
+    export
+        .args(["export", "-f", "openmetrics", "-o", "-"])
+        .arg(some.path());
+    let metrics = export.output().expect("memgauge runs").stdout;
+    let metrics = String::from_utf8_lossy(&metrics);
+    for (event, provenance) in [("instructions", "modelled"), ("virtual_ns", "estimated")] {
+        let begins = format!("memgauge_events_total{{event=\"{event}\"");
+        let line = metrics.lines().find(|line| line.starts_with(&begins));
+        let line = line.expect("the event");
+        assert!(
+            line.contains(&format!("provenance=\"{provenance}\"")),
+            "{line}"
+        );
+    }
 }
 
 fn refused(arguments: &[&str], why: &str) {

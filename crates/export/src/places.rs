@@ -66,7 +66,7 @@ pub(crate) fn provenance(summary: &Summary, event: &str) -> &'static str {
         Some(Provenance::Counted) => "counted",
         Some(Provenance::Sampled) => "sampled",
         Some(Provenance::Modelled) => "modelled",
-        None if summary.recording.machine.is_some() => "modelled",
+        None if summary.recording.machine.is_some() && summary.estimated().is_none() => "modelled",
         Some(Provenance::Estimated) | None => "estimated",
     }
 }
