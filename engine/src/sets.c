@@ -22,8 +22,9 @@
 /* States of mg_ring.narrowed. */
 enum { NARROWED = 1, TO_NARROW, PEEKING };
 
-/* Runs of all lines that are told at a time, and every how many attentions. */
-enum { PEEK_RUNS = 1024, PEEK_EVERY = 8 };
+/* Runs of all lines that are told at a time, every how many attentions, and at the latest after so many
+ * instructions told by runs: a thread that touches a followed set now and then has few attentions. */
+enum { PEEK_RUNS = 1024, PEEK_EVERY = 8, PEEK_AFTER = 1 << 22 };
 
 static uint8_t *table(struct mg_ring *r)
 {
@@ -62,13 +63,14 @@ PART uint64_t executed(const struct mg_ring *r)
 
 PART void put(struct mg_ring *r, uint64_t address, uint64_t run, bool several)
 {
-    uint64_t *w = r->w;
+    uint64_t *w = r->w, ran = executed(r);
     w[0] = (several ? MG_SEVERAL : 0) | (run >> MG_RUN_BITS & 0xfff) << MG_ID_SHIFT | address;
-    w[1] = executed(r);
+    w[1] = ran;
     w[2] = run >> MG_BLOCK_BITS | (run >> MG_STORES_BIT & 3) * MG_KEPT_STORES; /* and _PIECE */
     __atomic_store_n(&r->w, w + 3, __ATOMIC_RELEASE);
     r->ran = r->full ? MG_ATTENTION : 0;
-    if (w + 3 >= r->end || (r->peek && !--r->peek))
+    r->since_peek += ran >> 48;
+    if (w + 3 >= r->end || r->since_peek >= PEEK_AFTER || (r->peek && !--r->peek))
         ask_for_attention(r);
     if (!r->narrowed && run >> MG_STORES_BIT & 1) {
         r->narrowed = TO_NARROW;
@@ -172,7 +174,10 @@ void mg_put_sum(void)
 /* Begins a look at all lines, or ends it. */
 static void peek(struct mg_ring *r)
 {
-    if (r->narrowed == NARROWED && ++r->attentions % PEEK_EVERY == 1) {
+    bool late = r->since_peek >= PEEK_AFTER;
+    if (late)
+        r->since_peek = 0;
+    if (r->narrowed == NARROWED && (++r->attentions % PEEK_EVERY == 1 || late)) {
         put_mark(r, MG_MARK_PEEK | 1);
         mg_follow_all(r);
         r->narrowed = PEEKING;

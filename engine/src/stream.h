@@ -257,6 +257,7 @@ struct mg_ring {
     uint32_t piece_lines;
     uint32_t peek;             /* runs left for which all lines are told */
     uint32_t attentions;
+    uint64_t since_peek;       /* instructions that kept runs have told since the last look */
 };
 
 /* Where some sets are followed, behind the ring: for each class of lines what to do with

@@ -62,6 +62,21 @@ fn who_names_no_program_is_told_how() {
 }
 
 #[test]
+fn a_machine_file_without_end_is_refused() {
+    let mut command = Command::new(PROGRAM);
+    command.args(["record", "-o", "/tmp/never.mg", "--machine", "/dev/zero"]);
+    let output = command
+        .args(["--", "true"])
+        .output()
+        .expect("memgauge runs");
+    check_line(
+        &output,
+        FAILED,
+        &["machine file `/dev/zero`", "more than 1 MiB"],
+    );
+}
+
+#[test]
 fn a_full_standard_output_is_named() {
     for arguments in [&["list", "--json"][..], &["--help"], &["--version"]] {
         let full = std::fs::File::options().write(true).open("/dev/full");

@@ -243,7 +243,7 @@ fn a_crash_is_reported_with_its_signal_and_its_data() {
     if !needs(&[]) {
         return;
     }
-    for (name, number) in [("SEGV", 11), ("ABRT", 6), ("KILL", 9)] {
+    for (name, number) in [("SEGV", 11), ("ABRT", 6), ("KILL", 9), ("40", 40)] {
         let recorded = record(&["sh", "-c", &format!("kill -{name} $$")], 128 + number);
         assert_eq!(recorded.manifest()["end"]["signalled"], number);
         assert_eq!(recorded.manifest()["complete"], true);

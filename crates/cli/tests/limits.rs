@@ -274,6 +274,13 @@ fn a_stack_too_small_for_the_model_is_named_before_the_program_starts() {
     }
 }
 
+#[test]
+fn a_limit_of_data_too_small_for_the_engine_is_named() {
+    if needs(&["prlimit"]) {
+        check_refused_under("--data=100000000", "ulimit -d");
+    }
+}
+
 fn check_refused_under(limit: &str, fix: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new("prlimit")

@@ -264,6 +264,31 @@ fn lines_that_crowd_in_few_sets_are_told() {
     assert_eq!(far_off, 5);
 }
 
+#[test]
+fn a_crowd_among_other_accesses_is_seen() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let program = compiled("crowd");
+    let run = |sets: &[&str]| {
+        let options = [&["--machine", "i5-6600k"], sets].concat();
+        Recorded::with(&options, &[&program], |_| {})
+    };
+    let exact = run(&[]).totals();
+    for seed in 0..3 {
+        let some = run(&["--sets", &format!("1/8:{seed}")]).report();
+        assert_ne!(some["warnings"], serde_json::json!([]), "{seed}");
+        for event in ["l1d.miss", "llc.miss"] {
+            let estimate = &some["sets"]["estimates"][event];
+            let [low, high] = ["low", "high"].map(|end| estimate[end].as_i64().expect("a count"));
+            assert!(
+                (low..=high).contains(&exact[event]),
+                "{seed}: {event} {estimate}"
+            );
+        }
+    }
+}
+
 fn text(recorded: &Recorded) -> String {
     let mut command = memgauge();
     let output = command.arg("report").arg(recorded.path()).output();

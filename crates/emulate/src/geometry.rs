@@ -1,6 +1,7 @@
 //! The machine to model: this one, a preset, or a file.
 
 use std::fs::read_to_string;
+use std::io::Read;
 use std::path::Path;
 
 use memgauge_machine::{CacheConfig, Config, TlbConfig};
@@ -40,19 +41,24 @@ fn refused(message: String) -> Error {
     Error::new(ErrorKind::Missing, message)
 }
 
+/// No machine takes so many bytes to describe: the file is something else.
+const MOST_FILE_BYTES: u64 = 1 << 20;
+
 fn from_file(path: &Path) -> Result<Config> {
-    let text = read_to_string(path).map_err(|e| {
-        Error::system(
-            format!("failed to read machine file `{}`", path.display()),
-            e,
-        )
-    })?;
-    serde_json::from_str(&text).map_err(|e| {
-        refused(format!(
-            "failed to read machine file `{}`: {e}",
-            path.display()
-        ))
-    })
+    let failed = || format!("failed to read machine file `{}`", path.display());
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MOST_FILE_BYTES + 1).read_to_string(&mut text))
+        .map_err(|e| Error::system(failed(), e))?;
+    let why = match serde_json::from_str::<Config>(&text) {
+        _ if text.len() as u64 > MOST_FILE_BYTES => "it has more than 1 MiB".to_owned(),
+        Ok(config) if config.name.contains(char::is_control) => {
+            "its `name` has characters that cannot be shown".to_owned()
+        }
+        Ok(config) => return Ok(config),
+        Err(e) => e.to_string(),
+    };
+    Err(refused(format!("{}: {why}", failed())))
 }
 
 /// A cache as sysfs tells it.

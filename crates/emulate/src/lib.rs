@@ -157,7 +157,12 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     }
     for spec in &options.pmu.samples {
         let event = events::name(spec.event).unwrap_or("?");
-        settings.insert(format!("period.{event}"), spec.period.to_string());
+        // That of samples' rows, which stand for events of all sets.
+        let period = match options.sets.map_or(1, |sets| sets.one_in) {
+            1 => spec.period,
+            n => sets::period_of(spec.event, spec.period, n) * sets::weight_of(spec.event, n),
+        };
+        settings.insert(format!("period.{event}"), period.to_string());
     }
     if options.pmu.delivery != Delivery::Ideal {
         let named = Delivery::NAMED.iter().find(|n| n.1 == options.pmu.delivery);
@@ -276,8 +281,8 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     })
 }
 
-/// The machine, to be fed all sets or some. Of lines, a sample is taken as often, so each
-/// stands for as many events as was asked for.
+/// The machine, to be fed all sets or some. Of lines, a sample is taken about as often, so each
+/// stands for about as many events as was asked for.
 fn model(options: &Options) -> Result<Machine> {
     let (config, mut pmu) = (options.machine.clone(), options.pmu.clone());
     let machine = match options.sets {
@@ -286,7 +291,7 @@ fn model(options: &Options) -> Result<Machine> {
             sets.check(&config)?;
             refuse_with_sets(options)?;
             for spec in &mut pmu.samples {
-                spec.period = (spec.period / sets::weight_of(spec.event, sets.one_in)).max(1);
+                spec.period = sets::period_of(spec.event, spec.period, sets.one_in);
             }
             Machine::of_sets(config, pmu, sets.one_in)
         }

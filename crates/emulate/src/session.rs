@@ -169,13 +169,21 @@ const NEEDED_FILE_BYTES: u64 = {
 /// A modelled core passes over the stack when it is made; a smaller stack would overflow.
 const NEEDED_STACK_BYTES: u64 = 1 << 20;
 
-/// Whether the limits of this process leave room for shared memory and the model.
+/// What the engine maps for itself before the program has anything.
+const NEEDED_DATA_BYTES: u64 = 160 << 20;
+
+/// Whether the limits of this process leave room for shared memory, the engine and the model.
 fn check_limits() -> Result<()> {
     use rustix::process::Resource;
     check_limit(
         (Resource::Fsize, NEEDED_FILE_BYTES),
         "make shared memory: the limit of file sizes",
         "ulimit -f unlimited",
+    )?;
+    check_limit(
+        (Resource::Data, NEEDED_DATA_BYTES),
+        "start the emulator: the limit of data",
+        "ulimit -d unlimited",
     )?;
     check_limit(
         (Resource::Stack, NEEDED_STACK_BYTES),

@@ -414,9 +414,35 @@ pub(super) fn weight_of(event: memgauge_trace::EventId, one_in: u32) -> u64 {
     }
 }
 
+/// Period among the events of the sets that are followed, for one of this length among all: the
+/// largest prime number in its part, else 1. A loop over three arrays misses in turn on each, and a period
+/// that three divides would sample one of them alone.
+pub(super) fn period_of(event: memgauge_trace::EventId, period: u64, one_in: u32) -> u64 {
+    let weight = weight_of(event, one_in);
+    // No loop is of so many accesses that larger divisors matter.
+    let is_prime = |n: &u64| {
+        let mut divisors = (2..1 << 16).take_while(|d| d * d <= *n);
+        divisors.all(|d| !n.is_multiple_of(d))
+    };
+    match weight {
+        1 => period,
+        _ => (2..=period / weight).rev().find(is_prime).unwrap_or(1),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn periods_of_some_sets_are_prime() {
+        let of = |period, one_in| period_of(events::LLC_MISS, period, one_in);
+        assert_eq!([of(127, 2), of(127, 8), of(4_099, 8)], [61, 13, 509]);
+        assert_eq!([of(8, 8), of(15, 8), of(16, 8), of(1, 16)], [1, 1, 2, 1]);
+        assert_eq!(of(120, 1), 120);
+        assert!(of(u64::MAX, 16) > u64::MAX / 17);
+        assert_eq!(period_of(events::LOADS, 120, 8), 120);
+    }
 
     fn with(one_in: u32, seed: u64) -> SetSample {
         SetSample { one_in, seed }
