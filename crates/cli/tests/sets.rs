@@ -220,11 +220,12 @@ fn threads_whose_memory_has_no_room_together_displace_each_others_lines() {
         Recorded::with(&options, &[program.as_str(), mode], |_| {}).totals()["llc.miss"]
     };
     let lines = 8 * 5 * (1 << 20) / 64;
-    for sets in [&[][..], &["--sets", "1/8"]] {
+    // Of some sets, time and so the turns are rougher.
+    for (sets, least) in [(&[][..], 85), (&["--sets", "1/8"], 70)] {
         // With nothing to do, the program fills the memory and no more.
         let found = misses("share", sets) - misses("work", sets);
         assert!(
-            (lines * 85 / 100..lines * 101 / 100).contains(&found),
+            (lines * least / 100..lines * 101 / 100).contains(&found),
             "{sets:?}: {found} of {lines}"
         );
     }

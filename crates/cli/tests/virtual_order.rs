@@ -163,7 +163,7 @@ fn a_sleep_that_is_cut_is_counted_and_the_report_says_so() {
     if !needs(&["gcc"]) {
         return;
     }
-    let recorded = Recorded::in_time(&[order(), "cut"]);
+    let recorded = Recorded::once_in_time(&[order(), "cut"]);
     let totals = recorded.totals();
     assert!(totals["virtual_ns"] < 1_000_000_000, "{totals:?}");
     assert_eq!(totals["cut_sleeps"], 1, "{totals:?}");

@@ -173,8 +173,20 @@ impl Recorded {
     }
 
     /// Records it on a known machine, with the series from which virtual time is seen.
-    pub(crate) fn in_time(program: &[&str]) -> Recorded {
+    pub(crate) fn once_in_time(program: &[&str]) -> Recorded {
         Recorded::new(&["--machine", "i5-6600k", "-I", "100us"], program)
+    }
+
+    /// The same, again where a busy machine made it cut a sleep, whose time is not known then.
+    pub(crate) fn in_time(program: &[&str]) -> Recorded {
+        const TRIES: usize = 4;
+        for _ in 1..TRIES {
+            let recorded = Recorded::once_in_time(program);
+            if !recorded.totals().contains_key("cut_sleeps") {
+                return recorded;
+            }
+        }
+        Recorded::once_in_time(program)
     }
 
     /// As [`Recorded::new`], with more said about the run (input, environment).
