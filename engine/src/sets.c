@@ -69,7 +69,7 @@ PART void put(struct mg_ring *r, uint64_t address, uint64_t run, bool several)
     w[2] = run >> MG_BLOCK_BITS | (run >> MG_STORES_BIT & 3) * MG_KEPT_STORES; /* and _PIECE */
     __atomic_store_n(&r->w, w + 3, __ATOMIC_RELEASE);
     r->ran = r->full ? MG_ATTENTION : 0;
-    r->since_peek += ran >> 48;
+    r->since_peek += ran >> MG_RAN_INSNS_SHIFT;
     if (w + 3 >= r->end || r->since_peek >= PEEK_AFTER || (r->peek && !--r->peek))
         ask_for_attention(r);
     if (!r->narrowed && run >> MG_STORES_BIT & 1) {
@@ -175,9 +175,10 @@ void mg_put_sum(void)
 static void peek(struct mg_ring *r)
 {
     bool late = r->since_peek >= PEEK_AFTER;
-    if (late)
+    if (late) /* also where no look can begin now, or each run would ask again */
         r->since_peek = 0;
     if (r->narrowed == NARROWED && (++r->attentions % PEEK_EVERY == 1 || late)) {
+        r->since_peek = 0;
         put_mark(r, MG_MARK_PEEK | 1);
         mg_follow_all(r);
         r->narrowed = PEEKING;

@@ -257,7 +257,7 @@ struct mg_ring {
     uint32_t piece_lines;
     uint32_t peek;             /* runs left for which all lines are told */
     uint32_t attentions;
-    uint64_t since_peek;       /* instructions that kept runs have told since the last look */
+    uint64_t since_peek;       /* instructions told by kept runs since the last look began */
 };
 
 /* Where some sets are followed, behind the ring: for each class of lines what to do with
@@ -283,8 +283,9 @@ struct mg_ring {
 #define MG_PIECE_SECOND_LINE 1u
 #define MG_PIECE_FURTHER_LINE 2u
 /* What was executed: instructions, loads, stores, modifies, 16 bits each. */
+#define MG_RAN_INSNS_SHIFT 48
 #define MG_RAN(insns, loads, stores, modifies) \
-    ((uint64_t)(insns) << 48 | (uint64_t)(loads) << 32 | (uint64_t)(stores) << 16 | (modifies))
+    ((uint64_t)(insns) << MG_RAN_INSNS_SHIFT | (uint64_t)(loads) << 32 | (uint64_t)(stores) << 16 | (modifies))
 #define MG_ATTENTION (1ull << 63)
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,

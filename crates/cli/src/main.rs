@@ -224,7 +224,8 @@ fn shown(words: &clap::Error) -> ExitCode {
     }
 }
 
-/// Stack that the first thread needs at least, and that of a thread in its place.
+/// Stack that the first thread needs at least, and that of a thread which does its work where
+/// `ulimit -s` leaves less.
 const LEAST_STACK_BYTES: u64 = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 

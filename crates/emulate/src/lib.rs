@@ -158,10 +158,8 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     for spec in &options.pmu.samples {
         let event = events::name(spec.event).unwrap_or("?");
         // That of samples' rows, which stand for events of all sets.
-        let period = match options.sets.map_or(1, |sets| sets.one_in) {
-            1 => spec.period,
-            n => sets::period_of(spec.event, spec.period, n) * sets::weight_of(spec.event, n),
-        };
+        let n = options.sets.map_or(1, |sets| sets.one_in);
+        let period = sets::period_of(spec.event, spec.period, n) * sets::weight_of(spec.event, n);
         settings.insert(format!("period.{event}"), period.to_string());
     }
     if options.pmu.delivery != Delivery::Ideal {
