@@ -230,6 +230,11 @@ const LEAST_STACK_BYTES: u64 = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 
 fn main() -> ExitCode {
+    outcome::explain_panics();
+    std::panic::catch_unwind(start).unwrap_or_else(|_| outcome::failed())
+}
+
+fn start() -> ExitCode {
     memgauge_host::sys::signals::wait_for_children();
     let limit = memgauge_host::sys::process::stack_limit();
     if limit.is_none_or(|bytes| bytes >= LEAST_STACK_BYTES) {

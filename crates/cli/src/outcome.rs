@@ -65,6 +65,36 @@ impl Exit {
     }
 }
 
+/// memgauge ends with [`FAILED`].
+pub(crate) fn failed() -> ExitCode {
+    ExitCode::from(FAILED)
+}
+
+/// Makes a panic say in one line what to do. The standard library panics where a filter of
+/// system calls denies it what it takes for granted (to sleep, to start a thread or a program);
+/// any other panic is a mistake of ours. `RUST_BACKTRACE` gives the usual text, too.
+pub(crate) fn explain_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let why = match sys::process::is_filtered() {
+            true => {
+                "a filter of system calls (seccomp) is in force, which denies what memgauge \
+                 needs: run it without (containers: --security-opt seccomp=unconfined)"
+            }
+            false => "a mistake of memgauge's: please report it",
+        };
+        let words = panic.payload_as_str().unwrap_or("a panic");
+        let words = words.lines().collect::<Vec<_>>().join(" ");
+        let place = panic
+            .location()
+            .map(|at| format!(" ({}:{})", at.file(), at.line()));
+        eprintln!("memgauge: {why}: {words}{}", place.unwrap_or_default());
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            usual(panic);
+        }
+    }));
+}
+
 /// The command line asks for what makes no sense: memgauge ends with [`USAGE`].
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Error::usage(message).into()

@@ -196,6 +196,9 @@ fn unknown_event(name: &str) -> String {
              name no event beside it that the kernel does not know"
         );
     }
+    if ["emulate", "clock", "pmu"].contains(&name) {
+        return format!("`{name}` is a source, not an event: `--source {name}`");
+    }
     let names = catalogue::ALL.iter().map(|e| e.1.to_owned());
     let names = names.chain(live.into_iter().map(|e| e.name));
     let near = memgauge_live::events::near_it(name, names);
@@ -365,6 +368,8 @@ mod tests {
     fn an_unknown_event_names_its_neighbours() {
         let error = "llc.mis".parse::<EventSpec>().unwrap_err();
         assert!(error.contains("llc.miss"), "{error}");
+        let error = "clock".parse::<EventSpec>().unwrap_err();
+        assert!(error.contains("--source clock"), "{error}");
         assert!("llc.miss:0".parse::<EventSpec>().is_err());
         assert_eq!("llc.miss:7".parse::<EventSpec>().unwrap().period, Some(7));
     }

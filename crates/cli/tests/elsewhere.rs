@@ -7,7 +7,7 @@ mod harness;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Recorded, memgauge, needs, totals_of};
+use harness::{Recorded, memgauge, needs, run_denied, said, totals_of};
 use serde_json::Value;
 
 /// Reads a byte of each of so many kilobytes, a byte at a time, in four threads one after the
@@ -271,4 +271,25 @@ fn a_function_ends_where_its_thread_goes_on_in_another_stack() {
         other.is_some_and(|n| (500_000..502_000).contains(&n)),
         "{rows:?}"
     );
+}
+
+/// The standard library takes it for granted that it can sleep and ask for a terminal, and
+/// panics where it cannot.
+#[test]
+fn a_filter_that_denies_what_all_programs_need_is_named_in_one_line() {
+    if !needs(&["python3"]) || !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    const IOCTL: u32 = 16;
+    const CLOCK_NANOSLEEP: u32 = 230;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let recording = folder.path().join("r.mg");
+    let recording = recording.to_str().expect("a path of letters");
+    for call in [IOCTL, CLOCK_NANOSLEEP] {
+        let output = run_denied(call, &["record", "-fo", recording, "--", "true"]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        let (named, panics) = (said.matches("seccomp)").count(), said.matches("panicked"));
+        assert_eq!((named, panics.count()), (1, 0), "{said}");
+    }
 }

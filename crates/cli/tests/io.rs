@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use harness::PROGRAM;
+use harness::{PROGRAM, run_denied};
 use serde_json::Value;
 use tmux::Terminal;
 
@@ -430,28 +430,14 @@ fn a_kernel_without_a_hook_is_accounted_without_it() {
     assert!(missing.contains(lost), "{missing}");
 }
 
-/// A filter that refuses bpf(2), as containers have one; linux/filter.h, linux/seccomp.h.
-const SECCOMP: &str = r#"
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-code = b"".join(struct.pack("HBBI", *each) for each in [
-    (0x20, 0, 0, 0), (0x15, 0, 1, 321), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000)])
-program = ctypes.create_string_buffer(code)
-filter = struct.pack("HxxxxxxQ", 4, ctypes.addressof(program))
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, filter, 0, 0) == 0
-os.execv(sys.argv[1], sys.argv[1:])
-"#;
-
 #[test]
 fn a_filter_of_system_calls_is_named() {
     if !can_account() || !cfg!(target_arch = "x86_64") {
         skipped(Need::Root, "needs root on x86-64");
         return;
     }
-    let output = Command::new("python3")
-        .args(["-c", SECCOMP, PROGRAM, "io", "--duration", "1ms"])
-        .output()
-        .expect("python3 runs");
+    const BPF: u32 = 321;
+    let output = run_denied(BPF, &["io", "--duration", "1ms"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(

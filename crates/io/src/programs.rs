@@ -543,7 +543,7 @@ fn why_forbidden(denied: bool) -> Option<&'static str> {
             "the kernel is locked down (lockdown=confidentiality); boot it with lockdown=integrity",
         );
     }
-    (denied && status_field("Seccomp:").as_deref() == Some("2"))
+    (denied && memgauge_host::sys::process::is_filtered())
         .then_some("a seccomp filter is in force here; allow bpf(2) in the container's profile")
 }
 

@@ -242,11 +242,7 @@ fn attach() -> Check {
 }
 
 fn confinement() -> Check {
-    let status = read_to_string("/proc/self/status").unwrap_or_default();
-    let mode = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"));
-    let filtered = mode.is_some_and(|mode| mode.trim() == "2");
+    let filtered = memgauge_host::sys::process::is_filtered();
     let opens = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None).is_ok();
     let found = match (filtered, opens) {
         (false, _) => "no system-call filter",

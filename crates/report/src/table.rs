@@ -8,6 +8,13 @@ const GAP: usize = 2;
 /// Columns a flexible column keeps however little room there is.
 const NARROWEST: usize = 8;
 
+/// Columns that names are aligned in where a line has no end. Longer ones are written whole:
+/// a name of a C++ template can have a thousand letters, which would move all other lines.
+const ALIGNED: usize = 60;
+
+/// Columns of a line without an end, which [`Style::line`] has without a screen.
+const ENDLESS: usize = usize::MAX;
+
 /// How a column behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -102,6 +109,11 @@ impl Table {
     /// Natural widths, the flexible columns narrowed to what the others leave.
     fn widths(&self, total: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = (0..self.columns.len()).map(|i| self.natural(i)).collect();
+        if total == ENDLESS {
+            let flexible = (0..widths.len()).filter(|&i| self.columns[i].1.flexible());
+            flexible.for_each(|i| widths[i] = widths[i].min(ALIGNED));
+            return widths;
+        }
         let gaps = INDENT + GAP * self.columns.len().saturating_sub(1);
         let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(total);
         while excess > 0 {
@@ -129,6 +141,7 @@ fn align(cell: &str, kind: Kind, columns: usize, style: &Style) -> String {
     match kind {
         Kind::Number => format!("{cell:>columns$}"),
         Kind::Label => format!("{cell:<columns$}"),
+        Kind::Text | Kind::Path if style.line == ENDLESS => format!("{cell:<columns$}"),
         Kind::Text => format!("{:<columns$}", style.clip(cell, columns)),
         Kind::Path => format!("{:<columns$}", style.clip_start(cell, columns)),
     }
@@ -138,26 +151,30 @@ fn align(cell: &str, kind: Kind, columns: usize, style: &Style) -> String {
 mod tests {
     use super::*;
 
-    fn check(width: usize, expected: &str) {
-        let style = Style {
+    const COLUMNS: [(&str, Kind); 3] = [
+        ("n", Kind::Number),
+        ("name", Kind::Text),
+        ("file", Kind::Path),
+    ];
+
+    fn of_width(width: usize) -> Style {
+        Style {
             width,
             line: width,
             colour: false,
             unicode: true,
-        };
-        let columns = [
-            ("n", Kind::Number),
-            ("name", Kind::Text),
-            ("file", Kind::Path),
-        ];
-        let mut table = Table::new(&columns);
+        }
+    }
+
+    fn check(width: usize, expected: &str) {
+        let mut table = Table::new(&COLUMNS);
         table.row(
             ["10", "a_long_function", "src/deep/file.c"]
                 .map(String::from)
                 .into(),
         );
         table.row(["7", "f", "g.c"].map(String::from).into());
-        assert_eq!(table.draw(&style), expected);
+        assert_eq!(table.draw(&of_width(width)), expected);
     }
 
     #[test]
@@ -169,14 +186,22 @@ mod tests {
     }
 
     #[test]
+    fn without_a_screen_a_long_name_is_whole_and_moves_no_other_line() {
+        let long = "x".repeat(200);
+        let expected = format!(
+            "   n  name{:56}  file\n  10  {long}  a.c\n   7  f{:59}  b.c\n",
+            "", ""
+        );
+        let mut table = Table::new(&COLUMNS);
+        table.row(["10", &long, "a.c"].map(String::from).into());
+        table.row(["7", "f", "b.c"].map(String::from).into());
+        assert_eq!(table.draw(&of_width(ENDLESS)), expected);
+    }
+
+    #[test]
     fn columns_are_given_up_only_where_there_is_no_room() {
         let fitted = |width| {
-            let style = Style {
-                width,
-                line: width,
-                colour: false,
-                unicode: true,
-            };
+            let style = of_width(width);
             let mut table = Table::new(&[("one", Kind::Number), ("two", Kind::Number)]);
             table.row(["1000", "2000"].map(String::from).into());
             table.fit(&[&["two"]], &style).draw(&style)

@@ -171,6 +171,27 @@ fn compressed_debug_information_is_read() {
     }
 }
 
+/// As on Fedora and its relatives: the names of functions in a program within the program.
+#[test]
+fn names_in_a_section_of_their_own_are_read() {
+    let built = build(&["-g0"]);
+    let path = built.path.to_str().unwrap();
+    let (_, _, offset) = place(&built.path, WORK);
+    let names = built.folder.path().join("names");
+    let names = names.to_str().unwrap();
+    run("objcopy", &["--only-keep-debug", path, names]);
+    run("xz", &[names]);
+    run("strip", &["--strip-all", path]);
+    let name_of = |built: &Built| built.symbols().resolve(&built.file(), offset + 8);
+    assert_ne!(
+        name_of(&built).map(|s| s.name).as_deref(),
+        Some("work(long)")
+    );
+    let section = format!("--add-section=.gnu_debugdata={names}.xz");
+    run("objcopy", &[&section, path]);
+    assert_eq!(name_of(&built).expect("a name").name, "work(long)");
+}
+
 #[test]
 fn debug_information_that_cannot_be_read_leaves_the_symbol_table_and_is_told() {
     let built = build(&["-gz=zlib"]);

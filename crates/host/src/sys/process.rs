@@ -19,6 +19,15 @@ pub fn effective_ids() -> (u32, u32) {
     (geteuid().as_raw(), getegid().as_raw())
 }
 
+/// Whether a filter of system calls (seccomp) may deny this process some.
+pub fn is_filtered() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut modes = status
+        .lines()
+        .filter_map(|line| line.strip_prefix("Seccomp:"));
+    modes.any(|mode| mode.trim() == "2")
+}
+
 /// Bytes that the stack of the first thread may have; none without a limit.
 pub fn stack_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Stack).current
