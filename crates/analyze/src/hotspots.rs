@@ -198,7 +198,12 @@ pub fn hot_tables(
     limits: Limits,
 ) -> HotTables {
     let mut hottest: Vec<_> = sites.rows.iter().collect();
-    hottest.sort_by_key(|(place, tally, _)| (std::cmp::Reverse(tally.sum(&rank.events)), *place));
+    // Of those that are none, the names of the busiest are asked for.
+    let busy = [catalogue::INSTRUCTIONS, catalogue::LOADS, catalogue::STORES];
+    hottest.sort_by_cached_key(|(place, tally, _)| {
+        let heat = (tally.sum(&rank.events), tally.sum(&busy));
+        (std::cmp::Reverse(heat), *place)
+    });
     let (asked, unasked) = hottest.split_at(limits.resolved_places.min(hottest.len()));
     let mut groups: [Groups; 3] = Default::default();
     for (place, tally, samples) in asked {

@@ -432,6 +432,46 @@ fn an_inlined_load_is_on_its_own_line_with_its_callers_beside() {
     assert_eq!(said, "");
 }
 
+/// Loads on line 3, stores on line 6, in code without a jump between.
+const TAKE_AND_PUT: &str = "static volatile int from[1 << 20], to[1 << 20];
+static inline int take(long i) {
+    return from[i];
+}
+static inline void put(long i, int n) {
+    to[i] = n;
+}
+int main(void) {
+    for (long i = 0; i < 1 << 20; i++)
+        put(i, take(i) * 3 + 1);
+    return 0;
+}
+";
+
+#[test]
+fn loads_and_stores_in_straight_code_are_on_their_own_lines() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), TAKE_AND_PUT, &[]);
+    for options in [&[][..], &["--sets", "1/8"]] {
+        let recorded = Recorded::new(options, &[program.to_str().expect("UTF-8")]);
+        let report = recorded.report();
+        let count = |table: &str, function: &str, event: &str| {
+            let rows = report["hot"][table]["rows"].as_array().expect("rows");
+            let row = rows.iter().find(|row| row["function"] == function);
+            let counts = &row.expect("a row")["counts"];
+            counts[event].as_u64().unwrap_or(0)
+        };
+        for table in ["functions", "lines"] {
+            for (function, counts) in [("take", [1 << 20, 0]), ("put", [0, 1 << 20])] {
+                let found = ["loads", "stores"].map(|event| count(table, function, event));
+                assert_eq!(found, counts, "{table}, {function}, {options:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_program_that_deletes_itself_keeps_its_names_and_lines() {
     if !needs(&["gcc"]) {

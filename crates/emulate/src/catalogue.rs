@@ -32,6 +32,15 @@ pub(super) struct Access {
     pub(super) kind: AccessKind,
 }
 
+impl Access {
+    /// Whether each execution of its block, of so many instructions and with those flags, makes
+    /// it once: not one of a repeated string instruction, or one whose elements vary.
+    fn is_plain(&self, insns: u16, flags: u16) -> bool {
+        let is_repeated = flags & wire::CODE_ENDS_REP != 0 && self.insn == insns.saturating_sub(1);
+        !is_repeated && self.run != wire::RUN_VARYING
+    }
+}
+
 /// Counts that executions add to a thread, four numbers in one word so that the hot
 /// loop adds once.
 ///
@@ -516,14 +525,25 @@ impl Catalogue {
 
     fn tally(&self, accesses: &Range<u32>, insns: u16, flags: u16) -> Tally {
         let mut tally = Tally::instructions(insns);
-        let last_insn = insns.saturating_sub(1);
-        for a in &self.accesses[to_usize(accesses)] {
-            let rep = flags & wire::CODE_ENDS_REP != 0 && a.insn == last_insn;
-            if !rep && a.run != wire::RUN_VARYING {
-                tally.access(a.kind);
-            }
-        }
+        let all = &self.accesses[to_usize(accesses)];
+        let plain = all.iter().filter(|a| a.is_plain(insns, flags));
+        plain.for_each(|a| tally.access(a.kind));
         tally
+    }
+
+    /// What an execution of a block loads and stores at each of its instructions, and whether all
+    /// executions do ([`Access::is_plain`]).
+    pub(super) fn tallies(&self, block: &Block) -> impl Iterator<Item = (VirtAddr, Tally, bool)> {
+        let (start, insns, flags) = (block.vaddr, block.tally.insns() as u16, block.flags);
+        let all = &self.accesses[to_usize(&block.accesses)];
+        all.chunk_by(|a, b| a.offset == b.offset)
+            .map(move |accesses| {
+                let mut tally = Tally::default();
+                accesses.iter().for_each(|a| tally.access(a.kind));
+                let is_plain = accesses.iter().all(|a| a.is_plain(insns, flags));
+                let ip = VirtAddr(start + u64::from(accesses[0].offset));
+                (ip, tally, is_plain)
+            })
     }
 
     fn add_runs(&mut self, accesses: Range<u32>) {

@@ -160,6 +160,21 @@ mod tests {
         machine("host").unwrap();
     }
 
+    /// A name goes to the screen, where an escape could say anything.
+    #[test]
+    fn a_name_that_cannot_be_shown_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        let mut config = serde_json::to_value(machine("zen5").unwrap()).unwrap();
+        for (name, is_fine) in [("mine", true), ("\u{1b}[2J", false)] {
+            config["name"] = name.into();
+            std::fs::write(path, config.to_string()).unwrap();
+            let read = machine(path).map_err(|error| error.to_string());
+            assert_eq!(read.is_ok(), is_fine, "{read:?}");
+            assert!(read.err().is_none_or(|why| why.contains("cannot be shown")));
+        }
+    }
+
     #[test]
     fn an_unknown_name_lists_the_presets() {
         let message = machine("no-such-machine").unwrap_err().to_string();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use memgauge_trace::{EventId, Pid, SiteCount, VirtAddr, catalogue as events};
 
 use super::{Process, Running};
+use crate::catalogue::{Block, Catalogue, Tally};
 use crate::replay::{Program, SiteMisses};
 use crate::session::Ring;
 use crate::sets::ClassSums;
@@ -24,8 +25,8 @@ pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Runni
     }
 }
 
-/// Executions: charged to the first instruction of each block. `told` where each says all
-/// that was executed.
+/// Executions. Instructions are charged to the first of each block, loads and stores to the very
+/// instruction. `told` where each execution says all that was executed.
 pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told: bool) {
     let pid = Pid(process.entry.pid);
     let kept = &mut process.kept;
@@ -49,37 +50,72 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
         if execs == 0 {
             continue;
         }
-        let counts = if block.is_special() && !told {
-            sums
-        } else {
-            kept.missing_runs += match told {
-                true => 0,
-                false => (execs * block.further_runs(number as usize)) as i64,
-            };
-            [
-                block.tally.insns(),
-                block.tally.loads(),
-                block.tally.stores(),
-            ]
-            .map(|n| execs * u64::from(n))
+        let Some(block) = catalogue.block(number) else {
+            continue;
         };
-        let events = [events::INSTRUCTIONS, events::LOADS, events::STORES];
-        let (ip, code_ns) = (VirtAddr(block.vaddr), Some(mapped.code_ns(block.mappings)));
-        rows.extend(
-            events
-                .into_iter()
-                .zip(counts)
-                .filter(|c| c.1 > 0)
-                .map(|(event, count)| SiteCount {
-                    pid,
-                    ip,
-                    event,
-                    count,
-                    set_group: None,
-                    code_ns,
-                }),
-        );
+        let code_ns = Some(mapped.code_ns(block.mappings));
+        let mut add = |ip, event, count| {
+            rows.extend((count > 0).then_some(SiteCount {
+                pid,
+                ip,
+                event,
+                count,
+                set_group: None,
+                code_ns,
+            }));
+        };
+        let each = [
+            block.tally.insns(),
+            block.tally.loads(),
+            block.tally.stores(),
+        ];
+        let plain = each.map(|n| execs * u64::from(n));
+        let varies = block.is_special() && !told;
+        let [insns, loads, stores] = if varies { sums } else { plain };
+        if !varies && !told {
+            kept.missing_runs += (execs * block.further_runs(number as usize)) as i64;
+        }
+        add(VirtAddr(block.vaddr), events::INSTRUCTIONS, insns);
+        for (ip, [loads, stores]) in accesses(catalogue, block, execs, [loads, stores]) {
+            add(ip, events::LOADS, loads);
+            add(ip, events::STORES, stores);
+        }
     }
+}
+
+/// Loads and stores of `execs` executions of a block by instruction; `all` of them together.
+fn accesses(
+    catalogue: &Catalogue,
+    block: &Block,
+    execs: u64,
+    all: [u64; 2],
+) -> Vec<(VirtAddr, [u64; 2])> {
+    let of = |tally: Tally| [tally.loads(), tally.stores()].map(|n| execs * u64::from(n));
+    let less = |[a, b]: [u64; 2], [c, d]: [u64; 2]| Some([a.checked_sub(c)?, b.checked_sub(d)?]);
+    let start = VirtAddr(block.vaddr);
+    let Some(mut varied) = less(all, of(block.tally)) else {
+        // Faults cut executions short: which of the accesses are missing is not known.
+        return vec![(start, all)];
+    };
+    let mut rows: Vec<_> = catalogue
+        .tallies(block)
+        .map(|(ip, tally, is_plain)| (ip, of(tally), is_plain))
+        .collect();
+    let varying = rows.iter().filter(|row| !row.2).map(|row| row.1);
+    let once_each = varying.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+    // Those of x87 come once an execution, as plain ones do. Of repeated and masked ones the first
+    // that loads has all loads, the first that stores all stores.
+    if once_each != varied {
+        for (_, counts, _) in rows.iter_mut().filter(|row| !row.2) {
+            for (count, left) in counts.iter_mut().zip(&mut varied) {
+                *count = if *count > 0 { std::mem::take(left) } else { 0 };
+            }
+        }
+        rows.push((start, varied, false));
+    }
+    rows.into_iter()
+        .map(|(ip, counts, _)| (ip, counts))
+        .collect()
 }
 
 /// Misses: charged to the very instruction. Where some sets are followed, by group of
