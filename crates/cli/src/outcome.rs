@@ -83,7 +83,10 @@ pub(crate) fn explain_panics() {
             }
             false => "a mistake of memgauge's: please report it",
         };
-        let words = panic.payload_as_str().unwrap_or("a panic");
+        let payload = panic.payload();
+        let words = payload.downcast_ref::<&str>().copied();
+        let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let words = words.unwrap_or("a panic");
         let words = words.lines().collect::<Vec<_>>().join(" ");
         let place = panic
             .location()
