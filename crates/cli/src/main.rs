@@ -50,6 +50,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
+use memgauge_host::sys::process;
 use outcome::Exit;
 use units::width;
 
@@ -229,6 +230,9 @@ fn shown(words: &clap::Error) -> ExitCode {
 const LEAST_STACK_BYTES: u64 = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 
+/// Data that memgauge needs at least: where it gets none, it could not even say so.
+const LEAST_DATA_BYTES: u64 = 64 << 20;
+
 fn main() -> ExitCode {
     outcome::explain_panics();
     std::panic::catch_unwind(start).unwrap_or_else(|_| outcome::failed())
@@ -236,7 +240,13 @@ fn main() -> ExitCode {
 
 fn start() -> ExitCode {
     memgauge_host::sys::signals::wait_for_children();
-    let limit = memgauge_host::sys::process::stack_limit();
+    if process::data_limit().is_some_and(|bytes| bytes < LEAST_DATA_BYTES) {
+        return outcome::explain(&anyhow::anyhow!(
+            "failed to begin: the limit of data is below {} MiB: raise it (ulimit -d unlimited)",
+            LEAST_DATA_BYTES >> 20
+        ));
+    }
+    let limit = process::stack_limit();
     if limit.is_none_or(|bytes| bytes >= LEAST_STACK_BYTES) {
         return begin();
     }

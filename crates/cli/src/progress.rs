@@ -28,7 +28,11 @@ pub(crate) fn spinner(shown: bool) -> ProgressBar {
     ProgressBar::with_draw_target(None, target).with_style(style)
 }
 
-/// How far a recording is while the program runs.
+/// A run that is shorter leaves the terminal to the program.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// How far a recording is while the program runs. The program may use the terminal, too: while it
+/// waits, for an answer to what it asks there, nothing is drawn over that.
 pub(crate) struct Line {
     bar: ProgressBar,
     last: Progress,
@@ -49,6 +53,7 @@ impl Line {
     }
 
     pub(crate) fn show(&mut self, now: &Progress) {
+        let is_at_work = now.accesses > self.last.accesses;
         let wall = now.elapsed.saturating_sub(self.last.elapsed);
         let virtual_ns = now.virtual_ns.saturating_sub(self.last.virtual_ns);
         if wall > Duration::from_millis(50) {
@@ -60,6 +65,9 @@ impl Line {
                 / (virtual_ns as f64 / 1e9);
         }
         self.last = *now;
+        if !is_at_work || now.elapsed < FIRST {
+            return;
+        }
         let children = match now.processes {
             0 | 1 => String::new(),
             n => format!(", {n} processes"),

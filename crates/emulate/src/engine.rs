@@ -225,12 +225,20 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
                 return Ok((path, args));
             }
             Some(line) => {
-                let line =
-                    String::from_utf8_lossy(line.split(|&b| b == b'\n').next().unwrap_or(line))
-                        .into_owned();
-                let (interpreter, argument) = match line.trim().split_once([' ', '\t']) {
-                    Some((i, a)) => (i.to_owned(), Some(a.trim().to_owned())),
-                    None => (line.trim().to_owned(), None),
+                // Blanks are spaces and tabs, as the kernel has it.
+                let blanks = [' ', '\t'];
+                let line = line.split(|&b| b == b'\n').next().unwrap_or(line);
+                let line = String::from_utf8_lossy(line);
+                let line = line.trim_matches(blanks);
+                if line.ends_with('\r') {
+                    let why = "its first line ends with a carriage return, as DOS has it, which Linux takes \
+                               for a part of the interpreter's name: remove it (sed -i 's/\\r$//')";
+                    let message = format!("failed to run `{}`: {why}", path.display());
+                    return Err(Error::new(ErrorKind::ProgramNotFound, message));
+                }
+                let (interpreter, argument) = match line.split_once(blanks) {
+                    Some((i, a)) => (i.to_owned(), Some(a.trim_matches(blanks).to_owned())),
+                    None => (line.to_owned(), None),
                 };
                 args[0] = path.display().to_string();
                 args.splice(0..0, std::iter::once(interpreter.clone()).chain(argument));

@@ -405,6 +405,9 @@ fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator
         .iter()
         .map(|note| match *note {
             Note::LeakSearch => LEAK_SEARCH.to_owned(),
+            Note::Unrecorded { count, why } => {
+                format!("{count} threads or processes were not recorded: {why}")
+            }
             Note::Crashed { pid, signal } => crashed(
                 &format!("process {pid}"),
                 signal as i32,
@@ -553,7 +556,12 @@ impl EmulatedRun {
         }
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
-        let seen = self.recorder.notes().to_vec();
+        let mut seen = self.recorder.notes().to_vec();
+        let refused = session
+            .refused()
+            .into_iter()
+            .filter(|refused| refused.0 > 0);
+        seen.extend(refused.map(|(count, why)| Note::Unrecorded { count, why }));
         let missing = self
             .asked
             .missing(self.recorder.names(), self.recorder.entered());

@@ -140,6 +140,8 @@ pub(super) enum Note {
     LeakSearch,
     /// A process was killed by a signal that says it crashed.
     Crashed { pid: u64, signal: u64 },
+    /// Threads or processes ran unrecorded.
+    Unrecorded { count: u64, why: &'static str },
 }
 
 /// Notes that are kept; there may be any number of crashes.

@@ -352,27 +352,30 @@ impl ClassSums {
 /// So few events leave their spread in the dark.
 const FEW: f64 = 30.0;
 
+/// So few can be the same number in all classes that are followed, by accident.
+const SOME: f64 = 1000.0;
+
 /// The sum over all classes from some of them, with the interval that should contain it
 /// in 95 of 100 runs.
 ///
 /// The variance is the jackknife's, for a sum of a simple random sample without
 /// replacement. A few events, of `unit` each, say little of their spread: then it is at
-/// least as if each fell into a random class, and three more may have been missed. The
-/// true sum is no less than the part that was seen.
+/// least as if each fell into a random class (a quarter of that, if they are not so few), and of
+/// very few three more may have been missed. The true sum is no less than the part that was seen.
 fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
     let (n, all) = (sums.len() as f64, f64::from(CLASSES));
     let seen: u64 = sums.iter().sum();
     let mean = seen as f64 / n;
     let variance = variance_of_sum(sums.iter().map(|&s| s as f64), sums.len() as u32);
     let (weight, unit) = (all / n, unit as f64);
-    let is_few = (seen as f64) < FEW * unit && weight > 1.0;
-    let (variance, missed) = match is_few {
-        true => {
-            let random = weight * weight * (1.0 - n / all) * unit * seen as f64;
-            (variance.max(random), 3.0 * unit * weight)
-        }
-        false => (variance, 0.0),
+    let random = weight * weight * (1.0 - n / all) * unit * seen as f64;
+    let (least, missed) = match seen as f64 / unit {
+        _ if weight <= 1.0 => (0.0, 0.0),
+        few if few < FEW => (random, 3.0 * unit * weight),
+        some if some < SOME => (random / 4.0, 0.0),
+        _ => (0.0, 0.0),
     };
+    let variance = variance.max(least);
     let (value, half) = (mean * all, student(sums.len() as u32) * variance.sqrt());
     let largest = sums.iter().copied().max().unwrap_or(0);
     EstimatedFacts {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use memgauge_trace::CommandEnd;
 
-use crate::sys::process::{Watched, is_in_own_group, may_execute};
+use crate::sys::process::{Watched, is_in_own_group, is_mounted_noexec, may_execute};
 use crate::sys::signals::{self, Interrupt, interrupts, interrupts_so_far};
 use crate::{Error, ErrorKind, Result, without_system_numbers};
 
@@ -277,7 +277,10 @@ pub fn locate(name: &str) -> Result<PathBuf> {
         return Err(not_executable(&path, "it is a directory: name a program"));
     }
     if !may_execute(&path) {
-        let why = "it is not executable: chmod +x it, or name the program that reads it first";
+        let why = match is_mounted_noexec(&path) {
+            true => "its file system is mounted noexec: copy it to another",
+            false => "it is not executable: chmod +x it, or name the program that reads it first",
+        };
         return Err(not_executable(&path, why));
     }
     Ok(path)
@@ -337,8 +340,9 @@ fn interpreter(path: &Path) -> Option<String> {
     let file = std::fs::File::open(path).ok()?;
     io::Read::read_to_end(&mut io::Read::take(file, 256), &mut head).ok()?;
     let line = head.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
-    let line = String::from_utf8_lossy(line).trim().to_owned();
-    line.split_whitespace().next().map(str::to_owned)
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split([' ', '\t']);
+    words.find(|word| !word.is_empty()).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ struct Stream {
 /// Pattern of a miss.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pattern {
-    /// It came within eight lines of the last one in its page, or in the neighbouring
-    /// page for a page's first.
+    /// It came within eight lines of the last one in its page, but not in the same, or in the
+    /// neighbouring page for a page's first.
     pub(crate) regular: bool,
     /// The distance in lines that was seen at least twice in a row, else 0.
     pub(crate) stride: i64,
@@ -109,8 +109,27 @@ impl Stream {
         self.line = at;
         let confirmed = self.seen >= 2 && stride != 0;
         Pattern {
-            regular: u64::from(stride.unsigned_abs()) <= near,
+            // A line that is missed again was pushed out: nothing was in order.
+            regular: stride != 0 && u64::from(stride.unsigned_abs()) <= near,
             stride: if confirmed { i64::from(stride) } else { 0 },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of one set that push each other out, each in a page of its own.
+    #[test]
+    fn lines_that_are_missed_again_and_again_are_in_no_order() {
+        let mut streams = Streams::new(1);
+        for round in 0..3 {
+            for page in 0..20 {
+                let pattern = streams.note(page * 8192);
+                assert!(!pattern.regular, "round {round}, page {page}");
+            }
+        }
+        assert!(streams.note(1).regular, "the next line is");
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::Tiny => (
             format!(
-                "The run is too short to judge: {} instructions, most of them its start.",
+                "The run is too short to judge: {} instructions, in which its start weighs much.",
                 units::count(value as u64)
             ),
             format!("fewer than {threshold} instructions"),
@@ -117,7 +117,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
             "Use more of each line that comes: put what is loaded or stored together next to each \
              other, go through it in that order, and make it smaller. Where loads need the one \
-             before (lists, trees, hash chains), shorten the chain. The tables of regions say which data; `--prefetch stride` models what \
+             before (lists, trees, hash chains), shorten the chain. Rows or nodes that lie a large \
+             power of two apart share few sets: pad them. The tables of regions say which data; `--prefetch stride` models what \
              prefetchers hide.",
         ),
         CauseKind::StreamBound => (

@@ -83,6 +83,9 @@ pub struct Comparison {
     pub programs: [Option<String>; 2],
     /// Part of the cache sets, one in so many, from which the numbers of each are estimated.
     pub estimated_from: [Option<u32>; 2],
+    /// What speaks against those estimates, in words; each begins with `before` or `after`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Regions of interest that alone were recorded of each; `None`: all of it.
     pub only_regions: [Option<String>; 2],
     /// Whether parts of each could not be read: those are not compared.
@@ -158,6 +161,7 @@ impl Comparison {
             machines: [machine(before), machine(after)],
             programs,
             estimated_from,
+            warnings: warnings(groups),
             only_regions: [only(before), only(after)],
             damaged: [damaged(before), damaged(after)],
             functions_known,
@@ -198,6 +202,22 @@ impl Comparison {
     fn has_intervals(&self) -> bool {
         self.is_of_groups() || self.metrics.iter().any(|metric| metric.interval.is_some())
     }
+}
+
+/// Whether something speaks against the estimates of a run.
+fn are_doubtful(groups: Groups) -> bool {
+    let mut runs = groups.iter().copied().flatten();
+    runs.any(|run| !run.warnings.is_empty())
+}
+
+/// What speaks against estimates of either side, each once, and of which side.
+fn warnings(groups: Groups) -> Vec<String> {
+    let of = |(which, runs): (&str, &[Measured])| -> BTreeSet<String> {
+        let all = runs.iter().flat_map(|run| &run.warnings);
+        all.map(|warning| format!("{which}: {warning}")).collect()
+    };
+    let sides = ["before", "after"].into_iter().zip(groups);
+    sides.flat_map(of).collect()
 }
 
 /// Every metric of any run.
@@ -248,7 +268,8 @@ impl Metric {
             value,
             interval: run.intervals.get(&self.name).copied(),
         };
-        let interval = of_estimates(estimate(before, values.0), estimate(after, values.1));
+        let ends = [estimate(before, values.0), estimate(after, values.1)];
+        let interval = of_estimates(ends[0], ends[1], are_doubtful(groups));
         Metric { interval, ..self }
     }
 
@@ -315,7 +336,10 @@ fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
         }
     };
     let of_single = |name: &String| match groups {
-        [[before], [after]] => of_estimates(estimate(before, name), estimate(after, name)),
+        [[before], [after]] => {
+            let ends = [estimate(before, name), estimate(after, name)];
+            of_estimates(ends[0], ends[1], are_doubtful(groups))
+        }
         _ => None,
     };
     let row = |name: &String| {

@@ -313,9 +313,14 @@ pub struct EstimatedFacts {
 }
 
 impl EstimatedFacts {
-    /// Half the interval as a part of the value; `None` of nothing.
+    /// How far the farther end of the interval is from the value, as a part of it; `None` of
+    /// nothing.
     pub fn relative_error(&self) -> Option<f64> {
-        (self.value > 0).then(|| (self.high - self.value.min(self.high)) as f64 / self.value as f64)
+        let far = self
+            .value
+            .abs_diff(self.low)
+            .max(self.value.abs_diff(self.high));
+        (self.value > 0).then(|| far as f64 / self.value as f64)
     }
 }
 

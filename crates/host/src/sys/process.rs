@@ -33,6 +33,11 @@ pub fn stack_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Stack).current
 }
 
+/// Bytes of data that this process may have; none without a limit.
+pub fn data_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Data).current
+}
+
 /// Waits until something can be read from one of these, or its other end was closed; which.
 pub fn wait_readable<const N: usize>(descriptors: [BorrowedFd<'_>; N]) -> usize {
     let mut polled = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -176,6 +181,12 @@ pub fn is_in_own_group(pid: u32) -> bool {
 /// Whether `path` may be executed by this user.
 pub fn may_execute(path: &Path) -> bool {
     rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
+/// Whether nothing on the file system that holds `path` may be executed.
+pub fn is_mounted_noexec(path: &Path) -> bool {
+    let flags = rustix::fs::statvfs(path).map(|of| of.f_flag);
+    flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
 }
 
 /// Bytes free to this user on the file system holding `path`.

@@ -46,7 +46,10 @@ pub(super) fn of_metrics(summary: &Summary) -> BTreeMap<String, Interval> {
         let hit = asked - value;
         intervals.insert(
             format!("{name}.hit"),
-            [hit - hits[0].hypot(off[0]), hit + hits[1].hypot(off[1])],
+            [
+                (hit - hits[0].hypot(off[0])).max(0.0),
+                hit + hits[1].hypot(off[1]),
+            ],
         );
         if let Some(mpki) = row.mpki.filter(|_| value > 0.0) {
             let ends = misses.map(|end| mpki * end / value);
@@ -55,7 +58,10 @@ pub(super) fn of_metrics(summary: &Summary) -> BTreeMap<String, Interval> {
         if let Some(ratio) = row.miss_ratio.filter(|_| value > 0.0) {
             let low = (1.0 - misses[0] / value).hypot(looked[1] / asked - 1.0);
             let high = (misses[1] / value - 1.0).hypot(1.0 - looked[0] / asked);
-            let ends = [ratio * (1.0 - low), ratio * (1.0 + high)];
+            let ends = [
+                ratio * (1.0 - low).max(0.0),
+                (ratio * (1.0 + high)).min(1.0),
+            ];
             intervals.insert(format!("{name}.miss_ratio"), ends);
         }
     }

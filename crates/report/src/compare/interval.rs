@@ -62,16 +62,18 @@ pub(crate) struct Estimate {
 
 /// Interval of the difference of two estimates, after − before, from the intervals of both
 /// (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008; Newcombe's below is the same
-/// of proportions). `None` where neither has one.
-pub(crate) fn of_estimates(before: Estimate, after: Estimate) -> Option<Interval> {
+/// of proportions). Of `doubtful` ones, whose errors are no chance, errors add up: the runs
+/// differ where their intervals do not meet. `None` where neither has one.
+pub(crate) fn of_estimates(before: Estimate, after: Estimate, doubtful: bool) -> Option<Interval> {
     if before.interval.is_none() && after.interval.is_none() {
         return None;
     }
     let [[low_before, high_before], [low_after, high_after]] =
         [before, after].map(|of| of.interval.unwrap_or([of.value; 2]));
     let difference = after.value - before.value;
-    let down = (after.value - low_after).hypot(high_before - before.value);
-    let up = (high_after - after.value).hypot(before.value - low_before);
+    let both = |a: f64, b: f64| if doubtful { a + b } else { a.hypot(b) };
+    let down = both(after.value - low_after, high_before - before.value);
+    let up = both(high_after - after.value, before.value - low_before);
     Some([difference - down, difference + up])
 }
 

@@ -6,6 +6,7 @@ use memgauge_analyze::{HotRow, HotTable, RegionTable, Summary, file_name};
 use serde::{Deserialize, Serialize};
 
 use super::estimates;
+use crate::sections::set_warnings;
 
 /// Version of the form of [`Measured`].
 const VERSION: u32 = 1;
@@ -30,6 +31,9 @@ pub struct Measured {
     /// One in so many cache sets was followed, from which numbers are estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_from: Option<u32>,
+    /// What speaks against those estimates, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Regions of interest that alone were recorded; `None`: the whole run was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_regions: Option<String>,
@@ -83,6 +87,9 @@ impl Measured {
             machine: machine.map(|machine| machine.name.clone()),
             program: program.map(|path| file_name(path).to_owned()),
             estimated_from: summary.estimated().map(|sets| sets.one_in),
+            warnings: (summary.estimated())
+                .map(|sets| set_warnings(summary, sets))
+                .unwrap_or_default(),
             only_regions: (summary.recording.source.only_regions()).map(str::to_owned),
             metrics: metrics(summary),
             intervals: estimates::of_metrics(summary),

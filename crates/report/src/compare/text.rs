@@ -1,7 +1,7 @@
 //! A comparison as text.
 
 use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
-use crate::style::Style;
+use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
@@ -76,6 +76,10 @@ impl Comparison {
                  (cycles, times, writebacks, splits, misses of loads or stores) may differ by chance."
             );
             text += &style.wrap(&line, 0);
+        }
+        for warning in &self.warnings {
+            let lines = style.wrap(&format!("Warning, {warning}."), 0);
+            text += &style.paint_lines(Role::Warning, &lines);
         }
         let damaged = match self.damaged {
             [false, false] => None,

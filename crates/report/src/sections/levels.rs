@@ -61,7 +61,7 @@ fn misses_of(level: LevelName) -> &'static str {
     }
 }
 
-/// Half the interval of an estimate, in per cent of it; of an estimate of nothing, where
+/// The way to the farther end of an estimate's interval, in per cent of it; of an estimate of nothing, where
 /// there may be some all the same, the interval's upper end.
 pub(super) fn error(summary: &Summary, event: &str, style: &Style) -> String {
     let estimate = summary.estimated().and_then(|s| s.estimates.get(event));

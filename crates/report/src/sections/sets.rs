@@ -32,7 +32,7 @@ pub(super) fn estimated(summary: &Summary, style: &Style) -> String {
     let mut text = style.wrap(
         &format!(
             "estimated from 1/{} of the cache sets: misses, writebacks, DRAM bytes and time; ± is \
-             half the 95 % confidence interval. Instructions, loads and stores are exact. Time is rough: \
+             the way to the farther end of the 95 % confidence interval. Instructions, loads and stores are exact. Time is rough: \
              10 to 40 % off in some programs. Address translation is not modelled",
             sets.one_in
         ),
