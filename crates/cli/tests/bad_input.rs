@@ -233,6 +233,9 @@ fn a_script_whose_interpreter_is_not_there_names_script_and_interpreter() {
     let folder = folder();
     let script = folder.path().join("script");
     write_program(&script, b"#!/no/such/interpreter\n", 0o755);
+    let of_dos = folder.path().join("of-dos");
+    write_program(&of_dos, b"#!/bin/sh\r\necho\r\n", 0o755);
+    check_program(text(&of_dos), NOT_FOUND, &["of-dos", "carriage return"]);
     check_program(
         text(&script),
         NOT_FOUND,

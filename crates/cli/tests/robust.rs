@@ -68,6 +68,33 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
 }
 
 #[test]
+fn what_shared_memory_has_no_room_for_is_told_at_the_end() {
+    if !needs(&["root", "unshare", "mount"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Room for the process and its code, and none for its thread.
+    let script = "mkdir small && mount -t tmpfs -o size=1m none /dev/shm || exit 77
+         mount -t tmpfs -o size=64k none small || exit 77
+         TMPDIR=small $MG record --source emulate -o r.mg -- sh -c 'exit 5'
+         echo code $?
+         mkdir apart && mount -t tmpfs -o noexec none apart && cp /bin/true apart
+         $MG record --source emulate -o s.mg -- apart/true
+         echo code $?";
+    let output = in_own_mounts(&folder, script);
+    if output.status.code() == Some(77) {
+        return skipped(Need::Rights, "a file system cannot be mounted here");
+    }
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(out, "code 5\ncode 126\n", "{said}");
+    assert!(
+        said.contains("1 threads or processes were not recorded: shared memory"),
+        "{said}"
+    );
+    assert!(said.contains("mounted noexec"), "{said}");
+}
+
+#[test]
 fn a_full_disk_leaves_a_counted_run_its_totals() {
     if !needs(&["root", "unshare", "mount"]) {
         return;

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::wire::WIRE_VERSION;
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::maps;
-use memgauge_host::run::{find_on_path, locate, not_executable};
+use memgauge_host::run::{LINE_END_OF_DOS, find_on_path, locate, not_executable};
 use memgauge_host::sys::process::{effective_ids, has_capabilities};
 
 /// An emulator that can record.
@@ -231,9 +231,7 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
                 let line = String::from_utf8_lossy(line);
                 let line = line.trim_matches(blanks);
                 if line.ends_with('\r') {
-                    let why = "its first line ends with a carriage return, as DOS has it, which Linux takes \
-                               for a part of the interpreter's name: remove it (sed -i 's/\\r$//')";
-                    let message = format!("failed to run `{}`: {why}", path.display());
+                    let message = format!("failed to run `{}`: {LINE_END_OF_DOS}", path.display());
                     return Err(Error::new(ErrorKind::ProgramNotFound, message));
                 }
                 let (interpreter, argument) = match line.split_once(blanks) {

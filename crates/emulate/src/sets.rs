@@ -488,9 +488,12 @@ mod tests {
     }
 
     #[test]
-    fn equal_classes_leave_no_doubt_and_all_classes_neither() {
-        let even = estimate(&[100; 8], 1);
-        assert_eq!((even.low, even.value, even.high), (6400, 6400, 6400));
+    fn many_in_equal_classes_leave_no_doubt_and_all_classes_neither() {
+        let even = estimate(&[125; 8], 1);
+        assert_eq!((even.low, even.value, even.high), (8000, 8000, 8000));
+        // By hand: half a width of 3.182 · √(16² · 15/16 · 220 / 4).
+        let by_accident = estimate(&[55; 4], 1);
+        assert_eq!((by_accident.low, by_accident.high), (3154, 3886));
         let all: Vec<u64> = (0..64).collect();
         let exact = estimate(&all, 1);
         assert_eq!((exact.low, exact.value, exact.high), (2016, 2016, 2016));

@@ -306,9 +306,14 @@ pub fn not_started(name: &str, error: &io::Error) -> Error {
     }
 }
 
+/// Why a script is not started whose first line ends as DOS has it.
+pub const LINE_END_OF_DOS: &str = "its first line ends with a carriage return, as DOS has it, which \
+    Linux takes for a part of the interpreter's name: remove it (sed -i 's/\\r$//')";
+
 /// Why the system does not execute a file that looks as if it could be.
 fn refused_by_exec(path: &Path, number: Option<i32>, error: &io::Error) -> String {
     match (number, interpreter(path)) {
+        (Some(libc::ENOENT), Some(name)) if name.ends_with('\r') => LINE_END_OF_DOS.to_owned(),
         (Some(libc::ENOENT | libc::ENOTDIR), Some(name)) => {
             format!("its interpreter `{name}` is missing: install it, or mend the first line")
         }

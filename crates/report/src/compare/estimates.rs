@@ -141,6 +141,25 @@ mod tests {
         }
     }
 
+    /// Of lines that crowd in few sets one run may have all and the other none.
+    #[test]
+    fn errors_that_are_no_chance_add_up() {
+        let of = |warnings: &[&str]| {
+            let warnings = warnings.iter().map(|&warning| warning.to_owned());
+            let warned = Measured {
+                warnings: warnings.collect(),
+                ..run(1000, Some(30))
+            };
+            compared(&warned, &run(1060, Some(40)))
+        };
+        assert!(of(&[]).changed && of(&[]).warnings.is_empty());
+        let doubtful = of(&["lines crowd"]);
+        assert!(!doubtful.changed);
+        assert_eq!(doubtful.warnings, ["before: lines crowd"]);
+        let text = doubtful.text(10, &plain(100, true));
+        assert!(text.contains("Warning, before: lines crowd."), "{text}");
+    }
+
     #[test]
     fn a_function_that_few_sets_did_not_see_may_be_there() {
         let mut with = run(1000, Some(500));

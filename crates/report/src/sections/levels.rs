@@ -116,15 +116,17 @@ mod tests {
 
     #[test]
     fn an_estimate_of_nothing_has_an_upper_end() {
-        let estimate = |value, high| EstimatedFacts {
+        let estimate = |low, value, high| EstimatedFacts {
             value,
+            low,
             high,
             ..EstimatedFacts::default()
         };
         let estimates = [
-            ("dram.write_bytes", estimate(0, 1_205_862)),
-            ("llc.miss", estimate(0, 24)),
-            ("l2.miss", estimate(1000, 1100)),
+            ("dram.write_bytes", estimate(0, 0, 1_205_862)),
+            ("llc.miss", estimate(0, 0, 24)),
+            ("l2.miss", estimate(950, 1000, 1100)),
+            ("l1d.miss", estimate(125, 1000, 1100)),
         ];
         let summary = Summary {
             sets: Some(SetsFacts {
@@ -138,6 +140,7 @@ mod tests {
         assert_eq!(cell("dram.write_bytes", true), "≤ 1.15 MiB");
         assert_eq!(cell("llc.miss", false), "<= 24");
         assert_eq!(cell("l2.miss", true), "10.00 %");
+        assert_eq!(cell("l1d.miss", true), "87.50 %");
         assert_eq!(cell("dtlb.miss", true), "–");
     }
 }
