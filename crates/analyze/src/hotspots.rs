@@ -198,7 +198,7 @@ pub fn hot_tables(
     limits: Limits,
 ) -> HotTables {
     let mut hottest: Vec<_> = sites.rows.iter().collect();
-    // Of those that are none, the names of the busiest are asked for.
+    // Where the rank is none, those that did most are named first.
     let busy = [catalogue::INSTRUCTIONS, catalogue::LOADS, catalogue::STORES];
     hottest.sort_by_cached_key(|(place, tally, _)| {
         let heat = (tally.sum(&rank.events), tally.sum(&busy));
