@@ -49,7 +49,22 @@ pub(crate) fn warnings(summary: &Summary, sets: &SetsFacts) -> Vec<String> {
     let crowded = crowded(sets);
     let uneven = uneven(sets, crowded.is_some());
     let shared = shared(sets, &summary.threads);
-    crowded.into_iter().chain(shared).chain(uneven).collect()
+    let more = more_than_all(summary, sets);
+    let first = crowded.into_iter().chain(more);
+    first.chain(shared).chain(uneven).collect()
+}
+
+/// Misses that cannot be: where a followed set is hot, it stands for sets that are not.
+fn more_than_all(summary: &Summary, sets: &SetsFacts) -> Option<String> {
+    let misses = sets.estimates.get("l1d.miss")?.value;
+    let accesses = summary.run.loads? + summary.run.stores? + summary.run.splits?;
+    (misses > accesses).then(|| {
+        format!(
+            "l1d.miss is estimated as more than all accesses ({}), which cannot be: record without \
+             --sets",
+            units::count(accesses)
+        )
+    })
 }
 
 /// What lines that crowd in few sets say against the estimates.
@@ -123,6 +138,7 @@ fn uneven(sets: &SetsFacts, crowded: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::full;
 
     fn of(event: &str, largest_share: f64) -> SetsFacts {
         let estimate = EstimatedFacts {
@@ -144,6 +160,17 @@ mod tests {
         assert!(hot.contains("50.0 % of all that was seen"), "{hot}");
         let uneven_sets = uneven(&of("l1d.miss", 0.2), false).concat();
         assert!(uneven_sets.contains("1/4"), "{uneven_sets}");
+    }
+
+    #[test]
+    fn more_misses_than_accesses_cannot_be() {
+        let with = |loads| {
+            let mut summary = full();
+            summary.run.loads = Some(loads);
+            (summary.run.stores, summary.run.splits) = (Some(0), Some(0));
+            more_than_all(&summary, &of("l1d.miss", 0.2))
+        };
+        assert!(with(999_999).is_some() && with(1_000_000).is_none());
     }
 
     #[test]
