@@ -72,7 +72,7 @@ pub(crate) fn failed() -> ExitCode {
 
 /// Makes a panic say in one line what to do. The standard library panics where a filter of
 /// system calls denies it what it takes for granted (to sleep, to start a thread or a program);
-/// any other panic is a mistake of ours. `RUST_BACKTRACE` gives the usual text, too.
+/// any other panic is a mistake, of ours or of a library. `RUST_BACKTRACE` gives the usual text, too.
 pub(crate) fn explain_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -81,7 +81,7 @@ pub(crate) fn explain_panics() {
                 "a filter of system calls (seccomp) is in force, which denies what memgauge \
                  needs: run it without (containers: --security-opt seccomp=unconfined)"
             }
-            false => "a mistake of memgauge's: please report it",
+            false => "what should not happen, please report it",
         };
         let payload = panic.payload();
         let words = payload.downcast_ref::<&str>().copied();
