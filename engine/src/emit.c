@@ -8,14 +8,13 @@
  * instructions that call helpers. A fault within the block goes neither way; then QEMU
  * finds by the host's address how many words had been stored (mg_words_written).
  *
- * Nothing here branches, as a branch would make QEMU store and load again all of the
- * program's registers. So a run in two lines only gets a flag, and the recorder takes its
- * accesses one by one.
+ * All this are operations of our own (host.c.inc): few, and none is a branch to QEMU, which
+ * would store and load again all of the program's registers there. A run in two lines
+ * only gets a flag, and the recorder takes its accesses one by one.
  */
 #include "qemu/osdep.h"
 #include "qemu/plugin.h"
 #include "hw/core/cpu.h"
-#include "tcg/helper-info.h"
 #include "tcg/tcg.h"
 #include "tcg/tcg-op-common.h"
 #include "tcg/tcg-temp-internal.h"
@@ -37,8 +36,8 @@ __thread struct mg_plan mg_plan;
 
 /* The block under translation. */
 static __thread struct {
-    TCGv_ptr next;    /* where the next word was to go when the place was last written */
-    bool has_next;    /* it was made */
+    TCGv_ptr next;    /* where the next word was to go when the place was last written; where
+                       * some sets are followed, the ring */
     bool is_current;  /* it has the place */
     unsigned stored;  /* words since then */
     TCGOp *start;     /* of the instruction */
@@ -47,50 +46,24 @@ static __thread struct {
     uint32_t done;    /* accesses of the instruction that have their words */
 } block;
 
-static void turn(void)
-{
-    mg_ring_turn();
-}
-
-static TCGHelperInfo turn_info = {
-    .func = turn, .name = "memgauge_turn", .flags = TCG_CALL_NO_RWG,
-    .typemask = dh_typemask(void, 0),
-};
-
-static TCGv_ptr ring(void)
-{
-    TCGv_ptr r = tcg_temp_ebb_new_ptr();
-    tcg_gen_ld_ptr(r, tcg_env, RING);
-    return r;
-}
-
 static void load_next(void)
 {
-    TCGv_ptr r = ring();
-    if (!block.has_next)
-        block.next = tcg_temp_new_ptr();
-    block.has_next = block.is_current = true;
+    TCGv_ptr ring = tcg_temp_ebb_new_ptr();
+    tcg_gen_ld_ptr(ring, tcg_env, RING);
+    tcg_gen_ld_ptr(block.next, ring, offsetof(struct mg_ring, w));
+    tcg_temp_free_ptr(ring);
+    block.is_current = true;
     block.stored = 0;
-    tcg_gen_ld_ptr(block.next, r, offsetof(struct mg_ring, w));
-    tcg_temp_free_ptr(r);
-}
-
-static void put(TCGv_i64 word)
-{
-    if (!block.is_current)
-        load_next();
-    tcg_gen_st_i64(word, block.next, 8 * block.stored++);
 }
 
 static void write_next(void)
 {
     if (!block.stored)
         return;
-    TCGv_ptr r = ring(), next = tcg_temp_ebb_new_ptr();
-    tcg_gen_addi_ptr(next, block.next, 8 * block.stored);
-    tcg_gen_st_ptr(next, r, offsetof(struct mg_ring, w));
-    tcg_temp_free_ptr(next);
-    tcg_temp_free_ptr(r);
+    TCGv_ptr ring = tcg_temp_ebb_new_ptr();
+    tcg_gen_op4(INDEX_op_memgauge_stored, TCG_TYPE_I64, tcgv_ptr_arg(ring), tcgv_ptr_arg(tcg_env),
+                RING, 8 * block.stored);
+    tcg_temp_free_ptr(ring);
 }
 
 /* Writes the place and goes on from there. */
@@ -102,50 +75,22 @@ static void settle(void)
     block.stored = 0;
 }
 
-static void attention(void)
-{
-    mg_attention();
-}
-
-static TCGHelperInfo attention_info = {
-    .func = attention, .name = "memgauge_attention", .flags = TCG_CALL_NO_RWG,
-    .typemask = dh_typemask(void, 0),
-};
-
-/* Where some sets are followed: the block counts its execution. It does not ask for room;
+/* Where some sets are followed, the block counts its execution. It does not ask for room;
  * the top bit of what was executed is set where there is none (sets.c). */
 static void count_execution(void)
 {
-    TCGv_ptr r = ring();
-    TCGv_i64 ran = tcg_temp_ebb_new_i64();
-    TCGLabel *on = gen_new_label();
-    tcg_gen_ld_i64(ran, r, offsetof(struct mg_ring, ran));
-    tcg_gen_brcondi_i64(TCG_COND_GE, ran, 0, on);
-    tcg_gen_call0(attention, &attention_info, NULL);
-    gen_set_label(on);
-    tcg_temp_free_i64(ran);
-    tcg_temp_free_ptr(r);
-    block.next = tcg_temp_new_ptr(); /* the ring */
-    tcg_gen_ld_ptr(block.next, tcg_env, RING);
-    if (mg_plan.ran)
-        tcg_gen_op3(INDEX_op_memgauge_add, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
-                    tcgv_i64_arg(tcg_constant_i64(mg_plan.ran)), offsetof(struct mg_ring, ran));
-    tcg_gen_op2(INDEX_op_memgauge_inc, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
-                MG_COUNTS_AT + 8ull * mg_plan.number);
+    tcg_gen_op5(INDEX_op_memgauge_count, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
+                tcgv_ptr_arg(tcg_env), RING, mg_plan.ran, mg_plan.number);
 }
 
 /* Keeps a run if it touches a line to follow: a look at the table, and mg_keep where that
  * says so. */
 static void keep_run(uint64_t run, TCGv_i64 address)
 {
-    unsigned down = run >> MG_DOWN_BITS & 0xff, room = run >> MG_ROOM_BITS & 0xff;
+    unsigned room = run >> MG_ROOM_BITS & 0xff;
     TCGv_i64 class = tcg_temp_ebb_new_i64();
-    if (down)
-        tcg_gen_subi_i64(class, address, down);
-    tcg_gen_shri_i64(class, down ? class : address, 6);
-    tcg_gen_andi_i64(class, class, MG_CLASSES - 1);
-    tcg_gen_op6(INDEX_op_memgauge_keep, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
-                tcgv_i64_arg(class), tcgv_i64_arg(address),
+    tcg_gen_op6(INDEX_op_memgauge_keep, TCG_TYPE_I64, tcgv_i64_arg(class),
+                tcgv_ptr_arg(block.next), tcgv_i64_arg(address),
                 room < MG_LINE_BYTES - 1 ? MG_HERE | MG_NEXT : MG_HERE,
                 run & 0xffffffff, run >> 32);
     tcg_temp_free_i64(class);
@@ -153,29 +98,19 @@ static void keep_run(uint64_t run, TCGv_i64 address)
 
 void mg_emit_begin(void)
 {
-    block.has_next = block.is_current = false;
+    block.is_current = false;
     block.stored = 0;
     if (!mg_plan.active)
         return;
+    block.next = tcg_temp_new_ptr();
     if (mg_sets()) {
         count_execution();
         return;
     }
-    TCGv_ptr r = ring();
-    TCGv_i64 w = tcg_temp_ebb_new_i64(), end = tcg_temp_ebb_new_i64();
-    TCGLabel *room = gen_new_label();
-    tcg_gen_ld_i64(w, r, offsetof(struct mg_ring, w));
-    tcg_gen_ld_i64(end, r, offsetof(struct mg_ring, end));
-    tcg_gen_brcond_i64(TCG_COND_LTU, w, end, room);
-    tcg_gen_call0(turn, &turn_info, NULL);
-    gen_set_label(room);
-    tcg_temp_free_i64(w);
-    tcg_temp_free_i64(end);
-    tcg_temp_free_ptr(r);
-    load_next();
-    tcg_gen_op2(INDEX_op_memgauge_ahead, TCG_TYPE_PTR, tcgv_ptr_arg(block.next), AHEAD);
-    if (mg_plan.head)
-        put(tcg_constant_i64(mg_plan.head));
+    tcg_gen_op5(INDEX_op_memgauge_begin, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
+                tcgv_ptr_arg(tcg_env), RING, AHEAD, mg_plan.head);
+    block.is_current = true;
+    block.stored = mg_plan.head != 0;
 }
 
 void mg_emit_insn_start(TCGOp *op)
@@ -195,31 +130,14 @@ void mg_emit_before_insn(bool calls_helpers, const void *callback)
     tcg_set_insn_start_param(block.start, 2, 0);
 }
 
-/* Bit 63 where a run at `address` is in two lines: it begins `down` bytes below, and a
- * line has `room` left for the address. */
-static TCGv_i64 in_two_lines(TCGv_i64 address, unsigned down, unsigned room)
-{
-    TCGv_i64 flag = tcg_temp_ebb_new_i64();
-    tcg_gen_andi_i64(flag, address, MG_LINE_BYTES - 1);
-    if (down)
-        tcg_gen_subi_i64(flag, flag, down);
-    tcg_gen_setcondi_i64(TCG_COND_GTU, flag, flag, room); /* less than nothing is very much */
-    tcg_gen_shli_i64(flag, flag, 63);
-    return flag;
-}
-
 static void put_run(uint64_t run, TCGv_i64 address)
 {
     unsigned down = run >> MG_DOWN_BITS & 0xff, room = run >> MG_ROOM_BITS & 0xff;
-    uint64_t id = run & MG_ID_BITS;
     TCGv_i64 word = tcg_temp_ebb_new_i64();
-    tcg_gen_ori_i64(word, address, id);
-    if (down || room < MG_LINE_BYTES - 1) {
-        TCGv_i64 flag = in_two_lines(address, down, room);
-        tcg_gen_or_i64(word, word, flag);
-        tcg_temp_free_i64(flag);
-    }
-    put(word);
+    if (!block.is_current)
+        load_next();
+    tcg_gen_op6(INDEX_op_memgauge_run, TCG_TYPE_I64, tcgv_i64_arg(word), tcgv_ptr_arg(block.next),
+                tcgv_i64_arg(address), run & MG_ID_BITS, down | room << 8, 8 * block.stored++);
     tcg_temp_free_i64(word);
 }
 
