@@ -14,11 +14,15 @@
  */
 #include "qemu/osdep.h"
 #include "qemu/plugin.h"
+#include "qemu/log.h"
+#include "exec/translation-block.h"
+#include "exec/plugin-gen.h"
 #include "hw/core/cpu.h"
 #include "tcg/tcg.h"
 #include "tcg/tcg-op-common.h"
 #include "tcg/tcg-temp-internal.h"
 #include "../../tcg/tcg-internal.h"
+#include "../../accel/tcg/internal-common.h"
 
 #include "emit.h"
 #include "runs.h"
@@ -170,6 +174,16 @@ void mg_emit_after_insn(void)
 void mg_emit_exit(void)
 {
     write_next();
+}
+
+bool mg_emit_goto(const TranslationBlock *tb, uintptr_t pc)
+{
+    if (tb->cflags != curr_cflags(current_cpu) || tb->cflags & CF_NO_GOTO_PTR ||
+        tb->cs_base != (int32_t)tb->cs_base || qemu_loglevel_mask(CPU_LOG_TB_CPU | CPU_LOG_EXEC))
+        return false;
+    plugin_gen_disable_mem_helpers();
+    tcg_gen_op2(INDEX_op_memgauge_goto, TCG_TYPE_I64, tcgv_i64_arg((TCGv_i64)pc), (uintptr_t)tb);
+    return true;
 }
 
 /* A block is left by a fault, after an instruction's start before which it had stored so

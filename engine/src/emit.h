@@ -7,6 +7,7 @@
 
 struct TCGOp;
 struct qemu_plugin_regular_cb;
+struct TranslationBlock;
 
 /* What the block under translation streams by itself; set by plugin.c. */
 struct mg_plan {
@@ -27,5 +28,9 @@ bool mg_emit_access(unsigned index, const struct qemu_plugin_regular_cb *callbac
                     uintptr_t address);
 void mg_emit_after_insn(void);
 void mg_emit_exit(void);
+
+/* Goes to the block at `pc` (a TCGv_i64), which has the flags of this one; false where
+ * QEMU is to look for it. */
+bool mg_emit_goto(const struct TranslationBlock *tb, uintptr_t pc);
 
 #endif
