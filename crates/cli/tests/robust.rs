@@ -601,6 +601,70 @@ fn masked_accesses_are_those_of_the_kept_elements() {
     }
 }
 
+/// Blocks lead straight to those of other pages. That must end where the page's code changes, or
+/// may no longer be executed, and where each instruction is to be stepped over.
+#[test]
+fn code_of_another_page_is_followed_through_its_changes() {
+    const PROGRAM: &str = r#"
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#define ALL (PROT_READ | PROT_WRITE | PROT_EXEC)
+#define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
+#define STEPS(change) __asm__ volatile("pushf; " change ",(%%rsp); popf" ::: "memory", "cc")
+static volatile int steps, refused;
+static sigjmp_buf back;
+static void step(int s) { steps++; }
+static void refuse(int s) { refused++; siglongjmp(back, 1); }
+static int triple(int x) { return x * 3 + 1; }
+static int (*volatile pointer)(int) = triple;
+__attribute__((aligned(4096), noinline)) static int across(int x) { return pointer(x) + 2; }
+int main(void)
+{
+    signal(SIGTRAP, step);
+    signal(SIGSEGV, refuse);
+    int sum = across(1) + across(2);
+    STEPS("orq $0x100");
+    sum += across(5) + pointer(7);
+    STEPS("andq $~0x100");
+    printf("%d %d\n", steps, sum);
+    unsigned char jump[5] = { 0xe9 }, gives[6] = { 0xb8, 0, 0, 0, 0, 0xc3 };
+    unsigned char *page = mmap(0, 8192, ALL, PRIVATE, -1, 0), *next = page + 4096;
+    int (*code)(void) = (int (*)(void))page, distance = 4096 - sizeof jump;
+    memcpy(jump + 1, &distance, 4);
+    memcpy(page, jump, sizeof jump);
+    long total = 0;
+    for (int turn = 0; turn < 100; turn++) {
+        memcpy(gives + 1, &turn, 4);
+        memcpy(next, gives, sizeof gives);
+        for (int i = 0; i < 50; i++)
+            total += code();
+        mprotect(next, 4096, turn & 1 ? PROT_READ : PROT_NONE);
+        if (!sigsetjmp(back, 1))
+            total += code();
+        mprotect(next, 4096, ALL);
+        if (turn % 7 == 0)
+            mmap(next, 4096, ALL, PRIVATE | MAP_FIXED, -1, 0);
+    }
+    printf("%d %ld\n", refused, total);
+    return 0;
+}
+"#;
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), PROGRAM, &["-O1"]);
+    let native = Command::new(&program).output().expect("it runs");
+    assert!(text(&native.stdout).ends_with("100 247500\n"));
+    for options in [&[][..], &["--sets", "1/8"]] {
+        let run = Recorded::new(options, &[program.as_str()]);
+        assert_eq!(text(&run.output.stdout), text(&native.stdout));
+    }
+}
+
 /// Elements whose mask is clear may lie where no page is: compilers make such loads of loops
 /// with a condition.
 #[test]
