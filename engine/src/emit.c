@@ -8,9 +8,9 @@
  * instructions that call helpers. A fault within the block goes neither way; then QEMU
  * finds by the host's address how many words had been stored (mg_words_written).
  *
- * All this are operations of our own (host.c.inc): few, and none is a branch to QEMU, which
- * would store and load again all of the program's registers there. A run in two lines
- * only gets a flag, and the recorder takes its accesses one by one.
+ * All of this is done by operations of our own (host.c.inc). None of them is a branch to
+ * QEMU, which would store and load again all of the program's registers there. A run in
+ * two lines only gets a flag, and the recorder takes its accesses one by one.
  */
 #include "qemu/osdep.h"
 #include "qemu/plugin.h"
@@ -178,6 +178,7 @@ void mg_emit_exit(void)
 
 bool mg_emit_goto(const TranslationBlock *tb, uintptr_t pc)
 {
+    /* A block made for one execution has flags of its own, which the next one has not. */
     if (tb->cflags != curr_cflags(current_cpu) || tb->cflags & CF_NO_GOTO_PTR ||
         tb->cs_base != (int32_t)tb->cs_base || qemu_loglevel_mask(CPU_LOG_TB_CPU | CPU_LOG_EXEC))
         return false;
