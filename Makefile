@@ -110,14 +110,13 @@ experiments: setup-test build ## curves from sampled events against exact ones (
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup-test web-if-possible ## structure, words of the documents, formatting, clippy, documentation
+lint: setup-test web-if-possible ## structure, paths in the documents, formatting, clippy, documentation
 	tests/structure
-	tests/words
+	tests/documents
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo check -q --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
-	tests/public-api
 
 guide: ## the documents as a site (target/guide); builds mdBook where it is not installed
 	command -v mdbook >/dev/null || test -x $(TARGET)/tools/bin/mdbook || \

@@ -75,10 +75,10 @@ fn reports_have_no_serious_fault() {
         return;
     };
     for name in [
-        "format-1/emulate",
-        "format-1/clock",
-        "format-1/stat",
-        "format-1/io",
+        "recordings/emulate",
+        "recordings/clock",
+        "recordings/stat",
+        "recordings/io",
         "calls",
     ] {
         let Some(page) = page(&["report", "--html", "--output", "-"], &[name]) else {
@@ -96,7 +96,7 @@ fn a_comparison_has_no_serious_fault() {
     let (Some(axe), Some(browser)) = (axe(), chromium()) else {
         return;
     };
-    let runs = ["format-1/emulate", "format-1/bandwidth", "format-1/clock"];
+    let runs = ["recordings/emulate", "recordings/bandwidth", "recordings/clock"];
     for runs in [&runs[..2], &runs] {
         let page = page(&["diff", "--html", "-o", "-"], runs).expect("a page without a front end");
         // The page's own rule refuses scripts, a test's too; a test waits for its mark.

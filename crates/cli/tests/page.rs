@@ -20,7 +20,7 @@ use memgauge_testing::{Need, skipped};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Recordings of every source, kept from the first version.
+/// A recording of every source.
 const FIXTURES: [&str; 9] = [
     "../calls",
     "emulate",
@@ -34,7 +34,7 @@ const FIXTURES: [&str; 9] = [
 ];
 
 fn fixture(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recordings");
     folder.join(format!("{name}.mg"))
 }
 

@@ -29,7 +29,6 @@ mod error;
 mod group;
 mod manifest_file;
 mod numbers;
-mod older;
 pub mod overflows;
 mod part_reader;
 mod part_writer;
