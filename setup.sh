@@ -3,7 +3,8 @@
 #
 #   ./setup.sh build    packages to build memgauge
 #   ./setup.sh demo     also the programs that the demo records (the default)
-#   ./setup.sh test     also the tools that tests and benchmarks compare with
+#   ./setup.sh test     also the tools that tests and benchmarks compare with; packages of pip and npm
+#                       go to target/test-packages
 #   ./setup.sh dist     packages to build memgauge's own and to try them in clean root file systems
 #
 # A second run is instant and needs no network.
@@ -17,7 +18,9 @@ DEMO="sqlite3"
 DIST="debootstrap busybox-static"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests skip without these packages, and say so. They are installed only if no installed package changes.
-WELCOME="mdadm linux-perf chromium node-typescript python3-prometheus-client"
+WELCOME="mdadm linux-perf chromium nodejs node-typescript"
+# Node.js of other packagers brings its own.
+command -v npm >/dev/null || WELCOME="$WELCOME npm"
 
 PURPOSE=${1:-demo}
 case "$PURPOSE" in
@@ -118,4 +121,9 @@ else
     check_programs
 fi
 check_rust
-[ "$PURPOSE" != test ] || { check_component fmt rustfmt; check_component clippy clippy; }
+if [ "$PURPOSE" = test ]; then
+    check_component fmt rustfmt
+    check_component clippy clippy
+    # Tests that need what could not be installed are skipped and say so.
+    tests/packages/install "$(realpath -m "${CARGO_TARGET_DIR:-target}")/test-packages" || true
+fi

@@ -7,24 +7,15 @@ mod browser;
 mod harness;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use browser::{Look, NARROW, WIDE, chromium, look};
 use harness::memgauge;
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, node_file, skipped};
 use serde_json::{Value, json};
 
 /// The script of npm's axe-core; says so where there is none.
 fn axe() -> Option<String> {
-    let installed = Command::new("npm").args(["root", "-g"]).output().ok();
-    let global = installed.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    let named = std::env::var_os("NODE_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&named).chain(global.map(PathBuf::from));
-    let mut files = folders.map(|folder| folder.join("axe-core/axe.min.js"));
-    let Some(file) = files.find(|file| file.is_file()) else {
-        skipped(Need::Tool, "needs npm's axe-core (npm install -g axe-core)");
-        return None;
-    };
+    let file = node_file("axe-core/axe.min.js")?;
     Some(std::fs::read_to_string(file).expect("a script"))
 }
 

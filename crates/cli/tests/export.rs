@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::{Recorded, memgauge, needs};
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, python_with, skipped};
 use serde_json::Value;
 
 fn recorded() -> Option<Recorded> {
@@ -35,16 +35,14 @@ fn export(recorded: &Recorded, format: &str) -> PathBuf {
 }
 
 /// What a tool prints; `None` where it is not installed.
-fn reads(tool: &str, args: &[&str], file: &Path) -> Option<String> {
-    let output = match Command::new(tool).args(args).arg(file).output() {
-        Ok(output) => output,
-        Err(_) => {
-            skipped(Need::Tool, format!("needs {tool}"));
-            return None;
-        }
+fn reads(mut tool: Command, args: &[&str], file: &Path) -> Option<String> {
+    let Ok(output) = tool.args(args).arg(file).output() else {
+        let name = tool.get_program().to_string_lossy();
+        skipped(Need::Tool, format!("needs {name}"));
+        return None;
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{tool}: {said}");
+    assert!(output.status.success(), "{tool:?}: {said}");
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -69,7 +67,11 @@ fn sums(report: &Value) -> BTreeMap<String, u64> {
 fn callgrind_annotate_sums_what_the_report_does() {
     let Some(recorded) = recorded() else { return };
     let file = export(&recorded, "callgrind");
-    let Some(text) = reads("callgrind_annotate", &["--threshold=100"], &file) else {
+    let Some(text) = reads(
+        Command::new("callgrind_annotate"),
+        &["--threshold=100"],
+        &file,
+    ) else {
         return;
     };
     let sums = sums(&recorded.report());
@@ -91,7 +93,7 @@ fn callgrind_annotate_sums_what_the_report_does() {
 fn pprof_sums_what_the_report_does() {
     let Some(recorded) = recorded() else { return };
     let file = export(&recorded, "pprof");
-    let Some(text) = reads("go", &["tool", "pprof", "-raw"], &file) else {
+    let Some(text) = reads(Command::new("go"), &["tool", "pprof", "-raw"], &file) else {
         return;
     };
     assert_eq!(raw_sums(&text), sums(&recorded.report()));
@@ -130,7 +132,7 @@ fn a_profile_with_callers_keeps_the_exact_counts_of_all_events() {
     let recorded = Recorded::new(&["-g", "-e", "llc.miss:11"], &["/bin/ls", "-l", "/usr/bin"]);
     assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
     let file = export(&recorded, "pprof");
-    let Some(text) = reads("go", &["tool", "pprof", "-raw"], &file) else {
+    let Some(text) = reads(Command::new("go"), &["tool", "pprof", "-raw"], &file) else {
         return;
     };
     let mut read = raw_sums(&text);
@@ -228,16 +230,10 @@ for family in parse(open(sys.argv[1]).read()):
     let file = export(recorded, format);
     let text = std::fs::read_to_string(&file).expect("text");
     assert_eq!(format == "openmetrics", text.ends_with("# EOF\n"), "{text}");
-    let module = Command::new("/usr/bin/python3")
-        .args(["-c", "import prometheus_client"])
-        .output();
-    if !module.is_ok_and(|output| output.status.success()) {
-        skipped(Need::Tool, "needs python3-prometheus-client");
-        return;
-    }
-    let Some(text) = reads("/usr/bin/python3", &["-c", &read], &file) else {
+    let Some(python) = python_with("prometheus_client") else {
         return;
     };
+    let text = reads(python, &["-c", &read], &file).expect("Python");
     let read = text.lines().map(|line| {
         let (event, count) = line.split_once(' ').expect("an event and a count");
         (event.to_owned(), count.parse().expect("a count"))
@@ -260,7 +256,7 @@ print(sum(int(r['dram.read_bytes']) for r in rows))
     let Some(recorded) = recorded() else { return };
     let folder = export(&recorded, "csv");
     let report = recorded.report();
-    if let Some(text) = reads("python3", &["-c", READ], &folder) {
+    if let Some(text) = reads(Command::new("python3"), &["-c", READ], &folder) {
         let expected = format!(
             "{}\n{}\n",
             sums(&report)["llc.miss"],
@@ -283,14 +279,10 @@ print(sum(lines['llc.miss'].to_pylist()), totals['loads'], *sorted(os.listdir(d)
 ";
     let Some(recorded) = recorded() else { return };
     let folder = export(&recorded, "arrow");
-    let module = Command::new("python3")
-        .args(["-c", "import pyarrow"])
-        .output();
-    if !module.is_ok_and(|output| output.status.success()) {
-        skipped(Need::Tool, "needs Python's package pyarrow");
+    let Some(python) = python_with("pyarrow") else {
         return;
-    }
-    let text = reads("python3", &["-c", READ], &folder).expect("Python");
+    };
+    let text = reads(python, &["-c", READ], &folder).expect("Python");
     let report = recorded.report();
     let expected = format!(
         "{} {} functions.arrow instructions.arrow lines.arrow regions.arrow series.arrow \
@@ -324,14 +316,10 @@ for uuid, (name, unit) in tracks.items(): print(name, unit, round(sums[uuid]), s
 ";
     let Some(recorded) = recorded() else { return };
     let trace = export(&recorded, "perfetto");
-    let module = Command::new("python3")
-        .args(["-c", "import perfetto.protos"])
-        .output();
-    if !module.is_ok_and(|output| output.status.success()) {
-        skipped(Need::Tool, "needs Python's package perfetto");
+    let Some(python) = python_with("perfetto.protos") else {
         return;
-    }
-    let text = reads("python3", &["-c", READ], &trace).expect("Python");
+    };
+    let text = reads(python, &["-c", READ], &trace).expect("Python");
     let report = recorded.report();
     let total = &report["totals"]["dram.read_bytes"];
     let expected = format!("dram.read_bytes (modelled)|bytes/s|{total}");

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use harness::{PATH, Recorded, memgauge, needs};
 use memgauge_recording::{Recording, Selection};
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, node_file, python_with, skipped};
 use memgauge_trace::Sample;
 use serde_json::Value;
 
@@ -203,46 +203,41 @@ fn the_samples_of_one_event_are_written_alone() {
 }
 
 /// A session of the profiler's command line, ended when dropped.
-struct Session(PathBuf);
+struct Session {
+    client: PathBuf,
+    folder: PathBuf,
+}
 
 impl Session {
-    fn ask(&self, args: &[&str]) -> Option<String> {
-        let mut command = Command::new("profiler-cli");
-        command.args(args);
-        command.env("PROFILER_CLI_SESSION_DIR", &self.0);
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("node");
+        command.arg(&self.client).args(args);
+        command.env("PROFILER_CLI_SESSION_DIR", &self.folder);
         command.env("PROFILER_CLI_NO_SYMBOLICATE", "1");
-        reads(
-            &mut command,
-            "profiler-cli (npm's @firefox-devtools/profiler-cli)",
-        )
+        command
+    }
+
+    fn ask(&self, args: &[&str]) -> Option<String> {
+        reads(&mut self.command(args), "node")
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let mut command = Command::new("profiler-cli");
-        command
-            .args(["stop", "--all"])
-            .env("PROFILER_CLI_SESSION_DIR", &self.0);
-        drop(command.output());
+        drop(self.command(&["stop", "--all"]).output());
     }
 }
 
 #[test]
 fn firefox_profilers_own_reader_finds_the_samples() {
-    if std::env::var_os("PATH").is_none_or(|path| {
-        !std::env::split_paths(&path).any(|folder| folder.join("profiler-cli").exists())
-    }) {
-        skipped(
-            Need::Tool,
-            "needs profiler-cli (npm's @firefox-devtools/profiler-cli)",
-        );
+    let Some(client) = node_file("@firefox-devtools/profiler-cli/dist/profiler-cli.js") else {
         return;
-    }
+    };
     let Some(recorded) = recorded() else { return };
     let profile = recorded.folder.path().join("profile.json");
     std::fs::rename(export(&recorded.path(), "firefox", &[]), &profile).expect("a file");
-    let session = Session(recorded.folder.path().join("sessions"));
+    let folder = recorded.folder.path().join("sessions");
+    let session = Session { client, folder };
     let path = profile.to_str().expect("text");
     session.ask(&["load", path]).expect("profiler-cli");
     let info = session
@@ -288,17 +283,11 @@ for m in scope.metrics:
     print(event, m.unit, points[-1].as_int)
 ";
     let Some(recorded) = recorded() else { return };
-    let module = ["-c", "import opentelemetry.proto.collector.metrics.v1"];
-    let module = Command::new("python3").args(module).output();
-    if !module.is_ok_and(|output| output.status.success()) {
-        skipped(Need::Tool, "needs Python's package opentelemetry-proto");
+    let Some(mut python) = python_with("opentelemetry.proto.collector.metrics.v1") else {
         return;
-    }
+    };
     let path = export(&recorded.path(), "otlp", &[]);
-    let text = reads(
-        Command::new("python3").args(["-c", READ]).arg(path),
-        "python3",
-    );
+    let text = reads(python.args(["-c", READ]).arg(path), "python3");
     let text = text.expect("Python");
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("virtual"));

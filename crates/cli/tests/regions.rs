@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use harness::{PATH, Recorded, memgauge, needs};
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::python_with;
 
 /// The program of `regions/regions.c`.
 fn program() -> &'static str {
@@ -479,13 +479,11 @@ assert not open_at
     assert_eq!(found, expected);
     let trace = folder.path().join("trace");
     export(&run.path(), "perfetto", &trace);
-    let python = |args: &[&str]| Command::new("python3").args(args).arg(&trace).output();
-    let known = python(&["-c", "import perfetto.protos"]);
-    if !known.is_ok_and(|output| output.status.success()) {
-        skipped(Need::Tool, "needs Python's package perfetto");
+    let Some(mut python) = python_with("perfetto.protos") else {
         return;
-    }
-    let read = python(&["-c", SLICES]).expect("Python");
+    };
+    let read = python.args(["-c", SLICES]).arg(&trace).output();
+    let read = read.expect("Python");
     assert!(read.status.success(), "{read:?}");
     let text = String::from_utf8_lossy(&read.stdout).into_owned();
     assert_eq!(

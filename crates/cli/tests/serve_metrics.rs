@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, python_with, skipped};
 use serde_json::Value;
 
 use harness::PROGRAM;
@@ -20,21 +20,9 @@ fn prometheus_reads_the_metrics() {
     let Some(service) = Service::start() else {
         return;
     };
-    let python = |code: &str| {
-        let mut python = Command::new("python3");
-        python
-            .args(["-c", code])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        python.spawn().expect("python3 runs")
+    let Some(mut python) = python_with("prometheus_client") else {
+        return;
     };
-    if !python("import prometheus_client")
-        .wait()
-        .expect("it ends")
-        .success()
-    {
-        return skipped(Need::Tool, "needs python3-prometheus-client");
-    }
     let target = Running::busy();
     let id = service.new_profiler(&[]);
     service.ctl(&["attach", &id, "-p", &target.pid()]);
@@ -50,7 +38,12 @@ for f in families:
     for s in f.samples:
         print(s.name, sorted(s.labels.items()), s.value)
 ";
-    let mut parser = python(names);
+    let mut parser = python
+        .args(["-c", names])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 runs");
     let text = service.metrics();
     parser
         .stdin
@@ -235,15 +228,9 @@ assert all(0 < p.start_time_unix_nano <= p.time_unix_nano for p in samples.data_
 [memory] = metrics['process.resident_memory_bytes'].gauge.data_points
 assert memory.as_int > 1e6 and metrics['process.resident_memory_bytes'].unit == 'By'
 ";
-    let module = ["-c", "import opentelemetry.proto.collector.metrics.v1"];
-    let has_decoder = Command::new("python3")
-        .args(module)
-        .stderr(Stdio::null())
-        .status();
-    if !has_decoder.is_ok_and(|status| status.success()) {
-        return skipped(Need::Tool, "needs Python's package opentelemetry-proto");
-    }
-    let mut python = Command::new("python3");
+    let Some(mut python) = python_with("opentelemetry.proto.collector.metrics.v1") else {
+        return;
+    };
     let mut python = python
         .args(["-c", decode])
         .stdin(Stdio::piped())

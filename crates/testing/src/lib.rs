@@ -13,9 +13,13 @@
 
 #![forbid(unsafe_code)]
 
+mod packages;
+
 use std::env;
 use std::fmt::Display;
 use std::io::Write;
+
+pub use packages::{node_file, python_with};
 
 /// Facilities of the machine that a test may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,8 @@ pub enum Need {
     Kernel,
     /// A program that is not installed.
     Tool,
+    /// The packages of pip and npm that `./setup.sh test` installs.
+    Packages,
     /// The recordings of perf that `MEMGAUGE_PERFDATA` names.
     Perfdata,
     /// A right, or a setting of the system, that containers often lack.
@@ -43,6 +49,7 @@ impl Need {
             Need::Root => "root",
             Need::Kernel => "kernel",
             Need::Tool => "tool",
+            Need::Packages => "packages",
             Need::Perfdata => "perfdata",
             Need::Rights => "rights",
             Need::Chromium => "chromium",
