@@ -30,7 +30,7 @@ pub(crate) fn run(
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         regions: settings.regions.clone(),
     };
-    prepare::make_room(&settings.output, settings.force)?;
+    let _output = prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
     if verbose {

@@ -11,6 +11,7 @@ use memgauge_recording::{Recording, Selection};
 use memgauge_symbols::Symbols;
 use memgauge_trace::{CodeValue, EventId};
 
+use crate::access::OutputDirectory;
 use crate::outcome::{Exit, take_in_damage, usage};
 use crate::whole_file::{self, WholeFile};
 
@@ -225,6 +226,7 @@ fn to_folder(args: &Export) -> anyhow::Result<()> {
         _ => Tables::Csv,
     };
     let summary = summary(&args.recording)?;
+    let _output = OutputDirectory::new(folder);
     let written = write_tables(&summary, form, folder).map_err(|why| refused(args, why))?;
     eprintln!(
         "memgauge: wrote {} to {}",

@@ -74,12 +74,12 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     }
     // Before room is made: what cannot be imported replaces nothing.
     if let Some(text) = TextInput::open(&args.input)? {
-        record::make_room(&args.output, args.force)?;
+        let _output = record::make_room(&args.output, args.force)?;
         return Ok(text.import(&args.output)?);
     }
     let mut input = Input::open(&args.input, folder.unwrap_or(Path::new(".")))?;
     import::check(&mut input).map_err(or_of_no_tool)?;
-    record::make_room(&args.output, args.force)?;
+    let _output = record::make_room(&args.output, args.force)?;
     Ok(import::import(&mut input, &args.output)?)
 }
 

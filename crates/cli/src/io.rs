@@ -14,6 +14,7 @@ use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;
 
+use crate::access::access;
 use crate::args::{By, Io, Order};
 use crate::io_live::Live;
 use crate::io_sums::take_in;
@@ -29,9 +30,9 @@ const LISTEN: Duration = Duration::from_millis(100);
 
 /// Accounts until the command ends, the time is over, or the user has seen enough.
 pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
-    if let Some(output) = &args.output {
-        record::make_room(output, args.force)?;
-    }
+    let output = args.output.as_deref();
+    let output = output.map(|path| record::make_room(path, args.force));
+    let _output = output.transpose()?;
     terminal::catch_interrupts()?;
     let json = args.json.iter().flatten().next();
     let json = json.map(|path| create(path)).transpose()?;
@@ -52,7 +53,7 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
 
 fn create(path: &Path) -> anyhow::Result<File> {
     let failed = || format!("failed to create `{}`", path.display());
-    File::create(path).with_context(failed)
+    access().create_file(path).with_context(failed)
 }
 
 /// The descriptor that is told when accounting has begun.

@@ -8,6 +8,7 @@
 #[macro_use]
 mod terminal;
 
+mod access;
 mod args;
 mod bandwidth;
 mod clock;
@@ -76,6 +77,10 @@ struct Cli {
     /// the terminal or of COLUMNS; off a terminal nothing is shortened)
     #[arg(long, value_name = "N", global = true, value_parser = width)]
     width: Option<u16>,
+    /// Let other users read the recording and the files that are written, as far as the umask
+    /// does (else only their owner may, who under sudo is the user who called it)
+    #[arg(long, global = true)]
+    shared: bool,
     #[command(flatten)]
     record: args::Launch,
 }
@@ -123,6 +128,7 @@ enum Verb {
 
 fn run(cli: Cli) -> anyhow::Result<Exit> {
     terminal::set_width(cli.width.map(usize::from));
+    access::set_shared(cli.shared);
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),

@@ -9,6 +9,7 @@ use memgauge_live::stat::RING_PAGES;
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
+use crate::access::OutputDirectory;
 use crate::args::{CallGraph, MAX_STACK, Settings, Source};
 use crate::outcome::usage;
 use crate::units::EventSpec;
@@ -138,7 +139,14 @@ pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
 
 /// Moves the last unnamed recording aside, as perf does; refuses to touch a
 /// named one without `--force`.
-pub(crate) fn make_room(path: &Path, force: bool) -> anyhow::Result<()> {
+///
+/// The recording gets its rights when the result is dropped.
+pub(crate) fn make_room(path: &Path, force: bool) -> anyhow::Result<OutputDirectory> {
+    replace(path, force)?;
+    Ok(OutputDirectory::new(path))
+}
+
+fn replace(path: &Path, force: bool) -> anyhow::Result<()> {
     if !path.exists() {
         return Ok(());
     }

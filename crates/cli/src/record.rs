@@ -121,7 +121,7 @@ pub(crate) fn emulated(
     verbose: bool,
     chosen: Option<&str>,
 ) -> anyhow::Result<CommandEnd> {
-    make_room(&options.output, force)?;
+    let _output = make_room(&options.output, force)?;
     if let Some(why) = chosen.filter(|_| verbose) {
         announce(&options.machine, why);
     }

@@ -64,7 +64,7 @@ pub(crate) fn run(
         regions: settings.regions.clone(),
         source: "pmu",
     };
-    prepare::make_room(&settings.output, settings.force)?;
+    let _output = prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if verbose {

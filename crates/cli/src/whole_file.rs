@@ -2,11 +2,13 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Seek as _, Write};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use memgauge_host::sys::closed::stdout_was_closed;
 use tempfile::NamedTempFile;
+
+use crate::access::access;
 
 /// A file under way. Nobody sees it before [`WholeFile::finish`].
 pub(crate) struct WholeFile {
@@ -15,11 +17,20 @@ pub(crate) struct WholeFile {
 }
 
 enum Target {
-    /// Takes its place, with these rights.
-    Replace(PathBuf, u32),
+    /// A new file.
+    New(PathBuf),
+    /// Takes the place of a file, and its rights and owner.
+    Replace(PathBuf, Replaced),
     /// A device or a pipe, which stays and is written to.
     Into(PathBuf),
     Stdout,
+}
+
+/// Rights and owner of a file that is replaced.
+struct Replaced {
+    mode: u32,
+    uid: u32,
+    gid: u32,
 }
 
 impl Target {
@@ -27,9 +38,12 @@ impl Target {
         // A link stays one: the file that it names is replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         match path.metadata() {
-            Err(_) => Ok(Target::Replace(path, 0o644)),
+            Err(_) => Ok(Target::New(path)),
             Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-            Ok(there) if there.is_file() => Ok(Target::Replace(path, there.permissions().mode())),
+            Ok(there) if there.is_file() => {
+                let (mode, uid, gid) = (there.mode(), there.uid(), there.gid());
+                Ok(Target::Replace(path, Replaced { mode, uid, gid }))
+            }
             Ok(_) => Ok(Target::Into(path)),
         }
     }
@@ -39,7 +53,7 @@ impl WholeFile {
     pub(crate) fn create(path: &Path) -> io::Result<WholeFile> {
         use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
         let target = Target::of(path)?;
-        let Target::Replace(path, _) = &target else {
+        let (Target::New(path) | Target::Replace(path, _)) = &target else {
             let made = NamedTempFile::new()?;
             return Ok(WholeFile { made, target });
         };
@@ -88,8 +102,15 @@ impl WholeFile {
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.made.rewind()?;
         match self.target {
-            Target::Replace(path, mode) => {
+            Target::New(path) => {
+                access().grant(self.made.as_file())?;
+                Ok(self.made.persist(path).map(drop)?)
+            }
+            Target::Replace(path, replaced) => {
                 let file = self.made.as_file();
+                // Only root may. The replaced file of another user becomes ours otherwise.
+                let _ = fchown(file, Some(replaced.uid), Some(replaced.gid));
+                let mode = access().mode_of_replaced(replaced.mode);
                 file.set_permissions(Permissions::from_mode(mode))?;
                 Ok(self.made.persist(path).map(drop)?)
             }
@@ -129,15 +150,15 @@ mod tests {
         write(&file, b"one").unwrap();
         assert_eq!(
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-            0o644
+            0o600
         );
-        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         write(&link, b"two").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"two");
         assert_eq!(
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-            0o600
+            0o640
         );
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert!(write(folder.path(), b"x").is_err());

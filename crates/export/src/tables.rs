@@ -1,6 +1,5 @@
 //! The summary's tables, a file each: as CSV (RFC 4180) or as an Arrow IPC file.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use csv::Writer;
 use memgauge_analyze::{HotTable, Summary, TimedSpan};
+use memgauge_recording::private;
 
 use super::curves::bin_end;
 use super::places::{provenance, unit, values, with_rest};
@@ -64,7 +64,7 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
     if filled.is_empty() {
         return Err(Error::NoTables);
     }
-    std::fs::create_dir_all(folder).map_err(|why| Error::Write(folder.to_owned(), why))?;
+    make_folder(folder).map_err(|why| Error::Write(folder.to_owned(), why))?;
     let mut written = Vec::new();
     for (name, table) in filled {
         let name = match form {
@@ -83,7 +83,7 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
 }
 
 fn as_csv(table: &Table, path: &Path) -> std::io::Result<()> {
-    let mut file = Writer::from_path(path)?;
+    let mut file = Writer::from_writer(private::create_file(path)?);
     for row in table {
         file.write_record(row)?;
     }
@@ -116,11 +116,20 @@ fn as_arrow(table: &Table, path: &Path) -> std::io::Result<()> {
         (name.as_str(), array, true)
     });
     let batch = RecordBatch::try_from_iter_with_nullable(columns).map_err(failed)?;
-    let file = BufWriter::new(File::create(path)?);
+    let file = BufWriter::new(private::create_file(path)?);
     let mut writer = FileWriter::try_new(file, &batch.schema()).map_err(failed)?;
     writer.write(&batch).map_err(failed)?;
     writer.finish().map_err(failed)?;
     writer.into_inner().map_err(failed)?.flush()
+}
+
+/// Only its owner may use it; folders above it have the usual rights.
+fn make_folder(folder: &Path) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    folder.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    private::create_dir(folder)
 }
 
 /// A folder with files is refused: tables of an earlier export would stay in it.

@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod access;
 pub mod check;
 mod error;
 mod facts;
@@ -21,6 +22,7 @@ pub mod stolen;
 pub mod sys;
 pub mod unwind;
 
+pub use access::Access;
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};
 pub use orphans::remove_orphans;

@@ -32,6 +32,7 @@ mod numbers;
 pub mod overflows;
 mod part_reader;
 mod part_writer;
+pub mod private;
 mod reader;
 mod row;
 mod selection;

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use crc32fast::Hasher;
 
 use crate::error::Cause;
+use crate::private;
 
 /// Key of the checksum in the footer's key-value metadata.
 pub(super) const CHECKSUM_KEY: &str = "memgauge.checksum";
@@ -42,7 +43,7 @@ pub(super) type Create = Arc<dyn Fn(&Path) -> io::Result<Out> + Send + Sync>;
 
 /// The file system.
 pub(super) fn file_system() -> Create {
-    Arc::new(|path| Ok(Box::new(std::fs::File::create(path)?)))
+    Arc::new(|path| Ok(Box::new(private::create_file(path)?)))
 }
 
 /// A part's bytes on their way to its file.

@@ -7,7 +7,7 @@ use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::Columns;
 use crate::error::Cause;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, private};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -284,7 +284,7 @@ pub(super) fn part_name(number: u32) -> String {
 }
 
 fn make_dir(dir: &Path) -> io::Result<()> {
-    match std::fs::create_dir(dir) {
+    match private::create_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }

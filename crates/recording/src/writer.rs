@@ -3,11 +3,11 @@
 use super::row::{Row, Tables};
 use super::sink::{Create, file_system};
 use super::table_writer::{AnyTable, TableWriter, reason, since};
-use super::{FORMAT_VERSION, manifest_file};
+use super::{FORMAT_VERSION, manifest_file, private};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{Loss, LossKind, Manifest, TableFacts};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Writes a recording, a part at a time.
@@ -45,7 +45,7 @@ impl Room {
     fn make(dir: &Path) -> io::Result<Room> {
         // Made first: what has been written of it when the disk is full goes with it.
         let room = Room(dir.join(Room::FILE));
-        std::fs::write(&room.0, vec![0; Room::BYTES])?;
+        private::create_file(&room.0)?.write_all(&vec![0; Room::BYTES])?;
         Ok(room)
     }
 }
@@ -85,6 +85,7 @@ impl<R: Row> Table<R> {
 impl Writer {
     /// Begins a recording at `path`, which must not exist or be an empty
     /// directory, and writes its manifest at once, marked incomplete.
+    /// Only the owner may read what is written ([`private`]).
     pub fn create(path: &Path, manifest: Manifest) -> Result<Writer> {
         Writer::create_with(path, manifest, file_system())
     }
@@ -264,7 +265,7 @@ fn lost_rows_of(table: &dyn AnyTable) -> Option<Loss> {
 }
 
 fn make_recording_dir(path: &Path) -> Result<()> {
-    match std::fs::create_dir(path) {
+    match private::create_dir(path) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => check_empty(path),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_place(path)),

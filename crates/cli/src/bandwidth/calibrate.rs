@@ -16,6 +16,7 @@ use super::loops::{Loop, Measured, measure};
 use crate::outcome::{Exit, usage};
 use crate::terminal;
 use crate::units::DeliveryName;
+use crate::whole_file;
 
 /// Periods measured unless others are asked for.
 const PERIODS: [u64; 16] = [
@@ -227,7 +228,7 @@ impl Calibration {
             .with_context(|| format!("failed to make `{}`", folder.display()))?;
         let path = folder.join(file_name(&self.machine.name, &self.delivery, &self.event));
         let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(&path, text)
+        whole_file::write(&path, text.as_bytes())
             .with_context(|| format!("failed to write `{}`", path.display()))?;
         Ok(path)
     }

@@ -51,7 +51,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         regions: Vec::new(),
         source: "pmu",
     };
-    record::make_room(&options.output, args.force || again)?;
+    let _output = record::make_room(&options.output, args.force || again)?;
     terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {

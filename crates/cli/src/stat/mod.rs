@@ -35,9 +35,9 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
         StatSource::Emulate => None,
         StatSource::Pmu => Some(options(args)?),
     };
-    if let Some(path) = &args.output {
-        record::make_room(path, args.force)?;
-    }
+    let output = args.output.as_deref();
+    let output = output.map(|path| record::make_room(path, args.force));
+    let _output = output.transpose()?;
     terminal::catch_interrupts()?;
     let mut outputs = rows::Outputs::open(args)?;
     let speaks = !args.quiet && !outputs.take_stderr();

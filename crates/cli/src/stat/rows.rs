@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,6 +13,7 @@ use memgauge_report::counting_json;
 use serde::{Serialize, Serializer};
 
 use super::args::{Stat, StatSource};
+use crate::access::access;
 
 type Sink = Box<dyn Write>;
 
@@ -40,8 +40,8 @@ fn open(path: &Path) -> anyhow::Result<Sink> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufWriter::new(io::stderr())));
     }
-    let file =
-        File::create(path).with_context(|| format!("failed to write `{}`", path.display()))?;
+    let file = access().create_file(path);
+    let file = file.with_context(|| format!("failed to write `{}`", path.display()))?;
     Ok(Box::new(BufWriter::new(file)))
 }
 

@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use memgauge_recording::Writer;
+use memgauge_recording::{Writer, private};
 use memgauge_trace::{Loss, LossKind, Module};
 
 pub use generated::GeneratedNames;
@@ -268,11 +268,14 @@ fn copy(file: &File, stamp: &Stamp, folder: &Path, name: &str) -> std::io::Resul
     if folder.join(name).exists() {
         return Ok(0);
     }
-    fs::create_dir_all(folder)?;
+    if !folder.is_dir() {
+        private::create_dir(folder)?;
+    }
     // A temporary name first, so that a name always stands for a whole file.
     let (unfinished, whole) = (folder.join(format!(".{name}.tmp")), folder.join(name));
     let mut source = file;
-    let copied = File::create(&unfinished).and_then(|mut to| std::io::copy(&mut source, &mut to));
+    let copied =
+        private::create_file(&unfinished).and_then(|mut to| std::io::copy(&mut source, &mut to));
     match copied.and_then(|bytes| fs::rename(&unfinished, &whole).map(|()| bytes)) {
         Ok(bytes) => Ok(bytes),
         Err(e) => {

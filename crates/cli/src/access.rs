@@ -1,0 +1,55 @@
+//! Who may read the files of this run: their owner, or with `--shared` everybody whom the umask
+//! lets.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use memgauge_host::Access;
+
+static ACCESS: OnceLock<Access> = OnceLock::new();
+
+/// Takes what the command line says. Call it before the first thread starts.
+pub(crate) fn set_shared(is_shared: bool) {
+    ACCESS.get_or_init(|| Access::new(is_shared));
+}
+
+/// The rights and the owner of new files.
+pub(crate) fn access() -> &'static Access {
+    ACCESS.get_or_init(|| Access::new(false))
+}
+
+/// A directory that is being written. It is private until this is dropped, so that nobody else
+/// can change what is in it; then it gets its rights and its owner.
+#[must_use]
+pub(crate) struct OutputDirectory {
+    path: PathBuf,
+    is_new: bool,
+}
+
+impl OutputDirectory {
+    /// One that does not exist or is empty.
+    pub(crate) fn new(path: &Path) -> OutputDirectory {
+        OutputDirectory {
+            path: path.to_owned(),
+            is_new: !path.exists(),
+        }
+    }
+}
+
+impl Drop for OutputDirectory {
+    fn drop(&mut self) {
+        let granted = match self.is_new {
+            true => access().grant_tree(&self.path),
+            false => access().grant_contents(&self.path),
+        };
+        match granted {
+            // Nothing was written.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => eprintln!(
+                "memgauge: failed to change the rights of `{}`: {e}; only root may read it",
+                self.path.display()
+            ),
+            Ok(()) => {}
+        }
+    }
+}
