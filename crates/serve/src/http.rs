@@ -38,6 +38,14 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
+impl Request {
+    /// The value of the first query parameter called `name`, as it stands there.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.query.iter();
+        pairs.find_map(|(found, value)| (found == name).then_some(value.as_str()))
+    }
+}
+
 /// What the bytes so far are.
 #[derive(Debug)]
 pub enum Parsed {
@@ -185,8 +193,8 @@ pub struct Response {
     pub status: u16,
     /// Type of the body; empty where there is none.
     pub kind: &'static str,
-    /// Methods that are allowed, of status 405.
-    pub allow: Option<String>,
+    /// Headers besides those that every response has: names and values.
+    pub headers: Vec<(&'static str, String)>,
     /// Body.
     pub body: Vec<u8>,
 }
@@ -207,8 +215,8 @@ impl Response {
     /// Its head alone, as `HEAD` asks for.
     pub fn head(&self, keep_alive: bool) -> Vec<u8> {
         let mut head = head(self.status, self.kind, keep_alive);
-        if let Some(allow) = &self.allow {
-            head += &format!("Allow: {allow}\r\n");
+        for (name, value) in &self.headers {
+            head += &format!("{name}: {value}\r\n");
         }
         if self.status != 204 {
             head += &format!("Content-Length: {}\r\n", self.body.len());
@@ -225,7 +233,11 @@ impl Refusal {
         Response {
             status: self.status,
             kind: JSON,
-            allow: self.allow.clone(),
+            headers: self
+                .allow
+                .iter()
+                .map(|allow| ("Allow", allow.clone()))
+                .collect(),
             body: format!("{error}\n").into_bytes(),
         }
     }
@@ -338,7 +350,7 @@ mod tests {
         let response = Response {
             status: 200,
             kind: JSON,
-            allow: None,
+            headers: Vec::new(),
             body: b"{}".to_vec(),
         };
         let head = String::from_utf8(response.head(true)).unwrap();
@@ -375,7 +387,7 @@ mod tests {
         let response = Response {
             status: 405,
             kind: JSON,
-            allow: Some("GET".to_owned()),
+            headers: vec![("Allow", "GET".to_owned())],
             body: b"{}".to_vec(),
         };
         let text = String::from_utf8(response.bytes(true)).expect("text");

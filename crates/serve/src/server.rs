@@ -381,7 +381,7 @@ impl Shared {
         Response {
             status: 200,
             kind: metrics::KIND,
-            allow: None,
+            headers: Vec::new(),
             body: self.families().text().into_bytes(),
         }
     }

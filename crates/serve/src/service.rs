@@ -74,7 +74,7 @@ fn with_status(status: u16, body: &impl Serialize) -> Result<Answer, Refusal> {
     Ok(Answer::Whole(Response {
         status,
         kind: JSON,
-        allow: None,
+        headers: Vec::new(),
         body,
     }))
 }
@@ -83,7 +83,7 @@ fn nothing() -> Result<Answer, Refusal> {
     Ok(Answer::Whole(Response {
         status: 204,
         kind: "",
-        allow: None,
+        headers: Vec::new(),
         body: Vec::new(),
     }))
 }
@@ -126,7 +126,7 @@ impl Service {
             Operation::ShowOpenApi => Ok(Answer::Whole(Response {
                 status: 200,
                 kind: JSON,
-                allow: None,
+                headers: Vec::new(),
                 body: OPENAPI.as_bytes().to_vec(),
             })),
             Operation::ListProfilers => {
