@@ -10,6 +10,10 @@ MAKEOVERRIDES =
 # Where rustup puts cargo, for shells that have not read its profile.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
+# A benchmark program of bench/. It finds the engine and memgauge by these variables.
+BENCH := MEMGAUGE_QEMU=$(TARGET)/engine/memgauge-engine MEMGAUGE=$(TARGET)/release/memgauge \
+	cargo run --release --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench --bin
+
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
@@ -55,7 +59,8 @@ lab: setup-build ## build the lab: an emulated computer whose processor has a PM
 	@lab/build $(TARGET)/lab
 
 test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the lab (minutes)
-	cargo build --workspace --bin memgauge --example lab_records --example command
+	cargo build --workspace --bin memgauge --example command
+	cargo build --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench --bin lab_records
 	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
 
 bench: setup-test build ## speed against native, the engine alone and cachegrind
@@ -64,8 +69,8 @@ bench: setup-test build ## speed against native, the engine alone and cachegrind
 bench-stat: setup-test build ## cost of counter series and speed of import against perf; parser; addresses of the clock
 	@bench/stat --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	@bench/import --memgauge $(TARGET)/release/memgauge
-	cargo run --release -p memgauge-perf --example parse_speed
-	cargo run --release -p memgauge --example clock_replay
+	$(BENCH) parse_speed
+	$(BENCH) clock_replay
 
 bench-stat-instructions: setup-test build ## cost of counter series in instructions, the same each time (an emulated machine; minutes)
 	@tests/kernels/run --instructions "bench/stat --memgauge $(TARGET)/release/memgauge --no-ticks --commands 0 --rounds 4 --turns 40"
@@ -74,15 +79,15 @@ bench-bandwidth: setup-test build ## overflow traces: accuracy on real programs,
 	cargo build --release -p memgauge-workloads
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge --traces $(TARGET)/traces
-	cargo run --release -p memgauge-recording --example trace_codecs -- $(TARGET)/traces/*.mg
+	$(BENCH) trace_codecs -- $(TARGET)/traces/*.mg
 	mkdir -p $(TARGET)/times
-	cargo run --release -p memgauge-recording --example trace_codecs -- --dump $(TARGET)/times $(TARGET)/traces/*.mg
-	cargo run --release --manifest-path bench/codecs/Cargo.toml --target-dir $(TARGET)/codecs -- $(TARGET)/times/*.times
-	cargo run --release -p memgauge --example bandwidth_speed
+	$(BENCH) trace_codecs -- --dump $(TARGET)/times $(TARGET)/traces/*.mg
+	$(BENCH) pco_codec -- $(TARGET)/times/*.times
+	$(BENCH) bandwidth_speed
 
 bench-losses: setup-test build ## corrected totals and their intervals on bursts and programs (keeps recordings in target/losses)
-	cargo build --release -p memgauge --example loss_replay
-	@bench/losses --memgauge $(TARGET)/release/memgauge --replay $(TARGET)/release/examples/loss_replay --keep $(TARGET)/losses $(BENCH_ARGS)
+	cargo build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench --bin loss_replay
+	@bench/losses --memgauge $(TARGET)/release/memgauge --replay $(TARGET)/bench/release/loss_replay --keep $(TARGET)/losses $(BENCH_ARGS)
 
 bench-online: ## speed of the ring of on-line samples
 	cargo run --release --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model --example ring_speed
@@ -91,24 +96,24 @@ bench-serve: build ## ten minutes of random clients and targets of `memgauge ser
 	bench/serve-soak --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 bench-page: build ## size, time and memory of the page of ten million samples and an hour of a series
-	cargo run --release -p memgauge-recording --example large_recording -- $(TARGET)/large.mg
+	$(BENCH) large_recording -- $(TARGET)/large.mg
 	bash -c 'time $(TARGET)/release/memgauge report $(TARGET)/large.mg --html -o $(TARGET)/large.html'
 	ls -l $(TARGET)/large.html
 
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
-	cargo run --release -p memgauge --example mrc_speed
-	cargo run --release -p memgauge-mrc --example mrc_coverage
-	cargo run --release -p memgauge --example mrc_streams -- $(TARGET)/streams >/dev/null
-	cargo run --release -p memgauge-mrc --example mrc_coverage -- 0 $(TARGET)/streams/*.raw
+	$(BENCH) mrc_speed
+	$(BENCH) mrc_coverage
+	$(BENCH) mrc_streams -- $(TARGET)/streams >/dev/null
+	$(BENCH) mrc_coverage -- 0 $(TARGET)/streams/*.raw
 
 bench-figures: setup-test build ## what the first document's figures show, of the modelled machine (docs/experiments/bandwidth.md)
 	cargo build --release -p memgauge-workloads
-	cargo build --release -p memgauge-recording --example trace_codecs
+	cargo build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench --bin trace_codecs
 	@bench/figures --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 experiments: setup-test build ## curves from sampled events against exact ones (docs/experiments)
 	cargo build --release -p memgauge-workloads
-	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
+	$(BENCH) mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
 lint: setup-test web-if-possible ## structure, paths in the documents, formatting, clippy, documentation
 	tests/structure
@@ -116,6 +121,7 @@ lint: setup-test web-if-possible ## structure, paths in the documents, formattin
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo check -q --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
+	cargo check -q --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 guide: ## the documents as a site (target/guide); builds mdBook where it is not installed

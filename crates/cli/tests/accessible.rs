@@ -87,7 +87,11 @@ fn a_comparison_has_no_serious_fault() {
     let (Some(axe), Some(browser)) = (axe(), chromium()) else {
         return;
     };
-    let runs = ["recordings/emulate", "recordings/bandwidth", "recordings/clock"];
+    let runs = [
+        "recordings/emulate",
+        "recordings/bandwidth",
+        "recordings/clock",
+    ];
     for runs in [&runs[..2], &runs] {
         let page = page(&["diff", "--html", "-o", "-"], runs).expect("a page without a front end");
         // The page's own rule refuses scripts, a test's too; a test waits for its mark.

@@ -8,9 +8,9 @@
 //! }
 //! ```
 
+use super::FORMAT_VERSION;
 use super::sink::Create;
 use super::table_writer::{reason, replace_file};
-use super::FORMAT_VERSION;
 use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::Manifest;
@@ -117,8 +117,7 @@ pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
         return Err(newer(dir, version));
     }
     let sound = is_sound(&bytes, value.get("checksum"));
-    let manifest: Manifest =
-        serde_json::from_value(value).map_err(|e| corrupt(&e.to_string()))?;
+    let manifest: Manifest = serde_json::from_value(value).map_err(|e| corrupt(&e.to_string()))?;
     Ok(match sound {
         true => (manifest, None),
         false => (manifest.without_numbers(), Some(ALTERED.to_owned())),

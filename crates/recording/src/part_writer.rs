@@ -29,7 +29,7 @@ const GROUP_BYTES: usize = 2 << 20;
 const DICTIONARY_BYTES: usize = 256 << 10;
 
 /// Level 3 made parts no smaller than level 1 and took 11 MiB more memory
-/// with all tables full (`examples/size_per_million.rs`, zstd 1.5).
+/// with all tables full (`bench/src/bin/size_per_million.rs`, zstd 1.5).
 const ZSTD_LEVEL: i32 = 1;
 
 /// Why a part could not be written.

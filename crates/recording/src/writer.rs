@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// dropped without [`Writer::finish`]. Everything before stays readable.
 ///
 /// Memory: under 64 MiB with all tables but those of I/O full of rows that do not
-/// compress (`examples/size_per_million.rs` measures 56 MiB). A table holds 4 096 rows
+/// compress (`bench/src/bin/size_per_million.rs` measures 56 MiB). A table holds 4 096 rows
 /// and an encoded row group of about 2 MiB.
 ///
 /// After an error the writer goes on. The part with the error is given up and counted

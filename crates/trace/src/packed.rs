@@ -28,7 +28,7 @@
 //! 00 02 01 bc 05 │ 00000000 02000000 01000000 00000000 … │ 03 │ 8300 >> 2 = 9b 10
 //! ```
 //!
-//! `examples/trace_codecs.rs` compares it with words of 16 bits, Parquet's delta
+//! `bench/src/bin/trace_codecs.rs` compares it with words of 16 bits, Parquet's delta
 //! encoding under zstd and another codec on recorded traces.
 
 /// Differences in a frame. The least of them is never an exception, so a byte

@@ -2,7 +2,7 @@
 //! correction can be worked on without running programs again.
 //!
 //! ```text
-//! cargo run --release -p memgauge --example loss_replay -- CALIBRATION.json *.mg
+//! cargo run --release --manifest-path bench/Cargo.toml --bin loss_replay -- CALIBRATION.json *.mg
 //! ```
 //!
 //! Recordings are those of `memgauge bandwidth --machine NAME -o FILE` (`bench/losses`

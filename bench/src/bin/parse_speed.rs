@@ -1,5 +1,5 @@
 //! Samples a second that the record parser takes from the image of a ring:
-//! `cargo run --release -p memgauge-perf --example parse_speed`.
+//! `cargo run --release --manifest-path bench/Cargo.toml --bin parse_speed`.
 //!
 //! The best of some rounds, on one core, over an image that fits into the cache,
 //! as a ring does. Two kinds of sample: a timer's with two counters, and one with

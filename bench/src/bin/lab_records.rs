@@ -1,7 +1,7 @@
 //! Compares samples taken in the lab with the emulator's own log, record by record.
 //!
 //! ```text
-//! cargo run --workspace --example lab_records -- pmu.log SAMPLES...
+//! cargo run --manifest-path bench/Cargo.toml --bin lab_records -- pmu.log SAMPLES...
 //! ```
 //!
 //! With `--processors` before the log the samples of each processor are compared, of all

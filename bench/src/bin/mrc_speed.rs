@@ -1,8 +1,7 @@
 //! How many references a second the miss-rate-curve engines take, and how far
 //! sampled curves are off.
 //!
-//! Run it with `make bench-mrc`, or `cargo run --release -p memgauge --example
-//! mrc_speed -- [REFERENCES [TRACE…]]`. There are five traces on one thread: `uniform`
+//! Run it with `make bench-mrc`, or `cargo run --release --manifest-path bench/Cargo.toml --bin mrc_speed -- [REFERENCES [TRACE…]]`. There are five traces on one thread: `uniform`
 //! over a million lines, `zipf` 0.9 over ten million, `scan` of a million in turn,
 //! `mixed` phases over pages, and the `matrix` product of 400³. In each round the
 //! engines run in turn, so that other work on the machine affects all of them. Figures
@@ -11,9 +10,6 @@
 //! Then two threads against one, until there were enough rounds in which two processors
 //! were free. Last comes the whole process, `memgauge mrc FILE`, against the engine: it
 //! takes more for start, reading and the report.
-
-#[path = "../../mrc/examples/random/mod.rs"]
-mod random;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,7 +21,7 @@ use std::time::Instant;
 use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
 
-use random::Random;
+use memgauge_bench::random::Random;
 
 const ROUNDS: usize = 3;
 /// Runs in each round of what takes a tenth of a second.
@@ -417,11 +413,10 @@ fn quartiles(values: &[f64]) -> String {
     format!("{:6.2} ({:4.2} to {:4.2})", at(0.5), at(0.25), at(0.75))
 }
 
-/// The program built beside this example.
+/// The memgauge that the variable `MEMGAUGE` names, if it exists.
 fn program() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?;
-    let built = own.parent()?.parent()?.join("memgauge");
-    built.exists().then_some(built)
+    let program = PathBuf::from(std::env::var_os("MEMGAUGE")?);
+    program.exists().then_some(program)
 }
 
 /// Shows what a whole process takes for a raw file of the trace, and what the engine does.

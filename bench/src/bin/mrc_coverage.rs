@@ -1,20 +1,17 @@
 //! How often the bands of sampled miss-rate curves hold the exact curve.
 //!
-//! Run it with `make bench-mrc`, or `cargo run --release -p memgauge-mrc --example
-//! mrc_coverage -- [REFERENCES [FILE…]]`. The inputs are traces made here (none where
+//! Run it with `make bench-mrc`, or `cargo run --release --manifest-path bench/Cargo.toml --bin mrc_coverage -- [REFERENCES [FILE…]]`. The inputs are traces made here (none where
 //! REFERENCES is 0) and raw lists of addresses, as `mrc_streams` writes them of programs,
 //! each with several rates and samples. Bands are checked at every size shown, four to a
 //! doubling. *Far* are the sizes beyond those that are counted exactly. *Time* is the
 //! sampled engine's by the exact one's, on one thread: medians, both in turn. *Only*
 //! counts no small memories (`--sample-only`).
 
-mod random;
-
 use std::time::Instant;
 
 use memgauge_mrc::{Curve, Exact, Sampled, Sampling, Settings, sizes};
 
-use random::Random;
+use memgauge_bench::random::Random;
 
 const SALTS: std::ops::RangeInclusive<u64> = 201..=212;
 /// Samples, and whether they count small memories beside.

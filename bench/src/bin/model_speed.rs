@@ -1,6 +1,6 @@
 //! How many accesses per second the model takes, by where they end up.
 //!
-//! `cargo run --release -p memgauge-machine --example speed [PRESET [WORD]]` prints the
+//! `cargo run --release --manifest-path bench/Cargo.toml --bin model_speed [PRESET [WORD]]` prints the
 //! median of five runs of each stream (of those whose name contains WORD), on the
 //! processor it runs on.
 

@@ -2,7 +2,7 @@
 //! on real programs. Each program runs under source `clock`, and once more in the
 //! emulator, which tells what each instruction accessed.
 //!
-//! `cargo run --release -p memgauge --example clock_replay -- [RUNS [NAME...]]`
+//! `cargo run --release --manifest-path bench/Cargo.toml --bin clock_replay -- [RUNS [NAME...]]`
 //! (RUNS under the clock, 5 if not said; these programs, all if not said).
 //!
 //! Both runs have the same environment, no address randomisation, the C library's plain

@@ -1,5 +1,5 @@
 //! Bits and speed of ways to store overflow times, on recorded traces:
-//! `cargo run --release -p memgauge-recording --example trace_codecs REC.mg…`
+//! `cargo run --release --manifest-path bench/Cargo.toml --bin trace_codecs REC.mg…`
 //! makes the figures of `docs/experiments/bandwidth.md`. Without recordings it
 //! takes made-up gaps between 500 and 1500 ns. `--dump DIR` writes the times there
 //! instead, for `bench/codecs`; recordings made with `--resolution exact` have all

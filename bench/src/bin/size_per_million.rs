@@ -1,6 +1,6 @@
 //! Measures the size of a recording: bytes per million rows on disk, and the writer's
 //! memory with every table full. The figures of `docs/format.md` are this program's;
-//! `cargo run --release -p memgauge-recording --example size_per_million` makes them
+//! `cargo run --release --manifest-path bench/Cargo.toml --bin size_per_million` makes them
 //! again, and keeps the recordings if it is given a directory.
 
 use memgauge_recording::{Recording, Result, Row, Selection, Writer};

@@ -1,5 +1,5 @@
-//! Bits and speed of pco on overflow times: `memgauge-codecs TIMES…`, each a file of
-//! 64-bit little-endian numbers as `examples/trace_codecs.rs --dump` writes them.
+//! Bits and speed of pco on overflow times: `pco_codec TIMES…`, each a file of
+//! 64-bit little-endian numbers as `trace_codecs --dump` writes them.
 //!
 //! It codes differences of first order by itself; blocks of 65 536 times as in a
 //! recording. Speeds are the best of several rounds.
@@ -22,7 +22,9 @@ fn encode(times: &[u64], config: &ChunkConfig) -> Vec<Vec<u8>> {
 
 fn decode(blocks: &[Vec<u8>]) -> Vec<u64> {
     let decoded = blocks.iter().map(|b| simple_decompress::<u64>(b));
-    decoded.flat_map(|times| times.expect("what was encoded")).collect()
+    decoded
+        .flat_map(|times| times.expect("what was encoded"))
+        .collect()
 }
 
 fn best(mut work: impl FnMut(), events: usize) -> f64 {
@@ -52,7 +54,10 @@ fn main() {
         let blocks = encode(&times, &config);
         assert_eq!(decode(&blocks), times);
         let size: usize = blocks.iter().map(Vec::len).sum();
-        let into = best(|| drop(std::hint::black_box(encode(&times, &config))), times.len());
+        let into = best(
+            || drop(std::hint::black_box(encode(&times, &config))),
+            times.len(),
+        );
         let out = best(|| drop(std::hint::black_box(decode(&blocks))), times.len());
         println!(
             "  pco  {path}: {:.2} bits  {into:.0} M/s in  {out:.0} M/s out",

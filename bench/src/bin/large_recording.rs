@@ -1,7 +1,7 @@
 //! Makes a large recording of made-up rows, to measure readers with: ten million samples
 //! and an hour of a series every 100 µs.
 //!
-//!     cargo run --release -p memgauge-recording --example large_recording -- DIR
+//!     cargo run --release --manifest-path bench/Cargo.toml --bin large_recording -- DIR
 
 use memgauge_recording::{Result, Writer};
 use memgauge_trace::*;

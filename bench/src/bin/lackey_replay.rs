@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! valgrind --tool=lackey --trace-mem=yes PROGRAM 2>&1 >/dev/null |
-//!     cargo run --release -p memgauge-machine --example lackey_replay [LL_BYTES]
+//!     cargo run --release --manifest-path bench/Cargo.toml --bin lackey_replay [LL_BYTES]
 //! ```
 //!
 //! Caches are D1 and I1 of 32 KiB in 8 ways and LL of 8 MiB in 16. Cachegrind's rules are

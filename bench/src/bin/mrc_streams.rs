@@ -1,7 +1,7 @@
 //! Writes the references of programs as raw lists of addresses, for what compares curves
 //! of them: `mrc_coverage` takes such files, as does `memgauge mrc`.
 //!
-//! `make bench-mrc`, or `cargo run --release -p memgauge --example mrc_streams -- FOLDER
+//! `make bench-mrc`, or `cargo run --release --manifest-path bench/Cargo.toml --bin mrc_streams -- FOLDER
 //! [REFERENCES [PROGRAM…]]`: each program runs under the emulator, and the first
 //! REFERENCES of it (20 million unless told) go to `FOLDER/PROGRAM.raw`, eight bytes
 //! each, little endian. A program that does not run is left out and named.

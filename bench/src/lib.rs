@@ -1,0 +1,3 @@
+//! Parts that several benchmark programs share.
+
+pub mod random;
