@@ -383,6 +383,64 @@ View tool results:
     assert_eq!(tids, [2_765_543, 2_765_544]);
 }
 
+/// A view with random loads and stores, and the same accesses as lackey prints them.
+fn random_accesses() -> (String, String) {
+    let mut state = u64::from(
+        std::time::UNIX_EPOCH
+            .elapsed()
+            .expect("a time after 1970")
+            .subsec_nanos(),
+    ) | 1;
+    println!("seed {state}");
+    let mut random = |limit: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % limit
+    };
+    let (mut view, mut lackey) = (String::from("Output format:\n"), String::new());
+    for record in 1..3000 {
+        let tid = 7 + random(2);
+        // Some lie in two lines.
+        let (address, bytes) = (0x7f00_0000 + random(1 << 13), 1 << random(4));
+        let (name, mark) = [("read ", 'L'), ("write", 'S')][random(3) as usize / 2];
+        view += &format!(
+            "{record:12} {record:12}: W0.T{tid} {name} {bytes:8} byte(s) @ {address:#018x} by PC \
+             0x0000000000404a7e\n"
+        );
+        lackey += &format!(" {mark} {address:x},{bytes}\n");
+    }
+    (view, lackey)
+}
+
+/// All loads and stores of a view are references, as they are of the same list.
+#[test]
+fn a_curve_of_an_imported_view_is_that_of_its_accesses() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (view, lackey) = random_accesses();
+    let file = folder.path().join("view.txt");
+    std::fs::write(&file, view).expect("a view");
+    let list = folder.path().join("list");
+    std::fs::write(&list, lackey).expect("a list");
+    let (recording, output) = import(&file);
+    assert!(output.status.success(), "{output:?}");
+    let curve = |input: &Path| {
+        let mut command = memgauge();
+        let output = command
+            .args(["mrc", "--json", "--full"])
+            .arg(input)
+            .output()
+            .expect("memgauge runs");
+        assert!(output.status.success(), "{output:?}");
+        let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let curve = &json["curves"][0];
+        assert_eq!(curve["note"], Value::Null);
+        assert_eq!(curve["provenance"], "exact");
+        (curve["references"].clone(), curve["points"].clone())
+    };
+    assert_eq!(curve(&recording), curve(&list));
+}
+
 #[test]
 fn text_that_is_cut_off_or_of_no_tool_says_so() {
     const PROFILE: &str = "events: Ir\nfl=a.c\nfn=f\n1 10\n2 x\n3 5\n";

@@ -160,14 +160,21 @@ fn of_trace(mut writer: Writer, trace: &Trace, text: Text) -> Result<()> {
         "lines of the file",
     ))?;
     let mut problems = unreadable(trace.unreadable, trace.first_unreadable);
-    problems.extend(trace.is_cut().then(|| {
-        match text {
-        Text::Drcachesim => "it does not end with the view's results: it may be cut off".to_owned(),
-        _ => "it does not end with lackey's exit code: it may be cut off, or `--basic-counts=no` \
-              was given"
-            .to_owned(),
+    let mut lacks = vec![
+        "times",
+        "mappings and names of code",
+        "caches: which accesses missed",
+    ];
+    match text {
+        // People keep a part of the view, or its records alone. They are complete lines.
+        Text::Drcachesim if trace.is_cut() => lacks.push("the view's own sums"),
+        _ if trace.is_cut() => problems.push(
+            "it does not end with lackey's exit code: it may be cut off, or `--basic-counts=no` \
+             was given"
+                .to_owned(),
+        ),
+        _ => {}
     }
-    }));
     let sampled = |(&event, &samples): (_, &u64)| SampledFacts {
         event,
         samples,
@@ -188,11 +195,6 @@ fn of_trace(mut writer: Writer, trace: &Trace, text: Text) -> Result<()> {
         _ => "lackey",
     };
     let settings = BTreeMap::from([("format".to_owned(), creator.to_owned())]);
-    let lacks = [
-        "times",
-        "mappings and names of code",
-        "caches: which accesses missed",
-    ];
     finish(writer, creator, &trace.command, |manifest| {
         manifest.events = catalogue::definitions(Provenance::Counted);
         manifest.events.retain(|def| totals.contains_key(&def.name));

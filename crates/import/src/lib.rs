@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod accesses;
+pub mod compression;
 mod convert;
 mod costs;
 mod counters;

@@ -1,7 +1,7 @@
 //! One column of whole numbers of any Parquet file.
 //!
-//! For lists of addresses that other programs keep in tables. Signed numbers below zero
-//! and missing ones are `None`: the caller counts them.
+//! For lists of addresses that other programs keep in tables. A negative number is the 64-bit
+//! word that holds it. Missing numbers are `None`: the caller counts them.
 
 use std::fs::File;
 use std::path::Path;
@@ -94,11 +94,13 @@ fn numbers(batch: &RecordBatch) -> Vec<Option<u64>> {
         }
         DataType::Int32 => {
             let values = column.as_primitive::<Int32Type>().iter();
-            values.map(|v| v.and_then(|v| v.try_into().ok())).collect()
+            values
+                .map(|v| v.map(|v| i64::from(v).cast_unsigned()))
+                .collect()
         }
         _ => {
             let values = column.as_primitive::<Int64Type>().iter();
-            values.map(|v| v.and_then(|v| v.try_into().ok())).collect()
+            values.map(|v| v.map(i64::cast_unsigned)).collect()
         }
     }
 }
@@ -149,7 +151,10 @@ mod tests {
             batches.flat_map(|batch| batch.unwrap()).collect()
         };
         assert_eq!(read("addr"), [Some(64), None, Some(u64::MAX)]);
-        assert_eq!(read("signed"), [Some(7), None, Some(i64::MAX as u64)]);
+        assert_eq!(
+            read("signed"),
+            [Some(7), Some(u64::MAX), Some(i64::MAX as u64)]
+        );
     }
 
     #[test]

@@ -3,20 +3,20 @@
 //! | Format | |
 //! |---|---|
 //! | `raw` | 64-bit words, little endian |
-//! | `text` | a line each: decimal, or hexadecimal behind `0x` |
+//! | `text` | a line each: decimal, or hexadecimal after `0x`; a negative number is the word of that value |
 //! | `hex` | a line each: hexadecimal, with or without `0x` |
 //! | `lackey` | what `valgrind --tool=lackey --trace-mem=yes` prints: ` L`, ` S` and ` M` lines; instruction fetches (`I`) are left out |
-//! | `csv:COLUMN` | a column of a table with a heading, as `text` |
+//! | `csv:COLUMN` | a column of a table, as `text`: by its number from 1, or by its name in the heading |
 //! | `parquet:COLUMN` | a column of whole numbers of a Parquet file, not from standard input |
 //!
-//! Files compressed by gzip and zstd are unpacked on the way; others are refused.
-//! Empty lines and lines that begin with `#` are nothing; lines that are no
-//! address are counted and the first is named.
+//! Compressed lists are unpacked ([`compression`]). Empty lines and lines that begin with `#` are
+//! skipped. Other lines without an address are counted, and the first is named.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::str::FromStr;
 
 use anyhow::Context as _;
+use memgauge_import::compression;
 
 /// How addresses are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +25,31 @@ pub(crate) enum Format {
     Text,
     Hex,
     Lackey,
-    Csv(String),
+    Csv(Column),
     Parquet(String),
+}
+
+/// The column of a table that holds the addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    /// By its number from 1, as `cut -f` and awk count.
+    Number(usize),
+    /// By its name in the first row.
+    Name(String),
+}
+
+impl FromStr for Column {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Column::Name(text.to_owned()));
+        }
+        match text.parse() {
+            Ok(number @ 1..) => Ok(Column::Number(number)),
+            _ => Err("columns are counted from 1".to_owned()),
+        }
+    }
 }
 
 impl FromStr for Format {
@@ -39,7 +62,7 @@ impl FromStr for Format {
             "hex" => Ok(Format::Hex),
             "lackey" => Ok(Format::Lackey),
             _ => match text.split_once(':') {
-                Some(("csv", column)) if !column.is_empty() => Ok(Format::Csv(column.to_owned())),
+                Some(("csv", column)) if !column.is_empty() => Ok(Format::Csv(column.parse()?)),
                 Some(("parquet", column)) if !column.is_empty() => {
                     Ok(Format::Parquet(column.to_owned()))
                 }
@@ -97,10 +120,10 @@ pub(crate) struct UnreadableInput {
 
 /// References passed on at a time.
 const BATCH: usize = 1 << 16;
-/// Longest line looked at; what is beyond is another.
-const LONGEST_LINE: u64 = 1 << 12;
 /// Bytes from which a format is guessed.
 const GUESSED_FROM: usize = 1 << 12;
+/// Bytes of a line that are kept. What is behind them is part of the line and no address.
+const LINE_BYTES: u64 = 1 << 12;
 
 /// Reads all references; `take` gets them in batches.
 ///
@@ -111,48 +134,11 @@ pub(crate) fn read(
     format: Option<&Format>,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
 ) -> anyhow::Result<UnreadableInput> {
-    let mut input = buffered(input);
-    match Packing::of(input.fill_buf()?) {
-        None => read_plain(input, format, take),
-        Some(Packing::Gzip) => {
-            let plain = flate2::bufread::MultiGzDecoder::new(input);
-            read_plain(buffered(plain), format, take).context("it is compressed by gzip")
-        }
-        Some(Packing::Zstd) => {
-            let plain = zstd::stream::read::Decoder::with_buffer(input)?;
-            read_plain(buffered(plain), format, take).context("it is compressed by zstd")
-        }
-        Some(Packing::Other(name, tool)) => anyhow::bail!(
-            "it is compressed by {name}: unpack it, as in `{tool} FILE | memgauge mrc -`"
-        ),
-    }
-}
-
-fn buffered<R: Read>(input: R) -> BufReader<R> {
-    BufReader::with_capacity(1 << 19, input)
-}
-
-/// How a list is compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Packing {
-    Gzip,
-    Zstd,
-    /// One that is not read: its name, and what unpacks it.
-    Other(&'static str, &'static str),
-}
-
-impl Packing {
-    /// By the bytes that such files begin with.
-    fn of(start: &[u8]) -> Option<Packing> {
-        let all: [(&[u8], Packing); 5] = [
-            (b"\x1f\x8b\x08", Packing::Gzip),
-            (b"\x28\xb5\x2f\xfd", Packing::Zstd),
-            (b"\xfd7zXZ\0", Packing::Other("xz", "xz -dc")),
-            (b"BZh91AY", Packing::Other("bzip2", "bzip2 -dc")),
-            (b"\x04\x22\x4d\x18", Packing::Other("lz4", "lz4 -dc")),
-        ];
-        let found = all.iter().find(|(magic, _)| start.starts_with(magic));
-        found.map(|(_, packing)| *packing)
+    let unpacked = compression::unpacked(input)?;
+    let read = read_plain(unpacked.content, format, take);
+    match unpacked.compression {
+        None => read,
+        Some(compression) => read.with_context(|| format!("it is compressed by {compression}")),
     }
 }
 
@@ -299,20 +285,22 @@ fn read_lines(
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        if input
-            .by_ref()
-            .take(LONGEST_LINE)
-            .read_until(b'\n', &mut line)?
-            == 0
-        {
+        let mut start = input.by_ref().take(LINE_BYTES);
+        if start.read_until(b'\n', &mut line)? == 0 {
             break;
         }
+        let is_cut = line.len() as u64 == LINE_BYTES && !line.ends_with(b"\n");
+        let is_longer = is_cut && input.skip_until(b'\n')? > 0;
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
-        if text.is_empty() || text.starts_with('#') {
+        if text.starts_with('#') || (text.is_empty() && !is_longer) {
             continue;
         }
-        match parse(text) {
+        let parsed = match is_longer {
+            true => Line::UnreadableInput,
+            false => parse(text),
+        };
+        match parsed {
             Line::Access(address, bytes) => accesses.push(address, bytes),
             Line::Nothing => {}
             Line::UnreadableInput => {
@@ -334,8 +322,17 @@ fn shown(line: &str) -> String {
     line.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
+/// A negative number is the 64-bit word that holds it: hashes and identifiers are often signed.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
+    if let Some(digits) = text.strip_prefix('-') {
+        let is_number = digits_of(digits, 10).is_some();
+        return text
+            .parse::<i64>()
+            .ok()
+            .filter(|_| is_number)
+            .map(i64::cast_unsigned);
+    }
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => digits_of(digits, 16),
         None => digits_of(text, 10),
@@ -379,10 +376,10 @@ fn lackey(line: &str) -> Line {
     }
 }
 
-/// Reads the heading, then numbers from its column.
+/// Reads the numbers of a column. A first row whose cell of that column is no number is a heading.
 fn read_csv(
     input: impl Read,
-    column: &str,
+    column: &Column,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
 ) -> anyhow::Result<UnreadableInput> {
     let mut reader = csv::ReaderBuilder::new()
@@ -393,16 +390,23 @@ fn read_csv(
     let mut accesses = Accesses::default();
     let mut junk = UnreadableInput::default();
     let mut record = csv::ByteRecord::new();
-    let mut at = None;
+    let mut position = None;
     while reader.read_byte_record(&mut record)? {
-        let Some(at) = at else {
-            at = Some(place(&record, column)?);
+        let is_blank = record.len() == 1 && record[0].trim_ascii().is_empty();
+        if is_blank {
             continue;
+        }
+        let is_first = position.is_none();
+        let at = match position {
+            Some(at) => at,
+            None => *position.insert(column_position(&record, column)?),
         };
-        let field = record.get(at).and_then(|f| std::str::from_utf8(f).ok());
-        match field.and_then(number) {
+        let cell = record
+            .get(at)
+            .and_then(|cell| std::str::from_utf8(cell).ok());
+        match cell.and_then(number) {
             Some(address) => accesses.push(address, 1),
-            None if record.iter().all(|f| f.trim_ascii().is_empty()) && record.len() == 1 => {}
+            None if is_first => {}
             None => {
                 junk.lines += 1;
                 let line = record.position().map_or(0, csv::Position::line);
@@ -419,17 +423,31 @@ fn read_csv(
     Ok(junk)
 }
 
-/// Where the heading has a column.
-fn place(heading: &csv::ByteRecord, column: &str) -> anyhow::Result<usize> {
-    let found = heading
-        .iter()
-        .position(|f| f.trim_ascii() == column.as_bytes());
-    found.ok_or_else(|| {
-        anyhow::anyhow!(
-            "failed to find column `{column}`: the heading is `{}`",
-            shown(&joined(heading))
-        )
-    })
+/// Position of a column in the rows of a table, by its first row.
+fn column_position(first_row: &csv::ByteRecord, column: &Column) -> anyhow::Result<usize> {
+    match column {
+        Column::Number(number) => {
+            anyhow::ensure!(
+                *number <= first_row.len(),
+                "failed to find column {number}: the first row has {} columns: `{}`",
+                first_row.len(),
+                shown(&joined(first_row))
+            );
+            Ok(number - 1)
+        }
+        Column::Name(name) => {
+            let found = first_row
+                .iter()
+                .position(|cell| cell.trim_ascii() == name.as_bytes());
+            found.with_context(|| {
+                format!(
+                    "failed to find column `{name}`: the heading is `{}`; a table without a heading \
+                     has numbered columns, as in --format csv:1",
+                    shown(&joined(first_row))
+                )
+            })
+        }
+    }
 }
 
 fn joined(record: &csv::ByteRecord) -> String {
@@ -485,7 +503,7 @@ mod tests {
     #[test]
     fn text_is_decimal_or_hexadecimal_and_junk_is_named() {
         let (all, junk) = parse(
-            b"# list\n10\n0x10\r\n\nnonsense\n18446744073709551615\n-1\n+5\n0x\n",
+            b"# list\n10\n0x10\r\n\nnonsense\n18446744073709551615\n--1\n+5\n0x\n",
             Some("text"),
         );
         assert_eq!(all.addresses, [10, 16, u64::MAX]);
@@ -535,7 +553,7 @@ mod tests {
         assert_eq!(all.addresses, [64, 128]);
         assert_eq!(junk.lines, 1);
         assert_eq!(junk.first, Some((4, "3".to_owned())));
-        let format = Format::Csv("address".to_owned());
+        let format = "csv:address".parse().unwrap();
         let error = read(&b"a,b\n1,2\n"[..], Some(&format), &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("`address`"), "{error}");
     }
@@ -549,8 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_in_gzip_and_zstd_are_unpacked_and_others_are_named() {
-        use std::io::Write as _;
+    fn compressed_lists_are_unpacked_and_cut_ones_are_refused() {
         let words: Vec<u8> = (0..50_000u64)
             .flat_map(|n| (n * 64).to_le_bytes())
             .collect();
@@ -558,28 +575,75 @@ mod tests {
             .flat_map(|n| format!("{n}\n").into_bytes())
             .collect();
         for list in [&words, &text] {
-            let mut gzip = flate2::write::GzEncoder::new(Vec::new(), Default::default());
-            gzip.write_all(list).unwrap();
-            let gzip = gzip.finish().unwrap();
-            let zstd = zstd::encode_all(&list[..], 1).unwrap();
+            let packed = zstd::encode_all(&list[..], 1).unwrap();
             let expected = parse(list, None);
-            // Two members or frames, one after the other, are one list.
-            for packed in [gzip, zstd] {
-                assert_eq!(parse(&packed, None), expected);
-                let twice = parse(&packed.repeat(2), None).0;
-                assert_eq!(twice.addresses.len(), 2 * expected.0.addresses.len());
-                let cut = &packed[..packed.len() / 2];
-                let error = read(cut, None, &mut |_| Ok(())).unwrap_err();
-                assert!(format!("{error:#}").contains("compressed by"), "{error:#}");
-            }
+            assert_eq!(parse(&packed, None), expected);
+            // As `pzstd` writes it.
+            let skippable = [0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4];
+            let with_frame = [&skippable, &packed[..]].concat();
+            assert_eq!(parse(&with_frame, None), expected);
+            let cut = &packed[..packed.len() / 2];
+            let error = read(cut, None, &mut |_| Ok(())).unwrap_err();
+            assert!(format!("{error:#}").contains("compressed by"), "{error:#}");
         }
-        for (start, tool) in [
-            (&b"\xfd7zXZ\0..."[..], "xz -dc"),
-            (b"BZh91AY&SY", "bzip2 -dc"),
+        let error = read(&b"\x04\x22\x4d\x18..."[..], None, &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("lz4 -dc"), "{error}");
+    }
+
+    #[test]
+    fn the_rest_of_a_long_line_is_no_line_of_its_own() {
+        let most = usize::try_from(LINE_BYTES).unwrap();
+        let digits = "7".repeat(most - 3);
+        for (line, unreadable) in [
+            (format!("# {}12345", "c".repeat(most - 2)), 0),
+            (format!("{digits}12345"), 1),
+            (format!("{}12345", " ".repeat(most)), 1),
+            // Just as long as what is kept, with and without the end of the line.
+            (format!("#{}", "c".repeat(most - 1)), 0),
+            (format!("#{}", "c".repeat(most - 2)), 0),
         ] {
-            let error = read(start, None, &mut |_| Ok(())).unwrap_err();
-            assert!(error.to_string().contains(tool), "{error}");
+            for end in ["\n", "\r\n"] {
+                let list = format!("5{end}{line}{end}6{end}");
+                let (all, junk) = parse(list.as_bytes(), Some("text"));
+                assert_eq!((&all.addresses[..], junk.lines), (&[5, 6][..], unreadable));
+                assert!(junk.first.is_none_or(|(line, _)| line == 2));
+            }
+            let (all, junk) = parse(line.as_bytes(), Some("text"));
+            assert_eq!((all.addresses.len(), junk.lines), (0, unreadable));
         }
+    }
+
+    #[test]
+    fn a_column_with_a_number_is_chosen_by_position() {
+        let column = |table: &str, format: &str| {
+            let (all, junk) = parse(table.as_bytes(), Some(format));
+            (all.addresses, junk.lines)
+        };
+        let headless = "10,hm,1,Read\n11,hm,1,Write\n12,hm,2,Read\n";
+        assert_eq!(column(headless, "csv:1"), (vec![10, 11, 12], 0));
+        assert_eq!(column(headless, "csv:3"), (vec![1, 1, 2], 0));
+        // The heading is a first row without a number in the column.
+        let headed = "time,3,1\n5,6,7\n8,9,x\n";
+        assert_eq!(column(headed, "csv:1"), (vec![5, 8], 0));
+        assert_eq!(column(headed, "csv:2"), (vec![3, 6, 9], 0));
+        assert_eq!(column(headed, "csv:3"), (vec![1, 7], 1));
+        assert_eq!(column(headed, "csv:time"), (vec![5, 8], 0));
+        assert_eq!(column("# a, b\n\n1,2\n3,4\n", "csv:2"), (vec![2, 4], 0));
+        assert!("csv:0".parse::<Format>().is_err());
+        let format = "csv:5".parse().unwrap();
+        let error = read(headless.as_bytes(), Some(&format), &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("has 4 columns"), "{error}");
+    }
+
+    #[test]
+    fn negative_numbers_are_words() {
+        let list = format!("-1\n{}\n-0\n-9223372036854775809\n-0x1\n-+1\n", i64::MIN);
+        let (all, junk) = parse(list.as_bytes(), None);
+        assert_eq!(all.addresses, [u64::MAX, 1 << 63, 0]);
+        assert_eq!(junk.lines, 3);
+        let table = b"id,n\n-2,1\n3,1\n";
+        assert_eq!(parse(table, Some("csv:id")).0.addresses, [u64::MAX - 1, 3]);
+        assert_eq!(parse(b"-5,1\n", Some("csv:1")).0.addresses, [u64::MAX - 4]);
     }
 
     /// Numbers that look random (splitmix64).

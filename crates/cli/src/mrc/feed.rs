@@ -9,7 +9,7 @@ use memgauge_analyze::sentence;
 use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
 use memgauge_recording::{Numbers, Recording, Selection};
 use memgauge_report::mrc::Measured;
-use memgauge_trace::{EventId, LossKind, Manifest, Sample};
+use memgauge_trace::{EventId, LossKind, Manifest, Sample, catalogue};
 
 use super::addresses::{self, Accesses, Format, UnreadableInput};
 use super::args::{CurveOptions, Mrc, Part};
@@ -109,8 +109,7 @@ pub(super) fn references_of(
         take(addresses, sizes)
     };
     let (note, weight) = if input.join("manifest.json").exists() {
-        let (note, weight) = feed_recording(input, &mut counted)?;
-        (Some(note), weight)
+        feed_recording(input, &mut counted)?
     } else {
         (feed_file(input, format, &mut counted)?, 1.0)
     };
@@ -312,11 +311,30 @@ fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
 
 /// Feeds the addresses of a recording's samples. Returns a description of the samples,
 /// and how many events each stands for. They add up to all counted events, or to the
-/// samples' periods.
-fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)> {
+/// samples' periods. A trace has a sample for every access: all of them are references.
+fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(Option<String>, f64)> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
-    let Some(event) = most_sampled(&recording, &mut problems)? else {
+    let addressed = addressed_samples(&recording, &mut problems)?;
+    if is_trace(recording.manifest(), &addressed) {
+        let read = for_samples(&recording, &mut problems, |batch| {
+            let mut accesses = Accesses::default();
+            for sample in batch {
+                let bytes = u32::from(sample.size_bytes);
+                sample
+                    .addr
+                    .into_iter()
+                    .for_each(|a| accesses.push(a.0, bytes));
+            }
+            take(&accesses.addresses, &accesses.sizes)
+        });
+        tell(&recording, &problems);
+        let import = recording.manifest().import.as_ref();
+        let damage = import.map(|import| import.problems.join("; "));
+        return read.map(|()| (damage.filter(|damage| !damage.is_empty()), 1.0));
+    }
+    let most = addressed.iter().max_by_key(|(_, samples)| **samples);
+    let Some((&event, _)) = most else {
         tell(&recording, &problems);
         if !problems.is_empty() {
             bail!(
@@ -359,7 +377,24 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
         "from {samples} samples of {name}, not from all references: misses are scaled to {of}, \
         {weight:.2} for each sample; distances count samples only and are too small"
     );
-    Ok((note, weight))
+    Ok((Some(note), weight))
+}
+
+/// Whether the samples are all loads and stores that were counted, one each. A modify is counted
+/// as a load and as a store and is one access.
+fn is_trace(manifest: &Manifest, addressed: &BTreeMap<EventId, u64>) -> bool {
+    let of_accesses = [catalogue::LOADS, catalogue::STORES];
+    let count = |event| {
+        let name = catalogue::name(event).unwrap_or_default();
+        manifest.totals.get(name).copied().unwrap_or(0)
+    };
+    let accesses = of_accesses
+        .iter()
+        .map(|&event| count(event))
+        .sum::<u64>()
+        .saturating_sub(count(catalogue::MODIFIES));
+    let samples: u64 = addressed.values().sum();
+    samples > 0 && samples == accesses && addressed.keys().all(|event| of_accesses.contains(event))
 }
 
 /// Names what could not be read.
@@ -378,19 +413,19 @@ fn counted(manifest: &Manifest, event: EventId, name: &str) -> Option<u64> {
     total.filter(|&total| total > 0)
 }
 
-/// The event with most samples that have an address.
-fn most_sampled(
+/// The number of samples with an address, by event.
+fn addressed_samples(
     recording: &Recording,
     problems: &mut Vec<String>,
-) -> anyhow::Result<Option<EventId>> {
-    let mut counts = BTreeMap::<EventId, u64>::new();
+) -> anyhow::Result<BTreeMap<EventId, u64>> {
+    let mut counts = BTreeMap::new();
     for_samples(recording, problems, |batch| {
         for sample in batch.iter().filter(|s| s.addr.is_some()) {
             *counts.entry(sample.event).or_default() += 1;
         }
         Ok(())
     })?;
-    Ok(counts.into_iter().max_by_key(|c| c.1).map(|c| c.0))
+    Ok(counts)
 }
 
 fn for_samples(
@@ -398,7 +433,7 @@ fn for_samples(
     problems: &mut Vec<String>,
     mut take: impl FnMut(&[Sample]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let columns = Selection::all().columns(&["event", "addr", "period"]);
+    let columns = Selection::all().columns(&["event", "addr", "period", "size_bytes"]);
     let mut failed = None;
     recording.each_sound(&columns, problems, |samples| {
         if failed.is_none() {
