@@ -6,6 +6,9 @@
 //! has mapped, keeps their tables, once a file, and says which stacks could not be followed
 //! to their end. A copy is used when it is read and kept nowhere: a recording has frames.
 //!
+//! A new thread has no caller when `clone` returns in it, so glibc ends its table at that system
+//! call. Without a table, whatever lies on the new stack would be taken for a return address.
+//!
 //! Memory: the tables of each file (0.1 MB of most, 10 MB of the largest browsers), and some
 //! 20 KiB a process. Where a function has no table, its frame pointer is followed. An address
 //! that lies in no code of the process ends the stack.
@@ -30,6 +33,7 @@ use framehop::x86_64::{
     CacheX86_64 as Cache, UnwindRegsX86_64 as StartRegisters, UnwinderX86_64 as Frames,
 };
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Unwinder as _};
+use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindSection as _};
 use memgauge_perf::record::{Registers, Sample};
 use memgauge_trace::{Module, VirtAddr};
 use object::{Object, ObjectSection, ObjectSegment, ReadCache, ReadRef};
@@ -43,9 +47,20 @@ const START: [u32; 4] = [32, 31, 29, 30];
 #[cfg(not(target_arch = "aarch64"))]
 const START: [u32; 3] = [8, 7, 6];
 
+/// Number of the register that a system call returns its result in.
+const RESULT: u32 = 0;
+
+/// Bytes of code behind the system call of `clone` that no table covers, as in glibc: the call
+/// itself, and how parent and child part.
+#[cfg(target_arch = "aarch64")]
+const UNCOVERED_BYTES: u64 = 16;
+#[cfg(not(target_arch = "aarch64"))]
+const UNCOVERED_BYTES: u64 = 10;
+
 /// The registers that a sample must have, a bit each.
 pub fn registers() -> u64 {
-    START.iter().map(|&number| 1u64 << number).sum()
+    let all = START.iter().chain([&RESULT]);
+    all.map(|&number| 1u64 << number).sum()
 }
 
 /// Bytes of stack that are copied with a sample where nobody says how many, as in perf.
@@ -120,6 +135,31 @@ impl Image {
         ))
     }
 
+    /// Whether an entry of the unwind table ends just before this address of the file, so that
+    /// none covers it.
+    fn table_ends_before(&self, address: u64) -> bool {
+        self.end_of_entry_before(address)
+            .is_some_and(|end| (end..end.saturating_add(UNCOVERED_BYTES)).contains(&address))
+    }
+
+    /// End of the last entry of the unwind table that begins at or before this address.
+    fn end_of_entry_before(&self, address: u64) -> Option<u64> {
+        let (header_range, header) = self.eh_frame_hdr.as_ref()?;
+        let (range, entries) = self.eh_frame.as_ref()?;
+        let bases = BaseAddresses::default()
+            .set_eh_frame_hdr(header_range.start)
+            .set_eh_frame(range.start)
+            .set_got(self.got.as_ref().map_or(0, |got| got.start));
+        let header = EhFrameHdr::new(header, LittleEndian);
+        let header = header.parse(&bases, 8).ok()?;
+        let table = header.table()?;
+        let entry = table.lookup(address, &bases).ok()?;
+        let offset = table.pointer_to_offset(entry).ok()?;
+        let entries = EhFrame::new(entries, LittleEndian);
+        let entry = entries.fde_from_offset(&bases, offset, EhFrame::cie_from_offset);
+        Some(entry.ok()?.end_address())
+    }
+
     /// The image as it lies in a process.
     fn mapped(&self, row: &Module) -> Option<framehop::Module<Arc<[u8]>>> {
         let (start, end) = (row.start.0, row.end.0);
@@ -157,14 +197,44 @@ struct Process {
     frames: Frames<Arc<[u8]>>,
     cache: Cache,
     /// All code, with tables or without, in order.
-    code: Vec<Range<u64>>,
+    code: Vec<Code>,
+}
+
+/// Code that lies in one piece.
+struct Code {
+    range: Range<u64>,
+    file: Option<MappedFile>,
+}
+
+/// The file that code is of.
+struct MappedFile {
+    image: Rc<Image>,
+    /// The file's own address of the first byte of the code.
+    address: u64,
 }
 
 impl Process {
-    fn has(&self, address: u64) -> bool {
-        let after = self.code.partition_point(|range| range.start <= address);
+    fn code(&self, address: u64) -> Option<&Code> {
+        let after = self.code.partition_point(|c| c.range.start <= address);
         let before = after.checked_sub(1).map(|at| &self.code[at]);
-        before.is_some_and(|range| range.contains(&address))
+        before.filter(|code| code.range.contains(&address))
+    }
+
+    fn has(&self, address: u64) -> bool {
+        self.code(address).is_some()
+    }
+
+    fn table_ends_before(&self, address: u64) -> bool {
+        let code = self.code(address);
+        code.and_then(|code| {
+            code.file
+                .as_ref()
+                .zip(address.checked_sub(code.range.start))
+        })
+        .is_some_and(|(file, offset)| {
+            let address = file.address.saturating_add(offset);
+            file.image.table_ends_before(address)
+        })
     }
 }
 
@@ -220,6 +290,7 @@ impl Unwinder {
         let Some(registers) = s.user_regs.filter(|r| r.abi != 0) else {
             return;
         };
+        let result = registers.get(RESULT);
         let start = (registers.abi == ABI_64)
             .then(|| start(&registers))
             .flatten();
@@ -235,6 +306,11 @@ impl Unwinder {
             self.processes.insert(s.pid, process);
         }
         let process = self.processes.get_mut(&s.pid).expect("SANITY: just put in");
+        // Zero in a new thread; in its parent the call returns another number.
+        if result.unwrap_or(0) == 0 && process.table_ends_before(ip) {
+            self.broken += u64::from(result.is_none());
+            return;
+        }
         match follow(process, (ip, sp, registers), (s.stack, most), calls) {
             End::Whole => {}
             End::Short => self.short += 1,
@@ -244,20 +320,28 @@ impl Unwinder {
 
     fn process(&mut self, rows: &[Module]) -> Process {
         let mut frames = Frames::new();
-        let mut code: Vec<Range<u64>> = Vec::new();
+        let mut code: Vec<Code> = Vec::new();
         // Newer mappings first: they lie over older ones.
         for row in rows.iter().rev().filter(|row| row.executable) {
             let (start, end) = (row.start.0, row.end.0);
-            if code.iter().any(|c| c.start < end && start < c.end) {
+            let overlaps = |c: &Code| c.range.start < end && start < c.range.end;
+            if code.iter().any(overlaps) {
                 continue;
             }
-            code.push(start..end);
             let image = self.image(row);
-            if let Some(module) = image.and_then(|image| image.mapped(row)) {
+            if let Some(module) = image.as_ref().and_then(|image| image.mapped(row)) {
                 frames.add_module(module);
             }
+            let file = image.and_then(|image| {
+                let (address, _) = image.addresses(row.file_offset, end.checked_sub(start)?)?;
+                Some(MappedFile { image, address })
+            });
+            code.push(Code {
+                range: start..end,
+                file,
+            });
         }
-        code.sort_by_key(|range| range.start);
+        code.sort_by_key(|code| code.range.start);
         Process {
             frames,
             cache: Cache::new(),
@@ -433,7 +517,9 @@ mod tests {
         let mut process = Process {
             frames: Frames::new(),
             cache: Cache::new(),
-            code: vec![0x1000..0x1800, 0x1800..0x2000],
+            code: [0x1000..0x1800, 0x1800..0x2000]
+                .map(|range| Code { range, file: None })
+                .into(),
         };
         // At 0x7000: the caller's frame pointer, then where to return to.
         let stack = |returns: &[u64]| -> Vec<u8> {
@@ -455,5 +541,76 @@ mod tests {
         assert_eq!(followed(&[], 100), (End::Broken, 0));
         let strange = stack(&[0x1200, 0x9300, 0x1400]);
         assert_eq!(followed(&strange, 100), (End::Broken, 1));
+    }
+
+    /// The C library of this process, and the address behind the system call of its `clone`.
+    #[cfg(target_arch = "x86_64")]
+    fn clone_of_the_c_library() -> Option<(Module, u64)> {
+        use object::{ObjectSymbol, ReadRef as _};
+        let maps = fs::read_to_string("/proc/self/maps").ok()?;
+        let line = maps
+            .lines()
+            .find(|line| line.contains(" r-xp ") && line.contains("/libc.so.6"))?;
+        let mut words = line.split_whitespace();
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (start, end) = words.next()?.split_once('-')?;
+        let row = Module {
+            pid: Pid(1),
+            start: VirtAddr(hex(start)?),
+            end: VirtAddr(hex(end)?),
+            file_offset: hex(words.nth(1)?)?,
+            path: words.nth(2)?.to_owned(),
+            executable: true,
+            ..Module::default()
+        };
+        let bytes = fs::read(&row.path).ok()?;
+        let file = object::File::parse(&*bytes).ok()?;
+        let symbol = file.dynamic_symbols().find(|s| s.name() == Ok("clone"))?;
+        let text = file.section_by_name(".text")?;
+        let (text_offset, _) = text.file_range()?;
+        let offset = text_offset + (symbol.address() - text.address());
+        let code = (&*bytes).read_bytes_at(offset, symbol.size()).ok()?;
+        let call = code.windows(2).position(|word| word == [0x0f, 0x05])?;
+        let behind = row.start.0 + (offset + call as u64 + 2 - row.file_offset);
+        Some((row, behind))
+    }
+
+    /// As a child begins, and as its parent goes on, both in the kernel.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_new_thread_has_no_caller_where_its_unwind_table_ends() {
+        use memgauge_perf::abi::{Attr, sample};
+        use memgauge_perf::record::Layout;
+        let Some((libc, ip)) = clone_of_the_c_library() else {
+            memgauge_testing::skipped(memgauge_testing::Need::Tool, "needs glibc's clone");
+            return;
+        };
+        let function = libc.start.0 + 0x4000;
+        let mut mappings = Mappings::default();
+        mappings.mapped(&libc);
+        let mut unwinder = Unwinder::default();
+        let mut calls = |registers: &[(u32, u64)]| {
+            let layout = Layout::of(&Attr {
+                sample_type: sample::IP | sample::TID | sample::REGS_USER | sample::STACK_USER,
+                sample_regs_user: registers.iter().map(|(number, _)| 1 << number).sum(),
+                ..Attr::default()
+            });
+            let values = registers.iter().map(|(_, value)| *value);
+            // In the kernel, process and thread, registers, and a stack of two words.
+            let words = [u64::MAX << 12, 1 | 1 << 32, ABI_64].into_iter();
+            let words = words.chain(values).chain([16, function, 0, 16]);
+            let body: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+            let sample = layout.sample(&body).unwrap();
+            let mut calls = Vec::new();
+            unwinder.calls(&mappings, (&sample, 100), &mut calls);
+            calls
+        };
+        let [ip_at, sp_at, fp_at] = START;
+        let rest = [(fp_at, 0), (sp_at, 0x7000), (ip_at, ip)];
+        let with_result = |result| [&[(RESULT, result)], &rest[..]].concat();
+        assert_eq!(calls(&with_result(0)), [VirtAddr(ip)]);
+        assert_eq!(calls(&rest), [VirtAddr(ip)]);
+        let parent = calls(&with_result(4711));
+        assert_eq!(parent[..2], [VirtAddr(ip), VirtAddr(function - 1)]);
     }
 }
