@@ -4,8 +4,9 @@
 
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    CodeRegion, CodeValue, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow,
-    OverflowBlock, RegionSpan, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+    CodeRegion, CodeValue, EventRow, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module,
+    Overflow, OverflowBlock, RegionSpan, Sample, SampleRegister, SeriesRow, SiteCount, SymbolRow,
+    Thread,
 };
 use std::path::Path;
 
@@ -41,6 +42,8 @@ tables! {
     CodeRegion "code_regions",
     CodeValue "code_values",
     RegionSpan "region_spans",
+    EventRow "events",
+    SymbolRow "symbols",
 }
 
 /// Opens a recording in `scratch` whose manifest is `input`; whether it opened.

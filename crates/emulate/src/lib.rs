@@ -569,11 +569,11 @@ impl EmulatedRun {
             None => self.recorder.into_named(output)?,
             Some(_) => (self.recorder.into_writer(), 0),
         };
-        let flushed = writer.flush();
+        let flushed = writer.flush_so_far();
         if let Some(unwritten) = &failure {
             writer.use_kept_room();
             let _ = writer.push(unwritten.loss());
-            let _ = writer.flush();
+            let _ = writer.flush_so_far();
         }
         let own = own_usage();
         let cost = OwnCost {

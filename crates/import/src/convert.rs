@@ -588,7 +588,7 @@ impl Converter {
         writer.extend(kernel.unwrap_or_default())?;
         writer.extend(self.threads.rows())?;
         writer.extend(losses(self.lost).into_iter().chain(in_rings))?;
-        writer.flush()?;
+        writer.flush_so_far()?;
         let numbered = file.events.all.iter().enumerate();
         let definitions = numbered.map(|(n, e)| definition(e, n)).collect();
         let recording_bytes = writer.bytes_written();

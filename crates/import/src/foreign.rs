@@ -211,7 +211,7 @@ fn finish(
     command: &str,
     complete: impl FnOnce(&mut Manifest),
 ) -> Result<()> {
-    writer.flush()?;
+    writer.flush_so_far()?;
     let recording_bytes = writer.bytes_written();
     writer.finish(|manifest| {
         let own = concat!("memgauge ", env!("CARGO_PKG_VERSION"));

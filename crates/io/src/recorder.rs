@@ -104,7 +104,7 @@ impl IoRecorder {
         };
         self.writer
             .extend(losses.iter().map(|loss| row(loss.meaning, loss.count)))?;
-        self.writer.flush()?;
+        self.writer.flush_so_far()?;
         let own = own_usage();
         let own_cost = OwnCost {
             wall_s: self.started.elapsed().as_secs_f64(),

@@ -131,6 +131,12 @@ impl<R> Column<R> {
 
     fn encode(&self, rows: &[R]) -> ArrayRef {
         match self.access {
+            Access::Text { get, .. } if self.nullable => {
+                let texts = rows
+                    .iter()
+                    .map(|row| Some(get(row)).filter(|text| !text.is_empty()));
+                Arc::new(texts.collect::<StringArray>())
+            }
             Access::Text { get, .. } => {
                 Arc::new(StringArray::from_iter_values(rows.iter().map(get)))
             }

@@ -7,7 +7,7 @@
 //! │           part-000001.parquet
 //! │           .part-000002.parquet.tmp     being written; readers pass over it
 //! └── series/ overflows/ overflow_blocks/ sites/ threads/ modules/ losses/ io/ io_owners/ io_devices/
-//!     registers/
+//!     registers/ generated_code/ code_regions/ code_values/ frames/ region_spans/ events/ symbols/
 //! ```
 //!
 //! A [`Writer`] gathers rows into parts and gives each its name by a rename when it is
@@ -47,7 +47,7 @@ pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
 pub use row::Row;
 pub use selection::Selection;
-pub use writer::{Table, Writer, amend};
+pub use writer::{Table, Writer, add_table, amend};
 
 /// Version of the format this crate writes; it reads this and older ones.
 pub const FORMAT_VERSION: u32 = 1;

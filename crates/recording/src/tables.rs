@@ -6,10 +6,10 @@
 use super::columns::{Column, Packing, ToArray, Width, arrays};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
-    AccessKind, CodeRegion, CodeValue, Cpu, DataSource, Derivation, Direction, EventId, Frame,
-    FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow,
+    AccessKind, CodeRegion, CodeValue, Cpu, DataSource, Derivation, Direction, EventId, EventRow,
+    Frame, FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow,
     OverflowBlock, Owner, PhysAddr, Pid, RegionSpan, Sample, SampleRegister, SeriesRow, SiteCount,
-    Thread, Tid, VirtAddr,
+    SymbolRow, Thread, Tid, VirtAddr,
 };
 
 /// Where a table is.
@@ -58,6 +58,8 @@ macro_rules! each_table {
             CodeValue in code_values, "code_values";
             RegionSpan in region_spans, "region_spans";
             Frame in frames, "frames";
+            EventRow in events, "events";
+            SymbolRow in symbols, "symbols";
         }
     };
 }
@@ -483,6 +485,40 @@ macro_rules! truth {
             |r, v| r.$field = v != 0,
         )
     };
+}
+
+impl Columns for EventRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("id", U16, Delta, id, EventId),
+        text!("name", name),
+        text!("unit", unit),
+        text!("provenance", provenance),
+        maybe!("total", U64, total),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.name.len() + self.unit.len() + self.provenance.len()
+    }
+}
+
+impl Columns for SymbolRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        wrapped!("ip", U64, Delta, ip, VirtAddr),
+        field!("time_ns", U64, Delta, time_ns),
+        text!("module", module),
+        text!("build_id", build_id).optional(),
+        maybe!("offset", U64, offset),
+        text!("function", function).optional(),
+        text!("file", file).optional(),
+        maybe!("line", U32, line),
+        text!("inlined_into", inlined_into).optional(),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        let code = self.module.len() + self.build_id.len() + self.function.len();
+        code + self.file.len() + self.inlined_into.len()
+    }
 }
 
 impl Columns for IoRow {

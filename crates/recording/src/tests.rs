@@ -283,3 +283,96 @@ fn a_file_that_cannot_be_made_is_an_error_that_says_why() {
     );
     assert_eq!(writer.lost_rows(), 1);
 }
+
+/// Files of a table, by name.
+fn parts_of(path: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(path.join("samples")).unwrap();
+    let mut names: Vec<String> = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_table_with_few_rows_has_one_part_however_often_it_was_closed() {
+    let (_dir, path) = place();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    for round in 0..5 {
+        writer
+            .extend((round * 10..round * 10 + 10).map(sample))
+            .unwrap();
+        writer.flush_so_far().unwrap();
+        // A recorder that is killed now leaves all rows so far.
+        let rows = times(&Recording::open(&path).unwrap());
+        assert_eq!(rows, (0..round * 10 + 10).collect::<Vec<_>>());
+        assert_eq!(parts_of(&path), ["part-000000.parquet"]);
+    }
+    let bytes = writer.bytes_written();
+    writer.finish(|_| {}).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(recording.problems(), Vec::<String>::new());
+    assert_eq!(recording.manifest().tables["samples"].parts, 1);
+    let on_disk = path
+        .join("samples/part-000000.parquet")
+        .metadata()
+        .unwrap()
+        .len();
+    assert!(
+        bytes > on_disk && bytes < on_disk + 4_000,
+        "{bytes} and {on_disk}"
+    );
+}
+
+#[test]
+fn a_part_with_many_rows_stays_and_the_next_one_begins_small_again() {
+    let (_dir, path) = place();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    let ends = [10, 30_000, 30_010, 30_020];
+    let mut from = 0;
+    for end in ends {
+        writer.extend((from..end).map(sample)).unwrap();
+        writer.flush_so_far().unwrap();
+        from = end;
+    }
+    writer.finish(|_| {}).unwrap();
+    assert_eq!(
+        parts_of(&path),
+        ["part-000000.parquet", "part-000001.parquet"]
+    );
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(times(&recording), (0..30_020).collect::<Vec<_>>());
+    assert_eq!(recording.manifest().tables["samples"].parts, 2);
+}
+
+#[test]
+fn a_part_that_could_not_be_replaced_stays_and_only_later_rows_are_lost() {
+    let (_dir, path) = place();
+    let disk = SmallDisk::of(1 << 20);
+    let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
+    writer.extend((0..10).map(sample)).unwrap();
+    writer.flush_so_far().unwrap();
+    disk.set_room(10);
+    writer.extend((10..20).map(sample)).unwrap();
+    writer.flush_so_far().unwrap_err();
+    assert_eq!(writer.lost_rows(), 10);
+    disk.set_room(1 << 20);
+    writer.extend((20..30).map(sample)).unwrap();
+    writer.finish(|_| {}).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(recording.problems(), Vec::<String>::new());
+    assert_eq!(times(&recording), (0..10).chain(20..30).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_table_is_added_once_to_a_finished_recording() {
+    let (_dir, path) = place();
+    let writer = Writer::create(&path, Manifest::default()).unwrap();
+    writer.finish(|_| {}).unwrap();
+    assert!(super::add_table(&path, &[sample(1), sample(2)]).unwrap() > 0);
+    assert!(super::add_table(&path, &[sample(3)]).is_err());
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(recording.problems(), Vec::<String>::new());
+    assert_eq!(times(&recording), [1, 2]);
+    assert_eq!(recording.manifest().tables["samples"].parts, 1);
+}

@@ -5,7 +5,7 @@ use super::sink::{Create, file_system};
 use super::table_writer::{AnyTable, TableWriter, reason, since};
 use super::{FORMAT_VERSION, manifest_file, private};
 use crate::{Error, ErrorKind, Result};
-use memgauge_trace::{Loss, LossKind, Manifest, TableFacts};
+use memgauge_trace::{EventRow, Loss, LossKind, Manifest, TableFacts};
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -149,8 +149,16 @@ impl Writer {
     }
 
     /// Closes all open parts.
+    ///
+    /// Rows that come later begin new parts.
     pub fn flush(&mut self) -> Result<()> {
         self.on_every_table(|table| table.close())
+    }
+
+    /// Closes all open parts, for now: where they are small, rows that come later are added
+    /// to them.
+    pub fn flush_so_far(&mut self) -> Result<()> {
+        self.on_every_table(|table| table.close_so_far())
     }
 
     /// Changes the manifest, on disk too: the old one stays until the new one
@@ -195,17 +203,33 @@ impl Writer {
     /// that could not be written are named in the losses, as far as there is room for
     /// that. `f` is applied in any case.
     pub fn finish(mut self, f: impl FnOnce(&mut Manifest)) -> Result<()> {
-        let flushed = self.flush();
+        let flushed = self.flush_so_far();
         self.use_kept_room();
+        f(&mut self.manifest);
+        let listed = self.list_events();
         let noted = self.note_lost_rows();
         let whole = self.lost_rows() == 0;
         let tables = self.table_facts();
         let saved = self.update_manifest(|manifest| {
-            f(manifest);
             manifest.complete = whole;
             manifest.tables = tables;
         });
-        flushed.and(noted).and(saved)
+        flushed.and(listed).and(noted).and(saved)
+    }
+
+    /// The manifest's events as a table.
+    fn list_events(&mut self) -> Result<()> {
+        let totals = &self.manifest.totals;
+        let events = self.manifest.events.iter().map(|event| EventRow {
+            id: event.id,
+            name: event.name.clone(),
+            unit: event.unit.name().to_owned(),
+            provenance: event.provenance.name().to_owned(),
+            total: totals.get(&event.name).copied(),
+        });
+        let events: Vec<EventRow> = events.collect();
+        self.extend(events)?;
+        self.flush_so_far()
     }
 
     fn table_facts(&self) -> BTreeMap<String, TableFacts> {
@@ -227,7 +251,7 @@ impl Writer {
             .filter_map(lost_rows_of)
             .collect();
         self.extend(lost)?;
-        self.flush()
+        self.flush_so_far()
     }
 
     fn on_every_table(&mut self, close: fn(&mut dyn AnyTable) -> Result<()>) -> Result<()> {
@@ -237,6 +261,39 @@ impl Writer {
             .map(close)
             .fold(Ok(()), Result::and)
     }
+}
+
+/// Adds a table to a recording that is finished and has none of that name: what was found out
+/// about its rows since. Returns the bytes that it takes.
+///
+/// # Errors
+/// There is such a table, or it cannot be written: the recording stays as it was.
+pub fn add_table<R: Row>(path: &Path, rows: &[R]) -> Result<u64> {
+    let (mut manifest, altered) = manifest_file::load(path)?;
+    let folder = path.join(R::TABLE);
+    if altered.is_some() || folder.exists() {
+        let (recording, table) = (path.display(), R::TABLE);
+        let why =
+            format!("failed to add table `{table}` to `{recording}`: it has one, or is damaged");
+        return Err(Error::new(ErrorKind::Io, why));
+    }
+    let create = file_system();
+    let mut table = TableWriter::<R>::new(path, &create);
+    let written = table.append(rows).and_then(|()| table.close());
+    if written.is_err() {
+        // Best effort: a part of a table would be taken for all of it.
+        let _ = std::fs::remove_dir_all(&folder);
+        return written.map(|()| 0);
+    }
+    let facts = TableFacts {
+        parts: table.parts(),
+    };
+    if facts.parts > 0 {
+        manifest.tables.insert(R::TABLE.to_owned(), facts);
+        manifest.own_cost.recording_bytes += table.bytes();
+        manifest_file::save(path, &manifest, &create)?;
+    }
+    Ok(table.bytes())
 }
 
 /// Changes the manifest of a recording that is finished, to add what its writer could

@@ -10,8 +10,8 @@ mod rows;
 use memgauge_recording::Writer;
 use memgauge_trace::{
     CodeRegion, CodeValue, EventId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind,
-    Manifest, Module, Overflow, OverflowBlock, Pid, RegionSpan, SampleRegister, SeriesRow,
-    SiteCount, Thread, Tid,
+    Manifest, Module, Overflow, OverflowBlock, Pid, Provenance, RegionSpan, SampleRegister,
+    SeriesRow, SiteCount, SymbolRow, Thread, Tid, catalogue,
 };
 use rows::{place, ticking};
 use std::fs;
@@ -139,7 +139,16 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
             ..RegionSpan::default()
         })
         .unwrap();
-    writer.finish(|_| {}).unwrap();
+    writer
+        .push(SymbolRow {
+            function: "a::b".into(),
+            offset: Some(7),
+            ..SymbolRow::default()
+        })
+        .unwrap();
+    writer
+        .finish(|manifest| manifest.events = catalogue::definitions(Provenance::Modelled))
+        .unwrap();
     let part = |(index, table): (usize, &&str)| {
         let part = fs::read(path.join(table).join("part-000000.parquet")).unwrap();
         [vec![index as u8], part].concat()

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rows::{
     code_region, code_value, generated_code, io, io_device, io_owner, loss, module, overflow,
-    place, read, region_span, register, sample, series, site, thread, ticking,
+    place, read, region_span, register, sample, series, site, symbol, thread, ticking,
 };
 use std::fmt::Debug;
 use std::time::Duration;
@@ -79,6 +79,11 @@ proptest! {
     fn stays_in_regions_come_back_as_they_were(
         rows in vec(region_span(), 0..200), cut in 0usize..200,
     ) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn symbols_come_back_as_they_were(rows in vec(symbol(), 0..200), cut in 0usize..200) {
         check(&rows, cut);
     }
 
@@ -351,9 +356,17 @@ fn the_manifest_comes_back_as_it_was() {
     let mut expected = Manifest {
         complete: true,
         format_version: 1,
+        tables: [("events".to_owned(), TableFacts { parts: 1 })].into(),
         ..manifest
     };
     expected.own_cost.recording_bytes = 77;
     expected.own_cost.cpu_s = 0.0;
     assert_eq!(*Recording::open(&path).unwrap().manifest(), expected);
+    let recording = Recording::open(&path).unwrap();
+    let events = read::<EventRow>(&recording, &Selection::all());
+    let names = expected.events.iter().map(|def| def.name.as_str());
+    assert!(events.iter().map(|row| row.name.as_str()).eq(names));
+    let loads = events.iter().find(|row| row.id == catalogue::LOADS);
+    let loads = loads.map(|row| (row.unit.as_str(), row.provenance.as_str(), row.total));
+    assert_eq!(loads, Some(("count", "modelled", Some(u64::MAX))));
 }

@@ -26,6 +26,29 @@ pub enum Provenance {
     Modelled,
 }
 
+impl Provenance {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Provenance::Counted => "counted",
+            Provenance::Sampled => "sampled",
+            Provenance::Estimated => "estimated",
+            Provenance::Modelled => "modelled",
+        }
+    }
+}
+
+impl Unit {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Count => "count",
+            Unit::Bytes => "bytes",
+            Unit::Cycles => "cycles",
+        }
+    }
+}
+
 /// Unit of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -440,6 +440,47 @@ pub struct CodeValue {
     pub value: u64,
 }
 
+/// The name of an instruction's place, for readers that cannot read the file it is in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SymbolRow {
+    /// Process.
+    pub pid: Pid,
+    /// The instruction.
+    pub ip: VirtAddr,
+    /// When this code was first seen at this address, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Path of the file, or a name such as `[vdso]`.
+    pub module: String,
+    /// The file's build id in hexadecimal; empty where it has none.
+    pub build_id: String,
+    /// Byte offset in the file; `None` in code that no file holds.
+    pub offset: Option<u64>,
+    /// Name of the function, of inlined code the innermost one; empty where it is not known.
+    pub function: String,
+    /// Source file; empty where it is not known.
+    pub file: String,
+    /// Line in the source file.
+    pub line: Option<u32>,
+    /// The functions that the code was inlined into, innermost first, as JSON: a list of objects
+    /// with `function`, `file` and `line` of the call. Empty for code that was not inlined.
+    pub inlined_into: String,
+}
+
+/// An event's definition in the manifest as a row, for readers of tables alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventRow {
+    /// Id used in the tables.
+    pub id: EventId,
+    /// Name as typed on the command line.
+    pub name: String,
+    /// Unit of a count, as the manifest words it.
+    pub unit: String,
+    /// How it was obtained, as the manifest words it.
+    pub provenance: String,
+    /// Total of the run, where the source knows it.
+    pub total: Option<u64>,
+}
+
 /// Why something that happened is not in the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]

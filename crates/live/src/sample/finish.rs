@@ -218,7 +218,7 @@ impl Session<'_> {
     /// Returns the bytes of the files.
     fn write_the_rest(&mut self, losses: &[Loss]) -> u64 {
         let recorder = &mut self.recorder;
-        let flushed = recorder.writer.flush();
+        let flushed = recorder.writer.flush_so_far();
         recorder.note(flushed);
         // Few rows, and what the report needs most: they have the room that was kept.
         recorder.writer.use_kept_room();
@@ -227,13 +227,13 @@ impl Session<'_> {
         recorder.note(threads);
         let lost = recorder.writer.extend(losses.iter().cloned());
         recorder.note(lost);
-        let flushed = recorder.writer.flush();
+        let flushed = recorder.writer.flush_so_far();
         recorder.note(flushed);
         let files = std::mem::replace(&mut recorder.followed.files, ProgramFiles::new());
         let copied = files.finish(&self.options.output, &mut recorder.writer);
         let bytes = copied.as_ref().map_or(0, |&bytes| bytes);
         recorder.note(copied.map(drop));
-        let flushed = recorder.writer.flush();
+        let flushed = recorder.writer.flush_so_far();
         recorder.note(flushed);
         bytes
     }

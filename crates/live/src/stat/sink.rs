@@ -158,7 +158,7 @@ impl Sink {
     /// Completes the recording with the outcome, in which its size is noted, and what
     /// could not be written.
     pub(super) fn finish(mut self, outcome: &mut Outcome) {
-        let flushed = self.writer.flush();
+        let flushed = self.writer.flush_so_far();
         self.note(flushed);
         // Few rows, and what the report needs most: they have the room that was kept.
         self.writer.use_kept_room();
@@ -166,7 +166,7 @@ impl Sink {
         self.note(threads);
         let losses = self.writer.extend(outcome.losses.iter().cloned());
         self.note(losses);
-        let flushed = self.writer.flush();
+        let flushed = self.writer.flush_so_far();
         self.note(flushed);
         outcome.manifest.own_cost.recording_bytes = self.writer.bytes_written();
         let lost_rows = self.writer.lost_rows();

@@ -205,6 +205,33 @@ pub(crate) fn region_span() -> impl Strategy<Value = RegionSpan> {
     )
 }
 
+pub(crate) fn symbol() -> impl Strategy<Value = SymbolRow> {
+    let places = (
+        any::<u32>(),
+        any::<u64>(),
+        any::<u64>(),
+        any::<Option<u64>>(),
+    );
+    let texts = (any::<String>(), any::<String>(), any::<String>());
+    let lines = (any::<String>(), any::<Option<u32>>(), any::<String>());
+    (places, texts, lines).prop_map(
+        |((pid, ip, time_ns, offset), (module, build_id, function), (file, line, inlined_into))| {
+            SymbolRow {
+                pid: Pid(pid),
+                ip: VirtAddr(ip),
+                time_ns,
+                module,
+                build_id,
+                offset,
+                function,
+                file,
+                line,
+                inlined_into,
+            }
+        },
+    )
+}
+
 pub(crate) fn loss() -> impl Strategy<Value = Loss> {
     (
         any::<u64>(),
