@@ -3,13 +3,13 @@
 //! A recording outlives the files it names: they are built again, or deleted after the
 //! run. Each mapping therefore carries the identity of its file (`identity`). Files
 //! that are gone at the end, or that a developer will build again, are copied into the
-//! recording. Names of generated code are read then, since process ids are used again
+//! user's cache (`cache`), or into the recording where there is none. Names of generated code are read then, since process ids are used again
 //! (`generated`). A forked child has its parent's mappings without anybody saying so
 //! (`mappings`).
 //!
-//! Rejected: names of all symbols in the recording. They have neither lines nor
-//! inlined functions, and cost more than copies of the few files that change.
+//! Rejected: copies in each recording. Ten recordings of a program of 50 MB took 500 MB.
 
+mod cache;
 mod generated;
 mod identity;
 mod kernel;
@@ -18,6 +18,7 @@ mod mappings;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
+use std::io::Seek;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -25,6 +26,7 @@ use std::time::SystemTime;
 use memgauge_recording::{Writer, private};
 use memgauge_trace::{Loss, LossKind, Module};
 
+pub use cache::{cached, mark_used};
 pub use generated::GeneratedNames;
 #[cfg(test)]
 use generated::{jitdump, perf_map};
@@ -91,6 +93,8 @@ pub struct ProgramFiles {
     older: BTreeMap<u32, SystemTime>,
     /// Dumps of generated code, as mapped.
     dumps: BTreeSet<(u32, PathBuf)>,
+    /// Where copies of programs are kept for all recordings.
+    cache: Option<PathBuf>,
     /// Where the kernel was seen.
     pub kernel: KernelCode,
 }
@@ -112,6 +116,7 @@ impl ProgramFiles {
             processes: BTreeSet::new(),
             older: BTreeMap::new(),
             dumps: BTreeSet::new(),
+            cache: cache::folder(),
             kernel: KernelCode::default(),
         }
     }
@@ -165,8 +170,8 @@ impl ProgramFiles {
         self.known.get(&row.path).map(|known| &known.identity)
     }
 
-    /// Writes the names of generated code. Copies files into the recording at `output`
-    /// that are gone or will be built again. Returns the bytes copied.
+    /// Writes the names of generated code. Keeps copies of files that are gone or will be
+    /// built again. Returns the bytes of those that the recording at `output` has itself.
     ///
     /// # Errors
     /// Rows could not be written.
@@ -182,61 +187,93 @@ impl ProgramFiles {
         self.copy_files(&output.join(COPIES), writer)
     }
 
-    fn copy_files(self, folder: &Path, writer: &mut Writer) -> Result<u64> {
+    fn copy_files(self, own: &Path, writer: &mut Writer) -> Result<u64> {
+        let mut copies = Copies {
+            cache: self.cache,
+            own,
+            kept_bytes: 0,
+            own_bytes: 0,
+        };
         let (there, gone): (Vec<_>, Vec<_>) = self.known.into_iter().partition(|(path, known)| {
             let now = fs::metadata(path).map(|m| Stamp::of(&m));
             now.ok() == Some(known.stamp)
         });
         let gone = gone.into_iter().map(|(_, known)| known);
-        let mut copied = 0;
         for known in gone.chain(self.replaced) {
-            match known.copy_to(folder, MOST_COPIED_BYTES - copied) {
-                None => {}
-                Some(Ok(bytes)) => copied += bytes,
-                Some(Err(_)) => writer.push(Loss {
+            if copies.keep(&known, MOST_COPIED_BYTES).is_err() {
+                writer.push(Loss {
                     kind: LossKind::NotKept,
                     count: known.stamp.bytes,
                     detail: "bytes of files that were deleted or replaced: their names are lost"
                         .to_owned(),
                     ..Loss::default()
-                })?,
+                })?;
             }
         }
-        Ok(copied + copy_in_case(there, folder))
+        copies.kept_bytes = 0;
+        copies.keep_in_case(there);
+        if let Some(cache) = &copies.cache {
+            cache::shrink(cache);
+        }
+        Ok(copies.own_bytes)
     }
 }
 
-/// Copies files that the next build will replace. Without a copy they can still be read
-/// where they are, so what does not fit is not lost yet.
-fn copy_in_case(files: Vec<(String, Known)>, folder: &Path) -> u64 {
-    let own = files.into_iter().filter(|(path, _)| is_built_again(path));
-    let mut own: Vec<Known> = own.map(|(_, known)| known).collect();
-    own.sort_by_key(|known| Reverse(known.stamp.modified_ns));
-    own.iter().fold(0, |copied, known| {
-        let room = MOST_COPIED_IN_CASE - copied;
-        copied
-            + known
-                .copy_to(folder, room)
-                .and_then(|done| done.ok())
-                .unwrap_or(0)
-    })
+/// Copies that are made at the end of a recording.
+struct Copies<'a> {
+    cache: Option<PathBuf>,
+    /// Those in the recording itself.
+    own: &'a Path,
+    kept_bytes: u64,
+    own_bytes: u64,
 }
 
-impl Known {
-    /// Copies a program or library of at most so many bytes; `None` for other files.
-    fn copy_to(&self, folder: &Path, most: u64) -> Option<std::io::Result<u64>> {
-        let file = self.file.as_ref()?;
+impl Copies<'_> {
+    /// Keeps files that the next build will replace. Without a copy they can still be read
+    /// where they are, so what does not fit is not lost yet.
+    fn keep_in_case(&mut self, files: Vec<(String, Known)>) {
+        let own = files.into_iter().filter(|(path, _)| is_built_again(path));
+        let mut own: Vec<Known> = own.map(|(_, known)| known).collect();
+        own.sort_by_key(|known| Reverse(known.stamp.modified_ns));
+        for known in own {
+            let _ = self.keep(&known, MOST_COPIED_IN_CASE);
+        }
+    }
+
+    /// Copies a program or library if all copies then have at most so many bytes; no other
+    /// files. In the cache a copy is kept by build id, in the recording where that is not
+    /// possible.
+    fn keep(&mut self, known: &Known, max_bytes: u64) -> std::io::Result<()> {
+        let Some(file) = &known.file else {
+            return Ok(());
+        };
+        if known.stamp.bytes > max_bytes - self.kept_bytes {
+            return Err(std::io::Error::other("it is too large"));
+        }
         let Identity {
             build_id,
             bytes,
             modified_ns,
             ..
-        } = &self.identity;
+        } = &known.identity;
+        let cached = self.cache.as_ref().filter(|_| !build_id.is_empty());
+        if let Some(cache) = cached
+            && cache::create(cache)
+                .and_then(|()| copy(file, &known.stamp, cache, build_id))
+                .is_ok()
+        {
+            cache::mark_used(&cache.join(build_id));
+            self.kept_bytes += known.stamp.bytes;
+            return Ok(());
+        }
+        if !self.own.is_dir() {
+            private::create_dir(self.own)?;
+        }
         let name = copy_name(build_id, *bytes, *modified_ns);
-        Some(match self.stamp.bytes <= most {
-            true => copy(file, &self.stamp, folder, &name),
-            false => Err(std::io::Error::other("it is too large")),
-        })
+        let copied = copy(file, &known.stamp, self.own, &name)?;
+        self.kept_bytes += copied;
+        self.own_bytes += copied;
+        Ok(())
     }
 }
 
@@ -268,12 +305,12 @@ fn copy(file: &File, stamp: &Stamp, folder: &Path, name: &str) -> std::io::Resul
     if folder.join(name).exists() {
         return Ok(0);
     }
-    if !folder.is_dir() {
-        private::create_dir(folder)?;
-    }
-    // A temporary name first, so that a name always stands for a whole file.
-    let (unfinished, whole) = (folder.join(format!(".{name}.tmp")), folder.join(name));
+    // A temporary name first, so that a name always stands for a whole file. Another memgauge
+    // may copy the same file.
+    let temporary = format!(".{name}.{}.tmp", std::process::id());
+    let (unfinished, whole) = (folder.join(temporary), folder.join(name));
     let mut source = file;
+    source.rewind()?;
     let copied =
         private::create_file(&unfinished).and_then(|mut to| std::io::copy(&mut source, &mut to));
     match copied.and_then(|bytes| fs::rename(&unfinished, &whole).map(|()| bytes)) {

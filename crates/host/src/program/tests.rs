@@ -89,6 +89,14 @@ fn row(path: &str) -> Module {
     }
 }
 
+/// Copies go to the recording.
+fn without_cache() -> ProgramFiles {
+    ProgramFiles {
+        cache: None,
+        ..ProgramFiles::new()
+    }
+}
+
 /// Bytes of the copies in a recording, in order.
 fn copies_in(recording: &Path) -> Vec<Vec<u8>> {
     let copies = fs::read_dir(recording.join(COPIES)).unwrap().flatten();
@@ -106,7 +114,7 @@ fn a_program_that_is_gone_or_will_be_built_again_is_copied_and_an_installed_one_
         fs::copy(original, &path).unwrap();
         path.to_str().unwrap().to_owned()
     });
-    let mut files = ProgramFiles::new();
+    let mut files = without_cache();
     let mut first = row(&gone);
     files.identify(&mut first);
     files.identify(&mut row(&own));
@@ -149,7 +157,7 @@ fn the_newest_files_are_copied_as_far_as_there_is_room() {
     fs::copy("/bin/false", &small).unwrap();
     let newest = SystemTime::now() + std::time::Duration::from_secs(9);
     File::open(&small).unwrap().set_modified(newest).unwrap();
-    let mut files = ProgramFiles::new();
+    let mut files = without_cache();
     for path in [&large, &small] {
         files.identify(&mut row(path.to_str().unwrap()));
     }
@@ -165,7 +173,7 @@ fn a_file_written_to_is_not_copied_under_the_old_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("program");
     fs::copy("/bin/true", &path).unwrap();
-    let mut files = ProgramFiles::new();
+    let mut files = without_cache();
     files.identify(&mut row(path.to_str().unwrap()));
     let mut other = fs::OpenOptions::new().append(true).open(&path).unwrap();
     std::io::Write::write_all(&mut other, b"x").unwrap();
@@ -206,4 +214,30 @@ fn a_child_has_its_parents_mappings_once_and_those_of_no_other() {
     mappings.forked(3, 1, 60);
     mappings.replaced(3);
     assert_eq!(mappings.inherited(3), []);
+}
+
+#[test]
+fn copies_by_build_id_are_kept_in_the_cache_once_for_all_recordings() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    fs::copy("/bin/true", &program).unwrap();
+    let build_id = identity(&program).unwrap().build_id;
+    assert_ne!(build_id, "");
+    let cache = folder.path().join("memgauge/files");
+    for name in ["first.mg", "second.mg"] {
+        let mut files = ProgramFiles {
+            cache: Some(cache.clone()),
+            ..ProgramFiles::new()
+        };
+        files.identify(&mut row(program.to_str().unwrap()));
+        let output = folder.path().join(name);
+        let mut writer = Writer::create(&output, Manifest::default()).unwrap();
+        assert_eq!(files.finish(&output, &mut writer).unwrap(), 0);
+        writer.finish(|_| {}).unwrap();
+        assert!(!output.join(COPIES).exists());
+    }
+    let kept: Vec<_> = fs::read_dir(&cache).unwrap().flatten().collect();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(kept[0].file_name().to_str(), Some(build_id.as_str()));
+    assert!(fs::read(kept[0].path()).unwrap() == fs::read("/bin/true").unwrap());
 }

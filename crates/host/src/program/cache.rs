@@ -1,0 +1,133 @@
+//! The user's cache of programs that recordings name: `$XDG_CACHE_HOME/memgauge/files`.
+//!
+//! A copy is kept once for all recordings of a program, by its build ID. It serves what a
+//! recording does not have itself: names of data, and of code that no sample was in. Files without a
+//! build ID are kept in the recording, since size and time do not tell all files of a user apart.
+//!
+//! The folder has mode 0700 and belongs to this user; another one's is not used (`sudo` may leave
+//! `HOME` as it was). When it has more than [`MAX_BYTES`], the copies that were not
+//! used for the longest time are removed.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use memgauge_recording::private;
+
+/// Bytes of all copies: some dozens of large programs.
+const MAX_BYTES: u64 = 2 << 30;
+
+/// Where the cache is, or would be.
+pub(super) fn folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from);
+    // The XDG base directory specification: a relative path is as good as none.
+    let named = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    let home = || {
+        Some(
+            set("HOME")
+                .filter(|path| path.is_absolute())?
+                .join(".cache"),
+        )
+    };
+    Some(named.or_else(home)?.join("memgauge/files"))
+}
+
+/// Creates the cache for this user alone.
+///
+/// # Errors
+/// It cannot be created, or is another user's.
+pub(super) fn create(folder: &Path) -> io::Result<()> {
+    let Some(own) = folder.parent() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    own.parent().map_or(Ok(()), fs::create_dir_all)?;
+    for directory in [own, folder] {
+        match private::create_dir(directory) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            created => created?,
+        }
+        let facts = fs::symlink_metadata(directory)?;
+        let is_private = facts.is_dir() && facts.mode() & 0o077 == 0;
+        if !is_private || facts.uid() != crate::sys::process::effective_ids().0 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+    }
+    Ok(())
+}
+
+/// The copy of the program with this build ID, if there is one.
+pub fn cached(build_id: &str) -> Option<PathBuf> {
+    let path = folder()?.join(build_id);
+    (!build_id.is_empty() && path.is_file()).then_some(path)
+}
+
+/// Notes that a copy was used.
+pub fn mark_used(copy: &Path) {
+    // Best effort: it may be removed earlier than others.
+    if let Ok(file) = File::open(copy) {
+        let _ = file.set_modified(SystemTime::now());
+    }
+}
+
+/// Removes what was not used for the longest time, until the rest has at most so many bytes.
+pub(super) fn shrink(folder: &Path) {
+    shrink_to(folder, MAX_BYTES);
+}
+
+fn shrink_to(folder: &Path, max_bytes: u64) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let copy = |entry: fs::DirEntry| {
+        let facts = entry.metadata().ok()?;
+        Some((facts.modified().ok()?, facts.len(), entry.path()))
+    };
+    let mut copies: Vec<_> = entries.filter_map(copy).collect();
+    copies.sort();
+    let mut bytes: u64 = copies.iter().map(|copy| copy.1).sum();
+    for (_, length, path) in copies {
+        if bytes <= max_bytes {
+            return;
+        }
+        // Another memgauge may have removed it.
+        let _ = fs::remove_file(path);
+        bytes -= length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn copies_that_were_not_used_for_long_are_removed_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (age, name) in ["used", "newest", "older", "oldest"].iter().enumerate() {
+            fs::write(path(name), [0; 100]).unwrap();
+            let time = SystemTime::now() - Duration::from_secs(1000 * (age as u64 + 1));
+            File::open(path(name)).unwrap().set_modified(time).unwrap();
+        }
+        // The oldest is used again.
+        mark_used(&path("oldest"));
+        shrink_to(folder.path(), 250);
+        let left = ["used", "newest", "older", "oldest"].map(|name| path(name).exists());
+        assert_eq!(left, [true, false, false, true]);
+    }
+
+    #[test]
+    fn a_cache_that_others_may_read_is_not_used() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cache/memgauge/files");
+        create(&folder).unwrap();
+        create(&folder).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let own = folder.parent().unwrap();
+        assert_eq!([mode(own), mode(&folder)], [0o700, 0o700]);
+        fs::set_permissions(own, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(create(&folder).is_err());
+    }
+}
