@@ -247,18 +247,15 @@ pub(crate) fn place_names(
     (id, offset): (PathId, u64),
 ) -> [Name; 3] {
     let path = spaces.path(id);
-    let known = is_file(path).then(|| symbols.resolve(spaces.file(id), offset));
-    let generated = spaces.generated_name(id, offset);
-    let symbol = known.flatten().or_else(|| generated.map(of_generated));
+    let symbol = place_symbol(symbols, spaces, (id, offset));
     let function = match &symbol {
         Some(symbol) => symbol.name.clone(),
         None => without_symbol(path),
     };
-    let module = generated.map_or("", |known| known.module.as_str());
     let callers = symbol.iter().flat_map(|s| &s.inlined_into);
     let function = Name {
         function,
-        module: if module.is_empty() { path } else { module }.to_owned(),
+        module: module_of(spaces, (id, offset)).to_owned(),
         inlined_into: callers
             .map(|caller| Caller {
                 function: caller.function.clone(),
@@ -275,6 +272,28 @@ pub(crate) fn place_names(
         ..line.clone()
     };
     [function, line, instruction]
+}
+
+/// What is known of a place's function.
+pub(crate) fn place_symbol(
+    symbols: &mut dyn Resolve,
+    spaces: &AddressSpaces,
+    (id, offset): (PathId, u64),
+) -> Option<Symbol> {
+    let known = is_file(spaces.path(id)).then(|| symbols.resolve(spaces.file(id), offset));
+    let generated = || spaces.generated_name(id, offset).map(of_generated);
+    known.flatten().or_else(generated)
+}
+
+/// Path of the file that a place's code came from.
+pub(crate) fn module_of(spaces: &AddressSpaces, (id, offset): (PathId, u64)) -> &str {
+    let generated = spaces.generated_name(id, offset);
+    let module = generated.map_or("", |known| known.module.as_str());
+    if module.is_empty() {
+        spaces.path(id)
+    } else {
+        module
+    }
 }
 
 /// Whether all code there is taken as one place.

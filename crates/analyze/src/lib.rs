@@ -35,6 +35,7 @@ mod io_moved;
 mod io_time;
 mod levels;
 mod losses;
+mod named_code;
 mod order;
 mod part;
 mod placement;
@@ -75,6 +76,7 @@ pub use io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
 pub use io_time::summarise_io_over_time;
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
+pub use named_code::symbol_rows;
 pub use part::summarise_part;
 pub use placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,

@@ -1,6 +1,6 @@
 //! Names of code and data, from an implementer that can read symbol tables.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A file that was mapped, as it was then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ pub struct Symbol {
 }
 
 /// A function that code was inlined into, and where it calls.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Caller {
     /// Its name.
     pub function: String,

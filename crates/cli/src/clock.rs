@@ -5,7 +5,7 @@ use memgauge_live::target::Target;
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Settings, Source};
-use crate::{prepare, sample, terminal};
+use crate::{names, prepare, sample, terminal};
 
 /// Samples a second by default.
 const DEFAULT_HERTZ: u64 = 1000;
@@ -33,6 +33,7 @@ pub(crate) fn run(
     let _output = prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
+    names::add(&settings.output);
     if verbose {
         sample::print_notes(&settings.output)?;
     }

@@ -11,7 +11,7 @@ use memgauge_report::{as_typed, import_json, import_text};
 
 use crate::outcome::{self, Exit};
 use crate::units::{recording, spoken_bytes};
-use crate::{record, terminal};
+use crate::{names, record, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,12 +75,16 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     // Before room is made: what cannot be imported replaces nothing.
     if let Some(text) = TextInput::open(&args.input)? {
         let _output = record::make_room(&args.output, args.force)?;
-        return Ok(text.import(&args.output)?);
+        text.import(&args.output)?;
+        names::add(&args.output);
+        return Ok(());
     }
     let mut input = Input::open(&args.input, folder.unwrap_or(Path::new(".")))?;
     import::check(&mut input).map_err(or_of_no_tool)?;
     let _output = record::make_room(&args.output, args.force)?;
-    Ok(import::import(&mut input, &args.output)?)
+    import::import(&mut input, &args.output)?;
+    names::add(&args.output);
+    Ok(())
 }
 
 /// What is not perf's may have been meant as another tool's.

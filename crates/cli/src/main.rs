@@ -26,6 +26,7 @@ mod list;
 mod manual;
 mod mappings;
 mod mrc;
+mod names;
 mod numa;
 mod outcome;
 mod page;

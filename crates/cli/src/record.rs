@@ -14,7 +14,7 @@ use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::prepare::{modelled, refuse_unused};
 use crate::units::{spoken_bytes, spoken_seconds};
-use crate::{clock, page, progress, report, sample, terminal};
+use crate::{clock, names, page, progress, report, sample, terminal};
 
 pub(crate) use crate::prepare::make_room;
 
@@ -131,6 +131,7 @@ pub(crate) fn emulated(
     let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
     let outcome = outcome?;
+    names::add(&options.output);
     let missing = missing_names(&outcome.missing, &options.command);
     for note in outcome.notes.iter().chain(&missing) {
         eprintln!("memgauge: {note}");

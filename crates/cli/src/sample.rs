@@ -13,7 +13,7 @@ use memgauge_trace::CommandEnd;
 
 use crate::args::{Record, Settings, Source};
 use crate::outcome::{lacking, usage};
-use crate::{prepare, terminal};
+use crate::{names, prepare, terminal};
 
 /// Whether the command line asks for samples of live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
@@ -67,6 +67,7 @@ pub(crate) fn run(
     let _output = prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
+    names::add(&settings.output);
     if verbose {
         print_notes(&settings.output)?;
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use memgauge_analyze::{ModuleFile, SourceText};
-use memgauge_host::program::{COPIES, Identity, copy_name, identity};
+use memgauge_host::program::{COPIES, Identity, cached, copy_name, identity, mark_used};
 
 /// Folder of separate debug information (`debug-file-directory` of gdb).
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
@@ -19,7 +19,10 @@ pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, Strin
     let kept = copies(file, recording);
     let mut sound = kept.iter().filter(|copy| is_copy(file, copy));
     match (sound.next(), now) {
-        (Some(copy), _) => Ok(copy.clone()),
+        (Some(copy), _) => {
+            mark_if_cached(file, copy);
+            Ok(copy.clone())
+        }
         // A mapped file of data has no names that could be wrong, and programs write to it.
         (None, Some(now)) if !now.is_program && file.build_id.is_empty() => Ok(path),
         (None, now) => {
@@ -30,11 +33,15 @@ pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, Strin
                 ),
                 None => why_not(file, now.as_ref()),
             };
-            let path = &file.path;
-            Err(format!(
-                "failed to name code and data of `{path}`: {why}: its samples are shown by module only"
-            ))
+            Err(why)
         }
+    }
+}
+
+/// Copies in the cache that nobody uses are removed first.
+fn mark_if_cached(file: &ModuleFile, copy: &Path) {
+    if cached(&file.build_id).is_some_and(|cached| cached == copy) {
+        mark_used(copy);
     }
 }
 
@@ -51,7 +58,7 @@ fn is_same(file: &ModuleFile, now: &Identity) -> bool {
     bytes && file.modified_ns.is_none_or(|time| time == now.modified_ns)
 }
 
-/// Copies by build id: the recording's own, and those that perf keeps.
+/// Copies by build id: the recording's own, the user's, and those that perf keeps.
 fn copies(file: &ModuleFile, recording: &Path) -> Vec<PathBuf> {
     let identity = file.bytes.zip(file.modified_ns);
     let (bytes, modified_ns) = identity.unwrap_or_default();
@@ -61,7 +68,8 @@ fn copies(file: &ModuleFile, recording: &Path) -> Vec<PathBuf> {
     let of_perf = home
         .zip(by_build_id(&file.build_id))
         .map(|(home, id)| home.join(".debug/.build-id").join(id).join("elf"));
-    std::iter::once(own).chain(of_perf).collect()
+    let all = [Some(own), cached(&file.build_id), of_perf];
+    all.into_iter().flatten().collect()
 }
 
 /// A build id as folders have it: `ab/cdef…`.

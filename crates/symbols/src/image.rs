@@ -16,6 +16,8 @@ pub(super) struct Image {
     pub(super) path: PathBuf,
     /// The file to ask for functions and lines; `None`: only the symbol table.
     pub(super) debug: Option<PathBuf>,
+    /// Whether there may be debug information.
+    pub(super) has_lines: bool,
     segments: Vec<Segment>,
     /// Name and size by address; read when first asked for.
     variables: Option<BTreeMap<u64, (String, u64)>>,
@@ -64,6 +66,7 @@ impl Image {
         });
         Some(Image {
             path: path.to_owned(),
+            has_lines: has_own || apart.is_some(),
             debug: Some(apart.unwrap_or_else(|| path.to_owned())),
             segments: segments.collect(),
             variables: None,

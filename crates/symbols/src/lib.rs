@@ -1,13 +1,15 @@
 //! Names of code and data, from the files that the recorded program ran.
 //!
 //! A name is only given where the file is the one that was recorded: by its build id,
-//! else by size and time of change. Files that could not be read or trusted are listed
-//! in words ([`Resolve::problems`]).
+//! else by size and time of change. Where there is no such file, code has the names that
+//! the recording itself has (its table `symbols`). Files that could not be read or trusted
+//! are listed in words ([`Resolve::problems`]).
 
 #![forbid(unsafe_code)]
 
 mod files;
 mod image;
+mod recorded;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,18 +20,30 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 use memgauge_analyze::{Caller, ModuleFile, Resolve, SourceText, Symbol};
 
 use image::Image;
+use recorded::RecordedNames;
 
 /// Reads symbol tables and debug information as they are asked for.
 pub struct Symbols {
-    symbolizer: Symbolizer,
+    code: CodeNames,
     /// The recording, which has copies of files that are gone.
     recording: PathBuf,
     /// When it was last written to: a source file that is newer may have other lines.
     ended: Option<SystemTime>,
     images: HashMap<ModuleFile, Option<Image>>,
+    /// Why files have no names, until that is said.
+    missing: HashMap<ModuleFile, String>,
+    /// Names that the recording has; read when the first is asked for.
+    recorded: Option<RecordedNames>,
     problems: Vec<String>,
     /// Debug information is not read.
     tables_only: bool,
+}
+
+/// What names are asked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Code,
+    Data,
 }
 
 /// Names of a file's functions as they stand in its symbol tables; none of a file that is
@@ -42,11 +56,12 @@ impl Symbols {
     /// Symbols of the files that the recording at that path names.
     pub fn of(recording: &Path) -> Symbols {
         Symbols {
-            // It would take a C function `t` for the mangled type `unsigned short`.
-            symbolizer: Symbolizer::builder().enable_demangling(false).build(),
+            code: CodeNames::new(),
             recording: recording.to_owned(),
             ended: files::last_change(recording),
             images: HashMap::new(),
+            missing: HashMap::new(),
+            recorded: None,
             problems: Vec::new(),
             tables_only: false,
         }
@@ -61,26 +76,52 @@ impl Symbols {
         }
     }
 
-    fn image(&mut self, file: &ModuleFile) -> Option<&mut Image> {
+    fn recorded(&mut self) -> &RecordedNames {
+        let recording = &self.recording;
+        self.recorded
+            .get_or_insert_with(|| RecordedNames::read(recording))
+    }
+
+    /// The file's symbol tables, for names of code or of data.
+    fn image(&mut self, file: &ModuleFile, wanted: Wanted) -> Option<&mut Image> {
         if !self.images.contains_key(file) {
             let image = match files::find(file, &self.recording) {
                 Ok(path) => Image::read(&path, &file.build_id),
-                // Two files that had one path may have one problem.
                 Err(why) => {
-                    if !self.problems.contains(&why) {
-                        self.problems.push(why);
-                    }
+                    self.missing.insert(file.clone(), why);
                     None
                 }
             };
             self.images.insert(file.clone(), image);
         }
+        self.report_missing(file, wanted);
         self.images.get_mut(file)?.as_mut()
+    }
+
+    /// Says once why a file has no names, unless nobody misses them: the recording has names of
+    /// code.
+    fn report_missing(&mut self, file: &ModuleFile, wanted: Wanted) {
+        if !self.missing.contains_key(file) {
+            return;
+        }
+        let has_names = self.recorded().knows(file);
+        let (what, instead) = match (has_names, wanted) {
+            (true, Wanted::Code) => return,
+            (true, Wanted::Data) => ("data", "it is shown by module only"),
+            (false, _) => ("code and data", "its samples are shown by module only"),
+        };
+        let why = self.missing.remove(file).unwrap_or_default();
+        let path = &file.path;
+        let problem = format!("failed to name {what} of `{path}`: {why}: {instead}");
+        // Two files that had one path may have one problem.
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
     }
 
     /// The function at an address of an image: with its debug information if that can be read.
     fn function(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol> {
-        let image = self.image(file)?;
+        let image = self.image(file, Wanted::Code)?;
         let address = image.code_address(offset)?;
         if let Some(name) = image.stub(address) {
             return Some(Symbol {
@@ -90,12 +131,12 @@ impl Symbols {
         }
         let (path, debug) = (image.path.clone(), image.debug.clone());
         let Some(debug) = debug else {
-            return look_up(&self.symbolizer, &path, address, false).ok()?;
+            return self.code.find(&path, address, false).ok()?;
         };
-        match look_up(&self.symbolizer, &debug, address, !self.tables_only) {
+        match self.code.find(&debug, address, !self.tables_only) {
             Ok(Some(symbol)) => Some(symbol),
             // A separate file may lack what the program itself has.
-            Ok(None) if debug != path => look_up(&self.symbolizer, &path, address, false).ok()?,
+            Ok(None) if debug != path => self.code.find(&path, address, false).ok()?,
             Ok(None) => None,
             Err(why) => {
                 self.problems.push(format!(
@@ -103,7 +144,7 @@ impl Symbols {
                     table, without lines",
                     debug.display()
                 ));
-                self.image(file)?.debug = None;
+                self.image(file, Wanted::Code)?.debug = None;
                 self.function(file, offset)
             }
         }
@@ -112,19 +153,27 @@ impl Symbols {
 
 impl Resolve for Symbols {
     fn resolve(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol> {
-        self.function(file, offset)
+        let Some(recorded) = self.recorded().find(file, offset).cloned() else {
+            return self.function(file, offset);
+        };
+        // Debug information may have been installed since.
+        let is_better = |image: &mut Image| image.has_lines && recorded.line.is_none();
+        if self.image(file, Wanted::Code).is_some_and(is_better) {
+            return self.function(file, offset).or(Some(recorded));
+        }
+        Some(recorded)
     }
 
     fn resolve_data(&mut self, file: &ModuleFile, offset: u64) -> Option<String> {
-        self.image(file)?.variable(offset)
+        self.image(file, Wanted::Data)?.variable(offset)
     }
 
     fn data_bytes(&mut self, file: &ModuleFile, offset: u64) -> Option<u64> {
-        self.image(file)?.variable_bytes(offset)
+        self.image(file, Wanted::Data)?.variable_bytes(offset)
     }
 
     fn reaches(&mut self, file: &ModuleFile, offset: u64) -> Option<bool> {
-        Some(self.image(file)?.reaches(offset))
+        Some(self.image(file, Wanted::Data)?.reaches(offset))
     }
 
     fn source(&mut self, file: &str) -> Option<SourceText> {
@@ -136,28 +185,53 @@ impl Resolve for Symbols {
     }
 }
 
-/// The function at an address, as the symbol tables count; `debug`: with lines and
-/// inlined functions.
-fn look_up(
-    symbolizer: &Symbolizer,
-    path: &Path,
-    address: u64,
-    debug: bool,
-) -> Result<Option<Symbol>, String> {
-    let mut elf = Elf::new(path);
-    elf.debug_syms = debug;
-    let found = symbolizer.symbolize_single(&Source::Elf(elf), Input::VirtOffset(address));
-    // The cause of all causes is what tells.
-    let found = found.map_err(|e| format!("{e:#}"))?;
-    Ok(found.into_sym().map(|sym| symbol(&sym)))
+/// Functions of all files, by blazesym.
+struct CodeNames {
+    symbolizer: Symbolizer,
+    /// Names as people write them, by those of symbol tables: a function has many places.
+    demangled: HashMap<String, String>,
+}
+
+impl CodeNames {
+    fn new() -> CodeNames {
+        CodeNames {
+            // It would take a C function `t` for the mangled type `unsigned short`.
+            symbolizer: Symbolizer::builder().enable_demangling(false).build(),
+            demangled: HashMap::new(),
+        }
+    }
+
+    /// The function at an address, as the symbol tables count; `debug`: with lines and
+    /// inlined functions.
+    fn find(&mut self, path: &Path, address: u64, debug: bool) -> Result<Option<Symbol>, String> {
+        let mut elf = Elf::new(path);
+        elf.debug_syms = debug;
+        let found = self
+            .symbolizer
+            .symbolize_single(&Source::Elf(elf), Input::VirtOffset(address));
+        // The cause of all causes is what tells.
+        let found = found.map_err(|e| format!("{e:#}"))?;
+        let mut demangled = |name: &str| match self.demangled.get(name) {
+            Some(known) => known.clone(),
+            None => {
+                let known = image::demangled(name);
+                self.demangled.insert(name.to_owned(), known.clone());
+                known
+            }
+        };
+        Ok(found.into_sym().map(|sym| symbol(&sym, &mut demangled)))
+    }
 }
 
 /// The innermost function, and those that it was inlined into.
-fn symbol(sym: &Sym<'_>) -> Symbol {
-    let outermost = caller(&sym.name, sym.code_info.as_deref());
+fn symbol(sym: &Sym<'_>, demangled: &mut impl FnMut(&str) -> String) -> Symbol {
+    let outermost = (&sym.name, sym.code_info.as_deref());
     let inlined = sym.inlined.iter();
-    let inlined = inlined.map(|f| caller(&f.name, f.code_info.as_ref()));
-    let mut chain: Vec<Caller> = std::iter::once(outermost).chain(inlined).collect();
+    let inlined = inlined.map(|f| (&f.name, f.code_info.as_ref()));
+    let mut chain: Vec<Caller> = std::iter::once(outermost)
+        .chain(inlined)
+        .map(|(name, info)| caller(demangled(name), info))
+        .collect();
     chain.reverse();
     let innermost = chain.remove(0);
     Symbol {
@@ -168,9 +242,9 @@ fn symbol(sym: &Sym<'_>) -> Symbol {
     }
 }
 
-fn caller(function: &str, info: Option<&CodeInfo<'_>>) -> Caller {
+fn caller(function: String, info: Option<&CodeInfo<'_>>) -> Caller {
     Caller {
-        function: image::demangled(function),
+        function,
         file: info.map(|i| i.to_path().to_string_lossy().into_owned()),
         line: info.and_then(|i| i.line),
     }

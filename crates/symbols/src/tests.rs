@@ -4,6 +4,8 @@ use std::fs;
 use std::process::Command;
 
 use memgauge_host::program::{COPIES, identity};
+use memgauge_recording::{Writer, add_table};
+use memgauge_trace::{Manifest, SymbolRow};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use tempfile::TempDir;
 
@@ -387,4 +389,45 @@ fn constrained_templates_have_names() {
         }
     }
     assert!(found > 2, "the C++ library has no such names: {found}");
+}
+
+#[test]
+fn code_of_a_file_that_is_gone_has_the_names_that_were_recorded() {
+    let built = build(&[]);
+    let recording = built.folder.path().join("r.mg");
+    let file = built.file();
+    let row = |offset, function: &str, line| SymbolRow {
+        module: file.path.clone(),
+        build_id: file.build_id.clone(),
+        offset: Some(offset),
+        function: function.to_owned(),
+        file: "p.cc".to_owned(),
+        line,
+        inlined_into: r#"[{"function":"outer","file":null,"line":3}]"#.to_owned(),
+        ..SymbolRow::default()
+    };
+    let writer = Writer::create(&recording, Manifest::default()).unwrap();
+    writer.finish(|_| {}).unwrap();
+    add_table(&recording, &[row(1, "f", Some(7)), row(2, "g", None)]).unwrap();
+    fs::remove_file(&built.path).unwrap();
+    let mut symbols = built.symbols();
+    let found = symbols.resolve(&file, 1).unwrap();
+    assert_eq!((found.name.as_str(), found.line), ("f", Some(7)));
+    assert_eq!(found.inlined_into[0].function, "outer");
+    assert_eq!(symbols.resolve(&file, 2).unwrap().name, "g");
+    assert_eq!(symbols.resolve(&file, 3), None);
+    // Nobody misses anything yet; variables have no names.
+    assert_eq!(symbols.problems(), Vec::<String>::new());
+    assert_eq!(symbols.resolve_data(&file, 1), None);
+    let problems = symbols.problems();
+    assert!(
+        problems.len() == 1 && problems[0].starts_with("failed to name data of"),
+        "{problems:?}"
+    );
+    // Another build of the file has other code.
+    let other = ModuleFile {
+        build_id: "abcd".to_owned(),
+        ..file
+    };
+    assert_eq!(symbols.resolve(&other, 1), None);
 }

@@ -8,6 +8,7 @@ use memgauge_machine::Delivery;
 use memgauge_trace::{CommandEnd, LINE_BYTES};
 
 use super::args::{Bandwidth, TraceSource};
+use crate::names;
 use crate::outcome::usage;
 use crate::record;
 use crate::terminal;
@@ -54,6 +55,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     let _output = record::make_room(&options.output, args.force || again)?;
     terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
+    names::add(&options.output);
     if !args.quiet && !args.json && !args.csv {
         crate::sample::print_notes(&options.output)?;
     }
