@@ -268,7 +268,10 @@ impl<R: Columns> TableWriter<R> {
             self.closed_parts += u32::from(replaced.is_none());
             self.closed_to_ns = self.newest_ns;
             if self.retained.is_full {
-                self.retained = Retained::new();
+                // A table that fills a part at once has no small ones.
+                if replaced.is_some() {
+                    self.retained = Retained::new();
+                }
             } else {
                 let rows = all_rows;
                 self.retained.replaces = Some(ClosedPart { rows, bytes });

@@ -328,7 +328,7 @@ fn a_table_with_few_rows_has_one_part_however_often_it_was_closed() {
 fn a_part_with_many_rows_stays_and_the_next_one_begins_small_again() {
     let (_dir, path) = place();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
-    let ends = [10, 30_000, 30_010, 30_020];
+    let ends = [10, 16_000, 17_000, 17_010, 17_020];
     let mut from = 0;
     for end in ends {
         writer.extend((from..end).map(sample)).unwrap();
@@ -341,7 +341,7 @@ fn a_part_with_many_rows_stays_and_the_next_one_begins_small_again() {
         ["part-000000.parquet", "part-000001.parquet"]
     );
     let recording = Recording::open(&path).unwrap();
-    assert_eq!(times(&recording), (0..30_020).collect::<Vec<_>>());
+    assert_eq!(times(&recording), (0..17_020).collect::<Vec<_>>());
     assert_eq!(recording.manifest().tables["samples"].parts, 2);
 }
 
@@ -375,4 +375,19 @@ fn a_table_is_added_once_to_a_finished_recording() {
     assert_eq!(recording.problems(), Vec::<String>::new());
     assert_eq!(times(&recording), [1, 2]);
     assert_eq!(recording.manifest().tables["samples"].parts, 1);
+}
+
+#[test]
+fn a_table_that_fills_a_part_at_once_has_a_part_for_each_time_it_was_closed() {
+    let (_dir, path) = place();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    for round in 0..3 {
+        let rows = round * 20_000..(round + 1) * 20_000;
+        writer.extend(rows.map(sample)).unwrap();
+        writer.flush_so_far().unwrap();
+    }
+    writer.finish(|_| {}).unwrap();
+    assert_eq!(parts_of(&path).len(), 3);
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(times(&recording), (0..60_000).collect::<Vec<_>>());
 }

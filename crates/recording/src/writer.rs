@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 ///
 /// Memory: under 64 MiB with all tables but those of I/O full of rows that do not
 /// compress (`bench/src/bin/size_per_million.rs` measures 56 MiB). A table holds 4 096 rows
-/// and an encoded row group of about 2 MiB.
+/// and an encoded row group of about 2 MiB. A table whose parts are small also holds the rows
+/// of the newest one, at most 16 384.
 ///
 /// After an error the writer goes on. The part with the error is given up and counted
 /// in [`Writer::lost_rows`], and the next rows begin a new one. [`Writer::finish`]
