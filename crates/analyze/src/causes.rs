@@ -172,7 +172,9 @@ fn llc_misses(evidence: &Evidence) -> Option<Cause> {
 /// Shares of a modelled run's cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Stalls {
-    all: f64,
+    /// Waiting for lines from caches and memory.
+    data: f64,
+    /// Waiting for address translation.
     translation: f64,
 }
 
@@ -185,24 +187,23 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     if is_full {
         found.push(cause(CauseKind::BandwidthBound, used, BANDWIDTH_SHARE));
     }
-    // Without the model's timing nobody knows what it waited for.
-    let Some(stalls) = stalls(evidence, machine) else {
+    let order = order(evidence.totals, evidence.functions);
+    let (Some(stalls), Some(order)) = (stalls(evidence), order) else {
         return found;
     };
-    let memory = stalls.all - stalls.translation;
-    if !is_full && memory >= STALL_SHARE {
-        let kind = match order(evidence.totals, machine, memory, evidence.functions) {
+    if !is_full && stalls.data >= STALL_SHARE {
+        let kind = match order {
             Order::Scattered => CauseKind::LatencyBound,
             Order::Stream => CauseKind::StreamBound,
             Order::Stride => CauseKind::StrideBound,
         };
         found.push(Cause {
             other: Some(used),
-            ..cause(kind, memory, STALL_SHARE)
+            ..cause(kind, stalls.data, STALL_SHARE)
         });
     }
     if stalls.translation >= STALL_SHARE {
-        let first = stalls.translation > memory && !is_full;
+        let first = stalls.translation > stalls.data && !is_full;
         let at = if first { 0 } else { found.len() };
         let tlb = cause(CauseKind::TlbBound, stalls.translation, STALL_SHARE);
         found.insert(at, tlb);
@@ -217,25 +218,15 @@ fn total(evidence: &Evidence, name: &str) -> Option<f64> {
     evidence.totals.get(name).map(|&n| n as f64)
 }
 
-/// What of a modelled run's cycles is no instruction's own, and what of that translates
-/// addresses. `None` where the recording lacks the model's timing.
-fn stalls(evidence: &Evidence, machine: &MachineFacts) -> Option<Stalls> {
-    let timing = machine.model.as_ref()?.get("timing")?;
-    let parameter = |name: &str| timing.get(name)?.as_f64();
+/// Shares of a modelled run's cycles that are stalled, or `None` if the recording does not count
+/// stalls by cause.
+fn stalls(evidence: &Evidence) -> Option<Stalls> {
     let cycles = total(evidence, "cycles").filter(|&c| c > 0.0)?;
-    let own = total(evidence, "instructions")? * parameter("cycles_per_1000_instructions")? / 1e3;
-    let exposed = parameter("exposed_percent")? / 100.0;
-    let second = total(evidence, "stlb.hit").unwrap_or(0.0) * parameter("stlb_cycles")?;
-    let walks = total(evidence, "dtlb.walk").unwrap_or(0.0) * parameter("walk_cycles")?;
-    let all = ((cycles - own) / cycles).clamp(0.0, 1.0);
-    // Stores translate without a stall: their share of the accesses is taken off.
-    let (loads, stores) = (total(evidence, "loads")?, total(evidence, "stores")?);
-    let of_loads = loads / (loads + stores).max(1.0);
-    let translation = (second + walks) * exposed * of_loads / cycles;
-    Some(Stalls {
-        all,
-        translation: translation.clamp(0.0, all),
-    })
+    let share = |event: &str| Some(total(evidence, event)? / cycles);
+    let translation = share("stall.translation")?;
+    let data =
+        share("stall.irregular_loads")? + share("stall.regular_loads")? + share("stall.stores")?;
+    Some(Stalls { data, translation })
 }
 
 fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
@@ -244,7 +235,7 @@ fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
     let accesses = (total(evidence, "loads")? + total(evidence, "stores")?) / instructions;
     let hit_ratio = hits / (hits + misses).max(1.0);
     let near = hit_ratio >= L1_HIT_RATIO && accesses >= L1_ACCESSES;
-    (near && stalls.all < STALL_SHARE).then(|| Cause {
+    (near && stalls.data + stalls.translation < STALL_SHARE).then(|| Cause {
         other: Some(accesses),
         ..cause(CauseKind::L1Bound, hit_ratio, L1_HIT_RATIO)
     })
@@ -273,15 +264,10 @@ fn phases(evidence: &Evidence) -> Option<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn machine() -> MachineFacts {
         MachineFacts {
             dram_bytes_per_s: 10_000_000_000,
-            model: Some(json!({"timing": {
-                "cycles_per_1000_instructions": 300, "exposed_percent": 90,
-                "stlb_cycles": 7, "walk_cycles": 30
-            }})),
             ..MachineFacts::default()
         }
     }
@@ -293,6 +279,10 @@ mod tests {
             ("instructions", 100_000_000),
             ("loads", 30_000_000),
             ("stores", 10_000_000),
+            ("stall.irregular_loads", 0),
+            ("stall.regular_loads", 0),
+            ("stall.stores", 0),
+            ("stall.translation", 0),
         ]
         .map(|(n, v)| (n.to_owned(), v))
         .into();
@@ -322,31 +312,62 @@ mod tests {
     }
 
     #[test]
-    fn stalls_without_traffic_are_latency() {
-        let found = kinds(&[("cycles", 300_000_000)], 0.2);
-        assert_eq!(found, [CauseKind::LatencyBound]);
+    fn stalls_of_irregular_loads_without_traffic_are_latency() {
+        let totals = [
+            ("cycles", 300_000_000),
+            ("stall.irregular_loads", 61_000_000),
+        ];
+        assert_eq!(kinds(&totals, 0.2), [CauseKind::LatencyBound]);
+        let totals = [
+            ("cycles", 300_000_000),
+            ("stall.irregular_loads", 59_000_000),
+        ];
+        assert_eq!(kinds(&totals, 0.2), []);
     }
 
     #[test]
     fn traffic_near_the_limit_is_bandwidth() {
-        let found = kinds(&[("cycles", 300_000_000)], 0.9);
-        assert_eq!(found, [CauseKind::BandwidthBound]);
+        let totals = [
+            ("cycles", 300_000_000),
+            ("stall.regular_loads", 200_000_000),
+        ];
+        assert_eq!(kinds(&totals, 0.9), [CauseKind::BandwidthBound]);
+    }
+
+    /// An array of stores is filled in order, then read in no order. Few of the lines come by
+    /// loads, yet the loads stall.
+    #[test]
+    fn many_compulsory_store_misses_do_not_hide_irregular_loads() {
+        let totals = [
+            ("cycles", 300_000_000),
+            ("l1d.store_miss", 10_000_000),
+            ("l1d.load_miss", 500_000),
+            ("stall.irregular_loads", 150_000_000),
+            ("stall.regular_loads", 1_000_000),
+            ("stall.stores", 10_000_000),
+        ];
+        assert_eq!(kinds(&totals, 0.2), [CauseKind::LatencyBound]);
     }
 
     #[test]
     fn walks_that_take_most_stalls_come_first() {
         let totals = [
             ("cycles", 300_000_000),
-            ("dtlb.walk", 10_000_000),
-            ("stlb.hit", 0),
+            ("stall.translation", 100_000_000),
+            ("stall.irregular_loads", 90_000_000),
         ];
-        assert_eq!(kinds(&totals, 0.0)[0], CauseKind::TlbBound);
-        let few = [("cycles", 300_000_000), ("dtlb.walk", 1_000_000)];
+        let both = [CauseKind::TlbBound, CauseKind::LatencyBound];
+        assert_eq!(kinds(&totals, 0.0), both);
+        let few = [
+            ("cycles", 300_000_000),
+            ("stall.translation", 10_000_000),
+            ("stall.irregular_loads", 90_000_000),
+        ];
         assert_eq!(kinds(&few, 0.0), [CauseKind::LatencyBound]);
     }
 
     #[test]
-    fn a_near_cache_that_has_all_is_said() {
+    fn a_run_whose_first_level_answers_nearly_all_is_named() {
         let totals = [
             ("cycles", 31_000_000),
             ("l1d.hit", 40_000_000),

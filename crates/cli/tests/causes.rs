@@ -93,3 +93,54 @@ fn phases_are_named() {
     let causes = causes(FAST, &program);
     assert!(causes.iter().any(|kind| kind == "phases"), "{causes:?}");
 }
+
+/// Fills 16 MiB in order, then adds up 64-byte lines of it: `random` of them in no order, and all
+/// of them in order `passes` times.
+const FILL_THEN_READ: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    size_t n = 16 << 20, random = atol(argv[1]), passes = atol(argv[2]);
+    unsigned char *bytes = malloc(n);
+    for (size_t i = 0; i < n; i++) bytes[i] = i;
+    unsigned long x = atol(argv[3]), sum = argc;
+    for (size_t i = 0; i < random; i++) {
+        x = x * 6364136223846793005UL + 1442695040888963407UL;
+        sum += bytes[x >> 40];
+    }
+    for (size_t pass = 0; pass < passes; pass++)
+        for (size_t i = 0; i < n; i += 8) sum += *(unsigned long *)(bytes + i);
+    printf("%lu\n", sum);
+    return 0;
+}
+"#;
+
+#[test]
+fn filling_memory_does_not_hide_how_it_is_read() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let source = folder.path().join("fill.c");
+    std::fs::write(&source, FILL_THEN_READ).expect("the source can be written");
+    let program = folder.path().join("fill");
+    let mut gcc = std::process::Command::new("gcc");
+    let status = gcc.arg("-O1").arg("-o").arg(&program).arg(&source).status();
+    assert!(status.expect("gcc runs").success(), "the program compiles");
+    let program = program.to_str().expect("temporary paths are text");
+    let seed = format!("{}", std::process::id());
+    for (random, passes, expected) in [
+        // A fifth of the lines, read in no order, against all that were filled in order.
+        ("200000", "0", "latency_bound"),
+        ("0", "8", "stream_bound"),
+        // 200 000 irregular misses stall longer than 262 144 regular ones.
+        ("200000", "1", "latency_bound"),
+    ] {
+        let found = causes(FAST, &[program, random, passes, &seed]);
+        assert_eq!(
+            found.first().map(String::as_str),
+            Some(expected),
+            "{random} random reads, {passes} passes, seed {seed}: {found:?}"
+        );
+    }
+}

@@ -130,7 +130,8 @@ impl Core {
             self.costs.walk_cycles
         };
         if is_load(kind) {
-            self.stall(u64::from(cycles) * self.costs.translation_stall);
+            let stall = u64::from(cycles) * self.costs.translation_stall;
+            self.stall(STALL_TRANSLATION, stall);
         }
         cycles
     }
@@ -178,13 +179,18 @@ impl Core {
     /// Adds the stall of a miss. A load stalls for its latency or for the queue,
     /// whichever is longer; a store only for a queue longer than buffers hold.
     fn pay(&mut self, source: DataSource, regular: bool, waited: u64, kind: AccessKind) {
-        let stall = if is_load(kind) {
-            self.costs.stall[source as usize][usize::from(regular)].max(waited)
+        let (cause, stall) = if is_load(kind) {
+            let stall = self.costs.stall[source as usize][usize::from(regular)].max(waited);
+            let cause = match regular {
+                true => STALL_REGULAR_LOADS,
+                false => STALL_IRREGULAR_LOADS,
+            };
+            (cause, stall)
         } else {
-            waited.saturating_sub(self.costs.slack)
+            (STALL_STORES, waited.saturating_sub(self.costs.slack))
         };
         if stall > 0 {
-            self.stall(stall);
+            self.stall(cause, stall);
         }
     }
 
@@ -289,7 +295,7 @@ impl Core {
     fn transfer_posted(&mut self, shared: &mut Shared) {
         let waited = self.transfer(shared);
         if waited > self.costs.slack {
-            self.stall(waited - self.costs.slack);
+            self.stall(STALL_STORES, waited - self.costs.slack);
         }
     }
 

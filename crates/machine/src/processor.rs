@@ -35,6 +35,8 @@ pub struct Core {
     idle: u64,
     /// Millicycles it stood still for data.
     pub(crate) stalled: u64,
+    /// The same by cause, in the order of [`STALLS`].
+    stalled_by_cause: [u64; STALLS.len()],
     /// When its way to memory is free again.
     pub(crate) pipe_free: u64,
     /// Events counted at accesses; the others' places stay 0.
@@ -99,6 +101,7 @@ impl Core {
             base,
             idle: 0,
             stalled: 0,
+            stalled_by_cause: [0; STALLS.len()],
             pipe_free: 0,
             counts: [0; catalogue::COUNT],
             l2: Cache::new(&config.l2),
@@ -454,12 +457,15 @@ impl Core {
         nearest.min(LONGEST_FUSE) as i64 - 1
     }
 
-    /// Stands still for so many millicycles.
-    pub(crate) fn stall(&mut self, millicycles: u64) {
+    /// Stands still for `millicycles` because of `cause`, one of [`STALLS`].
+    pub(crate) fn stall(&mut self, cause: usize, millicycles: u64) {
         if millicycles >= self.long_stall {
             self.end_interval_before_stall();
         }
         self.stalled += millicycles;
+        let by_cause = &mut self.stalled_by_cause[cause - STALL_IRREGULAR_LOADS];
+        *by_cause += millicycles;
+        self.counts[cause] = *by_cause / 1000;
         // At least as much as the instructions that would have taken this long.
         self.fuse -= (millicycles >> self.costs.instruction_shift) as i64 + 1;
     }

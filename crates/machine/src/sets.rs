@@ -19,12 +19,17 @@ use crate::{CacheConfig, Config, Core, Counts, LINE_BYTES, Machine, Missed};
 pub const CLASSES: u32 = 64;
 
 /// Events that a machine of some sets counts in full.
-const EXACT: [usize; 5] = [
+const EXACT: [usize; 9] = [
     catalogue::INSTRUCTIONS.0 as usize,
     catalogue::CYCLES.0 as usize,
     catalogue::LOADS.0 as usize,
     catalogue::STORES.0 as usize,
     catalogue::MODIFIES.0 as usize,
+    // Each line that is fed stalls for all that it stands for.
+    catalogue::STALL_IRREGULAR_LOADS.0 as usize,
+    catalogue::STALL_REGULAR_LOADS.0 as usize,
+    catalogue::STALL_STORES.0 as usize,
+    catalogue::STALL_TRANSLATION.0 as usize,
 ];
 
 /// The class of the line at an address of a space, by its set in the last-level cache.

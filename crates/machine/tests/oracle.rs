@@ -5,8 +5,8 @@
 mod twin;
 
 use memgauge_machine::{
-    AccessKind, CacheConfig, Config, Core, CoreId, Machine, Missed, NO_ACCESS, Outcome, PmuConfig,
-    Prefetch, Replacement, Shared, TlbConfig,
+    AccessKind, CacheConfig, Config, Core, CoreId, Counts, Machine, Missed, NO_ACCESS, Outcome,
+    PmuConfig, Prefetch, Replacement, Shared, TlbConfig,
 };
 use memgauge_trace::{EventId, catalogue as c};
 use proptest::prelude::*;
@@ -163,6 +163,26 @@ fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
     outcome
 }
 
+const STALLS: [EventId; 4] = [
+    c::STALL_IRREGULAR_LOADS,
+    c::STALL_REGULAR_LOADS,
+    c::STALL_STORES,
+    c::STALL_TRANSLATION,
+];
+
+/// The four causes of stalls add up to the cycles that are no instruction's own.
+fn check_stalls(config: &Config, counts: &Counts) {
+    let per_1000 = u64::from(config.timing.cycles_per_1000_instructions);
+    let own = counts.get(c::INSTRUCTIONS) * per_1000 / 1000;
+    let stalled: u64 = STALLS.iter().map(|&event| counts.get(event)).sum();
+    let expected = counts.get(c::CYCLES) - own;
+    // Each cause is rounded down to cycles by itself.
+    assert!(
+        (stalled..=stalled + 4).contains(&expected),
+        "{stalled} of {expected}"
+    );
+}
+
 fn check(config: &Config, ops: &[Op], cores: usize) {
     let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
     let ids: Vec<CoreId> = (0..cores).map(|_| machine.add_core(0)).collect();
@@ -188,14 +208,14 @@ fn check(config: &Config, ops: &[Op], cores: usize) {
         seen[6] += u64::from(out.dram_write_bytes);
     }
     for (id, twin) in ids.iter().zip(&twins) {
-        for (event, value) in machine
-            .core(*id)
-            .counts()
+        let counts = machine.core(*id).counts();
+        let untimed = counts
             .iter()
-            .filter(|e| e.0 != c::CYCLES)
-        {
+            .filter(|(event, _)| *event != c::CYCLES && !STALLS.contains(event));
+        for (event, value) in untimed {
             assert_eq!(value, twin.get(event), "{}", c::name(event).unwrap());
         }
+        check_stalls(config, &counts);
     }
     let charged = [
         c::L1D_MISS,

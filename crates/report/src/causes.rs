@@ -179,13 +179,23 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::L1Bound => (
             format!(
-                "Memory does not hold it up: the first-level cache answers {} of its look-ups, \
-                 at {other:.2} accesses an instruction.",
+                "Few cache misses: the first-level cache answers {} of its look-ups, at \
+                 {other:.2} accesses per instruction.",
                 percent(value)
             ),
             format!("at least {threshold} answered, few stalls"),
-            "Look for fewer instructions and accesses (algorithm, registers, vectors), not \
-             for a better layout of data.",
+            match summary.threads.len() {
+                0 | 1 => {
+                    "Look for fewer instructions and accesses: a better algorithm, values kept in \
+                     registers, vector instructions."
+                }
+                // False sharing costs this program nothing here, and may be all it waits for.
+                _ => {
+                    "Several threads run, and lines that they share or share falsely are not \
+                     modelled: check that with `perf c2c` on a machine with a PMU. Otherwise look \
+                     for fewer instructions and accesses."
+                }
+            },
         ),
         CauseKind::Phases => (
             format!(

@@ -140,6 +140,14 @@ pub mod catalogue {
         DRAM_WRITE_BYTES = 22, "dram.write_bytes", Bytes;
         /// Instructions that read and write the same operand (also counted once in loads and once in stores).
         MODIFIES = 23, "modifies", Count;
+        /// Cycles that the core waited for lines whose load missed the first level away from earlier misses: latency that out-of-order execution hardly hides.
+        STALL_IRREGULAR_LOADS = 24, "stall.irregular_loads", Cycles;
+        /// Cycles that the core waited for lines whose load missed the first level close to the miss before it in its page: latency divided by the misses in flight, or the queue to memory.
+        STALL_REGULAR_LOADS = 25, "stall.regular_loads", Cycles;
+        /// Cycles that the core waited because stores and writebacks filled its way to memory.
+        STALL_STORES = 26, "stall.stores", Cycles;
+        /// Cycles that loads waited for the second-level TLB or a page-table walk.
+        STALL_TRANSLATION = 27, "stall.translation", Cycles;
     }
 
     /// Number of catalogued events; ids are `0..COUNT`.
