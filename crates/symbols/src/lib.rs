@@ -56,7 +56,7 @@ impl Symbols {
     /// Symbols of the files that the recording at that path names.
     pub fn of(recording: &Path) -> Symbols {
         Symbols {
-            code: CodeNames::new(),
+            code: CodeNames::new(false),
             recording: recording.to_owned(),
             ended: files::last_change(recording),
             images: HashMap::new(),
@@ -68,10 +68,11 @@ impl Symbols {
     }
 
     /// Names from symbol tables alone, without lines and inlined functions: debug
-    /// information of a large program takes seconds to read.
+    /// information of a large program takes seconds to read. Files that change are read again.
     pub fn by_symbol_tables(self) -> Symbols {
         Symbols {
             tables_only: true,
+            code: CodeNames::new(true),
             ..self
         }
     }
@@ -193,10 +194,13 @@ struct CodeNames {
 }
 
 impl CodeNames {
-    fn new() -> CodeNames {
+    /// `reloads`: whether to look at each name whether the file changed, which takes longer than
+    /// the name.
+    fn new(reloads: bool) -> CodeNames {
+        // It would take a C function `t` for the mangled type `unsigned short`.
+        let builder = Symbolizer::builder().enable_demangling(false);
         CodeNames {
-            // It would take a C function `t` for the mangled type `unsigned short`.
-            symbolizer: Symbolizer::builder().enable_demangling(false).build(),
+            symbolizer: builder.enable_auto_reload(reloads).build(),
             demangled: HashMap::new(),
         }
     }
