@@ -100,7 +100,7 @@ static void keep_run(uint64_t run, TCGv_i64 address)
     tcg_temp_free_i64(class);
 }
 
-void mg_emit_begin(void)
+void mg_emit_begin(bool may_be_left)
 {
     block.is_current = false;
     block.stored = 0;
@@ -115,6 +115,9 @@ void mg_emit_begin(void)
                 tcgv_ptr_arg(tcg_env), RING, AHEAD, mg_plan.head);
     block.is_current = true;
     block.stored = mg_plan.head != 0;
+    /* Where that faults, no word is there yet. */
+    if (may_be_left)
+        settle();
 }
 
 void mg_emit_insn_start(TCGOp *op)

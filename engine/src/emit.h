@@ -19,7 +19,8 @@ struct mg_plan {
 extern __thread struct mg_plan mg_plan;
 
 /* Called by plugin-gen.c (engine/qemu.patch) in the order of the block's operations. */
-void mg_emit_begin(void);
+/* `may_be_left`: the code before the block's first instruction may fault. */
+void mg_emit_begin(bool may_be_left);
 void mg_emit_insn_start(struct TCGOp *op);
 /* `callback`: the first one that the instruction's accesses have, if any. */
 void mg_emit_before_insn(bool calls_helpers, const void *callback);
