@@ -257,6 +257,25 @@ fn a_crash_is_reported_with_its_signal_and_its_data() {
     }
 }
 
+/// What a program gets from the kernel under memgauge, beside natively.
+#[test]
+fn children_memory_and_faults_are_as_without_memgauge() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, program) = (folder.path().join("kernel.c"), folder.path().join("kernel"));
+    std::fs::write(&source, include_str!("followed/kernel.c")).expect("the source can be written");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O0", "-w", "-o"]).args([&program, &source]);
+    assert!(gcc.status().expect("gcc runs").success());
+    let native = Command::new(&program).output().expect("it runs").stdout;
+    let native = String::from_utf8_lossy(&native).into_owned();
+    assert!(native.ends_with("overflow 1\n"), "{native}");
+    let run = Recorded::new(&[], &[program.display().to_string()]);
+    assert_eq!(String::from_utf8_lossy(&run.output.stdout), native);
+}
+
 #[test]
 fn input_and_output_pass_byte_for_byte() {
     if !needs(&["cat", "tee"]) {
