@@ -13,6 +13,9 @@
  */
 #include "decode.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include <Zydis/Zydis.h>
 
 enum { RSP = 4, RBP = 5, REGS = 16 };
@@ -528,4 +531,21 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         register_effects(&in);
     }
     b->insns++;
+}
+
+bool mg_extension_of(const uint8_t *code, size_t bytes, char *text, size_t room)
+{
+    ZydisDecodedInstruction z;
+    ZydisDecodedOperand ops[ZYDIS_MAX_OPERAND_COUNT];
+    if (ZYAN_FAILED(ZydisDecoderDecodeFull(&decoder, code, bytes, &z, ops)))
+        return false;
+    const char *name = ZydisISASetGetString(z.meta.isa_set);
+    /* ud2, hlt and the like are illegal anywhere. */
+    if (!name || z.meta.isa_ext == ZYDIS_ISA_EXT_BASE)
+        return false;
+    if (strncmp(name, "AVX512", 6) == 0)
+        snprintf(text, room, "AVX-512 (%s)", name);
+    else
+        snprintf(text, room, "%s instructions", name);
+    return true;
 }

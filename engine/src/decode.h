@@ -3,6 +3,7 @@
 #define MG_DECODE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "stream.h"
 
@@ -45,5 +46,8 @@ void mg_decode_begin(struct mg_decoded *block);
 /* Adds the instruction of `bytes` bytes at `code`, which the program sees at `vaddr`. */
 void mg_decode_insn(struct mg_decoded *block, const uint8_t *code, size_t bytes, uint64_t vaddr,
                     uint16_t offset);
+/* Names the extension of the instruction set that the instruction at `code` belongs to; false
+ * if it belongs to none. */
+bool mg_extension_of(const uint8_t *code, size_t bytes, char *text, size_t room);
 
 #endif

@@ -22,6 +22,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "decode.h"
 #include "hold.h"
 #include "region.h"
 #include "session.h"
@@ -34,6 +35,8 @@ enum { MAX_ARGS = 1 << 16, MAX_SHEBANGS = 4 };
 
 /* How the kernel calls shared memory that has no file: as nameless to users as private memory. */
 #define SHARED_ANONYMOUS "/dev/zero (deleted)"
+
+void memgauge_illegal_instruction(uint64_t address);
 
 static uint64_t guest_base;
 static uint64_t (*host_maps)[2];
@@ -252,6 +255,43 @@ static bool seeks_leaks(uint64_t flags)
     return flags & CLONE_VM && flags & CLONE_UNTRACED && !(flags & (CLONE_THREAD | CLONE_VFORK));
 }
 
+/* ---- what the engine refuses ---- */
+
+static void unsupported(const char *feature)
+{
+    report_map(MG_REC_UNSUPPORTED, 0, 0, 0, 0, feature);
+}
+
+/* System calls that a program may not be able to do without. Others fail, too, but mostly on
+ * old kernels as well, so that programs are prepared for it. */
+static void check_refused(int64_t num, int64_t ret)
+{
+    static const struct { int64_t num; const char *feature; } calls[] = {
+        { 101, "ptrace" }, { 206, "asynchronous I/O (io_setup)" }, { 250, "keyrings (keyctl)" },
+        { 317, "a seccomp filter" }, { 323, "userfaultfd" }, { 425, "io_uring" },
+        { 444, "landlock" },
+    };
+    enum { G_PRCTL = 157 };
+    if (num == G_PRCTL && sys_arg[0] == PR_SET_SECCOMP)
+        return unsupported("a seccomp filter");
+    for (size_t i = 0; ret == -ENOSYS && i < sizeof calls / sizeof calls[0]; i++)
+        if (calls[i].num == num)
+            unsupported(calls[i].feature);
+}
+
+/* Called by QEMU (engine/qemu.patch), for an instruction that its processor does not have. */
+void memgauge_illegal_instruction(uint64_t address)
+{
+    uint8_t code[15];
+    char text[64];
+    size_t bytes = sizeof code;
+    if (!mg_guest_read(code, address, bytes)) /* it may be the last one of its mapping */
+        bytes = MG_PAGE - address % MG_PAGE;
+    if (bytes <= sizeof code && mg_guest_read(code, address, bytes) &&
+        mg_extension_of(code, bytes, text, sizeof text))
+        unsupported(text);
+}
+
 static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t ret)
 {
     (void)id, (void)vcpu;
@@ -260,6 +300,8 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
     mg_sync_after(num, sys_arg, ret);
     if (failed && num == SYS_G_CLONE && seeks_leaks(sys_arg[0]))
         report_map(MG_REC_LEAK_SEARCH, 0, 0, 0, 0, NULL);
+    if (failed)
+        check_refused(num, ret);
     errno = saved;
     if (failed)
         return;

@@ -290,7 +290,7 @@ struct mg_ring {
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
                       MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
-                      MG_REC_CRASHED = 8, MG_REC_REGION = 16 };
+                      MG_REC_CRASHED = 8, MG_REC_UNSUPPORTED = 9, MG_REC_REGION = 16 };
 
 struct mg_record {
     uint32_t kind;
@@ -331,6 +331,7 @@ struct mg_access {
 /* MG_REC_MAP: followed by the path, NUL-padded. UNMAP and BRK
  * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. LEAK_SEARCH:
  * AddressSanitizer's, which failed; CRASHED: child `start` was killed by signal `end`;
+ * UNSUPPORTED: the program used what path names, and the engine refused it;
  * REGION: number `start` is the region named by path. */
 struct mg_map {
     struct mg_record record;

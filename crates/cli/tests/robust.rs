@@ -537,25 +537,74 @@ fn short_processes_take_the_recorder_little_memory() {
 const CRASHES: &str = "#include <signal.h>\nint main(void) { raise(SIGSEGV); return 0; }\n";
 
 #[test]
-fn after_a_crash_it_is_said_how_to_tell_whose_fault_it_is() {
+fn a_crash_suggests_the_same_command_without_the_emulator() {
     if !needs(&["cc", "sh"]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = compiled(folder.path(), CRASHES, &[]);
     let alone = Recorded::new(&[], &[program.as_str()]);
-    let hint = format!("memgauge-engine {program}` without memgauge");
-    let said = text(&alone.output.stderr);
-    assert!(said.contains(&hint), "{said}");
-    // And of one that another program waits for.
+    let hint = format!("run `memgauge --source clock -- {program}`");
+    assert!(alone.said().contains(&hint), "{}", alone.said());
+    // A script that waits for the crash: the command is the script's.
     let script = format!("{program}; exit 0");
     let child = Recorded::new(&[], &["sh", "-c", &script]);
-    let said = text(&child.output.stderr);
-    assert_eq!(child.code(), Some(0), "{said}");
-    assert!(
-        said.contains("crashed (signal 11) under the emulator"),
-        "{said}"
-    );
+    assert_eq!(child.code(), Some(0), "{}", child.said());
+    let hint = format!("run `memgauge --source clock -- sh -c '{script}'`");
+    assert!(child.said().contains(&hint), "{}", child.said());
+}
+
+#[test]
+fn a_failure_names_the_feature_that_the_emulator_lacks() {
+    const PROGRAM: &str = r#"
+#include <errno.h>
+#include <linux/seccomp.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    long result = 0;
+    char zero[512] = { 0 };
+    switch (argv[1][0]) {
+    case 'a': __asm__ volatile("vpaddd %%zmm0, %%zmm1, %%zmm2" ::: "memory"); break;
+    case 'k': __asm__ volatile("kmovw %%eax, %%k1" ::: "memory"); break;
+    case 'i': result = syscall(425, 0, zero); break;
+    case 'u': result = syscall(SYS_userfaultfd, 0); break;
+    case 'p': result = ptrace(PTRACE_TRACEME, 0, 0, 0); break;
+    case 's': result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, zero); break;
+    case 'f': result = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, zero); break;
+    }
+    return result ? atoi(argv[2]) : 0;
+}
+"#;
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), PROGRAM, &["-w"]);
+    for (which, feature, code) in [
+        ("a", "AVX-512", 132),
+        ("k", "AVX-512", 132),
+        ("i", "io_uring", 3),
+        ("u", "userfaultfd", 3),
+        ("p", "ptrace", 3),
+        ("s", "a seccomp filter", 3),
+        ("f", "a seccomp filter", 3),
+    ] {
+        let run = Recorded::new(&[], &[program.as_str(), which, "3"]);
+        let said = run.said();
+        assert_eq!(run.code(), Some(code), "{feature}: {said}");
+        assert!(
+            said.contains(&format!("had used {feature}")) && said.contains("use --source clock"),
+            "{feature}: {said}"
+        );
+    }
+    let copes = Recorded::new(&[], &[program.as_str(), "i", "0"]);
+    assert_eq!(copes.code(), Some(0), "{}", copes.said());
+    assert!(!copes.said().contains("io_uring"), "{}", copes.said());
 }
 
 const MASKED: &str = r#"

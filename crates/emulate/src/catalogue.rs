@@ -356,6 +356,8 @@ pub(super) enum CatalogueEvent {
         pid: u64,
         signal: u64,
     },
+    /// The program used this feature, which the engine refused.
+    Unsupported(String),
     /// The region of interest with this number has this name.
     Region(u32, String),
 }
@@ -647,6 +649,7 @@ fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
             pid: range.start,
             signal: range.end,
         }),
+        wire::record::UNSUPPORTED => Some(CatalogueEvent::Unsupported(path)),
         wire::record::REGION => {
             let number = u32::try_from(range.start).ok()?;
             Some(CatalogueEvent::Region(number, path))

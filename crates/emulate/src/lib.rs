@@ -271,7 +271,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
         }
     };
     let (seen, missing) = run.finish(&mut session, &end, failure, &options.output)?;
-    let notes = notes(&seen, &end, options, &emulator);
+    let notes = notes(&seen, &end, &options.command);
     Ok(Outcome {
         end,
         notes,
@@ -400,38 +400,44 @@ impl Unwritten {
 }
 
 /// Messages for the user about a run.
-fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator) -> Vec<String> {
-    let mut all: Vec<String> = seen
-        .iter()
-        .map(|note| match *note {
-            Note::LeakSearch => LEAK_SEARCH.to_owned(),
-            Note::Unrecorded { count, why } => {
-                format!("{count} threads or processes were not recorded: {why}")
-            }
-            Note::Crashed { pid, signal } => crashed(
-                &format!("process {pid}"),
-                signal as i32,
-                &options.command,
-                emulator,
-            ),
-        })
-        .collect();
-    if let CommandEnd::Signalled(signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL)) = *end {
-        all.push(crashed("the program", signal, &options.command, emulator));
-    }
-    all
+fn notes(seen: &[Note], end: &CommandEnd, command: &[String]) -> Vec<String> {
+    let crash = match *end {
+        CommandEnd::Signalled(signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL)) => {
+            Some(crashed("the program", signal, command))
+        }
+        _ => None,
+    };
+    // A program that ends well has found another way.
+    let is_failed = matches!(end, CommandEnd::Signalled(_) | CommandEnd::Exited(1..))
+        || seen.iter().any(|note| matches!(note, Note::Crashed { .. }));
+    let notes = seen.iter().filter_map(|note| match note {
+        Note::LeakSearch => Some(LEAK_SEARCH.to_owned()),
+        Note::Unrecorded { count, why } => Some(format!(
+            "{count} threads or processes were not recorded: {why}"
+        )),
+        Note::Crashed { pid, signal } => {
+            Some(crashed(&format!("process {pid}"), *signal as i32, command))
+        }
+        Note::Unsupported(feature) => is_failed.then(|| {
+            format!(
+                "the program failed and had used {feature}, which the emulator does not \
+                 support: use --source clock"
+            )
+        }),
+    });
+    notes.chain(crash).collect()
 }
 
-/// A crash, which may be the emulator's fault.
-fn crashed(who: &str, signal: i32, command: &[String], emulator: &Emulator) -> String {
+/// A crash, which may be the emulator's fault. Under the source `clock` the same command runs
+/// natively.
+fn crashed(who: &str, signal: i32, command: &[String]) -> String {
     // No word of a command holds a NUL: it is the end of one.
     let quoter = shlex::Quoter::new().allow_nul(true);
     let words = command.iter().map(String::as_str);
     let line = quoter.join(words).unwrap_or_else(|_| command.join(" "));
     format!(
-        "{who} crashed (signal {signal}) under the emulator: run `{} {line}` without memgauge \
-         to see whether the emulator is at fault",
-        emulator.path.display(),
+        "{who} crashed (signal {signal}) under the emulator: run \
+         `memgauge --source clock -- {line}` to see whether it also crashes without it"
     )
 }
 

@@ -198,6 +198,7 @@ impl Parts {
             | CatalogueEvent::NotFollowed(_)
             | CatalogueEvent::LeakSearch
             | CatalogueEvent::Crashed { .. }
+            | CatalogueEvent::Unsupported(_)
             | CatalogueEvent::Region(..) => {}
         }
     }

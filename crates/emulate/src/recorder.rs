@@ -140,6 +140,8 @@ pub(super) enum Note {
     LeakSearch,
     /// A process was killed by a signal that says it crashed.
     Crashed { pid: u64, signal: u64 },
+    /// A process used this feature, which the engine refused. Many programs do without it.
+    Unsupported(String),
     /// Threads or processes ran unrecorded.
     Unrecorded { count: u64, why: &'static str },
 }
@@ -489,6 +491,7 @@ impl Reader for ModelReader {
             }
             CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
             CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
+            CatalogueEvent::Unsupported(feature) => self.add_note(Note::Unsupported(feature)),
         }
     }
 
@@ -697,7 +700,7 @@ impl ModelReader {
     }
 
     fn add_note(&mut self, note: Note) {
-        if self.notes.len() < MOST_NOTES {
+        if self.notes.len() < MOST_NOTES && !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }

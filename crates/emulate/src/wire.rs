@@ -191,6 +191,7 @@ pub(super) mod record {
     pub(in super::super) const NOT_FOLLOWED: u32 = 6;
     pub(in super::super) const LEAK_SEARCH: u32 = 7;
     pub(in super::super) const CRASHED: u32 = 8;
+    pub(in super::super) const UNSUPPORTED: u32 = 9;
     pub(in super::super) const REGION: u32 = 16;
 }
 
