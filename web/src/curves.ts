@@ -3,6 +3,7 @@
 
 import uPlot from "../vendor/uplot/uPlot.js";
 import { h, save, csv } from "./dom";
+import { SHORTEST_DRAG } from "./drag";
 import { time, timeUnit } from "./format";
 import { columns, gained } from "./levels";
 import { onPart, selectedPart } from "./part";
@@ -184,7 +185,15 @@ class Drawn {
       height: plot.height ?? 150,
       padding: [8, 12, 0, 0],
       scales: { x: { time: false }, y: { range: this.fit(top) } },
-      cursor: { sync: { key: "time" }, drag: { x: true, y: false, setScale: false }, y: false },
+      cursor: {
+        // The other plots follow the pointer only. With the buttons they would select too, each
+        // with its own pixels on a scale that the plot before it has just changed.
+        sync: { key: "time", filters: { pub: (type) => type === "mousemove", sub: (type) => type === "mousemove" } },
+        // uPlot would fit the axis to the data, which can end before the recording does.
+        bind: { dblclick: () => () => (select(null), null) },
+        drag: { x: true, y: false, setScale: false },
+        y: false,
+      },
       legend: { show: false },
       axes: [
         { ...axis, size: 34, values: (_, ticks) => labels(ticks), space: 74 },
@@ -195,16 +204,10 @@ class Drawn {
         setCursor: [(chart) => this.tell(chart)],
         setSelect: [
           (chart) => {
-            if (chart.select.width < 3) return;
-            const from = chart.posToVal(chart.select.left, "x");
-            const to = chart.posToVal(chart.select.left + chart.select.width, "x");
+            const { left, width } = chart.select;
+            const range = [chart.posToVal(left, "x"), chart.posToVal(left + width, "x")] as const;
             chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-            select([from, to]);
-          },
-        ],
-        ready: [
-          (chart) => {
-            chart.over.addEventListener("dblclick", () => select(null));
+            if (width >= SHORTEST_DRAG) select(range);
           },
         ],
       },

@@ -144,6 +144,8 @@ export interface HotTable {
   total: number;
   samples: number | null;
   rows: HotRow[];
+  /** Rows from the top that are complete, whichever number the table is sorted by. */
+  first_by_each?: number;
   others: { rows: number; value: number; share: number | null };
 }
 
@@ -178,6 +180,8 @@ export interface RegionTable {
     share_low: number | null;
     share_high: number | null;
   }[];
+  /** Rows from the top that are complete, whether sorted by events, samples or size. */
+  first_by_each?: number;
   other_rows: number;
   other_events: number;
 }

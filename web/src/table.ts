@@ -1,7 +1,7 @@
 // Tables that sort by a click on a heading, with their data to save.
 
 import { csv, h, save, Child } from "./dom";
-import { percent } from "./format";
+import { count, percent } from "./format";
 
 export interface Column<Row> {
   title: string;
@@ -114,6 +114,11 @@ export function table<Row>(options: Options<Row>): HTMLElement {
     scroll,
     h("div", { class: "table-foot" }, h("span", { class: "muted" }, options.foot ?? ""), more, get),
   );
+}
+
+/** Says how far down a table that leaves rows out can be trusted when it is sorted. */
+export function firstByEach(kept: { first_by_each?: number }): string {
+  return kept.first_by_each === undefined ? "" : ` Sorted by any count or size, the first ${count(kept.first_by_each)} rows are complete.`;
 }
 
 /** A share as a bar with its number, and its interval where it is estimated. */

@@ -3,10 +3,16 @@
 
 #[path = "page/browser.rs"]
 mod browser;
+#[path = "page/dragging.rs"]
+mod dragging;
+#[path = "page/driver.rs"]
+mod driver;
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 #[path = "page/lanes.rs"]
 mod lanes;
+#[path = "page/sorting.rs"]
+mod sorting;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -570,7 +576,6 @@ fn what_makes_no_sense_is_refused() {
     };
     let stat = fixture("stat");
     let stat = stat.to_str().expect("text");
-    refused(&["report", stat, "-o", "x.html"], 2, "--html");
     refused(
         &["report", stat, "--html", "--json"],
         2,

@@ -6,7 +6,7 @@ import { hasEvery, modelled } from "../data";
 import { h } from "../dom";
 import { amount, base, count, name, percent } from "../format";
 import { follow, isWhole } from "../range";
-import { interval, shareBar, table } from "../table";
+import { firstByEach, interval, shareBar, table } from "../table";
 import { onPart } from "../part";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
@@ -93,8 +93,12 @@ function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: Hot
   const isLines = caption === "Source lines";
   const full = (row: HotRow): string => name(row.file === null ? row.module : `${row.file}:${row.line ?? ""}`);
   const chain = (row: HotRow): string => row.inlined_into.map((c) => name(c.function)).join(" ← ");
+  // The same events as `SORT_EVENTS` of `analyze`, which keeps the first rows by each.
   const others = ["llc.miss", "l1d.miss", "dtlb.walk"].filter((e) => e !== hot.rank && hot.rows.some((r) => r.counts[e] !== undefined));
-  const rest = hot.others.value > 0 ? `${count(hot.others.rows)} more have ${percent(hot.others.share)}.` : "";
+  const rest =
+    hot.others.rows > 0 || hot.others.value > 0
+      ? `${count(hot.others.rows)} more ${isLines ? "lines" : "functions"} have ${percent(hot.others.share)}.${firstByEach(hot)}`
+      : "";
   return table<HotRow>({
     caption: `${caption} by ${rankInWords(hot.rank)}${estimated ? `, n = ${count(hot.samples ?? 0)}` : ""}`,
     fileName: caption.toLowerCase().replace(/\s+/g, "-"),

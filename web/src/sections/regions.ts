@@ -6,7 +6,7 @@ import { h } from "../dom";
 import { amount, bytes, count, name } from "../format";
 import { heatMap } from "../heatmap";
 import { follow, isWhole } from "../range";
-import { interval, shareBar, table } from "../table";
+import { firstByEach, interval, shareBar, table } from "../table";
 import { onPart } from "../part";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
@@ -58,7 +58,9 @@ function regionTable(regions: RegionTable, every: boolean): HTMLElement {
   const without = regions.samples_without_address;
   const foot = [
     without > 0 ? `${count(without)} samples have no data address.` : "",
-    regions.other_rows > 0 ? `${count(regions.other_rows)} more regions have ${amount(regions.event, regions.other_events)}${regions.event.endsWith("-clock") ? "" : " events"}.` : "",
+    regions.other_rows > 0
+      ? `${count(regions.other_rows)} more regions have ${amount(regions.event, regions.other_events)}${regions.event.endsWith("-clock") ? "" : " events"}.${firstByEach(regions)}`
+      : "",
   ];
   return table<Row>({
     caption: `Regions by ${name(regions.event)}, n = ${count(regions.samples)}`,

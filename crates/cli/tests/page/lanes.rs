@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{WIDE, fixture, has_front_end, page_of, sound, with_data};
 
 /// Puts stays in two regions into the data of a page.
-fn with_regions(data: &mut Value) {
+pub(crate) fn with_regions(data: &mut Value) {
     let row = |name: &str, entries: u64, threads: u64, time_ns: u64| {
         json!({
             "name": name, "entries": entries, "threads": threads, "time_ns": time_ns,
