@@ -16,7 +16,7 @@ use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
 use crate::region_times::{by_region, over_time};
-use crate::regions::{RegionTable, Regions, SampledRegions};
+use crate::regions::{RegionTable, Regions, RowLimit, SampledRegions};
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::series::{Curves, Series};
@@ -124,7 +124,11 @@ pub fn assemble(
     let calls = (parts.stacks).map_or_else(Vec::new, |(frames, sampled)| {
         call_trees(&frames, &sampled, symbols, &names)
     });
-    let mut regions = parts.regions.tables(symbols, &names, options.regions);
+    let region_rows = RowLimit {
+        rows: options.regions,
+        every_order: options.limits.every_order,
+    };
+    let mut regions = parts.regions.tables(symbols, &names, region_rows);
     let mut heat = parts.heat;
     let region_times = by_region(&parts.region_spans);
     let regions_over_time = over_time(&region_times, duration_ns);

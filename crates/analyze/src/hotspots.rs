@@ -10,6 +10,7 @@ use memgauge_trace::{EventId, LINE_BYTES, catalogue};
 use serde::Serialize;
 
 use crate::counts::{Counts, EventNames, GroupTally, Tally, ratio};
+use crate::listed;
 use crate::regions::wilson_95;
 use crate::resolve::{Caller, Resolve, Symbol};
 use crate::set_groups::{EstimateInterval, FollowedGroups};
@@ -77,11 +78,23 @@ impl Rank {
     }
 }
 
+/// Events beside the rank by which readers of a page sort code. `web/src/sections/hot.ts` has
+/// a column for each.
+pub(crate) const SORT_EVENTS: [EventId; 3] = [
+    catalogue::LLC_MISS,
+    catalogue::L1D_MISS,
+    catalogue::DTLB_WALK,
+];
+
 /// How much of a table is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Rows of a table; the others are summed as its others.
     pub rows: usize,
+    /// Also lists the first `rows` by each of the table's other numbers, for readers who can
+    /// sort it: by each of `SORT_EVENTS` in tables of code, by samples and size in those of
+    /// regions.
+    pub every_order: bool,
     /// Places in the code for which symbols are asked, hottest first.
     pub resolved_places: usize,
 }
@@ -90,6 +103,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             rows: 100,
+            every_order: false,
             resolved_places: 50_000,
         }
     }
@@ -161,6 +175,10 @@ pub struct HotTable {
     pub samples: Option<u64>,
     /// The hottest.
     pub rows: Vec<HotRow>,
+    /// Rows from the top that are complete by each number of the table, where
+    /// [`Limits::every_order`] asked for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_by_each: Option<u64>,
     /// All others.
     pub others: OtherRows,
 }
@@ -220,7 +238,7 @@ pub fn hot_tables(
     let sums = sites.by_group.values();
     sums.for_each(|sums| by_set.add_all(sums));
     let all = sites.followed.map(|followed| (followed, by_set));
-    let table = |group: Groups| group.table(names, rank, sites, all.as_ref(), limits.rows);
+    let table = |group: Groups| group.table(names, rank, sites, all.as_ref(), limits);
     let [functions, lines, instructions] = groups.map(table);
     HotTables {
         functions,
@@ -368,27 +386,39 @@ impl Groups {
         rank: &Rank,
         sites: &SiteTotals,
         all: Option<&(FollowedGroups, GroupTally)>,
-        keep: usize,
+        limits: Limits,
     ) -> HotTable {
         let total = sites.totals.sum(&rank.events);
         let value = |tally: &Tally| tally.sum(&rank.events);
         let mut rows: Vec<_> = self.rows.into_iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse(value(&row.tally)));
-        let others = rows.split_off(keep.min(rows.len()));
+        let count = |event: EventId| move |(_, row): &(Name, RowSums)| row.tally.sum(&[event]);
+        let counts = SORT_EVENTS.map(count);
+        let numbers = counts.each_ref().map(|count| count as &dyn Fn(&_) -> u64);
+        let numbers = if limits.every_order {
+            &numbers[..]
+        } else {
+            &[]
+        };
+        let rows = listed::split(rows, limits.rows, numbers);
         let mut rest = self.skipped;
-        others.iter().for_each(|(_, row)| rest.add_all(&row.tally));
+        rows.others
+            .iter()
+            .for_each(|(_, row)| rest.add_all(&row.tally));
         HotTable {
             rank: rank.name.clone(),
             total,
             samples: sites.sampled,
             others: OtherRows {
-                rows: others.len() as u64,
+                rows: rows.others.len() as u64,
                 unresolved_places: self.skipped_places,
                 counts: rest.named(names),
                 value: value(&rest),
                 share: ratio(value(&rest), total),
             },
+            first_by_each: limits.every_order.then_some(limits.rows as u64),
             rows: rows
+                .listed
                 .into_iter()
                 .map(|(name, sums)| {
                     let row = row(name, &sums.tally, value(&sums.tally), total, names);

@@ -34,6 +34,7 @@ mod io_memory;
 mod io_moved;
 mod io_time;
 mod levels;
+mod listed;
 mod losses;
 mod named_code;
 mod order;
@@ -82,7 +83,7 @@ pub use placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };
 pub use region_times::{RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan};
-pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson, wilson_95};
+pub use regions::{RegionRow, RegionTable, Regions, RowLimit, SampledRegions, wilson, wilson_95};
 pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};

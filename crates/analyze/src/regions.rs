@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::Analysis;
 use crate::counts::{EventNames, SortedSums};
+use crate::listed;
 use crate::resolve::Resolve;
 use crate::set_groups::{FollowedGroups, Z_95};
 use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_file};
@@ -224,6 +225,15 @@ pub struct RegionRow {
     pub share_high: Option<f64>,
 }
 
+/// How many rows a table of regions lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLimit {
+    /// The first by events.
+    pub rows: usize,
+    /// Whether to list as many by samples and by size, too.
+    pub every_order: bool,
+}
+
 /// Regions by falling events, ties by name, then process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RegionTable {
@@ -237,6 +247,10 @@ pub struct RegionTable {
     pub events: u64,
     /// The hottest.
     pub rows: Vec<RegionRow>,
+    /// Rows from the top that are complete by events, by samples and by size, where
+    /// [`RowLimit::every_order`] asked for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_by_each: Option<u64>,
     /// Regions not listed.
     pub other_rows: u64,
     /// Samples in them.
@@ -294,7 +308,7 @@ impl SampledRegions<'_> {
         &self,
         symbols: &mut dyn Resolve,
         names: &EventNames,
-        keep: usize,
+        limit: RowLimit,
     ) -> Vec<RegionTable> {
         let with = self.rows.keys().map(|key| key.0);
         let events: BTreeSet<EventId> = with.chain(self.without_address.keys().copied()).collect();
@@ -302,24 +316,30 @@ impl SampledRegions<'_> {
         events.sort_by_key(|&e| (e != catalogue::LLC_MISS, e != catalogue::L1D_MISS, e));
         let mut tables = Vec::new();
         for event in events {
-            let mut table = self.table(symbols, event, keep);
+            let mut table = self.table(symbols, event, limit);
             table.event = names.name(event);
             tables.push(table);
         }
         tables
     }
 
-    fn table(&self, symbols: &mut dyn Resolve, event: EventId, keep: usize) -> RegionTable {
+    fn table(&self, symbols: &mut dyn Resolve, event: EventId, limit: RowLimit) -> RegionTable {
         let named = self.named(symbols, event);
         let mut all = Weight::default();
         named.values().for_each(|region| all.add(region.weight));
         let whole = self.groups_of(event, &named);
         let mut rows: Vec<_> = named.into_iter().collect();
         rows.sort_by_key(|(_, region)| Reverse(region.weight.events));
-        let others = rows.split_off(keep.min(rows.len()));
+        let samples = |(_, region): &(_, NamedRegion)| region.weight.samples;
+        let bytes = |(_, region): &(_, NamedRegion)| region.extent.bytes.unwrap_or(0);
+        let numbers: &[&dyn Fn(&_) -> u64] = match limit.every_order {
+            true => &[&samples, &bytes],
+            false => &[],
+        };
+        let listed::Split { listed, others } = listed::split(rows, limit.rows, numbers);
         let mut rest = Weight::default();
         others.iter().for_each(|(_, other)| rest.add(other.weight));
-        let rows = rows.into_iter();
+        let rows = listed.into_iter();
         RegionTable {
             event: String::new(),
             samples: all.samples,
@@ -328,6 +348,7 @@ impl SampledRegions<'_> {
             rows: rows
                 .map(|((name, pid), region)| row(name, pid, &region, all, whole.as_ref()))
                 .collect(),
+            first_by_each: limit.every_order.then_some(limit.rows as u64),
             other_rows: others.len() as u64,
             other_samples: rest.samples,
             other_events: rest.events,
@@ -574,7 +595,11 @@ mod tests {
         let mut regions = Regions::new(&spaces);
         regions.observe(samples);
         let names = EventNames::default();
-        regions.finish().tables(symbols, &names, 100)
+        let limit = RowLimit {
+            rows: 100,
+            every_order: false,
+        };
+        regions.finish().tables(symbols, &names, limit)
     }
 
     fn check(modules: &[Module], samples: &[Sample], expected: &[(&str, u64, u64)]) {

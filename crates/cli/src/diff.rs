@@ -261,6 +261,7 @@ fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary
     }
     let limits = Limits {
         rows: usize::MAX,
+        every_order: false,
         resolved_places: usize::MAX,
     };
     let events = &recording.manifest().events;

@@ -268,6 +268,7 @@ fn summary(path: &Path) -> anyhow::Result<Summary> {
     let options = Options {
         limits: Limits {
             rows: usize::MAX,
+            every_order: false,
             resolved_places: usize::MAX,
         },
         regions: usize::MAX,

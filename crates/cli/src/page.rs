@@ -45,6 +45,7 @@ impl Results {
         let options = Options {
             limits: Limits {
                 rows,
+                every_order: true,
                 ..Limits::default()
             },
             regions: rows,
