@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     /// Directory to write the recording to
     #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
-    /// Replace the recording if it exists
+    /// Replace a recording that exists, instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Where events come from
@@ -207,14 +207,16 @@ pub(crate) struct Report {
     /// Write a page that opens in a browser, off line
     #[arg(long, conflicts_with = "json")]
     pub(crate) html: bool,
-    /// File of the page; `-` is standard output (else the recording's name and `.html`)
-    #[arg(short, long, value_name = "FILE", requires = "html")]
+    /// Write to FILE; `-` is standard output [default: standard output; with --html the
+    /// recording's name and `.html`]
+    #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Show these miss-rate curves on the page: a file of `mrc --json=FILE`
-    #[arg(long, value_name = "FILE", requires = "html")]
+    // clap drops a requirement that conflicts with another option: say this one, too.
+    #[arg(long, value_name = "FILE", requires = "html", conflicts_with = "json")]
     pub(crate) curves: Option<PathBuf>,
     /// Write a baseline: a small sorted file to commit, which `diff` compares with
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "json"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "json", "output"])]
     pub(crate) baseline: Option<PathBuf>,
     /// Rank functions, lines and instructions by this event (default: bytes to and from memory,
     /// or the misses that cost most)
@@ -321,7 +323,7 @@ pub(crate) struct Io {
     /// Directory to write a recording to
     #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
-    /// Replace the recording if it exists
+    /// Replace a recording that exists, instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Keep the rates of every process in a map in this directory of a BPF file system

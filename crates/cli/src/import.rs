@@ -34,7 +34,7 @@ pub(crate) struct Import {
     /// Directory to write the recording to
     #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     output: PathBuf,
-    /// Replace the recording if it exists
+    /// Replace a recording that exists, instead of keeping it as DIR.old
     #[arg(short, long)]
     force: bool,
     /// Print what was imported as JSON

@@ -17,9 +17,6 @@ use crate::units::EventSpec;
 /// The machine that is modelled where none is named.
 const HOST: &str = "host";
 
-/// Name of a recording that the user did not name; the next one replaces it.
-const DEFAULT_OUTPUT: &str = "memgauge.mg";
-
 /// Events of the modelled machine that are sampled where none is named: those that
 /// a report needs, rarely enough not to matter.
 const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
@@ -137,43 +134,69 @@ pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
     text.split(',').map(str::parse).collect()
 }
 
-/// Moves the last unnamed recording aside, as perf does; refuses to touch a
-/// named one without `--force`.
+/// Makes room for a recording. One that is there is kept as `DIR.old`, in place of an earlier
+/// one, as perf keeps `perf.data.old`; `replace` removes it.
 ///
 /// The recording gets its rights when the result is dropped.
-pub(crate) fn make_room(path: &Path, force: bool) -> anyhow::Result<OutputDirectory> {
-    replace(path, force)?;
+pub(crate) fn make_room(path: &Path, replace: bool) -> anyhow::Result<OutputDirectory> {
+    clear(path, replace)?;
     Ok(OutputDirectory::new(path))
 }
 
-fn replace(path: &Path, force: bool) -> anyhow::Result<()> {
+fn clear(path: &Path, replace: bool) -> anyhow::Result<()> {
     if !path.exists() {
         return Ok(());
     }
-    let recording = path.join("manifest.json").exists();
-    if !recording && std::fs::read_dir(path).is_ok_and(|mut list| list.next().is_none()) {
+    if !is_recording(path) && is_empty(path) {
         return Ok(());
     }
-    if !recording {
+    if !is_recording(path) {
         bail!(
             "failed to write `{}`: it exists and is not a recording",
             path.display()
         );
     }
-    if path == Path::new(DEFAULT_OUTPUT) {
-        let old = path.with_extension("mg.old");
-        if old.join("manifest.json").exists() {
-            std::fs::remove_dir_all(&old)
-                .with_context(|| format!("failed to remove `{}`", old.display()))?;
-        }
-        return std::fs::rename(path, &old)
-            .with_context(|| format!("failed to move `{}` aside", path.display()));
+    if replace {
+        return remove(path);
     }
-    if !force {
+    let Some(name) = path.file_name() else {
         bail!(
-            "failed to write `{}`: it exists (use --force to replace it)",
+            "failed to keep the previous recording `{}`: the path ends without a name",
             path.display()
         );
+    };
+    let mut old = name.to_owned();
+    old.push(".old");
+    let old = path.with_file_name(old);
+    if is_recording(&old) {
+        remove(&old)?;
+    } else if old.exists() && !is_empty(&old) {
+        bail!(
+            "failed to keep the previous recording as `{}`: this exists and is not a recording; \
+             move it, or use --force to replace the previous recording",
+            old.display()
+        );
     }
-    std::fs::remove_dir_all(path).with_context(|| format!("failed to remove `{}`", path.display()))
+    std::fs::rename(path, &old).with_context(|| {
+        let (path, old) = (path.display(), old.display());
+        format!("failed to keep the previous recording `{path}` as `{old}`")
+    })?;
+    eprintln!(
+        "memgauge: kept the previous recording as `{}`",
+        old.display()
+    );
+    Ok(())
+}
+
+fn is_recording(path: &Path) -> bool {
+    path.join("manifest.json").exists()
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut list| list.next().is_none())
+}
+
+fn remove(recording: &Path) -> anyhow::Result<()> {
+    std::fs::remove_dir_all(recording)
+        .with_context(|| format!("failed to remove `{}`", recording.display()))
 }

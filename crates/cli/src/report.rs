@@ -31,14 +31,23 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
             .with_context(|| format!("failed to write `{name}`"))?;
         return Ok(Exit::Success);
     }
-    let style = terminal::style(terminal::stdout_is_terminal());
+    let file = args
+        .output
+        .as_deref()
+        .filter(|path| *path != Path::new("-"));
+    let style = terminal::style(file.is_none() && terminal::stdout_is_terminal());
     let rows = args.rows.unwrap_or(DEFAULT_ROWS);
     let rank = args.event.as_deref().map(|e| ranked_by(&recording, e));
     let shown = Shown {
         rows,
         rank: rank.transpose()?,
     };
-    terminal::print(&render(&recording, style, args.json, shown)?)?;
+    let text = render(&recording, style, args.json, shown)?;
+    match file {
+        Some(path) => whole_file::write(path, text.as_bytes())
+            .with_context(|| format!("failed to write `{}`", path.display()))?,
+        None => terminal::print(&text)?,
+    }
     Ok(Exit::Success)
 }
 

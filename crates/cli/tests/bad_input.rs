@@ -325,31 +325,105 @@ fn record_to(path: &Path) -> Output {
 }
 
 #[test]
-fn what_exists_is_not_written_over() {
+fn what_is_no_recording_is_not_written_over() {
     if !needs(&[]) {
         return;
     }
     let folder = folder();
-    let (file, run) = (folder.path().join("file"), folder.path().join("run.mg"));
+    let file = folder.path().join("file");
     fs::write(&file, "mine").expect("a file can be written");
-    check_line(
-        &record_to(&file),
-        FAILED,
-        &["file", "exists and is not a recording"],
-    );
-    check_line(
-        &record_to(folder.path()),
-        FAILED,
-        &["exists and is not a recording"],
-    );
+    for path in [&file, folder.path()] {
+        check_line(&record_to(path), FAILED, &["exists and is not a recording"]);
+    }
     assert_eq!(fs::read(&file).expect("it is still there"), b"mine");
-    assert!(record_to(&run).status.success());
-    let before = fs::read(run.join("manifest.json")).expect("it was recorded");
-    check_line(&record_to(&run), FAILED, &["run.mg", "exists", "--force"]);
-    assert_eq!(
-        fs::read(run.join("manifest.json")).expect("it is still there"),
-        before
-    );
+}
+
+/// Every verb that writes a recording, with the same name twice.
+#[test]
+fn a_previous_recording_is_kept_as_old() {
+    let folder = folder();
+    let profile = folder.path().join("callgrind.out.1");
+    let text = "# callgrind format\nversion: 1\ncreator: callgrind-3.19.0\nevents: Ir\n\
+                fn=main\n1 100\ntotals: 100\n";
+    fs::write(&profile, text).expect("a profile can be written");
+    let run = |arguments: &[&str]| {
+        let mut command = memgauge();
+        command.current_dir(folder.path()).args(arguments);
+        command.output().expect("memgauge runs")
+    };
+    let perf_works = run(&["stat", "-e", "task-clock", "--", "true"])
+        .status
+        .success();
+    let mut verbs: Vec<(&str, Vec<&str>)> = vec![
+        (
+            "import.mg",
+            vec!["import", "callgrind.out.1", "-o", "import.mg"],
+        ),
+        ("memgauge.mg", vec!["import", "callgrind.out.1"]),
+    ];
+    if needs(&[]) {
+        verbs.push((
+            "emulated",
+            vec!["record", "--source", "emulate", "-o", "emulated"],
+        ));
+    }
+    match perf_works {
+        true => verbs.extend([
+            ("stat.mg", vec!["stat", "-e", "task-clock", "-o", "stat.mg"]),
+            (
+                "clock.mg",
+                vec!["record", "--source", "clock", "-o", "clock.mg/"],
+            ),
+            (
+                "faults.mg",
+                vec!["record", "-e", "page-faults", "-o", "faults.mg"],
+            ),
+        ]),
+        false => skipped(Need::Kernel, "perf events cannot be opened"),
+    }
+    for (name, mut arguments) in verbs {
+        if arguments[0] != "import" {
+            arguments.extend(["-q", "--", "true"]);
+        }
+        let manifest = |name: &str| {
+            let path = folder.path().join(name).join("manifest.json");
+            fs::read(path).expect("a manifest")
+        };
+        let old = format!("{name}.old");
+        assert!(run(&arguments).status.success(), "{arguments:?}");
+        // The recording is known again by what nobody but this test writes.
+        let mark = folder.path().join(name).join("mark");
+        fs::write(&mark, "first").expect("a recording can be written to");
+        let first = manifest(name);
+        let output = run(&arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        let told = format!("kept the previous recording as `{old}`");
+        assert!(
+            said(&output).contains(&told),
+            "{arguments:?}: {}",
+            said(&output)
+        );
+        assert_eq!(manifest(&old), first, "{arguments:?}");
+        assert!(!mark.exists(), "{arguments:?}");
+        // Whoever forces it keeps what was kept before.
+        arguments.insert(1, "--force");
+        let output = run(&arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        assert!(
+            folder.path().join(&old).join("mark").exists(),
+            "{arguments:?}"
+        );
+        // What has the name of the old one and is none is not touched.
+        arguments.remove(1);
+        fs::remove_dir_all(folder.path().join(&old)).expect("it can be removed");
+        fs::write(folder.path().join(&old), "mine").expect("a file can be written");
+        check_line(
+            &run(&arguments),
+            FAILED,
+            &[&old, "is not a recording", "--force"],
+        );
+        assert!(folder.path().join(name).join("manifest.json").exists());
+    }
 }
 
 #[test]

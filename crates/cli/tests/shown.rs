@@ -57,6 +57,32 @@ fn perf_works() -> bool {
     works
 }
 
+#[test]
+fn a_report_goes_to_the_file_that_output_names() {
+    let folder = folder();
+    let recording = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/recordings/stat.mg"
+    );
+    for options in [&["report", recording][..], &["report", "--json", recording]] {
+        let expected = printed(&succeeds(folder.path(), options));
+        let with_file = [options, &["-o", "written"]].concat();
+        assert_eq!(
+            printed(&succeeds(folder.path(), &with_file)),
+            "",
+            "{options:?}"
+        );
+        let written = std::fs::read_to_string(folder.path().join("written"));
+        assert_eq!(written.expect("a report"), expected, "{options:?}");
+        let to_output = [options, &["-o", "-"]].concat();
+        assert_eq!(printed(&succeeds(folder.path(), &to_output)), expected);
+        let nowhere = [options, &["-o", "/no/such/folder/x"]].concat();
+        let output = run(folder.path(), &nowhere);
+        assert_eq!(output.status.code(), Some(125), "{}", said(&output));
+        assert!(said(&output).contains("failed to write `/no/such/folder/x`"));
+    }
+}
+
 /// Every line of `part` is one of `whole`.
 fn check_contained(part: &str, whole: &str) {
     let lines: Vec<&str> = whole.lines().collect();

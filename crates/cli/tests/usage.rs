@@ -147,6 +147,38 @@ fn an_event_of_the_kernel_among_modelled_ones_is_told_from_an_unknown_one() {
 }
 
 #[test]
+fn an_option_that_would_be_ignored_beside_another_is_refused() {
+    let stat = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/recordings/stat.mg"
+    );
+    for arguments in [
+        &["report", stat, "--json", "--curves", "c.json"][..],
+        &["report", stat, "--baseline", "b", "-o", "f"],
+        &[
+            "mrc",
+            "--by",
+            "module",
+            "--phase-size",
+            "1MiB",
+            "--",
+            "true",
+        ],
+        &["mrc", "--per-thread", "--phase-window", "5", "--", "true"],
+        &["bandwidth", "--against", stat, "--", "true"],
+    ] {
+        let mut command = memgauge();
+        let output = command.args(arguments).output().expect("memgauge runs");
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(USAGE), "{arguments:?}: {said}");
+        assert!(
+            said.contains("cannot be used with"),
+            "{arguments:?}: {said}"
+        );
+    }
+}
+
+#[test]
 fn an_option_that_a_source_would_ignore_is_refused() {
     let check = |options: &[&'static str], option: &str| {
         let all = [&["record"], options, &["--", "true"]].concat();

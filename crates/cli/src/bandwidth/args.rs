@@ -96,7 +96,7 @@ pub(crate) struct Bandwidth {
     /// Directory to write the recording to
     #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
-    /// Replace the recording if it exists
+    /// Replace a recording that exists, instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Where overflows come from
@@ -146,7 +146,8 @@ pub(crate) struct Bandwidth {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
     /// Compare with a second recording of the program, by instructions executed, not by time
-    #[arg(long, value_name = "DIR", requires = "input")]
+    #[arg(long, value_name = "DIR", requires = "input",
+          conflicts_with_all = ["command", "target"])]
     pub(crate) against: Option<PathBuf>,
     /// Rows in each table
     #[arg(long, value_name = "N", default_value_t = 8)]

@@ -7,6 +7,17 @@ use clap::{Args, ValueEnum};
 use super::addresses::Format;
 use crate::units::size;
 
+/// Options that exclude curves by phase. Those that only go with `--phases` exclude them, too:
+/// clap drops a requirement that conflicts with another option, and would ignore them.
+const WITHOUT_PHASES: [&str; 6] = [
+    "sample",
+    "sample_size",
+    "per_thread",
+    "by",
+    "functions",
+    "against",
+];
+
 const MRC_EXAMPLES: &str = "\
 Examples:
   memgauge mrc -- xz -k file                 curve of a program's cache lines
@@ -134,17 +145,19 @@ pub(crate) struct Mrc {
     pub(crate) functions: Vec<String>,
     /// Show a curve for each phase of the run; `on-change` reads only the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
-          conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "functions", "against"])]
+          conflicts_with_all = WITHOUT_PHASES)]
     pub(crate) phases: Option<PhaseCurves>,
     /// Rate whose change begins a new phase
-    #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
+    #[arg(long, value_enum, default_value = "mpki", requires = "phases",
+          conflicts_with_all = WITHOUT_PHASES)]
     pub(crate) phases_by: By,
     /// Memory size for `--phases-by mpki` (default: the L2 cache for lines, 256 blocks for larger blocks)
-    #[arg(long, value_name = "SIZE", requires = "phases", value_parser = size)]
+    #[arg(long, value_name = "SIZE", requires = "phases", value_parser = size,
+          conflicts_with_all = WITHOUT_PHASES)]
     pub(crate) phase_size: Option<u64>,
     /// Least number of instructions in a window (references for a list)
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "phases",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          conflicts_with_all = WITHOUT_PHASES, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) phase_window: u64,
     /// Sizes of memory to list, as in 32KiB,1MiB (default: a choice)
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]

@@ -29,7 +29,7 @@ pub(crate) struct Stat {
     /// Directory to record totals and, with -I, the series to
     #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
-    /// Replace the recording if it exists
+    /// Replace a recording that exists, instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Write CSV, to standard error or to FILE
