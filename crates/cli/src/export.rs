@@ -247,7 +247,7 @@ fn refused(args: &Export, why: Error) -> anyhow::Error {
         Error::NoEvent(..) | Error::NoCounts(_) | Error::NotAFolder(_) | Error::NotEmpty(_) => {
             usage(message)
         }
-        _ => anyhow::anyhow!(message),
+        _ => anyhow::Error::new(why).context(format!("failed to export `{name}` as {format}")),
     }
 }
 

@@ -247,6 +247,10 @@ fn main() -> ExitCode {
 
 fn start() -> ExitCode {
     memgauge_host::sys::signals::wait_for_children();
+    // Every verb writes files, or to a standard output that is one.
+    if let Err(why) = memgauge_host::sys::signals::outlive_file_limit() {
+        return outcome::explain(&anyhow::Error::new(why).context("failed to handle a signal"));
+    }
     if process::data_limit().is_some_and(|bytes| bytes < LEAST_DATA_BYTES) {
         return outcome::explain(&anyhow::anyhow!(
             "failed to begin: the limit of data is below {} MiB: raise it (ulimit -d unlimited)",

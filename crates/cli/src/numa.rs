@@ -79,10 +79,6 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
             return Err(no_memory(pid));
         }
     }
-    let nodes = Nodes::of_this_machine();
-    if nodes.with_memory().count() < 2 {
-        return say_one_node(&nodes, args.json);
-    }
     let wanted = Wanted {
         event: args.event.clone(),
         clock,
@@ -90,6 +86,12 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
         overhead: args.overhead.map(|percent| percent.0 / 100.0),
         regions: false,
     };
+    // Also where nothing will be sampled: whoever misspells an event is told so.
+    wanted.check_event()?;
+    let nodes = Nodes::of_this_machine();
+    if nodes.with_memory().count() < 2 {
+        return say_one_node(&nodes, args.json);
+    }
     let sampled = sample(&wanted, args, &nodes)?;
     let mut processes = Vec::new();
     for (&pid, usage) in &sampled.usage {

@@ -103,6 +103,14 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Error::usage(message).into()
 }
 
+/// What to do about a limit of file sizes that the system alone told of.
+const RAISE_FILE_LIMIT: &str = "raise the limit of file sizes (ulimit -f)";
+
+fn is_file_too_large(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let system = cause.downcast_ref::<std::io::Error>();
+    system.is_some_and(|e| e.kind() == std::io::ErrorKind::FileTooLarge)
+}
+
 /// An error and its causes, each once, without the system's numbers.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut line = without_system_numbers(&error.to_string());
@@ -111,6 +119,9 @@ fn in_one_line(error: &anyhow::Error) -> String {
         if !line.to_lowercase().contains(&words.to_lowercase()) {
             line = format!("{line}: {words}");
         }
+    }
+    if error.chain().any(is_file_too_large) && !line.contains("ulimit -f") {
+        line = format!("{line}; {RAISE_FILE_LIMIT}");
     }
     line
 }

@@ -56,6 +56,14 @@ impl Wanted {
         Ok(profiler)
     }
 
+    /// Refuses an event that this machine does not know.
+    pub(crate) fn check_event(&self) -> memgauge_online::Result<()> {
+        let named = self.event.clone().map(Source::Pmu);
+        named.map_or(Ok(()), |source| {
+            Profiler::new(self.settings(source)).map(drop)
+        })
+    }
+
     /// The source, and the profiler of it.
     pub(crate) fn profiler(&self) -> memgauge_online::Result<(Source, Profiler)> {
         let named = self.event.clone().map(Source::Pmu);

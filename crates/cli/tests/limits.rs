@@ -264,6 +264,72 @@ fn a_limit_of_file_sizes_is_named_and_ends_nothing_by_a_signal() {
     }
 }
 
+/// Every verb that writes: to a recording, to a file, or to a standard output that is one.
+#[test]
+fn every_verb_says_how_to_raise_a_limit_of_file_sizes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let stat = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/recordings/stat.mg"
+    );
+    let profile = "# callgrind format\nversion: 1\ncreator: callgrind-3.19.0\nevents: Ir\n\
+                   fn=main\n1 100\ntotals: 100\n";
+    std::fs::write(folder.path().join("callgrind.out.1"), profile).expect("a profile");
+    let words = (0..4096u64).flat_map(u64::to_le_bytes).collect::<Vec<u8>>();
+    std::fs::write(folder.path().join("list.raw"), words).expect("a list");
+    let busy = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+    let mut commands = vec![
+        vec!["report", "--json", stat, "-o", "report.json"],
+        vec!["report", "--json", stat],
+        vec!["export", "-f", "csv", stat, "-o", "tables"],
+        vec!["import", "callgrind.out.1", "-o", "i.mg"],
+        vec!["mrc", "list.raw", "--json"],
+    ];
+    let mut counts = memgauge();
+    counts.args(["stat", "-q", "-e", "task-clock", "--", "true"]);
+    if counts.output().is_ok_and(|output| output.status.success()) {
+        let of_clock = [
+            "record", "-q", "--source", "clock", "-o", "c.mg", "--", "sh", "-c", busy,
+        ];
+        let of_event = [
+            "record",
+            "-q",
+            "-e",
+            "page-faults",
+            "-o",
+            "e.mg",
+            "--",
+            "sh",
+            "-c",
+            busy,
+        ];
+        let of_stat = [
+            "stat", "-q", "-I", "1ms", "-o", "s.mg", "--", "sh", "-c", busy,
+        ];
+        commands.extend([of_clock.to_vec(), of_event.to_vec(), of_stat.to_vec()]);
+    }
+    for command in commands {
+        let out = std::fs::File::create(folder.path().join("out")).expect("a file");
+        let output = Command::new("sh")
+            // Blocks of 512 or 1024 bytes, whichever shell it is: less than any of these write.
+            .args([
+                "-c",
+                "ulimit -f 1; exec \"$@\"",
+                "sh",
+                env!("CARGO_BIN_EXE_memgauge"),
+            ])
+            .args(&command)
+            .current_dir(folder.path())
+            .stdout(out)
+            .stderr(std::process::Stdio::piped())
+            .output()
+            .expect("sh runs");
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(125), "{command:?}: {text}");
+        assert!(text.contains("ulimit -f"), "{command:?}: {text}");
+    }
+}
+
 /// It would overflow, and the program run on alone.
 #[test]
 fn a_stack_too_small_for_the_model_is_named_before_the_program_starts() {

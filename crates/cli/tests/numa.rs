@@ -53,6 +53,20 @@ fn one_node_has_nothing_to_move() {
 }
 
 #[test]
+fn an_event_that_this_machine_lacks_is_refused_on_any_number_of_nodes() {
+    let own = std::process::id().to_string();
+    for options in [&[][..], &["--json"]] {
+        let output = numa(&[&["-p", &own, "-e", "nosuch"], options].concat());
+        let (text, error) = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(
+            error.contains("`nosuch`") && text.is_empty(),
+            "{text}{error}"
+        );
+    }
+}
+
+#[test]
 fn a_process_that_is_not_there_is_named() {
     let output = numa(&["-p", "2147483000"]);
     let (_, error) = said(&output);

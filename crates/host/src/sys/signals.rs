@@ -79,6 +79,15 @@ pub(crate) fn catch() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
+    outlive_file_limit()
+}
+
+/// A write beyond the limit of file sizes (`ulimit -f`) fails from now on. Otherwise the kernel
+/// ends this process without a word to the user.
+///
+/// # Errors
+/// The error of `sigaction`.
+pub fn outlive_file_limit() -> io::Result<()> {
     // SAFETY: an all-zero sigaction is valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_file_limit as *const () as usize;
