@@ -559,6 +559,65 @@ fn a_terminal_that_goes_away_ends_it() {
     panic!("{} goes on without a terminal", process.display());
 }
 
+/// The first screen stays for a minute: what it has was measured before.
+#[test]
+fn the_first_screen_has_rates_that_processors_can_reach() {
+    if !tmux::is_here() {
+        skipped(Need::Tool, "needs tmux");
+        return;
+    }
+    let Some(hot) = Hot::built() else { return };
+    let running = hot.run(1, 0);
+    for lines in ["", "-H"] {
+        let options = format!("--no-io --source clock -d 60s {lines} -p {}", running.pid());
+        let terminal = Terminal::start(&format!("{PROGRAM} top {options}"), (80, 24));
+        let screen = terminal.screen_that("its line", |screen| {
+            line(&screen.replace('>', " "), &running.pid()).is_some()
+        });
+        let screen = screen.replace('>', " ");
+        let heads = screen.lines().find(|line| line.contains("CPU%"));
+        let mut heads = heads.expect("a heading").split_whitespace();
+        let column = heads.position(|head| head == "CPU%").expect("a column");
+        let fields = line(&screen, &running.pid()).expect("its line");
+        let percent: f64 = fields[column].parse().expect("a number");
+        // One thread. The kernel counts in ticks of 10 ms, which are 2 % of half a second.
+        assert!(percent < 110.0, "{screen}");
+    }
+}
+
+/// The marked line of a screen, without its mark.
+fn marked(screen: &str) -> Option<&str> {
+    screen.lines().find_map(|line| line.strip_prefix('>'))
+}
+
+#[test]
+fn the_mark_stays_on_the_first_line_when_the_process_there_ends() {
+    if !tmux::is_here() {
+        skipped(Need::Tool, "needs tmux");
+        return;
+    }
+    let Some(hot) = Hot::built() else { return };
+    let mut running = vec![hot.run(1, 0), hot.run(1, 0)];
+    let pids: Vec<String> = running.iter().map(Running::pid).collect();
+    let options = format!("--no-io --source clock -d 200ms -p {}", pids.join(","));
+    let terminal = Terminal::start(&format!("{PROGRAM} top {options}"), (80, 24));
+    let is_marked = |screen: &str, pid: &str| {
+        let fields = marked(screen).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        fields.is_some_and(|fields| fields.first() == Some(&pid))
+    };
+    let has_mark = |screen: &str| pids.iter().any(|pid| is_marked(screen, pid));
+    let screen = terminal.screen_that("a mark", has_mark);
+    let busiest = running.iter().position(|r| is_marked(&screen, &r.pid()));
+    drop(running.remove(busiest.expect("one of the two")));
+    // The one that ended has no samples any more, so the other is first.
+    terminal.screen_that("the mark on the one that runs", |screen| {
+        let ended = screen
+            .lines()
+            .any(|line| line.contains(" x ") && !line.starts_with('>'));
+        ended && is_marked(screen, &running[0].pid())
+    });
+}
+
 #[test]
 fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
     if !tmux::is_here() {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use memgauge_host::sys::scheduling::LargeShare;
 use memgauge_trace::{DeviceId, Owner};
 
 use super::layout::{self, Account, OwnerFacts, Rate};
@@ -52,8 +53,12 @@ impl Session {
     /// # Errors
     /// Without rights, on a kernel that refuses what cannot be done without.
     pub fn start(setup: Setup) -> Result<Session> {
+        // The kernel checks the programs on this thread, which takes half a second alone.
+        let share = LargeShare::begin();
+        let programs = Programs::load(setup)?;
+        drop(share);
         Ok(Session {
-            programs: Programs::load(setup)?,
+            programs,
             closed: BTreeMap::new(),
             ended: BTreeMap::new(),
             forget_ended: setup.forget_ended,

@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::model::{Line, Shown, TopOrder};
+use super::model::{Line, Sampling, Shown, TopOrder};
 use crate::search::Search;
 
 /// A line by process and thread.
@@ -17,6 +17,8 @@ pub(super) struct Choice {
     pub(super) frozen: bool,
     pub(super) help: bool,
     pub(super) search: Search,
+    /// The line that the user selected, wherever it moves to; `None`: whichever is first, so
+    /// that the busiest stay on the screen.
     pub(super) selected: Option<Which>,
     /// The process that is looked into.
     pub(super) open: Option<u32>,
@@ -42,12 +44,16 @@ pub(super) enum Request {
 }
 
 impl Choice {
-    /// Lines that the user wants to see, in order.
-    pub(super) fn lines(&self, shown: &Shown) -> Vec<Line> {
-        let all = match self.threads {
+    fn all<'a>(&self, shown: &'a Shown) -> &'a [Line] {
+        match self.threads {
             true => &shown.threads,
             false => &shown.processes,
-        };
+        }
+    }
+
+    /// Lines that the user wants to see, in order.
+    pub(super) fn lines(&self, shown: &Shown) -> Vec<Line> {
+        let all = self.all(shown);
         let contains = |line: &&Line| {
             let numbers = [Some(line.pid), line.tid];
             self.search.text.is_empty()
@@ -69,11 +75,17 @@ impl Choice {
         lines.iter().position(is).unwrap_or(0)
     }
 
-    /// Keeps the mark on the process or thread that has it on the screen now, wherever that
-    /// moves to.
-    pub(super) fn hold(&mut self, lines: &[Line]) {
-        if let Some(line) = lines.get(self.place(lines)) {
-            self.selected = Some((line.pid, line.tid));
+    /// Returns to the first line when the selected one has ended since: the list would go with
+    /// it to its end. One that had ended when it was selected stays selected.
+    pub(super) fn let_go_of_ended(&mut self, before: &Shown, now: &Shown) {
+        let has_ended = |shown| {
+            let is = |line: &&Line| self.selected == Some((line.pid, line.tid));
+            let line = self.all(shown).iter().find(is);
+            line.map(|line| line.sampling == Sampling::Ended)
+        };
+        match (has_ended(before), has_ended(now)) {
+            (_, Some(false)) | (Some(true), Some(true)) => {}
+            _ => self.selected = None,
         }
     }
 
@@ -120,8 +132,13 @@ impl Choice {
     }
 
     fn command_key(&mut self, code: KeyCode, lines: &[Line]) -> Request {
-        let selected = lines.get(self.place(lines)).map(|line| line.pid);
-        let process = self.open.or(selected);
+        let marked = lines.get(self.place(lines));
+        let process = self.open.or(marked.map(|line| line.pid));
+        let is_for_process = matches!(code, KeyCode::Enter | KeyCode::Char('s' | '+' | '=' | '-'));
+        if is_for_process && self.open.is_none() {
+            // The next such key is for the same process, also if another is first then.
+            self.selected = marked.map(|line| (line.pid, line.tid));
+        }
         match (code, process) {
             (KeyCode::Char('?' | 'h'), _) => self.help = true,
             (KeyCode::Char('o'), _) => self.order = self.order.next(),
@@ -222,18 +239,47 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_stays_with_its_process_before_any_key_moved_it() {
+    fn the_mark_is_on_the_first_line_until_a_key_is_for_a_process() {
         let mut lines = [line(1, "a"), line(2, "b")];
         let mut choice = Choice::default();
-        choice.hold(&lines);
         lines.reverse();
-        choice.hold(&lines);
-        let minus = KeyCode::Char('-');
-        let asked = press(&mut choice, &lines, &[minus]);
-        assert_eq!(asked, Request::Period(1, 2.0), "not of the first line");
-        choice.hold(&[]);
-        choice.hold(&lines[..1]);
-        assert_eq!(choice.selected, Some((2, None)), "the other has gone");
+        assert_eq!(choice.place(&lines), 0);
+        let minus = [KeyCode::Char('-')];
+        let asked = press(&mut choice, &lines, &minus);
+        assert_eq!(asked, Request::Period(2, 2.0), "the first");
+        lines.reverse();
+        let asked = press(&mut choice, &lines, &minus);
+        assert_eq!(asked, Request::Period(2, 2.0), "the same again");
+    }
+
+    #[test]
+    fn the_mark_returns_to_the_first_line_when_its_process_ends() {
+        let shown = |lines: &[(u32, Sampling)]| Shown {
+            processes: lines
+                .iter()
+                .map(|&(pid, sampling)| Line {
+                    sampling,
+                    ..line(pid, "a")
+                })
+                .collect(),
+            ..Shown::default()
+        };
+        let both = shown(&[(1, Sampling::On), (2, Sampling::On)]);
+        let ended = shown(&[(2, Sampling::On), (1, Sampling::Ended)]);
+        let mut choice = Choice {
+            selected: Some((1, None)),
+            ..Choice::default()
+        };
+        choice.let_go_of_ended(&both, &both);
+        assert_eq!(choice.selected, Some((1, None)));
+        choice.let_go_of_ended(&both, &ended);
+        assert_eq!(choice.selected, None);
+        // Selected after its end, to look into it.
+        choice.selected = Some((1, None));
+        choice.let_go_of_ended(&ended, &ended);
+        assert_eq!(choice.selected, Some((1, None)));
+        choice.let_go_of_ended(&ended, &shown(&[(2, Sampling::On)]));
+        assert_eq!(choice.selected, None);
     }
 
     #[test]

@@ -37,6 +37,9 @@ use watch::{LookInto, Plan, Watch};
 
 /// Between two looks at keys and buffers: a buffer of 4096 samples is far from full then.
 const LISTEN: Duration = Duration::from_millis(50);
+/// Until the first look of a screen: rates over less tell nothing, as the kernel counts processor
+/// time of processes in ticks of 10 ms.
+const FIRST_INTERVAL: Duration = Duration::from_millis(500);
 /// Rows of a text for scripts that a look into a process is laid out for.
 const TEXT_ROWS: usize = 48;
 
@@ -213,6 +216,8 @@ fn print_looks(
 struct Live {
     choice: Choice,
     shown: Shown,
+    /// Whether `shown` was seen: the first look takes an interval.
+    has_looked: bool,
 }
 
 impl Live {
@@ -227,6 +232,7 @@ impl Live {
         Ok(Live {
             choice,
             shown: Shown::default(),
+            has_looked: false,
         })
     }
 
@@ -236,8 +242,9 @@ impl Live {
         every: Duration,
         looks: Option<u64>,
     ) -> anyhow::Result<Exit> {
-        let mut next = Instant::now();
+        let mut next = Instant::now() + every.min(FIRST_INTERVAL);
         let mut done = 0;
+        self.draw()?;
         let on = || interrupts() == 0 && terminal::stdout_has_screen();
         while on() && looks.is_none_or(|looks| done < looks) {
             let now = Instant::now();
@@ -263,14 +270,10 @@ impl Live {
         if self.choice.frozen {
             return Ok(());
         }
+        self.choice.let_go_of_ended(&self.shown, &shown);
         self.shown = shown;
+        self.has_looked = true;
         self.draw()
-    }
-
-    /// What is on the screen: the next key is for what is marked there.
-    fn hold_mark(&mut self) {
-        let lines = self.choice.lines(&self.shown);
-        self.choice.hold(&lines);
     }
 
     /// The process that is looked into.
@@ -329,7 +332,6 @@ impl Live {
     }
 
     fn draw(&mut self) -> anyhow::Result<()> {
-        self.hold_mark();
         let (columns, rows) = screen_size();
         let style = Style {
             width: columns,
@@ -341,8 +343,13 @@ impl Live {
             columns,
             keys: true,
         };
-        let rows = draw(&self.shown, &self.choice, &style, room);
-        let lines: Vec<String> = rows.iter().map(|row| row.painted(&style)).collect();
+        let lines: Vec<String> = match self.has_looked {
+            true => {
+                let rows = draw(&self.shown, &self.choice, &style, room);
+                rows.iter().map(|row| row.painted(&style)).collect()
+            }
+            false => vec!["memgauge top  measuring the first rates".to_owned()],
+        };
         // Rows are cleared before they are written: behind a row that fills the screen the
         // cursor stands on its last character.
         let frame = format!("\x1b[K{}", lines.join("\r\n\x1b[K"));

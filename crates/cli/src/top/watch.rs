@@ -40,6 +40,8 @@ const AT_ONCE: usize = 4096;
 #[derive(Default)]
 struct Process {
     task: Task,
+    /// When `task` was read.
+    read: Option<Instant>,
     user: String,
     cpu: f64,
     faults_per_s: Option<f64>,
@@ -59,6 +61,7 @@ impl Process {
     /// One whose first sample has come: it may end before the next look.
     fn met(pid: u32, modelled: bool, users: &mut Users) -> Process {
         Process {
+            read: Some(Instant::now()),
             task: task(pid, modelled).unwrap_or_default(),
             user: users.of(pid),
             sampled: true,
@@ -108,6 +111,8 @@ pub(super) struct Watch {
     processes: BTreeMap<u32, Process>,
     /// Processor time of threads until the previous look.
     threads: HashMap<(u32, u32), u64>,
+    /// When it was read.
+    counted: Instant,
     thread_sums: HashMap<u32, Sums>,
     tells_source: bool,
     wishes: Wishes,
@@ -127,6 +132,10 @@ pub(super) struct Watch {
 /// Bytes by process, from the accounting of `memgauge io`.
 struct Io {
     meter: Meter,
+    /// When the meter was read.
+    looked: Instant,
+    /// Between its last two readings.
+    interval_s: f64,
     /// Devices without hardware: what they move passes through others.
     without_hardware: HashSet<DeviceId>,
     moved: HashMap<u32, [u64; 2]>,
@@ -142,6 +151,8 @@ impl Io {
         let meter = meter.map_err(|e| e.to_string())?;
         Ok(Io {
             meter,
+            looked: Instant::now(),
+            interval_s: 1.0,
             without_hardware: HashSet::new(),
             moved: HashMap::new(),
             owners: HashMap::new(),
@@ -150,6 +161,7 @@ impl Io {
 
     fn look(&mut self) -> Result<(), String> {
         let look = self.meter.look(false).map_err(|e| e.to_string())?;
+        self.interval_s = since(&mut self.looked);
         for device in &look.devices {
             match device.is_virtual {
                 true => self.without_hardware.insert(device.device),
@@ -171,6 +183,15 @@ impl Io {
         }
         Ok(())
     }
+}
+
+/// Seconds since `last`, which becomes now. Each kind of count has its own: on a busy machine
+/// seconds pass between two readings of one look, and none of them gives rates of another's.
+fn since(last: &mut Instant) -> f64 {
+    let now = Instant::now();
+    let seconds = (now - *last).as_secs_f64();
+    *last = now;
+    seconds.max(1e-3)
 }
 
 /// A wish to look into a process.
@@ -209,7 +230,7 @@ impl Watch {
             let started = Modelled::start(&plan.command, plan.output, &plan.wanted)?;
             let of_program = (started.profiler, started.source, false);
             let mut watch = Watch::of(plan, of_program, vec![started.pid], io)?;
-            watch.begin();
+            watch.begin(true);
             return Ok(watch);
         }
         let (source, profiler) = plan.wanted.profiler()?;
@@ -225,18 +246,41 @@ impl Watch {
             let name = plan.command.first().map_or("", String::as_str);
             watch.program = Some(held.go().map_err(|e| not_started(name, &e))?);
         }
-        watch.begin();
+        watch.begin(!plan.command.is_empty());
         Ok(watch)
     }
 
     /// Everybody who runs now is attached to, before the first interval begins.
-    fn begin(&mut self) {
-        self.look_at_tasks(1.0, &[]);
+    fn begin(&mut self, has_started_program: bool) {
+        self.look_at_tasks(&[]);
         if self.named.is_empty() {
             std::thread::sleep(FIRST_LOOK);
-            self.look_at_tasks(FIRST_LOOK.as_secs_f64(), &[]);
+            self.look_at_tasks(&[]);
             self.attach();
         }
+        if has_started_program {
+            // All that it does belongs to the first interval.
+            self.looked = Instant::now();
+            return;
+        }
+        // What came while others were being attached to belongs to no interval.
+        let statistics = self.profiler.all_statistics();
+        self.counted = Instant::now();
+        let of_thread = |s: &Statistics| ((s.pid, s.tid), s.processor_ns);
+        self.threads = statistics.iter().map(of_thread).collect();
+        self.read();
+        for process in self.processes.values_mut() {
+            process.sums = Sums::default();
+        }
+        self.thread_sums.clear();
+        self.look_at_tasks(&statistics);
+        if let Ok(io) = &mut self.io
+            && let Err(why) = io.look()
+        {
+            self.io = Err(why);
+        }
+        self.own_cpu = own_usage().cpu;
+        self.stolen = StolenTime::now();
         self.looked = Instant::now();
     }
 
@@ -265,6 +309,7 @@ impl Watch {
             descriptors_at_most: raise_open_files(),
             processes: BTreeMap::new(),
             threads: HashMap::new(),
+            counted: now,
             thread_sums: HashMap::new(),
             tells_source: false,
             wishes: Wishes::default(),
@@ -338,10 +383,10 @@ impl Watch {
     /// Ends an interval: what it saw, and a look into a process.
     pub(super) fn look(&mut self, into: Option<LookInto>) -> Shown {
         let statistics = self.profiler.all_statistics();
+        let counted_s = since(&mut self.counted);
         self.read();
-        let interval_s = self.looked.elapsed().as_secs_f64().max(1e-3);
-        self.looked = Instant::now();
-        self.look_at_tasks(interval_s, &statistics);
+        let interval_s = since(&mut self.looked);
+        self.look_at_tasks(&statistics);
         if let Ok(io) = &mut self.io
             && let Err(why) = io.look()
         {
@@ -349,8 +394,8 @@ impl Watch {
         }
         self.add_short_lived();
         self.follow_wishes(&statistics);
-        let threads = self.thread_lines(&statistics, interval_s);
-        let processes = self.process_lines(&statistics, interval_s);
+        let threads = self.thread_lines(&statistics, counted_s);
+        let processes = self.process_lines(&statistics);
         let lost = self.lost_before + processes.iter().map(|line| line.lost).sum::<u64>();
         self.forget();
         self.attach();
@@ -382,7 +427,7 @@ impl Watch {
     }
 
     /// Counts of the kernel by process.
-    fn look_at_tasks(&mut self, interval_s: f64, statistics: &[Statistics]) {
+    fn look_at_tasks(&mut self, statistics: &[Statistics]) {
         let own = std::process::id();
         let mut pids: BTreeSet<u32> = self.processes.keys().copied().collect();
         match self.named.is_empty() {
@@ -390,8 +435,9 @@ impl Watch {
             false => pids.extend(&self.named),
         }
         for pid in pids {
-            let now = task(pid, self.modelled);
+            let (now, read) = (task(pid, self.modelled), Instant::now());
             let process = self.processes.entry(pid).or_default();
+            let before = process.read.replace(read);
             let Some(now) = now else {
                 (process.cpu, process.faults_per_s) = (0.0, None);
                 if process.ended.is_none() {
@@ -404,23 +450,26 @@ impl Watch {
             if process.task.began != now.began {
                 // New, or another process that has the number of one that ended.
                 // One that is new may have been sampled before it was looked at.
-                let before = std::mem::take(process);
-                let known = match before.task.began {
-                    0 => before,
+                let known = std::mem::take(process);
+                let known = match known.task.began {
+                    0 => known,
                     _ => {
-                        self.lost_before += before.lost;
+                        self.lost_before += known.lost;
                         Process::default()
                     }
                 };
                 *process = Process {
                     task: now,
+                    read: Some(read),
                     user: self.users.of(pid),
                     ended: None,
                     ..known
                 };
                 continue;
             }
-            let gained = |now: u64, before: u64| now.saturating_sub(before) as f64 / interval_s;
+            let interval_s = before.map_or(1.0, |before| (read - before).as_secs_f64());
+            let gained =
+                |now: u64, before: u64| now.saturating_sub(before) as f64 / interval_s.max(1e-3);
             process.cpu = gained(now.cpu_ns, process.task.cpu_ns) / 1e9;
             process.faults_per_s = Some(gained(now.faults, process.task.faults));
             if process.cpu > 0.0 {
@@ -528,7 +577,7 @@ impl Watch {
         }
     }
 
-    fn thread_lines(&mut self, statistics: &[Statistics], interval_s: f64) -> Vec<Line> {
+    fn thread_lines(&mut self, statistics: &[Statistics], counted_s: f64) -> Vec<Line> {
         let sums = std::mem::take(&mut self.thread_sums);
         let before = std::mem::take(&mut self.threads);
         let mut lines = Vec::new();
@@ -552,7 +601,7 @@ impl Watch {
                 command: name.unwrap_or_default(),
                 sampling: sampling(s.state),
                 sums: sums.get(&s.tid).copied().unwrap_or_default(),
-                cpu: gained_ns as f64 / 1e9 / interval_s,
+                cpu: gained_ns as f64 / 1e9 / counted_s,
                 faults_per_s: None,
                 io_per_s: None,
                 threads: 1,
@@ -564,7 +613,7 @@ impl Watch {
         lines
     }
 
-    fn process_lines(&mut self, statistics: &[Statistics], interval_s: f64) -> Vec<Line> {
+    fn process_lines(&mut self, statistics: &[Statistics]) -> Vec<Line> {
         let mut by_pid: HashMap<u32, Vec<&Statistics>> = HashMap::new();
         for s in statistics {
             by_pid.entry(s.pid).or_default().push(s);
@@ -581,7 +630,10 @@ impl Watch {
                 .periods
                 .filter(|(shortest, longest)| shortest == longest);
             let io = self.io.as_ref().ok();
-            let moved = io.map(|io| io.moved.get(&pid).copied().unwrap_or_default());
+            let io_per_s = io.map(|io| {
+                let moved = io.moved.get(&pid).copied().unwrap_or_default();
+                moved.map(|bytes| bytes as f64 / io.interval_s)
+            });
             let lost_now: u64 = of.iter().map(|s| lost(s)).sum();
             lines.push(Line {
                 pid,
@@ -597,7 +649,7 @@ impl Watch {
                 sums: std::mem::take(&mut process.sums),
                 cpu: process.cpu,
                 faults_per_s: process.faults_per_s,
-                io_per_s: moved.map(|m| m.map(|bytes| bytes as f64 / interval_s)),
+                io_per_s,
                 threads: live.len(),
                 period: same.map(|(period, _)| period),
                 periods_differ: process.periods.is_some() && same.is_none(),
