@@ -175,6 +175,10 @@ fn reference_line(result: &Bandwidth, style: &Style) -> String {
             whole * 100.0
         ),
     };
+    if reference.contradicts {
+        said += ", which is outside the interval: the correction is wrong for this program, so \
+                 use the counter's total (--correct reference scales the curve to it)";
+    }
     if let Some(error) = reference.mean_error {
         let width = nanoseconds(reference.width_ns, style);
         said += &format!(", {:.1} % on average in windows of {width}", error * 100.0);

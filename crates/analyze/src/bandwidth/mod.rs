@@ -96,6 +96,9 @@ pub struct Reference {
     pub event: String,
     /// Bytes in the time looked at.
     pub bytes: f64,
+    /// Whether it counted the same traffic as the event and still lies outside the interval
+    /// around the corrected total: then the correction is wrong.
+    pub contradicts: bool,
     /// Bytes of memory by bytes of the corrected curve.
     pub regression: Option<Regression>,
     /// Width of the windows compared, nanoseconds.

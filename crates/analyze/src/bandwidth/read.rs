@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Result, Row, Selection};
 use memgauge_trace::{
-    AccessKind, EventId, LINE_BYTES, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit,
-    catalogue,
+    AccessKind, EventId, LINE_BYTES, OverflowBlock, Pid, Provenance, Sample, SeriesRow, Thread,
+    Tid, Unit, catalogue,
 };
 
 use super::functions::functions;
@@ -176,10 +176,11 @@ struct Reading {
     prefetched: u64,
     instructions: u64,
     has_series: bool,
+    is_modelled: bool,
     /// Whether the curve has what counters counted, to the end.
     counted: bool,
     reference_event: EventId,
-    /// Windows of [`PLAIN_NS`] in which the reference was read.
+    /// The reference's own interval, in windows of its grid.
     reference_windows: u64,
     reference_whole: f64,
     overflows_whole: u64,
@@ -209,6 +210,13 @@ fn base_width(settings: &Settings, length_ns: u64) -> u64 {
     }
 }
 
+/// Width of the windows for comparing curves: [`PLAIN_NS`] where windows of `base_ns` fit
+/// into it. A long recording with wide windows has wider ones, or a reference of days would
+/// take more memory than its curve.
+fn plain_width(base_ns: u64) -> u64 {
+    (PLAIN_NS / base_ns).max(1) * base_ns
+}
+
 impl Reading {
     fn new(recording: &Recording, extent: &Extent, settings: &Settings) -> Reading {
         let most = extent.overflows.iter().max_by_key(|(_, count)| **count);
@@ -235,12 +243,15 @@ impl Reading {
             bytes_per_event: bytes_per_event as f64,
             start_ns: extent.start_ns,
             raw: Grid::new(from_ns, to_ns, settings.bin_ns),
-            reference: Grid::new(from_ns, to_ns, PLAIN_NS),
+            reference: Grid::new(from_ns, to_ns, plain_width(width)),
             base,
             written: 0,
             prefetched: 0,
             instructions: 0,
             has_series: false,
+            is_modelled: definitions
+                .iter()
+                .any(|e| e.id == event && e.provenance == Provenance::Modelled),
             counted: false,
             reference_event: catalogue::DRAM_READ_BYTES,
             reference_windows: 1,
@@ -282,7 +293,7 @@ impl Reading {
                     }
                     let start = row.time_ns.saturating_sub(row.interval_ns);
                     if row.event == self.reference_event {
-                        let interval = row.interval_ns.div_ceil(PLAIN_NS);
+                        let interval = row.interval_ns.div_ceil(self.reference.width_ns);
                         *intervals.entry(interval).or_insert(0.0) += row.value as f64;
                         self.reference
                             .add_over(start, row.time_ns, row.value as f64);
@@ -573,7 +584,7 @@ impl Reading {
     }
 
     fn finish(mut self, recording: &Recording, settings: &Settings) -> Bandwidth {
-        let (windows, bursts, reference) = self.shape(recording);
+        let (windows, bursts, mut reference) = self.shape(recording);
         let curves: Vec<&Grid> = self
             .streams
             .values()
@@ -592,6 +603,15 @@ impl Reading {
         let raw_bytes = self.overflows as f64 * self.period as f64 * self.bytes_per_event;
         let more_threads = self.threads.len().saturating_sub(settings.rows);
         self.threads.truncate(settings.rows);
+        let bytes = raw_bytes + self.lost.0 * self.bytes_per_event + rest;
+        let error_bytes = self.lost.1 * self.bytes_per_event + rest_error;
+        if let Some(reference) = &mut reference {
+            let apart = reference.bytes - bytes;
+            // A line of tolerance: bytes are sums of rounded shares.
+            let is_outside = apart.abs() > error_bytes + self.bytes_per_event;
+            reference.contradicts =
+                self.name.is_some() && !self.from_reference && is_outside && self.is_same_traffic();
+        }
         Bandwidth {
             event: event_name(recording, self.event),
             bytes_per_event: self.bytes_per_event as u64,
@@ -603,8 +623,8 @@ impl Reading {
             overflows: self.overflows,
             raw_bytes,
             from_reference: self.from_reference,
-            bytes: raw_bytes + self.lost.0 * self.bytes_per_event + rest,
-            error_bytes: self.lost.1 * self.bytes_per_event + rest_error,
+            bytes,
+            error_bytes,
             lost,
             bin_ns: settings.bin_ns,
             quantum: self.period as f64 * self.bytes_per_event * 1e9 / settings.bin_ns as f64,
@@ -628,6 +648,13 @@ impl Reading {
             problems: self.problems,
             ..Bandwidth::default()
         }
+    }
+
+    /// Whether memory's own counter counts just what the event counts: in the modelled machine
+    /// without prefetchers. A real machine's counter also has other programs' traffic.
+    fn is_same_traffic(&self) -> bool {
+        let events = [catalogue::LLC_MISS, catalogue::DRAM_READ_BYTES];
+        self.is_modelled && events.contains(&self.event) && self.prefetched == 0
     }
 
     /// Statistics of windows, bursts, and how the curve agrees with memory's counter.
@@ -662,16 +689,17 @@ impl Reading {
         }
     }
 
-    /// The corrected curve in windows of [`PLAIN_NS`], or as fine as there is.
+    /// The corrected curve in windows of [`plain_width`].
     fn plain(&self) -> Cow<'_, Grid> {
+        let width_ns = self.base.width_ns;
         self.base
-            .coarser((PLAIN_NS / self.base.width_ns).max(1) as usize)
+            .coarser((plain_width(width_ns) / width_ns) as usize)
     }
 
     fn compare(&self, plain: &Grid, recording: &Recording) -> Option<Reference> {
         // Without any reference its windows are not so much as looked at.
         let there = self.reference_whole > 0.0 && self.reference.total() > 0.0;
-        if plain.width_ns != PLAIN_NS || !there {
+        if !there {
             return None;
         }
         // No finer than the reference was read.
@@ -684,28 +712,19 @@ impl Reading {
                 .copied()
                 .zip(truth.values.iter().copied())
         };
-        let quantised = self.quantised(&truth);
+        // The curve that overflows of this period would give if none were lost.
+        let quantised = truth.quantised(self.period as f64 * self.bytes_per_event);
         Some(Reference {
             event: event_name(recording, self.reference_event),
             bytes: truth.total(),
+            // Known with the total.
+            contradicts: false,
             regression: regression(pairs()),
             width_ns: truth.width_ns,
             windows: pairs().filter(|&(a, b)| a > 0.0 || b > 0.0).count() as u64,
             mean_error: mean_error(&curve, &truth),
             quantised_error: mean_error(&quantised, &truth),
         })
-    }
-
-    /// The curve that overflows of this period would give if none were lost.
-    fn quantised(&self, truth: &Grid) -> Grid {
-        let each = self.period as f64 * self.bytes_per_event;
-        let mut known = truth.emptied();
-        let mut last = truth.from_ns;
-        for time in truth.overflows(each) {
-            known.add_over(last, time, each);
-            last = time;
-        }
-        known
     }
 }
 
