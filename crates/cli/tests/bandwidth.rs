@@ -244,3 +244,70 @@ fn controllers_counters_are_the_reference_and_repeated_runs_have_an_error() {
     assert!((mean / shown["bytes"].as_f64().expect("bytes") - 1.0).abs() < 0.2);
     assert!(shown["runs"]["error"].as_f64().is_some_and(|e| e >= 0.0));
 }
+
+#[test]
+fn faults_are_neither_corrected_by_memorys_counter_nor_by_the_size_of_its_counts() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // Traffic in many intervals, then one count of 3e11 lines in a single interval.
+    let mut counts = "platform skylake-sp\n".to_owned();
+    for n in 1..=40 {
+        let lines: u64 = if n < 40 { 3_000 } else { 300_000_000_000 };
+        counts += &format!(
+            "{:.6} 0 uncore_imc_0/event=0x4,umask=0x3/ {lines}\n",
+            1e-4 * f64::from(n)
+        );
+    }
+    let counters = dir.path().join("counters");
+    std::fs::write(&counters, counts).expect("written");
+    let recording = dir.path().join("live.mg");
+    let recorded = memgauge()
+        .args([
+            "bandwidth",
+            "-e",
+            "page-faults:u",
+            "-c",
+            "1",
+            "-q",
+            "--counters",
+        ])
+        .arg(&counters)
+        .arg("-o")
+        .arg(&recording)
+        .args([
+            "--",
+            "dd",
+            "if=/dev/zero",
+            "of=/dev/null",
+            "bs=4M",
+            "count=1",
+        ])
+        .output()
+        .expect("memgauge runs");
+    if !recorded.status.success() {
+        skipped(Need::Kernel, String::from_utf8_lossy(&recorded.stderr));
+        return;
+    }
+    // A list of the overflows that so many lines make would take terabytes.
+    let shown = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -v 8000000; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_memgauge"),
+        ])
+        .args(["bandwidth", "--json", "-i"])
+        .arg(&recording)
+        .output()
+        .expect("sh runs");
+    let text = String::from_utf8_lossy(&shown.stderr);
+    assert!(shown.status.success(), "{text}");
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert!(
+        shown["reference"]["bytes"]
+            .as_f64()
+            .is_some_and(|b| b > 1e13)
+    );
+    assert!(shown["correction"].is_null(), "{shown}");
+    let pages = shown["overflows"].as_f64().expect("a number");
+    assert_eq!(shown["bytes"].as_f64(), Some(pages * 4096.0));
+}

@@ -239,13 +239,34 @@ fn correction(args: &Bandwidth, recording: &Recording) -> anyhow::Result<Correct
         }
         Correct::Reference => Correction::Reference,
         Correct::Auto if delivery == "ideal" => Correction::None,
-        Correct::Auto => found()?.map_or(Correction::Reference, named),
+        Correct::Auto => match found()? {
+            Some(kept) => named(kept),
+            None if event.is_some_and(counts_memory_reads) => Correction::Reference,
+            None => Correction::None,
+        },
         Correct::Calibration => named(found()?.context(
             "failed to correct lost events: there is no calibration for this recording's \
             machine, delivery and \
              event; `memgauge calibrate` makes one",
         )?),
     })
+}
+
+/// Whether an event counts lines that memory delivered, as memory's own counters do. A page
+/// fault or a miss of the first level has nothing to do with them, however alike their totals
+/// are, and the kernel loses none of its own events.
+fn counts_memory_reads(event: &str) -> bool {
+    const NAMES: [&str; 4] = [
+        "llc.miss",
+        "dram.read_bytes",
+        "cache-misses",
+        "llc-load-misses",
+    ];
+    let event = event.to_ascii_lowercase();
+    let name = event.split(':').next().unwrap_or_default();
+    // MEM_LOAD_RETIRED.L3_MISS by number, IBS of misses, and vendors' names.
+    let raw = event.contains("event=0xd1") && event.contains("umask=0x20");
+    raw || event.contains("l3missonly=1") || event.contains("l3_miss") || NAMES.contains(&name)
 }
 
 fn shown(
@@ -301,6 +322,33 @@ mod tests {
         assert!(unlike(&of(FEWEST_WINDOWS)).is_none());
         let why = unlike(&of(FEWEST_WINDOWS - 1)).expect("too few");
         assert!(why.contains("3 windows of 741.0 ms"), "{why}");
+    }
+
+    #[test]
+    fn only_events_of_memory_are_corrected_by_memorys_counter() {
+        for event in [
+            "llc.miss",
+            "dram.read_bytes",
+            "cache-misses:u",
+            "LLC-load-misses",
+            "cpu/event=0xd1,umask=0x20/P",
+            "cpu_core/event=0xd1,umask=0x20/",
+            "ibs_op/l3missonly=1/",
+            "mem_load_retired.l3_miss:pp",
+        ] {
+            assert!(counts_memory_reads(event), "{event}");
+        }
+        for event in [
+            "page-faults",
+            "page-faults:u",
+            "l1d.miss",
+            "dtlb.walk",
+            "instructions",
+            "sched:sched_switch",
+            "cpu/event=0xd1,umask=0x01/",
+        ] {
+            assert!(!counts_memory_reads(event), "{event}");
+        }
     }
 
     /// Whether a reference with these errors in windows is told as unlike.
