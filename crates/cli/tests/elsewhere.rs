@@ -7,7 +7,7 @@ mod harness;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Recorded, memgauge, needs, run_denied, said, totals_of};
+use harness::{Recorded, memgauge, needs, report, run_denied, said, totals_of};
 use serde_json::Value;
 
 /// Reads a byte of each of so many kilobytes, a byte at a time, in four threads one after the
@@ -111,6 +111,56 @@ fn programs_in_another_pid_namespace_are_recorded_whole() {
             "the first waits: {spans:?}"
         );
     }
+}
+
+/// Runs a command whose PID is the first argument.
+const WITH_PID: &str = "echo $(($1 - 1)) >/proc/sys/kernel/ns_last_pid; shift; \"$@\" & wait $!";
+
+#[test]
+fn recorder_in_another_pid_namespace_keeps_its_memory_when_another_recording_begins() {
+    if !needs(&["unshare", "root"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    // The processes after `go` need the shared memory.
+    let script = ": >started; while [ ! -e go ]; do :; done; (:); (:); (:); :";
+    let mut child = Command::new("true").spawn().expect("`true` runs");
+    child.wait().expect("it is a child of this process");
+    let free_pid = child.id().to_string();
+    let recorder = memgauge().get_program().to_owned();
+    let mut foreign = Command::new("unshare")
+        .args(["-p", "-f", "--mount-proc", "sh", "-c", WITH_PID, "sh"])
+        .arg(free_pid)
+        .arg(recorder)
+        .args([
+            "record",
+            "-q",
+            "-o",
+            &path("foreign.mg"),
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .current_dir(folder.path())
+        .spawn()
+        .expect("unshare runs");
+    while !Path::new(&path("started")).exists() {
+        let status = foreign.try_wait().expect("it is a child of this process");
+        assert_eq!(status, None, "the recorder ended before its program");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let other = Recorded::new(&[], &["true"]);
+    std::fs::write(path("go"), "").expect("a file");
+    let status = foreign.wait().expect("it is a child of this process");
+    assert!(other.output.status.success(), "{}", other.said());
+    assert!(status.success(), "{status}");
+    let shown = report(&folder.path().join("foreign.mg"));
+    let report: Value = serde_json::from_slice(&shown.stdout).expect("the report is JSON");
+    assert!(losses(&report).is_empty(), "{report:#}");
+    let threads = report["threads"].as_array().expect("a list");
+    assert_eq!(threads.len(), 4, "{threads:#?}");
 }
 
 #[test]

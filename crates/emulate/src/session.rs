@@ -12,8 +12,8 @@ use super::wire::{self, control, entry, process, ring};
 use super::words::begins_block;
 use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
-use memgauge_host::remove_orphans;
 use memgauge_host::sys::process::free_bytes;
+use memgauge_host::{LOCK_FILE, lock_shared_memory, remove_orphans};
 
 /// Below this much free memory-backed space a disk-backed directory is used.
 pub const SHARED_MEMORY_BYTES: u64 = 256 << 20;
@@ -39,8 +39,8 @@ const APART: &str =
 pub(super) struct Session {
     dir: PathBuf,
     control: Shared,
-    /// The control page, locked as long as somebody reads: who lives in another PID namespace
-    /// finds no process of memgauge's.
+    /// The control page, locked while the recorder reads. Programs and recorders in another PID
+    /// namespace cannot look for the recorder's process.
     _lock: File,
     /// The PID namespace.
     space: u64,
@@ -120,6 +120,9 @@ pub(super) struct Unread {
     pub(super) sealed: bool,
 }
 
+/// How often another recorder may remove a new directory before its control page is locked.
+const MAX_REMOVALS: usize = 100;
+
 /// Begin of the directory's name; the recorder's process number follows.
 const NAME: &str = "memgauge-";
 
@@ -150,6 +153,40 @@ fn make_dir() -> Result<PathBuf> {
         "failed to make a directory for shared memory in /dev/shm or TMPDIR",
         last,
     ))
+}
+
+/// A new directory with its control page.
+struct ControlPage {
+    dir: PathBuf,
+    shared: Shared,
+    lock: File,
+}
+
+impl ControlPage {
+    fn create() -> Result<ControlPage> {
+        for _ in 0..MAX_REMOVALS {
+            let dir = make_dir()?;
+            match ControlPage::create_in(dir) {
+                // Another recorder took it for an orphan before it was locked.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                created => {
+                    return created.map_err(|e| Error::system("failed to make shared memory", e));
+                }
+            }
+        }
+        let cause = std::io::ErrorKind::NotFound.into();
+        Err(Error::system("failed to make shared memory", cause))
+    }
+
+    fn create_in(dir: PathBuf) -> std::io::Result<ControlPage> {
+        let path = dir.join(LOCK_FILE);
+        // Written, so that it has memory: a store into a page without memory ends the process.
+        fs::write(&path, [0u8; wire::PAGE])?;
+        let lock = File::open(&path)?;
+        lock_shared_memory(&lock)?;
+        let shared = open_shared(&path, wire::PAGE)?;
+        Ok(ControlPage { dir, shared, lock })
+    }
 }
 
 fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
@@ -228,18 +265,7 @@ impl Session {
         candidate_dirs()
             .iter()
             .for_each(|base| remove_orphans(base, NAME));
-        let dir = make_dir()?;
-        let path = dir.join("control");
-        let page = || -> std::io::Result<(Shared, File)> {
-            // Written, so that it has memory: a store into a page without memory ends
-            // the process.
-            fs::write(&path, [0u8; wire::PAGE])?;
-            let lock = File::open(&path)?;
-            lock.lock()?;
-            Ok((open_shared(&path, wire::PAGE)?, lock))
-        };
-        let (shared, lock) =
-            page().map_err(|e| Error::system("failed to make shared memory", e))?;
+        let ControlPage { dir, shared, lock } = ControlPage::create()?;
         shared
             .u32(control::VERSION)
             .store(wire::WIRE_VERSION, Ordering::Relaxed);

@@ -25,4 +25,4 @@ pub mod unwind;
 pub use access::Access;
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};
-pub use orphans::remove_orphans;
+pub use orphans::{LOCK_FILE, lock_shared_memory, remove_orphans};

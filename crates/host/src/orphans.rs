@@ -1,52 +1,149 @@
-//! Shared memory that a killed memgauge has left.
+//! Shared memory that a killed recorder has left.
+//!
+//! Each recorder holds a lock on its shared memory, which the kernel releases when the recorder
+//! ends. Process numbers cannot serve here: a recorder in another PID namespace may share
+//! `/dev/shm` and has no number in this one, and the number of a killed one may be in use again.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Removes files and folders `PREFIX` + PID + `-…` of `folder` whose process has ended.
-/// What another user left is theirs to remove.
+/// The file that is locked in a directory of shared memory.
+pub const LOCK_FILE: &str = "control";
+
+/// Locks shared memory that was just created until `file` is closed. `file` is the memory itself
+/// or the [`LOCK_FILE`] of its directory.
+///
+/// # Errors
+/// Returns [`io::ErrorKind::NotFound`] if [`remove_orphans`] of another recorder removed the file
+/// before it was locked: create it again.
+pub fn lock_shared_memory(file: &File) -> io::Result<()> {
+    file.lock()?;
+    match is_linked(file)? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Removes the files and directories of `folder` that are named `prefix`, PID, `-` and anything,
+/// and that no recorder has locked. Directories without a [`LOCK_FILE`] stay, and so does what
+/// this user may not open.
 pub fn remove_orphans(folder: &Path, prefix: &str) {
     let Ok(list) = fs::read_dir(folder) else {
         return;
     };
-    for path in list.flatten().map(|entry| entry.path()) {
-        let pid = path.file_name().and_then(|name| {
-            let (pid, _) = name.to_str()?.strip_prefix(prefix)?.split_once('-')?;
-            pid.parse::<u32>().ok()
-        });
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Best effort.
-            let _ = match path.is_dir() {
-                true => fs::remove_dir_all(&path),
-                false => fs::remove_file(&path),
-            };
-        }
+    for entry in list.flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(prefix)?.split_once('-'))
+            .and_then(|(pid, _)| pid.parse::<u32>().ok());
+        let (path, Ok(kind)) = (entry.path(), entry.file_type()) else {
+            continue;
+        };
+        let lock = match kind.is_dir() {
+            true => path.join(LOCK_FILE),
+            false => path.clone(),
+        };
+        // Held until the orphan is gone, so that nobody removes one of the same name created
+        // meanwhile.
+        let Some(_lock) = pid.and_then(|_| lock_orphan(&lock)) else {
+            continue;
+        };
+        // Best effort.
+        let _ = match kind.is_dir() {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        };
     }
+}
+
+/// The file at `path`, locked, unless a recorder holds its lock.
+fn lock_orphan(path: &Path) -> Option<File> {
+    let mut options = OpenOptions::new();
+    // Anyone may create files in these folders. A FIFO would block, a link lead elsewhere.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.read(true).open(path).ok()?;
+    file.try_lock().ok()?;
+    // Another recorder may have removed this file, and the path may name a new one.
+    is_linked(&file).ok()?.then_some(file)
+}
+
+fn is_linked(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() > 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A number that no process here has, as a recorder of another PID namespace has.
+    fn foreign_pid() -> u32 {
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("`true` runs");
+        child.wait().expect("it is a child of this process");
+        child.id()
+    }
+
     #[test]
-    fn what_a_dead_process_left_is_removed_and_nothing_else() {
+    fn unlocked_shared_memory_is_removed_and_nothing_else() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut child = std::process::Command::new("true").spawn().expect("it runs");
-        let (dead, alive) = (child.id(), std::process::id());
-        child.wait().expect("it is ours");
-        let of_dead = [format!("x-{dead}-0"), format!("x-{dead}-folder")];
-        let kept = [
-            format!("x-{alive}-0"),
-            format!("y-{dead}-0"),
-            format!("x-{dead}"),
-            format!("x-y-{dead}-0"),
+        let path = |name: &str| folder.path().join(name);
+        let (foreign, own) = (foreign_pid(), std::process::id());
+        // The number of a killed recorder may be in use again.
+        let orphans = [format!("x-{foreign}-0"), format!("x-{own}-0")];
+        let orphan_dirs = [format!("x-{foreign}-dir"), format!("x-{own}-dir")];
+        let locked = [format!("x-{foreign}-1"), format!("x-{own}-1")];
+        let locked_dirs = [format!("x-{foreign}-dir1"), format!("x-{own}-dir1")];
+        let others = [
+            format!("y-{foreign}-0"),
+            format!("x-{foreign}"),
+            format!("x-y-{foreign}-0"),
         ];
-        fs::create_dir(folder.path().join(&of_dead[1])).expect("a folder");
-        for name in kept.iter().chain(&of_dead[..1]) {
-            fs::write(folder.path().join(name), "").expect("a file");
+        let without_lock_file = format!("x-{foreign}-dir2");
+
+        let create = |name: &str| File::create(path(name)).expect("a file");
+        for dir in orphan_dirs
+            .iter()
+            .chain(&locked_dirs)
+            .chain([&without_lock_file])
+        {
+            fs::create_dir(path(dir)).expect("a directory");
         }
+        for name in orphans.iter().chain(&others) {
+            create(name);
+        }
+        for dir in &orphan_dirs {
+            create(&format!("{dir}/{LOCK_FILE}"));
+        }
+        let lock_files = locked_dirs.iter().map(|dir| format!("{dir}/{LOCK_FILE}"));
+        let locks: Vec<File> = (lock_files.chain(locked.clone()))
+            .map(|name| {
+                let file = create(&name);
+                lock_shared_memory(&file).expect("a lock");
+                file
+            })
+            .collect();
+
         remove_orphans(folder.path(), "x-");
-        let is_there = |name: &String| folder.path().join(name).exists();
-        assert!(!of_dead.iter().any(is_there) && kept.iter().all(is_there));
+        let exists = |name: &String| path(name).exists();
+        assert!(!orphans.iter().chain(&orphan_dirs).any(exists));
+        let mut kept = locked.iter().chain(&locked_dirs).chain(&others);
+        assert!(kept.all(exists) && exists(&without_lock_file));
+
+        drop(locks);
+        remove_orphans(folder.path(), "x-");
+        assert!(!locked.iter().chain(&locked_dirs).any(exists));
+    }
+
+    #[test]
+    fn file_removed_before_it_was_locked_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = File::create(folder.path().join("x-1-0")).expect("a file");
+        remove_orphans(folder.path(), "x-");
+        let refused = lock_shared_memory(&file).expect_err("it is gone");
+        assert_eq!(refused.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -85,6 +85,7 @@ pub struct Mark {
 #[derive(Debug)]
 pub struct MarkFile {
     path: PathBuf,
+    /// Locked, so that no other recorder removes it.
     file: File,
     read: u64,
     /// Marks before that which were not written yet, by rising number, and since when.
@@ -114,6 +115,10 @@ impl MarkFile {
             options.read(true).write(true).create_new(true).mode(0o600);
             match options.open(&path) {
                 Ok(file) => {
+                    if let Err(e) = memgauge_host::lock_shared_memory(&file) {
+                        last = e;
+                        continue;
+                    }
                     let made = MarkFile {
                         path,
                         file,
