@@ -27,13 +27,18 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Import {
-    /// Output of `perf record`: a file, compressed or not, a directory
-    /// (`--threads`), a pipe, or `-` for standard input; or a text file of another tool
+    /// Output of `perf record`: a file, a directory (`--threads`), a pipe, or `-` for standard
+    /// input; or a text file of another tool. Files and pipes may be compressed by gzip, bzip2, xz
+    /// or zstd
     #[arg(value_name = "FILE", default_value = "perf.data")]
     input: PathBuf,
     /// Directory to write the recording to
     #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     output: PathBuf,
+    /// Look for programs and libraries below this directory, which has the file system of the
+    /// machine that was recorded
+    #[arg(long, value_name = "DIR")]
+    symfs: Option<PathBuf>,
     /// Replace a recording that exists, instead of keeping it as DIR.old
     #[arg(short, long)]
     force: bool,
@@ -73,13 +78,15 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
         terminal::catch_interrupts()?;
     }
     // Before room is made: what cannot be imported replaces nothing.
-    if let Some(text) = TextInput::open(&args.input)? {
+    let folder = folder.unwrap_or(Path::new("."));
+    if let Some(text) = TextInput::open(&args.input, folder)? {
         let _output = record::make_room(&args.output, args.force)?;
         text.import(&args.output)?;
         names::add(&args.output);
         return Ok(());
     }
-    let mut input = Input::open(&args.input, folder.unwrap_or(Path::new(".")))?;
+    let mut input = Input::open(&args.input, folder)?;
+    input.symfs.clone_from(&args.symfs);
     import::check(&mut input).map_err(or_of_no_tool)?;
     let _output = record::make_room(&args.output, args.force)?;
     import::import(&mut input, &args.output)?;

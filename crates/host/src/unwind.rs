@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -256,6 +256,8 @@ pub struct Unwinder {
     processes: HashMap<u32, Process>,
     /// Whether processes run on this kernel, and so have its vDSO.
     live: bool,
+    /// A folder with the file system that processes had.
+    root: Option<PathBuf>,
     /// Samples whose stacks went on where the copy ended.
     pub short: u64,
     /// Samples whose stacks could not be followed to their end for lack of tables, or
@@ -268,6 +270,15 @@ impl Unwinder {
     pub fn live() -> Unwinder {
         Unwinder {
             live: true,
+            ..Unwinder::default()
+        }
+    }
+
+    /// Unwinds programs whose files lie below a folder, as below their root; others where they
+    /// were.
+    pub fn below(root: &Path) -> Unwinder {
+        Unwinder {
+            root: Some(root.to_owned()),
             ..Unwinder::default()
         }
     }
@@ -360,7 +371,7 @@ impl Unwinder {
         }
         let image = match &*row.path {
             "[vdso]" if self.live => vdso().and_then(|bytes| Image::parse(&*bytes)),
-            path if path.starts_with('/') => recorded(row)
+            path if path.starts_with('/') => recorded(row, self.root.as_deref())
                 .and_then(|path| File::open(path).ok())
                 .and_then(|file| Image::parse(&ReadCache::new(file))),
             _ => None,
@@ -371,15 +382,15 @@ impl Unwinder {
     }
 }
 
-/// The file that was mapped: where it was, or the copy that perf keeps by build id.
-fn recorded(row: &Module) -> Option<PathBuf> {
-    let path = place(row);
-    // Also sees to it that it is a file: to open a pipe would wait.
-    let now = identity(&path);
+/// The file that was mapped: below the root, where it was, or the copy that perf keeps by build id.
+fn recorded(row: &Module, root: Option<&Path>) -> Option<PathBuf> {
     let same = |now: &crate::program::Identity| {
         row.build_id.is_empty() || now.build_id.is_empty() || now.build_id == row.build_id
     };
-    if now.is_some_and(|now| same(&now)) {
+    let below = root.map(|root| root.join(row.path.trim_start_matches('/')));
+    // Also sees to it that it is a file: to open a pipe would wait.
+    let is_it = |path: &PathBuf| identity(path).is_some_and(|now| same(&now));
+    if let Some(path) = below.into_iter().chain([place(row)]).find(is_it) {
         return Some(path);
     }
     let (first, rest) = row.build_id.split_at_checked(2)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::path::Path;
+use std::time::SystemTime;
 
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
@@ -14,12 +15,15 @@ use memgauge_trace::{
 
 use super::counters::Counters;
 use super::input::Input;
+use super::symfs::Symfs;
 use super::threads::{Change as ThreadChange, Threads};
 use super::unwinding::{Change, Unwinding};
 use super::writing::Writing;
 use crate::{Error, Result};
-use memgauge_host::program::{KernelCode, Mappings, RecordedKernel, hex};
-use memgauge_host::unwind::{self, BROKEN_STACKS, SHORT_STACKS};
+use memgauge_host::program::{
+    KernelCode, Mappings, RecordedCode, RecordedKernel, hex, is_of_this_machine,
+};
+use memgauge_host::unwind::{self, BROKEN_STACKS, SHORT_STACKS, Unwinder};
 use memgauge_perf::abi::{flag, read, record, sample};
 use memgauge_perf::builtin::{self, Named};
 use memgauge_perf::data_src::DataSrc;
@@ -47,8 +51,13 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
         head.read_further(records, &mut earliest)?;
     }
     input.rewind()?;
+    let ended = input.ended;
     let mut file = PerfData::open(&mut input.main)?;
     let mut converter = Converter::new(output, earliest, &file.facts)?;
+    converter.ended = ended;
+    if let Some(folder) = input.symfs.as_ref() {
+        converter.read_files_below(folder)?;
+    }
     if !input.further.is_empty() {
         converter.threads = Threads::of_any_order();
     }
@@ -60,6 +69,9 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
             .problems
             .extend(found.problems.into_iter().map(named));
         damage.unread_bytes += found.unread_bytes;
+    }
+    if let Some(symfs) = &converter.symfs {
+        symfs.link(output)?;
     }
     converter.finish(&file, damage)
 }
@@ -167,6 +179,11 @@ struct Converter {
     /// Where samples and calls were in the kernel, and a symbol of it with its address.
     kernel: KernelCode,
     kernel_symbol: Option<(String, u64)>,
+    /// Names that processes gave to code that they generated.
+    generated: RecordedCode,
+    symfs: Option<Symfs>,
+    /// When the file was last written to.
+    ended: SystemTime,
     /// By path, as the file has them.
     build_ids: BTreeMap<String, String>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
@@ -221,11 +238,25 @@ impl Converter {
             calls: Vec::new(),
             kernel: KernelCode::default(),
             kernel_symbol: None,
+            generated: RecordedCode::default(),
+            symfs: None,
+            ended: SystemTime::now(),
             build_ids,
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
             kinds: [0; KINDS],
         })
+    }
+
+    /// Looks for the files that processes map below a folder.
+    fn read_files_below(&mut self, folder: &Path) -> Result<()> {
+        let failed = |e| Error::system(format!("failed to find `{}`", folder.display()), e);
+        let folder = folder.canonicalize().map_err(failed)?;
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.unwinder = Unwinder::below(&folder);
+        }
+        self.symfs = Some(Symfs::new(folder));
+        Ok(())
     }
 
     /// Time since the recording began; what has no time came before. A record that
@@ -420,7 +451,7 @@ impl Converter {
             [] => self.build_ids.get(&*path).cloned().unwrap_or_default(),
             id => hex(id),
         };
-        let row = Module {
+        let mut row = Module {
             pid: Pid(map.pid),
             time_ns,
             start: VirtAddr(map.start),
@@ -431,8 +462,12 @@ impl Converter {
             build_id,
             ..Module::default()
         };
+        if let Some(symfs) = &mut self.symfs {
+            symfs.identify(&mut row);
+        }
         self.inherited(map.pid)?;
         self.mappings.mapped(&row);
+        self.generated.mapped(&row);
         self.writer.module(row)
     }
 
@@ -586,7 +621,12 @@ impl Converter {
         });
         let mut writer = self.writer.finish()?;
         writer.extend(kernel.unwrap_or_default())?;
-        writer.extend(self.threads.rows())?;
+        let threads = self.threads.rows();
+        if is_of_this_machine(&file.facts.host.name) {
+            let processes = threads.iter().map(|thread| thread.pid.0);
+            writer.extend(self.generated.named(processes, self.ended))?;
+        }
+        writer.extend(threads)?;
         writer.extend(losses(self.lost).into_iter().chain(in_rings))?;
         writer.flush_so_far()?;
         let numbered = file.events.all.iter().enumerate();

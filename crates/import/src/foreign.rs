@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Seek;
 use std::path::Path;
 
 use memgauge_recording::Writer;
@@ -11,7 +12,9 @@ use memgauge_trace::{
 };
 
 use super::accesses::Trace;
+use super::compression::unpacked;
 use super::costs::Costs;
+use super::input::plain;
 use super::text::{Lines, Text};
 use crate::{Error, ErrorKind, Result};
 
@@ -25,21 +28,23 @@ pub struct TextInput {
 }
 
 impl TextInput {
-    /// Opens a file; `None` where it is of another kind.
+    /// Opens a file, which may be compressed; `None` where it is of another kind. What is
+    /// unpacked lies in `folder` until it has been imported.
     ///
     /// # Errors
     /// The file cannot be read, or is a profile without costs.
-    pub fn open(path: &Path) -> Result<Option<TextInput>> {
+    pub fn open(path: &Path, folder: &Path) -> Result<Option<TextInput>> {
         if !path.is_file() {
             return Ok(None);
         }
         let opened = File::open(path);
         let failed = |e| Error::system(format!("failed to open `{}`", path.display()), e);
         let mut file = opened.map_err(failed)?;
-        let Some(text) = Text::of(&mut file)? else {
+        let Some(text) = Text::of(unpacked(&file)?.content)? else {
             return Ok(None);
         };
-        let mut lines = Lines::of(file);
+        file.rewind().map_err(failed)?;
+        let mut lines = Lines::of(plain(file, folder)?);
         let costs = match text {
             Text::Costs => Some(with_costs(Costs::read(&mut lines)?)?),
             Text::Lackey | Text::Drcachesim => None,

@@ -3,18 +3,20 @@
 //!
 //! Records are read twice, as times begin with the earliest. A pipe cannot be read
 //! twice, so its stream is kept in a nameless file on the output's file system until it
-//! has been imported. Nothing is left of that file when memgauge ends, however it ends.
+//! has been imported. So is the content of a compressed file. Nothing is left of that file when memgauge ends, however it ends.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use crate::compression::unpacked;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 16;
-/// First bytes of perf's files, in either byte order.
-const MAGICS: [&[u8; 8]; 2] = [b"PERFILE2", b"2ELIFREP"];
+/// First bytes of perf's files, in either byte order, and of version 1.
+const MAGICS: [&[u8; 8]; 4] = [b"PERFILE2", b"2ELIFREP", b"PERFFILE", b"ELIFFREP"];
 
 /// An input that can be read twice.
 #[derive(Debug)]
@@ -23,6 +25,10 @@ pub struct Input {
     pub(super) main: BufReader<File>,
     /// Further files, with records only.
     pub(super) further: Vec<(PathBuf, BufReader<File>)>,
+    /// A folder with the file system of the machine that was recorded.
+    pub symfs: Option<PathBuf>,
+    /// When the input was last written to: as it is read, of a pipe.
+    pub(super) ended: SystemTime,
 }
 
 impl Input {
@@ -46,12 +52,21 @@ impl Input {
         }
         match directory_of(path) {
             Some(directory) => Input::directory(directory),
-            None => Ok(Input::of(file)),
+            None => {
+                let mut input = Input::of(plain(
+                    file.try_clone().map_err(|e| failed(path, e))?,
+                    folder,
+                )?);
+                input.ended = last_write(&file);
+                Ok(input)
+            }
         }
     }
 
     fn of(file: File) -> Input {
         Input {
+            symfs: None,
+            ended: last_write(&file),
             main: BufReader::with_capacity(BUFFER_BYTES, file),
             further: Vec::new(),
         }
@@ -117,26 +132,46 @@ fn numbered(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(all.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Copies a pipe's stream into a file without a name.
-fn kept(mut pipe: File, folder: &Path) -> Result<File> {
+fn last_write(file: &File) -> SystemTime {
+    let written = file.metadata().and_then(|metadata| metadata.modified());
+    written.unwrap_or_else(|_| SystemTime::now())
+}
+
+/// Copies a pipe's stream, unpacked, into a file without a name.
+fn kept(pipe: File, folder: &Path) -> Result<File> {
+    let mut content = unpacked(pipe)?.content;
     let read = |e| Error::system("failed to read from the pipe", e);
-    let mut head = Vec::new();
-    (&mut pipe).take(8).read_to_end(&mut head).map_err(read)?;
-    if !MAGICS.iter().any(|magic| head == magic.as_slice()) {
+    let head = content.fill_buf().map_err(read)?;
+    if !MAGICS.iter().any(|magic| head.starts_with(*magic)) {
         let why = "the pipe does not carry perf data: its first bytes are not PERFILE2";
         return Err(Error::new(ErrorKind::BadInput, why));
     }
+    nameless(content, folder)
+}
+
+/// The file itself, or its unpacked content in a file without a name.
+pub(super) fn plain(mut file: File, folder: &Path) -> Result<File> {
+    let unpacked = unpacked(&file)?;
+    if unpacked.compression.is_some() {
+        return nameless(unpacked.content, folder);
+    }
+    drop(unpacked);
+    let rewound = file.rewind();
+    rewound.map_err(|e| Error::system("failed to read the input again", e))?;
+    Ok(file)
+}
+
+fn nameless(mut content: impl Read, folder: &Path) -> Result<File> {
     let keep = |e| {
         let message = format!(
-            "failed to keep the pipe's stream in `{}` until it is imported (choose another \
-             place with -o)",
+            "failed to keep the input's content in `{}` until it is imported; name another place \
+             with -o",
             folder.display()
         );
         Error::system(message, e)
     };
     let mut file = tempfile::tempfile_in(folder).map_err(keep)?;
-    file.write_all(&head).map_err(keep)?;
-    io::copy(&mut pipe, &mut file).map_err(keep)?;
+    io::copy(&mut content, &mut file).map_err(keep)?;
     file.rewind().map_err(keep)?;
     Ok(file)
 }

@@ -15,6 +15,7 @@ mod counters;
 mod foreign;
 mod input;
 mod queue;
+mod symfs;
 mod text;
 mod threads;
 mod unwinding;

@@ -1,7 +1,7 @@
 //! Text files of other tools: which one it is, line by line.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek};
+use std::io::{BufRead, BufReader, Read};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -22,14 +22,14 @@ pub(super) enum Text {
 }
 
 impl Text {
-    /// Of a regular file; `None` where it is none of these.
-    pub(super) fn of(file: &mut File) -> Result<Option<Text>> {
+    /// Of an input's content; `None` where it is none of these.
+    pub(super) fn of(content: impl Read) -> Result<Option<Text>> {
         let failed = |e| Error::system("failed to read the file", e);
         let mut head = Vec::new();
-        file.take(HEAD as u64)
+        content
+            .take(HEAD as u64)
             .read_to_end(&mut head)
             .map_err(failed)?;
-        file.rewind().map_err(failed)?;
         let head = String::from_utf8_lossy(&head);
         Ok(head.lines().find_map(Text::of_line))
     }

@@ -633,3 +633,281 @@ fn a_directory_without_a_head_is_refused_and_says_what_to_name() {
         "{refused}"
     );
 }
+
+/// `PERF_TYPE_TRACEPOINT`.
+const TRACEPOINT: u8 = 2;
+
+fn tracepoint(id: u64) -> Vec<u8> {
+    let mut attr = attribute(id, SAMPLE_TYPE, 0);
+    attr[0] = TRACEPOINT;
+    attr
+}
+
+/// An entry that names a tracepoint: id, text of 64 bytes.
+fn event_type(id: u64, name: &str) -> Vec<u8> {
+    let mut text = name.as_bytes().to_vec();
+    text.resize(64, 0);
+    [words(&[id]), text].concat()
+}
+
+/// A file of version 1, without features.
+fn version_1(attributes: &[Vec<u8>], data: &[u8], event_types: &[u8]) -> Vec<u8> {
+    const HEADER: u64 = 72;
+    let ids = words(&(100..100 + attributes.len() as u64).collect::<Vec<_>>());
+    let entry = |(n, attr): (u64, &Vec<u8>)| [attr.clone(), words(&[HEADER + 8 * n, 8])].concat();
+    let entries: Vec<u8> = (0..).zip(attributes).flat_map(entry).collect();
+    let attrs_at = HEADER + ids.len() as u64;
+    let types_at = attrs_at + entries.len() as u64;
+    let data_at = types_at + event_types.len() as u64;
+    let head = [
+        HEADER,
+        144,
+        attrs_at,
+        entries.len() as u64,
+        data_at,
+        data.len() as u64,
+        types_at,
+        event_types.len() as u64,
+    ];
+    let parts = [&words(&head)[..], &ids, &entries, event_types, data];
+    [b"PERFFILE", &parts.concat()[..]].concat()
+}
+
+#[test]
+fn files_of_version_1_are_read_and_their_tracepoints_named() {
+    let mut bytes = plain_file();
+    bytes[..8].copy_from_slice(b"PERFFILE");
+    check_content(&bytes);
+    let types = [
+        event_type(316, "sched:sched_switch"),
+        event_type(7, "not:used"),
+    ];
+    let attributes = [tracepoint(316), tracepoint(9)];
+    let file = version_1(&attributes, &records(), &types.concat());
+    let result = check_content(&file);
+    let names: Vec<&str> = (result.imported.samples.iter())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(names, ["sched:sched_switch", "event1/type=2,config=0x9/"]);
+}
+
+/// The kernel's descriptions of tracepoints, as perf copies them.
+fn tracing_data(tracepoints: &[(&str, &str, u64)]) -> Vec<u8> {
+    let counted = |text: &str| [words(&[text.len() as u64]), text.into()].concat();
+    let number = |n: usize| (n as u32).to_le_bytes();
+    let mut bytes = b"\x17\x08\x44tracing0.5\0\0\x08".to_vec();
+    bytes.extend(4096u32.to_le_bytes());
+    for part in ["header_page", "header_event"] {
+        bytes.extend([part.as_bytes(), b"\0", &counted("field: u64 x")].concat());
+    }
+    bytes.extend(number(1));
+    bytes.extend(counted("name: function\nID: 1\n"));
+    bytes.extend(number(tracepoints.len()));
+    for (system, name, id) in tracepoints {
+        bytes.extend([system.as_bytes(), b"\0", &number(1)].concat());
+        bytes.extend(counted(&format!("name: {name}\nID: {id}\nformat:\n")));
+    }
+    bytes
+}
+
+/// Before Linux 4.x, a pipe had no record of an event's name.
+#[test]
+fn tracepoints_of_old_pipes_have_the_names_of_the_kernels_descriptions() {
+    let described = tracing_data(&[("sched", "sched_switch", 316), ("irq", "irq_entry", 9)]);
+    let padding = vec![0; described.len().next_multiple_of(8) - described.len()];
+    let size = (described.len() as u32).to_le_bytes();
+    let tracing = [record(66, 0, &size), described, padding].concat();
+    let types = record(65, 0, &event_type(9, "irq:irq_handler_entry"));
+    let head = [b"PERFILE2", &words(&[16])[..]].concat();
+    let attributes: Vec<u8> = (100..)
+        .zip([tracepoint(316), tracepoint(9)])
+        .flat_map(|(id, attr): (u64, _)| record(64, 0, &[attr, words(&[id])].concat()))
+        .collect();
+    // Names may come before what they name, or after it; the first one counts.
+    for order in [
+        [&types, &attributes, &tracing],
+        [&attributes, &types, &tracing],
+    ] {
+        let stream = [&head, order[0], order[1], order[2], &records()]
+            .map(|part| part.as_slice())
+            .concat();
+        let result = check_content(&stream);
+        let names: Vec<&str> = (result.imported.samples.iter())
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(names, ["sched:sched_switch", "irq:irq_handler_entry"]);
+    }
+}
+
+/// As `perf record --call-graph lbr` asks for it: the processor's stack replaces frame pointers
+/// of user space, and the kernel's frames stay.
+#[test]
+fn the_processors_call_stack_leads_to_samples() {
+    const KERNEL: u64 = 0xffff_8000_0000_0000;
+    const IN_KERNEL: u64 = -128_i64 as u64;
+    const IN_USER: u64 = -512_i64 as u64;
+    const CALL_STACK: u64 = 1 << 11;
+    const HW_INDEX: u64 = 1 << 17;
+    let mut attr = attribute(3, SAMPLE_TYPE | 1 << 5 | 1 << 11, 0);
+    attr[72..80].copy_from_slice(&(CALL_STACK | HW_INDEX | 2).to_le_bytes());
+    let sample = |ip: u64, chain: &[u64], calls: &[u64]| {
+        let head = [ip, pair(7, 8), 1000, 0, 100, 1, 500];
+        let chain = [&[chain.len() as u64], chain].concat();
+        let branches: Vec<u64> = calls
+            .iter()
+            .flat_map(|&from| [from, from + 64, 0])
+            .collect();
+        let stack = [&[calls.len() as u64, 0], &branches[..]].concat();
+        record(9, 2, &words(&[&head[..], &chain, &stack, &[0, 0]].concat()))
+    };
+    let calls = [0x40_0100, 0x40_0200];
+    let data = [
+        sample(0x40_0010, &[IN_USER, 0x40_0010, 0xbad], &calls),
+        sample(
+            KERNEL,
+            &[IN_KERNEL, KERNEL, KERNEL + 9, IN_USER, 0x40_0020, 0xbad],
+            &calls,
+        ),
+        sample(0x40_0030, &[IN_USER, 0x40_0030, 0x40_0301], &[]),
+    ];
+    let result = read(&file(&[attr], &data.concat())).unwrap();
+    let frames: Vec<memgauge_trace::Frame> = result.rows();
+    let stack = |s: &Sample| {
+        let mut caller = s.caller;
+        let mut calls = Vec::new();
+        while let Some(id) = caller {
+            let frame = frames.iter().find(|frame| frame.id == id).unwrap();
+            calls.push(frame.ip.0);
+            caller = frame.caller;
+        }
+        calls
+    };
+    let stacks: Vec<_> = result.samples.iter().map(stack).collect();
+    let expected = [
+        vec![0x40_0100, 0x40_0200],
+        vec![KERNEL + 8, 0x40_0020, 0x40_0100, 0x40_0200],
+        vec![0x40_0300],
+    ];
+    assert_eq!(stacks, expected);
+    let branches = |loss: &&Loss| loss.detail == "branch stacks";
+    assert_eq!(result.imported.losses.iter().find(branches), None);
+}
+
+/// Imports bytes as a file of that name, written at that time.
+fn import_file(bytes: &[u8], written: std::time::SystemTime) -> Read {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, path) = (dir.path().join("perf.data.z"), dir.path().join("x.mg"));
+    std::fs::write(&source, bytes).unwrap();
+    let file = std::fs::File::options().write(true).open(&source).unwrap();
+    file.set_modified(written).unwrap();
+    let mut input = Input::open(&source, dir.path()).unwrap();
+    import(&mut input, &path).unwrap();
+    Read {
+        imported: Imported::of(&path),
+        samples: rows(&path),
+        dir,
+    }
+}
+
+#[test]
+fn a_compressed_file_has_the_same_content() {
+    let plain = plain_file();
+    let packed = zstd::encode_all(&plain[..], 1).unwrap();
+    let result = import_file(&packed, std::time::SystemTime::now());
+    assert_eq!(result.samples, check_content(&plain).samples);
+}
+
+/// With the id of a process that exists, nobody else writes such files.
+#[test]
+fn generated_code_has_the_names_that_its_process_left() {
+    let pid = std::process::id();
+    let dump = std::env::temp_dir().join(format!("jit-{pid}.dump"));
+    let map = PathBuf::from(format!("/tmp/perf-{pid}.map"));
+    std::fs::write(&map, "7f0000001000 80 Lwalk;\n").unwrap();
+    // A jitdump with one function: header of 40 bytes, then a load record.
+    let load = [
+        words(&[pair(pid, pid), 0, 0x7f00_0000_2000, 0x40, 1]),
+        b"compiled\0".to_vec(),
+    ]
+    .concat();
+    let header = words(&[pair(0x4a69_5444, 1), pair(40, 62), 0, 0, 0]);
+    let record_head = words(&[pair(0, 16 + load.len() as u32), 0]);
+    std::fs::write(&dump, [header, record_head, load].concat()).unwrap();
+    let path = padded(&dump.display().to_string());
+    let comm = [words(&[pair(pid, pid)]), padded("java")].concat();
+    let mapped = words(&[pair(pid, pid), 0x50_0000, 0x1000, 0, 0, 0, 0, pair(5, 2)]);
+    let data = [
+        side_band(3, 1 << 13, &comm, 900),
+        side_band(10, 0, &[mapped, path].concat(), 910),
+        sample(0),
+    ];
+    let mut bytes = file(&[attribute(3, SAMPLE_TYPE, 0)], &data.concat());
+    // Without the name of a machine.
+    bytes[8 + 8 * 8] = 0;
+    let names = |written| {
+        let result = import_file(&bytes, written);
+        let code: Vec<memgauge_trace::GeneratedCode> = result.rows();
+        let named = code.into_iter().filter(|c| c.pid.0 == pid);
+        named
+            .map(|c| (c.start.0, c.bytes, c.name))
+            .collect::<Vec<_>>()
+    };
+    let now = std::time::SystemTime::now();
+    let of_map = (0x7f00_0000_1000, 0x80, "Lwalk;".to_owned());
+    let of_dump = (0x7f00_0000_2000, 0x40, "compiled".to_owned());
+    assert_eq!(names(now), [of_map, of_dump.clone()]);
+    // Another process had the id later.
+    let before = now - std::time::Duration::from_secs(3600);
+    assert_eq!(names(before), [of_dump]);
+    std::fs::remove_file(map).unwrap();
+    std::fs::remove_file(dump).unwrap();
+}
+
+#[test]
+fn files_below_symfs_are_linked_if_they_are_the_recorded_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir_all(root.join("bin")).unwrap();
+    // A program with a build id, under the path that the records have.
+    std::fs::copy(std::env::current_exe().unwrap(), root.join("bin/prog")).unwrap();
+    let source = dir.path().join("perf.data");
+    std::fs::write(&source, plain_file()).unwrap();
+    let path = dir.path().join("x.mg");
+    let mut input = Input::open(&source, dir.path()).unwrap();
+    input.symfs = Some(root.clone());
+    import(&mut input, &path).unwrap();
+    let modules: Vec<Module> = rows(&path);
+    let prog = modules.iter().find(|row| row.path == "/bin/prog").unwrap();
+    let bytes = root.join("bin/prog").metadata().unwrap().len();
+    assert_eq!(prog.file_bytes, Some(bytes));
+    let name = match prog.build_id.as_str() {
+        "" => format!("{bytes}-{}", prog.modified_ns.unwrap()),
+        id => id.to_owned(),
+    };
+    let link = path.join("files").join(name);
+    let target = root.canonicalize().unwrap().join("bin/prog");
+    assert_eq!(std::fs::read_link(link).unwrap(), target);
+    // A recording with the build id of another file.
+    let map = words(&[
+        pair(7, 7),
+        0x40_0000,
+        0x1000,
+        0x2000,
+        pair(4, 0x0403_0201),
+        0,
+        0,
+        pair(5, 2),
+    ]);
+    let other = side_band(10, 1 << 14, &[map, padded("/bin/prog")].concat(), 910);
+    std::fs::write(&source, file(&two_events(), &[other, records()].concat())).unwrap();
+    let path = dir.path().join("y.mg");
+    let mut input = Input::open(&source, dir.path()).unwrap();
+    input.symfs = Some(root);
+    import(&mut input, &path).unwrap();
+    let modules: Vec<Module> = rows(&path);
+    let prog = modules.iter().find(|row| row.path == "/bin/prog").unwrap();
+    assert_eq!(
+        (prog.build_id.as_str(), prog.file_bytes),
+        ("01020304", None)
+    );
+}

@@ -13,11 +13,12 @@
 //! are what a memory profiler wants).
 
 mod features;
+mod tracing;
 mod unpack;
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use crate::abi::Attr;
+use crate::abi::{Attr, kind};
 use crate::record::{Fields, HEADER_BYTES, Header, Layout};
 use crate::{Error, IdMap, Result};
 
@@ -42,6 +43,8 @@ pub struct Events {
     pub all: Vec<FileEvent>,
     layouts: Vec<Layout>,
     by_id: IdMap<u64, usize>,
+    /// Names of tracepoints by their id, which is an event's configuration.
+    tracepoints: IdMap<u64, String>,
 }
 
 /// More events or ids than any machine has.
@@ -61,10 +64,27 @@ impl Events {
         let room = MOST_IDS.saturating_sub(self.by_id.len());
         self.by_id.extend(ids.take(room).map(|id| (id, number)));
         self.layouts.push(Layout::of(&attr));
+        let name = match attr.kind {
+            kind::TRACEPOINT => self.tracepoints.get(&attr.config).cloned(),
+            _ => None,
+        };
         self.all.push(FileEvent {
             attr,
-            name: String::new(),
+            name: name.unwrap_or_default(),
         });
+    }
+
+    /// Names the events of a tracepoint that have no name yet, those to come included.
+    fn name_tracepoint(&mut self, id: u64, name: String) {
+        let is_of = |event: &&mut FileEvent| {
+            event.name.is_empty() && event.attr.kind == kind::TRACEPOINT && event.attr.config == id
+        };
+        for event in self.all.iter_mut().filter(is_of) {
+            event.name.clone_from(&name);
+        }
+        if self.tracepoints.len() < MOST_EVENTS {
+            self.tracepoints.insert(id, name);
+        }
     }
 
     /// Number of the event with that id.
@@ -144,9 +164,13 @@ pub struct PerfData<R> {
 }
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
-const SWAPPED: &[u8; 8] = b"2ELIFREP";
+/// Version 1, which perf wrote until 2012. What follows is laid out alike.
+const MAGIC_1: &[u8; 8] = b"PERFFILE";
+const SWAPPED: [&[u8; 8]; 2] = [b"2ELIFREP", b"ELIFFREP"];
 const STREAM_HEADER_BYTES: u64 = 16;
 const FILE_HEADER_BYTES: u64 = 104;
+/// The header of the oldest files ends before the bits of their features.
+const HEADER_BYTES_WITHOUT_FEATURES: u64 = 72;
 
 fn bad(why: impl Into<String>) -> Error {
     Error::BadInput(why.into())
@@ -184,13 +208,15 @@ impl<R: Read + Seek> PerfData<R> {
         let magic = f
             .bytes(8)
             .ok_or_else(|| bad("it is too short to be perf data"))?;
-        if magic == SWAPPED {
+        if SWAPPED.iter().any(|swapped| magic == *swapped) {
             return Err(bad(
                 "it was made on a processor of the other byte order, which memgauge does not read",
             ));
         }
-        if magic != MAGIC {
-            return Err(bad("it is not perf data: its first bytes are not PERFILE2"));
+        if magic != MAGIC && magic != MAGIC_1 {
+            return Err(bad(
+                "it is not perf data: its first bytes are neither PERFILE2 nor PERFFILE",
+            ));
         }
         let bytes = f.u64().ok_or_else(|| bad("it is cut off in its header"))?;
         let mut file = PerfData {
@@ -202,23 +228,26 @@ impl<R: Read + Seek> PerfData<R> {
             damage: Damage::default(),
         };
         if !file.is_stream {
-            file.read_head(f)
+            file.read_head(bytes, f)
                 .ok_or_else(|| bad("it is cut off or damaged in its header"))?;
         }
         Ok(file)
     }
 
-    fn read_head(&mut self, mut f: Fields<'_>) -> Option<()> {
+    fn read_head(&mut self, header_bytes: u64, mut f: Fields<'_>) -> Option<()> {
         let entry_bytes = f.u64()?;
         let attributes = Section::parse(&mut f)?;
         let data = Section::parse(&mut f)?;
-        f.bytes(16)?;
+        let event_types = Section::parse(&mut f)?;
         let mut present = [0u64; 4];
-        for word in &mut present {
-            *word = f.u64()?;
+        if header_bytes != HEADER_BYTES_WITHOUT_FEATURES {
+            for word in &mut present {
+                *word = f.u64()?;
+            }
         }
         let end = self.source.seek(SeekFrom::End(0)).ok()?;
         self.read_attributes(attributes, entry_bytes, end)?;
+        self.read_event_types(event_types, end);
         // A recorder that was killed left no length.
         let bytes = if data.bytes == 0 {
             end.saturating_sub(data.at)
@@ -259,6 +288,23 @@ impl<R: Read + Seek> PerfData<R> {
             self.events.add(Attr::parse(attr)?, words);
         }
         (!self.events.all.is_empty()).then_some(())
+    }
+
+    /// Names of tracepoints, in files from before features had them.
+    fn read_event_types(&mut self, section: Section, end: u64) {
+        const MOST_BYTES: u64 = 1 << 22;
+        if section.bytes == 0 {
+            return;
+        }
+        match self.section(section, MOST_BYTES, end) {
+            Some(bytes) => bytes
+                .chunks_exact(EVENT_TYPE_BYTES)
+                .for_each(|entry| name_tracepoint(&mut self.events, Fields(entry))),
+            None => self
+                .damage
+                .problems
+                .push("the names of tracepoints are cut off".to_owned()),
+        }
     }
 
     fn read_features(&mut self, table_at: u64, present: [u64; 4], end: u64) {
@@ -354,6 +400,7 @@ fn read_up_to(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
 mod user {
     pub(super) const FIRST: u32 = 64;
     pub(super) const ATTR: u32 = 64;
+    pub(super) const EVENT_TYPE: u32 = 65;
     pub(super) const TRACING_DATA: u32 = 66;
     pub(super) const FINISHED_ROUND: u32 = 68;
     pub(super) const AUXTRACE: u32 = 71;
@@ -488,6 +535,7 @@ impl Walk {
         let cut = || Stop::Damaged(format!("a record of kind {} is cut off", header.kind));
         match header.kind {
             user::ATTR => attribute(told.events, body).ok_or_else(cut)?,
+            user::EVENT_TYPE => name_tracepoint(told.events, body),
             user::EVENT_UPDATE => name_event(told.events, body),
             user::FEATURE => {
                 let number = body.u64().ok_or_else(cut)?;
@@ -496,7 +544,9 @@ impl Walk {
             }
             user::TRACING_DATA => {
                 let bytes = body.u32().ok_or_else(cut)?;
-                self.skip(source, u64::from(bytes).next_multiple_of(8))?;
+                let padded = u64::from(bytes).next_multiple_of(8);
+                let data = self.bytes_between_records(source, padded)?;
+                told.facts.take(feature::TRACING_DATA, &data, told.events);
             }
             user::FINISHED_ROUND if !visit.round() => return Err(Stop::Enough),
             user::AUXTRACE => {
@@ -521,14 +571,39 @@ impl Walk {
 
     /// Passes over bytes that lie between records.
     fn skip<E: From<Error>>(&mut self, source: &mut impl Read, bytes: u64) -> Step<(), E> {
+        self.between_records(source, bytes, &mut |_| ())
+    }
+
+    /// Takes bytes that lie between records, the first 16 MiB of them.
+    fn bytes_between_records<E: From<Error>>(
+        &mut self,
+        source: &mut impl Read,
+        bytes: u64,
+    ) -> Step<Vec<u8>, E> {
+        const MOST_BYTES: usize = 1 << 24;
+        let mut all = Vec::new();
+        self.between_records(source, bytes, &mut |piece| {
+            let room = MOST_BYTES - all.len();
+            all.extend_from_slice(&piece[..piece.len().min(room)]);
+        })?;
+        Ok(all)
+    }
+
+    fn between_records<E: From<Error>>(
+        &mut self,
+        source: &mut impl Read,
+        bytes: u64,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Step<(), E> {
         let mut rest = bytes;
         while rest > 0 {
             if !self.fill(source, 1)? {
                 return Err(Stop::Damaged("a trace is cut off".to_owned()));
             }
-            let step = rest.min(self.filled.len() as u64);
-            self.filled.start += step as usize;
-            rest -= step;
+            let step = rest.min(self.filled.len() as u64) as usize;
+            each(&self.buffer[self.filled.start..self.filled.start + step]);
+            self.filled.start += step;
+            rest -= step as u64;
         }
         Ok(())
     }
@@ -541,6 +616,15 @@ fn attribute(events: &mut Events, body: Fields<'_>) -> Option<()> {
     let ids = ids.chunks_exact(8).filter_map(|word| Fields(word).u64());
     events.add(Attr::parse(attr)?, ids);
     Some(())
+}
+
+/// Bytes of an entry that names a tracepoint (`struct perf_trace_event_type`): id, text.
+const EVENT_TYPE_BYTES: usize = 72;
+
+fn name_tracepoint(events: &mut Events, mut entry: Fields<'_>) {
+    if let Some(id) = entry.u64() {
+        events.name_tracepoint(id, features::text(entry.0));
+    }
 }
 
 /// `PERF_EVENT_UPDATE__NAME`: type, id, text.

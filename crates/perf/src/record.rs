@@ -301,8 +301,11 @@ pub struct Sample<'a> {
     pub callchain: Words<'a>,
     /// The source's own bytes.
     pub raw: &'a [u8],
-    /// Branches in the stack.
+    /// Branches in the stack, of the sort that is no call stack.
     pub branches: u64,
+    /// The calls in the processor's own call stack (`--call-graph lbr`), innermost first:
+    /// three words each, the first one the address of the call.
+    pub call_branches: Words<'a>,
     /// Registers in user space.
     pub user_regs: Option<Registers<'a>>,
     /// Bytes of stack.
@@ -321,6 +324,9 @@ pub struct Sample<'a> {
     pub data_page_bytes: u64,
 }
 
+/// Words of a branch: from, to, flags.
+const BRANCH_WORDS: usize = 3;
+
 /// Smallest word of a call chain that is no address but says whose the next ones are
 /// (`PERF_CONTEXT_MAX`).
 const LEAST_CONTEXT: u64 = -4095_i64 as u64;
@@ -328,7 +334,8 @@ const LEAST_CONTEXT: u64 = -4095_i64 as u64;
 impl Sample<'_> {
     /// Appends the calls that led to the sampled instruction, innermost first, each by
     /// an address in the calling instruction: the return address less one, or the place
-    /// where the thread entered the kernel.
+    /// where the thread entered the kernel. The processor's own call stack, where there is
+    /// one, takes the place of the frame pointers of user space, as in perf.
     pub fn calls(&self, out: &mut Vec<VirtAddr>) {
         let is_kernels = |address: u64| address >> 63 == 1;
         let (mut begins, mut is_first) = (true, true);
@@ -337,12 +344,17 @@ impl Sample<'_> {
                 begins = true;
                 continue;
             }
+            if !begins && !is_kernels(word) && !self.call_branches.is_empty() {
+                break;
+            }
             let is_place = is_first && is_kernels(word) == is_kernels(self.ip);
             if !is_place && word != 0 {
                 out.push(VirtAddr(if begins { word } else { word - 1 }));
             }
             (begins, is_first) = (false, false);
         }
+        let calls = self.call_branches.iter().step_by(BRANCH_WORDS);
+        out.extend(calls.filter(|&call| call != 0).map(VirtAddr));
     }
 }
 

@@ -2,12 +2,13 @@
 //! (lines of `START BYTES NAME` in hexadecimal) and jitdump files
 //! (`tools/perf/Documentation/jitdump-specification.txt`).
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
+use memgauge_trace::{GeneratedCode, Module, Pid, VirtAddr};
 
 /// A file with more is read so far.
 const MOST_BYTES: u64 = 1 << 28;
@@ -52,6 +53,53 @@ pub(super) fn of_dump(pid: u32, path: &Path) -> Vec<GeneratedCode> {
     let is_file = fs::metadata(path).is_ok_and(|m| m.is_file());
     let bytes = is_file.then(|| contents(path)).flatten();
     bytes.map_or_else(Vec::new, |bytes| jitdump(pid, &bytes))
+}
+
+/// Names of the code that recorded processes generated, as perf finds them: in `/tmp` and in
+/// dumps that the processes mapped, on the machine where they ran.
+#[derive(Clone, Debug, Default)]
+pub struct RecordedCode(BTreeSet<(u32, PathBuf)>);
+
+impl RecordedCode {
+    /// Notes a mapping; a dump is mapped to make it known.
+    pub fn mapped(&mut self, row: &Module) {
+        if is_dump(&row.path) {
+            self.0.insert((row.pid.0, PathBuf::from(&row.path)));
+        }
+    }
+
+    /// The names of processes whose recording ended then. A map in `/tmp` that was written to
+    /// later is that of another process with the same id.
+    pub fn named(
+        &self,
+        processes: impl Iterator<Item = u32>,
+        ended: SystemTime,
+    ) -> Vec<GeneratedCode> {
+        let processes: BTreeSet<u32> = processes.collect();
+        // A file's time may be a tick of the clock after that of the recording.
+        let latest = ended.checked_add(Duration::from_secs(1)).unwrap_or(ended);
+        let is_its_own = |pid: &u32| {
+            let metadata = fs::metadata(map_of(*pid))
+                .ok()
+                .filter(fs::Metadata::is_file);
+            metadata
+                .and_then(|m| m.modified().ok())
+                .is_some_and(|written| written <= latest)
+        };
+        let maps = processes.into_iter().filter(is_its_own);
+        let mut all: Vec<GeneratedCode> = maps
+            .filter_map(|pid| Some(perf_map(pid, &contents(Path::new(&map_of(pid)))?)))
+            .flatten()
+            .collect();
+        all.extend(self.0.iter().flat_map(|(pid, path)| of_dump(*pid, path)));
+        all
+    }
+}
+
+/// Whether a recording is of this machine, by its name; a recording without one is taken for it.
+pub fn is_of_this_machine(name: &str) -> bool {
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.is_empty() || own.trim() == name
 }
 
 fn contents(path: &Path) -> Option<Vec<u8>> {

@@ -27,7 +27,7 @@ use memgauge_recording::{Writer, private};
 use memgauge_trace::{Loss, LossKind, Module};
 
 pub use cache::{cached, mark_used};
-pub use generated::GeneratedNames;
+pub use generated::{GeneratedNames, RecordedCode, is_of_this_machine};
 #[cfg(test)]
 use generated::{jitdump, perf_map};
 pub use identity::hex;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::HostFacts;
 
-use super::Events;
+use super::{Events, tracing};
 use crate::hex;
 use crate::record::Fields;
 
@@ -31,6 +31,8 @@ pub struct Facts {
 
 /// Numbers of the sections behind the data, as in perf's `header.h`.
 pub mod feature {
+    /// Descriptions of tracepoints.
+    pub const TRACING_DATA: u32 = 1;
     /// Build ids of the files that were mapped.
     pub const BUILD_ID: u32 = 2;
     /// The machine's name.
@@ -57,12 +59,12 @@ pub mod feature {
 
 use feature::{
     ARCH, BUILD_ID, CMDLINE, CPUDESC, EVENT_DESC, HOSTNAME, NRCPUS, OSRELEASE, SAMPLE_TIME,
-    TOTAL_MEM, VERSION,
+    TOTAL_MEM, TRACING_DATA, VERSION,
 };
 
 /// Whether this version has a use for the feature.
 pub(super) fn is_read(number: u32) -> bool {
-    matches!(number, BUILD_ID..=CPUDESC | TOTAL_MEM..=EVENT_DESC | SAMPLE_TIME)
+    matches!(number, TRACING_DATA..=CPUDESC | TOTAL_MEM..=EVENT_DESC | SAMPLE_TIME)
 }
 
 /// A text up to its NUL; bytes that are no UTF-8 are replaced.
@@ -83,6 +85,9 @@ impl Facts {
         let mut f = Fields(bytes);
         let text = |f: &mut Fields<'_>| counted_text(f).unwrap_or_default();
         match number {
+            TRACING_DATA => drop(tracing::tracepoints(bytes, &mut |id, name| {
+                events.name_tracepoint(id, name);
+            })),
             BUILD_ID => self.take_build_ids(bytes),
             HOSTNAME => self.host.name = text(&mut f),
             OSRELEASE => self.host.kernel = text(&mut f),

@@ -1,7 +1,8 @@
 //! From the attributes of an event to the layout of its records, and from bytes to records.
 
 use super::{
-    Fields, HEADER_BYTES, Header, Mmap, Reading, Record, Registers, Sample, Task, Trailer,
+    BRANCH_WORDS, Fields, HEADER_BYTES, Header, Mmap, Reading, Record, Registers, Sample, Task,
+    Trailer, Words,
 };
 use crate::abi::{Attr, flag, misc, record, sample};
 
@@ -16,11 +17,11 @@ pub struct Layout {
     sample_id_all: bool,
 }
 
-/// `PERF_SAMPLE_BRANCH_HW_INDEX` and `PERF_SAMPLE_BRANCH_COUNTERS`.
+/// `PERF_SAMPLE_BRANCH_CALL_STACK`, `PERF_SAMPLE_BRANCH_HW_INDEX` and
+/// `PERF_SAMPLE_BRANCH_COUNTERS`.
+const BRANCH_CALL_STACK: u64 = 1 << 11;
 const BRANCH_HW_INDEX: u64 = 1 << 17;
 const BRANCH_COUNTERS: u64 = 1 << 19;
-/// Words of a branch: from, to, flags.
-const BRANCH_WORDS: u64 = 3;
 
 impl Layout {
     /// That of this event's records.
@@ -127,7 +128,11 @@ impl Layout {
             out.raw = f.bytes(bytes as usize)?;
         }
         if self.has(sample::BRANCH_STACK) {
-            out.branches = self.branches(f)?;
+            let branches = self.branches(f)?;
+            match self.branch_sample_type & BRANCH_CALL_STACK {
+                0 => out.branches = (branches.len() / BRANCH_WORDS) as u64,
+                _ => out.call_branches = branches,
+            }
         }
         if self.has(sample::REGS_USER) {
             out.user_regs = Some(Registers::take(f, self.regs_user)?);
@@ -138,16 +143,16 @@ impl Layout {
         Some(())
     }
 
-    fn branches(&self, f: &mut Fields<'_>) -> Option<u64> {
+    fn branches<'a>(&self, f: &mut Fields<'a>) -> Option<Words<'a>> {
         let branches = f.u64()?;
         if self.branch_sample_type & BRANCH_HW_INDEX != 0 {
             f.u64()?;
         }
-        f.words(branches.checked_mul(BRANCH_WORDS)?)?;
+        let words = f.words(branches.checked_mul(BRANCH_WORDS as u64)?)?;
         if self.branch_sample_type & BRANCH_COUNTERS != 0 {
             f.words(branches)?;
         }
-        Some(branches)
+        Some(words)
     }
 
     #[inline]
