@@ -85,9 +85,18 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
 fn as_csv(table: &Table, path: &Path) -> std::io::Result<()> {
     let mut file = Writer::from_writer(private::create_file(path)?);
     for row in table {
-        file.write_record(row)?;
+        file.write_record(row).map_err(of_csv)?;
     }
     file.flush()
+}
+
+/// The system's error itself: as a cause of another one, its kind would be hidden.
+fn of_csv(why: csv::Error) -> std::io::Error {
+    let text = why.to_string();
+    match why.into_kind() {
+        csv::ErrorKind::Io(why) => why,
+        _ => std::io::Error::other(text),
+    }
 }
 
 fn as_arrow(table: &Table, path: &Path) -> std::io::Result<()> {
