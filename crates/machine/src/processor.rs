@@ -55,6 +55,8 @@ pub struct Core {
     courier: Option<Box<Courier>>,
     /// Whether a split may be an overflow.
     samples_splits: bool,
+    /// Whether stalled cycles of some cause are sampled.
+    samples_stalls: bool,
     /// Some event that is counted as blocks retire is sampled.
     samples_retired: bool,
     series: Option<Series>,
@@ -118,6 +120,10 @@ impl Core {
             },
             courier,
             samples_splits: pmu.samples.iter().any(|s| usize::from(s.event.0) == SPLITS),
+            samples_stalls: pmu
+                .samples
+                .iter()
+                .any(|s| STALLS.contains(&usize::from(s.event.0))),
             samples_retired: pmu.samples.iter().any(|s| !is_memory(s.event)),
             series: pmu.interval_ns.map(|ns| Series::new(ns, start_ns)),
             long_stall: pmu
@@ -387,6 +393,9 @@ impl Core {
         counts[LOADS] = retired.loads;
         counts[STORES] = retired.stores;
         counts[MODIFIES] = retired.modifies;
+        for (event, millicycles) in STALLS.into_iter().zip(self.stalled_by_cause) {
+            counts[event] = millicycles / 1000;
+        }
         let lookups = retired.loads + retired.stores + self.extra_lookups;
         counts[L1D_HIT] = lookups.saturating_sub(retired.modifies + counts[L1D_MISS]);
         Counts(counts)
@@ -465,7 +474,10 @@ impl Core {
         self.stalled += millicycles;
         let by_cause = &mut self.stalled_by_cause[cause - STALL_IRREGULAR_LOADS];
         *by_cause += millicycles;
-        self.counts[cause] = *by_cause / 1000;
+        // Otherwise they are worked out when the counters are read.
+        if self.samples_stalls {
+            self.counts[cause] = *by_cause / 1000;
+        }
         // At least as much as the instructions that would have taken this long.
         self.fuse -= (millicycles >> self.costs.instruction_shift) as i64 + 1;
     }
