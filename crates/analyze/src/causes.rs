@@ -223,7 +223,8 @@ fn total(evidence: &Evidence, name: &str) -> Option<f64> {
 fn stalls(evidence: &Evidence) -> Option<Stalls> {
     let cycles = total(evidence, "cycles").filter(|&c| c > 0.0)?;
     let share = |event: &str| Some(total(evidence, event)? / cycles);
-    let translation = share("stall.translation")?;
+    // With `--sets`, translation is not modelled and takes no time.
+    let translation = share("stall.translation").unwrap_or(0.0);
     let data =
         share("stall.irregular_loads")? + share("stall.regular_loads")? + share("stall.stores")?;
     Some(Stalls { data, translation })

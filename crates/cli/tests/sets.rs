@@ -11,11 +11,16 @@ use std::collections::BTreeMap;
 use harness::{Recorded, compiled, memgauge, needs, report_text, workloads};
 use serde_json::Value;
 
-/// Events that a run of some sets does not have, and what depends on them.
-const NOT_MODELLED: [&str; 6] = [
+/// Events that a run of some sets does not have, and what depends on them: times and with them
+/// the queue to memory.
+const NOT_MODELLED: [&str; 10] = [
     "dtlb.miss",
     "stlb.hit",
     "dtlb.walk",
+    "stall.translation",
+    "stall.irregular_loads",
+    "stall.regular_loads",
+    "stall.stores",
     "cycles",
     "virtual_ns",
     "idle_ns",

@@ -202,7 +202,12 @@ fn event_definitions(sets: Option<SetSample>) -> Vec<EventDef> {
 }
 
 /// Events of address translation.
-const OF_PAGES: [EventId; 3] = [events::DTLB_MISS, events::STLB_HIT, events::DTLB_WALK];
+const OF_PAGES: [EventId; 4] = [
+    events::DTLB_MISS,
+    events::STLB_HIT,
+    events::DTLB_WALK,
+    events::STALL_TRANSLATION,
+];
 
 fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     Manifest {
