@@ -247,58 +247,112 @@ fn find_cgroup(name: &str, roots: &[PathBuf]) -> Result<PathBuf> {
 /// `machine.slice/libpod-ID.scope/container`, `kubepods.slice/…/…/…`.
 const DEPTH: usize = 6;
 
-/// The control group of a container by its id, or by its name where an engine
-/// can be asked (`docker`, `podman`, `nerdctl`).
+/// The control group of a container by its ID, by a prefix of it that no other container
+/// shares, or by its name where an engine can be asked (`docker`, `podman`, `nerdctl`).
 ///
 /// Docker calls the folder `docker/ID` or `docker-ID.scope`, Podman
 /// `libpod-ID.scope`, containerd `ID` or `cri-containerd-ID.scope`.
 ///
 /// # Errors
-/// No folder has the id in its name.
+/// No folder has the ID in its name, or several containers' IDs begin with it.
 pub fn container(name: &str) -> Result<PathBuf> {
     let id = ask_engines(name).unwrap_or_else(|| name.to_owned());
-    find_container(&id, &roots()).ok_or_else(|| {
-        Error::new(
+    let candidates = find_containers(&id, &roots());
+    match candidates.as_slice() {
+        [only] => Ok(only.group.clone()),
+        [] => Err(Error::new(
             ErrorKind::Usage,
             format!(
                 "failed to find container `{name}`: no control group is named after it \
                  (give its id, or its group with -G)"
             ),
-        )
-    })
+        )),
+        several => Err(ambiguous(name, several)),
+    }
 }
 
-/// Shortest id that is looked for: engines show twelve digits.
-const ID_DIGITS: usize = 8;
-
-fn find_container(id: &str, roots: &[PathBuf]) -> Option<PathBuf> {
-    let valid = id.len() >= ID_DIGITS && id.chars().all(|c| c.is_ascii_hexdigit());
-    valid
-        .then(|| roots.iter().find_map(|root| search(root, id, DEPTH)))
-        .flatten()
+fn ambiguous(name: &str, candidates: &[Container]) -> Error {
+    let shown = candidates.iter().take(MAX_SHOWN_CANDIDATES);
+    let groups: Vec<String> = shown.map(|c| c.group.display().to_string()).collect();
+    let more = match candidates.len() - groups.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Error::new(
+        ErrorKind::Usage,
+        format!(
+            "failed to find container `{name}`: the IDs of {} containers begin with it: {}{more}; \
+             give more digits of the ID",
+            candidates.len(),
+            groups.join(", ")
+        ),
+    )
 }
 
-fn search(folder: &Path, id: &str, depth: usize) -> Option<PathBuf> {
-    let entries = fs::read_dir(folder).ok()?;
+/// Maximum number of containers that the message about an ambiguous prefix lists.
+const MAX_SHOWN_CANDIDATES: usize = 8;
+
+/// Minimum length of an ID prefix: engines show twelve digits.
+const MIN_ID_DIGITS: usize = 8;
+
+/// A container and its control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Container {
+    id: String,
+    group: PathBuf,
+}
+
+/// All containers whose ID is `id` or, if there is no exact match, begins with it. A container
+/// with a group in several hierarchies is returned once, with its group in the first one.
+fn find_containers(id: &str, roots: &[PathBuf]) -> Vec<Container> {
+    if id.len() < MIN_ID_DIGITS || !id.chars().all(|c| c.is_ascii_hexdigit()) {
+        return Vec::new();
+    }
+    let mut found: Vec<Container> = Vec::new();
+    for root in roots {
+        let mut in_root = Vec::new();
+        collect_containers(root, id, DEPTH, &mut in_root);
+        for container in in_root {
+            if found.iter().all(|known| known.id != container.id) {
+                found.push(container);
+            }
+        }
+    }
+    match found.iter().position(|container| container.id == id) {
+        Some(exact) => vec![found.swap_remove(exact)],
+        None => found,
+    }
+}
+
+/// Adds the containers below `folder`. Groups inside a container's group belong to that
+/// container, so it does not search them.
+fn collect_containers(folder: &Path, id: &str, depth: usize, found: &mut Vec<Container>) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
     let mut folders: Vec<PathBuf> = entries
         .flatten()
         .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
         .map(|entry| entry.path())
         .collect();
     folders.sort();
-    let named = |path: &&PathBuf| {
-        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
-        name.strip_suffix(".scope")
-            .unwrap_or(name)
-            .rsplit(['-', ':'])
-            .next()
-            .is_some_and(|part| part.starts_with(id))
-    };
-    if let Some(found) = folders.iter().find(named) {
-        return Some(found.clone());
+    for folder in folders {
+        match container_id(&folder).filter(|candidate| candidate.starts_with(id)) {
+            Some(candidate) => found.push(Container {
+                id: candidate.to_owned(),
+                group: folder,
+            }),
+            None if depth > 0 => collect_containers(&folder, id, depth - 1, found),
+            None => {}
+        }
     }
-    let below = depth.checked_sub(1)?;
-    folders.iter().find_map(|folder| search(folder, id, below))
+}
+
+/// The part of a control group's name that holds the container's ID.
+fn container_id(group: &Path) -> Option<&str> {
+    let name = group.file_name()?.to_str()?;
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    name.rsplit(['-', ':']).next()
 }
 
 fn ask_engines(name: &str) -> Option<String> {
@@ -322,20 +376,67 @@ mod tests {
 
     const ID: &str = "4f2c9d1e7a8b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d";
 
+    fn groups_of(id: &str, roots: &[PathBuf]) -> Vec<PathBuf> {
+        let found = find_containers(id, roots).into_iter();
+        found.map(|container| container.group).collect()
+    }
+
     fn check(folder: &str) {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join(folder.replace("ID", ID));
-        fs::create_dir_all(&path).unwrap();
+        // An engine makes groups of its own inside the container's.
+        fs::create_dir_all(path.join(ID)).unwrap();
         let roots = [root.path().to_owned()];
         for id in [ID, &ID[..12]] {
-            assert_eq!(find_container(id, &roots), Some(path.clone()), "{folder}");
+            assert_eq!(groups_of(id, &roots), [path.clone()], "{folder}");
         }
-        assert_eq!(find_container("deadbeef0000", &roots), None);
-        assert_eq!(
-            find_container("4f2c", &roots),
-            None,
+        assert!(groups_of("deadbeef0000", &roots).is_empty());
+        assert!(
+            groups_of("4f2c", &roots).is_empty(),
             "too short to be an id"
         );
+    }
+
+    #[test]
+    fn ambiguous_container_prefix_finds_all_candidates_in_all_hierarchies() {
+        let roots = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let roots = roots.each_ref().map(|root| root.path().to_owned());
+        let other = format!("{}{}", &ID[..20], "0".repeat(44));
+        let third = format!("{}{}", &ID[..20], "1".repeat(44));
+        let make = |root: usize, group: &str| {
+            let path = roots[root].join(group);
+            fs::create_dir_all(&path).unwrap();
+            path
+        };
+        // At different depths, and one container in both hierarchies.
+        let deep = make(0, &format!("a.slice/b.slice/docker-{ID}.scope"));
+        let shallow = make(0, &format!("docker/{other}"));
+        make(1, &format!("docker/{other}"));
+        let elsewhere = make(1, &format!("machine.slice/libpod-{third}.scope"));
+        assert_eq!(
+            groups_of(&ID[..20], &roots),
+            [deep.clone(), shallow.clone(), elsewhere.clone()]
+        );
+        assert_eq!(groups_of(&ID[..21], &roots), [deep]);
+        assert_eq!(groups_of(&other, &roots), [shallow]);
+        let error = ambiguous("abc", &find_containers(&ID[..20], &roots));
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        let message = error.to_string();
+        assert!(message.contains("3 containers"), "{message}");
+        assert!(message.contains(elsewhere.to_str().unwrap()), "{message}");
+    }
+
+    #[test]
+    fn exact_container_id_wins_over_longer_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = [root.path().to_owned()];
+        let exact = root
+            .path()
+            .join(format!("z.slice/docker-{}.scope", &ID[..32]));
+        fs::create_dir_all(&exact).unwrap();
+        fs::create_dir_all(root.path().join("docker").join(ID)).unwrap();
+        assert_eq!(groups_of(&ID[..32], &roots), [exact]);
+        assert_eq!(groups_of(&ID[..31], &roots).len(), 2);
     }
 
     #[test]
