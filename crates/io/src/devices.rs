@@ -353,13 +353,30 @@ fn network_device(id: DeviceId, device: &NetDevice, own: bool) -> Device {
     };
     facts.device = id;
     facts.name = device.name.clone();
-    let header_bytes = if device.ethernet { ETHERNET_BYTES } else { 0 };
+    let header_bytes = match device.ethernet && counts_link_header(&device.driver) {
+        true => ETHERNET_BYTES,
+        false => 0,
+    };
     Device {
         counted: without_headers(device.counted, header_bytes),
         facts,
         header_bytes,
         abroad: !own,
     }
+}
+
+/// Whether a driver's Ethernet devices count a link header for each packet. Tunnels that carry
+/// Ethernet frames count a packet from the network header on.
+fn counts_link_header(driver: &str) -> bool {
+    const TUNNELS: [&str; 6] = [
+        "vxlan",
+        "geneve",
+        "gretap",
+        "ip6gretap",
+        "erspan",
+        "ip6erspan",
+    ];
+    !TUNNELS.contains(&driver)
 }
 
 /// Kinds that move no bytes through hardware, for namespaces whose sysfs is elsewhere.
@@ -376,6 +393,7 @@ fn is_virtual_kind(kind: &str) -> bool {
         "",
     ]
     .contains(&kind)
+        || !counts_link_header(kind)
 }
 
 /// Bytes and packets received and sent, without the link's headers.

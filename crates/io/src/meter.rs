@@ -19,6 +19,10 @@ use memgauge_host::sys::process::monotonic_ns;
 /// To find a namespace may take a look at every process.
 const ABROAD_EVERY_NS: u64 = 1_000_000_000;
 
+/// A machine may have hundreds of network namespaces, and each is entered by a thread. Those in
+/// which no process has moved bytes are therefore read less often.
+const ALL_NAMESPACES_EVERY_NS: u64 = 10_000_000_000;
+
 /// Which owners are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -64,6 +68,8 @@ pub struct Meter {
     counted: BTreeMap<DeviceId, (Counted, u64)>,
     /// When other network namespaces were entered last.
     abroad_ns: u64,
+    /// When all of them were entered last.
+    all_namespaces_ns: u64,
     known_owners: BTreeMap<Owner, IoOwner>,
     known_devices: BTreeMap<DeviceId, IoDevice>,
     memory: Box<dyn MemoryCounters>,
@@ -101,6 +107,7 @@ impl Meter {
                 .map(|(id, device)| (id, (device.counted, 0)))
                 .collect(),
             abroad_ns: 0,
+            all_namespaces_ns: 0,
             known_owners: BTreeMap::new(),
             known_devices: BTreeMap::new(),
             memory,
@@ -171,9 +178,14 @@ impl Meter {
         let time_ns = self.started.elapsed().as_nanos() as u64;
         let abroad = last || time_ns - self.abroad_ns >= ABROAD_EVERY_NS;
         let moved: BTreeSet<u32> = accounts.keys().map(|(_, device)| device.netns).collect();
-        let wanted = |netns: u32| moved.contains(&netns);
+        // Namespaces that only forward packets have devices that count, and no account.
+        let all = last || time_ns - self.all_namespaces_ns >= ALL_NAMESPACES_EVERY_NS;
+        let wanted = |netns: u32| all || moved.contains(&netns);
         if abroad {
             self.abroad_ns = time_ns;
+            if all {
+                self.all_namespaces_ns = time_ns;
+            }
         }
         let present = self.watch.look(abroad.then_some(&wanted));
         let mut look = Look {

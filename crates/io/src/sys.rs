@@ -18,8 +18,7 @@ pub struct NetDevice {
     pub name: String,
     /// Driver, as the kernel names it; empty where it has none.
     pub driver: String,
-    /// Whether its counters include a header of Ethernet for each packet: those of
-    /// the loopback device and of tunnels do not.
+    /// Whether its link layer is Ethernet.
     pub ethernet: bool,
     /// Index of the other device of a pair (veth) in its namespace; else 0.
     pub peer: u32,

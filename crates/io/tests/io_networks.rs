@@ -13,7 +13,7 @@ use io::{MIB, Network, account, everyone, fresh, in_sight, quiet, session};
 use memgauge_host::memory_counters::NoCounters;
 use memgauge_io::{Filter, Flow, Meter, Session, Setup, present};
 use memgauge_testing::{Need, skipped};
-use memgauge_trace::DeviceId;
+use memgauge_trace::{DeviceId, Direction, Owner};
 
 /// Addresses in `b` on device `one` and `two`, and the headers of a datagram.
 struct Family {
@@ -432,6 +432,52 @@ fn a_bridge_is_charged_for_what_comes_in_through_it() {
     let devices = present(Some(&|_| true));
     assert!(devices[&bridge].facts.is_virtual);
     assert_eq!(devices[&bridge].facts.kind, "bridge");
+}
+
+/// A tunnel counts a packet without the header of the Ethernet frame that it carries.
+#[test]
+fn tunnel_counts_what_is_charged() {
+    in_sight(|| {
+        let Some((mut session, _turn)) = session() else {
+            return;
+        };
+        let network = Network::new();
+        if !network.tunnel() {
+            skipped(Need::Kernel, "this kernel has no VXLAN");
+            return;
+        }
+        let tunnel = network.device('a', "tunnel0");
+        let sent = || present(Some(&|_| true))[&tunnel].counted.bytes[1];
+        let before = sent();
+        let receiver = network
+            .actor('b', &["udp_receive", "0.0.0.0", "7009", "1000"])
+            .ready();
+        let sender = network.act('a', &["udp_send", "10.77.3.2", "7009", "1000", "500"]);
+        receiver.end();
+        let expected = datagrams(&IPV4, &[(1000, 500)]);
+        assert_eq!(account(&mut session, sender, tunnel).output, expected);
+        assert_eq!(sent() - before, expected.bytes);
+    });
+}
+
+#[test]
+fn namespace_that_only_forwards_is_counted() {
+    let Some(_turn) = quiet() else {
+        return;
+    };
+    let network = Network::new();
+    network.forward();
+    let memory = Box::new(NoCounters("not asked for".to_owned()));
+    let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
+    network.act('a', &["udp_send", "10.99.0.1", "7010", "1000", "500"]);
+    let look = meter.look(true).unwrap();
+    let forwarded = network.device('b', "two");
+    let rows = look.rows.iter().filter(|row| {
+        row.device == forwarded && row.owner == Owner::DEVICE && row.direction == Direction::Out
+    });
+    let bytes: u64 = rows.map(|row| row.bytes).sum();
+    let expected = datagrams(&IPV4, &[(1000, 500)]).bytes;
+    assert!(bytes >= expected, "{bytes} of {expected}");
 }
 
 #[test]
