@@ -76,7 +76,8 @@ static __always_inline struct socket_account *slot_of(const void *sk, u32 ports)
 {
 	struct socket_account *account = slot_at(sk);
 
-	if (account && account->sent.ports != ports && ports >> 16)
+	/* Another processor may have taken the slot for this socket and not yet noted the ports. */
+	if (account && account->sent.ports && account->sent.ports != ports && ports >> 16)
 		renew(account, ports);
 	return account;
 }
