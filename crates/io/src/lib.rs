@@ -16,6 +16,7 @@ mod devices;
 mod hooks;
 mod launch;
 mod layout;
+mod memory_limit;
 mod meter;
 mod names;
 mod programs;

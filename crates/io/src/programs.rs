@@ -20,6 +20,7 @@ use memgauge_trace::{DeviceId, Owner};
 use super::deferred::DeferredHook;
 use super::hooks::{self, HOOKS, Hook, HookChoice, Kernel};
 use super::layout::{self, Account, OwnerFacts, Rate};
+use super::memory_limit::memory_limit;
 use crate::{Error, ErrorKind, Result};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
@@ -350,7 +351,7 @@ fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
     }
     for mut map in object.maps_mut() {
         if map.name() == "dirtiers" || map.name() == "files" {
-            map.set_max_entries(chunks())?;
+            map.set_max_entries(chunks(memory_kib(), memory_limit()))?;
         }
         if let ("accounts", Some(room)) = (map.name().to_string_lossy().as_ref(), setup.room) {
             map.set_max_entries(room)?;
@@ -365,16 +366,33 @@ fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
     object.load()
 }
 
-/// Twice the pages that may be dirty, in chunks of 16.
-fn chunks() -> u32 {
+/// Bytes that a chunk of pages takes in `dirtiers` and a file in `files`, with the kernel's
+/// headers and buckets.
+const CHUNK_BYTES: u64 = 384;
+
+/// The tables of files and chunks take at most this part of the memory that the control group
+/// may use.
+const PART_OF_LIMIT: u64 = 8;
+
+/// Twice the pages that may be dirty, in chunks of 16, as far as the control group's memory
+/// limit in bytes allows.
+fn chunks(memory_kib: u64, limit: Option<u64>) -> u32 {
+    // vm.dirty_ratio is 20 % by default.
+    let pages = memory_kib / 4 / 5 * 2;
+    let fitting = limit.map_or(u64::MAX, |limit| limit / PART_OF_LIMIT / CHUNK_BYTES);
+    (pages / 16)
+        .min(fitting)
+        .clamp(4096, u64::from(MOST_CHUNKS)) as u32
+}
+
+/// Memory of the machine.
+fn memory_kib() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))
         .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    // vm.dirty_ratio is 20 % by default.
-    let pages = kib.unwrap_or(1 << 22) / 4 / 5 * 2;
-    (pages / 16).clamp(4096, u64::from(MOST_CHUNKS)) as u32
+    kib.unwrap_or(1 << 22)
 }
 
 /// The program that the kernel did not take, if the others can do without it.
@@ -559,6 +577,28 @@ fn too_few_descriptors() -> String {
     })
 }
 
+/// Memory that the maps and memgauge need in a control group: maps of one copy, and maps with a
+/// copy for each processor.
+fn needed_bytes(processors: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    48 * MIB + processors * 2 * MIB
+}
+
+/// What to do where the maps do not fit in the control group's memory.
+fn too_little_memory(limit: Option<u64>, processors: u64) -> Option<String> {
+    let limit = limit.filter(|&limit| limit < 2 * needed_bytes(processors))?;
+    Some(format!(
+        "; the memory limit of this control group is {} MiB: allow at least {} MiB (memory.max, \
+         or docker run --memory)",
+        limit >> 20,
+        needed_bytes(processors) >> 20
+    ))
+}
+
+fn possible_processors() -> u64 {
+    libbpf_rs::num_possible_cpus().map_or(1, |n| n as u64)
+}
+
 fn refusal(cause: &libbpf_rs::Error, said: &[String]) -> Error {
     let denied = cause.kind() == libbpf_rs::ErrorKind::PermissionDenied;
     let why = why_forbidden(denied);
@@ -568,10 +608,14 @@ fn refusal(cause: &libbpf_rs::Error, said: &[String]) -> Error {
         .find(|line| !line.is_empty())
         .map(String::as_str);
     let why = why.or(last).unwrap_or("the kernel gave no reason");
+    let no_memory = (cause.kind() == libbpf_rs::ErrorKind::OutOfMemory)
+        .then(|| too_little_memory(memory_limit(), possible_processors()))
+        .flatten();
     let message = format!(
-        "failed to load the accounting programs: {cause}: {}{}",
+        "failed to load the accounting programs: {cause}: {}{}{}",
         one_line(why),
-        too_few_descriptors()
+        too_few_descriptors(),
+        no_memory.unwrap_or_default()
     );
     Error::new(ErrorKind::System, message)
 }
@@ -600,6 +644,27 @@ mod tests {
             |program: libbpf_rs::OpenProgram<'_>| program.name().to_string_lossy().into_owned();
         let names: Vec<String> = object.progs().map(name).collect();
         assert_eq!(names[..2], ["packet_queued", "packet_queued_unaware"]);
+    }
+
+    #[test]
+    fn tables_of_dirty_pages_fit_in_the_memory_limit() {
+        let memory_kib = 24 << 20;
+        assert_eq!(chunks(memory_kib, None), 157_286);
+        assert_eq!(chunks(memory_kib, Some(1 << 40)), 157_286);
+        let limit = 48 << 20;
+        let bytes = u64::from(chunks(memory_kib, Some(limit))) * CHUNK_BYTES;
+        assert!(bytes <= limit / PART_OF_LIMIT && bytes > limit / PART_OF_LIMIT / 2);
+        assert_eq!(chunks(memory_kib, Some(1 << 20)), 4096);
+        assert_eq!(chunks(1 << 40, None), MOST_CHUNKS);
+    }
+
+    #[test]
+    fn memory_limit_that_is_too_low_is_named_with_the_size_needed() {
+        let message = too_little_memory(Some(24 << 20), 4).unwrap();
+        assert!(message.contains("24 MiB"), "{message}");
+        assert!(message.contains("at least 56 MiB"), "{message}");
+        assert_eq!(too_little_memory(Some(1 << 40), 4), None);
+        assert_eq!(too_little_memory(None, 4), None);
     }
 
     #[test]
