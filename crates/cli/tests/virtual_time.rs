@@ -419,6 +419,20 @@ fn a_signal_reaches_a_thread_whose_sleep_is_over_but_for_the_work_of_others() {
     assert!(took < Duration::from_millis(300), "{took:?}");
 }
 
+/// The process ends beside a thread whose deadline has passed on the host, not in virtual time.
+#[test]
+fn parked_thread_does_not_outlast_its_process_when_another_is_woken_and_joined() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    // Two scans take longer on the host than the longer timeout, and about 10 ms of virtual time.
+    let rounds = "2";
+    let alone = virtual_ns_of(&[polls(), "alone", rounds]);
+    for _ in 0..3 {
+        assert_near(virtual_ns_of(&[polls(), "tell", rounds]), alone, 0.05);
+    }
+}
+
 /// The recorder is killed while a thread that has slept is held for the work of another.
 #[test]
 fn a_program_goes_on_polling_where_its_recorder_was_killed() {

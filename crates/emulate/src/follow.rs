@@ -225,6 +225,8 @@ pub(super) struct Followed<R: Reader> {
     is_over: bool,
     /// A thread that has slept is held.
     holds: bool,
+    /// The held threads were woken to look for their events, and nobody has worked since.
+    held_have_looked: bool,
     worked: Worked,
     births: Births,
     /// A turn, where several threads have words to read.
@@ -249,6 +251,7 @@ impl<R: Reader> Followed<R> {
             born: ThreadBirth::default(),
             is_over: false,
             holds: false,
+            held_have_looked: false,
             worked: Worked::default(),
             births: Births::default(),
             turn_words,
@@ -341,7 +344,12 @@ impl<R: Reader> Followed<R> {
         if !self.holds {
             return;
         }
-        if at_work.word() == wire::NOBODY && self.is_somebody_woken(session) {
+        if at_work.word() != wire::NOBODY {
+            self.held_have_looked = false;
+        } else if self.is_somebody_woken(session) {
+            self.held_have_looked = false;
+            return;
+        } else if !self.held_find_nothing() {
             return;
         }
         for (index, thread) in self.threads.iter_mut().enumerate() {
@@ -368,6 +376,26 @@ impl<R: Reader> Followed<R> {
         others.any(|t| t.activity.may_be_woken() && is_running(t.ring.tid))
             || all.any(|t| t.activity.has_moved(t.ring.calls(), t.ring.unread_words()))
             || !session.is_caught_up()
+    }
+
+    /// Returns whether no held thread finds the event it waits for, where nobody else works.
+    ///
+    /// A held thread looks for its event only every few milliseconds. Until it does, the thread
+    /// that woke it may already wait for it in turn, so that nobody seems to work. Letting go the
+    /// sleep that ends first would then move an unrelated thread ahead to the end of its timeout.
+    /// So all held threads are woken to look first. Those that find nothing sleep again.
+    fn held_find_nothing(&mut self) -> bool {
+        let held = self.threads.iter().filter(|t| t.ring.held().is_some());
+        if held.clone().nth(1).is_none() {
+            // A single one looks when it is let go.
+            return true;
+        }
+        if !self.held_have_looked {
+            held.for_each(|t| t.ring.wake_held());
+            self.held_have_looked = true;
+            return false;
+        }
+        !held.clone().any(|t| is_running(t.ring.tid))
     }
 
     /// Takes in what the ended command and its children have left; how many processes

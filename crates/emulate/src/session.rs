@@ -610,6 +610,11 @@ impl Ring {
         }
     }
 
+    /// Wakes the thread, whose sleep is held, to look whether its event has come.
+    pub(super) fn wake_held(&self) {
+        futex_wake(self.shared.u32(ring::LET_GO));
+    }
+
     /// The thread has been at work for so much longer, and nobody else.
     pub(super) fn add_alone(&self, more: Duration) {
         let told = self.shared.u64(ring::ALONE_NS);

@@ -246,7 +246,7 @@ impl Waits {
                 self.release(sync.number, key, 0, by);
                 self.leave(key, by.pid);
             }
-            MarkKind::Sleep(ns, _) => return Some(by.now_ns.saturating_add(ns)),
+            MarkKind::Sleep(ns, _) => return Some(self.end_of_sleep(ns, by)),
             MarkKind::JoinThread(tid) => return self.threads.get(&tid).copied(),
             MarkKind::JoinProcess(pid) => return self.end_of_process(pid, by.host_ns),
             MarkKind::Interrupted(key, ns) => {
@@ -356,6 +356,18 @@ impl Waits {
         let kept = sent.filter(|sent| sent.number <= marks.start);
         let kept = kept.map(|sent| sent.ns).max().unwrap_or(0);
         by_thread.unwrap_or_else(|| self.end_outside(host_ns, now_ns).max(kept))
+    }
+
+    /// When a sleep of `ns` is over.
+    ///
+    /// A deadline may pass on the host before another thread ends the process, and only after
+    /// that in virtual time. Such a sleep lasts until the process ends.
+    fn end_of_sleep(&self, ns: u64, by: &Marker) -> u64 {
+        let end_ns = by.now_ns.saturating_add(ns);
+        match self.exits.get(&by.pid) {
+            Some(&exit_ns) => end_ns.min(exit_ns.max(by.now_ns)),
+            None => end_ns,
+        }
     }
 
     /// Whether a thread began to sleep and has made nothing known since.
@@ -539,6 +551,21 @@ mod tests {
         assert_eq!(take(waits, 4, join, 7, 0), Some(900));
         waits.begin(4, (50, None));
         assert_eq!(take(waits, 4, join, 7, 0), None);
+    }
+
+    #[test]
+    fn sleep_ends_with_its_process_at_the_latest() {
+        let waits = &mut Waits::default();
+        let sleep = MarkKind::Sleep(250, false);
+        take(waits, 8, MarkKind::Exit(7, true), 7, 1_100);
+        // The mark of the sleep was made before the exit and is read after it.
+        assert_eq!(take(waits, 5, sleep, 7, 1_000), Some(1_100));
+        assert_eq!(take(waits, 6, sleep, 7, 700), Some(950));
+        assert_eq!(take(waits, 6, sleep, 7, 1_300), Some(1_300));
+        // Another process sleeps on, and so does a later one with that number.
+        assert_eq!(take(waits, 9, sleep, 4, 1_000), Some(1_250));
+        waits.begin(7, (7, None));
+        assert_eq!(take(waits, 9, sleep, 7, 1_000), Some(1_250));
     }
 
     #[test]

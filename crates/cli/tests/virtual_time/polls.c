@@ -162,6 +162,52 @@ static void signal_a_sleeper(void)
         usleep(500000);
 }
 
+struct waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+    int is_told, wait_ms;
+};
+
+static void *wait_until_told(void *with)
+{
+    struct waiter *waiter = with;
+    pthread_mutex_lock(&waiter->lock);
+    while (!waiter->is_told) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += waiter->wait_ms * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&waiter->told, &waiter->lock, &until);
+    }
+    pthread_mutex_unlock(&waiter->lock);
+    return NULL;
+}
+
+/* All waits time out on the host before the work is done. Those of 150 ms are told, one after
+ * another, and joined. The one of 100 ms is under way when the process ends, as that of a parked
+ * thread of a Java runtime is. */
+static void tell_all_but_one(void)
+{
+    enum { TOLD = 8 };
+    static struct waiter parked, told[TOLD];
+    pthread_t thread[TOLD];
+    parked.wait_ms = 100;
+    start(wait_until_told, &parked);
+    for (int i = 0; i < TOLD; i++) {
+        told[i].wait_ms = 150;
+        pthread_create(&thread[i], NULL, wait_until_told, &told[i]);
+    }
+    work(NULL);
+    for (int i = 0; i < TOLD; i++) {
+        pthread_mutex_lock(&told[i].lock);
+        told[i].is_told = 1;
+        pthread_cond_signal(&told[i].told);
+        pthread_mutex_unlock(&told[i].lock);
+        pthread_join(thread[i], NULL);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -185,6 +231,8 @@ int main(int argc, char **argv)
         sleep_beside(yield_until_done, 1);
     else if (strcmp(mode, "signal") == 0)
         signal_a_sleeper();
+    else if (strcmp(mode, "tell") == 0)
+        tell_all_but_one();
     else
         work_beside(poll_until_done, argv[1]);
     return 0;
