@@ -373,6 +373,7 @@ fn ask_engines(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice;
 
     const ID: &str = "4f2c9d1e7a8b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d";
 
@@ -388,7 +389,7 @@ mod tests {
         fs::create_dir_all(path.join(ID)).unwrap();
         let roots = [root.path().to_owned()];
         for id in [ID, &ID[..12]] {
-            assert_eq!(groups_of(id, &roots), [path.clone()], "{folder}");
+            assert_eq!(groups_of(id, &roots), slice::from_ref(&path), "{folder}");
         }
         assert!(groups_of("deadbeef0000", &roots).is_empty());
         assert!(
