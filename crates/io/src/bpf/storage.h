@@ -74,13 +74,17 @@ struct told {
 	u64 stack;
 };
 
-/* Last writer on this processor to a file that has no other writer. */
-struct lone {
+/* Last write to a file on this processor. As long as no file's entry changes, the same
+ * thread need not look the file up again.
+ */
+struct recent {
 	u64 mapping;
 	u64 changes;
 	u64 thread;
 	u64 start;
 	u64 exec_id;
+	u64 life; /* in which pages must be marked; 0: the file has no other writer */
+	owner_t owner;
 };
 
 /* A walk over the pages of a request being written. */
@@ -109,7 +113,7 @@ struct walk {
 };
 
 struct desk {
-	struct lone lone;
+	struct recent recent;
 	struct told told;
 	struct walk walk;
 	struct chunk empty;
@@ -129,23 +133,32 @@ static __always_inline struct desk *desk(void)
 }
 
 /* ------------------------------------------------------------------ marking */
-static __always_inline bool is_lone(const struct lone *lone, struct address_space *mapping,
-				    struct task_struct *task)
+static __always_inline bool is_recent(const struct recent *recent, struct address_space *mapping,
+				      struct task_struct *task)
 {
-	return lone->mapping == (u64)mapping && lone->changes == changes &&
-	       lone->thread == (u64)task && lone->start == task->start_boottime &&
-	       lone->exec_id == task->self_exec_id;
+	return recent->mapping == (u64)mapping && recent->changes == changes &&
+	       recent->thread == (u64)task && recent->start == task->start_boottime &&
+	       recent->exec_id == task->self_exec_id;
 }
 
-static __always_inline void note_lone(struct lone *lone, struct address_space *mapping, u64 seen)
+static __always_inline void note_recent(struct recent *recent, struct address_space *mapping, u64 seen,
+					u64 life, owner_t owner)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
-	lone->mapping = (u64)mapping;
-	lone->changes = seen;
-	lone->thread = (u64)task;
-	lone->start = task->start_boottime;
-	lone->exec_id = task->self_exec_id;
+	recent->mapping = (u64)mapping;
+	recent->changes = seen;
+	recent->thread = (u64)task;
+	recent->start = task->start_boottime;
+	recent->exec_id = task->self_exec_id;
+	recent->life = life;
+	recent->owner = owner;
+}
+
+/* Whether no page is dirty or being written back: the file's life may begin again. */
+static __always_inline bool is_clean(struct address_space *mapping)
+{
+	return !(mapping->i_pages.xa_flags >> MARKS_SHIFT);
 }
 
 static __always_inline bool is_regular(struct address_space *mapping)
@@ -182,7 +195,7 @@ static __always_inline struct dirty_file *dirty_file(struct address_space *mappi
 
 	if (file && !file->shared && file->owner == owner)
 		return file;
-	lone = !(mapping->i_pages.xa_flags >> MARKS_SHIFT) && is_regular(mapping);
+	lone = is_clean(mapping) && is_regular(mapping);
 	if (!file || (lone && mapping->i_mmap_writable.counter <= 0)) {
 		begin_life(mapping, owner, lone, file ? BPF_ANY : BPF_NOEXIST);
 		file = bpf_map_lookup_elem(&files, &key);
@@ -197,15 +210,15 @@ static __always_inline struct dirty_file *dirty_file(struct address_space *mappi
 /* The life of a file in which pages must be marked; 0: not, as it has one writer. */
 static __always_inline u64 life_of(struct address_space *mapping, struct desk *d)
 {
-	u64 seen = changes;
-	struct dirty_file *file = dirty_file(mapping, current_owner());
+	u64 seen = changes, life;
+	owner_t owner = current_owner();
+	struct dirty_file *file = dirty_file(mapping, owner);
 
 	if (!file)
 		return 0;
-	if (file->shared)
-		return file->life;
-	note_lone(&d->lone, mapping, seen);
-	return 0;
+	life = file->shared ? file->life : 0;
+	note_recent(&d->recent, mapping, seen, life, owner);
+	return life;
 }
 
 struct span {
@@ -251,9 +264,9 @@ static long mark_chunk(u32 nth, struct span *span)
 	return 0;
 }
 
-static __always_inline void mark(u64 life, u64 first, u64 last)
+static __always_inline void mark(u64 life, u64 first, u64 last, owner_t owner)
 {
-	struct span span = { life, first, last, current_owner() };
+	struct span span = { life, first, last, owner };
 	struct chunk_key key = { life, first >> CHUNK_SHIFT };
 	struct chunk *chunk;
 
@@ -302,7 +315,7 @@ static __noinline int dirtied(struct folio *folio, struct address_space *mapping
 	if (!d || !folio || !mapping)
 		return 0;
 	first = folio->index;
-	if (is_lone(&d->lone, mapping, task))
+	if (is_recent(&d->recent, mapping, task) && !d->recent.life)
 		return 0;
 	life = life_of(mapping, d);
 	if (!life)
@@ -310,7 +323,7 @@ static __noinline int dirtied(struct folio *folio, struct address_space *mapping
 	last = first + pages_of(folio) - 1;
 	if (d->told.mapping != (u64)mapping || d->told.first > last || d->told.last < first ||
 	    d->told.thread != (u64)task)
-		mark(life, first, last);
+		mark(life, first, last, d->recent.owner);
 	return 0;
 }
 
@@ -321,9 +334,13 @@ static __noinline int mark_told(struct address_space *mapping)
 
 	if (!d || !mapping)
 		return 0;
-	life = life_of(mapping, d);
+	/* A clean file gets a new life, in which its writer may be the only one. */
+	if (is_recent(&d->recent, mapping, bpf_get_current_task_btf()) && !is_clean(mapping))
+		life = d->recent.life;
+	else
+		life = life_of(mapping, d);
 	if (life)
-		mark(life, d->told.first, d->told.last);
+		mark(life, d->told.first, d->told.last, d->recent.owner);
 	return 0;
 }
 
@@ -355,7 +372,7 @@ static __always_inline int written(struct address_space *mapping, u64 position, 
 	d->told.last = (position + bytes - 1) >> PAGE_SHIFT;
 	d->told.thread = (u64)task;
 	d->told.stack = stack_of(context);
-	if (is_lone(&d->lone, mapping, task))
+	if (is_recent(&d->recent, mapping, task) && !d->recent.life)
 		return 0;
 	return mark_told(mapping);
 }
