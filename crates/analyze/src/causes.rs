@@ -224,9 +224,8 @@ fn stalls(evidence: &Evidence) -> Option<Stalls> {
     let cycles = total(evidence, "cycles").filter(|&c| c > 0.0)?;
     let share = |event: &str| Some(total(evidence, event)? / cycles);
     // With `--sets`, translation is not modelled and takes no time.
-    let translation = share("stall.translation").unwrap_or(0.0);
-    let data =
-        share("stall.irregular_loads")? + share("stall.regular_loads")? + share("stall.stores")?;
+    let translation = share("stall.tlb").unwrap_or(0.0);
+    let data = share("stall.irregular")? + share("stall.regular")? + share("stall.stores")?;
     Some(Stalls { data, translation })
 }
 
@@ -280,10 +279,10 @@ mod tests {
             ("instructions", 100_000_000),
             ("loads", 30_000_000),
             ("stores", 10_000_000),
-            ("stall.irregular_loads", 0),
-            ("stall.regular_loads", 0),
+            ("stall.irregular", 0),
+            ("stall.regular", 0),
             ("stall.stores", 0),
-            ("stall.translation", 0),
+            ("stall.tlb", 0),
         ]
         .map(|(n, v)| (n.to_owned(), v))
         .into();
@@ -314,24 +313,15 @@ mod tests {
 
     #[test]
     fn stalls_of_irregular_loads_without_traffic_are_latency() {
-        let totals = [
-            ("cycles", 300_000_000),
-            ("stall.irregular_loads", 61_000_000),
-        ];
+        let totals = [("cycles", 300_000_000), ("stall.irregular", 61_000_000)];
         assert_eq!(kinds(&totals, 0.2), [CauseKind::LatencyBound]);
-        let totals = [
-            ("cycles", 300_000_000),
-            ("stall.irregular_loads", 59_000_000),
-        ];
+        let totals = [("cycles", 300_000_000), ("stall.irregular", 59_000_000)];
         assert_eq!(kinds(&totals, 0.2), []);
     }
 
     #[test]
     fn traffic_near_the_limit_is_bandwidth() {
-        let totals = [
-            ("cycles", 300_000_000),
-            ("stall.regular_loads", 200_000_000),
-        ];
+        let totals = [("cycles", 300_000_000), ("stall.regular", 200_000_000)];
         assert_eq!(kinds(&totals, 0.9), [CauseKind::BandwidthBound]);
     }
 
@@ -343,8 +333,8 @@ mod tests {
             ("cycles", 300_000_000),
             ("l1d.store_miss", 10_000_000),
             ("l1d.load_miss", 500_000),
-            ("stall.irregular_loads", 150_000_000),
-            ("stall.regular_loads", 1_000_000),
+            ("stall.irregular", 150_000_000),
+            ("stall.regular", 1_000_000),
             ("stall.stores", 10_000_000),
         ];
         assert_eq!(kinds(&totals, 0.2), [CauseKind::LatencyBound]);
@@ -354,15 +344,15 @@ mod tests {
     fn walks_that_take_most_stalls_come_first() {
         let totals = [
             ("cycles", 300_000_000),
-            ("stall.translation", 100_000_000),
-            ("stall.irregular_loads", 90_000_000),
+            ("stall.tlb", 100_000_000),
+            ("stall.irregular", 90_000_000),
         ];
         let both = [CauseKind::TlbBound, CauseKind::LatencyBound];
         assert_eq!(kinds(&totals, 0.0), both);
         let few = [
             ("cycles", 300_000_000),
-            ("stall.translation", 10_000_000),
-            ("stall.irregular_loads", 90_000_000),
+            ("stall.tlb", 10_000_000),
+            ("stall.irregular", 90_000_000),
         ];
         assert_eq!(kinds(&few, 0.0), [CauseKind::LatencyBound]);
     }

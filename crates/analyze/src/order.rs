@@ -28,8 +28,8 @@ pub(crate) enum Order {
 /// not count stalls by cause.
 pub(crate) fn order(totals: &Counts, functions: &HotTable) -> Option<Order> {
     let stall = |event: &str| totals.get(event).copied();
-    let irregular_loads = stall("stall.irregular_loads")?;
-    let regular_loads = stall("stall.regular_loads")?;
+    let irregular_loads = stall("stall.irregular")?;
+    let regular_loads = stall("stall.regular")?;
     let stores = stall("stall.stores")?;
     let uses_lines = uses_lines(functions);
     if stores > irregular_loads + regular_loads {
@@ -77,8 +77,8 @@ mod tests {
     /// The order of a run with 1000 first-level misses.
     fn found(stalls: Stalls, accesses_per_miss: u64) -> Option<Order> {
         let totals: Counts = [
-            ("stall.irregular_loads", stalls.irregular_loads),
-            ("stall.regular_loads", stalls.regular_loads),
+            ("stall.irregular", stalls.irregular_loads),
+            ("stall.regular", stalls.regular_loads),
             ("stall.stores", stalls.stores),
         ]
         .map(|(name, value)| (name.to_owned(), value))

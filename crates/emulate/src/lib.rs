@@ -206,7 +206,7 @@ const OF_PAGES: [EventId; 4] = [
     events::DTLB_MISS,
     events::STLB_HIT,
     events::DTLB_WALK,
-    events::STALL_TRANSLATION,
+    events::STALL_TLB,
 ];
 
 fn manifest(options: &Options, emulator: &Emulator) -> Manifest {

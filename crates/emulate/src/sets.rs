@@ -410,10 +410,10 @@ pub(super) fn weight_of(event: memgauge_trace::EventId, one_in: u32) -> u64 {
         events::LOADS,
         events::STORES,
         events::MODIFIES,
-        events::STALL_IRREGULAR_LOADS,
-        events::STALL_REGULAR_LOADS,
+        events::STALL_IRREGULAR,
+        events::STALL_REGULAR,
         events::STALL_STORES,
-        events::STALL_TRANSLATION,
+        events::STALL_TLB,
     ];
     match exact.contains(&event) {
         true => 1,

@@ -131,7 +131,7 @@ impl Core {
         };
         if is_load(kind) {
             let stall = u64::from(cycles) * self.costs.translation_stall;
-            self.stall(STALL_TRANSLATION, stall);
+            self.stall(STALL_TLB, stall);
         }
         cycles
     }
@@ -182,8 +182,8 @@ impl Core {
         let (cause, stall) = if is_load(kind) {
             let stall = self.costs.stall[source as usize][usize::from(regular)].max(waited);
             let cause = match regular {
-                true => STALL_REGULAR_LOADS,
-                false => STALL_IRREGULAR_LOADS,
+                true => STALL_REGULAR,
+                false => STALL_IRREGULAR,
             };
             (cause, stall)
         } else {

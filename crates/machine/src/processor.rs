@@ -472,7 +472,7 @@ impl Core {
             self.end_interval_before_stall();
         }
         self.stalled += millicycles;
-        let by_cause = &mut self.stalled_by_cause[cause - STALL_IRREGULAR_LOADS];
+        let by_cause = &mut self.stalled_by_cause[cause - STALL_IRREGULAR];
         *by_cause += millicycles;
         // Otherwise they are worked out when the counters are read.
         if self.samples_stalls {

@@ -26,10 +26,10 @@ const EXACT: [usize; 9] = [
     catalogue::STORES.0 as usize,
     catalogue::MODIFIES.0 as usize,
     // Each line that is fed stalls for all that it stands for.
-    catalogue::STALL_IRREGULAR_LOADS.0 as usize,
-    catalogue::STALL_REGULAR_LOADS.0 as usize,
+    catalogue::STALL_IRREGULAR.0 as usize,
+    catalogue::STALL_REGULAR.0 as usize,
     catalogue::STALL_STORES.0 as usize,
-    catalogue::STALL_TRANSLATION.0 as usize,
+    catalogue::STALL_TLB.0 as usize,
 ];
 
 /// The class of the line at an address of a space, by its set in the last-level cache.

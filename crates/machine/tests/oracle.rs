@@ -164,10 +164,10 @@ fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
 }
 
 const STALLS: [EventId; 4] = [
-    c::STALL_IRREGULAR_LOADS,
-    c::STALL_REGULAR_LOADS,
+    c::STALL_IRREGULAR,
+    c::STALL_REGULAR,
     c::STALL_STORES,
-    c::STALL_TRANSLATION,
+    c::STALL_TLB,
 ];
 
 /// The four causes of stalls add up to the cycles that are no instruction's own.

@@ -141,13 +141,13 @@ pub mod catalogue {
         /// Instructions that read and write the same operand (also counted once in loads and once in stores).
         MODIFIES = 23, "modifies", Count;
         /// Cycles that the core waited for lines whose load missed the first level away from earlier misses: latency that out-of-order execution hardly hides.
-        STALL_IRREGULAR_LOADS = 24, "stall.irregular_loads", Cycles;
+        STALL_IRREGULAR = 24, "stall.irregular", Cycles;
         /// Cycles that the core waited for lines whose load missed the first level close to the miss before it in its page: latency divided by the misses in flight, or the queue to memory.
-        STALL_REGULAR_LOADS = 25, "stall.regular_loads", Cycles;
+        STALL_REGULAR = 25, "stall.regular", Cycles;
         /// Cycles that the core waited because stores and writebacks filled its way to memory.
         STALL_STORES = 26, "stall.stores", Cycles;
         /// Cycles that loads waited for the second-level TLB or a page-table walk.
-        STALL_TRANSLATION = 27, "stall.translation", Cycles;
+        STALL_TLB = 27, "stall.tlb", Cycles;
     }
 
     /// Number of catalogued events; ids are `0..COUNT`.
