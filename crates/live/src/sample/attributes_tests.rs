@@ -311,6 +311,6 @@ fn a_copied_stack_comes_with_the_registers_to_unwind_it_from() {
     );
     assert_eq!(
         copied.sample_regs_user.count_ones(),
-        if cfg!(target_arch = "aarch64") { 4 } else { 3 }
+        if cfg!(target_arch = "aarch64") { 5 } else { 4 }
     );
 }
