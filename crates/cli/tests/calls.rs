@@ -190,8 +190,11 @@ fn by_perf(file: &Path) -> Option<Vec<Vec<u64>>> {
     };
     let chains = text.split("... FP chain").skip(1).map(|chain| {
         let words = chain.lines().skip(1).map_while(word);
-        // Others say whose addresses follow; the kernel may end a chain with 0.
-        words.filter(|&word| word != 0 && word < 1 << 48).collect()
+        // The largest words are markers of the kernel (PERF_CONTEXT_MAX). It may end a chain with 0.
+        // Other impossible addresses come from code that uses the frame pointer for data.
+        words
+            .filter(|&word| word != 0 && word < u64::MAX - 4094)
+            .collect()
     });
     Some(chains.collect())
 }
