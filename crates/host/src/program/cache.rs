@@ -4,7 +4,7 @@
 //! recording does not have itself: names of data, and of code that no sample was in. Files without a
 //! build ID are kept in the recording, since size and time do not tell all files of a user apart.
 //!
-//! The folder has mode 0700 and belongs to this user; another one's is not used (`sudo` may leave
+//! The folder has mode 0700 and belongs to this user, and only this user may write to the one above; another one is not used (`sudo` may leave
 //! `HOME` as it was). When it has more than [`MAX_BYTES`], the copies that were not
 //! used for the longest time are removed.
 
@@ -43,14 +43,15 @@ pub(super) fn create(folder: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     own.parent().map_or(Ok(()), fs::create_dir_all)?;
-    for directory in [own, folder] {
+    // The build keeps the engine in the folder above, where others may read it.
+    for (directory, refused_mode) in [(own, 0o022), (folder, 0o077)] {
         match private::create_dir(directory) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             created => created?,
         }
         let facts = fs::symlink_metadata(directory)?;
-        let is_private = facts.is_dir() && facts.mode() & 0o077 == 0;
-        if !is_private || facts.uid() != crate::sys::process::effective_ids().0 {
+        let is_safe = facts.is_dir() && facts.mode() & refused_mode == 0;
+        if !is_safe || facts.uid() != crate::sys::process::effective_ids().0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
     }
@@ -127,7 +128,16 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let own = folder.parent().unwrap();
         assert_eq!([mode(own), mode(&folder)], [0o700, 0o700]);
-        fs::set_permissions(own, fs::Permissions::from_mode(0o755)).unwrap();
+        let set_mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        // As the build of the engine leaves it.
+        set_mode(own, 0o755);
+        create(&folder).unwrap();
+        set_mode(&folder, 0o755);
         assert!(create(&folder).is_err());
+        set_mode(&folder, 0o700);
+        set_mode(own, 0o775);
+        assert!(create(&folder).is_err(), "others may replace the folder");
     }
 }
