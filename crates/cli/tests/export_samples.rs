@@ -6,7 +6,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
 
 use harness::{PATH, Recorded, memgauge, needs};
 use memgauge_recording::{Recording, Selection};
@@ -202,29 +202,55 @@ fn the_samples_of_one_event_are_written_alone() {
     );
 }
 
-/// A session of the profiler's command line, ended when dropped.
-struct Session {
+/// The profiler's command line with one profile loaded. Its `load` gives the daemon half a
+/// second to start, too little on a busy machine, so the daemon is started here.
+struct ProfilerSession {
     client: PathBuf,
     folder: PathBuf,
+    daemon: Child,
 }
 
-impl Session {
-    fn command(&self, args: &[&str]) -> Command {
+impl ProfilerSession {
+    fn start(client: PathBuf, folder: PathBuf, profile: &Path) -> Self {
+        let mut command = Command::new("node");
+        command.arg(&client).arg("--daemon").arg(profile);
+        command.args(["--session", "test"]);
+        command.env("PROFILER_CLI_SESSION_DIR", &folder);
+        command.env("PROFILER_CLI_NO_SYMBOLICATE", "1");
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let daemon = command.spawn().expect("node runs");
+        let mut session = Self {
+            client,
+            folder,
+            daemon,
+        };
+        while !session.output(&["profile", "info"]).status.success() {
+            let ended = session.daemon.try_wait().expect("a child process");
+            assert!(ended.is_none(), "the daemon ended: {ended:?}");
+        }
+        session
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
         let mut command = Command::new("node");
         command.arg(&self.client).args(args);
+        command.args(["--session", "test"]);
         command.env("PROFILER_CLI_SESSION_DIR", &self.folder);
-        command.env("PROFILER_CLI_NO_SYMBOLICATE", "1");
-        command
+        command.output().expect("node runs")
     }
 
-    fn ask(&self, args: &[&str]) -> Option<String> {
-        reads(&mut self.command(args), "node")
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.output(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
     }
 }
 
-impl Drop for Session {
+impl Drop for ProfilerSession {
     fn drop(&mut self) {
-        drop(self.command(&["stop", "--all"]).output());
+        drop(self.daemon.kill());
+        drop(self.daemon.wait());
     }
 }
 
@@ -237,18 +263,12 @@ fn firefox_profilers_own_reader_finds_the_samples() {
     let profile = recorded.folder.path().join("profile.json");
     std::fs::rename(export(&recorded.path(), "firefox", &[]), &profile).expect("a file");
     let folder = recorded.folder.path().join("sessions");
-    let session = Session { client, folder };
-    let path = profile.to_str().expect("text");
-    session.ask(&["load", path]).expect("profiler-cli");
-    let info = session
-        .ask(&["profile", "info", "--all", "--json"])
-        .expect("profiler-cli");
-    let info: Value = serde_json::from_str(&info).expect("JSON");
+    let session = ProfilerSession::start(client, folder, &profile);
+    let info = session.json(&["profile", "info", "--all", "--json"]);
     let mut read = BTreeMap::new();
     for thread in info["processes"][0]["threads"].as_array().expect("threads") {
         let handle = thread["threadHandle"].as_str().expect("a handle");
-        let samples = session.ask(&["thread", "samples", "--json", "--thread", handle]);
-        let samples: Value = serde_json::from_str(&samples.expect("samples")).expect("JSON");
+        let samples = session.json(&["thread", "samples", "--json", "--thread", handle]);
         let name = thread["name"].as_str().expect("a name");
         let event = name.split(": ").nth(1).expect("an event").to_owned();
         read.insert(event, samples["categoryBreakdown"]["totalSamples"].as_u64());
