@@ -182,8 +182,8 @@ const AT_ONCE: usize = 4096;
 fn sample(wanted: &Wanted, args: &Numa, nodes: &Nodes) -> anyhow::Result<Sampled> {
     let (source, profiler) = wanted.profiler()?;
     let mut reader = profiler.reader(Sharing::Each)?;
-    for &pid in &args.pid {
-        profiler.add_process(pid)?;
+    for added in profiler.add_processes(&args.pid) {
+        added?;
     }
     terminal::catch_interrupts()?;
     let mut sampled = Sampled {

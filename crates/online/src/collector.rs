@@ -570,8 +570,8 @@ impl Control for Common {
         self.change(|core| core.add_thread(tid))
     }
 
-    fn add_process(&self, pid: u32) -> Result<usize> {
-        self.change(|core| core.add_process(pid))
+    fn add_processes(&self, pids: &[u32]) -> Vec<Result<usize>> {
+        self.change(|core| pids.iter().map(|&pid| core.add_process(pid)).collect())
     }
 
     fn delete_thread(&self, tid: u32) -> Result<()> {

@@ -8,7 +8,8 @@ pub(crate) trait Control: Send + Sync {
     /// Switches all sampling on or off.
     fn turn(&self, on: bool);
     fn add_thread(&self, tid: u32) -> Result<()>;
-    fn add_process(&self, pid: u32) -> Result<usize>;
+    /// Adds processes, one after the other. Returns the number of threads added of each.
+    fn add_processes(&self, pids: &[u32]) -> Vec<Result<usize>>;
     fn delete_thread(&self, tid: u32) -> Result<()>;
     fn delete_process(&self, pid: u32) -> Result<usize>;
     /// Lets a thread's sampling begin or end; what was sampled can be read when this

@@ -221,8 +221,9 @@ impl Control for ProgramControl {
         Err(cannot_add("thread", tid))
     }
 
-    fn add_process(&self, pid: u32) -> Result<usize> {
-        Err(cannot_add("process", pid))
+    fn add_processes(&self, pids: &[u32]) -> Vec<Result<usize>> {
+        let refused = pids.iter().map(|&pid| Err(cannot_add("process", pid)));
+        refused.collect()
     }
 
     fn delete_thread(&self, tid: u32) -> Result<()> {

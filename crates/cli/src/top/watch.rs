@@ -239,8 +239,8 @@ impl Watch {
         let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
         let of_source = (profiler, in_words(&source), is_timer(&source));
         let mut watch = Watch::of(plan, of_source, named, io)?;
-        for &pid in &watch.named {
-            watch.profiler.add_process(pid)?;
+        for added in watch.profiler.add_processes(&watch.named) {
+            added?;
         }
         if let Some(held) = held {
             let name = plan.command.first().map_or("", String::as_str);
@@ -516,21 +516,31 @@ impl Watch {
             .map(|(pid, p)| (p.cpu, *pid, p.task.threads, p.task.began))
             .collect();
         wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
-        self.no_room = 0;
-        let mut used = tasks::own_descriptors();
         let kept = kept_descriptors(self.descriptors_at_most);
+        let needed: u64 = wanted
+            .iter()
+            .map(|(_, _, threads, _)| threads * DESCRIPTORS_OF_THREAD)
+            .sum();
+        let mut used = tasks::own_descriptors() + kept;
+        if used + needed > self.descriptors_at_most {
+            self.make_room(&attached);
+            used = tasks::own_descriptors() + kept;
+        }
+        self.no_room = 0;
+        let mut fitting = Vec::new();
         for (_, pid, threads, began) in wanted {
-            let needed = threads * DESCRIPTORS_OF_THREAD + kept;
-            if used + needed > self.descriptors_at_most {
-                self.make_room(&attached);
-                used = tasks::own_descriptors();
-            }
+            let needed = threads * DESCRIPTORS_OF_THREAD;
             if used + needed > self.descriptors_at_most {
                 self.no_room += 1;
                 continue;
             }
-            match self.profiler.add_process(pid) {
-                Ok(_) => used = tasks::own_descriptors(),
+            used += needed;
+            fitting.push((pid, began));
+        }
+        let pids: Vec<u32> = fitting.iter().map(|(pid, _)| *pid).collect();
+        for ((pid, began), added) in fitting.into_iter().zip(self.profiler.add_processes(&pids)) {
+            match added {
+                Ok(_) => {}
                 // It has ended meanwhile.
                 Err(e) if e.kind() == ErrorKind::NoSuchTask && tasks::task(pid).is_none() => {}
                 Err(e) if e.kind() == ErrorKind::Exhausted => self.no_room += 1,
