@@ -54,6 +54,8 @@ pub struct Ticking {
     pub facts: TickFacts,
     /// [`TickFacts::share_taken`].
     pub share_taken: Option<f64>,
+    /// [`TickFacts::share_of_started_tasks`].
+    pub share_of_started_tasks: Option<f64>,
     /// [`TickFacts::slowdown`].
     pub slowdown: Option<f64>,
     /// Nanoseconds that the timer ran in each bin.
@@ -120,6 +122,7 @@ fn of_facts(facts: &CountingFacts, curves: &Curves) -> Counting {
         ticks: facts.ticks.clone().map(|facts| Ticking {
             over_time: curve(curves, facts.event),
             share_taken: facts.share_taken(),
+            share_of_started_tasks: facts.share_of_started_tasks(),
             slowdown: facts.slowdown(),
             facts,
         }),

@@ -326,8 +326,9 @@ fn the_cost_of_ticks_is_estimated_and_too_short_an_interval_warned_of() {
     let (_, summary) = json(&[&events[..], &["10us"]].concat(), &program);
     let ticks = &summary["ticks"];
     let get = |name: &str| ticks[name].as_f64().expect(name);
-    // By definition, and never all of the time.
+    // By definition, and never all of the time. The program starts no thread.
     let share = get("tick_ns") * (get("seen") + get("lost")) / get("running_ns");
+    assert_eq!(ticks["tasks_started"], 0, "{ticks}");
     assert!(
         (get("share_taken") - share.min(1.0)).abs() < 1e-6,
         "{ticks}"
@@ -338,6 +339,32 @@ fn the_cost_of_ticks_is_estimated_and_too_short_an_interval_warned_of() {
         let warned = summary["notes"].to_string();
         assert!(warned.contains("slow the program down"), "{warned}");
     }
+}
+
+#[test]
+fn slowdown_includes_the_counters_of_started_processes() {
+    if !perf_works() {
+        return;
+    }
+    let script = "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done";
+    let options = ["-e", "page-faults", "-I", "10ms"];
+    let (_, summary) = json(&options, &["sh", "-c", script]);
+    let ticks = &summary["ticks"];
+    if ticks["task_cost"].is_null() {
+        return skipped(Need::Kernel, "counters are inherited from Linux 6.13 on");
+    }
+    assert_eq!(ticks["tasks_started"], 200, "{ticks}");
+    let get = |value: &Value| value.as_f64().expect("a number");
+    let (added_ns, uncounted_ns) = (
+        get(&ticks["task_cost"]["added_ns"]),
+        get(&ticks["task_cost"]["uncounted_ns"]),
+    );
+    assert!(added_ns > 0.0, "copying counters takes time: {ticks}");
+    let cpu_ns = get(&ticks["running_ns"]) + 200.0 * uncounted_ns;
+    let started = get(&ticks["share_of_started_tasks"]);
+    let expected = (200.0 * added_ns / cpu_ns).min(1.0);
+    assert!((started - expected).abs() < 1e-6, "{ticks}");
+    assert!(get(&ticks["share_taken"]) >= started, "{ticks}");
 }
 
 #[test]

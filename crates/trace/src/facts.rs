@@ -217,23 +217,60 @@ pub struct TickFacts {
     /// Time of a tick with its record here, measured before the start.
     #[serde(default)]
     pub tick_ns: Option<f64>,
+    /// Threads and processes that started during the run and inherited the counters.
+    pub tasks_started: u64,
+    /// Cost of inheriting the counters, for one thread or process; `None` if the counters are
+    /// not inherited or the cost could not be measured.
+    pub task_cost: Option<TaskCostFacts>,
 }
 
-/// With the cost of a tick known to a tenth, a larger share of the time tells no multiple.
-const MOST_TOLD: f64 = 0.9;
+/// Cost of inherited counters for each thread or process that starts, measured before the run
+/// with the run's own counters. In nanoseconds of CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskCostFacts {
+    /// Time that the counters add to a start and an exit.
+    pub added_ns: f64,
+    /// Time that a task runs on during its exit after its timers have ended, so that
+    /// `running_ns` does not include it.
+    pub uncounted_ns: f64,
+}
+
+/// Above this share no slowdown is given. The costs are known to about 10 %, so the slowdown
+/// could be anything from 5 upwards.
+const MAX_SHARE_WITH_SLOWDOWN: f64 = 0.9;
 
 impl TickFacts {
-    /// Part of the time on processors that ticks took, 0 to 1; estimated from what one takes.
+    /// Estimated share of the CPU time that counting took, 0 to 1: ticks, and the counters of
+    /// threads and processes that started.
     pub fn share_taken(&self) -> Option<f64> {
-        let took_ns = self.tick_ns? * (self.seen + self.lost) as f64;
-        Some((took_ns / (self.running_ns as f64).max(1.0)).min(1.0))
+        let ticks_ns = self.tick_ns? * (self.seen + self.lost) as f64;
+        Some(self.share_of_cpu_time(ticks_ns + self.started_tasks_ns()))
     }
 
-    /// Running time with ticks as a multiple of that without; `None` where the ticks took
-    /// nearly all of it.
+    /// The part of [`share_taken`](Self::share_taken) that inherited counters took; `None` if
+    /// no thread or process started, or the cost is unknown.
+    pub fn share_of_started_tasks(&self) -> Option<f64> {
+        let is_known = self.task_cost.is_some() && self.tasks_started > 0;
+        is_known.then(|| self.share_of_cpu_time(self.started_tasks_ns()))
+    }
+
+    /// CPU time of the observed programs as a multiple of their CPU time without counting;
+    /// `None` if counting took nearly all of it.
     pub fn slowdown(&self) -> Option<f64> {
         let share = self.share_taken()?;
-        (share < MOST_TOLD).then(|| 1.0 / (1.0 - share))
+        (share < MAX_SHARE_WITH_SLOWDOWN).then(|| 1.0 / (1.0 - share))
+    }
+
+    fn started_tasks_ns(&self) -> f64 {
+        self.task_cost
+            .map_or(0.0, |cost| cost.added_ns * self.tasks_started as f64)
+    }
+
+    fn share_of_cpu_time(&self, ns: f64) -> f64 {
+        let uncounted_ns = self.task_cost.map_or(0.0, |cost| cost.uncounted_ns);
+        let cpu_ns = self.running_ns as f64 + uncounted_ns * self.tasks_started as f64;
+        (ns / cpu_ns.max(1.0)).min(1.0)
     }
 }
 
@@ -369,5 +406,25 @@ mod tests {
             assert_eq!((ticks.share_taken(), ticks.slowdown()), (Some(1.0), None));
         }
         assert_eq!(TickFacts::default().slowdown(), None);
+    }
+
+    #[test]
+    fn slowdown_includes_the_counters_of_started_threads() {
+        // 2 ms of ticks and 40 × 50 µs of inherited counters are half of the CPU time:
+        // 7 ms that the timers counted, and 40 × 25 µs that they did not.
+        let facts = TickFacts {
+            seen: 100,
+            running_ns: 7_000_000,
+            tick_ns: Some(20_000.0),
+            tasks_started: 40,
+            task_cost: Some(TaskCostFacts {
+                added_ns: 50_000.0,
+                uncounted_ns: 25_000.0,
+            }),
+            ..TickFacts::default()
+        };
+        assert_eq!(facts.share_taken(), Some(0.5));
+        assert_eq!(facts.share_of_started_tasks(), Some(0.25));
+        assert_eq!(facts.slowdown(), Some(2.0));
     }
 }

@@ -26,7 +26,7 @@ pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
 pub use facts::{
     CounterFacts, CountingFacts, CrowdFacts, DataFromFacts, DeliveryFacts, DerivationFacts,
     EstimatedFacts, ImportFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, SetsFacts,
-    TableFacts, TickFacts, UnsupportedFacts,
+    TableFacts, TaskCostFacts, TickFacts, UnsupportedFacts,
 };
 pub use ids::{Cpu, FrameId, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};

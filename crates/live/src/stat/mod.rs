@@ -24,6 +24,7 @@ mod session;
 mod sink;
 mod stops;
 mod stream;
+mod task_cost;
 mod ticks;
 mod totals;
 
@@ -85,6 +86,13 @@ pub struct SeenThread {
     pub start_ns: u64,
     /// Nanoseconds since the start, once it has ended.
     pub end_ns: Option<u64>,
+}
+
+impl SeenThread {
+    /// True if the thread started during the run. Only the record of a start names the parent.
+    fn is_started_in_run(&self) -> bool {
+        self.parent_pid != 0
+    }
 }
 
 /// Results of the run.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memgauge_trace::{
-    CountingFacts, Manifest, OwnCost, Pid, SeriesRow, Thread, TickFacts, Tid, UnsupportedFacts,
+    CountingFacts, Manifest, OwnCost, Pid, SeriesRow, TaskCostFacts, Thread, TickFacts, Tid,
+    UnsupportedFacts,
 };
 
 use super::open::{Open, Opener, TIMER};
@@ -52,8 +53,10 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
         on_exec: matches!(options.target, Target::Command(_)),
         inherit: options.inherit,
     };
+    let task_cost = super::task_cost::measure(&opener, &events, &planned);
     let open = opener.open(&events, &planned)?;
     let mut session = Session::new(options, opener, events, open, &tried)?;
+    session.task_cost = task_cost;
     tell(Update::Columns(&session.columns()));
     session.look_ahead(tell);
     session.run(run, tell)
@@ -134,6 +137,7 @@ struct Session<'a> {
     stolen: StolenTime,
     /// Time of a tick here, in nanoseconds.
     tick_ns: Option<f64>,
+    task_cost: Option<TaskCostFacts>,
     /// The kernel allows fewer ticks a second than the interval asks for.
     too_fast: bool,
     /// Rows of a round; the memory stays for the next.
@@ -188,6 +192,7 @@ impl<'a> Session<'a> {
             sink,
             start_ns: 0,
             tick_ns: None,
+            task_cost: None,
             too_fast: false,
             rows: Vec::new(),
             series: Vec::new(),
@@ -365,6 +370,8 @@ impl<'a> Session<'a> {
         self.facts.ticks = ticks.map(|t| TickFacts {
             bare_tick_ns,
             tick_ns: self.tick_ns,
+            tasks_started: threads.iter().filter(|t| t.is_started_in_run()).count() as u64,
+            task_cost: self.task_cost,
             ..t.facts(TIMER_ID)
         });
         self.end(&threads)

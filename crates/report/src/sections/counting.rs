@@ -140,18 +140,35 @@ fn interval(ns: f64, style: &Style) -> String {
     }
 }
 
-/// How much the ticks slowed down what was observed.
+/// How much counting slowed down the observed programs.
 fn slowdown(ticks: &TickFacts) -> Option<String> {
-    let share = ticks.share_taken()?;
+    let share = 100.0 * ticks.share_taken()?;
     let times = match ticks.slowdown() {
         Some(times) => format!("{times:.2} times slower"),
         None => "more than 10 times slower".to_owned(),
     };
+    let tick_us = ticks.tick_ns.unwrap_or(0.0) / 1e3;
+    let (parts, costs) = match (ticks.share_of_started_tasks(), ticks.task_cost) {
+        (Some(started), Some(cost)) => {
+            let (started, task_us) = (100.0 * started, cost.added_ns / 1e3);
+            (
+                format!(
+                    "ticks took {:.1} % of the CPU time and the counters of {} started threads \
+                     {started:.1} %",
+                    (share - started).max(0.0),
+                    ticks.tasks_started,
+                ),
+                format!("{tick_us:.1} us a tick, {task_us:.1} us a thread"),
+            )
+        }
+        _ => (
+            format!("ticks took {share:.1} % of the CPU time"),
+            format!("{tick_us:.1} us a tick"),
+        ),
+    };
     Some(format!(
-        "slowdown estimated: ticks took {:.1} % of the time on processors, so the observed \
-        programs ran {times} ({:.1} us a tick, measured before the start)",
-        100.0 * share,
-        ticks.tick_ns.unwrap_or(0.0) / 1e3
+        "slowdown estimated: {parts}, so the observed programs ran {times} ({costs}, measured \
+         before the start)"
     ))
 }
 
