@@ -30,7 +30,7 @@ pub(super) struct Batch {
 
 /// All that the last stages need of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Looked {
+pub(super) struct LookedUpBatch {
     pub(super) len: usize,
     /// When the block was pushed out before; [`NEVER`] at its first reference.
     pub(super) previous: [u32; BATCH],
@@ -40,8 +40,8 @@ pub(super) struct Looked {
     pub(super) first_pushed: u32,
 }
 
-impl Looked {
-    pub(super) const EMPTY: Looked = Looked {
+impl LookedUpBatch {
+    pub(super) const EMPTY: LookedUpBatch = LookedUpBatch {
         len: 0,
         previous: [0; BATCH],
         pushes: 0,

@@ -6,11 +6,11 @@
 
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::batch::{BATCH, Looked, NEVER};
-use super::part::Part;
+use super::batch::{BATCH, LookedUpBatch, NEVER};
 use super::ranks::after;
+use super::stack_top::TOP_BLOCKS;
 use super::sys::Operations;
-use super::top::TOP;
+use super::table_part::TablePart;
 
 /// References of a chunk: some tens of microseconds, and the chunks that are on
 /// their way fit into the second-level cache.
@@ -27,22 +27,22 @@ pub(super) struct Head {
     /// When the first reference of each batch pushes out.
     first_pushed: Vec<u32>,
     /// Who sat at the top of the stack before; seats never taken have any block.
-    former: [u64; TOP],
+    former: [u64; TOP_BLOCKS],
     /// When those are pushed out, [`NEVER`] if not here; then when the block of each
     /// reference is, any time if not here.
-    pushed: Box<[u32; TOP + CHUNK_REFERENCES]>,
+    pushed: Box<[u32; TOP_BLOCKS + CHUNK_REFERENCES]>,
 }
 
 impl Default for Head {
     fn default() -> Head {
-        let mut pushed = Box::new([0; TOP + CHUNK_REFERENCES]);
-        pushed[..TOP].fill(NEVER);
+        let mut pushed = Box::new([0; TOP_BLOCKS + CHUNK_REFERENCES]);
+        pushed[..TOP_BLOCKS].fill(NEVER);
         Head {
             len: 0,
             blocks: Box::new([0; CHUNK_REFERENCES]),
             seated: 0,
             first_pushed: Vec::new(),
-            former: [0; TOP],
+            former: [0; TOP_BLOCKS],
             pushed,
         }
     }
@@ -105,15 +105,15 @@ impl Picked {
 
     /// Picks the references to the blocks of a part out of a chunk.
     #[inline(always)]
-    pub(super) fn pick<O: Operations>(&mut self, head: &Head, part: Part, piece: &mut Piece) {
+    pub(super) fn pick<O: Operations>(&mut self, head: &Head, part: TablePart, piece: &mut Piece) {
         self.len = 0;
         let blocks = head.blocks.as_chunks::<BATCH>().0.iter();
-        let pushed = head.pushed[TOP..].as_chunks::<BATCH>().0;
+        let pushed = head.pushed[TOP_BLOCKS..].as_chunks::<BATCH>().0;
         let batches = head.len.div_ceil(BATCH);
         let batches = blocks.zip(pushed).zip(piece.bits.iter_mut()).take(batches);
         for (at, ((blocks, pushed), bits)) in batches.enumerate() {
             let len = BATCH.min(head.len - at * BATCH);
-            *bits = O::of_part(blocks, part) & u64::MAX >> (BATCH - len);
+            *bits = O::in_part(blocks, part) & u64::MAX >> (BATCH - len);
             O::pack_u64(blocks, *bits, room(&mut *self.blocks, self.len));
             O::pack_u32(pushed, *bits, room(&mut *self.pushed, self.len));
             self.len += bits.count_ones() as usize;
@@ -141,7 +141,7 @@ impl Piece {
 pub(super) struct ChunkBuilder {
     head: Head,
     /// Where the time that each seat's holder is pushed out belongs.
-    holders: [usize; TOP],
+    holders: [usize; TOP_BLOCKS],
     taken: usize,
 }
 
@@ -161,15 +161,15 @@ impl ChunkBuilder {
         self.head.first_pushed.push(clock);
         self.head.blocks[from..from + blocks.len()].copy_from_slice(blocks);
         self.head.len += blocks.len();
-        let seated = blocks.len().min(TOP - self.taken);
+        let seated = blocks.len().min(TOP_BLOCKS - self.taken);
         self.taken += seated;
         self.head.seated += seated;
-        let numbers = TOP + from..;
+        let numbers = TOP_BLOCKS + from..;
         for (at, (&seat, number)) in seats.iter().zip(numbers).enumerate() {
-            let seat = &mut self.holders[usize::from(seat) % TOP];
+            let seat = &mut self.holders[usize::from(seat) % TOP_BLOCKS];
             let left = std::mem::replace(seat, number);
             if at >= seated {
-                self.head.pushed[left % (TOP + CHUNK_REFERENCES)] = clock;
+                self.head.pushed[left % (TOP_BLOCKS + CHUNK_REFERENCES)] = clock;
                 clock = after(clock);
             }
         }
@@ -179,13 +179,13 @@ impl ChunkBuilder {
     /// Hands the chunk over in exchange for one that was counted.
     pub(super) fn hand_over(&mut self, counted: &Chunk) {
         let holders = std::mem::replace(&mut self.holders, std::array::from_fn(|seat| seat));
-        let former = holders.map(|holder| match holder.checked_sub(TOP) {
+        let former = holders.map(|holder| match holder.checked_sub(TOP_BLOCKS) {
             Some(number) => self.head.blocks[number],
             None => self.head.former[holder],
         });
         std::mem::swap(&mut self.head, &mut counted.write());
         self.head.former = former;
-        self.head.pushed[..TOP].fill(NEVER);
+        self.head.pushed[..TOP_BLOCKS].fill(NEVER);
         self.head.len = 0;
         self.head.seated = 0;
         self.head.first_pushed.clear();
@@ -217,7 +217,7 @@ impl Chunk {
 
     /// Passes on the batches of a chunk whose pieces were all looked up.
     #[inline(always)]
-    pub(super) fn batches<O: Operations>(&self, mut each: impl FnMut(&Looked)) {
+    pub(super) fn batches<O: Operations>(&self, mut each: impl FnMut(&LookedUpBatch)) {
         let head = self.head();
         // Each with the number of its references passed on.
         let mut pieces: Vec<_> = self.pieces.iter().map(|p| (lock(p), 0)).collect();
@@ -226,11 +226,11 @@ impl Chunk {
         for (at, &first_pushed) in batches.enumerate() {
             let len = left.min(BATCH);
             let without = seated.min(len);
-            let mut looked = Looked {
+            let mut looked = LookedUpBatch {
                 len,
                 pushes: len - without,
                 first_pushed,
-                ..Looked::EMPTY
+                ..LookedUpBatch::EMPTY
             };
             for (piece, given) in &mut pieces {
                 let packed = piece.previous[*given..].first_chunk();

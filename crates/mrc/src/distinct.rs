@@ -1,15 +1,15 @@
 //! How many distinct blocks a stream has, in bounded memory.
 //!
-//! The set of hashes below a limit; when it has grown to [`MOST`] the limit is halved.
+//! The set of hashes below a limit; when it has grown to [`MAX_HASHES`] the limit is halved.
 //! It is exact up to that many blocks, and beyond them within 0.3 to 0.6 % (standard
-//! error 1 / √size of the set, which is between half and all of [`MOST`]). HyperLogLog
+//! error 1 / √size of the set, which is between half and all of [`MAX_HASHES`]). HyperLogLog
 //! of equal error takes less memory, but looks at every reference; here only those
 //! below the limit count.
 
 /// Hashes kept; a power of two.
-const MOST: usize = 1 << 16;
+const MAX_HASHES: usize = 1 << 16;
 /// Slots of the table.
-const SLOTS: usize = 2 * MOST;
+const SLOTS: usize = 2 * MAX_HASHES;
 /// No hash: hashes have 32 bits and are kept one higher.
 const FREE: u32 = 0;
 
@@ -55,7 +55,7 @@ impl Distinct {
         }
         self.slots[at % SLOTS] = value;
         self.held += 1;
-        if self.held == MOST {
+        if self.held == MAX_HASHES {
             self.halve();
         }
     }

@@ -1,13 +1,13 @@
 //! The exact engine: every reference's stack distance.
 
-use super::batch::{BATCH, Batch, Looked, positions};
+use super::batch::{BATCH, Batch, LookedUpBatch, positions};
 use super::histogram::{Distances, Histogram};
+use super::last_times::LastTimes;
 use super::pages::Advise;
-use super::part::{NARROW_BITS, Part};
 use super::ranks::{Ranks, after, slot};
+use super::stack_top::{StackTop, TOP_BLOCKS};
 use super::sys::{self, Job, Operations, Vectors};
-use super::times::Times;
-use super::top::{TOP, Top};
+use super::table_part::{NARROW_BITS, TablePart};
 
 /// Limits of an engine; by default none.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl std::error::Error for Full {}
 const FIRST_WINDOW: u32 = 1 << 16;
 const ROOM: u64 = 8;
 /// Slot numbers fit 32 bits with [`NEVER`] to spare.
-const MOST_SLOTS: u64 = (1 << 32) - (1 << 12);
+const MAX_SLOTS: u64 = (1 << 32) - (1 << 12);
 
 /// Advances that bring a batch through [`Front`].
 const STAGES: usize = 3;
@@ -59,8 +59,8 @@ const STAGES: usize = 3;
 /// Finds out when blocks were referenced last.
 #[derive(Debug)]
 struct Front {
-    top: Top,
-    times: Times,
+    top: StackTop,
+    times: LastTimes,
     clock: u32,
     window: u32,
     /// Seats at the top of the stack that have been taken.
@@ -71,7 +71,7 @@ struct Front {
     /// Its home lines were searched; others are on their way.
     searched: Box<Batch>,
     /// The batch that was looked up last.
-    looked: Looked,
+    looked: LookedUpBatch,
 }
 
 /// Makes stack distances of it.
@@ -87,15 +87,15 @@ pub(super) struct Back {
 impl Front {
     fn new(settings: &Settings) -> Front {
         Front {
-            top: Top::default(),
-            times: Times::new(FIRST_WINDOW, Part::WHOLE, settings.advise),
+            top: StackTop::default(),
+            times: LastTimes::new(FIRST_WINDOW, TablePart::WHOLE, settings.advise),
             clock: 0,
             window: FIRST_WINDOW,
             seated: 0,
             memory_bytes: settings.memory_bytes,
             fetched: Batch::empty(),
             searched: Batch::empty(),
-            looked: Looked::EMPTY,
+            looked: LookedUpBatch::EMPTY,
         }
     }
 
@@ -158,7 +158,7 @@ impl Front {
             self.make_room()?;
         }
         let batch = &mut *self.searched;
-        let seated = batch.len.min(TOP - self.seated);
+        let seated = batch.len.min(TOP_BLOCKS - self.seated);
         self.seated += seated;
         self.looked.len = batch.len;
         self.looked.pushes = batch.len - seated;
@@ -190,23 +190,23 @@ impl Back {
         Back {
             ranks: Ranks::new(window, 0, settings.advise),
             histogram: Histogram::new(settings.advise),
-            runs: Runs::of::<sys::Portable>(&Looked::EMPTY),
+            runs: Runs::of::<sys::Portable>(&LookedUpBatch::EMPTY),
             advise: settings.advise,
         }
     }
 
     /// The counts, with hits at the top of the stack.
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
-        self.count::<sys::Portable>(&Looked::EMPTY);
+        self.count::<sys::Portable>(&LookedUpBatch::EMPTY);
         self.histogram.take(hits)
     }
 
     /// Counts what is left and says how many slots the next window has: for all blocks
     /// and many references, at least `first`. `None` if none has room for more.
     pub(super) fn next_window(&mut self, first: u32) -> Option<u32> {
-        self.count::<sys::Portable>(&Looked::EMPTY);
+        self.count::<sys::Portable>(&LookedUpBatch::EMPTY);
         let live = u64::from(slot(self.ranks.live()));
-        let window = (live * ROOM + u64::from(first)).min(MOST_SLOTS);
+        let window = (live * ROOM + u64::from(first)).min(MAX_SLOTS);
         (live + u64::from(FIRST_WINDOW) / 2 < window).then_some(window as u32)
     }
 
@@ -222,7 +222,7 @@ impl Back {
     fn forget(&mut self, window: u32, live: u32) {
         self.ranks = Ranks::new(window, live, self.advise);
         self.histogram = Histogram::new(self.advise);
-        self.histogram.add_blocks(live as usize + TOP);
+        self.histogram.add_blocks(live as usize + TOP_BLOCKS);
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -237,7 +237,7 @@ impl Back {
     /// Counts the distances of the batch given before this one, and asks for what
     /// this one will need.
     #[inline(always)]
-    pub(super) fn count<O: Operations>(&mut self, next: &Looked) {
+    pub(super) fn count<O: Operations>(&mut self, next: &LookedUpBatch) {
         let next = Runs::of::<O>(next);
         positions(next.firsts).for_each(|at| self.ranks.fetch_early(next.slots[at]));
         let batch = std::mem::replace(&mut self.runs, next);
@@ -248,7 +248,7 @@ impl Back {
         for at in positions(batch.firsts) {
             let pushed = at.saturating_sub(seated) as u32;
             let before = self.ranks.before(batch.slots[at]) + O::greater(&batch.slots, at) + 1;
-            distances[at] = (live + pushed + TOP as u32).wrapping_sub(before);
+            distances[at] = (live + pushed + TOP_BLOCKS as u32).wrapping_sub(before);
             self.histogram.fetch_early(distances[at]);
         }
         for at in positions(batch.firsts) {
@@ -281,7 +281,7 @@ struct Runs {
 
 impl Runs {
     #[inline(always)]
-    fn of<O: Operations>(batch: &Looked) -> Runs {
+    fn of<O: Operations>(batch: &LookedUpBatch) -> Runs {
         let (slots, known) = O::known(&batch.previous, batch.len);
         let followers = O::follow(&slots) & known & known << 1;
         Runs {

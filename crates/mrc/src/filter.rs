@@ -19,7 +19,7 @@ pub(super) const ALL: u64 = 1 << 32;
 impl Filter {
     /// One that keeps this share of the blocks; those of different salts are
     /// independent.
-    pub(super) fn of_share(salt: u64, share: f64) -> Filter {
+    pub(super) fn with_share(salt: u64, share: f64) -> Filter {
         Filter {
             salt: salt.wrapping_mul(0xd134_2543_de82_ef95),
             limit: (share * ALL as f64).ceil() as u64,

@@ -31,38 +31,38 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod block_partitions;
 mod chunk;
 mod curve;
 mod distinct;
 mod exact;
 mod filter;
 mod histogram;
-mod join;
-mod near;
+mod last_times;
+mod memory_division;
 #[cfg(test)]
 mod oracle;
 mod pages;
 mod parallel;
-mod part;
-mod partition;
 mod phases;
 mod ranks;
 mod sampled;
+mod short_distances;
+mod stack_top;
 #[allow(unsafe_code)]
 mod sys;
+mod table_part;
 #[cfg(test)]
 mod tests;
-mod times;
-mod top;
 mod workers;
 
+pub use block_partitions::{join_partitions, partition_of};
 pub use curve::{Curve, Difference, Knee, sizes};
 pub use exact::{Exact, Full, Settings};
 pub use histogram::Distances;
-pub use join::{join_partitions, partition_of};
+pub use memory_division::{Division, Method, divide};
 pub use pages::Advise;
 pub use parallel::Parallel;
-pub use partition::{Division, Method, divide};
 pub use phases::{Monitor, Phase, Phases};
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;

@@ -20,8 +20,8 @@ use super::batch::{BATCH, Batch};
 use super::chunk::{CHUNK_REFERENCES, ChunkBuilder};
 use super::exact::{Full, Settings};
 use super::histogram::Distances;
+use super::stack_top::StackTop;
 use super::sys::{self, Job, Operations, Vectors};
-use super::top::Top;
 use super::workers::Workers;
 
 /// Slots of a new window: all threads meet when it is full.
@@ -34,13 +34,13 @@ const FIRST_WINDOW: u32 = 1 << 19;
 pub struct Parallel {
     shift: u32,
     vectors: Vectors,
-    top: Top,
+    top: StackTop,
     batch: Box<Batch>,
     draft: ChunkBuilder,
     clock: u32,
     window: u32,
     workers: Arc<Workers>,
-    others: Vec<JoinHandle<()>>,
+    helpers: Vec<JoinHandle<()>>,
 }
 
 impl Parallel {
@@ -54,19 +54,19 @@ impl Parallel {
         assert!(Vectors::available().contains(&settings.vectors));
         assert!(threads > 0);
         let workers = Arc::new(Workers::new(&settings, FIRST_WINDOW, threads));
-        let other = |_| {
+        let spawn_helper = |_| {
             let workers = Arc::clone(&workers);
             std::thread::spawn(move || workers.serve())
         };
         Parallel {
             shift: block_bytes.trailing_zeros(),
             vectors: settings.vectors,
-            top: Top::default(),
+            top: StackTop::default(),
             batch: Batch::empty(),
             draft: ChunkBuilder::default(),
             clock: 0,
             window: FIRST_WINDOW,
-            others: (1..threads).map(other).collect(),
+            helpers: (1..threads).map(spawn_helper).collect(),
             workers,
         }
     }
@@ -135,9 +135,9 @@ impl Parallel {
 impl Drop for Parallel {
     fn drop(&mut self) {
         self.workers.close();
-        for other in self.others.drain(..) {
+        for helper in self.helpers.drain(..) {
             // One that panicked has said so.
-            let _ = other.join();
+            let _ = helper.join();
         }
     }
 }

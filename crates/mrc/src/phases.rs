@@ -21,7 +21,7 @@ const DEVIATIONS: f64 = 3.0;
 /// Rates below this (events per thousand) are alike.
 const NOTHING: f64 = 0.01;
 /// Phases told apart; later windows count to the last.
-const MOST_PHASES: usize = 64;
+const MAX_PHASES: usize = 64;
 
 /// A stretch of a run: a window, or windows that are alike.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -92,7 +92,7 @@ impl Phases {
             self.current = Some(window);
             return true;
         };
-        if current.fits(window.rate) || self.done.len() + 1 >= MOST_PHASES {
+        if current.fits(window.rate) || self.done.len() + 1 >= MAX_PHASES {
             let doubtful = self.doubtful.take();
             doubtful
                 .into_iter()
@@ -144,7 +144,7 @@ impl Monitor {
         Monitor {
             shift: block_bytes.trailing_zeros(),
             vectors: settings.vectors,
-            filter: Filter::of_share(0, 1.0 / f64::from(1 << MONITORED)),
+            filter: Filter::with_share(0, 1.0 / f64::from(1 << MONITORED)),
             engine: Exact::new(1, settings),
             kept: vec![0; CHUNK + 8],
         }

@@ -8,7 +8,7 @@
 //!
 //! A sample says nothing about memories of fewer blocks than it leaves out between two
 //! of its own. It says little where a few blocks have most of the references. Both are
-//! matters of short distances, so these are not sampled: [`Near`] counts them exactly.
+//! matters of short distances, so these are not sampled: [`ShortDistances`] counts them exactly.
 //! The sample only divides the references that are left, whose number is known, among
 //! the longer distances; [`Distinct`] says how many blocks there are, which is where
 //! the curve ends.
@@ -28,7 +28,7 @@ use super::distinct::Distinct;
 use super::exact::{Exact, Full, Settings};
 use super::filter::{ALL, Filter, HIGH};
 use super::histogram::Distances;
-use super::near::Near;
+use super::short_distances::ShortDistances;
 use super::sys::{Vectors, keep};
 
 /// How large a sample is.
@@ -234,7 +234,7 @@ pub struct Sampled {
     most_blocks: usize,
     distinct: Distinct,
     /// Counts short distances.
-    near: Option<Near>,
+    near: Option<ShortDistances>,
     references: u64,
     sampled: u64,
     whole: Strand,
@@ -264,10 +264,10 @@ impl Sampled {
         Sampled {
             block_bytes,
             vectors: settings.vectors,
-            filter: Filter::of_share(salt, rate),
+            filter: Filter::with_share(salt, rate),
             most_blocks,
             distinct: Distinct::new(),
-            near: Some(Near::new(block_bytes, settings)),
+            near: Some(ShortDistances::new(block_bytes, settings)),
             references: 0,
             sampled: 0,
             whole: Strand::new(settings),
@@ -352,7 +352,7 @@ impl Sampled {
         let total = Total {
             block_bytes: self.block_bytes,
             references: self.references as f64,
-            near: self.near.map_or(Vec::new(), Near::finish),
+            near: self.near.map_or(Vec::new(), ShortDistances::finish),
         };
         let distinct = total.possible(distinct.max(whole.blocks));
         let error = DEVIATIONS_95 * variance.sqrt() * distinct;

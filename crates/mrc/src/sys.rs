@@ -8,7 +8,7 @@
 
 use super::batch::{BATCH, NEVER, positions};
 use super::filter::{Filter, NEIGHBOURS};
-use super::part::Part;
+use super::table_part::TablePart;
 
 /// Words in a line of the host's cache.
 pub(super) type Line = [u64; 8];
@@ -71,8 +71,8 @@ pub(super) trait Operations {
     fn follow(values: &[u32; BATCH]) -> u64;
     /// One bit for each block of a part.
     #[inline(always)]
-    fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
-        let bits = blocks.iter().map(|&block| u64::from(part.has(block)));
+    fn in_part(blocks: &[u64; BATCH], part: TablePart) -> u64 {
+        let bits = blocks.iter().map(|&block| u64::from(part.contains(block)));
         bits.enumerate().fold(0, |all, (at, bit)| all | bit << at)
     }
     /// Brings the values that have a bit to the front of `packed`, in their order; any
@@ -238,8 +238,8 @@ fn pack<T: Copy>(values: &[T; BATCH], bits: u64, packed: &mut [T; BATCH]) {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::part::NARROW_MIX;
-    use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Part, Portable};
+    use super::super::table_part::NARROW_MIX_SHIFT;
+    use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Portable, TablePart};
 
     struct Avx2;
     struct Avx512;
@@ -507,7 +507,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
+        fn in_part(blocks: &[u64; BATCH], part: TablePart) -> u64 {
             // SAFETY: only reached from functions compiled for AVX-512; the eight
             // loads are of the whole array.
             unsafe {
@@ -516,7 +516,8 @@ mod x86 {
                     .map(|value| _mm512_set1_epi64(value as i64));
                 (0..8).fold(0, |all, at| {
                     let blocks = _mm512_loadu_si512(blocks.as_ptr().add(8 * at).cast());
-                    let mixed = _mm512_xor_si512(blocks, _mm512_srli_epi64::<NARROW_MIX>(blocks));
+                    let mixed =
+                        _mm512_xor_si512(blocks, _mm512_srli_epi64::<NARROW_MIX_SHIFT>(blocks));
                     let hash = _mm512_mullo_epi64(mixed, multiplier);
                     let found = _mm512_cmpeq_epi64_mask(_mm512_and_si512(hash, mask), wanted);
                     all | u64::from(found) << (8 * at)

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::part::Part;
-use super::times::hash_crowd;
+use super::last_times::hash_crowd;
+use super::table_part::TablePart;
 use super::{
     Curve, Distances, Estimate, Exact, Parallel, Sampled, Sampling, Settings, Vectors, sizes,
 };
@@ -453,8 +453,8 @@ fn threads_tell_blocks_of_any_64_bits_and_of_one_part_apart() {
     let crowd: Vec<u64> = hash_crowd(2000).chain(hash_crowd(2000)).collect();
     check_threads(&crowd, 1, 999);
     // Nearly all blocks in one part: windows grow with it, other tables do not.
-    let part = Part::all(4).last().unwrap();
-    let one_part = (0u64..).filter(|&block| part.has(block));
+    let part = TablePart::all(4).last().unwrap();
+    let one_part = (0u64..).filter(|&block| part.contains(block));
     let crowded: Vec<u64> = one_part.take(200_000).collect();
     let few: Vec<u64> = (0..2000).map(|n| n * 4096).collect();
     let stream = [

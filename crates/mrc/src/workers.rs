@@ -12,9 +12,9 @@ use super::batch::{BATCH, Batch};
 use super::chunk::{Chunk, ChunkBuilder, Head, NO_PANIC, Picked, Piece, lock};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
-use super::part::{NARROW_BITS, Part};
+use super::last_times::LastTimes;
 use super::sys::{self, Job, Operations};
-use super::times::Times;
+use super::table_part::{NARROW_BITS, TablePart};
 
 /// Sheets on their way at most.
 const CHUNKS: u64 = 4;
@@ -133,8 +133,8 @@ fn share(settings: &Settings, window: u32, parts: usize) -> usize {
 /// through the table.
 #[derive(Debug)]
 struct Table {
-    part: Part,
-    times: Times,
+    part: TablePart,
+    times: LastTimes,
     picked: Picked,
     batches: [Box<Batch>; AHEAD + 2],
     /// Bytes it may take, with the counts of its distances.
@@ -142,11 +142,11 @@ struct Table {
 }
 
 impl Table {
-    fn new(settings: &Settings, window: u32, part: Part, memory_bytes: usize) -> Table {
+    fn new(settings: &Settings, window: u32, part: TablePart, memory_bytes: usize) -> Table {
         Table {
             part,
             picked: Picked::default(),
-            times: Times::new(window, part, settings.advise),
+            times: LastTimes::new(window, part, settings.advise),
             batches: std::array::from_fn(|_| Batch::empty()),
             memory_bytes,
         }
@@ -164,7 +164,7 @@ impl Table {
         if self.times.is_narrow() && bits >> NARROW_BITS != 0 {
             self.times.widen();
         }
-        let late = head.late().filter(|late| self.part.has(late.0));
+        let late = head.late().filter(|late| self.part.contains(late.0));
         late.for_each(|(block, time)| self.times.stamp_one(block, time));
         let batches = blocks.len().div_ceil(BATCH);
         for round in 0..=batches + AHEAD {
@@ -240,7 +240,7 @@ impl Workers {
             }),
             changed: Condvar::new(),
             chunks: (0..CHUNKS).map(|_| Chunk::new(parts)).collect(),
-            tables: Part::all(parts).map(table).collect(),
+            tables: TablePart::all(parts).map(table).collect(),
             back: Mutex::new(Back::new(settings, window)),
         }
     }

@@ -1,7 +1,7 @@
 //! Short stack distances of every reference, in bounded memory.
 //!
-//! An exact engine that forgets, whenever it knows [`KNOWN`] blocks, all but the
-//! [`NEAR`] referenced last. A block forgotten is at a distance of at least as many,
+//! An exact engine that forgets, whenever it knows [`MAX_KNOWN_BLOCKS`] blocks, all but the
+//! [`SHORT_LIMIT`] referenced last. A block forgotten is at a distance of at least as many,
 //! so shorter ones stay exact.
 //!
 //! That costs as much for each reference as a curve of all. Rejected: to look at some
@@ -12,40 +12,40 @@
 use super::exact::{Exact, Settings};
 
 /// Distances below this are counted: blocks whose table stays in a second-level cache.
-pub(super) const NEAR: usize = 1 << 14;
+pub(super) const SHORT_LIMIT: usize = 1 << 14;
 /// Blocks known before the others are forgotten: forgetting takes time for each.
-const KNOWN: u64 = 4 * NEAR as u64;
+const MAX_KNOWN_BLOCKS: u64 = 4 * SHORT_LIMIT as u64;
 /// References between two looks at how many blocks are known.
-const CHUNK: usize = NEAR;
+const CHECK_INTERVAL: usize = SHORT_LIMIT;
 
 /// How many references have which short distance.
 #[derive(Debug)]
-pub(super) struct Near {
+pub(super) struct ShortDistances {
     engine: Exact,
     counts: Vec<u64>,
 }
 
-impl Near {
-    pub(super) fn new(block_bytes: u64, settings: Settings) -> Near {
+impl ShortDistances {
+    pub(super) fn new(block_bytes: u64, settings: Settings) -> ShortDistances {
         let settings = Settings {
             memory_bytes: usize::MAX,
             ..settings
         };
-        Near {
+        ShortDistances {
             engine: Exact::new(block_bytes, settings),
-            counts: vec![0; NEAR],
+            counts: vec![0; SHORT_LIMIT],
         }
     }
 
     /// Takes references, by address.
     pub(super) fn feed(&mut self, addresses: &[u64]) {
-        for part in addresses.chunks(CHUNK) {
+        for part in addresses.chunks(CHECK_INTERVAL) {
             // It is full only beyond 2³² blocks.
             let fed = self.engine.feed(part);
             debug_assert!(fed.is_ok());
-            if self.engine.blocks() > KNOWN {
+            if self.engine.blocks() > MAX_KNOWN_BLOCKS {
                 self.count();
-                self.engine.forget(NEAR);
+                self.engine.forget(SHORT_LIMIT);
             }
         }
     }
@@ -60,7 +60,7 @@ impl Near {
         }
     }
 
-    /// References of each distance below [`NEAR`]. All others are farther, or the
+    /// References of each distance below [`SHORT_LIMIT`]. All others are farther, or the
     /// first to their block.
     pub(super) fn finish(mut self) -> Vec<u64> {
         self.count();
@@ -74,11 +74,11 @@ mod tests {
     use super::*;
 
     fn check(stream: &[u64]) {
-        let mut near = Near::new(64, Settings::default());
+        let mut near = ShortDistances::new(64, Settings::default());
         stream.chunks(10_007).for_each(|part| near.feed(part));
         let mut exact = Exact::new(64, Settings::default());
         exact.feed(stream).unwrap();
-        let mut expected = vec![0; NEAR];
+        let mut expected = vec![0; SHORT_LIMIT];
         for (distance, count) in exact.finish().unwrap().counts {
             if let Some(slot) = expected.get_mut(distance as usize) {
                 *slot = count;
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_farthest_short_distance_and_the_next_are_told_apart() {
-        for blocks in [NEAR as u64, NEAR as u64 + 1] {
+        for blocks in [SHORT_LIMIT as u64, SHORT_LIMIT as u64 + 1] {
             check(&(0..6 * blocks).map(|n| n % blocks * 64).collect::<Vec<_>>());
         }
         check(&[]);

@@ -2,33 +2,33 @@
 //!
 //! A reference to one of them has its stack distance at once and touches no table. Only
 //! the others go on, each pushing out the lowest of these. The tables below hold every
-//! block that is not here, and a distance there is [`TOP`] more than its rank.
+//! block that is not here, and a distance there is [`TOP_BLOCKS`] more than its rank.
 
 use super::batch::{BATCH, Batch};
 
 /// Blocks kept here. Four serve a loop over three arrays; more cost every
 /// reference that finds its block in none of them.
-pub(super) const TOP: usize = 4;
+pub(super) const TOP_BLOCKS: usize = 4;
 
 /// A block and the seat it sits in; seats are what the tables know it by.
-type Place = (u64, u8);
+type SeatedBlock = (u64, u8);
 
 #[derive(Debug, Default)]
-pub(super) struct Top {
+pub(super) struct StackTop {
     /// Most recently referenced first.
-    places: [Place; TOP],
+    seated: [SeatedBlock; TOP_BLOCKS],
     taken: usize,
     /// References by stack distance.
-    pub(super) hits: [u64; TOP],
+    pub(super) hits: [u64; TOP_BLOCKS],
 }
 
-impl Top {
+impl StackTop {
     /// Takes addresses until the batch is full; returns how many. Blocks that are
     /// not here go into the batch with the seat they take.
     #[inline(always)]
     pub(super) fn fill(&mut self, addresses: &[u64], shift: u32, batch: &mut Batch) -> usize {
         let mut used = 0;
-        while self.taken < TOP {
+        while self.taken < TOP_BLOCKS {
             let Some(address) = addresses.get(used).filter(|_| batch.len < BATCH) else {
                 return used;
             };
@@ -40,27 +40,27 @@ impl Top {
 
     /// The blocks here, most recently referenced first.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.places[..self.taken].iter().map(|place| place.0)
+        self.seated[..self.taken].iter().map(|place| place.0)
     }
 
     #[cold]
     fn first_blocks(&mut self, block: u64, batch: &mut Batch) {
-        let known = self.places[..self.taken].iter().position(|p| p.0 == block);
+        let known = self.seated[..self.taken].iter().position(|p| p.0 == block);
         if let Some(at) = known {
             self.hits[at] += 1;
-            self.places[..=at].rotate_right(1);
+            self.seated[..=at].rotate_right(1);
             return;
         }
         let seat = self.taken as u8;
-        self.places[self.taken] = (block, seat);
+        self.seated[self.taken] = (block, seat);
         self.taken += 1;
-        self.places[..self.taken].rotate_right(1);
+        self.seated[..self.taken].rotate_right(1);
         batch.push(block, seat);
     }
 
     #[inline(always)]
     fn fill_from_full(&mut self, addresses: &[u64], shift: u32, batch: &mut Batch) -> usize {
-        let [mut a, mut b, mut c, mut d] = self.places;
+        let [mut a, mut b, mut c, mut d] = self.seated;
         let [mut at_a, mut at_b, mut at_c, mut at_d] = self.hits;
         let mut used = 0;
         let mut len = batch.len;
@@ -90,7 +90,7 @@ impl Top {
             }
         }
         batch.len = len;
-        self.places = [a, b, c, d];
+        self.seated = [a, b, c, d];
         self.hits = [at_a, at_b, at_c, at_d];
         used
     }

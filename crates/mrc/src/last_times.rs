@@ -25,10 +25,10 @@
 
 use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
-use super::part::{MULTIPLIER, NARROW_BITS, NARROW_MIX, NARROW_MULTIPLIER, Part};
 use super::ranks::{Ranks, slot};
+use super::stack_top::TOP_BLOCKS;
 use super::sys::{Line, Operations, Portable, fetch_early};
-use super::top::TOP;
+use super::table_part::{MULTIPLIER, NARROW_BITS, NARROW_MIX_SHIFT, NARROW_MULTIPLIER, TablePart};
 
 /// Lines beyond its home that a block may sit in; so many lines are behind the
 /// last home.
@@ -93,7 +93,7 @@ impl Narrow {
     }
 
     /// With so many homes the lower bits of a hash tell those within reach apart.
-    fn fewest_homes(self, part: Part) -> usize {
+    fn fewest_homes(self, part: TablePart) -> usize {
         let reached = NARROW_BITS - part.bits + (REACH + 1).ilog2() + 1;
         1 << (reached + self.time_bits).saturating_sub(u64::BITS)
     }
@@ -110,7 +110,7 @@ impl Format for Narrow {
 
     #[inline(always)]
     fn hash(block: u64) -> u64 {
-        (block ^ block >> NARROW_MIX).wrapping_mul(NARROW_MULTIPLIER << (64 - NARROW_BITS))
+        (block ^ block >> NARROW_MIX_SHIFT).wrapping_mul(NARROW_MULTIPLIER << (64 - NARROW_BITS))
     }
 
     #[inline(always)]
@@ -120,7 +120,7 @@ impl Format for Narrow {
 
     fn block(hash: u64) -> u64 {
         let mixed = (hash >> (64 - NARROW_BITS)).wrapping_mul(NARROW_INVERSE) % (1 << NARROW_BITS);
-        mixed ^ mixed >> NARROW_MIX
+        mixed ^ mixed >> NARROW_MIX_SHIFT
     }
 
     #[inline(always)]
@@ -240,23 +240,23 @@ struct NoRoom;
 #[derive(Debug)]
 pub(super) struct Table<F: Format> {
     format: F,
-    part: Part,
+    part: TablePart,
     lines: Lines,
     homes: usize,
     blocks: usize,
-    seats: [Seat; TOP],
+    seats: [Seat; TOP_BLOCKS],
     advise: Option<Advise>,
 }
 
 impl<F: Format> Table<F> {
-    fn new(format: F, part: Part, homes: usize, advise: Option<Advise>) -> Table<F> {
+    fn new(format: F, part: TablePart, homes: usize, advise: Option<Advise>) -> Table<F> {
         Table {
             format,
             part,
             lines: Lines::zeroed(homes + REACH + 1, advise),
             homes,
             blocks: 0,
-            seats: [Seat::default(); TOP],
+            seats: [Seat::default(); TOP_BLOCKS],
             advise,
         }
     }
@@ -381,7 +381,7 @@ impl<F: Format> Table<F> {
         let lines = self.lines.get_mut();
         for at in 0..batch.len {
             let hash = F::hash(batch.blocks[at]);
-            let seat = &mut self.seats[usize::from(batch.seats[at]) % TOP];
+            let seat = &mut self.seats[usize::from(batch.seats[at]) % TOP_BLOCKS];
             if seat.taken {
                 let line = &mut lines[seat.line];
                 self.format
@@ -506,7 +506,7 @@ impl<F: Format> Table<F> {
 
 /// The table in either format.
 #[derive(Debug)]
-pub(super) enum Times {
+pub(super) enum LastTimes {
     Narrow(Table<Narrow>),
     Wide(Table<Wide>),
 }
@@ -515,18 +515,18 @@ pub(super) enum Times {
 macro_rules! on_either {
     ($times:expr, $table:ident => $result:expr) => {
         match $times {
-            Times::Narrow($table) => $result,
-            Times::Wide($table) => $result,
+            LastTimes::Narrow($table) => $result,
+            LastTimes::Wide($table) => $result,
         }
     };
 }
 
-impl Times {
+impl LastTimes {
     /// An empty table of a part of the blocks for times below `window`.
-    pub(super) fn new(window: u32, part: Part, advise: Option<Advise>) -> Times {
+    pub(super) fn new(window: u32, part: TablePart, advise: Option<Advise>) -> LastTimes {
         let format = Narrow::new(window);
         let homes = format.fewest_homes(part).max(FIRST_HOMES);
-        Times::Narrow(Table::new(format, part, homes, advise))
+        LastTimes::Narrow(Table::new(format, part, homes, advise))
     }
 
     /// Blocks known.
@@ -598,9 +598,9 @@ impl Times {
     /// Changes to a format that holds any block.
     #[cold]
     pub(super) fn widen(&mut self) {
-        if let Times::Narrow(table) = self {
+        if let LastTimes::Narrow(table) = self {
             let homes = (table.blocks + FIRST_HOMES) / 3;
-            *self = Times::Wide(rebuild(table, Wide, homes));
+            *self = LastTimes::Wide(rebuild(table, Wide, homes));
         }
     }
 
@@ -619,7 +619,7 @@ impl Times {
     /// Whether block numbers are limited to [`NARROW_BITS`].
     #[inline(always)]
     pub(super) fn is_narrow(&self) -> bool {
-        matches!(self, Times::Narrow(_))
+        matches!(self, LastTimes::Narrow(_))
     }
 
     #[cold]
@@ -631,11 +631,11 @@ impl Times {
     /// The same in a table of so many homes, or more.
     fn rehash(&mut self, homes: usize) {
         match self {
-            Times::Narrow(table) => match table.rebuilt(table.format, homes) {
+            LastTimes::Narrow(table) => match table.rebuilt(table.format, homes) {
                 Ok(larger) => *table = larger,
                 Err(NoRoom) => self.widen(),
             },
-            Times::Wide(table) => *table = rebuild(table, Wide, homes),
+            LastTimes::Wide(table) => *table = rebuild(table, Wide, homes),
         }
     }
 
@@ -644,7 +644,7 @@ impl Times {
     #[cold]
     fn uncrowd(&mut self) {
         match self {
-            Times::Narrow(table) if table.blocks < table.room() / 2 => self.widen(),
+            LastTimes::Narrow(table) if table.blocks < table.room() / 2 => self.widen(),
             _ => self.grow(),
         }
     }
@@ -653,15 +653,15 @@ impl Times {
     #[cold]
     pub(super) fn renumber(&mut self, ranks: &Ranks, window: u32) {
         let format = Narrow::new(window);
-        if let Times::Narrow(table) = self {
+        if let LastTimes::Narrow(table) = self {
             let fewest = format.fewest_homes(table.part);
             if table.homes < fewest {
                 self.rehash(fewest);
             }
         }
         match self {
-            Times::Narrow(table) => table.renumber(ranks, format),
-            Times::Wide(table) => table.renumber(ranks, Wide),
+            LastTimes::Narrow(table) => table.renumber(ranks, format),
+            LastTimes::Wide(table) => table.renumber(ranks, Wide),
         }
     }
 }
