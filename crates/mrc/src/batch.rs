@@ -1,13 +1,13 @@
 //! Batches, which travel from one stage of the engine to the next.
 //!
-//! Every stage touches memory at random, so each takes a whole batch. The cache lines
-//! of a batch are asked for before the first of them is needed.
+//! Every stage accesses memory at random, so it works on a whole batch. The cache lines of a
+//! batch are prefetched before the first of them is needed.
 
 /// References in a batch: enough to hide a miss of the host's memory, few
 /// enough that two batches' lines fit into its first-level cache.
 pub(super) const BATCH: usize = 64;
 
-/// No time: a block that was never referenced before, or a seat that was empty.
+/// Stands for a missing time: of a block at its first reference, or of an empty seat.
 pub(super) const NEVER: u32 = u32::MAX;
 
 /// References to blocks that were not at the top of the stack.
@@ -15,27 +15,27 @@ pub(super) const NEVER: u32 = u32::MAX;
 pub(super) struct Batch {
     pub(super) len: usize,
     pub(super) blocks: [u64; BATCH],
-    /// The seat each takes at the top of the stack, and whose holder it pushes out.
+    /// Seat that each block takes at the top of the stack, evicting the block in it.
     pub(super) seats: [u8; BATCH],
-    /// Where the table has the block: line and place.
+    /// Position of each block in the table: line, and place within the line.
     pub(super) lines: [u32; BATCH],
     pub(super) places: [u8; BATCH],
     /// References not found in their home lines, one bit each.
     pub(super) elsewhere: u64,
-    /// When the block was pushed out before; [`NEVER`] at its first reference.
+    /// Time of the block's previous eviction from the top; [`NEVER`] at its first reference.
     pub(super) previous: [u32; BATCH],
-    /// The time that a reference makes its table note.
+    /// Time of eviction that each reference stores in the table.
     pub(super) pushed: [u32; BATCH],
 }
 
-/// All that the last stages need of a batch.
+/// A batch after the table look-up: the fields that the last stages need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LookedUpBatch {
     pub(super) len: usize,
-    /// When the block was pushed out before; [`NEVER`] at its first reference.
+    /// Time of the block's previous eviction from the top; [`NEVER`] at its first reference.
     pub(super) previous: [u32; BATCH],
-    /// References that push a block out of the top, and when the first of them does.
-    /// They are the last ones: those before took empty seats.
+    /// Number of references that evict a block from the top, and the time of the first
+    /// eviction. These are the last references of the batch. Earlier ones took empty seats.
     pub(super) pushes: usize,
     pub(super) first_pushed: u32,
 }
@@ -49,7 +49,7 @@ impl LookedUpBatch {
     };
 }
 
-/// Positions in a batch, by one bit each, in order.
+/// Returns the positions of the set bits, in ascending order.
 #[inline(always)]
 pub(super) fn positions(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

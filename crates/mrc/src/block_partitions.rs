@@ -1,23 +1,25 @@
-//! Curves of disjoint hash partitions of the blocks, combined.
+//! Combines the distances of disjoint hash partitions of the blocks into one curve.
 //!
-//! A caller can deal a stream out to several engines by block, on threads or machines
-//! that share nothing. Each engine then has the distances among its own blocks. A
-//! partition with a k-th of the blocks sees a k-th of the blocks between two references
-//! to one. So its distances times k are those of the whole, on average. References and
-//! compulsory misses are exact. (Curves of threads and runs, each with a memory of its
-//! own, add up: [`Distances::merge`] and [`Curve::merge`].)
+//! A caller can distribute a stream by block over several engines, on threads or machines that
+//! share nothing. Each engine finds the distances among its own blocks. A partition with 1/k
+//! of the blocks sees 1/k of the blocks between two references to the same block, so its
+//! distances times k estimate those of the whole stream. References and compulsory misses
+//! are exact.
+//!
+//! Threads or runs that each have a memory of their own need no scaling: add their counts with
+//! [`Distances::merge`] or their curves with [`Curve::merge`].
 
 use super::curve::Curve;
 use super::histogram::Distances;
 
-/// Which of `partitions` disjoint ones a block is in.
+/// Returns the partition of a block, in `0..partitions`.
 pub fn partition_of(block: u64, partitions: u32) -> u32 {
     let mixed = (block ^ block >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xd134_2543_de82_ef95);
     ((u128::from(mixed) * u128::from(partitions)) >> 64) as u32
 }
 
-/// The curve of a stream from the distances of all its partitions.
+/// Estimates the curve of a stream from the distances of all its partitions.
 pub fn join_partitions(parts: &[Distances], block_bytes: u64) -> Curve {
     let compulsory: u64 = parts.iter().map(|part| part.compulsory).sum();
     let references: u64 = parts.iter().map(Distances::references).sum();
@@ -47,7 +49,7 @@ mod tests {
         engine.finish().unwrap()
     }
 
-    fn check(stream: &[u64], partitions: u32, most_apart: f64) {
+    fn check(stream: &[u64], partitions: u32, tolerance: f64) {
         let part = |n| {
             distances(
                 stream
@@ -61,12 +63,12 @@ mod tests {
         let exact = Curve::exact(&distances(stream.iter().copied()), 1);
         assert_eq!(joined.references, exact.references);
         assert_eq!(joined.compulsory, exact.compulsory);
-        let apart = joined.difference(&exact).largest;
-        assert!(apart <= most_apart, "{partitions}: {apart}");
+        let difference = joined.difference(&exact).largest;
+        assert!(difference <= tolerance, "{partitions}: {difference}");
     }
 
     #[test]
-    fn partitions_of_a_stream_have_its_curve() {
+    fn joined_partitions_approximate_the_exact_curve() {
         let uniform: Vec<u64> = numbers(21).take(200_000).map(|n| n % 10_000).collect();
         let skewed = |n: u64| ((n >> 11) as f64 / (1u64 << 53) as f64).powi(3) * 9000.0;
         let skewed: Vec<u64> = numbers(22)
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_is_in_one_partition_and_partitions_are_alike() {
+    fn partitions_have_similar_sizes() {
         let mut sizes = [0u32; 5];
         (0..50_000).for_each(|block| sizes[partition_of(block * 64, 5) as usize] += 1);
         // Five standard deviations.

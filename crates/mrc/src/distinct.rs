@@ -1,16 +1,18 @@
-//! How many distinct blocks a stream has, in bounded memory.
+//! Number of distinct blocks of a stream, in bounded memory.
 //!
-//! The set of hashes below a limit; when it has grown to [`MAX_HASHES`] the limit is halved.
-//! It is exact up to that many blocks, and beyond them within 0.3 to 0.6 % (standard
-//! error 1 / √size of the set, which is between half and all of [`MAX_HASHES`]). HyperLogLog
-//! of equal error takes less memory, but looks at every reference; here only those
-//! below the limit count.
+//! Keeps the set of hashes below a limit and halves the limit when the set reaches
+//! [`MAX_HASHES`]. The count is exact below [`MAX_HASHES`] blocks. Beyond that the standard
+//! error is 0.3 to 0.6 %: at most 1 / √n for a set of n hashes, between half and all of
+//! [`MAX_HASHES`].
+//!
+//! Rejected: HyperLogLog. It takes less memory for the same error but must process every
+//! reference. Here references whose hash is above the limit are skipped.
 
-/// Hashes kept; a power of two.
+/// Maximum number of hashes kept; a power of two.
 const MAX_HASHES: usize = 1 << 16;
 /// Slots of the table.
 const SLOTS: usize = 2 * MAX_HASHES;
-/// No hash: hashes have 32 bits and are kept one higher.
+/// Marks an empty slot. Slots store a 32-bit hash plus one.
 const FREE: u32 = 0;
 
 /// A set of 32-bit hashes below a limit.
@@ -30,7 +32,7 @@ impl Distinct {
         }
     }
 
-    /// Hashes from this on are not looked at; of 2³².
+    /// Hashes from this value on, out of 2³², are not counted.
     pub(super) fn limit(&self) -> u64 {
         self.limit
     }
@@ -38,7 +40,7 @@ impl Distinct {
     #[inline(always)]
     pub(super) fn observe(&mut self, hash: u64) {
         if hash < self.limit {
-            // The highest hash shares its place with 0: one block of 2³².
+            // The highest hash wraps to 0 and is stored as hash 0: an error of one in 2³².
             self.insert((hash as u32).wrapping_add(1).max(1));
         }
     }
@@ -76,7 +78,7 @@ impl Distinct {
         (1.0 - seen) / self.held.max(1) as f64
     }
 
-    /// Distinct blocks of the stream.
+    /// Returns the estimated number of distinct blocks of the stream.
     pub(super) fn estimate(&self) -> f64 {
         self.held as f64 * ((1u64 << 32) as f64 / self.limit as f64)
     }
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_are_counted_exactly_and_many_within_one_per_cent() {
+    fn small_counts_are_exact_and_large_ones_within_one_per_cent() {
         let count = |n: usize| {
             let mut distinct = Distinct::new();
             let hashes = || numbers(9).take(n).map(|n| n >> 32);

@@ -50,7 +50,7 @@ impl std::error::Error for Full {}
 /// Slots of a new window; a larger one has room for this many times the blocks.
 const FIRST_WINDOW: u32 = 1 << 16;
 const ROOM: u64 = 8;
-/// Slot numbers fit 32 bits with [`NEVER`] to spare.
+/// Maximum number of slots. Slot numbers fit 32 bits and leave `NEVER` unused.
 const MAX_SLOTS: u64 = (1 << 32) - (1 << 12);
 
 /// Advances that bring a batch through [`Front`].

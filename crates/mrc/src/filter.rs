@@ -1,10 +1,10 @@
-//! Which blocks a sample keeps, by a hash of their numbers.
+//! Selects the blocks of a sample by a hash of their numbers.
 
-/// Which blocks are kept: those whose hash is below a limit.
+/// Keeps the blocks whose hash is below a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filter {
     salt: u64,
-    /// Limit of the hashes, of 2³².
+    /// Exclusive limit of the kept hashes, out of 2³².
     pub(super) limit: u64,
 }
 
@@ -17,8 +17,8 @@ pub(super) const NEIGHBOURS: u32 = 12;
 pub(super) const ALL: u64 = 1 << 32;
 
 impl Filter {
-    /// One that keeps this share of the blocks; those of different salts are
-    /// independent.
+    /// Returns a filter that keeps this share of the blocks. Filters with different salts keep
+    /// independent samples.
     pub(super) fn with_share(salt: u64, share: f64) -> Filter {
         Filter {
             salt: salt.wrapping_mul(0xd134_2543_de82_ef95),
@@ -26,7 +26,7 @@ impl Filter {
         }
     }
 
-    /// The same with another limit.
+    /// Returns the same filter with another limit.
     pub(super) fn with_limit(self, limit: u64) -> Filter {
         Filter { limit, ..self }
     }
@@ -36,8 +36,8 @@ impl Filter {
         [self.salt, LOW, self.limit]
     }
 
-    /// 32 bits: those of neighbours are spread evenly, those of blocks far apart
-    /// look random.
+    /// Returns a 32-bit hash. Hashes of neighbouring blocks are spread evenly, hashes of distant
+    /// blocks look random.
     #[inline(always)]
     pub(super) fn hash(&self, block: u64) -> u64 {
         let salted = block >> NEIGHBOURS ^ self.salt;

@@ -1,14 +1,14 @@
-//! When each block was last pushed out of the top of the stack: a hash table of
+//! Time at which each block was last evicted from the top of the stack, in a hash table of
 //! whole cache lines.
 //!
-//! A block's *home* line follows from its hash; it sits in the first line from
-//! there on that had room. Nothing is ever removed, so a search ends at the
-//! first line with a free place. Lines are in the order of hashes, which makes
-//! growing two streams instead of random accesses.
+//! The hash of a block determines its *home* line. The block is stored in the first line from
+//! there on that had a free place. Blocks are never removed one by one, so a search ends at the
+//! first line with a free place. Lines are in the order of hashes, so growing the table reads
+//! one stream and writes another instead of accessing memory at random.
 //!
-//! Two formats. [`Narrow`] has eight blocks a line, for block numbers below 2⁵¹
-//! (all user-space addresses). Its hash is a bijection; the line tells the upper
-//! bits of a hash, so a place needs only the lower ones:
+//! There are two formats. [`Narrow`] has eight blocks in a line, for block numbers below 2⁵¹
+//! (all user-space addresses). Its hash is a bijection. The position of the line implies the
+//! upper bits of a hash, so a place stores only the lower ones:
 //!
 //! ```text
 //!   63            t t-1        0
@@ -18,10 +18,10 @@
 //!  └───────────────┴────────────┘
 //! ```
 //!
-//! A block sits at most [`REACH`] lines from home and there are enough lower bits to
-//! tell apart all hashes whose homes are that near. [`Wide`] has five blocks a line, of
-//! any 64 bits. The table changes to it when a number needs it or when some input
-//! defeats the hash.
+//! A block is stored at most [`REACH`] lines from its home, and there are enough lower bits to
+//! distinguish all hashes whose homes are that near. [`Wide`] has five blocks in a line, with
+//! any 64-bit number. The table changes to it when a block number exceeds 51 bits or when the
+//! input defeats the hash.
 
 use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
@@ -30,16 +30,16 @@ use super::stack_top::TOP_BLOCKS;
 use super::sys::{Line, Operations, Portable, fetch_early};
 use super::table_part::{MULTIPLIER, NARROW_BITS, NARROW_MIX_SHIFT, NARROW_MULTIPLIER, TablePart};
 
-/// Lines beyond its home that a block may sit in; so many lines are behind the
-/// last home.
+/// Maximum distance in lines of a block from its home. The table has this many extra lines
+/// after the last home.
 const REACH: usize = 62;
-/// Homes of a new table.
+/// Number of homes of a new table.
 const FIRST_HOMES: usize = 1 << 10;
-/// Its inverse modulo 2⁶⁴.
+/// Inverse of [`MULTIPLIER`] modulo 2⁶⁴.
 const INVERSE: u64 = inverse(MULTIPLIER);
 const NARROW_INVERSE: u64 = inverse(NARROW_MULTIPLIER);
-/// Newton's iteration: each round doubles the right bits, of which an odd number
-/// has three to begin with.
+/// Inverts an odd number modulo 2⁶⁴ by Newton's iteration. An odd number is its own inverse in
+/// the lowest three bits, and each round doubles the number of correct bits.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut round = 0;
@@ -50,33 +50,33 @@ const fn inverse(odd: u64) -> u64 {
     inverse
 }
 
-/// Where a search in a line ended.
+/// Result of a search in a line, with the place found or the first free place.
 pub(super) enum Search {
     Found(usize),
     Free(usize),
     Full,
 }
 
-/// How a line holds blocks and their times. Hashes use the upper bits of 64.
-/// Only blocks below the top of the stack have a time that means something.
+/// Encoding of blocks and their times in a line. Hashes are in the upper bits of 64.
+/// Times of blocks at the top of the stack have no meaning.
 pub(super) trait Format: Copy {
     /// Blocks in a line.
     const PLACES: usize;
 
     fn hash(block: u64) -> u64;
-    /// Hashes of a table for a part of all blocks, spread over all 64 bits.
+    /// Spreads the hashes of one table part over all 64 bits.
     fn spread(hash: u64, part_bits: u32) -> u64;
-    /// The block of a hash.
+    /// Returns the block with this hash.
     fn block(hash: u64) -> u64;
-    /// One bit for the place that has a hash.
+    /// Returns a mask with the bit of the place that holds the hash, or 0.
     fn find<O: Operations>(self, line: &Line, hash: u64) -> u32;
     fn search<O: Operations>(self, line: &Line, hash: u64) -> Search;
     fn time(self, line: &Line, place: usize) -> u32;
     fn set(self, line: &mut Line, place: usize, hash: u64, time: u32);
-    /// Places of a line that are taken; they are its first.
+    /// Returns the number of places in use, which are the first of the line.
     fn used(line: &Line) -> usize;
-    /// The hash at a place that is taken; `lowest` is the lowest hash (its upper
-    /// 51 bits) of which the line is within reach.
+    /// Returns the hash at a place in use. `lowest` is the lowest hash (its upper 51 bits) whose
+    /// home is within reach of the line.
     fn hash_at(self, line: &Line, place: usize, lowest: u64) -> u64;
 }
 
@@ -92,13 +92,14 @@ impl Narrow {
         }
     }
 
-    /// With so many homes the lower bits of a hash tell those within reach apart.
-    fn fewest_homes(self, part: TablePart) -> usize {
+    /// Returns the minimum number of homes for which the stored lower bits distinguish all hashes
+    /// within reach.
+    fn min_homes(self, part: TablePart) -> usize {
         let reached = NARROW_BITS - part.bits + (REACH + 1).ilog2() + 1;
         1 << (reached + self.time_bits).saturating_sub(u64::BITS)
     }
 
-    /// The lower bits of a hash, where a place has them.
+    /// Returns the lower bits of a hash, shifted to their position in a place.
     #[inline(always)]
     fn tag(self, hash: u64) -> u64 {
         hash >> (64 - NARROW_BITS) << self.time_bits
@@ -155,7 +156,7 @@ impl Format for Narrow {
     }
 
     fn hash_at(self, line: &Line, place: usize, lowest: u64) -> u64 {
-        // The first hash from the lowest on that has these lower bits.
+        // Only one hash within reach has these lower bits: the first at or above `lowest`.
         let bits = (64 - self.time_bits).min(NARROW_BITS);
         let tag = line[place] >> self.time_bits;
         let ahead = tag.wrapping_sub(lowest) & !(u64::MAX << bits);
@@ -163,7 +164,7 @@ impl Format for Narrow {
     }
 }
 
-/// Five hashes, then five times; the last half word counts the places taken.
+/// Five hashes, then five times. The last half word counts the places in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wide;
 
@@ -222,7 +223,7 @@ impl Format for Wide {
     }
 }
 
-/// Who sits in a seat at the top of the stack, and where the table has it.
+/// A seat at the top of the stack: its block and the position of the block in the table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seat {
     hash: u64,
@@ -231,10 +232,10 @@ struct Seat {
     taken: bool,
 }
 
-/// Lines that are asked for ahead when all are gone through.
+/// Number of lines to prefetch ahead in a pass over the whole table.
 const AHEAD: usize = 6;
 
-/// No room within reach of a block's home.
+/// Error: no free place within reach of a block's home.
 struct NoRoom;
 
 #[derive(Debug)]
@@ -261,7 +262,7 @@ impl<F: Format> Table<F> {
         }
     }
 
-    /// Blocks it may hold before it grows: three quarters of the places.
+    /// Maximum number of blocks before the table grows: three quarters of the places.
     fn room(&self) -> usize {
         self.homes * F::PLACES / 4 * 3
     }
@@ -280,7 +281,8 @@ impl<F: Format> Table<F> {
         }
     }
 
-    /// The line and place of a hash, and whether it was there already.
+    /// Returns the line and place of a hash, and whether the table holds it. If it does not, the
+    /// place is free.
     #[inline(always)]
     fn locate<O: Operations>(&self, hash: u64) -> Result<(usize, usize, bool), NoRoom> {
         let home = self.home(hash);
@@ -294,8 +296,8 @@ impl<F: Format> Table<F> {
         Err(NoRoom)
     }
 
-    /// Finds the blocks of a batch that are in their home lines, as nearly all are,
-    /// without a branch to be guessed. Asks for the neighbouring lines of the others.
+    /// Searches the blocks of a batch in their home lines, where nearly all are, without a
+    /// branch that could be mispredicted. Prefetches the next line for blocks not found.
     #[inline(always)]
     fn search_homes<O: Operations>(&self, batch: &mut Batch) {
         let lines = self.lines.get();
@@ -312,11 +314,11 @@ impl<F: Format> Table<F> {
         batch.elsewhere = elsewhere;
     }
 
-    /// Finds the other blocks of a batch, or enters them.
+    /// Finds or inserts the blocks that are not in their home lines.
     ///
     /// # Errors
-    /// A block has no room. The table is then rebuilt and all are searched again; which
-    /// of them were `new` is not forgotten.
+    /// [`NoRoom`] if a block does not fit. The caller rebuilds the table and searches the batch
+    /// again. Blocks inserted before keep [`NEVER`] in `previous`.
     #[inline(always)]
     fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), NoRoom> {
         for at in positions(batch.elsewhere) {
@@ -333,7 +335,7 @@ impl<F: Format> Table<F> {
         Ok(())
     }
 
-    /// Finds a block of a batch wherever it is, or enters it; whether it was known.
+    /// Finds a block of a batch in any line, or inserts it. Returns whether it was known.
     #[inline(always)]
     fn locate_or_enter<O: Operations>(
         &mut self,
@@ -352,14 +354,14 @@ impl<F: Format> Table<F> {
         Ok(known)
     }
 
-    /// Reads when the blocks were pushed out last and notes when they will be.
+    /// Reads the last eviction time of each block and stores its next one.
     #[inline(always)]
     fn stamp(&mut self, batch: &mut Batch) {
         let lines = self.lines.get_mut();
         for at in 0..batch.len {
             let hash = F::hash(batch.blocks[at]);
             let (line, place) = (batch.lines[at] as usize, usize::from(batch.places[at]));
-            // That of a block just entered is 0, and NEVER has all bits.
+            // The time of a new block is 0 and `previous` is NEVER, so OR keeps NEVER.
             batch.previous[at] |= self.format.time(&lines[line], place);
             self.format
                 .set(&mut lines[line], place, hash, batch.pushed[at]);
@@ -374,8 +376,8 @@ impl<F: Format> Table<F> {
         }
     }
 
-    /// Reads when the blocks were pushed out last and notes when those that they
-    /// push out are.
+    /// Reads the last eviction time of each block and stores the eviction time of the block
+    /// whose seat it takes.
     #[inline(always)]
     fn exchange(&mut self, batch: &mut Batch) {
         let lines = self.lines.get_mut();
@@ -388,7 +390,7 @@ impl<F: Format> Table<F> {
                     .set(line, seat.place, seat.hash, batch.pushed[at]);
             }
             let (line, place) = (batch.lines[at] as usize, usize::from(batch.places[at]));
-            // That of a block just entered is 0, and NEVER has all bits.
+            // The time of a new block is 0 and `previous` is NEVER, so OR keeps NEVER.
             batch.previous[at] |= self.format.time(&lines[line], place);
             *seat = Seat {
                 hash,
@@ -401,14 +403,14 @@ impl<F: Format> Table<F> {
 }
 
 impl<F: Format> Table<F> {
-    /// The lowest hash, its upper 51 bits, of which a line is within reach.
+    /// Returns the lowest hash (its upper 51 bits) whose home is within reach of a line.
     fn lowest(&self, line: usize) -> u64 {
         let home = line.saturating_sub(REACH) as u128;
         let bits = NARROW_BITS - self.part.bits;
         (self.part.number << bits) + (home << bits).div_ceil(self.homes as u128) as u64
     }
 
-    /// Block and time at every place that is taken, in the order of lines.
+    /// Returns the block and time of every place in use, in the order of lines.
     fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let lines = self.lines.get().iter().enumerate();
         lines.flat_map(move |(at, line)| {
@@ -420,7 +422,8 @@ impl<F: Format> Table<F> {
         })
     }
 
-    /// Enters a hash that is not there yet; `taken` counts the places of each line.
+    /// Inserts a hash that is not in the table. `taken` has the number of places in use in each
+    /// line.
     fn enter(&mut self, hash: u64, time: u32, taken: &mut [u8]) -> Result<(), NoRoom> {
         let home = self.home(hash);
         let lines = &mut taken[home..=home + REACH];
@@ -434,7 +437,7 @@ impl<F: Format> Table<F> {
         Ok(())
     }
 
-    /// The seat of a block that is there.
+    /// Returns the seat for a block in the table.
     fn seat(&self, hash: u64) -> Result<Seat, NoRoom> {
         let (line, place, _) = self.locate::<Portable>(hash)?;
         Ok(Seat {
@@ -445,7 +448,7 @@ impl<F: Format> Table<F> {
         })
     }
 
-    /// The same blocks in a table of another format or size.
+    /// Copies the blocks into a table of another format or size.
     fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, NoRoom> {
         let mut table = Table::new(format, self.part, homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
@@ -458,9 +461,8 @@ impl<F: Format> Table<F> {
         Ok(table)
     }
 
-    /// The blocks that stay: those at the top of the stack, and those not among the
-    /// `skipped` ones with the earliest last times, whose slots are not counted any
-    /// more.
+    /// Copies the table without the `skipped` blocks with the earliest last times, and numbers
+    /// the remaining times from slot 0. Blocks at the top of the stack always stay.
     fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, NoRoom> {
         let mut table = Table::new(self.format, self.part, self.homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
@@ -484,7 +486,7 @@ impl<F: Format> Table<F> {
         Ok(table)
     }
 
-    /// Gives every block the slot that its last time has when no others are left.
+    /// Renumbers the times without gaps, in their order.
     fn renumber(&mut self, ranks: &Ranks, format: F) {
         let old = self.format;
         for at in 0..self.lines.len() {
@@ -511,7 +513,7 @@ pub(super) enum LastTimes {
     Wide(Table<Wide>),
 }
 
-/// Runs the same on either format.
+/// Evaluates the same expression on a table of either format.
 macro_rules! on_either {
     ($times:expr, $table:ident => $result:expr) => {
         match $times {
@@ -522,19 +524,19 @@ macro_rules! on_either {
 }
 
 impl LastTimes {
-    /// An empty table of a part of the blocks for times below `window`.
+    /// Creates an empty table for one part of the blocks and for times below `window`.
     pub(super) fn new(window: u32, part: TablePart, advise: Option<Advise>) -> LastTimes {
         let format = Narrow::new(window);
-        let homes = format.fewest_homes(part).max(FIRST_HOMES);
+        let homes = format.min_homes(part).max(FIRST_HOMES);
         LastTimes::Narrow(Table::new(format, part, homes, advise))
     }
 
-    /// Blocks known.
+    /// Number of blocks in the table.
     pub(super) fn blocks(&self) -> usize {
         on_either!(self, table => table.blocks)
     }
 
-    /// Every block and its time.
+    /// Returns every block and its time.
     pub(super) fn entries(&self) -> Vec<(u64, u32)> {
         on_either!(self, table => table.entries().collect())
     }
@@ -543,38 +545,39 @@ impl LastTimes {
         on_either!(self, table => table.lines.len() * size_of::<Line>())
     }
 
-    /// Further bytes that it takes to grow.
+    /// Additional bytes needed while the table grows.
     pub(super) fn bytes_to_grow(&self) -> usize {
         on_either!(self, table => grown(table.homes) * size_of::<Line>())
     }
 
-    /// Whether so many more blocks need a larger table.
+    /// Returns whether `more` further blocks need a larger table.
     #[inline(always)]
     pub(super) fn is_full(&self, more: usize) -> bool {
         on_either!(self, table => table.blocks + more > table.room())
     }
 
-    /// Asks for the home lines of a batch.
+    /// Prefetches the home lines of a batch.
     #[inline(always)]
     pub(super) fn fetch_early(&self, batch: &Batch) {
         on_either!(self, table => table.fetch_early(batch));
     }
 
-    /// Searches the home lines of a batch, and asks for more lines where needed.
+    /// Searches the home lines of a batch and prefetches further lines for blocks not found.
     #[inline(always)]
     pub(super) fn search_homes<O: Operations>(&self, batch: &mut Batch) {
         on_either!(self, table => table.search_homes::<O>(batch));
     }
 
-    /// Fills in when the blocks of a batch, whose home lines were searched, were
-    /// pushed out last.
+    /// Fills in the last eviction times of a batch after [`LastTimes::search_homes`]. Stores the
+    /// eviction times of the blocks whose seats the batch takes.
     #[inline(always)]
     pub(super) fn probe<O: Operations>(&mut self, batch: &mut Batch) {
         self.search_elsewhere::<O>(batch);
         on_either!(self, table => table.exchange(batch));
     }
 
-    /// The same where it is known when the blocks themselves will be pushed out.
+    /// As [`LastTimes::probe`], but stores the batch's own eviction times, which are known
+    /// already.
     #[inline(always)]
     pub(super) fn probe_and_stamp<O: Operations>(&mut self, batch: &mut Batch) {
         self.search_elsewhere::<O>(batch);
@@ -590,12 +593,12 @@ impl LastTimes {
         }
     }
 
-    /// Notes when a block that is there was pushed out.
+    /// Stores the eviction time of a block in the table.
     pub(super) fn stamp_one(&mut self, block: u64, time: u32) {
         on_either!(self, table => table.stamp_one(block, time));
     }
 
-    /// Changes to a format that holds any block.
+    /// Changes to the wide format, which holds any block number.
     #[cold]
     pub(super) fn widen(&mut self) {
         if let LastTimes::Narrow(table) = self {
@@ -604,8 +607,8 @@ impl LastTimes {
         }
     }
 
-    /// Forgets blocks; see [`Table::recent`]. Whether it did: by chance there may be no
-    /// room for the others.
+    /// Forgets blocks, see [`Table::recent`]. Returns false and keeps all of them if the
+    /// remaining blocks do not fit into the new table, which can happen by chance.
     pub(super) fn forget(&mut self, ranks: &Ranks, skipped: u32) -> bool {
         on_either!(self, table => match table.recent(ranks, skipped) {
             Ok(recent) => {
@@ -616,7 +619,7 @@ impl LastTimes {
         })
     }
 
-    /// Whether block numbers are limited to [`NARROW_BITS`].
+    /// Returns whether block numbers are limited to [`NARROW_BITS`].
     #[inline(always)]
     pub(super) fn is_narrow(&self) -> bool {
         matches!(self, LastTimes::Narrow(_))
@@ -628,7 +631,7 @@ impl LastTimes {
         self.rehash(homes);
     }
 
-    /// The same in a table of so many homes, or more.
+    /// Rebuilds the table with at least `homes` homes.
     fn rehash(&mut self, homes: usize) {
         match self {
             LastTimes::Narrow(table) => match table.rebuilt(table.format, homes) {
@@ -639,8 +642,9 @@ impl LastTimes {
         }
     }
 
-    /// Handles a block without room near its home though the table is not full. Hashes
-    /// crowd by chance in a full table, and by design of the input in an empty one.
+    /// Makes room when a block does not fit near its home although the table is not full. In a
+    /// well-filled table hashes cluster by chance, and growing helps. In a sparse table the input
+    /// defeats the hash, and only the other format helps.
     #[cold]
     fn uncrowd(&mut self) {
         match self {
@@ -649,14 +653,14 @@ impl LastTimes {
         }
     }
 
-    /// See [`Table::renumber`]; times will be below `window`.
+    /// Renumbers the times, see [`Table::renumber`]. Later times are below `window`.
     #[cold]
     pub(super) fn renumber(&mut self, ranks: &Ranks, window: u32) {
         let format = Narrow::new(window);
         if let LastTimes::Narrow(table) = self {
-            let fewest = format.fewest_homes(table.part);
-            if table.homes < fewest {
-                self.rehash(fewest);
+            let min_homes = format.min_homes(table.part);
+            if table.homes < min_homes {
+                self.rehash(min_homes);
             }
         }
         match self {
@@ -666,13 +670,14 @@ impl LastTimes {
     }
 }
 
-/// Homes of the next larger table: half more, so that old and new take less than 27
-/// bytes a block.
+/// Number of homes of the next larger table: half more, so that the old and the new table
+/// together take less than 27 bytes per block.
 fn grown(homes: usize) -> usize {
     homes + homes.div_ceil(2)
 }
 
-/// Rebuilds in the wide format, larger until no block is too far from its home.
+/// Rebuilds in the wide format, with more homes until every block fits within reach of its
+/// home.
 fn rebuild<F: Format>(table: &Table<F>, format: Wide, homes: usize) -> Table<Wide> {
     let mut homes = homes;
     loop {
@@ -683,7 +688,7 @@ fn rebuild<F: Format>(table: &Table<F>, format: Wide, homes: usize) -> Table<Wid
     }
 }
 
-/// Blocks whose homes are the same in a new table, to defeat the hash.
+/// Returns blocks that share one home in a new table, to defeat the hash.
 #[cfg(test)]
 pub(super) fn hash_crowd(count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(|n| Narrow::block((n + 1) << (64 - NARROW_BITS)))

@@ -1,32 +1,33 @@
 //! Miss-rate curves: how many misses a least-recently-used memory of any size has.
 //!
-//! [`Exact`] finds every reference's stack distance; [`Sampled`] finds short ones of
-//! every reference and long ones of a sample of the blocks. Both give a [`Curve`], and
-//! [`divide`] divides memory by curves.
+//! [`Exact`] finds the stack distance of every reference. [`Sampled`] counts short distances
+//! exactly and estimates long ones from a sample of the blocks. Both give a [`Curve`].
+//! [`divide`] divides memory between programs by their curves.
 //!
 //! # How it is fast
 //!
 //! ```text
-//!              blocks not at the top          when last         distances
-//! addresses ─► top ─────────────────► times ────────────► ranks ────────► histogram
-//!              (4 hottest blocks)     (hash table)        (bitmap)
+//!              other blocks                  last times         distances
+//! addresses ─► stack_top ───────► last_times ───────────► ranks ────────► histogram
+//!              (4 newest blocks)  (hash table)            (bitmap)
 //! ```
 //!
-//! Every stage but the first touches memory at random, so they work on a batch of 64
-//! references at a time. Its cache lines are asked for a stage ahead. `times` holds a
-//! block in eight bytes; `ranks` counts the last times after a given one with one
-//! population count and six counters; `sys` has the vector instructions, in three
-//! variants that do the same.
+//! Every stage but the first accesses memory at random. The stages therefore work on batches
+//! of 64 references and prefetch the cache lines of a batch one stage ahead. `last_times`
+//! stores a block in eight bytes. `ranks` counts the blocks referenced after a given time
+//! with one population count and six counters. `sys` has the vector instructions, in three
+//! variants with equal results.
 //!
-//! [`Parallel`] does the same in several threads, with a table for each half or quarter
-//! of the blocks. A free thread takes the next work there is. Curves of disjoint
-//! partitions of the blocks combine in [`join_partitions`], and [`Phases`] joins
-//! windows of a run that are alike.
+//! [`Parallel`] spreads the same work over several threads and keeps one table per half or
+//! quarter of the blocks. [`join_partitions`] combines the curves of disjoint partitions of
+//! the blocks. [`Phases`] joins similar windows of a run.
 //!
-//! No operating system is called but for threads: a caller that can ask for large pages
-//! does so in [`Advise`]. Rejected: trees, which are a chain of dependent cache misses
-//! for each reference. Rejected: a table of 16-byte entries at half load, which takes
-//! twice the memory and keeps fewer of its lines in the caches.
+//! The crate makes no system calls except to start and synchronise threads. A caller that can
+//! ask for large pages does so in [`Advise`].
+//!
+//! Rejected: trees, because each reference follows a chain of dependent cache misses.
+//! Rejected: a table of 16-byte entries at half load, because it takes twice the memory and
+//! fewer of its lines stay in the caches.
 
 #![deny(unsafe_code)]
 

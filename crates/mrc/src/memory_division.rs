@@ -1,8 +1,9 @@
-//! Dividing memory between programs by their curves.
+//! Divides memory between programs by their curves.
 //!
-//! Memory is dealt out in equal units. *Greedy* gives each unit to the program that it
-//! saves most misses at once. So it never crosses a plateau: a program that needs its
-//! whole working set before anything hits gets nothing.
+//! Memory is given out in equal units. *Greedy* gives each unit to the program that it saves the
+//! most misses. It therefore never crosses a plateau: a program that needs its whole working
+//! set before anything hits gets nothing. *Look-ahead* crosses plateaus by comparing the savings
+//! per unit of larger grants.
 
 use super::curve::Curve;
 
@@ -10,15 +11,15 @@ use super::curve::Curve;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
-    /// Gives the next unit to the program that it saves most.
+    /// Gives each unit to the program that it saves the most misses.
     Greedy,
-    /// As many units as have the best saving each.
+    /// Gives the grant of one or more units that saves the most misses per unit.
     LookAhead,
-    /// The least misses of all divisions.
+    /// Finds the division with the fewest misses of all.
     Optimal,
 }
 
-/// A division and what comes of it.
+/// A division of memory and its misses.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Division {
@@ -50,8 +51,8 @@ pub fn divide(curves: &[Curve], unit_bytes: u64, units: usize, method: Method) -
     }
 }
 
-/// Gives again and again what saves most a unit, looking `ahead` units far.
-/// Where nothing saves anything the rest goes round in turn.
+/// Repeatedly makes the grant that saves the most misses per unit, of at most `ahead` units.
+/// If no grant saves anything, the programs get one unit each in turn.
 fn step_by_step(
     programs: usize,
     units: usize,
@@ -79,8 +80,8 @@ fn step_by_step(
 }
 
 fn optimal(programs: usize, units: usize, misses: &impl Fn(usize, usize) -> f64) -> Vec<usize> {
-    // Least misses of the programs so far with so many units, and what the last
-    // of them has.
+    // `least[n]`: fewest misses of the programs so far with n units.
+    // `choices[p][n]`: units of program p in that division.
     let mut least: Vec<f64> = (0..=units).map(|n| misses(0, n)).collect();
     let mut choices = vec![(0..=units).collect::<Vec<usize>>()];
     for program in 1..programs {
@@ -122,7 +123,7 @@ mod tests {
         Curve::exact(&distances, 64)
     }
 
-    /// One that hits only when all of its 60 blocks fit, one with a gentle slope.
+    /// A curve that hits only when all of its 60 blocks fit, and one with a gentle slope.
     fn plateau_and_slope() -> [Curve; 2] {
         let slope: Vec<(u64, u64)> = (0..100).map(|d| (d, 10)).collect();
         [curve(&[(59, 5000)]), curve(&slope)]
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_needs_goes_round() {
+    fn unneeded_memory_is_given_out_in_turn() {
         let idle = [curve(&[]), curve(&[])];
         let division = divide(&idle, 64, 5, Method::LookAhead);
         assert_eq!(division.bytes.iter().sum::<u64>(), 320);

@@ -2,26 +2,26 @@
 
 use super::sys::Line;
 
-/// Told of each large array that is about to be used: first address and bytes.
+/// Called with the address and size in bytes of each large array before its first use.
 ///
-/// Engines make no system call, but random accesses to large tables miss the TLB on
-/// small pages. A caller that can ask its system for large pages does so here. The call
-/// changes nothing that the engine can see.
+/// Random accesses to large tables miss the TLB on small pages, but the engines make no system
+/// calls. A caller that can ask its system for large pages does so here. The callback must not
+/// change the contents of the array.
 pub type Advise = fn(usize, usize);
 
-/// Bytes from which an array is worth large pages.
+/// Minimum size in bytes of an array that is worth large pages.
 const LARGE_BYTES: usize = 2 << 20;
-/// Where an array of that size begins: a large page of x86-64.
+/// Alignment of such an array: a large page of x86-64.
 const LARGE_ALIGN: usize = 2 << 20;
 
-/// Tells of an array, if it is large.
+/// Calls `advise` if the array is large.
 pub(super) fn advise_on<T>(advise: Option<Advise>, array: &[T]) {
     if let (Some(advise), true) = (advise, size_of_val(array) >= LARGE_BYTES) {
         advise(array.as_ptr().addr(), size_of_val(array));
     }
 }
 
-/// Zeroed cache lines, each of which lies in one line of the host's cache.
+/// Zeroed cache lines, aligned to those of the host.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     words: Vec<u64>,
@@ -30,7 +30,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Memory is taken when lines are first written to.
+    /// Allocates zeroed lines. The system supplies their memory at the first write.
     pub(super) fn zeroed(count: usize, advise: Option<Advise>) -> Lines {
         let large = count * size_of::<Line>() >= LARGE_BYTES;
         let align = if large {

@@ -1,17 +1,17 @@
 //! The exact engine on several processors.
 //!
-//! The caller's thread fills chunks with the references that are not at the top of the
-//! stack. All threads, the caller's too, look parts of the blocks up and count the
-//! chunks. Each block's times are in the one table of its part, and distances are
-//! counted in the order of the stream. So the result is the same, count by count, and
-//! no memory is needed twice.
+//! The caller's thread fills chunks with the references that miss the top of the stack. All
+//! threads, including the caller's, look up parts of the blocks in chunks and count the
+//! chunks. The times of a block are in the one table of its part, and distances are counted
+//! in the order of the stream. The counts therefore equal those of [`super::Exact`], and no
+//! table exists twice.
 //!
-//! Rejected: a thread for each stage, which is as slow as the slowest stage (60 of 100
-//! of uniform references, 85 of a scan). Rejected: a piece of the stream for each
-//! thread. Each would need a table of all blocks, and first references of a piece must
-//! be looked up in the pieces before it. Rejected: dealing every reference out to the
-//! list of its part (6 to 14 of 100). A thread that looks a part up finds its
-//! references eight at a time.
+//! Rejected: a thread for each stage, because the slowest stage limits the speed (60 % of the
+//! time with uniform references, 85 % with a scan). Rejected: a piece of the stream for each
+//! thread, because each would need a table of all blocks, and the first references of a piece
+//! must be looked up in the pieces before it. Rejected: sorting references into a list for each
+//! part (6 to 14 % of the time). A thread that looks up a part finds its references eight at a
+//! time instead.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -24,12 +24,12 @@ use super::stack_top::StackTop;
 use super::sys::{self, Job, Operations, Vectors};
 use super::workers::Workers;
 
-/// Slots of a new window: all threads meet when it is full.
+/// Slots of a new window. All threads synchronise when it is full.
 const FIRST_WINDOW: u32 = 1 << 19;
 
-/// The same as [`super::Exact`], on several processors.
+/// Exact stack distances on several processors, equal to those of [`super::Exact`].
 ///
-/// Memory: as much for each block, and a constant 3 MiB.
+/// Memory: as [`super::Exact`] for each block, and a constant 3 MiB.
 #[derive(Debug)]
 pub struct Parallel {
     shift: u32,
@@ -44,8 +44,8 @@ pub struct Parallel {
 }
 
 impl Parallel {
-    /// An engine for blocks of so many bytes that uses so many threads, the caller's
-    /// among them.
+    /// Creates an engine for blocks of `block_bytes` that uses `threads` threads, including the
+    /// caller's.
     ///
     /// # Panics
     /// As [`super::Exact::new`], and if `threads` is 0.
@@ -71,10 +71,10 @@ impl Parallel {
         }
     }
 
-    /// Takes references, by address.
+    /// Adds references, given by address.
     ///
     /// # Errors
-    /// [`Full`]; the engine cannot go on then.
+    /// [`Full`] if the tables exceed their memory. The engine cannot be used after that.
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         sys::run(self.vectors, Feed(self, addresses))
     }
@@ -104,27 +104,28 @@ impl Parallel {
 
     fn hand_over(&mut self) -> Result<(), Full> {
         self.workers.take_over(&mut self.draft)?;
-        // A chunk takes as many slots and passes over the ends of lines.
+        // A chunk takes one slot for each reference and skips the slot numbers at the ends of
+        // lines that do not exist. Twice its length is enough for both.
         if self.clock as usize + 2 * CHUNK_REFERENCES > self.window as usize {
             (self.window, self.clock) = self.workers.compact(FIRST_WINDOW)?;
         }
         Ok(())
     }
 
-    /// Distinct blocks known so far; the last references may be on their way still.
+    /// Distinct blocks known so far, without the references that are still waiting in chunks.
     pub fn blocks(&self) -> u64 {
         self.workers.blocks()
     }
 
-    /// Bytes the engine's tables take now.
+    /// Current size of the engine's tables in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.workers.memory_bytes()
     }
 
-    /// The distances of everything fed.
+    /// Returns the distances of all references.
     ///
     /// # Errors
-    /// [`Full`].
+    /// [`Full`] if the tables exceed their memory.
     pub fn finish(mut self) -> Result<Distances, Full> {
         self.add_batch();
         self.workers.take_over(&mut self.draft)?;
@@ -136,7 +137,7 @@ impl Drop for Parallel {
     fn drop(&mut self) {
         self.workers.close();
         for helper in self.helpers.drain(..) {
-            // One that panicked has said so.
+            // A panicking thread has already printed its message.
             let _ = helper.join();
         }
     }

@@ -212,7 +212,7 @@ impl Estimate {
         half * self.each
     }
 
-    /// Half of the interval of the misses that parts of the sample tell.
+    /// Half of the interval of the misses, from the spread between the parts of the sample.
     fn spread_of_parts(&self, blocks: u64) -> Option<f64> {
         let misses: Vec<f64> = self.parts.iter().map(|p| p.misses(blocks)).collect();
         if misses.len() < PARTS {
@@ -231,7 +231,7 @@ pub struct Sampled {
     block_bytes: u64,
     vectors: Vectors,
     filter: Filter,
-    most_blocks: usize,
+    max_blocks: usize,
     distinct: Distinct,
     /// Counts short distances.
     near: Option<ShortDistances>,
@@ -251,7 +251,7 @@ impl Sampled {
     /// or the size is below 64.
     pub fn new(block_bytes: u64, sampling: Sampling, salt: u64, settings: Settings) -> Sampled {
         assert!(block_bytes.is_power_of_two());
-        let (rate, most_blocks) = match sampling {
+        let (rate, max_blocks) = match sampling {
             Sampling::Rate(rate) => {
                 assert!(rate > 0.0 && rate <= 1.0);
                 (rate, usize::MAX)
@@ -265,7 +265,7 @@ impl Sampled {
             block_bytes,
             vectors: settings.vectors,
             filter: Filter::with_share(salt, rate),
-            most_blocks,
+            max_blocks,
             distinct: Distinct::new(),
             near: Some(ShortDistances::new(block_bytes, settings)),
             references: 0,
@@ -322,7 +322,7 @@ impl Sampled {
     fn flush(&mut self) -> Result<(), Full> {
         self.whole.flush()?;
         self.parts.iter_mut().try_for_each(Strand::flush)?;
-        while self.whole.engine.blocks() as usize > self.most_blocks && self.filter.limit > 1 {
+        while self.whole.engine.blocks() as usize > self.max_blocks && self.filter.limit > 1 {
             let rate = self.filter.limit as f64 / ALL as f64;
             self.filter.limit /= 2;
             self.whole.thin(&self.filter, rate)?;

@@ -1,24 +1,25 @@
-//! Short stack distances of every reference, in bounded memory.
+//! Exact counts of short stack distances, in bounded memory.
 //!
-//! An exact engine that forgets, whenever it knows [`MAX_KNOWN_BLOCKS`] blocks, all but the
-//! [`SHORT_LIMIT`] referenced last. A block forgotten is at a distance of at least as many,
-//! so shorter ones stay exact.
+//! An [`Exact`] engine sees every reference. When it knows more than [`MAX_KNOWN_BLOCKS`]
+//! blocks, it forgets all but the [`SHORT_LIMIT`] most recently referenced. A forgotten block
+//! has a distance of at least [`SHORT_LIMIT`], so distances below that stay exact.
 //!
-//! That costs as much for each reference as a curve of all. Rejected: to look at some
-//! stretches of the run only. References between two stretches are not known, so
-//! distances across are wrong. Where few references go to many blocks, those are most
-//! of a stretch.
+//! Each reference costs as much as in a complete curve. Rejected: to look at some stretches of
+//! the run only. The references between two stretches are unknown, so distances that span
+//! the gap are wrong, and where few references go to many blocks, most distances span it.
 
 use super::exact::{Exact, Settings};
 
-/// Distances below this are counted: blocks whose table stays in a second-level cache.
+/// Distances below this many blocks are counted. The table of this many blocks fits into a
+/// second-level cache.
 pub(super) const SHORT_LIMIT: usize = 1 << 14;
-/// Blocks known before the others are forgotten: forgetting takes time for each.
+/// Number of known blocks above which the engine forgets. Forgetting visits every known block,
+/// so it must be rare.
 const MAX_KNOWN_BLOCKS: u64 = 4 * SHORT_LIMIT as u64;
-/// References between two looks at how many blocks are known.
+/// References between two checks of the number of known blocks.
 const CHECK_INTERVAL: usize = SHORT_LIMIT;
 
-/// How many references have which short distance.
+/// Counts references by stack distance, for distances below [`SHORT_LIMIT`].
 #[derive(Debug)]
 pub(super) struct ShortDistances {
     engine: Exact,
@@ -37,10 +38,10 @@ impl ShortDistances {
         }
     }
 
-    /// Takes references, by address.
+    /// Adds references, given by address.
     pub(super) fn feed(&mut self, addresses: &[u64]) {
         for part in addresses.chunks(CHECK_INTERVAL) {
-            // It is full only beyond 2³² blocks.
+            // Fails only beyond 2³² blocks, and forgetting keeps far fewer.
             let fed = self.engine.feed(part);
             debug_assert!(fed.is_ok());
             if self.engine.blocks() > MAX_KNOWN_BLOCKS {
@@ -60,8 +61,8 @@ impl ShortDistances {
         }
     }
 
-    /// References of each distance below [`SHORT_LIMIT`]. All others are farther, or the
-    /// first to their block.
+    /// Returns the number of references at each distance below [`SHORT_LIMIT`]. All other
+    /// references have longer distances or are the first to their block.
     pub(super) fn finish(mut self) -> Vec<u64> {
         self.count();
         self.counts
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn short_distances_are_exact_whatever_is_forgotten_in_between() {
+    fn forgetting_keeps_short_distances_exact() {
         let few = || numbers(1).take(50_000).map(|n| n % 3000);
         let many = || numbers(2).take(400_000).map(|n| n % 300_000);
         let skewed = numbers(3).take(400_000);
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_farthest_short_distance_and_the_next_are_told_apart() {
+    fn distance_at_the_limit_is_not_counted() {
         for blocks in [SHORT_LIMIT as u64, SHORT_LIMIT as u64 + 1] {
             check(&(0..6 * blocks).map(|n| n % blocks * 64).collect::<Vec<_>>());
         }

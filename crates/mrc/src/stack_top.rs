@@ -1,16 +1,18 @@
-//! The top of the stack: the blocks referenced last, in a handful of registers.
+//! The top of the LRU stack: the most recently referenced blocks, in registers.
 //!
-//! A reference to one of them has its stack distance at once and touches no table. Only
-//! the others go on, each pushing out the lowest of these. The tables below hold every
-//! block that is not here, and a distance there is [`TOP_BLOCKS`] more than its rank.
+//! The position of a block here is its stack distance, so a hit touches no table. Any other
+//! block enters the batch and evicts the oldest block here. The time of that eviction is the
+//! block's last time in the tables. All blocks here are newer than those in the tables, so a
+//! distance found there is [`TOP_BLOCKS`] more than the rank.
 
 use super::batch::{BATCH, Batch};
 
-/// Blocks kept here. Four serve a loop over three arrays; more cost every
-/// reference that finds its block in none of them.
+/// Blocks kept here. Four are enough for a loop over three arrays. Each further one costs a
+/// comparison in every reference that misses all of them.
 pub(super) const TOP_BLOCKS: usize = 4;
 
-/// A block and the seat it sits in; seats are what the tables know it by.
+/// A block number and its seat. A block keeps its seat while it moves up and down the stack,
+/// so the tables refer to it by seat.
 type SeatedBlock = (u64, u8);
 
 #[derive(Debug, Default)]
@@ -23,8 +25,8 @@ pub(super) struct StackTop {
 }
 
 impl StackTop {
-    /// Takes addresses until the batch is full; returns how many. Blocks that are
-    /// not here go into the batch with the seat they take.
+    /// Consumes addresses until the batch is full and returns their number. Blocks that miss
+    /// here enter the batch with the seat that they take over.
     #[inline(always)]
     pub(super) fn fill(&mut self, addresses: &[u64], shift: u32, batch: &mut Batch) -> usize {
         let mut used = 0;
@@ -38,7 +40,7 @@ impl StackTop {
         used + self.fill_from_full(&addresses[used..], shift, batch)
     }
 
-    /// The blocks here, most recently referenced first.
+    /// Returns the blocks here, most recently referenced first.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.seated[..self.taken].iter().map(|place| place.0)
     }

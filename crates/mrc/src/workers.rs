@@ -16,7 +16,7 @@ use super::last_times::LastTimes;
 use super::sys::{self, Job, Operations};
 use super::table_part::{NARROW_BITS, TablePart};
 
-/// Sheets on their way at most.
+/// Maximum number of chunks in progress.
 const CHUNKS: u64 = 4;
 /// Rounds that a thread with nothing to do looks for something before it sleeps,
 /// and pauses of each: together about as long as a task.
@@ -28,7 +28,8 @@ const AHEAD: usize = 3;
 /// Blocks whose renumbering is worth beginning a thread for.
 const WORTH_A_THREAD: u32 = 1 << 16;
 
-/// Sheets that a stage is through with, in their order, and whether it has one now.
+/// Progress of a stage: the number of chunks that it has finished, in their order, and whether
+/// a thread works on one now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stage {
     done: u64,
