@@ -33,7 +33,7 @@ pub fn join_partitions(parts: &[Distances], block_bytes: u64) -> Curve {
         .collect();
     weighted.sort_by_key(|count| count.0);
     let weighted = weighted.into_iter();
-    Curve::of(weighted, block_bytes, references as f64, compulsory as f64)
+    Curve::from_weighted(weighted, block_bytes, references as f64, compulsory as f64)
 }
 
 #[cfg(test)]

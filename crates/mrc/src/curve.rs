@@ -2,37 +2,36 @@
 
 use super::histogram::Distances;
 
-/// Misses as a function of memory size in blocks, falling in steps.
+/// Misses as a step function of the memory size in blocks, never rising.
 ///
-/// Shape: `[memory in blocks] → misses in compulsory..=references`. Source:
-/// stack distances (R. L. Mattson and others, "Evaluation techniques for storage
-/// hierarchies", 1970): a reference of distance `d` misses in `n` blocks exactly
-/// if `d >= n`.
+/// Shape: `[memory in blocks] → misses in compulsory..=references`. Source: stack distances (R. L.
+/// Mattson and others, "Evaluation techniques for storage hierarchies", 1970): a reference of
+/// distance `d` misses in `n` blocks exactly if `d >= n`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Curve {
-    /// Bytes in a block.
+    /// Size of a block in bytes.
     pub block_bytes: u64,
-    /// References: misses of a memory of no size. Counted, also when the rest is
-    /// sampled.
+    /// Number of references, which is the misses of a memory of size 0. Always counted, even if the
+    /// rest of the curve is sampled.
     pub references: f64,
     /// First references to a block, which miss in a memory of any size.
     pub compulsory: f64,
-    /// From this many blocks on, so many misses; ascending sizes, falling misses.
+    /// Size in blocks from which on there are this many misses. Ascending sizes, falling misses.
     steps: Vec<(u64, f64)>,
 }
 
-/// Where more memory stops paying as it did before.
+/// A size beyond which more memory saves much less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Knee {
     /// Memory in blocks.
     pub blocks: u64,
-    /// Share of the avoidable misses that this memory avoids, 0..=1.
+    /// Share of the avoidable misses that a memory of this size avoids, 0..=1.
     pub benefit: f64,
 }
 
-/// How two curves differ, over memory sizes spaced evenly by ratio.
+/// Difference between two curves, over memory sizes with equal ratios.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Difference {
@@ -40,26 +39,26 @@ pub struct Difference {
     pub mean: f64,
     /// Largest absolute difference of the miss ratios, 0..=1.
     pub largest: f64,
-    /// Bytes of memory where it is largest.
+    /// Memory size in bytes with the largest difference.
     pub largest_at_bytes: u64,
-    /// Factor for the other's misses to come nearest to this one's (least squares);
-    /// `None` where the other has none.
+    /// Factor by which the other curve's misses must be multiplied for the best fit (least
+    /// squares). `None` if the other curve has no misses.
     pub scale: Option<f64>,
 }
 
-/// A knee avoids at least this share of the avoidable misses beyond the last.
+/// Minimum share of the avoidable misses that a knee avoids beyond the previous knee.
 const KNEE_BENEFIT: f64 = 0.05;
-/// After a knee a block of memory is worth at most this share of a block before it.
+/// Maximum value of a block of memory beyond a knee, relative to a block before it.
 const KNEE_BEND: f64 = 0.5;
-/// Sizes between a size and its double at which curves are compared.
+/// Number of sizes per doubling at which curves are compared.
 const SIZES_PER_DOUBLING: u32 = 16;
 
 impl Curve {
-    /// The curve of exact distances.
+    /// Creates the curve of exact distances.
     pub fn exact(distances: &Distances, block_bytes: u64) -> Curve {
         let weighted = distances.counts.iter().map(|&(d, n)| (d, n as f64));
         let references = distances.references() as f64;
-        Curve::of(
+        Curve::from_weighted(
             weighted,
             block_bytes,
             references,
@@ -67,9 +66,9 @@ impl Curve {
         )
     }
 
-    /// The curve of weighted distances, ascending. References that have no
-    /// distance and are not compulsory hit in a memory of one block.
-    pub(super) fn of(
+    /// Creates the curve of weighted distances in ascending order. References without a distance
+    /// that are not compulsory hit in a memory of one block.
+    pub(super) fn from_weighted(
         weighted: impl DoubleEndedIterator<Item = (u64, f64)>,
         block_bytes: u64,
         references: f64,
@@ -99,35 +98,34 @@ impl Curve {
         }
     }
 
-    /// Misses in a memory of so many blocks, compulsory ones included.
+    /// Misses in a memory of `blocks` blocks, including compulsory ones.
     pub fn misses(&self, blocks: u64) -> f64 {
         let behind = self.steps.partition_point(|step| step.0 <= blocks);
         behind.checked_sub(1).map_or(0.0, |at| self.steps[at].1)
     }
 
-    /// Misses of a memory of so many bytes / references; nothing without
-    /// references.
+    /// Misses per reference in a memory of `bytes` bytes. `None` without references.
     pub fn miss_ratio(&self, bytes: u64) -> Option<f64> {
         let misses = self.misses(bytes / self.block_bytes);
         (self.references > 0.0).then(|| misses / self.references)
     }
 
-    /// The memory in blocks from which only compulsory misses are left.
+    /// Memory in blocks beyond which only compulsory misses remain.
     pub fn enough_blocks(&self) -> u64 {
         self.steps.last().map_or(0, |step| step.0)
     }
 
-    /// Sizes in blocks from which on there are fewer misses, and how many.
+    /// Memory sizes in blocks at which the misses fall, with the misses from there on.
     pub fn steps(&self) -> &[(u64, f64)] {
         &self.steps
     }
 
-    /// Misses that some memory avoids.
+    /// Number of misses that a large memory avoids.
     fn avoidable(&self) -> f64 {
         self.references - self.compulsory
     }
 
-    /// Share of the avoidable misses that a memory avoids, 0..=1.
+    /// Share of the avoidable misses that a memory of this size avoids, 0..=1.
     pub fn benefit(&self, blocks: u64) -> f64 {
         let avoided = self.references - self.misses(blocks);
         if self.avoidable() > 0.0 {
@@ -137,7 +135,7 @@ impl Curve {
         }
     }
 
-    /// The least memory in blocks that avoids this share of the avoidable misses.
+    /// Minimum memory in blocks that avoids this share of the avoidable misses.
     pub fn blocks_for(&self, benefit: f64) -> u64 {
         let allowed = self.references - benefit * self.avoidable();
         let enough = |step: &&(u64, f64)| step.1 <= allowed;
@@ -145,11 +143,10 @@ impl Curve {
         step.map_or(self.enough_blocks(), |step| step.0)
     }
 
-    /// Adds the curve of another thread or run, whose memory of its own is as
-    /// large: at each size the misses of both.
+    /// Adds the curve of another thread or run whose own memory has the same size.
     ///
     /// # Panics
-    /// If blocks differ in size.
+    /// If the block sizes differ.
     pub fn merge(&mut self, other: &Curve) {
         assert_eq!(self.block_bytes, other.block_bytes);
         let mut sizes: Vec<u64> = [&self.steps[..], &other.steps]
@@ -165,15 +162,16 @@ impl Curve {
         self.compulsory += other.compulsory;
     }
 
-    /// Makes each reference stand for so many: of samples, for the events between two.
+    /// Multiplies the number of references by `weight`, for samples that each represent that many
+    /// events.
     pub fn scale(&mut self, weight: f64) {
         self.references *= weight;
         self.compulsory *= weight;
         self.steps.iter_mut().for_each(|step| step.1 *= weight);
     }
 
-    /// Corners of the lower convex hull, with the misses there. A division of memory by
-    /// marginal benefit stops nowhere else.
+    /// Returns the corners of the lower convex hull as (blocks, misses). A division of memory by
+    /// marginal benefit stops only at these sizes.
     pub fn hull(&self) -> Vec<(u64, f64)> {
         let mut hull: Vec<(u64, f64)> = Vec::new();
         for &step in &self.steps {
@@ -187,10 +185,10 @@ impl Curve {
         hull
     }
 
-    /// Knees by growing size: corners of the hull at which the worth of a block falls
-    /// by half or more. Each avoids at least 5 % of the avoidable misses beyond the
-    /// previous one. One block is no knee: no memory has less, and what it avoids are
-    /// references to the block that was referenced just before.
+    /// Returns the knees in ascending order of size: corners of the hull beyond which a block is
+    /// worth at most half as much as before. Each avoids at least 5 % of the avoidable misses
+    /// beyond the previous one. One block is never a knee: it only avoids misses of repeated
+    /// references to the same block, and there is no smaller memory.
     pub fn knees(&self) -> Vec<Knee> {
         let hull = self.hull();
         let mut knees: Vec<Knee> = Vec::new();
@@ -217,7 +215,7 @@ impl Curve {
         knees
     }
 
-    /// How another curve differs, from one block to where both end.
+    /// Compares with another curve, from one block to the size where both are flat.
     pub fn difference(&self, other: &Curve) -> Difference {
         let block = self.block_bytes.max(other.block_bytes);
         let end = |c: &Curve| c.enough_blocks().saturating_mul(c.block_bytes);
@@ -227,27 +225,29 @@ impl Curve {
             (bytes, a, b)
         };
         let ratios: Vec<(u64, f64, f64)> = sizes.iter().map(ratios).collect();
-        let apart = |r: &(u64, f64, f64)| (r.1 - r.2).abs();
-        let largest = ratios.iter().max_by(|a, b| apart(a).total_cmp(&apart(b)));
+        let distance = |r: &(u64, f64, f64)| (r.1 - r.2).abs();
+        let largest = ratios
+            .iter()
+            .max_by(|a, b| distance(a).total_cmp(&distance(b)));
         let product: f64 = ratios.iter().map(|r| r.1 * r.2).sum();
         let square: f64 = ratios.iter().map(|r| r.2 * r.2).sum();
         let misses = self.references / other.references;
         Difference {
-            mean: ratios.iter().map(apart).sum::<f64>() / ratios.len().max(1) as f64,
-            largest: largest.map_or(0.0, apart),
+            mean: ratios.iter().map(distance).sum::<f64>() / ratios.len().max(1) as f64,
+            largest: largest.map_or(0.0, distance),
             largest_at_bytes: largest.map_or(0, |r| r.0),
             scale: (square > 0.0).then(|| misses * product / square),
         }
     }
 }
 
-/// Misses a block more avoids, negative.
+/// Change of the misses per additional block, negative.
 fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
     (to.1 - from.1) / (to.0 - from.0) as f64
 }
 
-/// Multiples of `block` from one to beyond `end` bytes, about so many between a
-/// size and its double, each once.
+/// Returns multiples of `block` from one block to at least `end` bytes, up to `per_doubling`
+/// between a size and its double, without duplicates.
 pub fn sizes(block: u64, end: u64, per_doubling: u32) -> Vec<u64> {
     let ratio = 2f64.powf(1.0 / f64::from(per_doubling));
     let mut sizes = vec![block];

@@ -1,23 +1,23 @@
-//! The exact engine: every reference's stack distance.
+//! The exact engine: the stack distance of every reference.
 
 use super::batch::{BATCH, Batch, LookedUpBatch, positions};
 use super::histogram::{Distances, Histogram};
 use super::last_times::LastTimes;
 use super::pages::Advise;
-use super::ranks::{Ranks, after, slot};
+use super::ranks::{Ranks, next_slot, nth_slot};
 use super::stack_top::{StackTop, TOP_BLOCKS};
 use super::sys::{self, Job, Operations, Vectors};
 use super::table_part::{NARROW_BITS, TablePart};
 
-/// Limits of an engine; by default none.
+/// Settings of an engine. By default, memory is unlimited.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Instructions to use; only variants this processor has.
+    /// Instructions to use. The processor must have them.
     pub vectors: Vectors,
-    /// Bytes the engine may take; more blocks than fit are refused.
+    /// Maximum memory of the engine in bytes. Blocks that do not fit are refused with [`Full`].
     pub memory_bytes: usize,
-    /// Told of large arrays before they are used.
+    /// Called with each large array before its first use.
     pub advise: Option<Advise>,
 }
 
@@ -31,11 +31,11 @@ impl Default for Settings {
     }
 }
 
-/// There are more distinct blocks than the engine has memory for.
+/// Error: the stream has more distinct blocks than the engine has memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Full {
-    /// Distinct blocks it knew.
+    /// Distinct blocks counted before the memory was full.
     pub blocks: u64,
 }
 
@@ -47,46 +47,49 @@ impl std::fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// Slots of a new window; a larger one has room for this many times the blocks.
+/// Slots of the first window.
 const FIRST_WINDOW: u32 = 1 << 16;
-const ROOM: u64 = 8;
+/// Slots per known block of a later window. Renumbering visits every block, so a window must last
+/// for several references per block.
+const SLOTS_PER_BLOCK: u64 = 8;
 /// Maximum number of slots. Slot numbers fit 32 bits and leave `NEVER` unused.
 const MAX_SLOTS: u64 = (1 << 32) - (1 << 12);
 
-/// Advances that bring a batch through [`Front`].
+/// Number of batches that must follow a batch until its distances are counted: two in
+/// `LookupStage`, one in `CountStage`.
 const STAGES: usize = 3;
 
-/// Finds out when blocks were referenced last.
+/// First half of the engine: finds the time at which each block was referenced last.
 #[derive(Debug)]
-struct Front {
+struct LookupStage {
     top: StackTop,
     times: LastTimes,
     clock: u32,
     window: u32,
-    /// Seats at the top of the stack that have been taken.
+    /// Number of seats at the top of the stack that have been taken.
     seated: usize,
     memory_bytes: usize,
-    /// Its home lines are on their way.
+    /// The newest batch. Its home lines are being prefetched.
     fetched: Box<Batch>,
-    /// Its home lines were searched; others are on their way.
+    /// The batch before. Its home lines were searched and further lines are being prefetched.
     searched: Box<Batch>,
     /// The batch that was looked up last.
     looked: LookedUpBatch,
 }
 
-/// Makes stack distances of it.
+/// Second half of the engine: turns times into stack distances and counts them.
 #[derive(Debug)]
-pub(super) struct Back {
+pub(super) struct CountStage {
     ranks: Ranks,
     histogram: Histogram,
-    /// Runs of the batch to be counted next.
+    /// The batch to be counted next, divided into runs.
     runs: Runs,
     advise: Option<Advise>,
 }
 
-impl Front {
-    fn new(settings: &Settings) -> Front {
-        Front {
+impl LookupStage {
+    fn new(settings: &Settings) -> LookupStage {
+        LookupStage {
             top: StackTop::default(),
             times: LastTimes::new(FIRST_WINDOW, TablePart::WHOLE, settings.advise),
             clock: 0,
@@ -99,20 +102,20 @@ impl Front {
         }
     }
 
-    /// Whether a batch needs [`Front::compact`] first.
+    /// Returns whether [`LookupStage::compact`] is needed before the next batch.
     #[inline(always)]
     fn must_compact(&self) -> bool {
-        // A batch takes as many slots and may pass over the end of a line.
+        // A batch takes up to `BATCH` slots and can skip the unused numbers at the end of a line.
         self.clock as usize + 2 * BATCH > self.window as usize
     }
 
-    /// Renumbers the times without gaps, in a window with room for more.
+    /// Renumbers the times without gaps, in a window with more slots.
     #[cold]
-    fn compact(&mut self, back: &mut Back) -> Result<(), Full> {
+    fn compact(&mut self, back: &mut CountStage) -> Result<(), Full> {
         let window = back.next_window(FIRST_WINDOW);
         let window = window.ok_or_else(|| self.full())?;
         self.times.renumber(&back.ranks, window);
-        // The table may have grown for the window.
+        // Renumbering may have moved blocks to other lines.
         self.times.search_homes::<sys::Portable>(&mut self.searched);
         self.clock = back.begin(window);
         self.window = window;
@@ -125,8 +128,8 @@ impl Front {
         }
     }
 
-    /// Moves the batches that are being looked up on by a stage: a new one in, the
-    /// oldest, which [`Front::looked`] then has, out.
+    /// Advances each batch by one step: `next` is prefetched, and the oldest batch ends up in
+    /// `looked`.
     #[inline(always)]
     fn advance<O: Operations>(&mut self, next: &mut Box<Batch>) -> Result<(), Full> {
         self.look_up::<O>()?;
@@ -138,7 +141,7 @@ impl Front {
         Ok(())
     }
 
-    /// Makes the table ready for a batch to come and asks for its lines.
+    /// Prepares the table for a batch and prefetches its home lines.
     #[inline(always)]
     fn prepare(&mut self, batch: &Batch) {
         if self.times.is_narrow() {
@@ -151,7 +154,7 @@ impl Front {
         self.times.fetch_early(batch);
     }
 
-    /// Fills in when the blocks of the oldest batch were pushed out last.
+    /// Fills in the previous eviction times of the oldest batch.
     #[inline(always)]
     fn look_up<O: Operations>(&mut self) -> Result<(), Full> {
         if self.times.is_full(self.searched.len) {
@@ -165,7 +168,7 @@ impl Front {
         self.looked.first_pushed = self.clock;
         for pushed in &mut batch.pushed[seated..batch.len] {
             *pushed = self.clock;
-            self.clock = after(self.clock);
+            self.clock = next_slot(self.clock);
         }
         self.times.probe::<O>(batch);
         self.looked.previous = batch.previous;
@@ -184,42 +187,42 @@ impl Front {
     }
 }
 
-impl Back {
-    /// With a window of so many slots.
-    pub(super) fn new(settings: &Settings, window: u32) -> Back {
-        Back {
+impl CountStage {
+    /// Creates the stage with `window` slots.
+    pub(super) fn new(settings: &Settings, window: u32) -> CountStage {
+        CountStage {
             ranks: Ranks::new(window, 0, settings.advise),
             histogram: Histogram::new(settings.advise),
-            runs: Runs::of::<sys::Portable>(&LookedUpBatch::EMPTY),
+            runs: Runs::new::<sys::Portable>(&LookedUpBatch::EMPTY),
             advise: settings.advise,
         }
     }
 
-    /// The counts, with hits at the top of the stack.
-    pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
+    /// Returns the counts and resets them. `hits` are the references found at the top of the stack.
+    pub(super) fn take_distances(&mut self, hits: &[u64]) -> Distances {
         self.count::<sys::Portable>(&LookedUpBatch::EMPTY);
-        self.histogram.take(hits)
+        self.histogram.take_distances(hits)
     }
 
-    /// Counts what is left and says how many slots the next window has: for all blocks
-    /// and many references, at least `first`. `None` if none has room for more.
+    /// Counts the waiting batch and returns the number of slots for the next window, at least
+    /// `first`. Returns `None` if slot numbers do not suffice.
     pub(super) fn next_window(&mut self, first: u32) -> Option<u32> {
         self.count::<sys::Portable>(&LookedUpBatch::EMPTY);
-        let live = u64::from(slot(self.ranks.live()));
-        let window = (live * ROOM + u64::from(first)).min(MAX_SLOTS);
+        let live = u64::from(nth_slot(self.ranks.live()));
+        let window = (live * SLOTS_PER_BLOCK + u64::from(first)).min(MAX_SLOTS);
         (live + u64::from(FIRST_WINDOW) / 2 < window).then_some(window as u32)
     }
 
-    /// Begins a window once times are renumbered; returns its first free slot.
+    /// Starts a window after the times were renumbered. Returns its first free slot.
     pub(super) fn begin(&mut self, window: u32) -> u32 {
-        // The old one goes before the new one comes.
+        // Free the old window before the new one is allocated.
         let live = std::mem::take(&mut self.ranks).live();
         self.ranks = Ranks::new(window, live, self.advise);
-        slot(live)
+        nth_slot(live)
     }
 
-    /// Restarts with so many slots set.
-    fn forget(&mut self, window: u32, live: u32) {
+    /// Starts over with `live` slots set and no counts.
+    fn restart(&mut self, window: u32, live: u32) {
         self.ranks = Ranks::new(window, live, self.advise);
         self.histogram = Histogram::new(self.advise);
         self.histogram.add_blocks(live as usize + TOP_BLOCKS);
@@ -229,16 +232,15 @@ impl Back {
         self.ranks.bytes() + self.histogram.bytes()
     }
 
-    /// The slots of all blocks known.
+    /// Returns the slots of all known blocks.
     pub(super) fn ranks(&self) -> &Ranks {
         &self.ranks
     }
 
-    /// Counts the distances of the batch given before this one, and asks for what
-    /// this one will need.
+    /// Counts the distances of the batch given in the previous call and prefetches for `next`.
     #[inline(always)]
     pub(super) fn count<O: Operations>(&mut self, next: &LookedUpBatch) {
-        let next = Runs::of::<O>(next);
+        let next = Runs::new::<O>(next);
         positions(next.firsts).for_each(|at| self.ranks.fetch_early(next.slots[at]));
         let batch = std::mem::replace(&mut self.runs, next);
         self.histogram.make_room();
@@ -247,14 +249,15 @@ impl Back {
         let mut distances = [0; BATCH];
         for at in positions(batch.firsts) {
             let pushed = at.saturating_sub(seated) as u32;
-            let before = self.ranks.before(batch.slots[at]) + O::greater(&batch.slots, at) + 1;
+            let before =
+                self.ranks.before(batch.slots[at]) + O::count_greater(&batch.slots, at) + 1;
             distances[at] = (live + pushed + TOP_BLOCKS as u32).wrapping_sub(before);
             self.histogram.fetch_early(distances[at]);
         }
         for at in positions(batch.firsts) {
             self.ranks.clear::<O>(batch.slots[at], batch.length(at));
         }
-        self.ranks.settle(end);
+        self.ranks.apply_clears(end);
         self.histogram.add_new(batch.len - batch.known());
         for at in positions(batch.firsts) {
             self.histogram.add(distances[at], batch.length(at));
@@ -262,28 +265,29 @@ impl Back {
     }
 }
 
-/// A batch as the last stages see it.
+/// A batch divided into runs.
 ///
-/// References that repeat an earlier sequence clear slots that follow one another, and
-/// their distances are equal. Each such run takes one rank and one clearing.
+/// References that repeat an earlier sequence clear consecutive slots and have equal distances.
+/// Each such run needs one rank and one clearing.
 #[derive(Debug)]
 struct Runs {
     len: usize,
-    /// The slot each reference clears; 0 where its block is new.
+    /// Slot that each reference clears; 0 if its block is new.
     slots: [u32; BATCH],
-    /// References that begin a run, and the others of it, one bit each.
+    /// One bit per reference: `firsts` begin a run, `followers` continue it.
     firsts: u64,
     followers: u64,
-    /// References that push a block out of the top, the last ones, and when.
+    /// Number of references that evict a block from the top, and the time of the first eviction.
+    /// These are the last references of the batch.
     pushes: usize,
     first_pushed: u32,
 }
 
 impl Runs {
     #[inline(always)]
-    fn of<O: Operations>(batch: &LookedUpBatch) -> Runs {
-        let (slots, known) = O::known(&batch.previous, batch.len);
-        let followers = O::follow(&slots) & known & known << 1;
+    fn new<O: Operations>(batch: &LookedUpBatch) -> Runs {
+        let (slots, known) = O::replace_never(&batch.previous, batch.len);
+        let followers = O::consecutive(&slots) & known & known << 1;
         Runs {
             len: batch.len,
             slots,
@@ -294,13 +298,13 @@ impl Runs {
         }
     }
 
-    /// References of the run that begins here.
+    /// Returns the length of the run that begins at reference `first`.
     #[inline(always)]
     fn length(&self, first: usize) -> u32 {
         1 + (self.followers >> first >> 1).trailing_ones()
     }
 
-    /// References to blocks that were known.
+    /// Number of references to known blocks.
     fn known(&self) -> usize {
         (self.firsts | self.followers).count_ones() as usize
     }
@@ -308,8 +312,8 @@ impl Runs {
 
 /// Exact stack distances of a stream of addresses.
 ///
-/// Memory: at most 32 bytes for each distinct block of the stream (16 to 32 as
-/// the tables grow), and a constant 300 KiB.
+/// Memory: at most 32 bytes per distinct block of the stream (16 to 32 as the tables grow), and a
+/// constant 300 KiB.
 ///
 /// ```
 /// use memgauge_mrc::{Exact, Settings};
@@ -325,34 +329,33 @@ impl Runs {
 pub struct Exact {
     shift: u32,
     vectors: Vectors,
-    front: Front,
-    back: Back,
-    /// Being filled.
+    front: LookupStage,
+    back: CountStage,
+    /// The batch being filled.
     next: Box<Batch>,
 }
 
 impl Exact {
-    /// An engine for blocks of so many bytes.
+    /// Creates an engine for blocks of `block_bytes`.
     ///
     /// # Panics
-    /// If `block_bytes` is no power of two, or the processor has no such
-    /// [`Vectors`].
+    /// If `block_bytes` is not a power of two or the processor lacks the [`Vectors`].
     pub fn new(block_bytes: u64, settings: Settings) -> Exact {
         assert!(block_bytes.is_power_of_two());
         assert!(Vectors::available().contains(&settings.vectors));
         Exact {
             shift: block_bytes.trailing_zeros(),
             vectors: settings.vectors,
-            front: Front::new(&settings),
-            back: Back::new(&settings, FIRST_WINDOW),
+            front: LookupStage::new(&settings),
+            back: CountStage::new(&settings, FIRST_WINDOW),
             next: Batch::empty(),
         }
     }
 
-    /// Takes references, by address.
+    /// Adds references, given by address.
     ///
     /// # Errors
-    /// [`Full`]; the engine cannot go on then.
+    /// [`Full`]. The engine cannot be used after that.
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         let vectors = self.vectors;
         sys::run(vectors, Feed(self, addresses))
@@ -381,30 +384,30 @@ impl Exact {
         Ok(())
     }
 
-    /// Distinct blocks known so far; the last references may be on their way still,
-    /// which [`Exact::take_distances`] ends.
+    /// Distinct blocks known so far. References still waiting in batches are not included;
+    /// [`Exact::take_distances`] processes them.
     pub fn blocks(&self) -> u64 {
         self.front.times.blocks() as u64
     }
 
-    /// Bytes the engine's tables take now.
+    /// Current size of the engine's tables in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.front.times.bytes() + self.back.bytes()
     }
 
-    /// Counts since the beginning or the last call. The stack stays, so the next
-    /// references have their distances across the border.
+    /// Returns the counts since the beginning or the last call. The stack is kept, so distances
+    /// across the boundary stay correct.
     ///
     /// # Errors
-    /// [`Full`]; the engine cannot go on then.
+    /// [`Full`]. The engine cannot be used after that.
     pub fn take_distances(&mut self) -> Result<Distances, Full> {
         (0..STAGES).try_for_each(|_| self.advance::<sys::Portable>())?;
         let hits = std::mem::take(&mut self.front.top.hits);
-        Ok(self.back.take(&hits))
+        Ok(self.back.take_distances(&hits))
     }
 
-    /// The blocks known, the one referenced longest ago first. Waiting references are
-    /// counted before.
+    /// Returns the known blocks, least recently referenced first. Call [`Exact::take_distances`]
+    /// before.
     pub(super) fn blocks_by_age(&mut self) -> Vec<u64> {
         let mut top: Vec<u64> = self.front.top.blocks().collect();
         let mut aged = self.front.times.entries();
@@ -414,28 +417,28 @@ impl Exact {
         aged.into_iter().map(|entry| entry.0).chain(top).collect()
     }
 
-    /// Forgets all but so many blocks, those referenced last, and a few at the top of
-    /// the stack. Waiting references are counted before.
-    pub(super) fn forget(&mut self, most: usize) {
+    /// Forgets all blocks except the `max_blocks` most recently referenced ones and those at the top of
+    /// the stack. Call [`Exact::take_distances`] before.
+    pub(super) fn forget(&mut self, max_blocks: usize) {
         let live = self.back.ranks().live();
-        let kept = live.min(most as u32);
+        let kept = live.min(max_blocks as u32);
         let (front, back) = (&mut self.front, &mut self.back);
         if front.times.forget(back.ranks(), live - kept) {
-            back.forget(front.window, kept);
-            front.clock = slot(kept);
+            back.restart(front.window, kept);
+            front.clock = nth_slot(kept);
         }
     }
 
-    /// The distances of everything fed.
+    /// Returns the distances of all references.
     ///
     /// # Errors
-    /// [`Full`].
+    /// [`Full`] if the tables exceed their memory.
     pub fn finish(mut self) -> Result<Distances, Full> {
         self.take_distances()
     }
 }
 
-/// Feeding, compiled for each variant.
+/// Feeding, compiled for each instruction set.
 struct Feed<'a>(&'a mut Exact, &'a [u64]);
 
 impl Job for Feed<'_> {

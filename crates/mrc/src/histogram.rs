@@ -1,4 +1,4 @@
-//! How many references have which stack distance.
+//! Number of references at each stack distance.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,25 @@ use super::batch::BATCH;
 use super::pages::{Advise, advise_on};
 use super::sys::fetch_early;
 
-/// Counts of an engine: references by stack distance.
+/// Number of references at each stack distance.
 ///
-/// A reference of distance `d` has `d` distinct blocks referenced since the last
-/// reference to its block. It hits in a least-recently-used memory of `n` blocks
-/// exactly if `d < n`.
+/// A reference has distance `d` if `d` distinct blocks were referenced since the previous reference
+/// to its block. It hits in a least-recently-used memory of `n` blocks exactly if `d < n`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distances {
-    /// Stack distance in blocks and references of it, ascending, without zeros.
+    /// Stack distance in blocks and its number of references. Ascending, without zero counts.
     pub counts: Vec<(u64, u64)>,
-    /// References to blocks never referenced before: compulsory misses, in a
-    /// memory of any size.
+    /// First references to a block: compulsory misses in a memory of any size.
     pub compulsory: u64,
 }
 
 impl Distances {
-    /// All references.
+    /// Number of all references.
     pub fn references(&self) -> u64 {
         self.compulsory + self.counts.iter().map(|c| c.1).sum::<u64>()
     }
 
-    /// Adds what another engine counted: of another thread or run with a memory
-    /// of its own.
+    /// Adds the counts of another engine, for example of a thread or run with its own memory.
     pub fn merge(&mut self, other: &Distances) {
         let mut sums: BTreeMap<u64, u64> = self.counts.drain(..).collect();
         for &(distance, count) in &other.counts {
@@ -38,20 +35,20 @@ impl Distances {
     }
 }
 
-/// Counts by distance, two bytes each: where one overflows, what it holds more
-/// is kept apart.
+/// Counts by distance in two bytes each. Overflows are counted separately, since few distances have
+/// many references.
 #[derive(Debug)]
 pub(super) struct Histogram {
     low: Vec<u16>,
-    /// Distance → how often its counter wrapped.
+    /// Number of overflows by distance.
     wrapped: BTreeMap<u32, u64>,
     compulsory: u64,
-    /// First references ever: no distance reaches their number.
+    /// Number of known blocks. Every distance is below it.
     blocks: usize,
     advise: Option<Advise>,
 }
 
-/// Distances a new histogram has room for.
+/// Number of distances in a new histogram.
 const FIRST_ROOM: usize = 1 << 12;
 
 impl Histogram {
@@ -65,14 +62,13 @@ impl Histogram {
         }
     }
 
-    /// Makes room for what a batch may add, if it is the first reference to each
-    /// of its blocks.
+    /// Makes room for the distances of one more batch, even if all its blocks are new.
     pub(super) fn make_room(&mut self) {
         let needed = self.blocks + BATCH;
         if needed <= self.low.len() {
             return;
         }
-        // Memory is taken where distances are counted, not for all of it.
+        // The system supplies memory for pages that are written, so unused counters cost nothing.
         let mut larger = vec![0; 2 * needed];
         advise_on(self.advise, &larger);
         larger[..self.low.len()].copy_from_slice(&self.low);
@@ -93,14 +89,14 @@ impl Histogram {
         self.add_blocks(blocks);
     }
 
-    /// Knows of blocks whose first references are not counted.
+    /// Adds known blocks whose first references are not counted.
     pub(super) fn add_blocks(&mut self, blocks: usize) {
         self.blocks += blocks;
     }
 
     #[inline(always)]
     pub(super) fn add(&mut self, distance: u32, references: u32) {
-        // At most as many as a batch has.
+        // A batch has at most 64 references, which fit.
         let count = &mut self.low[distance as usize];
         let (sum, wraps) = count.overflowing_add(references as u16);
         *count = sum;
@@ -114,14 +110,18 @@ impl Histogram {
         *self.wrapped.entry(distance).or_default() += 1;
     }
 
-    /// Takes the counts, with `hits` at the smallest distances, and starts over.
-    pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
-        let used = self.used();
-        // There may be millions of distances: room for all at once, and no search for each.
-        let some = self.low[..used].iter().filter(|&&low| low > 0).count();
-        let mut counts = Vec::with_capacity(some + hits.len() + self.wrapped.len());
+    /// Returns the counts and resets them. `hits` are added at the shortest distances.
+    pub(super) fn take_distances(&mut self, hits: &[u64]) -> Distances {
+        let counters_in_use = self.counters_in_use();
+        // There can be millions of distances. Allocate once, and merge the overflows in order
+        // instead of searching for each.
+        let nonzero = self.low[..counters_in_use]
+            .iter()
+            .filter(|&&low| low > 0)
+            .count();
+        let mut counts = Vec::with_capacity(nonzero + hits.len() + self.wrapped.len());
         let mut wrapped = std::mem::take(&mut self.wrapped).into_iter().peekable();
-        for (distance, low) in self.low[..used].iter_mut().enumerate() {
+        for (distance, low) in self.low[..counters_in_use].iter_mut().enumerate() {
             let mut count = u64::from(std::mem::take(low));
             if distance < hits.len() {
                 count += hits[distance];
@@ -139,13 +139,13 @@ impl Histogram {
         }
     }
 
-    /// Bytes that may have been written to: the rest of the array takes no memory.
+    /// Bytes of the counters that may have been written.
     pub(super) fn bytes(&self) -> usize {
-        self.used() * size_of::<u16>()
+        self.counters_in_use() * size_of::<u16>()
     }
 
-    /// Counters that a distance may have; one reaches the number of blocks never.
-    fn used(&self) -> usize {
+    /// Number of counters that may have been written.
+    fn counters_in_use(&self) -> usize {
         self.low.len().min(self.blocks + FIRST_ROOM)
     }
 }
@@ -160,7 +160,7 @@ mod tests {
         histogram.low[7] = u16::MAX - 1;
         (0..5).for_each(|_| histogram.add(7, 1));
         histogram.add(7, 60);
-        let taken = histogram.take(&[0; 4]);
+        let taken = histogram.take_distances(&[0; 4]);
         assert_eq!(taken.counts, [(7, u64::from(u16::MAX) + 64)]);
     }
 }

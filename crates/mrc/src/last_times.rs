@@ -25,7 +25,7 @@
 
 use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
-use super::ranks::{Ranks, slot};
+use super::ranks::{Ranks, nth_slot};
 use super::stack_top::TOP_BLOCKS;
 use super::sys::{Line, Operations, Portable, fetch_early};
 use super::table_part::{MULTIPLIER, NARROW_BITS, NARROW_MIX_SHIFT, NARROW_MULTIPLIER, TablePart};
@@ -474,7 +474,7 @@ impl<F: Format> Table<F> {
                     continue;
                 }
                 let hash = self.format.hash_at(line, place, self.lowest(at));
-                table.enter(hash, slot(rank - skipped), &mut taken)?;
+                table.enter(hash, nth_slot(rank - skipped), &mut taken)?;
             }
         }
         for (_, seat) in seats() {
@@ -498,7 +498,7 @@ impl<F: Format> Table<F> {
             let line = &mut lines[at];
             for place in 0..F::used(line) {
                 let hash = old.hash_at(line, place, lowest);
-                let time = slot(ranks.before(old.time(line, place)));
+                let time = nth_slot(ranks.before(old.time(line, place)));
                 format.set(line, place, hash, time);
             }
         }

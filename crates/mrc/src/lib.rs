@@ -64,7 +64,7 @@ pub use histogram::Distances;
 pub use memory_division::{Division, Method, divide};
 pub use pages::Advise;
 pub use parallel::Parallel;
-pub use phases::{Monitor, Phase, Phases};
+pub use phases::{Monitor, Phase, Phases, WindowMisses};
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;
 

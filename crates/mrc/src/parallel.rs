@@ -56,7 +56,7 @@ impl Parallel {
         let workers = Arc::new(Workers::new(&settings, FIRST_WINDOW, threads));
         let spawn_helper = |_| {
             let workers = Arc::clone(&workers);
-            std::thread::spawn(move || workers.serve())
+            std::thread::spawn(move || workers.run_helper())
         };
         Parallel {
             shift: block_bytes.trailing_zeros(),
@@ -103,7 +103,7 @@ impl Parallel {
     }
 
     fn hand_over(&mut self) -> Result<(), Full> {
-        self.workers.take_over(&mut self.draft)?;
+        self.workers.submit(&mut self.draft)?;
         // A chunk takes one slot for each reference and skips the slot numbers at the ends of
         // lines that do not exist. Twice its length is enough for both.
         if self.clock as usize + 2 * CHUNK_REFERENCES > self.window as usize {
@@ -128,8 +128,8 @@ impl Parallel {
     /// [`Full`] if the tables exceed their memory.
     pub fn finish(mut self) -> Result<Distances, Full> {
         self.add_batch();
-        self.workers.take_over(&mut self.draft)?;
-        self.workers.take(&self.top.hits)
+        self.workers.submit(&mut self.draft)?;
+        self.workers.take_distances(&self.top.hits)
     }
 }
 

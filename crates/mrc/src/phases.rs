@@ -1,12 +1,12 @@
-//! Phases: stretches of a run in which an event keeps its rate.
+//! Phases: parts of a run in which the rate of an event is stable.
 //!
-//! A run is cut into windows, each with a rate: misses per 1000 instructions, say. A
-//! window does not fit its phase if its rate is more than a quarter off the phase's
-//! mean, and more than three standard deviations of the windows so far. One alone is an
-//! outlier and stays in the phase; two in a row begin a new one.
+//! A run is divided into windows, each with a rate, for example misses per 1000 instructions. A
+//! window starts a new phase if its rate differs from the mean of the phase by more than a quarter
+//! and by more than three standard deviations of its windows. One such window alone is an outlier
+//! and stays in the phase; two in a row begin a new phase.
 //!
-//! A [`Monitor`] has the rates from a sample of the blocks, at a fraction of the cost
-//! of a curve. It is for callers that want a curve only after a change.
+//! A [`Monitor`] estimates the rates from a sample of the blocks, at a fraction of the cost of a
+//! curve. It is for callers that compute a curve only after a change.
 
 use super::curve::Curve;
 use super::exact::{Exact, Full, Settings};
@@ -14,39 +14,40 @@ use super::filter::Filter;
 use super::histogram::Distances;
 use super::sys::{Vectors, keep};
 
-/// A rate this far from the mean, of the larger of both, may be another phase's.
-const OFF: f64 = 0.25;
-/// And so many standard deviations.
-const DEVIATIONS: f64 = 3.0;
-/// Rates below this (events per thousand) are alike.
-const NOTHING: f64 = 0.01;
-/// Phases told apart; later windows count to the last.
+/// Maximum difference from the mean, as a share of the larger of both rates.
+const MAX_RELATIVE_DEVIATION: f64 = 0.25;
+/// Maximum difference from the mean in standard deviations. A window is in the phase if it is
+/// within either limit.
+const MAX_STANDARD_DEVIATIONS: f64 = 3.0;
+/// Differences up to this rate (events per thousand) are ignored.
+const NEGLIGIBLE_RATE: f64 = 0.01;
+/// Maximum number of phases. Later windows are added to the last one.
 const MAX_PHASES: usize = 64;
 
-/// A stretch of a run: a window, or windows that are alike.
+/// One window, or consecutive windows with similar rates.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Phase {
-    /// Where it begins and ends, in instructions or references.
+    /// Start, in instructions or references.
     pub from: u64,
     /// End, exclusive.
     pub to: u64,
-    /// Windows.
+    /// Number of windows.
     pub windows: u64,
-    /// Mean rate of its windows.
+    /// Mean rate of the windows.
     pub rate: f64,
     /// Sum of the squared deviations from the mean.
     deviation: f64,
-    /// References in it, those whose distances were not collected included.
+    /// Number of references, including those without collected distances.
     pub references: u64,
-    /// Instructions that its distances are of, if they are known.
+    /// Number of instructions in which the distances were collected, if known.
     pub instructions: Option<u64>,
-    /// Counts of the window or phase.
+    /// Distances of the window or phase.
     pub distances: Distances,
 }
 
 impl Phase {
-    /// A window.
+    /// Creates a window.
     pub fn window(from: u64, to: u64, rate: f64) -> Phase {
         Phase {
             from,
@@ -60,14 +61,15 @@ impl Phase {
     fn fits(&self, rate: f64) -> bool {
         let off = (rate - self.rate).abs();
         let spread = (self.deviation / (self.windows.max(2) - 1) as f64).sqrt();
-        off <= OFF * rate.max(self.rate) + NOTHING || off <= DEVIATIONS * spread
+        off <= MAX_RELATIVE_DEVIATION * rate.max(self.rate) + NEGLIGIBLE_RATE
+            || off <= MAX_STANDARD_DEVIATIONS * spread
     }
 
-    fn append(&mut self, window: Phase) {
-        let before = window.rate - self.rate;
+    fn merge(&mut self, window: Phase) {
+        let difference = window.rate - self.rate;
         self.windows += window.windows;
-        self.rate += before * window.windows as f64 / self.windows as f64;
-        self.deviation += before * (window.rate - self.rate);
+        self.rate += difference * window.windows as f64 / self.windows as f64;
+        self.deviation += difference * (window.rate - self.rate);
         self.to = window.to;
         self.references += window.references;
         let more = window.instructions;
@@ -81,50 +83,60 @@ impl Phase {
 pub struct Phases {
     done: Vec<Phase>,
     current: Option<Phase>,
-    /// A window that does not fit: the first of a phase, or an outlier.
-    doubtful: Option<Phase>,
+    /// A window that does not fit the current phase: an outlier or the first window of a new phase.
+    pending: Option<Phase>,
 }
 
 impl Phases {
-    /// Takes the next window; whether it shows that a new phase has begun.
-    pub fn observe(&mut self, window: Phase) -> bool {
+    /// Adds the next window. Returns whether it shows that a new phase has begun.
+    pub fn push(&mut self, window: Phase) -> bool {
         let Some(current) = &mut self.current else {
             self.current = Some(window);
             return true;
         };
         if current.fits(window.rate) || self.done.len() + 1 >= MAX_PHASES {
-            let doubtful = self.doubtful.take();
-            doubtful
+            let pending = self.pending.take();
+            pending
                 .into_iter()
-                .for_each(|outlier| current.append(outlier));
-            current.append(window);
+                .for_each(|outlier| current.merge(outlier));
+            current.merge(window);
             return false;
         }
-        let Some(mut next) = self.doubtful.take() else {
-            self.doubtful = Some(window);
+        let Some(mut next) = self.pending.take() else {
+            self.pending = Some(window);
             return false;
         };
-        next.append(window);
+        next.merge(window);
         self.done.extend(self.current.replace(next));
         true
     }
 
-    /// All phases, in order.
+    /// Returns all phases, in order.
     pub fn finish(mut self) -> Vec<Phase> {
-        if let (Some(current), Some(outlier)) = (&mut self.current, self.doubtful) {
-            current.append(outlier);
+        if let (Some(current), Some(outlier)) = (&mut self.current, self.pending) {
+            current.merge(outlier);
         }
         self.done.extend(self.current);
         self.done
     }
 }
 
-/// Share of the blocks that a [`Monitor`] looks at, as a power of two.
-const MONITORED: u32 = 6;
-/// Addresses filtered at a time.
+/// Log2 of the reciprocal share of the blocks that a [`Monitor`] samples.
+const MONITOR_SHIFT: u32 = 6;
+/// Number of addresses filtered at a time.
 const CHUNK: usize = 4096;
 
-/// Misses of a window, estimated from a 64th of the blocks.
+/// Estimated misses of a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct WindowMisses {
+    /// Misses in a memory of the given size, compulsory ones included.
+    pub total: f64,
+    /// First references to a block.
+    pub compulsory: f64,
+}
+
+/// Estimates the misses of windows from a 64th of the blocks.
 #[derive(Debug)]
 pub struct Monitor {
     shift: u32,
@@ -135,7 +147,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// A monitor of blocks of so many bytes.
+    /// Creates a monitor for blocks of `block_bytes`.
     ///
     /// # Panics
     /// As [`Exact::new`].
@@ -144,13 +156,13 @@ impl Monitor {
         Monitor {
             shift: block_bytes.trailing_zeros(),
             vectors: settings.vectors,
-            filter: Filter::with_share(0, 1.0 / f64::from(1 << MONITORED)),
+            filter: Filter::with_share(0, 1.0 / f64::from(1 << MONITOR_SHIFT)),
             engine: Exact::new(1, settings),
             kept: vec![0; CHUNK + 8],
         }
     }
 
-    /// Takes references, by address.
+    /// Adds references, given by address.
     ///
     /// # Errors
     /// [`Full`].
@@ -167,17 +179,17 @@ impl Monitor {
         })
     }
 
-    /// Misses since the last call of a memory of so many blocks, and of an endless one.
+    /// Returns the misses since the last call, where the memory has room for `blocks` blocks.
     ///
     /// # Errors
     /// [`Full`].
-    pub fn take_misses(&mut self, blocks: u64) -> Result<(f64, f64), Full> {
+    pub fn take_misses(&mut self, blocks: u64) -> Result<WindowMisses, Full> {
         let curve = Curve::exact(&self.engine.take_distances()?, 1);
-        let all = f64::from(1 << MONITORED);
-        Ok((
-            curve.misses(blocks >> MONITORED) * all,
-            curve.compulsory * all,
-        ))
+        let all = f64::from(1 << MONITOR_SHIFT);
+        Ok(WindowMisses {
+            total: curve.misses(blocks >> MONITOR_SHIFT) * all,
+            compulsory: curve.compulsory * all,
+        })
     }
 }
 
@@ -188,7 +200,7 @@ mod tests {
     fn phases(rates: &[f64]) -> Vec<(u64, u64)> {
         let mut phases = Phases::default();
         for (at, &rate) in (0..).zip(rates) {
-            phases.observe(Phase::window(at, at + 1, rate));
+            phases.push(Phase::window(at, at + 1, rate));
         }
         phases.finish().iter().map(|p| (p.from, p.to)).collect()
     }
@@ -224,7 +236,7 @@ mod tests {
                 counts: vec![(at, 1), (50, 2)],
                 compulsory: 1,
             };
-            all.observe(window);
+            all.push(window);
         }
         let all = all.finish();
         assert_eq!(all.len(), 2);
@@ -238,12 +250,12 @@ mod tests {
         let mut monitor = Monitor::new(64, Settings::default());
         let scan: Vec<u64> = (0..400_000u64).map(|i| i % 100_000 * 64).collect();
         monitor.feed(&scan[..100_000]).unwrap();
-        let (_, new) = monitor.take_misses(50_000).unwrap();
+        let new = monitor.take_misses(50_000).unwrap().compulsory;
         // Five standard deviations of a sample of 1562 blocks.
         assert!((new / 100_000.0 - 1.0).abs() < 0.125, "{new}");
         monitor.feed(&scan[100_000..]).unwrap();
-        let (small, new) = monitor.take_misses(50_000).unwrap();
-        assert!((small / 300_000.0 - 1.0).abs() < 0.125, "{small}");
-        assert_eq!(new, 0.0);
+        let misses = monitor.take_misses(50_000).unwrap();
+        assert!((misses.total / 300_000.0 - 1.0).abs() < 0.125, "{misses:?}");
+        assert_eq!(misses.compulsory, 0.0);
     }
 }

@@ -1,8 +1,8 @@
-//! Ranks of times: how many of the times that blocks were last pushed at come after a
-//! given one, which is the stack distance.
+//! Ranks of times: the number of blocks whose last eviction is after a given time, which gives the
+//! stack distance.
 //!
-//! Time is a sequence of slots, one bit each. A cache line holds 448 of them and
-//! how many are set before each of its words:
+//! Time is a sequence of slots, one bit each. A cache line contains 448 slots and, for each of its
+//! words, the number of set slots before that word:
 //!
 //! ```text
 //!  word 0   word 1  …  word 6   word 7
@@ -12,31 +12,32 @@
 //! └────────┴────────┴─┴────────┴───────────────────────────────────────┘
 //! ```
 //!
-//! Slot numbers count 512 a line; the last 64 do not exist. Above the lines are three
-//! levels of counters. Each entry is the number of ones before it within its group: of
-//! 2¹⁴ slots (16 bits), of 2¹⁸ (32 bits), and of all.
+//! There are 512 slot numbers per line; the last 64 are unused. Three levels of counters cover the
+//! lines. Each entry is the number of set slots before it within its group: of 2¹⁴ slots (16 bits),
+//! of 2¹⁸ slots (32 bits), and of all slots.
 //!
-//! A batch's slots are set first, then all ranked against the same bits, then cleared.
-//! Slots that the batch itself cleared before a reference are found by comparing its
-//! slots with one another. So no rank waits for the counters that the previous one
-//! lowered, and the highest level is gone through once a batch.
+//! All slots of a batch are set first, then all references are ranked against the same bits, then
+//! the old slots are cleared. Comparing the slots of the batch with each other corrects for those
+//! that an earlier reference of the batch would have cleared. Therefore no rank waits for counters
+//! that the previous one decremented, and the highest level is visited once per batch.
 //!
-//! Rejected: a Fenwick tree, a chain of dependent cache misses with ten times the
-//! memory. Rejected: clearing each slot before the next is ranked, a chain through
-//! every level (1.15 times the time of this stage, where it has a thread of its own).
+//! Rejected: a Fenwick tree, because it is a chain of dependent cache misses and needs ten times
+//! the memory. Rejected: clearing each slot before the next is ranked, because each rank then
+//! depends on counters of every level (this stage, on a thread of its own, took 1.15 times as
+//! long).
 
 use super::pages::{Advise, Lines};
 use super::sys::{Line, Operations, fetch_early};
 
-/// log2 of the slot numbers in a line.
-const LINE: u32 = 9;
-/// Slots in a line.
-const SLOTS: u32 = 448;
-/// log2 of the slot numbers in a group of each level of counters.
-const NEAR: u32 = 14;
-const MIDDLE: u32 = 18;
+/// log2 of the slot numbers per line.
+const LINE_SHIFT: u32 = 9;
+/// Number of slots per line.
+const SLOTS_PER_LINE: u32 = 448;
+/// log2 of the slot numbers per group of the two lower levels of counters.
+const NEAR_SHIFT: u32 = 14;
+const MIDDLE_SHIFT: u32 = 18;
 
-/// Increment of a line's counts by a slot of each word.
+/// For each word, the increment of a line's counts when a slot of that word is set.
 const STEPS: [u64; 8] = steps();
 
 const fn steps() -> [u64; 8] {
@@ -51,23 +52,23 @@ const fn steps() -> [u64; 8] {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Near([u16; 32]);
+struct NearCounts([u16; 32]);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Group([u32; 16]);
+struct MiddleCounts([u32; 16]);
 
-/// The `number`-th slot's number.
-pub(super) fn slot(number: u32) -> u32 {
-    number / SLOTS * (1 << LINE) + number % SLOTS
+/// Returns the number of the `index`-th slot.
+pub(super) fn nth_slot(index: u32) -> u32 {
+    index / SLOTS_PER_LINE * (1 << LINE_SHIFT) + index % SLOTS_PER_LINE
 }
 
-/// The slot after one.
+/// Returns the number of the next slot.
 #[inline(always)]
-pub(super) fn after(slot: u32) -> u32 {
-    let skip = (1 << LINE) - SLOTS;
+pub(super) fn next_slot(slot: u32) -> u32 {
+    let skip = (1 << LINE_SHIFT) - SLOTS_PER_LINE;
     slot + 1
-        + if slot % (1 << LINE) == SLOTS - 1 {
+        + if slot % (1 << LINE_SHIFT) == SLOTS_PER_LINE - 1 {
             skip
         } else {
             0
@@ -77,32 +78,32 @@ pub(super) fn after(slot: u32) -> u32 {
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
     lines: Lines,
-    near: Vec<Near>,
-    middle: Vec<Group>,
-    /// Slots set before each group of the middle level.
+    near: Vec<NearCounts>,
+    middle: Vec<MiddleCounts>,
+    /// Number of set slots before each group of the middle level.
     far: Vec<u32>,
-    /// Slots of each such group that the current batch clears.
+    /// Number of slots in each middle group that the current batch clears.
     cleared: Vec<u32>,
     live: u32,
 }
 
 impl Ranks {
-    /// Slot numbers `0..window`, of which the first `live` slots are set.
+    /// Creates ranks for slot numbers in `0..window`. The first `live` slots are set.
     pub(super) fn new(window: u32, live: u32, advise: Option<Advise>) -> Ranks {
         let groups = |shift: u32| (window >> shift) as usize + 1;
         let mut ranks = Ranks {
-            lines: Lines::zeroed((window >> LINE) as usize + 1, advise),
-            near: vec![Near([0; 32]); groups(NEAR)],
-            middle: vec![Group([0; 16]); groups(MIDDLE)],
-            far: vec![0; groups(MIDDLE)],
-            cleared: vec![0; groups(MIDDLE)],
+            lines: Lines::zeroed((window >> LINE_SHIFT) as usize + 1, advise),
+            near: vec![NearCounts([0; 32]); groups(NEAR_SHIFT)],
+            middle: vec![MiddleCounts([0; 16]); groups(MIDDLE_SHIFT)],
+            far: vec![0; groups(MIDDLE_SHIFT)],
+            cleared: vec![0; groups(MIDDLE_SHIFT)],
             live: 0,
         };
         ranks.push(0, live);
         ranks
     }
 
-    /// Slots set.
+    /// Number of set slots.
     pub(super) fn live(&self) -> u32 {
         self.live
     }
@@ -111,84 +112,86 @@ impl Ranks {
         self.lines.len() * size_of::<Line>()
     }
 
-    /// Sets so many slots from `first` on; slots are set in their order, none left out.
-    /// Returns the slot after them.
+    /// Sets `count` slots from `first` on and returns the next slot. Slots must be set in ascending
+    /// order without gaps.
     #[inline(always)]
     pub(super) fn push(&mut self, first: u32, count: u32) -> u32 {
         let (mut slot, mut left) = (first, count);
         while left > 0 {
-            if slot.is_multiple_of(1 << LINE) {
+            if slot.is_multiple_of(1 << LINE_SHIFT) {
                 self.begin_line(slot);
             }
             let bits = left.min(64 - slot % 64);
-            let line = &mut self.lines.get_mut()[(slot >> LINE) as usize];
+            let line = &mut self.lines.get_mut()[(slot >> LINE_SHIFT) as usize];
             let word = (slot >> 6) as usize % 8;
             line[word] |= (u64::MAX >> (64 - bits)) << (slot % 64);
             line[7] += STEPS[word] * u64::from(bits);
             self.live += bits;
             left -= bits;
-            slot = after(slot + bits - 1);
+            slot = next_slot(slot + bits - 1);
         }
         slot
     }
 
-    /// Enters how many are set before a line into the counters it begins.
+    /// Initialises the counters that start at the line of this slot.
     fn begin_line(&mut self, slot: u32) {
-        let middle = (slot >> MIDDLE) as usize;
-        if slot.is_multiple_of(1 << MIDDLE) {
+        let middle = (slot >> MIDDLE_SHIFT) as usize;
+        if slot.is_multiple_of(1 << MIDDLE_SHIFT) {
             self.far[middle] = self.live;
         }
         let mut before = self.live - self.far[middle];
-        let count = &mut self.middle[middle].0[(slot >> NEAR) as usize % 16];
-        if slot.is_multiple_of(1 << NEAR) {
+        let count = &mut self.middle[middle].0[(slot >> NEAR_SHIFT) as usize % 16];
+        if slot.is_multiple_of(1 << NEAR_SHIFT) {
             *count = before;
         }
         before -= *count;
-        self.near[(slot >> NEAR) as usize].0[(slot >> LINE) as usize % 32] = before as u16;
+        self.near[(slot >> NEAR_SHIFT) as usize].0[(slot >> LINE_SHIFT) as usize % 32] =
+            before as u16;
     }
 
-    /// Asks for what [`Ranks::before`] this slot will need.
+    /// Prefetches the data that [`Ranks::before`] needs for this slot.
     #[inline(always)]
     pub(super) fn fetch_early(&self, slot: u32) {
-        if let Some(line) = self.lines.get().get((slot >> LINE) as usize) {
+        if let Some(line) = self.lines.get().get((slot >> LINE_SHIFT) as usize) {
             fetch_early(line);
-            fetch_early(&self.near[(slot >> NEAR) as usize]);
+            fetch_early(&self.near[(slot >> NEAR_SHIFT) as usize]);
         }
     }
 
-    /// How many slots before this one are set.
+    /// Number of set slots before this one.
     #[inline(always)]
     pub(super) fn before(&self, slot: u32) -> u32 {
-        let line = &self.lines.get()[(slot >> LINE) as usize];
+        let line = &self.lines.get()[(slot >> LINE_SHIFT) as usize];
         let word = (slot >> 6) as usize % 8;
         let in_word = (line[word] & ((1 << (slot % 64)) - 1)).count_ones();
         let in_line = (line[7] >> (9 * word)) as u32 % (1 << 9);
-        let near = self.near[(slot >> NEAR) as usize].0[(slot >> LINE) as usize % 32];
-        let middle = (slot >> MIDDLE) as usize;
-        let in_middle = self.middle[middle].0[(slot >> NEAR) as usize % 16];
+        let near = self.near[(slot >> NEAR_SHIFT) as usize].0[(slot >> LINE_SHIFT) as usize % 32];
+        let middle = (slot >> MIDDLE_SHIFT) as usize;
+        let in_middle = self.middle[middle].0[(slot >> NEAR_SHIFT) as usize % 16];
         self.far[middle] + in_middle + u32::from(near) + in_line + in_word
     }
 
-    /// Clears slots that are set, all of one word: so many from this one on. Counts
-    /// are right again after [`Ranks::settle`].
+    /// Clears `count` set slots of one word, from `slot` on. The counts are valid again after
+    /// [`Ranks::apply_clears`].
     #[inline(always)]
     pub(super) fn clear<O: Operations>(&mut self, slot: u32, count: u32) {
-        let line = &mut self.lines.get_mut()[(slot >> LINE) as usize];
+        let line = &mut self.lines.get_mut()[(slot >> LINE_SHIFT) as usize];
         let word = (slot >> 6) as usize % 8;
         line[word] &= !((u64::MAX >> (64 - count)) << (slot % 64));
         line[7] -= STEPS[word] * u64::from(count);
         let entry = |shift: u32, entries: u32| (slot >> shift) as usize % entries as usize + 1;
-        let near = &mut self.near[(slot >> NEAR) as usize].0;
-        O::less_u16(near, entry(LINE, 32), count as u16);
-        let middle = (slot >> MIDDLE) as usize;
-        O::less_u32(&mut self.middle[middle].0, entry(NEAR, 16), count);
+        let near = &mut self.near[(slot >> NEAR_SHIFT) as usize].0;
+        O::subtract_u16(near, entry(LINE_SHIFT, 32), count as u16);
+        let middle = (slot >> MIDDLE_SHIFT) as usize;
+        O::subtract_u32(&mut self.middle[middle].0, entry(NEAR_SHIFT, 16), count);
         self.cleared[middle] += count;
     }
 
-    /// Lowers the counts of all for what was cleared, below the slot `end`.
+    /// Decrements the highest level of counters by the cleared slots. All set slots are below
+    /// `end`.
     #[inline(always)]
-    pub(super) fn settle(&mut self, end: u32) {
-        let used = (end >> MIDDLE) as usize + 1;
+    pub(super) fn apply_clears(&mut self, end: u32) {
+        let used = (end >> MIDDLE_SHIFT) as usize + 1;
         let mut before = 0;
         for (count, cleared) in self.far.iter_mut().zip(&mut self.cleared).take(used) {
             *count = count.wrapping_sub(before);

@@ -1,27 +1,28 @@
-//! Curves from a sample of the blocks, and of small memories from all references.
+//! Curves from a sample of the blocks. Small memories use all references.
 //!
-//! A block is in the sample if its hash is below a limit, so all of its references are
-//! in it, or none. Distances within the sample are the true ones times the sampling
-//! rate (C. A. Waldspurger and others, "Efficient MRC construction with SHARDS", 2015).
-//! At a fixed rate the limit stays; with a fixed size it is halved whenever the sample
-//! outgrows it.
+//! A block is in the sample if its hash is below a limit, so either all of its references are
+//! sampled or none. A distance within the sample is the true distance times the sampling rate (C.
+//! A. Waldspurger and others, "Efficient MRC construction with SHARDS", 2015). With a fixed rate
+//! the limit is constant. With a fixed size it is halved whenever the sample exceeds that size.
 //!
-//! A sample says nothing about memories of fewer blocks than it leaves out between two
-//! of its own. It says little where a few blocks have most of the references. Both are
-//! matters of short distances, so these are not sampled: [`ShortDistances`] counts them exactly.
-//! The sample only divides the references that are left, whose number is known, among
-//! the longer distances; [`Distinct`] says how many blocks there are, which is where
-//! the curve ends.
+//! A sample does not resolve memories smaller than the reciprocal of the rate, in blocks. It is
+//! inaccurate if a few blocks have most of the references. Both problems concern short distances,
+//! so [`ShortDistances`] counts those exactly. The number of remaining references is known, and the
+//! sample only distributes them over the longer distances. [`Distinct`] estimates the number of
+//! blocks, where the curve ends.
 //!
-//! The band has four parts. The first is the spread of eight disjoint parts of the
-//! sample, each estimated in the same way. It is at least that of as many independent
-//! references as the sample has beyond the memory: parts that have none of them, or one,
-//! agree by chance. The second is the error of the number of
-//! blocks, which all of them share. The third is the step between two distances that a
-//! sample tells apart. The fourth is the bend of the curve within the distances that it
-//! does not (a distance of `n` sampled blocks is known to about `√n`). Memories of
-//! fewer than [`RESOLVED`] sampled blocks that are beyond the exact ones have no
-//! estimate.
+//! The confidence band has four parts:
+//!
+//! 1. The spread of eight disjoint parts of the sample, each estimated in the same way. It is at
+//!    least the spread of as many independent references as the sample has beyond the memory,
+//!    because parts with none or one of these agree by chance.
+//! 2. The error of the number of blocks, which all parts share.
+//! 3. The step between two distances that the sample distinguishes.
+//! 4. The curvature within the distances that it does not distinguish. A distance of `n` sampled
+//!    blocks is accurate to about `√n`.
+//!
+//! Memories with fewer than [`MIN_SAMPLED_BLOCKS`] sampled blocks have no estimate unless short
+//! distances cover them.
 
 use super::curve::Curve;
 use super::distinct::Distinct;
@@ -31,51 +32,50 @@ use super::histogram::Distances;
 use super::short_distances::ShortDistances;
 use super::sys::{Vectors, keep};
 
-/// How large a sample is.
+/// Size of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// This share of the blocks, above 0 and at most 1.
+    /// Share of the blocks, above 0 and at most 1.
     Rate(f64),
-    /// At most so many blocks, at least 64.
+    /// Maximum number of blocks, at least 64.
     Size(usize),
 }
 
-/// Disjoint parts of the sample, for the band.
+/// Number of disjoint parts of the sample, for the band.
 const PARTS: usize = 8;
-/// Student's t for a two-sided 97.5 % interval of [`PARTS`] values. With that of 95 %,
-/// 2.365, bands of far sizes held some traces only 92 % of the time.
-const T: f64 = 2.841;
-/// Blocks that the sample must have in a memory for an estimate.
-const RESOLVED: f64 = 16.0;
-/// Standard deviations of a two-sided 95 % interval, where they are known.
+/// Student's t for [`PARTS`] values at a two-sided level of 97.5 %. At 95 % (2.365) the bands for
+/// large sizes contained the exact curve of some traces only 92 % of the time.
+const STUDENT_T: f64 = 2.841;
+/// Minimum number of sampled blocks in a memory for an estimate.
+const MIN_SAMPLED_BLOCKS: f64 = 16.0;
+/// Two-sided 95 % interval in known standard deviations.
 const DEVIATIONS_95: f64 = 1.96;
-/// Addresses filtered at a time.
+/// Number of addresses filtered at a time.
 const CHUNK: usize = 4096;
 
-/// Which part a block is in, by its hash.
-fn part_of(hash: u64) -> usize {
+/// Returns the part of a block, from its hash.
+fn sample_part(hash: u64) -> usize {
     let mixed = (hash ^ hash >> 15) * HIGH;
     (mixed ^ mixed >> 17) as usize % PARTS
 }
 
-/// An engine over some of the sampled blocks.
+/// An engine for the sample or for one of its parts.
 #[derive(Debug)]
-struct Strand {
+struct SampleEngine {
     engine: Exact,
     settings: Settings,
     waiting: Vec<u64>,
-    /// Counts while the limit was higher, with the share of the blocks that was sampled
-    /// then.
-    before: Vec<(f64, Distances)>,
+    /// Distances collected while the limit was higher, with the sampling rate at that time.
+    earlier: Vec<(f64, Distances)>,
 }
 
-impl Strand {
-    fn new(settings: Settings) -> Strand {
-        Strand {
+impl SampleEngine {
+    fn new(settings: Settings) -> SampleEngine {
+        SampleEngine {
             engine: Exact::new(1, settings),
             settings,
             waiting: Vec::new(),
-            before: Vec::new(),
+            earlier: Vec::new(),
         }
     }
 
@@ -85,54 +85,54 @@ impl Strand {
         Ok(())
     }
 
-    /// Goes on with only the blocks of a lower limit; the share was `rate`.
+    /// Continues with the blocks of a lower limit only. `rate` is the rate until now.
     fn thin(&mut self, filter: &Filter, rate: f64) -> Result<(), Full> {
         self.flush()?;
-        self.before.push((rate, self.engine.take_distances()?));
+        self.earlier.push((rate, self.engine.take_distances()?));
         let mut blocks = self.engine.blocks_by_age();
         blocks.retain(|&block| filter.keeps(block));
         self.engine = Exact::new(1, self.settings);
         self.engine.feed(&blocks)?;
-        // These are no references, only the stack being built again.
+        // Feeding the blocks only rebuilds the stack. Discard the counts.
         self.engine.take_distances()?;
         Ok(())
     }
 }
 
-/// A sampled curve, and how sure it is.
+/// A curve estimated from a sample, with its confidence.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Estimate {
     /// The curve.
     pub curve: Curve,
-    /// Share of the blocks in the sample, 0..=1.
+    /// Share of the blocks that is sampled, 0..=1.
     pub rate: f64,
-    /// Blocks in the sample.
+    /// Number of sampled blocks.
     pub sampled_blocks: u64,
-    /// References in the sample.
+    /// Number of sampled references.
     pub sampled_references: u64,
-    /// Up to this memory in blocks distances were counted, not sampled by block; the
-    /// highest number where all are.
+    /// Up to this memory size in blocks, the curve counts every reference. `u64::MAX` if it does
+    /// everywhere.
     pub counted_blocks: u64,
-    /// From this memory in blocks on the sample tells memories apart; between both
-    /// nothing is known but that misses fall.
+    /// From this memory size in blocks on, the sample resolves the curve. Between `counted_blocks`
+    /// and this size, the misses are only known to fall.
     pub resolved_blocks: u64,
-    /// Curves of disjoint parts of the sample; fewer than [`PARTS`] where one has
-    /// no reference beyond the exact ones.
+    /// Curves of disjoint parts of the sample. There are fewer than [`PARTS`] if a part has no
+    /// reference beyond the short distances.
     parts: Vec<Curve>,
-    /// The curve if there were as few or as many blocks as there may be.
+    /// The curve for the lowest and the highest likely number of blocks.
     bounds: [Curve; 2],
-    /// Blocks of the stream for each in the sample.
+    /// Blocks of the stream per sampled block.
     spread: f64,
-    /// References beyond the exact ones for each of those in the sample.
-    each: f64,
+    /// References of the stream per sampled reference, beyond the short distances.
+    weight: f64,
 }
 
 impl Estimate {
-    /// Adds the curve of another run, whose memory of its own is as large.
+    /// Adds the curve of another run whose own memory has the same size.
     ///
     /// # Panics
-    /// If blocks differ in size.
+    /// If the block sizes differ.
     pub fn merge(&mut self, other: &Estimate) {
         self.curve.merge(&other.curve);
         self.sampled_blocks += other.sampled_blocks;
@@ -141,7 +141,7 @@ impl Estimate {
         self.counted_blocks = self.counted_blocks.min(other.counted_blocks);
         self.resolved_blocks = self.resolved_blocks.max(other.resolved_blocks);
         self.spread = self.spread.max(other.spread);
-        self.each = self.each.max(other.each);
+        self.weight = self.weight.max(other.weight);
         self.parts.truncate(other.parts.len());
         for (mine, other) in self.parts.iter_mut().zip(&other.parts) {
             mine.merge(other);
@@ -154,7 +154,7 @@ impl Estimate {
     /// Adds the exact curve of another run.
     ///
     /// # Panics
-    /// If blocks differ in size.
+    /// If the block sizes differ.
     pub fn merge_exact(&mut self, other: &Curve) {
         self.curve.merge(other);
         self.rate = self.sampled_blocks as f64 / self.curve.compulsory.max(1.0);
@@ -162,22 +162,22 @@ impl Estimate {
         all.for_each(|curve| curve.merge(other));
     }
 
-    /// Makes each reference stand for so many: see [`Curve::scale`].
+    /// Multiplies the number of references by `weight`, see [`Curve::scale`].
     pub fn scale(&mut self, weight: f64) {
         let parts = self.parts.iter_mut().chain(&mut self.bounds);
         parts.for_each(|curve| curve.scale(weight));
         self.curve.scale(weight);
-        self.each *= weight;
+        self.weight *= weight;
     }
 
-    /// Whether the curve says how many misses a memory of so many bytes has.
+    /// Returns whether the curve has an estimate for a memory of this size.
     pub fn resolves(&self, bytes: u64) -> bool {
         let blocks = bytes / self.curve.block_bytes;
         blocks <= self.counted_blocks || blocks >= self.resolved_blocks
     }
 
-    /// Half the width of the 95 % band of the miss ratio: 0 where every reference
-    /// counts; nothing where the curve does not say.
+    /// Half the width of the 95 % band of the miss ratio. It is 0 where every reference is counted.
+    /// Returns `None` where the curve has no estimate.
     pub fn half_band(&self, bytes: u64) -> Option<f64> {
         let blocks = bytes / self.curve.block_bytes;
         if self.curve.references == 0.0 || !self.resolves(bytes) {
@@ -193,7 +193,7 @@ impl Estimate {
         let known = self.spread_of_parts(blocks).map(|spread| {
             let count = self.bounds.iter().map(|b| (b.misses(blocks) - here).abs());
             let count = count.fold(0.0, f64::max);
-            let spread = spread.max(self.least_spread(here));
+            let spread = spread.max(self.min_spread(here));
             let step = self.spread / 2.0;
             let step = (at(size - step) - here).max(here - at(size + step));
             let blurred = (size * self.spread).sqrt();
@@ -204,15 +204,16 @@ impl Estimate {
         Some(half / self.curve.references)
     }
 
-    /// Half of the interval of the misses (`here`, compulsory ones included) that follows
-    /// from the number of sampled references among them alone: Poisson's, 95 %.
-    fn least_spread(&self, here: f64) -> f64 {
-        let sampled = (here - self.curve.compulsory).max(0.0) / self.each.max(1.0);
+    /// Half the 95 % interval of the misses that follows from the number of sampled references
+    /// alone (Poisson). `misses` includes compulsory ones.
+    fn min_spread(&self, misses: f64) -> f64 {
+        let sampled = (misses - self.curve.compulsory).max(0.0) / self.weight.max(1.0);
         let half = DEVIATIONS_95.powi(2) / 2.0 + DEVIATIONS_95 * (sampled + 1.0).sqrt();
-        half * self.each
+        half * self.weight
     }
 
-    /// Half of the interval of the misses, from the spread between the parts of the sample.
+    /// Half the interval of the misses, from the spread of the parts of the sample. `None` if a
+    /// part is missing.
     fn spread_of_parts(&self, blocks: u64) -> Option<f64> {
         let misses: Vec<f64> = self.parts.iter().map(|p| p.misses(blocks)).collect();
         if misses.len() < PARTS {
@@ -221,7 +222,7 @@ impl Estimate {
         let mean = misses.iter().sum::<f64>() / PARTS as f64;
         let square: f64 = misses.iter().map(|m| (m - mean).powi(2)).sum();
         let deviation = (square / (PARTS - 1) as f64).sqrt();
-        Some(T * deviation / (PARTS as f64).sqrt())
+        Some(STUDENT_T * deviation / (PARTS as f64).sqrt())
     }
 }
 
@@ -233,22 +234,22 @@ pub struct Sampled {
     filter: Filter,
     max_blocks: usize,
     distinct: Distinct,
-    /// Counts short distances.
-    near: Option<ShortDistances>,
+    /// Counts short distances; `None` if they are estimated as well.
+    short_distances: Option<ShortDistances>,
     references: u64,
     sampled: u64,
-    whole: Strand,
-    parts: Vec<Strand>,
+    whole: SampleEngine,
+    parts: Vec<SampleEngine>,
     kept: Vec<u64>,
 }
 
 impl Sampled {
-    /// An engine for blocks of so many bytes. Samples of different `salt` are
-    /// independent.
+    /// Creates an engine for blocks of `block_bytes`. Different values of `salt` give independent
+    /// samples.
     ///
     /// # Panics
-    /// If `block_bytes` is no power of two, the rate is not above 0 and at most 1,
-    /// or the size is below 64.
+    /// If `block_bytes` is not a power of two, the rate is outside 0 < rate ≤ 1, or the size is
+    /// below 64.
     pub fn new(block_bytes: u64, sampling: Sampling, salt: u64, settings: Settings) -> Sampled {
         assert!(block_bytes.is_power_of_two());
         let (rate, max_blocks) = match sampling {
@@ -267,26 +268,29 @@ impl Sampled {
             filter: Filter::with_share(salt, rate),
             max_blocks,
             distinct: Distinct::new(),
-            near: Some(ShortDistances::new(block_bytes, settings)),
+            short_distances: Some(ShortDistances::new(block_bytes, settings)),
             references: 0,
             sampled: 0,
-            whole: Strand::new(settings),
-            parts: (0..PARTS).map(|_| Strand::new(settings)).collect(),
+            whole: SampleEngine::new(settings),
+            parts: (0..PARTS).map(|_| SampleEngine::new(settings)).collect(),
             kept: vec![0; CHUNK + 8],
         }
     }
 
-    /// Counts no short distances: far less time for each reference, and no estimate of
-    /// memories with few blocks of the sample.
+    /// Disables the exact count of short distances. This takes far less time per reference, but
+    /// gives no estimate for memories that hold few sampled blocks.
     #[must_use]
     pub fn without_small_memories(self) -> Sampled {
-        Sampled { near: None, ..self }
+        Sampled {
+            short_distances: None,
+            ..self
+        }
     }
 
-    /// Takes references, by address.
+    /// Adds references, given by address.
     ///
     /// # Errors
-    /// [`Full`]; the engine cannot go on then.
+    /// [`Full`]. The engine cannot be used after that.
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         addresses
             .chunks(CHUNK)
@@ -295,8 +299,8 @@ impl Sampled {
 
     fn chunk(&mut self, addresses: &[u64]) -> Result<(), Full> {
         self.references += addresses.len() as u64;
-        if let Some(near) = &mut self.near {
-            near.feed(addresses);
+        if let Some(short_distances) = &mut self.short_distances {
+            short_distances.feed(addresses);
         }
         let limit = self.filter.limit.max(self.distinct.limit());
         let wider = self.filter.with_limit(limit);
@@ -309,7 +313,7 @@ impl Sampled {
             if hash < self.filter.limit {
                 self.sampled += 1;
                 self.whole.waiting.push(block);
-                self.parts[part_of(hash)].waiting.push(block);
+                self.parts[sample_part(hash)].waiting.push(block);
             }
         }
         self.kept = kept;
@@ -321,7 +325,7 @@ impl Sampled {
 
     fn flush(&mut self) -> Result<(), Full> {
         self.whole.flush()?;
-        self.parts.iter_mut().try_for_each(Strand::flush)?;
+        self.parts.iter_mut().try_for_each(SampleEngine::flush)?;
         while self.whole.engine.blocks() as usize > self.max_blocks && self.filter.limit > 1 {
             let rate = self.filter.limit as f64 / ALL as f64;
             self.filter.limit /= 2;
@@ -333,64 +337,66 @@ impl Sampled {
         Ok(())
     }
 
-    /// The estimate over everything fed.
+    /// Returns the estimate for all references.
     ///
     /// # Errors
-    /// [`Full`].
+    /// [`Full`] if the tables exceed their memory.
     pub fn finish(mut self) -> Result<Estimate, Full> {
         self.flush()?;
         let rate = self.filter.limit as f64 / ALL as f64;
-        let whole = Pooled::of(self.whole, rate)?;
+        let whole = PooledDistances::new(self.whole, rate)?;
         let parts = self.parts.into_iter();
-        let parts: Result<Vec<Pooled>, Full> = parts
-            .map(|part| Pooled::of(part, rate / PARTS as f64))
+        let parts: Result<Vec<PooledDistances>, Full> = parts
+            .map(|part| PooledDistances::new(part, rate / PARTS as f64))
             .collect();
         let (distinct, variance) = match self.distinct.limit() > self.filter.limit {
             true => (self.distinct.estimate(), self.distinct.variance()),
             false => (whole.blocks / rate, (1.0 - rate) / whole.blocks.max(1.0)),
         };
-        let total = Total {
+        let total = StreamTotals {
             block_bytes: self.block_bytes,
             references: self.references as f64,
-            near: self.near.map_or(Vec::new(), ShortDistances::finish),
+            short_counts: self
+                .short_distances
+                .map_or(Vec::new(), ShortDistances::finish),
         };
-        let distinct = total.possible(distinct.max(whole.blocks));
+        let distinct = total.clamp_blocks(distinct.max(whole.blocks));
         let error = DEVIATIONS_95 * variance.sqrt() * distinct;
-        let bound = |blocks: f64| total.curve(&whole, total.possible(blocks.max(whole.blocks)));
+        let bound = |blocks: f64| total.curve(&whole, total.clamp_blocks(blocks.max(whole.blocks)));
         let parts = parts?.into_iter();
-        let parts = parts.filter(|part| total.tells(part, distinct));
-        let spread = spread(whole.blocks, distinct);
+        let parts = parts.filter(|part| total.estimates_long_distances(part, distinct));
+        let spread = blocks_per_sampled(whole.blocks, distinct);
         Ok(Estimate {
             parts: parts.map(|part| total.curve(&part, distinct)).collect(),
             curve: total.curve(&whole, distinct),
             rate: whole.blocks / distinct.max(1.0),
             sampled_blocks: whole.blocks as u64,
             sampled_references: self.sampled,
-            counted_blocks: match total.far() > total.near.len() as f64 {
-                true => total.near.len() as u64,
+            counted_blocks: match total.long_references() > total.short_counts.len() as f64 {
+                true => total.short_counts.len() as u64,
                 false => u64::MAX,
             },
-            resolved_blocks: (RESOLVED * (spread - 1.0)) as u64,
+            resolved_blocks: (MIN_SAMPLED_BLOCKS * (spread - 1.0)) as u64,
             bounds: [distinct - error, distinct + error].map(bound),
             spread,
-            each: total.each(&whole, &total.beyond(&whole, distinct), distinct),
+            weight: total.weight(&whole, &total.long_distances(&whole, distinct), distinct),
         })
     }
 }
 
-/// Counts of a strand, as if at the last rate all along.
-struct Pooled {
+/// Distances of an engine, converted to the last sampling rate.
+struct PooledDistances {
     distances: Vec<(u64, f64)>,
     blocks: f64,
 }
 
-impl Pooled {
-    fn of(mut strand: Strand, rate: f64) -> Result<Pooled, Full> {
-        strand.before.push((rate, strand.engine.take_distances()?));
-        // Only now is every block known that was fed.
-        let blocks = strand.engine.blocks() as f64;
+impl PooledDistances {
+    fn new(mut sample: SampleEngine, rate: f64) -> Result<PooledDistances, Full> {
+        sample.earlier.push((rate, sample.engine.take_distances()?));
+        // Blocks that were waiting are known only now.
+        let blocks = sample.engine.blocks() as f64;
         let mut weighted = Vec::new();
-        for (then, distances) in &strand.before {
+        for (then, distances) in &sample.earlier {
             let thinner = rate / then;
             let thinned = distances.counts.iter().map(|&(distance, count)| {
                 let distance = (distance as f64 * thinner).round() as u64;
@@ -399,87 +405,94 @@ impl Pooled {
             weighted.extend(thinned);
         }
         weighted.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        Ok(Pooled {
+        Ok(PooledDistances {
             distances: weighted,
             blocks,
         })
     }
 }
 
-/// Blocks for each sampled one: next to a sampled block there is one sampled block
-/// less, as there is one block less.
-fn spread(sampled: f64, distinct: f64) -> f64 {
+/// Blocks of the stream per sampled block. A distance leaves out the block itself, in the sample as
+/// in the stream, hence the subtraction of 1.
+fn blocks_per_sampled(sampled: f64, distinct: f64) -> f64 {
     match sampled > 1.0 {
         true => (distinct - 1.0) / (sampled - 1.0),
         false => distinct.max(1.0),
     }
 }
 
-/// Estimates of the whole stream.
-struct Total {
+/// Numbers known for the whole stream.
+struct StreamTotals {
     block_bytes: u64,
     references: f64,
-    /// References of each short distance.
-    near: Vec<u64>,
+    /// Number of references at each short distance.
+    short_counts: Vec<u64>,
 }
 
-impl Total {
-    /// References that miss in the largest memory whose hits are counted.
-    fn far(&self) -> f64 {
-        self.references - self.near.iter().sum::<u64>() as f64
+impl StreamTotals {
+    /// Number of references beyond the short distances.
+    fn long_references(&self) -> f64 {
+        self.references - self.short_counts.iter().sum::<u64>() as f64
     }
 
-    /// A number of blocks as near to this one as there can be.
-    fn possible(&self, blocks: f64) -> f64 {
-        // All misses there are first references if the blocks fit into it.
-        match self.far() < self.near.len() as f64 {
-            true => self.far(),
-            false => blocks.clamp(self.near.len() as f64, self.far()),
+    /// Returns the nearest possible number of blocks.
+    fn clamp_blocks(&self, blocks: f64) -> f64 {
+        // If all blocks fit into the largest exactly counted memory, its only misses are first
+        // references.
+        match self.long_references() < self.short_counts.len() as f64 {
+            true => self.long_references(),
+            false => blocks.clamp(self.short_counts.len() as f64, self.long_references()),
         }
     }
 
-    /// References of the far distances that a strand has.
-    fn beyond(&self, strand: &Pooled, distinct: f64) -> Vec<(u64, f64)> {
-        let spread = spread(strand.blocks, distinct);
-        let scaled = strand.distances.iter();
+    /// Returns the sampled references beyond the short distances, with distances scaled to the
+    /// stream.
+    fn long_distances(&self, sample: &PooledDistances, distinct: f64) -> Vec<(u64, f64)> {
+        let spread = blocks_per_sampled(sample.blocks, distinct);
+        let scaled = sample.distances.iter();
         let scaled =
             scaled.map(|&(distance, count)| ((distance as f64 * spread).round() as u64, count));
         scaled
-            .filter(|&(distance, _)| distance >= self.near.len() as u64)
+            .filter(|&(distance, _)| distance >= self.short_counts.len() as u64)
             .collect()
     }
 
-    /// Whether a strand says how far references are that are far. Where their number is not
-    /// known either, one without any says that there are few.
-    fn tells(&self, strand: &Pooled, distinct: f64) -> bool {
-        self.near.is_empty() || distinct >= self.far() || !self.beyond(strand, distinct).is_empty()
+    /// Returns whether a sample estimates the long distances. A sample without long distances does
+    /// so only if the number of references beyond the short distances shows that there are hardly
+    /// any.
+    fn estimates_long_distances(&self, sample: &PooledDistances, distinct: f64) -> bool {
+        self.short_counts.is_empty()
+            || distinct >= self.long_references()
+            || !self.long_distances(sample, distinct).is_empty()
     }
 
-    /// References that each one of a strand's far ones stands for.
-    fn each(&self, strand: &Pooled, beyond: &[(u64, f64)], distinct: f64) -> f64 {
+    /// References of the stream per sampled reference beyond the short distances.
+    fn weight(&self, sample: &PooledDistances, beyond: &[(u64, f64)], distinct: f64) -> f64 {
         let all: f64 = beyond.iter().map(|b| b.1).sum();
-        // Blocks of many references are in the sample or not, and have most of them at
-        // short distances. Without those the number of references says little.
-        match self.near.is_empty() || all == 0.0 {
-            true => distinct / strand.blocks.max(1.0),
-            false => (self.far() - distinct) / all,
+        // A block with many references has most of them at short distances, and the sample either
+        // contains it or not. Without the short distances, the number of references says little, so
+        // use the number of blocks.
+        match self.short_counts.is_empty() || all == 0.0 {
+            true => distinct / sample.blocks.max(1.0),
+            false => (self.long_references() - distinct) / all,
         }
     }
 
-    /// The curve that a strand speaks for, of so many blocks.
-    fn curve(&self, strand: &Pooled, distinct: f64) -> Curve {
-        let near = self.near.iter().enumerate().filter(|n| *n.1 > 0);
-        let mut weighted: Vec<(u64, f64)> = near.map(|(d, &n)| (d as u64, n as f64)).collect();
-        let again = self.far() - distinct;
-        let mut beyond = self.beyond(strand, distinct);
+    /// Returns the curve that a sample predicts for a stream with `distinct` blocks.
+    fn curve(&self, sample: &PooledDistances, distinct: f64) -> Curve {
+        let short_counts = self.short_counts.iter().enumerate().filter(|n| *n.1 > 0);
+        let mut weighted: Vec<(u64, f64)> =
+            short_counts.map(|(d, &n)| (d as u64, n as f64)).collect();
+        let again = self.long_references() - distinct;
+        let mut beyond = self.long_distances(sample, distinct);
         if beyond.is_empty() {
             beyond.push(((distinct - 1.0).max(0.0) as u64, 1.0));
         }
-        let each = self.each(strand, &beyond, distinct);
+        let weight = self.weight(sample, &beyond, distinct);
         if again > 0.0 {
-            weighted.extend(beyond.into_iter().map(|(d, n)| (d, n * each)));
+            weighted.extend(beyond.into_iter().map(|(d, n)| (d, n * weight)));
         }
         let weighted = weighted.into_iter();
-        Curve::of(weighted, self.block_bytes, self.references, distinct)
+        Curve::from_weighted(weighted, self.block_bytes, self.references, distinct)
     }
 }

@@ -1,19 +1,19 @@
-//! Operations that the processor does faster than portable code: comparing and counting
-//! down a cache line at once, and fetching one early.
+//! Operations with vector instructions: comparing and decrementing a whole cache line, and
+//! prefetching.
 //!
-//! The only unsafe code of the crate. Three variants of each operation, AVX-512, AVX2
-//! and portable, do the same; the best that this processor has is chosen when an engine
-//! is made. A whole loop is compiled for each variant (the functions of [`Vectors`] are
-//! inlined into it). A call for each operation would cost more than the operation.
+//! This is the only unsafe code of the crate. Each operation has three variants with equal results:
+//! AVX-512, AVX2 and portable. An engine uses the best one of this processor, or the one in its
+//! settings. Whole loops are compiled for each variant ([`run`]) and the operations inlined into
+//! them, because a call per operation would cost more than the operation.
 
 use super::batch::{BATCH, NEVER, positions};
 use super::filter::{Filter, NEIGHBOURS};
 use super::table_part::TablePart;
 
-/// Words in a line of the host's cache.
+/// A cache line of the host, as words.
 pub(super) type Line = [u64; 8];
 
-/// The instructions that loops are compiled for.
+/// Instruction set for which loops are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Vectors {
@@ -26,7 +26,7 @@ pub enum Vectors {
 }
 
 impl Vectors {
-    /// The best this processor has.
+    /// Returns the best one that this processor has.
     pub fn best() -> Vectors {
         Vectors::available()
             .last()
@@ -34,7 +34,7 @@ impl Vectors {
             .unwrap_or(Vectors::Portable)
     }
 
-    /// All this processor has, the best last.
+    /// Returns all that this processor has, the best last.
     pub fn available() -> &'static [Vectors] {
         #[cfg(target_arch = "x86_64")]
         {
@@ -53,41 +53,41 @@ impl Vectors {
     }
 }
 
-/// Operations on one cache line.
+/// Operations of the inner loops.
 pub(super) trait Operations {
-    /// One bit for each word that equals `wanted` in the bits of `mask`.
+    /// Returns one bit for each word that equals `wanted` in the bits of `mask`.
     fn equal(line: &Line, wanted: u64, mask: u64) -> u32;
-    /// Subtracts `by` from the counters from number `from` (at most 32) on.
-    fn less_u16(counters: &mut [u16; 32], from: usize, by: u16);
-    /// Subtracts `by` from the counters from number `from` (at most 16) on.
-    fn less_u32(counters: &mut [u32; 16], from: usize, by: u32);
-    /// How many of the first `before` values are greater than the one at `before`.
-    fn greater(values: &[u32; BATCH], before: usize) -> u32;
-    /// The first `len` values, with [`NEVER`] and later ones as 0, and one bit for each
-    /// that is not 0.
-    fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64);
-    /// One bit for each value that is one more than the previous one and no multiple of
-    /// 64.
-    fn follow(values: &[u32; BATCH]) -> u64;
-    /// One bit for each block of a part.
+    /// Subtracts `by` from the counters with index `from` (at most 32) and higher.
+    fn subtract_u16(counters: &mut [u16; 32], from: usize, by: u16);
+    /// Subtracts `by` from the counters with index `from` (at most 16) and higher.
+    fn subtract_u32(counters: &mut [u32; 16], from: usize, by: u32);
+    /// Returns how many of the first `before` values are greater than the value at index `before`.
+    fn count_greater(values: &[u32; BATCH], before: usize) -> u32;
+    /// Returns the first `len` values and one bit for each that is not [`NEVER`]. [`NEVER`] and
+    /// values after the first `len` become 0.
+    fn replace_never(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64);
+    /// Returns one bit for each value that is one more than the previous value and not a multiple
+    /// of 64.
+    fn consecutive(values: &[u32; BATCH]) -> u64;
+    /// Returns one bit for each block that belongs to the part.
     #[inline(always)]
     fn in_part(blocks: &[u64; BATCH], part: TablePart) -> u64 {
         let bits = blocks.iter().map(|&block| u64::from(part.contains(block)));
         bits.enumerate().fold(0, |all, (at, bit)| all | bit << at)
     }
-    /// Brings the values that have a bit to the front of `packed`, in their order; any
-    /// may follow.
+    /// Copies the values that have a bit to the front of `packed`, in order. The rest of `packed`
+    /// is arbitrary.
     #[inline(always)]
     fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
         pack(values, bits, packed);
     }
-    /// The same.
+    /// As [`Operations::pack_u64`].
     #[inline(always)]
     fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]) {
         pack(values, bits, packed);
     }
-    /// Puts the first values of `packed` in their order where there is a bit; others
-    /// stay.
+    /// Inverse of packing: copies values from the front of `packed` to the positions that have a
+    /// bit. Other positions are unchanged.
     #[inline(always)]
     fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
         let packed = packed.iter();
@@ -95,41 +95,40 @@ pub(super) trait Operations {
             .zip(packed)
             .for_each(|(at, &value)| values[at] = value);
     }
-    /// Appends the blocks (`addresses >> shift`) that the filter keeps to
-    /// `kept`, which has room for `addresses.len() + 8`; returns how many. Some
-    /// that the filter does not keep may follow.
+    /// Writes the blocks (`addresses >> shift`) that the filter keeps to `kept` and returns their
+    /// number. `kept` needs `addresses.len() + 8` entries; entries after the returned number are
+    /// arbitrary.
     fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize;
 }
 
-/// Starts bringing the line of a value into the host's cache.
+/// Prefetches the cache line of a value.
 #[inline(always)]
 pub(super) fn fetch_early<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let address = std::ptr::from_ref(value).cast::<i8>();
-        // SAFETY: the address is that of a living value; a prefetch needs SSE,
-        // which every x86-64 processor has, and changes nothing a program can see.
+        // SAFETY: the address is that of a valid reference. A prefetch needs SSE, which every
+        // x86-64 processor has, and has no visible effect.
         unsafe { _mm_prefetch(address, _MM_HINT_T0) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
 }
 
-/// A loop to be compiled for each variant; its `run` is to be inlined.
+/// A loop compiled for each instruction set. `run` must be inlined.
 pub(super) trait Job {
-    /// Result of the function.
+    /// Result of the loop.
     type Output;
 
     fn run<O: Operations>(self) -> Self::Output;
 }
 
-/// Runs a loop with a variant that [`Vectors::available`] has.
+/// Runs a loop with an instruction set from [`Vectors::available`].
 pub(super) fn run<J: Job>(vectors: Vectors, job: J) -> J::Output {
     match vectors {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: an engine has this variant only if the processor has it
-        // (its constructor sees to it).
+        // SAFETY: the engine's constructor checks that the processor has this instruction set.
         Vectors::Avx512 => unsafe { x86::run_avx512(job) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -138,7 +137,7 @@ pub(super) fn run<J: Job>(vectors: Vectors, job: J) -> J::Output {
     }
 }
 
-/// Runs a filter over addresses; see [`Operations::keep`].
+/// Filters addresses, see [`Operations::keep`].
 pub(super) fn keep(
     vectors: Vectors,
     filter: &Filter,
@@ -149,7 +148,7 @@ pub(super) fn keep(
     assert!(kept.len() >= addresses.len() + 8);
     match vectors {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: filters are made with a variant the processor has.
+        // SAFETY: the constructors check that the processor has this instruction set.
         Vectors::Avx512 => unsafe { x86::keep_avx512(filter, addresses, shift, kept) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -158,7 +157,7 @@ pub(super) fn keep(
     }
 }
 
-/// Operations that any processor can do.
+/// Operations in portable code.
 pub(super) struct Portable;
 
 impl Operations for Portable {
@@ -171,21 +170,21 @@ impl Operations for Portable {
     }
 
     #[inline(always)]
-    fn less_u16(counters: &mut [u16; 32], from: usize, by: u16) {
+    fn subtract_u16(counters: &mut [u16; 32], from: usize, by: u16) {
         for counter in &mut counters[from..] {
             *counter = counter.wrapping_sub(by);
         }
     }
 
     #[inline(always)]
-    fn less_u32(counters: &mut [u32; 16], from: usize, by: u32) {
+    fn subtract_u32(counters: &mut [u32; 16], from: usize, by: u32) {
         for counter in &mut counters[from..] {
             *counter = counter.wrapping_sub(by);
         }
     }
 
     #[inline(always)]
-    fn greater(values: &[u32; BATCH], before: usize) -> u32 {
+    fn count_greater(values: &[u32; BATCH], before: usize) -> u32 {
         let value = values[before];
         let greater = values[..before]
             .iter()
@@ -194,7 +193,7 @@ impl Operations for Portable {
     }
 
     #[inline(always)]
-    fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
+    fn replace_never(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
         let (mut slots, mut known) = ([0; BATCH], 0);
         for (at, &value) in values[..len].iter().enumerate() {
             let is_known = value != NEVER;
@@ -205,7 +204,7 @@ impl Operations for Portable {
     }
 
     #[inline(always)]
-    fn follow(values: &[u32; BATCH]) -> u64 {
+    fn consecutive(values: &[u32; BATCH]) -> u64 {
         let follows =
             |at: usize| values[at] == values[at - 1] + 1 && !values[at].is_multiple_of(64);
         (1..BATCH).fold(0, |all, at| all | u64::from(follows(at)) << at)
@@ -223,8 +222,8 @@ impl Operations for Portable {
     }
 }
 
-/// Stores every value and passes over those that have a bit: which have cannot be
-/// guessed.
+/// Stores every value and advances only after those that have a bit. A branch on the bit would be
+/// mispredicted often.
 #[inline(always)]
 fn pack<T: Copy>(values: &[T; BATCH], bits: u64, packed: &mut [T; BATCH]) {
     let mut count = 0;
@@ -272,8 +271,7 @@ mod x86 {
     impl Operations for Avx2 {
         #[inline(always)]
         fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
-            // SAFETY: only reached from functions compiled for AVX2; both loads
-            // lie within the line.
+            // SAFETY: only called from functions compiled for AVX2. Both loads are within the line.
             unsafe {
                 let (wanted, mask) = (
                     _mm256_set1_epi64x(wanted as i64),
@@ -289,26 +287,27 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn less_u16(counters: &mut [u16; 32], from: usize, by: u16) {
-            // The compiler makes this four vector instructions with AVX2.
+        fn subtract_u16(counters: &mut [u16; 32], from: usize, by: u16) {
+            // The compiler emits four vector instructions for this with AVX2.
             for (at, counter) in counters.iter_mut().enumerate() {
                 *counter = counter.wrapping_sub(if at >= from { by } else { 0 });
             }
         }
 
         #[inline(always)]
-        fn less_u32(counters: &mut [u32; 16], from: usize, by: u32) {
+        fn subtract_u32(counters: &mut [u32; 16], from: usize, by: u32) {
             for (at, counter) in counters.iter_mut().enumerate() {
                 *counter = counter.wrapping_sub(if at >= from { by } else { 0 });
             }
         }
 
         #[inline(always)]
-        fn greater(values: &[u32; BATCH], before: usize) -> u32 {
-            // SAFETY: only reached from functions compiled for AVX2; the eight
-            // loads are of the whole array.
+        fn count_greater(values: &[u32; BATCH], before: usize) -> u32 {
+            // SAFETY: only called from functions compiled for AVX2. The eight loads cover the whole
+            // array.
             unsafe {
-                // There is no unsigned comparison: the lowest value becomes the lowest.
+                // AVX2 has no unsigned comparison. Flipping the top bits gives the same order
+                // signed.
                 let lowest = _mm256_set1_epi32(i32::MIN);
                 let value = _mm256_xor_si256(_mm256_set1_epi32(values[before] as i32), lowest);
                 let greater = (0..8).fold(0, |all, at| {
@@ -322,9 +321,9 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
-            // SAFETY: only reached from functions compiled for AVX2; loads and stores
-            // are of the whole arrays.
+        fn replace_never(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
+            // SAFETY: only called from functions compiled for AVX2. Loads and stores cover the
+            // whole arrays.
             unsafe {
                 let mut slots = [0; BATCH];
                 let mut known = 0;
@@ -343,15 +342,15 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn follow(values: &[u32; BATCH]) -> u64 {
-            // SAFETY: only reached from functions compiled for AVX2; the loads are
-            // of all values, and of all but the last.
+        fn consecutive(values: &[u32; BATCH]) -> u64 {
+            // SAFETY: only called from functions compiled for AVX2. The loads cover all values, and
+            // all but the last.
             unsafe {
                 let (one, mut follow) = (_mm256_set1_epi32(1), 0);
                 for at in (0..BATCH).step_by(8) {
                     let here = values.as_ptr().add(at);
                     let values = _mm256_loadu_si256(here.cast());
-                    // Nothing follows a value that has all bits.
+                    // For the first value use u32::MAX as the previous one: no value follows it.
                     let before = match at {
                         0 => _mm256_permutevar8x32_epi32(
                             _mm256_insert_epi32::<7>(values, -1),
@@ -372,8 +371,8 @@ mod x86 {
 
         #[inline(always)]
         fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
-            // SAFETY: only reached from functions compiled for AVX2; loads lie
-            // within the chunk of four.
+            // SAFETY: only called from functions compiled for AVX2. Loads are within the chunk of
+            // four.
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<4>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));
@@ -413,8 +412,7 @@ mod x86 {
     impl Operations for Avx512 {
         #[inline(always)]
         fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
-            // SAFETY: only reached from functions compiled for AVX-512; the load
-            // is of the whole line.
+            // SAFETY: only called from functions compiled for AVX-512. The load covers the line.
             unsafe {
                 let words = _mm512_loadu_si512(line.as_ptr().cast());
                 let masked = _mm512_and_si512(words, _mm512_set1_epi64(mask as i64));
@@ -426,9 +424,9 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn less_u16(counters: &mut [u16; 32], from: usize, by: u16) {
-            // SAFETY: only reached from functions compiled for AVX-512; load and
-            // store are of the whole array.
+        fn subtract_u16(counters: &mut [u16; 32], from: usize, by: u16) {
+            // SAFETY: only called from functions compiled for AVX-512. Load and store cover the
+            // array.
             unsafe {
                 let at = counters.as_mut_ptr().cast();
                 let values = _mm512_loadu_si512(at);
@@ -440,7 +438,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn less_u32(counters: &mut [u32; 16], from: usize, by: u32) {
+        fn subtract_u32(counters: &mut [u32; 16], from: usize, by: u32) {
             // SAFETY: as above.
             unsafe {
                 let at = counters.as_mut_ptr().cast();
@@ -453,9 +451,9 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn greater(values: &[u32; BATCH], before: usize) -> u32 {
-            // SAFETY: only reached from functions compiled for AVX-512; the four
-            // loads are of the whole array.
+        fn count_greater(values: &[u32; BATCH], before: usize) -> u32 {
+            // SAFETY: only called from functions compiled for AVX-512. The four loads cover the
+            // array.
             unsafe {
                 let value = _mm512_set1_epi32(values[before] as i32);
                 let greater = (0..4).fold(0, |all, at| {
@@ -467,9 +465,9 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
-            // SAFETY: only reached from functions compiled for AVX-512; loads and
-            // stores are of the whole arrays.
+        fn replace_never(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
+            // SAFETY: only called from functions compiled for AVX-512. Loads and stores cover the
+            // arrays.
             unsafe {
                 let mut slots = [0; BATCH];
                 let within = !u64::MAX.checked_shl(len as u32).unwrap_or(0);
@@ -487,12 +485,11 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn follow(values: &[u32; BATCH]) -> u64 {
-            // SAFETY: only reached from functions compiled for AVX-512; the loads are
-            // of all values.
+        fn consecutive(values: &[u32; BATCH]) -> u64 {
+            // SAFETY: only called from functions compiled for AVX-512. The loads cover all values.
             unsafe {
                 let (one, mut follow) = (_mm512_set1_epi32(1), 0);
-                // Nothing follows a value that has all bits.
+                // For the first value use u32::MAX as the previous one: no value follows it.
                 let mut before = _mm512_set1_epi32(-1);
                 for at in (0..BATCH).step_by(16) {
                     let values = _mm512_loadu_si512(values.as_ptr().add(at).cast());
@@ -508,8 +505,8 @@ mod x86 {
 
         #[inline(always)]
         fn in_part(blocks: &[u64; BATCH], part: TablePart) -> u64 {
-            // SAFETY: only reached from functions compiled for AVX-512; the eight
-            // loads are of the whole array.
+            // SAFETY: only called from functions compiled for AVX-512. The eight loads cover the
+            // array.
             unsafe {
                 let [multiplier, mask, wanted] = part
                     .constants()
@@ -527,8 +524,8 @@ mod x86 {
 
         #[inline(always)]
         fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
-            // SAFETY: only reached from functions compiled for AVX-512; what is stored
-            // from `count`, at most as many as were loaded before, lies in the array.
+            // SAFETY: only called from functions compiled for AVX-512. `count` is at most the
+            // number of values loaded so far, so each store is within the array.
             unsafe {
                 let mut count = 0;
                 for at in (0..BATCH).step_by(8) {
@@ -558,8 +555,8 @@ mod x86 {
 
         #[inline(always)]
         fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
-            // SAFETY: only reached from functions compiled for AVX-512; what is loaded
-            // from `count`, at most as many as were stored before, lies in the array.
+            // SAFETY: only called from functions compiled for AVX-512. `count` is at most the
+            // number of values stored so far, so each load is within the array.
             unsafe {
                 let mut count = 0;
                 for at in (0..BATCH).step_by(16) {
@@ -575,9 +572,9 @@ mod x86 {
 
         #[inline(always)]
         fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
-            // SAFETY: only functions compiled for AVX-512 call it. Loads lie within the
-            // chunk of eight, and `keep` makes room in `kept` for eight words after as
-            // many as there are addresses.
+            // SAFETY: only called from functions compiled for AVX-512. Loads are within the chunk
+            // of eight. `kept` has eight entries more than there are addresses, so each store is
+            // within it.
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<8>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));
@@ -600,7 +597,7 @@ mod x86 {
                     );
                     let hash = _mm512_and_si512(mixed, _mm512_set1_epi64(0xffff_ffff));
                     let below = _mm512_cmplt_epu64_mask(hash, limit);
-                    // Stored in any case: whether one is kept cannot be guessed.
+                    // Always store: a branch on whether the block is kept would be mispredicted.
                     let packed = _mm512_maskz_compress_epi64(below, blocks);
                     _mm512_storeu_si512(kept.as_mut_ptr().add(count).cast(), packed);
                     count += below.count_ones() as usize;

@@ -21,7 +21,7 @@ fn exact(addresses: &[u64], block_bytes: u64, vectors: Vectors, chunk: usize) ->
     engine.finish().unwrap()
 }
 
-/// Every variant gives what the definition gives.
+/// Checks every instruction set against the definition.
 fn check(addresses: &[u64], block_bytes: u64) {
     let expected = distances(addresses, block_bytes);
     for &vectors in Vectors::available() {
@@ -32,7 +32,7 @@ fn check(addresses: &[u64], block_bytes: u64) {
     }
 }
 
-/// A generator of numbers that look random (splitmix64).
+/// Pseudorandom numbers (splitmix64).
 pub(super) fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     (1u64..).map(move |n| {
         let mut z = (seed.wrapping_add(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -43,7 +43,7 @@ pub(super) fn numbers(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn nothing_one_address_and_the_highest_address_have_their_distances() {
+fn empty_single_and_highest_addresses_have_correct_distances() {
     check(&[], 64);
     check(&[0], 64);
     check(&[u64::MAX], 1);
@@ -53,7 +53,7 @@ fn nothing_one_address_and_the_highest_address_have_their_distances() {
 }
 
 #[test]
-fn a_scan_has_the_distance_of_its_length() {
+fn scan_has_the_distance_of_its_length() {
     let scan: Vec<u64> = (0..40_000).map(|i| i % 1000 * 64).collect();
     let expected = Distances {
         counts: vec![(999, 39_000)],
@@ -77,7 +77,7 @@ fn windows_are_renumbered_and_tables_grow_without_a_trace() {
 
 #[test]
 fn many_blocks_have_the_distances_of_a_scan_back_and_forth() {
-    // To and fro over n blocks: 0 at the turns, then 1, 2, … n - 1 each way.
+    // Back and forth over n blocks: distance 0 at each turn, then 1, 2, … n - 1.
     let n = 150_000u64;
     let way = || (0..n).map(|i| i * 4096);
     let all: Vec<u64> = way().chain(way().rev()).chain(way()).collect();
@@ -88,21 +88,21 @@ fn many_blocks_have_the_distances_of_a_scan_back_and_forth() {
 }
 
 #[test]
-fn blocks_of_any_64_bits_and_of_one_home_are_told_apart() {
+fn wide_and_colliding_block_numbers_are_distinguished() {
     let wide: Vec<u64> = numbers(2).take(5000).collect();
     let again: Vec<u64> = [&wide[..], &wide[..2500], &wide[..]].concat();
     check(&again, 1);
-    // Hashes made to fall on one line of the narrow table.
+    // Hashes chosen to collide in one line of the narrow table.
     let crowd: Vec<u64> = hash_crowd(2000).collect();
     let again: Vec<u64> = [&crowd[..], &crowd[..]].concat();
     check(&again, 1);
-    // Narrow ones first, then one that is not.
+    // Start with narrow block numbers, then wide ones.
     let mixed: Vec<u64> = (0..3000).chain(wide).chain(0..3000).collect();
     check(&mixed, 1);
 }
 
 #[test]
-fn distances_taken_on_the_way_add_up_to_those_of_the_whole() {
+fn partial_distances_add_up_to_the_total() {
     let few = numbers(3).take(20_000).map(|n| n % 700 * 64);
     let many = (0..9000).map(|n| n * 64);
     let stream: Vec<u64> = few.chain(many.clone()).chain(many).collect();
@@ -116,7 +116,7 @@ fn distances_taken_on_the_way_add_up_to_those_of_the_whole() {
 }
 
 #[test]
-fn an_engine_stays_below_32_bytes_a_block_and_refuses_more_than_it_may_take() {
+fn engine_uses_less_than_32_bytes_per_block_and_respects_its_limit() {
     let mut engine = Exact::new(64, Settings::default());
     let blocks: Vec<u64> = (0..1 << 20).map(|n| n * 64).collect();
     for (at, part) in blocks.chunks(1 << 12).enumerate() {
@@ -137,7 +137,7 @@ fn an_engine_stays_below_32_bytes_a_block_and_refuses_more_than_it_may_take() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn any_stream_has_the_distances_of_the_definition(
+    fn any_stream_matches_the_definition(
         seed in any::<u64>(),
         length in 0usize..3000,
         blocks in prop_oneof![1u64..12, 12u64..900],
@@ -164,7 +164,7 @@ fn estimate(addresses: &[u64], sampling: Sampling, salt: u64) -> Estimate {
 }
 
 #[test]
-fn a_sample_of_everything_is_the_exact_curve() {
+fn sample_of_everything_equals_the_exact_curve() {
     let stream: Vec<u64> = numbers(4).take(30_000).map(|n| n % 500 * 64).collect();
     let exact = Curve::exact(&distances(&stream, 64), 64);
     for sampling in [Sampling::Rate(1.0), Sampling::Size(1000)] {
@@ -177,7 +177,7 @@ fn a_sample_of_everything_is_the_exact_curve() {
 }
 
 #[test]
-fn a_sampled_scan_has_its_cliff_where_the_exact_one_has() {
+fn sampled_scan_has_its_cliff_at_the_exact_size() {
     let scan: Vec<u64> = (0..400_000).map(|i| i % 50_000 * 64).collect();
     for sampling in [Sampling::Rate(0.01), Sampling::Size(1000)] {
         for salt in 0..5 {
@@ -190,7 +190,7 @@ fn a_sampled_scan_has_its_cliff_where_the_exact_one_has() {
 }
 
 #[test]
-fn a_sample_stays_within_its_size() {
+fn sample_does_not_exceed_its_size() {
     let stream: Vec<u64> = skewed(5, 100_000, 40_000.0, 3).collect();
     for salt in 0..8 {
         let sampled = estimate(&stream, Sampling::Size(2048), salt);
@@ -198,14 +198,14 @@ fn a_sample_stays_within_its_size() {
     }
 }
 
-/// Addresses of blocks below `blocks`, the lower ones more often.
+/// Addresses of `blocks` blocks; lower numbers are more frequent.
 fn skewed(seed: u64, count: usize, blocks: f64, power: i32) -> impl Iterator<Item = u64> {
     let unit = |n: u64| (n >> 11) as f64 / (1u64 << 53) as f64;
     let block = move |n: u64| (unit(n).powi(power) * blocks) as u64;
     numbers(seed).take(count).map(move |n| block(n) * 64)
 }
 
-/// Blocks at which few references find the blocks of the last ones, and many do.
+/// Blocks of which a few are referenced often, among many that are referenced rarely.
 fn hot_among_uniform(count: usize) -> impl Iterator<Item = u64> {
     numbers(31).take(count).map(|n| match n % 5 {
         0 | 1 => 64 * (1 << 30 | n >> 8 & 15),
@@ -213,7 +213,7 @@ fn hot_among_uniform(count: usize) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The block so many references ago, by a power law; now and then a new one.
+/// References to the block some references ago, by a power law; occasionally a new block.
 fn recency(count: usize) -> Vec<u64> {
     let mut all: Vec<u64> = Vec::new();
     for n in numbers(32).take(count) {
@@ -226,7 +226,7 @@ fn recency(count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn bands_hold_the_exact_curve_at_every_size_shown() {
+fn bands_contain_the_exact_curve_at_resolved_sizes() {
     let count = 400_000;
     let scan = (0..count as u64).map(|i| i % 60_000 * 64);
     let phases = (0..8).flat_map(|phase| {
@@ -266,8 +266,8 @@ fn bands_hold_the_exact_curve_at_every_size_shown() {
     }
 }
 
-/// Most references go to few blocks or to new ones; some go back to a small part of the old
-/// ones. A small sample has few references of the latter kind, or none.
+/// Most references go to a few blocks or to new ones. Some go back to a small part of the old ones,
+/// and a small sample has few or no references of this kind.
 fn growing(count: usize) -> Vec<u64> {
     let mut fresh = 0;
     let block = |(at, n): (usize, u64)| match at % 100 {
@@ -283,7 +283,7 @@ fn growing(count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn few_sampled_references_make_no_tight_band() {
+fn few_sampled_references_give_a_wide_band() {
     let stream = growing(400_000);
     let exact = Curve::exact(&exact(&stream, 64, Vectors::best(), 4096), 64);
     for rate in [0.01, 0.003, 0.001] {
@@ -305,13 +305,13 @@ fn few_sampled_references_make_no_tight_band() {
         }
         let held = inside as f64 / all as f64;
         assert!(held >= 0.93, "{rate}: {inside} of {all}");
-        // And they say something.
+        // The bands must not be trivially wide.
         assert!(bands / (all as f64) < 0.05, "{rate}: {bands} of {all}");
     }
 }
 
 #[test]
-fn small_memories_are_exact_beside_any_sample() {
+fn small_memories_are_exact_with_any_sample() {
     for stream in [hot_among_uniform(300_000).collect(), recency(300_000)] {
         let exact = Curve::exact(&exact(&stream, 64, Vectors::best(), 4096), 64);
         let found = estimate(&stream, Sampling::Rate(0.001), 1);
@@ -324,7 +324,7 @@ fn small_memories_are_exact_beside_any_sample() {
 }
 
 #[test]
-fn a_sample_alone_says_nothing_of_small_memories() {
+fn sample_without_short_distances_does_not_resolve_small_memories() {
     let stream: Vec<u64> = hot_among_uniform(400_000).collect();
     let exact = Curve::exact(&exact(&stream, 64, Vectors::best(), 4096), 64);
     let (mut inside, mut all) = (0, 0);
@@ -346,8 +346,8 @@ fn a_sample_alone_says_nothing_of_small_memories() {
 }
 
 #[test]
-fn what_a_sample_cannot_tell_apart_has_no_estimate() {
-    // A ten-thousandth tells memories of 160 000 blocks; 16 384 are counted.
+fn unresolved_sizes_have_no_estimate() {
+    // At a rate of 1/10000, memories from 160 000 blocks are resolved. 16 384 are counted.
     let stream: Vec<u64> = (0..600_000).map(|i| i % 300_000 * 64).collect();
     let found = estimate(&stream, Sampling::Rate(0.0001), 1);
     assert_eq!(found.counted_blocks, 1 << 14);
@@ -358,7 +358,7 @@ fn what_a_sample_cannot_tell_apart_has_no_estimate() {
 }
 
 #[test]
-fn every_variant_of_the_filter_keeps_the_same_blocks() {
+fn filters_of_all_instruction_sets_keep_the_same_blocks() {
     let addresses: Vec<u64> = numbers(6).take(1003).collect();
     for rate in [1e-9, 0.01, 0.5, 1.0] {
         let curves: Vec<u64> = Vectors::available()
@@ -378,7 +378,7 @@ fn every_variant_of_the_filter_keeps_the_same_blocks() {
 }
 
 #[test]
-fn a_sample_has_its_share_of_any_regular_set_of_blocks() {
+fn sample_has_its_share_of_any_regular_pattern() {
     for stride in [1u64, 50, 64, 4096, 1 << 20] {
         for salt in 0..4 {
             let addresses: Vec<u64> = (0..200_000).map(|i| i * stride * 64).collect();
@@ -400,7 +400,7 @@ fn parallel(addresses: &[u64], block_bytes: u64, threads: usize, chunk: usize) -
     engine.finish().unwrap()
 }
 
-/// Any number of threads gives what one does.
+/// Checks that any number of threads gives the distances of one.
 fn check_threads(addresses: &[u64], block_bytes: u64, chunk: usize) {
     let expected = exact(addresses, block_bytes, Vectors::best(), 1 << 14);
     for threads in 1..5 {
@@ -410,7 +410,7 @@ fn check_threads(addresses: &[u64], block_bytes: u64, chunk: usize) {
 }
 
 #[test]
-fn any_number_of_threads_has_the_same_distances_as_one() {
+fn any_number_of_threads_gives_the_same_distances() {
     let random = numbers(11).take(300_000).map(|n| n % 20_000 * 64);
     let stream: Vec<u64> = random.chain([u64::MAX, 0, u64::MAX]).collect();
     for length in [0, 1, 3, 64, 65, 8192, 8193, 50_000, stream.len()] {
@@ -419,7 +419,7 @@ fn any_number_of_threads_has_the_same_distances_as_one() {
 }
 
 #[test]
-fn threads_with_every_variant_have_the_distances_of_the_definition() {
+fn threads_match_the_definition_with_every_instruction_set() {
     let stream: Vec<u64> = numbers(12).take(60_000).map(|n| n % 3000).collect();
     let expected = distances(&stream, 1);
     for &vectors in Vectors::available() {
@@ -434,15 +434,15 @@ fn threads_with_every_variant_have_the_distances_of_the_definition() {
 }
 
 #[test]
-fn threads_renumber_windows_and_keep_what_stays_at_the_top() {
-    // A block that is never pushed out, among more references than a window has.
+fn threads_keep_blocks_at_the_top_when_they_renumber() {
+    // A block that is never evicted from the top, among more references than a window has slots.
     let many = numbers(13).take(700_000).map(|n| n % 90_000 + 1);
     let stream: Vec<u64> = many.flat_map(|block| [block, 0]).collect();
     check_threads(&stream, 1, usize::MAX);
 }
 
 #[test]
-fn threads_tell_blocks_of_any_64_bits_and_of_one_part_apart() {
+fn threads_distinguish_wide_and_colliding_block_numbers() {
     let wide = || numbers(14).take(40_000);
     let again: Vec<u64> = (0..3000)
         .chain(wide())
@@ -452,7 +452,7 @@ fn threads_tell_blocks_of_any_64_bits_and_of_one_part_apart() {
     check_threads(&again, 1, 999);
     let crowd: Vec<u64> = hash_crowd(2000).chain(hash_crowd(2000)).collect();
     check_threads(&crowd, 1, 999);
-    // Nearly all blocks in one part: windows grow with it, other tables do not.
+    // Nearly all blocks are in one part. Windows grow with it, the other tables do not.
     let part = TablePart::all(4).last().unwrap();
     let one_part = (0u64..).filter(|&block| part.contains(block));
     let crowded: Vec<u64> = one_part.take(200_000).collect();
@@ -471,7 +471,7 @@ fn threads_tell_blocks_of_any_64_bits_and_of_one_part_apart() {
 }
 
 #[test]
-fn threads_stay_below_32_bytes_a_block_and_refuse_more_than_they_may_take() {
+fn threads_use_less_than_32_bytes_per_block_and_respect_the_limit() {
     let blocks: Vec<u64> = (0..1 << 20).map(|n| n * 64).collect();
     let mut engine = Parallel::new(64, 2, Settings::default());
     engine.feed(&blocks).unwrap();
@@ -488,7 +488,7 @@ fn threads_stay_below_32_bytes_a_block_and_refuse_more_than_they_may_take() {
 }
 
 #[test]
-fn a_sample_of_all_blocks_has_the_exact_curve_of_a_short_list() {
+fn sample_of_all_blocks_is_exact_for_short_streams() {
     for blocks in [1, 10, 100, 1000] {
         let scan: Vec<u64> = (0..2 * blocks).map(|n| n % blocks).collect();
         let mut engine = Sampled::new(1, Sampling::Rate(1.0), 1, Settings::default());

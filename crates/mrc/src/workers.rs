@@ -1,62 +1,62 @@
 //! Threads that share the work on chunks.
 //!
-//! No thread has a task of its own: a free thread takes the next work there is, the
-//! last stage first. So threads are equally busy whatever takes the most time in a
-//! stream. One chunk of every part is looked up at a time, and one chunk is counted at
-//! a time, each in the order of the stream. So results do not depend on which thread
-//! does the work.
+//! Threads have no fixed task. A free thread takes the next task, usually of the last stage first,
+//! so all threads are equally busy whichever stage takes most of the time. At most one chunk of
+//! each part is looked up at a time and at most one chunk is counted, both in stream order. The
+//! results therefore do not depend on which thread does the work.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use super::batch::{BATCH, Batch};
-use super::chunk::{Chunk, ChunkBuilder, Head, NO_PANIC, Picked, Piece, lock};
-use super::exact::{Back, Full, Settings};
+use super::chunk::{
+    Chunk, ChunkBuilder, ChunkReferences, NO_PANIC, PartReferences, PartResults, lock,
+};
+use super::exact::{CountStage, Full, Settings};
 use super::histogram::Distances;
 use super::last_times::LastTimes;
 use super::sys::{self, Job, Operations};
 use super::table_part::{NARROW_BITS, TablePart};
 
 /// Maximum number of chunks in progress.
-const CHUNKS: u64 = 4;
-/// Rounds that a thread with nothing to do looks for something before it sleeps,
-/// and pauses of each: together about as long as a task.
-const ROUNDS: u32 = 200;
-const PAUSES: u32 = 32;
-/// Batches whose home lines are on their way before the first of them is searched.
-/// While one is looked up, no other work is done that a miss could hide behind.
-const AHEAD: usize = 3;
-/// Blocks whose renumbering is worth beginning a thread for.
-const WORTH_A_THREAD: u32 = 1 << 16;
+const MAX_CHUNKS: u64 = 4;
+/// Number of rounds in which an idle thread checks for work before it sleeps, and of spin-loop
+/// pauses per round. The product is about as long as a task.
+const SPIN_ROUNDS: u32 = 200;
+const PAUSES_PER_ROUND: u32 = 32;
+/// Number of batches prefetched before the first of them is searched. Looking up has no other work
+/// to hide cache misses behind.
+const PREFETCHED_BATCHES: usize = 3;
+/// Minimum number of blocks for which renumbering starts a thread.
+const MIN_BLOCKS_FOR_THREAD: u32 = 1 << 16;
 
-/// Progress of a stage: the number of chunks that it has finished, in their order, and whether
-/// a thread works on one now.
+/// Progress of a stage: the number of finished chunks, and whether a thread works on one now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stage {
     done: u64,
     busy: bool,
 }
 
-/// Work to be done, and the threads that wait for it.
+/// State of all tasks, and the number of threads that wait for one.
 #[derive(Debug, Default)]
 pub(super) struct WorkList {
-    handed: u64,
+    submitted: u64,
     looked_up: Vec<Stage>,
     counted: Stage,
-    ended: Option<Ended>,
-    asleep: usize,
+    stopped: Option<StopReason>,
+    sleeping_threads: usize,
 }
 
-/// Why nothing more is done.
+/// Reason why the threads stop.
 #[derive(Clone, Copy, Debug)]
-enum Ended {
-    /// A table has no room.
+enum StopReason {
+    /// A table reached its memory limit.
     Full,
-    /// No thread wants more.
+    /// The engine was dropped, or a thread panicked.
     Closed,
 }
 
-/// Work that a thread prefers. The caller leaves counting to others: its tables stay in
-/// their caches, and what others wait for is done at once.
+/// Kind of task that a thread prefers. The caller's thread prefers looking up: the other threads
+/// keep the counting tables in their caches, and chunks become available to them sooner.
 #[derive(Clone, Copy, Debug)]
 enum Preference {
     Counting,
@@ -70,25 +70,25 @@ enum Task {
 }
 
 impl WorkList {
-    /// Whether there is no room for another chunk.
+    /// Returns whether another chunk must wait.
     fn is_full(&self) -> bool {
-        self.handed - self.counted.done == CHUNKS
+        self.submitted - self.counted.done == MAX_CHUNKS
     }
 
-    /// Whether all that was handed over is counted.
+    /// Returns whether all submitted chunks are counted.
     fn is_settled(&self) -> bool {
-        self.handed == self.counted.done
+        self.submitted == self.counted.done
     }
 
-    /// Takes on a task, if there is one.
-    fn take(&mut self, prefers: Preference) -> Option<Task> {
+    /// Returns a task and marks it as in progress.
+    fn take_task(&mut self, prefers: Preference) -> Option<Task> {
         match prefers {
-            Preference::Counting => self.take_chunk().or_else(|| self.take_piece()),
-            Preference::LookingUp => self.take_piece().or_else(|| self.take_chunk()),
+            Preference::Counting => self.take_count().or_else(|| self.take_lookup()),
+            Preference::LookingUp => self.take_lookup().or_else(|| self.take_count()),
         }
     }
 
-    fn take_chunk(&mut self) -> Option<Task> {
+    fn take_count(&mut self) -> Option<Task> {
         let ready = self.looked_up.iter().map(|part| part.done).min()?;
         if self.counted.busy || self.counted.done == ready {
             return None;
@@ -97,9 +97,9 @@ impl WorkList {
         Some(Task::Count(self.counted.done))
     }
 
-    fn take_piece(&mut self) -> Option<Task> {
+    fn take_lookup(&mut self) -> Option<Task> {
         let parts = self.looked_up.iter_mut().enumerate();
-        let open = parts.filter(|(_, part)| !part.busy && part.done < self.handed);
+        let open = parts.filter(|(_, part)| !part.busy && part.done < self.submitted);
         let (number, part) = open.min_by_key(|(_, part)| part.done)?;
         part.busy = true;
         Some(Task::LookUp(part.done, number))
@@ -115,38 +115,37 @@ impl WorkList {
     }
 }
 
-/// A table would take more memory than it may.
+/// Error: a table would exceed its memory limit.
 struct TableTooLarge;
 
-/// Parts that the blocks are divided into, a power of two. There are enough for all
-/// threads to find work next to one that counts, and no more, as each goes through the
-/// whole chunk.
-fn parts(threads: usize) -> usize {
+/// Number of parts into which the blocks are divided, a power of two. It is large enough that every
+/// thread finds work while one counts. It is not larger, because looking up a part reads the whole
+/// chunk.
+fn part_count(threads: usize) -> usize {
     if threads > 2 { 4 } else { 2 }
 }
 
-/// Bytes that each of so many tables may take next to a window of so many slots.
-fn share(settings: &Settings, window: u32, parts: usize) -> usize {
+/// Maximum size of each table in bytes, for a window of `window` slots.
+fn max_table_bytes(settings: &Settings, window: u32, parts: usize) -> usize {
     settings.memory_bytes.saturating_sub(window as usize / 8) / parts
 }
 
-/// When the blocks of one part were pushed out, and batches on their way
-/// through the table.
+/// The table of one part, and the batches being looked up in it.
 #[derive(Debug)]
-struct Table {
+struct PartTable {
     part: TablePart,
     times: LastTimes,
-    picked: Picked,
-    batches: [Box<Batch>; AHEAD + 2],
-    /// Bytes it may take, with the counts of its distances.
+    picked: PartReferences,
+    batches: [Box<Batch>; PREFETCHED_BATCHES + 2],
+    /// Maximum size in bytes, including the counts of its distances.
     memory_bytes: usize,
 }
 
-impl Table {
-    fn new(settings: &Settings, window: u32, part: TablePart, memory_bytes: usize) -> Table {
-        Table {
+impl PartTable {
+    fn new(settings: &Settings, window: u32, part: TablePart, memory_bytes: usize) -> PartTable {
+        PartTable {
             part,
-            picked: Picked::default(),
+            picked: PartReferences::default(),
             times: LastTimes::new(window, part, settings.advise),
             batches: std::array::from_fn(|_| Batch::empty()),
             memory_bytes,
@@ -156,8 +155,8 @@ impl Table {
     #[inline(always)]
     fn look_up<O: Operations>(
         &mut self,
-        head: &Head,
-        piece: &mut Piece,
+        head: &ChunkReferences,
+        piece: &mut PartResults,
     ) -> Result<(), TableTooLarge> {
         self.picked.pick::<O>(head, self.part, piece);
         let blocks = self.picked.blocks();
@@ -165,14 +164,17 @@ impl Table {
         if self.times.is_narrow() && bits >> NARROW_BITS != 0 {
             self.times.widen();
         }
-        let late = head.late().filter(|late| self.part.contains(late.0));
+        let late = head
+            .late_evictions()
+            .filter(|late| self.part.contains(late.0));
         late.for_each(|(block, time)| self.times.stamp_one(block, time));
         let batches = blocks.len().div_ceil(BATCH);
-        for round in 0..=batches + AHEAD {
-            if let Some(done) = round.checked_sub(AHEAD + 1) {
+        for round in 0..=batches + PREFETCHED_BATCHES {
+            if let Some(done) = round.checked_sub(PREFETCHED_BATCHES + 1) {
                 self.finish::<O>(piece, done * BATCH)?;
             }
-            self.times.search_homes::<O>(&mut self.batches[AHEAD]);
+            self.times
+                .search_homes::<O>(&mut self.batches[PREFETCHED_BATCHES]);
             self.begin(round * BATCH);
             self.batches.rotate_right(1);
         }
@@ -180,7 +182,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes the next batch, of the references from one on.
+    /// Starts the batch of references from number `from` on.
     #[inline(always)]
     fn begin(&mut self, from: usize) {
         let batch = &mut *self.batches[0];
@@ -192,14 +194,14 @@ impl Table {
         self.times.fetch_early(batch);
     }
 
-    /// Looks the oldest batch up.
+    /// Looks up the oldest batch.
     #[inline(always)]
     fn finish<O: Operations>(
         &mut self,
-        piece: &mut Piece,
+        piece: &mut PartResults,
         from: usize,
     ) -> Result<(), TableTooLarge> {
-        let batch = &mut *self.batches[AHEAD + 1];
+        let batch = &mut *self.batches[PREFETCHED_BATCHES + 1];
         if self.times.is_full(batch.len) {
             let tables = self.times.bytes() + self.times.bytes_to_grow();
             if tables + self.times.blocks() * 5 > self.memory_bytes {
@@ -209,71 +211,71 @@ impl Table {
             self.times.search_homes::<sys::Portable>(batch);
         }
         self.times.probe_and_stamp::<O>(batch);
-        piece.found(from, &batch.previous[..batch.len]);
+        piece.store_previous(from, &batch.previous[..batch.len]);
         Ok(())
     }
 }
 
-/// All that threads share.
+/// State that all threads share.
 #[derive(Debug)]
 pub(super) struct Workers {
     settings: Settings,
-    books: Mutex<WorkList>,
+    work_list: Mutex<WorkList>,
     changed: Condvar,
     chunks: Vec<Chunk>,
-    /// One for each part.
-    tables: Vec<Mutex<Table>>,
-    /// Makes distances of chunks.
-    back: Mutex<Back>,
+    /// One table per part.
+    tables: Vec<Mutex<PartTable>>,
+    /// Counts the distances of chunks.
+    count_stage: Mutex<CountStage>,
 }
 
 impl Workers {
-    /// State that so many threads share.
+    /// Creates the state for `threads` threads.
     pub(super) fn new(settings: &Settings, window: u32, threads: usize) -> Workers {
-        let parts = parts(threads);
-        let memory_bytes = share(settings, window, parts);
-        let table = |part| Mutex::new(Table::new(settings, window, part, memory_bytes));
+        let parts = part_count(threads);
+        let memory_bytes = max_table_bytes(settings, window, parts);
+        let table = |part| Mutex::new(PartTable::new(settings, window, part, memory_bytes));
         Workers {
             settings: *settings,
-            books: Mutex::new(WorkList {
+            work_list: Mutex::new(WorkList {
                 looked_up: vec![Stage::default(); parts],
                 ..WorkList::default()
             }),
             changed: Condvar::new(),
-            chunks: (0..CHUNKS).map(|_| Chunk::new(parts)).collect(),
+            chunks: (0..MAX_CHUNKS).map(|_| Chunk::new(parts)).collect(),
             tables: TablePart::all(parts).map(table).collect(),
-            back: Mutex::new(Back::new(settings, window)),
+            count_stage: Mutex::new(CountStage::new(settings, window)),
         }
     }
 
-    /// Loop of another thread: all work there is, until the end.
-    pub(super) fn serve(&self) {
-        let _alarm = Alarm(self);
-        self.work(Preference::Counting, |_| false);
+    /// Main function of a helper thread. Returns when the engine stops.
+    pub(super) fn run_helper(&self) {
+        let _stop_on_panic = StopOnPanic(self);
+        self.run_tasks(Preference::Counting, |_| false);
     }
 
-    /// Takes a chunk that was filled over, and works until there is room for the next.
-    pub(super) fn take_over(&self, draft: &mut ChunkBuilder) -> Result<(), Full> {
-        let handed = lock(&self.books).handed;
-        draft.hand_over(&self.chunks[(handed % CHUNKS) as usize]);
-        lock(&self.books).handed += 1;
-        self.changed();
-        self.work(Preference::LookingUp, |books| !books.is_full());
+    /// Submits a full chunk, and works until there is room for the next.
+    pub(super) fn submit(&self, draft: &mut ChunkBuilder) -> Result<(), Full> {
+        let submitted = lock(&self.work_list).submitted;
+        draft.hand_over(&self.chunks[(submitted % MAX_CHUNKS) as usize]);
+        lock(&self.work_list).submitted += 1;
+        self.wake_threads();
+        self.run_tasks(Preference::LookingUp, |work_list| !work_list.is_full());
         self.check()
     }
 
-    /// Works until all is counted.
-    fn settle(&self) -> Result<(), Full> {
-        self.work(Preference::LookingUp, WorkList::is_settled);
+    /// Works until all submitted chunks are counted.
+    fn wait_until_counted(&self) -> Result<(), Full> {
+        self.run_tasks(Preference::LookingUp, WorkList::is_settled);
         self.check()
     }
 
     fn check(&self) -> Result<(), Full> {
-        let ended = lock(&self.books).ended;
-        match ended {
+        let stopped = lock(&self.work_list).stopped;
+        match stopped {
             None => Ok(()),
-            Some(Ended::Full) => Err(self.full()),
-            Some(Ended::Closed) => panic!("another thread of the engine panicked"),
+            Some(StopReason::Full) => Err(self.full()),
+            Some(StopReason::Closed) => panic!("another thread of the engine panicked"),
         }
     }
 
@@ -283,7 +285,7 @@ impl Workers {
         }
     }
 
-    /// Distinct blocks known.
+    /// Number of distinct blocks.
     pub(super) fn blocks(&self) -> u64 {
         let blocks = self.tables.iter().map(|t| lock(t).times.blocks() as u64);
         blocks.sum()
@@ -291,24 +293,27 @@ impl Workers {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let tables = self.tables.iter().map(|t| lock(t).times.bytes());
-        tables.sum::<usize>() + lock(&self.back).bytes()
+        tables.sum::<usize>() + lock(&self.count_stage).bytes()
     }
 
-    /// Counts since the last call, with hits at the top of the stack.
-    pub(super) fn take(&self, hits: &[u64]) -> Result<Distances, Full> {
-        self.settle()?;
-        Ok(lock(&self.back).take(hits))
+    /// Returns the counts since the last call. `hits` are the references found at the top of the
+    /// stack.
+    pub(super) fn take_distances(&self, hits: &[u64]) -> Result<Distances, Full> {
+        self.wait_until_counted()?;
+        Ok(lock(&self.count_stage).take_distances(hits))
     }
 
-    /// Renumbers all times, in a window with room for more; returns it and its first
-    /// free slot.
+    /// Renumbers all times, in a window with more slots. Returns the window and its first free
+    /// slot.
     pub(super) fn compact(&self, first_window: u32) -> Result<(u32, u32), Full> {
-        self.settle()?;
-        let mut back = lock(&self.back);
-        let window = back.next_window(first_window).ok_or_else(|| self.full())?;
-        let ranks = back.ranks();
-        let memory_bytes = share(&self.settings, window, self.tables.len());
-        let renumber = |tables: &[Mutex<Table>]| {
+        self.wait_until_counted()?;
+        let mut count_stage = lock(&self.count_stage);
+        let window = count_stage
+            .next_window(first_window)
+            .ok_or_else(|| self.full())?;
+        let ranks = count_stage.ranks();
+        let memory_bytes = max_table_bytes(&self.settings, window, self.tables.len());
+        let renumber = |tables: &[Mutex<PartTable>]| {
             for table in tables {
                 let table = &mut *lock(table);
                 table.times.renumber(ranks, window);
@@ -316,7 +321,7 @@ impl Workers {
             }
         };
         let (some, others) = self.tables.split_at(self.tables.len() / 2);
-        if ranks.live() < WORTH_A_THREAD {
+        if ranks.live() < MIN_BLOCKS_FOR_THREAD {
             renumber(some);
             renumber(others);
         } else {
@@ -325,95 +330,97 @@ impl Workers {
                 renumber(others);
             });
         }
-        Ok((window, back.begin(window)))
+        Ok((window, count_stage.begin(window)))
     }
 
-    /// Ends the work of all threads.
+    /// Stops all threads.
     pub(super) fn close(&self) {
-        lock(&self.books).ended.get_or_insert(Ended::Closed);
+        lock(&self.work_list)
+            .stopped
+            .get_or_insert(StopReason::Closed);
         self.changed.notify_all();
     }
 
-    /// Wakes those that wait for something to do.
-    fn changed(&self) {
-        if lock(&self.books).asleep > 0 {
+    /// Wakes threads that wait for a task.
+    fn wake_threads(&self) {
+        if lock(&self.work_list).sleeping_threads > 0 {
             self.changed.notify_all();
         }
     }
 
-    /// Does any work there is, until it is enough or all ended.
-    fn work(&self, prefers: Preference, enough: impl Fn(&WorkList) -> bool) {
-        while let Some(task) = self.next(prefers, &enough) {
-            let done = sys::run(self.settings.vectors, Do(self, task));
-            let mut books = lock(&self.books);
-            books.complete(task);
+    /// Runs tasks until `enough` is true or the engine stops.
+    fn run_tasks(&self, prefers: Preference, enough: impl Fn(&WorkList) -> bool) {
+        while let Some(task) = self.next_task(prefers, &enough) {
+            let done = sys::run(self.settings.vectors, RunTask(self, task));
+            let mut work_list = lock(&self.work_list);
+            work_list.complete(task);
             if done.is_err() {
-                books.ended = Some(Ended::Full);
+                work_list.stopped = Some(StopReason::Full);
             }
-            drop(books);
-            self.changed();
+            drop(work_list);
+            self.wake_threads();
         }
     }
 
-    /// Waits for something to do, or until it is enough.
-    fn next(&self, prefers: Preference, enough: &impl Fn(&WorkList) -> bool) -> Option<Task> {
-        let mut books = lock(&self.books);
+    /// Waits for a task. Returns `None` if `enough` is true or the engine stops.
+    fn next_task(&self, prefers: Preference, enough: &impl Fn(&WorkList) -> bool) -> Option<Task> {
+        let mut work_list = lock(&self.work_list);
         for round in 0.. {
-            if books.ended.is_some() || enough(&books) {
+            if work_list.stopped.is_some() || enough(&work_list) {
                 return None;
             }
-            if let Some(task) = books.take(prefers) {
+            if let Some(task) = work_list.take_task(prefers) {
                 return Some(task);
             }
-            if round < ROUNDS {
-                drop(books);
-                (0..PAUSES).for_each(|_| std::hint::spin_loop());
-                books = lock(&self.books);
+            if round < SPIN_ROUNDS {
+                drop(work_list);
+                (0..PAUSES_PER_ROUND).for_each(|_| std::hint::spin_loop());
+                work_list = lock(&self.work_list);
             } else {
-                books = self.sleep(books);
+                work_list = self.sleep(work_list);
             }
         }
         None
     }
 
-    fn sleep<'a>(&self, mut books: MutexGuard<'a, WorkList>) -> MutexGuard<'a, WorkList> {
-        books.asleep += 1;
-        let woken = self.changed.wait(books);
-        let mut books = woken.expect(NO_PANIC);
-        books.asleep -= 1;
-        books
+    fn sleep<'a>(&self, mut work_list: MutexGuard<'a, WorkList>) -> MutexGuard<'a, WorkList> {
+        work_list.sleeping_threads += 1;
+        let woken = self.changed.wait(work_list);
+        let mut work_list = woken.expect(NO_PANIC);
+        work_list.sleeping_threads -= 1;
+        work_list
     }
 
     #[inline(always)]
     fn run<O: Operations>(&self, task: Task) -> Result<(), TableTooLarge> {
-        let chunk = |number: u64| &self.chunks[(number % CHUNKS) as usize];
+        let chunk = |number: u64| &self.chunks[(number % MAX_CHUNKS) as usize];
         match task {
             Task::LookUp(number, part) => {
                 let piece = &mut lock(&chunk(number).pieces[part]);
                 lock(&self.tables[part]).look_up::<O>(&chunk(number).head(), piece)
             }
             Task::Count(number) => {
-                let mut back = lock(&self.back);
-                chunk(number).batches::<O>(|batch| back.count::<O>(batch));
+                let mut count_stage = lock(&self.count_stage);
+                chunk(number).for_each_batch::<O>(|batch| count_stage.count::<O>(batch));
                 Ok(())
             }
         }
     }
 }
 
-/// Ends the work of all if its thread panics, so that no thread waits in vain.
-struct Alarm<'a>(&'a Workers);
+/// Stops all threads if its thread panics, since the others would wait for it forever.
+struct StopOnPanic<'a>(&'a Workers);
 
-impl Drop for Alarm<'_> {
+impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-/// A task, compiled for each variant.
-struct Do<'a>(&'a Workers, Task);
+/// A task, compiled for each instruction set.
+struct RunTask<'a>(&'a Workers, Task);
 
-impl Job for Do<'_> {
+impl Job for RunTask<'_> {
     type Output = Result<(), TableTooLarge>;
 
     #[inline(always)]

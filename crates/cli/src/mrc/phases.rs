@@ -158,7 +158,10 @@ impl Watch {
         };
         let blocks = self.size_bytes / self.block;
         let (misses, new) = match &mut self.monitor {
-            Some(monitor) => monitor.take_misses(blocks).map_err(full)?,
+            Some(monitor) => {
+                let misses = monitor.take_misses(blocks).map_err(full)?;
+                (misses.total, misses.compulsory)
+            }
             None => exact_misses(distances.as_ref(), self.block, blocks),
         };
         let events = match self.by {
@@ -173,7 +176,7 @@ impl Watch {
         window.instructions = self.of_instructions.then_some(collected);
         window.distances = distances.unwrap_or_default();
         self.from = self.now;
-        let changed = self.phases.observe(window);
+        let changed = self.phases.push(window);
         if self.monitor.is_some() {
             self.collect_after(changed);
         }
