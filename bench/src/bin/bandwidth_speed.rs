@@ -97,21 +97,21 @@ fn produce(ring: &Ring, total: u64, rate: Option<f64>) -> u64 {
 /// Takes records until there are no more; how many.
 fn consume(ring: &Ring, writer: &mut Writer) -> u64 {
     let mut tail = 0;
-    let mut times = Vec::with_capacity(OverflowBlock::MOST);
+    let mut times = Vec::with_capacity(OverflowBlock::MAX_OVERFLOWS);
     loop {
         let ended = ring.ended.load(Ordering::Acquire) > 0;
         let head = ring.head.load(Ordering::Acquire);
         if head == tail && ended {
             break;
         }
-        let some = (OverflowBlock::MOST - times.len()).min((head - tail) as usize) as u64;
+        let some = (OverflowBlock::MAX_OVERFLOWS - times.len()).min((head - tail) as usize) as u64;
         times.extend((tail..tail + some).map(|r| ring.stamp(r).load(Ordering::Relaxed)));
         tail += some;
         ring.tail.store(tail, Ordering::Release);
         if some == 0 {
             std::thread::yield_now();
         }
-        if times.len() == OverflowBlock::MOST {
+        if times.len() == OverflowBlock::MAX_OVERFLOWS {
             store(&mut times, writer);
         }
     }
@@ -121,7 +121,7 @@ fn consume(ring: &Ring, writer: &mut Writer) -> u64 {
 
 fn store(times: &mut Vec<u64>, writer: &mut Writer) {
     let mut left = times.as_slice();
-    while let Some(block) = OverflowBlock::of(
+    while let Some(block) = OverflowBlock::from_times(
         &mut left,
         Pid(1),
         Tid(1),
@@ -163,12 +163,12 @@ fn chain(dir: &Path, ring: &Ring, total: u64, rate: Option<f64>) {
 fn hour(dir: &Path, per_second: u64) {
     let path = dir.join(format!("hour-{per_second}.mg"));
     let mut writer = Writer::create(&path, Manifest::default()).expect("a recording");
-    let (mut times, mut time) = (Vec::with_capacity(OverflowBlock::MOST), 0u64);
+    let (mut times, mut time) = (Vec::with_capacity(OverflowBlock::MAX_OVERFLOWS), 0u64);
     let gap = 1_000_000_000 / per_second;
     while time < 3_600_000_000_000 {
         time += gap / 2 + (time.wrapping_mul(0x9e37_79b9) >> 20) % gap;
         times.push(time);
-        if times.len() == OverflowBlock::MOST {
+        if times.len() == OverflowBlock::MAX_OVERFLOWS {
             store(&mut times, &mut writer);
         }
     }

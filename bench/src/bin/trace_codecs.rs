@@ -108,7 +108,7 @@ fn blocks(times: &[u64], resolution_ns: u64) -> Vec<u8> {
     let mut left = times;
     let mut out = Vec::with_capacity(times.len() * 2);
     let (pid, tid, event) = (Pid(1), Tid(1), EventId(12));
-    while let Some(b) = OverflowBlock::of(&mut left, pid, tid, event, 100, resolution_ns) {
+    while let Some(b) = OverflowBlock::from_times(&mut left, pid, tid, event, 100, resolution_ns) {
         out.extend(b.time_ns.to_le_bytes());
         out.extend(b.last_ns.to_le_bytes());
         out.extend(b.count.to_le_bytes());

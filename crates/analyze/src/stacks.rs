@@ -12,7 +12,7 @@ mod times;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use memgauge_recording::stacks::MOST_FRAMES;
+use memgauge_recording::stacks::MAX_FRAMES;
 use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample};
 use serde::Serialize;
 
@@ -104,7 +104,7 @@ impl<'a> Analysis for Frames<'a> {
     fn observe(&mut self, batch: &[Frame]) {
         for frame in batch {
             // Numbers rise by one. Where a part is missing, its calls lead nowhere.
-            if frame.id.0 >= MOST_FRAMES {
+            if frame.id.0 >= MAX_FRAMES {
                 continue;
             }
             let number = frame.id.0 as usize;

@@ -22,7 +22,8 @@ fn record(path: &Path, threads: &[(u32, &[u64])]) -> Recording {
     let mut writer = Writer::create(path, manifest).unwrap();
     for &(tid, times) in threads {
         let mut left = times;
-        while let Some(block) = OverflowBlock::of(&mut left, Pid(1), Tid(tid), LLC_MISS, PERIOD, 1)
+        while let Some(block) =
+            OverflowBlock::from_times(&mut left, Pid(1), Tid(tid), LLC_MISS, PERIOD, 1)
         {
             writer.push(block).unwrap();
         }
@@ -160,7 +161,8 @@ fn blocks_that_lie_are_counted_and_passed_over() {
     let path = dir.path().join("r.mg");
     let times = steady();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
-    let good = OverflowBlock::of(&mut times.as_slice(), Pid(1), Tid(1), LLC_MISS, 100, 1).unwrap();
+    let good =
+        OverflowBlock::from_times(&mut times.as_slice(), Pid(1), Tid(1), LLC_MISS, 100, 1).unwrap();
     let lies = [
         OverflowBlock {
             count: u32::MAX,
@@ -194,7 +196,8 @@ fn a_damaged_part_is_named_and_the_others_are_shown() {
     let times = steady();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
     for half in [&times[..5_000], &times[5_000..]] {
-        let block = OverflowBlock::of(&mut &half[..], Pid(1), Tid(1), LLC_MISS, 100, 1).unwrap();
+        let block =
+            OverflowBlock::from_times(&mut &half[..], Pid(1), Tid(1), LLC_MISS, 100, 1).unwrap();
         writer.push(block).unwrap();
         writer.flush().unwrap();
     }
@@ -227,7 +230,7 @@ fn what_counters_saw_beside_is_in_the_curve_where_they_saw_it() {
     let mut writer = Writer::create(&path, manifest).unwrap();
     // A chase: a miss each 70 ns, of which every record loses one in a hundred and one.
     let times: Vec<u64> = (1..=5_000).map(|n| n * 101 * 70).collect();
-    let block = OverflowBlock::of(&mut &times[..], Pid(1), Tid(1), LLC_MISS, PERIOD, 1024);
+    let block = OverflowBlock::from_times(&mut &times[..], Pid(1), Tid(1), LLC_MISS, PERIOD, 1024);
     writer.push(block.unwrap()).unwrap();
     for end in (1..=350).map(|n| n * 100_000) {
         // Three in four of the misses are in the second half of the time.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use memgauge_analyze::{Limits, Options, Summary, stacked_samples, summarise};
-use memgauge_export::{Error, Tables, write, write_firefox, write_perf, write_tables};
+use memgauge_export::{Error, TableFormat, write, write_firefox, write_perf, write_tables};
 use memgauge_recording::{Recording, Selection};
 use memgauge_symbols::Symbols;
 use memgauge_trace::{CodeValue, EventId};
@@ -204,10 +204,10 @@ fn to_perf(args: &Export) -> anyhow::Result<()> {
     let of_parts = recording.problems();
     say_new(&of_parts, &[]);
     say_new(&written.problems, &of_parts);
-    if written.cut > 0 {
+    if written.truncated > 0 {
         eprintln!(
             "memgauge: {} samples lack their outermost calls: a record of perf has room for 8000",
-            written.cut
+            written.truncated
         );
     }
     made.finish().with_context(failed)
@@ -222,8 +222,8 @@ fn to_folder(args: &Export) -> anyhow::Result<()> {
         bail!(usage("the format is a folder of tables: name it with -o"));
     };
     let form = match args.format {
-        Format::Arrow => Tables::Arrow,
-        _ => Tables::Csv,
+        Format::Arrow => TableFormat::Arrow,
+        _ => TableFormat::Csv,
     };
     let summary = summary(&args.recording)?;
     let _output = OutputDirectory::new(folder);

@@ -363,11 +363,11 @@ fn an_export_that_cannot_be_says_why() {
     ] {
         let (code, text) = said(&["-f", "csv", "-o", target]);
         assert_eq!((code, text.lines().count()), (Some(2), 1), "{text}");
-        assert!(text.contains(why) && text.contains("name a new"), "{text}");
+        assert!(text.contains(why) && text.contains("use a new"), "{text}");
     }
     let (code, text) = said(&["-f", "csv", "-o", "/proc/new"]);
     assert_eq!(code, Some(125), "{text}");
-    assert!(text.contains("cannot write `/proc/new`: "), "{text}");
+    assert!(text.contains("failed to write `/proc/new`: "), "{text}");
     assert_eq!(said(&["-f", "pprof"]).0, Some(2));
     assert_eq!(said(&["-f", "callgrind", "-e", "loads"]).0, Some(2));
     let (code, text) = said(&["-f", "pprof", "-o", "/nonexistent/x"]);
@@ -394,7 +394,7 @@ fn an_export_that_cannot_be_says_why() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{text}");
     assert!(
-        text.contains("names no code: use another format: arrow, csv"),
+        text.contains("has no code; use another format: arrow, csv"),
         "{text}"
     );
 }

@@ -247,7 +247,7 @@ fn callgrinds_own_costs_are_those_of_callgrind_annotate() {
         });
         let losses = report["losses"].to_string();
         assert!(
-            losses.contains("calls, and what called functions cost"),
+            losses.contains("calls and their inclusive costs"),
             "{losses}"
         );
         let modules = report["hot"]["functions"]["rows"].to_string();
@@ -347,7 +347,7 @@ fn lackeys_accesses_are_counted_and_kept() {
     let (recording, output) = import(&cut);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let told = problems(&self::report(&recording)).to_string();
-    assert!(told.contains("it may be cut off"), "{told}");
+    assert!(told.contains("it may be truncated"), "{told}");
 }
 
 /// The lines are DynamoRIO's example of the view, with one of each kind more.
@@ -455,12 +455,15 @@ fn text_that_is_cut_off_or_of_no_tool_says_so() {
     let (code, text) = said("cut", PROFILE);
     assert_eq!(code, Some(3), "{text}");
     assert!(
-        text.contains("cut off") && text.contains("line 5"),
+        text.contains("truncated") && text.contains("line 5"),
         "{text}"
     );
     let (code, text) = said("sums", &format!("{PROFILE}summary: 16\n"));
     assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("other sums than the file's own"), "{text}");
+    assert!(
+        text.contains("differ from the totals in the file"),
+        "{text}"
+    );
     let (code, text) = said("empty", "events: Ir\nsummary: 0\n");
     assert_eq!(code, Some(125), "{text}");
     assert!(

@@ -81,7 +81,7 @@ pub struct Options {
     /// Samples and ticks of its PMU.
     pub pmu: PmuConfig,
     /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
-    /// (1: exact), with one in [`memgauge_recording::overflows::SAMPLED`] as a sample; `None`: all as samples.
+    /// (1: exact), with one in [`memgauge_recording::overflows::OVERFLOWS_PER_SAMPLE`] as a sample; `None`: all as samples.
     pub traces: Option<u64>,
     /// Follow some cache sets only, and estimate all from them.
     pub sets: Option<SetSample>,
@@ -582,7 +582,7 @@ impl EmulatedRun {
         };
         let flushed = writer.flush_so_far();
         if let Some(unwritten) = &failure {
-            writer.use_kept_room();
+            writer.free_reserved_space();
             let _ = writer.push(unwritten.loss());
             let _ = writer.flush_so_far();
         }

@@ -1,7 +1,7 @@
-//! callgrind's format, version 1: costs by line of each function, no calls.
+//! Writes callgrind's format, version 1: costs by line of each function, without calls.
 //!
-//! Inlined code is charged to the innermost function, as everywhere in memgauge. Names of
-//! events have `_` in place of other characters: the format's words are letters, digits and `_`.
+//! Inlined code is charged to the innermost function, as everywhere in memgauge. Names of events
+//! may only contain letters, digits and `_`, so other characters become `_`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,13 +11,13 @@ use memgauge_analyze::Summary;
 use super::places::{events, values, with_rest};
 use super::{Error, NOT_LISTED};
 
-/// Module, source file and function.
-type Function<'a> = (&'a str, &'a str, &'a str);
+/// Module, source file and name of a function.
+type FunctionKey<'a> = (&'a str, &'a str, &'a str);
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     let table = &summary.hot.lines;
     let events = events(summary, table)?;
-    let mut functions: BTreeMap<Function<'_>, BTreeMap<u32, Vec<u64>>> = BTreeMap::new();
+    let mut functions: BTreeMap<FunctionKey<'_>, BTreeMap<u32, Vec<u64>>> = BTreeMap::new();
     let mut totals = vec![0; events.len()];
     for (row, counts) in with_rest(table) {
         let (function, line) = match row {
@@ -36,7 +36,7 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
             &counts,
         );
     }
-    let names = words(&events);
+    let names = event_words(&events);
     writeln!(out, "# callgrind format\nversion: 1\ncreator: memgauge")?;
     writeln!(
         out,
@@ -74,9 +74,10 @@ fn joined(counts: &[u64]) -> String {
         .join(" ")
 }
 
-/// Names of events as the format's words, all distinct: `a.b` and `a-b` are `a_b` and `a_b_2`.
-fn words(events: &[String]) -> Vec<String> {
-    let mut words: Vec<String> = Vec::with_capacity(events.len());
+/// Converts the names of events to distinct words that the format allows: `a.b` and `a-b` become
+/// `a_b` and `a_b_2`.
+fn event_words(events: &[String]) -> Vec<String> {
+    let mut event_words: Vec<String> = Vec::with_capacity(events.len());
     for event in events {
         let mut word = event.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         if !word.starts_with(|c: char| c.is_ascii_alphabetic()) {
@@ -84,22 +85,22 @@ fn words(events: &[String]) -> Vec<String> {
         }
         let numbered = (2..).map(|number| format!("{word}_{number}"));
         let mut candidates = std::iter::once(word.clone()).chain(numbered);
-        words.extend(candidates.find(|candidate| !words.contains(candidate)));
+        event_words.extend(candidates.find(|candidate| !event_words.contains(candidate)));
     }
-    words
+    event_words
 }
 
-/// A name that ends no line early.
+/// Replaces line breaks in a name.
 fn one_line(name: &str) -> String {
     name.replace(['\n', '\r'], " ")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::event_words;
 
     #[test]
-    fn names_of_events_are_distinct_words_of_the_format() {
+    fn event_names_become_distinct_words() {
         let events = [
             "cpu/a=1/u",
             "llc.miss",
@@ -109,7 +110,7 @@ mod tests {
             "0x1",
             "",
         ];
-        let words = words(&events.map(str::to_owned));
+        let event_words = event_words(&events.map(str::to_owned));
         let expected = [
             "cpu_a_1_u",
             "llc_miss",
@@ -119,6 +120,6 @@ mod tests {
             "e0x1",
             "e",
         ];
-        assert_eq!(words, expected);
+        assert_eq!(event_words, expected);
     }
 }

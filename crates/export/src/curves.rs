@@ -1,18 +1,18 @@
-//! Curves over time, as two formats show them.
+//! Helpers for formats with curves over time.
 
 use memgauge_analyze::{Summary, Timeline};
 
-/// The curves over time, where there are any.
+/// Returns the timeline if it has curves.
 pub(crate) fn curves(summary: &Summary) -> Option<&Timeline> {
     let timeline = summary.timeline.as_ref();
     timeline.filter(|timeline| !timeline.curves.is_empty() && timeline.bin_ns > 0)
 }
 
-/// End of the bin that starts at `start_ns`: the last one ends with the run.
+/// Returns the end of the bin that starts at `start_ns`. The last bin ends with the run.
 pub(crate) fn bin_end(timeline: &Timeline, start_ns: u64) -> u64 {
     let end = start_ns + timeline.bin_ns;
     let run_end = timeline.start_ns + timeline.duration_ns;
-    // A value of a clock's last tick may lie beyond the end.
+    // A value of the clock's last tick can be after the end.
     if run_end > start_ns {
         end.min(run_end)
     } else {

@@ -1,12 +1,12 @@
-//! Firefox Profiler's processed profile, as JSON: samples with their stacks, a track for each
-//! thread and event; every event's curve as a counter track; values that the program told as
-//! markers.
+//! Writes the Firefox Profiler's processed profile format as JSON: samples with their stacks, one
+//! track per thread and event, a counter track for the curve of each event, and markers for the
+//! values that the program reported.
 //!
-//! The format's versions are steps of its upgrades (`CHANGELOG-formats.md` of the profiler): a
-//! reader of a later version upgrades an older one. This is version 62, the first in which a
-//! counter says how it is drawn; tables of stacks are shared by all threads since version 60.
-//! Rejected: the crate that writes version 55, whose frames have neither lines nor inlined
-//! functions, and whose weights end at 2³¹.
+//! Versions of the format are steps of its upgrades (`CHANGELOG-formats.md` of the profiler): newer
+//! readers upgrade older files. This is version 62, the first in which a counter describes how it
+//! is drawn. Since version 60, all threads share the tables of stacks. Rejected: the crate that
+//! writes version 55. Its frames have no lines and no inlined functions, and its weights are
+//! limited to 2³¹.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -20,23 +20,23 @@ use super::Error;
 use super::curves::{bin_end, curves};
 use super::places::{provenance, unit};
 
-/// `meta.preprocessedProfileVersion`.
+/// Value of `meta.preprocessedProfileVersion`.
 const VERSION: u32 = 62;
 
-/// Categories by number.
+/// Indices of categories.
 const USER: u32 = 0;
 const KERNEL: u32 = 1;
 
-/// A marker with a start and an end, the format's `INTERVAL`.
+/// Phase of a marker with a start and an end (`INTERVAL`).
 const INTERVAL: u32 = 1;
 
-/// A marker at one moment, the format's `INSTANT`.
+/// Phase of a marker at one time (`INSTANT`).
 const INSTANT: u32 = 0;
 
-/// A resource that is a library.
+/// Type of a resource that is a library.
 const LIBRARY: u32 = 1;
 
-/// No library, no address, no resource.
+/// Marks a missing library, address or resource.
 const NONE: i64 = -1;
 
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ struct Profile {
     threads: Vec<ThreadTrack>,
 }
 
-/// Tables that all threads index.
+/// Tables that all threads refer to by index.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shared {
@@ -112,7 +112,7 @@ struct ResourceTable {
     kind: Vec<u32>,
 }
 
-/// Empty: names are resolved, nobody must look for symbols.
+/// Always empty: all names are resolved already.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NativeSymbols {
@@ -135,7 +135,7 @@ struct Sources {
     source_map_url: Vec<Option<u32>>,
 }
 
-/// A thread of the profile: samples of one event in one thread of the program.
+/// A track: the samples of one event in one thread of the program.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ThreadTrack {
@@ -176,19 +176,19 @@ struct Markers {
     phase: Vec<u32>,
 }
 
-/// The program's values and its stays in regions are of a thread, not of an event: they go
-/// to its first track.
-type Told<'a> = BTreeMap<(Pid, Tid), Vec<Marker<'a>>>;
+/// Values and regions belong to a thread rather than an event, so the first track of the thread
+/// shows them.
+type MarkersByThread<'a> = BTreeMap<(Pid, Tid), Vec<Marker<'a>>>;
 
 /// A marker of a thread.
 #[derive(Clone, Copy)]
 enum Marker<'a> {
     Value(&'a CodeValue),
-    /// A stay in the region of that name.
+    /// A span inside the region with this name.
     Region(&'a str, &'a TimedSpan),
 }
 
-/// Writes a profile. `values` are what the program told of itself.
+/// Writes a profile. `values` are the values that the program reported.
 ///
 /// # Errors
 /// There are neither samples nor curves, or writing failed.
@@ -204,16 +204,16 @@ pub(crate) fn write(
     }
     let mut builder = Builder::default();
     builder.stacks(stacked);
-    let mut by_thread: Told<'_> = BTreeMap::new();
+    let mut by_thread: MarkersByThread<'_> = BTreeMap::new();
     for value in values {
-        let told = by_thread.entry((value.pid, value.tid)).or_default();
-        told.push(Marker::Value(value));
+        let markers_of_thread = by_thread.entry((value.pid, value.tid)).or_default();
+        markers_of_thread.push(Marker::Value(value));
     }
     let regions = summary.timeline.iter().flat_map(|t| &t.code_regions);
     for region in regions {
         for span in &region.spans {
-            let told = by_thread.entry((span.4, span.5)).or_default();
-            told.push(Marker::Region(&region.name, span));
+            let markers_of_thread = by_thread.entry((span.4, span.5)).or_default();
+            markers_of_thread.push(Marker::Region(&region.name, span));
         }
     }
     let threads = threads(summary, stacked, &mut by_thread, &mut builder);
@@ -237,11 +237,11 @@ fn millis(time_ns: u64) -> f64 {
 fn meta(summary: &Summary, stacked: &StackedSamples) -> Value {
     let recording = &summary.recording;
     let tracks = track_lengths(stacked).into_iter().max().unwrap_or(0);
-    // The distance of a track's samples; how wide the page draws one.
+    // Average distance of a track's samples; the profiler draws each sample this wide.
     let interval_ns = summary.run.duration_ns / (tracks as u64).max(1);
     json!({
         "preprocessedProfileVersion": VERSION,
-        // The version of another form of the format, which readers of this one pass over.
+        // Version of the unprocessed format, which readers of this one ignore.
         "version": 24,
         "product": recording.command.first().map_or("memgauge", |c| c.as_str()),
         "importedFrom": recording.recorder,
@@ -269,7 +269,7 @@ fn meta(summary: &Summary, stacked: &StackedSamples) -> Value {
         ],
         "markerSchema": [{
             "name": "value",
-            "description": "A number that the program told of itself",
+            "description": "A number that the program reported",
             "display": ["marker-chart", "marker-table", "timeline-overview"],
             "chartLabel": "{marker.data.value}",
             "tableLabel": "{marker.name} = {marker.data.value}",
@@ -277,7 +277,7 @@ fn meta(summary: &Summary, stacked: &StackedSamples) -> Value {
             "fields": [{"key": "value", "label": "Value", "format": "integer"}],
         }, {
             "name": "region",
-            "description": "A stay in a region of interest, or several near each other",
+            "description": "Time in a region of interest, or several short times close together",
             "display": ["marker-chart", "marker-table", "timeline-overview"],
             "chartLabel": "{marker.name}",
             "tableLabel": "{marker.name}: {marker.data.entries} entries",
@@ -291,7 +291,7 @@ fn meta(summary: &Summary, stacked: &StackedSamples) -> Value {
     })
 }
 
-/// What has no time of its own: sums of the run, regions of interest, losses.
+/// Data without a time: totals, regions of interest, losses.
 fn extra(summary: &Summary) -> Vec<Value> {
     let entry =
         |label: String, value: String| json!({"label": label, "format": "string", "value": value});
@@ -329,7 +329,7 @@ fn extra(summary: &Summary) -> Vec<Value> {
     all.into_iter().filter(is_filled).collect()
 }
 
-/// Samples of each thread and event, which lie together.
+/// Splits the samples by thread and event. They are sorted by both.
 fn tracks(stacked: &StackedSamples) -> impl Iterator<Item = &[StackedSample]> {
     let same =
         |a: &StackedSample, b: &StackedSample| (a.pid, a.tid, a.event) == (b.pid, b.tid, b.event);
@@ -343,7 +343,7 @@ fn track_lengths(stacked: &StackedSamples) -> Vec<usize> {
 fn threads(
     summary: &Summary,
     stacked: &StackedSamples,
-    values: &mut Told<'_>,
+    values: &mut MarkersByThread<'_>,
     builder: &mut Builder,
 ) -> Vec<ThreadTrack> {
     let mut threads: Vec<ThreadTrack> = Vec::new();
@@ -353,7 +353,7 @@ fn threads(
             pid, tid, event, ..
         } = samples[0];
         let number = numbers.entry((pid, tid)).or_default();
-        let mut track = thread(summary, (pid, tid), Some((event, *number)));
+        let mut track = thread(summary, pid, tid, Some((event, *number)));
         *number += 1;
         track.samples.length = samples.len();
         track.samples.weight = samples.iter().map(|s| s.period).collect();
@@ -362,25 +362,24 @@ fn threads(
         track.markers = builder.markers(values.remove(&(pid, tid)).unwrap_or_default());
         threads.push(track);
     }
-    let mut silent: Vec<(Pid, Tid)> = values.keys().copied().collect();
-    if threads.is_empty() && silent.is_empty() {
-        // Counter tracks are shown beside a thread.
+    let mut without_samples: Vec<(Pid, Tid)> = values.keys().copied().collect();
+    if threads.is_empty() && without_samples.is_empty() {
+        // The profiler shows counter tracks only next to a thread.
         let first = summary.threads.first();
-        silent.push(first.map_or_else(Default::default, |t| (t.pid, t.tid)));
+        without_samples.push(first.map_or_else(Default::default, |t| (t.pid, t.tid)));
     }
-    for of in silent {
-        let mut track = thread(summary, of, None);
-        track.markers = builder.markers(values.remove(&of).unwrap_or_default());
+    for (pid, tid) in without_samples {
+        let mut track = thread(summary, pid, tid, None);
+        track.markers = builder.markers(values.remove(&(pid, tid)).unwrap_or_default());
         threads.push(track);
     }
     threads
 }
 
-/// A thread's track of an event, which is its `number`th.
-fn thread(summary: &Summary, of: (Pid, Tid), event: Option<(EventId, u32)>) -> ThreadTrack {
-    let (pid, tid) = of;
-    let is_it = |row: &&ThreadRow| (row.pid, row.tid) == (pid, tid);
-    let row = summary.threads.iter().find(is_it);
+/// Creates a thread's track for an event, which is the `number`-th event of the thread.
+fn thread(summary: &Summary, pid: Pid, tid: Tid, event: Option<(EventId, u32)>) -> ThreadTrack {
+    let is_thread = |row: &&ThreadRow| (row.pid, row.tid) == (pid, tid);
+    let row = summary.threads.iter().find(is_thread);
     let program = row.map_or("", |row| file_name(&row.program));
     let def = event.and_then(|(id, _)| summary.events.iter().find(|def| def.id == id));
     let name = match def {
@@ -415,7 +414,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A counter track for each curve; a value is what was gained since the one before.
+/// Creates a counter track for each curve. A value is the increase since the previous one.
 fn counters(summary: &Summary, timeline: &Timeline, threads: &[ThreadTrack]) -> Vec<Value> {
     let is_main = |thread: &ThreadTrack| thread.is_main_thread;
     let main = threads.iter().position(is_main).unwrap_or(0);
@@ -427,7 +426,7 @@ fn counters(summary: &Summary, timeline: &Timeline, threads: &[ThreadTrack]) -> 
             at = bin_end(timeline, at);
             times.push(millis(at));
         }
-        let gained: Vec<u64> = [0]
+        let increments: Vec<u64> = [0]
             .into_iter()
             .chain(curve.values.iter().copied())
             .collect();
@@ -440,10 +439,10 @@ fn counters(summary: &Summary, timeline: &Timeline, threads: &[ThreadTrack]) -> 
             "pid": pid,
             "mainThreadIndex": main,
             "samples": {
-                "length": gained.len(),
+                "length": increments.len(),
                 "time": times,
-                "number": vec![0; gained.len()],
-                "count": gained,
+                "number": vec![0; increments.len()],
+                "count": increments,
             },
             "display": {
                 "graphType": "line-rate",
@@ -458,7 +457,7 @@ fn counters(summary: &Summary, timeline: &Timeline, threads: &[ThreadTrack]) -> 
     timeline.curves.iter().enumerate().map(counter).collect()
 }
 
-/// The shared tables under way.
+/// Builds the shared tables.
 #[derive(Default)]
 struct Builder {
     shared: Shared,
@@ -484,7 +483,7 @@ impl Builder {
         for frame in &stacked.frames {
             let function = self.function(frame);
             let table = &mut self.shared.frame_table;
-            // The page knows no address beyond 2³².
+            // The profiler supports addresses below 2³².
             let offset = frame.offset.and_then(|offset| u32::try_from(offset).ok());
             table.length += 1;
             table.address.push(offset.map_or(NONE, i64::from));
@@ -542,7 +541,7 @@ impl Builder {
         })
     }
 
-    /// The library of a module; none of code that belongs to no file.
+    /// Returns the library of a module; `NONE` for code that belongs to no file.
     fn resource(&mut self, module: &str) -> i64 {
         if !module.starts_with('/') {
             return NONE;
@@ -568,9 +567,9 @@ impl Builder {
         id
     }
 
-    fn markers(&mut self, told: Vec<Marker<'_>>) -> Markers {
+    fn markers(&mut self, markers_of_thread: Vec<Marker<'_>>) -> Markers {
         let mut markers = Markers::default();
-        for marker in told {
+        for marker in markers_of_thread {
             let (name, start_ns, end, phase, data) = match marker {
                 Marker::Value(value) => {
                     let data = json!({"type": "value", "value": value.value});

@@ -1,5 +1,5 @@
-//! Folded stacks: `outer;inner COUNT`, as flame graphs want them: the calls that led to
-//! an event where stacks were recorded, else the module and the functions inlined there.
+//! Writes folded stacks for flame graphs: `outer;inner COUNT`. These are the call chains of an
+//! event if stacks were recorded, otherwise the module and the inlined functions.
 
 use std::io::Write;
 
@@ -17,16 +17,16 @@ pub(crate) fn write(
         return write_calls(tree, out);
     }
     let table = &summary.hot.functions;
-    write_places(table, &events(summary, table)?, event, out)
+    write_functions(table, &events(summary, table)?, event, out)
 }
 
-fn write_places(
+fn write_functions(
     table: &HotTable,
     known: &[String],
     event: Option<&str>,
     out: &mut dyn Write,
 ) -> Result<(), Error> {
-    // The event that orders the table may be a sum, which no row has among its counts.
+    // The event that orders the table can be a sum, which is not among the counts of a row.
     let event = event.filter(|&event| event != table.rank);
     let unknown = event.filter(|&event| !known.iter().any(|name| name == event));
     if let Some(event) = unknown {
@@ -50,7 +50,7 @@ fn write_places(
     }
 }
 
-/// Module, then the functions from the outermost in.
+/// Returns the module, then the functions from the outermost to the innermost.
 fn stack(row: &HotRow) -> String {
     let outer = row
         .inlined_into
@@ -64,7 +64,7 @@ fn stack(row: &HotRow) -> String {
     folded(names)
 }
 
-/// The calls that led to an event; of the first where none is named.
+/// Returns the call tree of an event, or the first tree if no event is given.
 fn tree<'a>(summary: &'a Summary, event: Option<&str>) -> Option<&'a CallTree> {
     let mut trees = summary.calls.iter();
     match event {
@@ -97,7 +97,7 @@ mod tests {
     use memgauge_analyze::CallNode;
 
     #[test]
-    fn an_event_that_is_zero_in_all_code_is_refused() {
+    fn event_without_counts_is_refused() {
         let mut table = HotTable {
             rank: "llc.miss".to_owned(),
             ..HotTable::default()
@@ -105,17 +105,17 @@ mod tests {
         let known = ["llc.miss", "loads"].map(str::to_owned);
         table.others.counts = known.iter().map(|name| (name.clone(), 0)).collect();
         for event in [None, Some("loads")] {
-            let refused = write_places(&table, &known, event, &mut Vec::new());
+            let refused = write_functions(&table, &known, event, &mut Vec::new());
             assert!(matches!(refused, Err(Error::NoCounts(_))), "{refused:?}");
         }
         table.others.counts.insert("loads".to_owned(), 7);
         let mut text = Vec::new();
-        write_places(&table, &known, Some("loads"), &mut text).unwrap();
+        write_functions(&table, &known, Some("loads"), &mut text).unwrap();
         assert_eq!(text, b"[not listed] 7\n");
     }
 
     #[test]
-    fn a_call_tree_without_events_is_refused_in_the_same_words() {
+    fn call_tree_without_counts_is_refused_with_the_same_message() {
         let node = |own_events| CallNode {
             function: "touch".to_owned(),
             module: "prog".to_owned(),

@@ -1,9 +1,9 @@
 //! Writes a [`Summary`] in the formats of other tools.
 //!
-//! Places in the code carry every event's count in one profile: pprof, callgrind and
-//! folded stacks. Totals and curves over time go to OpenMetrics, OpenTelemetry and Perfetto,
-//! tables to CSV or Arrow. Samples one by one go to Firefox Profiler and `perf.data`. All counts of an export add up to those of the summary: what the summary did not
-//! resolve stands under [`NOT_LISTED`].
+//! Code with the counts of every event is exported to pprof, callgrind and folded stacks. Totals
+//! and curves over time are exported to OpenMetrics, OpenTelemetry and Perfetto, tables to CSV or
+//! Arrow, and single samples to Firefox Profiler and `perf.data`. The counts of an export add up to
+//! those of the summary: whatever the summary did not resolve is under [`NOT_LISTED`].
 
 #![forbid(unsafe_code)]
 
@@ -28,66 +28,67 @@ use memgauge_trace::CodeValue;
 
 pub use otlp::{Instrument, Reading, otlp_metrics};
 pub use perf_data::{PerfWritten, write_perf};
-pub use tables::Tables;
+pub use tables::TableFormat;
 
 use openmetrics::TextFormat;
 
-/// Name of the place that counts beyond the resolved ones are put under.
+/// Name for the counts of code that is not in the summary's tables.
 pub const NOT_LISTED: &str = "[not listed]";
 
-/// A format that is one file.
+/// A format that consists of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// callgrind's, for `callgrind_annotate` and KCachegrind: each event by source line.
+    /// Format of `callgrind_annotate` and KCachegrind: each event by source line.
     Callgrind,
-    /// Stacks in one line each, for flame graphs: one event by function.
+    /// One stack per line, for flame graphs: one event by function.
     Folded,
-    /// Text of OpenMetrics 1.0, which Prometheus scrapes: totals, levels, losses.
+    /// OpenMetrics 1.0 text, which Prometheus scrapes: totals, levels, losses.
     Openmetrics,
-    /// Metrics of OpenTelemetry, as protobuf: totals, curves, levels, losses.
+    /// OpenTelemetry metrics as protobuf: totals, curves, levels, losses.
     Otlp,
-    /// A trace of Perfetto: each event's rate over time. Needs a timeline.
+    /// Perfetto trace: the rate of each event over time. Needs a timeline.
     Perfetto,
-    /// The same in Prometheus' own text format, as node_exporter's textfile collector reads it.
+    /// The same as OpenMetrics in Prometheus' own text format, for node_exporter's textfile
+    /// collector.
     Prometheus,
-    /// A profile of pprof, gzipped: each event by instruction, with inlined functions.
+    /// pprof profile, gzipped: each event by instruction, with inlined functions.
     Pprof,
 }
 
 impl Format {
-    /// Whether it is text for people or for pipes.
+    /// Returns whether the format is text rather than binary.
     pub fn is_text(self) -> bool {
         !matches!(self, Format::Otlp | Format::Perfetto | Format::Pprof)
     }
 }
 
-/// Why nothing was written.
+/// Reason why nothing was written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The recording names no code: it holds counters alone.
+    /// The recording has counters only and no code.
     NoCode {
-        /// Whether it has a curve over time.
+        /// Whether the recording has curves over time.
         has_curves: bool,
     },
     /// The recording has no curve over time.
     NoCurves,
-    /// The recording has no sample of the event, or none at all.
+    /// The recording has no samples, or none of the event.
     NoSamples,
-    /// No place in the code has counts of that event; those are the events that have.
+    /// No code has counts of this event. The events with counts follow.
     NoEvent(String, Vec<String>),
-    /// The event was counted nowhere in the code.
+    /// All counts of the event are zero.
     NoCounts(String),
-    /// No table has a row.
+    /// All tables are empty.
     NoTables,
-    /// The folder for tables is another kind of file.
+    /// The output folder is not a folder.
     NotAFolder(PathBuf),
-    /// The folder for tables holds files.
+    /// The output folder is not empty.
     NotEmpty(PathBuf),
     /// The recording could not be read.
     Recording(memgauge_recording::Error),
-    /// A table's file, or their folder, could not be written.
+    /// A table's file or its folder could not be written.
     Write(PathBuf, io::Error),
     /// Writing failed.
     Io(io::Error),
@@ -98,40 +99,40 @@ impl fmt::Display for Error {
         match self {
             Error::NoCode { has_curves } => f.write_str(match has_curves {
                 true => {
-                    "the recording names no code: use another format: arrow, csv, openmetrics or \
+                    "the recording has no code; use another format: arrow, csv, openmetrics or \
                      perfetto"
                 }
-                false => "the recording names no code: use another format: arrow, csv or openmetrics",
+                false => "the recording has no code; use another format: arrow, csv or openmetrics",
             }),
             Error::NoCurves => f.write_str(
-                "the recording has no curve over time: use another format: arrow, csv or openmetrics",
+                "the recording has no curve over time; use another format: arrow, csv or openmetrics",
             ),
             Error::NoSamples => f.write_str(
-                "the recording has no samples, or none of that event: use another format: arrow, csv \
+                "the recording has no samples, or none of this event; use another format: arrow, csv \
                  or openmetrics",
             ),
             Error::NoCounts(event) => write!(
                 f,
-                "`{event}` is zero in all code: name another event with --event"
+                "`{event}` is zero in all code; use another event with --event"
             ),
-            Error::NoTables => f.write_str("the recording has no row for any table"),
+            Error::NoTables => f.write_str("all tables are empty"),
             Error::NotAFolder(path) => {
-                write!(f, "`{}` is not a folder: name a new one", path.display())
+                write!(f, "`{}` is not a folder; use a new one", path.display())
             }
             Error::NotEmpty(path) => write!(
                 f,
-                "`{}` is not empty, and its tables would be mixed with these: name a new folder",
+                "`{}` is not empty, and its files would be mixed with the tables; use a new folder",
                 path.display()
             ),
             Error::NoEvent(name, known) => {
                 write!(
                     f,
-                    "no code has counts of `{name}`: take one of {}",
+                    "no code has counts of `{name}`; use one of {}",
                     known.join(", ")
                 )
             }
             Error::Recording(error) => error.fmt(f),
-            Error::Write(path, error) => write!(f, "cannot write `{}`: {error}", path.display()),
+            Error::Write(path, error) => write!(f, "failed to write `{}`: {error}", path.display()),
             Error::Io(error) => error.fmt(f),
         }
     }
@@ -159,11 +160,12 @@ impl From<memgauge_recording::Error> for Error {
     }
 }
 
-/// Writes a summary to `out`. `event` is the one that folded stacks count; `None` takes
-/// the one sampled most where stacks were recorded, else the one that orders the summary's functions. The other formats hold all events.
+/// Writes a summary to `out`. `event` selects the event of folded stacks. The default is the
+/// most-sampled event if stacks were recorded, otherwise the event that orders the summary's
+/// functions. The other formats contain all events.
 ///
 /// # Errors
-/// The summary lacks what the format shows, or writing failed.
+/// The summary lacks the data for the format, or writing failed.
 pub fn write(
     summary: &Summary,
     format: Format,
@@ -181,8 +183,8 @@ pub fn write(
     }
 }
 
-/// Writes a profile of Firefox Profiler: samples by thread and event, all curves, and the
-/// values that the program told.
+/// Writes a Firefox Profiler profile: samples by thread and event, all curves, and the values that
+/// the program reported.
 ///
 /// # Errors
 /// There are neither samples nor curves, or writing failed.
@@ -195,10 +197,14 @@ pub fn write_firefox(
     firefox::write(summary, stacked, values, out)
 }
 
-/// Writes the summary's tables as files into `folder`; their names.
+/// Writes the summary's tables as files into `folder` and returns the names of the files.
 ///
 /// # Errors
-/// The folder exists and is not empty, no table has a row, or writing failed.
-pub fn write_tables(summary: &Summary, form: Tables, folder: &Path) -> Result<Vec<String>, Error> {
-    tables::write(summary, form, folder)
+/// The folder exists and is not empty, all tables are empty, or writing failed.
+pub fn write_tables(
+    summary: &Summary,
+    format: TableFormat,
+    folder: &Path,
+) -> Result<Vec<String>, Error> {
+    tables::write(summary, format, folder)
 }

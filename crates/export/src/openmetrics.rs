@@ -1,8 +1,8 @@
-//! Totals, cache and TLB levels, losses as text of OpenMetrics 1.0, or of the format that
-//! Prometheus had before (0.0.4).
+//! Writes totals, cache and TLB levels, and losses as OpenMetrics 1.0 text, or in Prometheus' older
+//! text format (0.0.4).
 //!
-//! They differ in what the type of a counter stands beside: the name without `_total`, or
-//! the name of the samples. A reader of one takes the other's counters as untyped. Only
+//! The formats differ in the name in a counter's `# TYPE` line: without `_total` in OpenMetrics,
+//! with it in the older format. A reader of the wrong format treats counters as untyped. Only
 //! OpenMetrics has an end mark.
 
 use std::io::Write;
@@ -12,7 +12,7 @@ use memgauge_analyze::Summary;
 use super::Error;
 use super::places::{provenance, unit};
 
-/// Which of both formats is written.
+/// The text format to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextFormat {
     Openmetrics,
@@ -28,8 +28,8 @@ pub(crate) fn write(
         if samples.is_empty() {
             return Ok(());
         }
-        let of_samples = format == TextFormat::Prometheus && kind == "counter";
-        let name = format!("{name}{}", if of_samples { "_total" } else { "" });
+        let has_suffix = format == TextFormat::Prometheus && kind == "counter";
+        let name = format!("{name}{}", if has_suffix { "_total" } else { "" });
         writeln!(
             out,
             "# HELP {name} {help}\n# TYPE {name} {kind}\n{}",
@@ -75,7 +75,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// A label's value, without what would end it.
+/// Escapes a label's value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

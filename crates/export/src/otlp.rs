@@ -1,12 +1,12 @@
-//! OpenTelemetry's metrics, as the protobuf that a collector takes at `/v1/metrics`
-//! (`ExportMetricsServiceRequest`, and the same bytes as `MetricsData`).
+//! Writes OpenTelemetry metrics as the protobuf that a collector accepts at `/v1/metrics`
+//! (`ExportMetricsServiceRequest`, which has the same encoding as `MetricsData`).
 //!
-//! Each event is a sum that only grows: a point at the end of each bin of its curve, the last
-//! one its total. Points are dated by the recording's clock from the start of the run: under
-//! the emulator that clock is virtual, and an attribute of the resource says so.
+//! Each event is a monotonic sum with a point at the end of each bin of its curve; the last point
+//! is its total. Times of points are those of the recording's clock after the start of the run. In
+//! the emulator this clock is virtual, which an attribute of the resource states.
 //!
-//! OpenTelemetry's profiles are not written: their definition is still `v1development`, and its
-//! fields change numbers between versions. A collector that takes profiles reads pprof.
+//! OpenTelemetry profiles are not written: their definition is still `v1development` and changes
+//! field numbers between versions. Collectors that accept profiles read pprof.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ use super::Error;
 use super::curves::{bin_end, curves};
 use super::places::provenance;
 
-/// Fields that are written, by their numbers in OpenTelemetry's `metrics.proto`, version 1.
+/// The fields that are written, with their numbers in OpenTelemetry's `metrics.proto`, version 1.
 #[derive(Clone, PartialEq, Message)]
 struct Request {
     #[prost(message, repeated, tag = "1")]
@@ -132,7 +132,7 @@ enum Any {
     Int(i64),
 }
 
-/// A number of a moment.
+/// A current value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reading {
     /// A count.
@@ -141,31 +141,30 @@ pub enum Reading {
     Number(f64),
 }
 
-/// A metric as it is now.
+/// The current state of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instrument {
     /// Name: letters, digits, `_`, `.`.
     pub name: String,
-    /// Meaning, a sentence.
+    /// Meaning, in one sentence.
     pub description: String,
-    /// Unit, as UCUM writes it.
+    /// Unit in UCUM notation.
     pub unit: String,
     /// Whether it is a sum since the start.
-    pub only_grows: bool,
-    /// By attributes.
+    pub is_monotonic_sum: bool,
+    /// Values by their attributes.
     pub readings: Vec<(Vec<(String, String)>, Reading)>,
 }
 
-/// Metrics of a running service in the same form: the body of a request to `/v1/metrics`.
-/// Attributes of the resource, and the times of its start and of now in nanoseconds since 1970.
+/// Returns metrics of a running service in the same format: the body of a request to `/v1/metrics`.
 pub fn otlp_metrics(
     resource: &[(&str, String)],
     instruments: &[Instrument],
-    [started, now]: [u64; 2],
+    [start_unix_ns, now]: [u64; 2],
 ) -> Vec<u8> {
     let attributes = resource.iter().map(|(key, value)| text(key, value));
     let point = |(attributes, value): &(Vec<(String, String)>, Reading)| Point {
-        start_time_unix_nano: started,
+        start_time_unix_nano: start_unix_ns,
         time_unix_nano: now,
         value: Some(match *value {
             Reading::Count(count) => Number::Int(signed(count)),
@@ -179,7 +178,7 @@ pub fn otlp_metrics(
             name: instrument.name.clone(),
             description: instrument.description.clone(),
             unit: instrument.unit.clone(),
-            data: Some(match instrument.only_grows {
+            data: Some(match instrument.is_monotonic_sum {
                 true => cumulative(data_points),
                 false => Data::Gauge(Gauge { data_points }),
             }),
@@ -214,7 +213,7 @@ fn request(resource: Resource, metrics: Vec<Metric>) -> Request {
     }
 }
 
-/// `AGGREGATION_TEMPORALITY_CUMULATIVE`: a point has all since the start.
+/// `AGGREGATION_TEMPORALITY_CUMULATIVE`: each point covers the time since the start.
 const CUMULATIVE: i32 = 2;
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
@@ -266,7 +265,7 @@ fn resource(summary: &Summary) -> Resource {
     Resource { attributes }
 }
 
-fn started(summary: &Summary) -> u64 {
+fn start_unix_ns(summary: &Summary) -> u64 {
     let recording = &summary.recording;
     match recording.started_unix_ns {
         0 => recording.started_unix_s.saturating_mul(1_000_000_000),
@@ -274,9 +273,9 @@ fn started(summary: &Summary) -> u64 {
     }
 }
 
-/// A point of the run, `at_ns` after its start.
+/// Returns a point `at_ns` after the start of the run.
 fn point(summary: &Summary, at_ns: u64, value: Number, attributes: Vec<KeyValue>) -> Point {
-    let start = started(summary);
+    let start = start_unix_ns(summary);
     Point {
         start_time_unix_nano: start,
         time_unix_nano: start.saturating_add(at_ns),
@@ -299,36 +298,40 @@ fn event(summary: &Summary, name: &str) -> Metric {
     let timeline = curves(summary);
     let curve = |timeline: &&Timeline| timeline.curves.iter().position(|c| c.event == name);
     if let Some((timeline, number)) = timeline.and_then(|t| Some((t, curve(&t)?))) {
-        let sums = running(timeline, &timeline.curves[number], total);
+        let sums = cumulative_sums(timeline, &timeline.curves[number], total);
         data_points.extend(sums.map(|(at_ns, sum)| point(at_ns, sum)));
     }
     let end_ns = summary.run.duration_ns;
-    data_points.retain(|p| p.time_unix_nano < started(summary).saturating_add(end_ns));
+    data_points.retain(|p| p.time_unix_nano < start_unix_ns(summary).saturating_add(end_ns));
     data_points.push(point(end_ns, total));
     let def = summary.events.iter().find(|def| def.name == name);
     Metric {
-        name: format!("memgauge.{}", word(name)),
+        name: format!("memgauge.{}", instrument_name(name)),
         description: def.map(|def| def.description.clone()).unwrap_or_default(),
         unit: unit(summary, name).to_owned(),
         data: Some(cumulative(data_points)),
     }
 }
 
-/// The curve's sum at the end of each bin; never beyond the total, so that it only grows.
-fn running(
+/// Returns the sum of the curve at the end of each bin. It is limited to the total, so that the sum
+/// is monotonic.
+fn cumulative_sums(
     timeline: &Timeline,
     curve: &TimedCurve,
     total: u64,
 ) -> impl Iterator<Item = (u64, u64)> {
     let start = (timeline.start_ns, 0u64);
-    curve.values.iter().scan(start, move |(at, sum), &gained| {
-        *at = bin_end(timeline, *at);
-        *sum = sum.saturating_add(gained);
-        Some((*at, (*sum).min(total)))
-    })
+    curve
+        .values
+        .iter()
+        .scan(start, move |(at, sum), &increment| {
+            *at = bin_end(timeline, *at);
+            *sum = sum.saturating_add(increment);
+            Some((*at, (*sum).min(total)))
+        })
 }
 
-/// Unit of an event, as UCUM writes it.
+/// Returns the unit of an event in UCUM notation.
 fn unit(summary: &Summary, event: &str) -> &'static str {
     match super::places::unit(summary, event) {
         "bytes" => "By",
@@ -338,13 +341,13 @@ fn unit(summary: &Summary, event: &str) -> &'static str {
     }
 }
 
-/// A name of an instrument: letters, digits, `_`, `.`, `-`, `/`.
-fn word(event: &str) -> String {
+/// Converts to a valid instrument name: letters, digits, `_`, `.`, `-`, `/`.
+fn instrument_name(event: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_.-/".contains(c);
     event.replace(|c| !is_allowed(c), "_")
 }
 
-/// Length of the run, miss ratios, losses.
+/// Metrics of the run: its duration, miss ratios, losses.
 fn run(summary: &Summary) -> Vec<Metric> {
     let end_ns = summary.run.duration_ns;
     let gauge = |name: &str, description: &str, unit: &str, data_points| Metric {
@@ -376,7 +379,7 @@ fn run(summary: &Summary) -> Vec<Metric> {
     if !losses.is_empty() {
         metrics.push(Metric {
             name: "memgauge.losses".to_owned(),
-            description: "What should be in the recording and is not, by kind".to_owned(),
+            description: "Data missing in the recording, by kind".to_owned(),
             unit: "{loss}".to_owned(),
             data: Some(cumulative(losses)),
         });

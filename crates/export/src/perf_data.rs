@@ -1,12 +1,12 @@
-//! A `perf.data` file: the rows of a recording as the records that `perf record` writes.
+//! Writes a `perf.data` file: the rows of a recording as records of `perf record`.
 //!
 //! ```text
 //! header (104) │ ids │ attributes │ COMM, MMAP2, EXIT …, SAMPLE … │ features
 //! ```
 //!
-//! All events have the same fields of samples, those that any sample of the recording has.
-//! An event keeps its name. perf knows no modelled events, so those are of the kind "raw".
-//! perf names code by the files on its own machine, not by the recording.
+//! All events have the same sample fields: those that at least one sample of the recording has.
+//! Events keep their names. perf has no modelled events, so these get the type "raw". perf resolves
+//! code with the files on its own machine, not with the recording.
 
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};
@@ -25,24 +25,24 @@ use memgauge_trace::{
 
 use super::Error;
 
-/// Bytes of the file's header.
-const HEADER: u64 = 104;
-/// Bytes of an attribute: those of `PERF_ATTR_SIZE_VER5`, which perf reads since Linux 4.1.
-const ATTR: usize = 112;
-/// Most calls of a sample: a record's length has 16 bits.
-const MOST_CALLS: usize = 8000;
-/// Bytes of a program's name, its end included (`TASK_COMM_LEN`).
-const COMM: usize = 16;
-/// Texts of features are as long as a multiple of this (`NAME_ALIGN`).
-const TEXT: usize = 64;
-/// `PERF_CONTEXT_KERNEL` and `PERF_CONTEXT_USER`: calls of which mode follow.
-const IN_KERNEL: u64 = -128_i64 as u64;
-const IN_USER: u64 = -512_i64 as u64;
+/// Size of the file's header in bytes.
+const HEADER_BYTES: u64 = 104;
+/// Size of an attribute in bytes: `PERF_ATTR_SIZE_VER5`, which perf reads since Linux 4.1.
+const ATTR_BYTES: usize = 112;
+/// Maximum length of a call chain, because the length of a record has 16 bits.
+const MAX_CHAIN_WORDS: usize = 8000;
+/// Size of a program's name in bytes, including its NUL (`TASK_COMM_LEN`).
+const COMM_BYTES: usize = 16;
+/// Strings of features are padded to a multiple of this (`NAME_ALIGN`).
+const TEXT_ALIGN: usize = 64;
+/// `PERF_CONTEXT_KERNEL` and `PERF_CONTEXT_USER`: mode of the following calls.
+const KERNEL_CONTEXT: u64 = -128_i64 as u64;
+const USER_CONTEXT: u64 = -512_i64 as u64;
 /// `PROT_READ`, `PROT_EXEC`.
-const READABLE: u32 = 1;
-const EXECUTABLE: u32 = 4;
+const PROT_READ: u32 = 1;
+const PROT_EXEC: u32 = 4;
 
-/// Flags of all events: mappings and names of programs are told, with times.
+/// Flags of all events: mappings and program names are recorded, with times.
 const FLAGS: u64 = flag::SAMPLE_ID_ALL
     | flag::MMAP
     | flag::MMAP2
@@ -52,10 +52,11 @@ const FLAGS: u64 = flag::SAMPLE_ID_ALL
     | flag::TASK
     | flag::INHERIT;
 
-/// Fields that every sample has.
-const ALWAYS: u64 = sample::IDENTIFIER | sample::IP | sample::TID | sample::TIME | sample::PERIOD;
+/// Fields of every sample.
+const BASE_FIELDS: u64 =
+    sample::IDENTIFIER | sample::IP | sample::TID | sample::TIME | sample::PERIOD;
 
-/// Columns that say which fields samples have.
+/// Columns that determine the fields of samples.
 const COLUMNS: &[&str] = &[
     "event",
     "ip",
@@ -68,18 +69,18 @@ const COLUMNS: &[&str] = &[
     "caller",
 ];
 
-/// What was written.
+/// Result of writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerfWritten {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Samples whose outermost calls are left out: a record has no room for more.
-    pub cut: u64,
-    /// Parts of the recording that could not be read, in words.
+    /// Number of samples whose outermost calls did not fit into a record.
+    pub truncated: u64,
+    /// Parts of the recording that could not be read, as messages.
     pub problems: Vec<String>,
 }
 
-/// Writes a recording's samples as a file of perf; those of one event, where it is named.
+/// Writes the samples of a recording, or only those of one event, as a perf.data file.
 ///
 /// # Errors
 /// There is no such sample, or reading or writing failed.
@@ -89,14 +90,14 @@ pub fn write_perf<W: Write + Seek>(
     out: &mut W,
 ) -> Result<PerfWritten, Error> {
     let mut written = PerfWritten::default();
-    let fields = Fields::of(recording, event, &mut written.problems)?;
+    let fields = Fields::scan(recording, event, &mut written.problems)?;
     if fields.samples.is_empty() {
         return Err(Error::NoSamples);
     }
     let events = events(recording.manifest(), &fields);
-    let head = Head::of(&events);
+    let head = FileHead::new(&events);
     out.write_all(&head.bytes(0))?;
-    records(recording, event, (&fields, &events), out, &mut written)?;
+    records(recording, event, &fields, &events, out, &mut written)?;
     let end = out.stream_position()?;
     out.write_all(&features(recording.manifest(), &events, end))?;
     out.seek(SeekFrom::Start(0))?;
@@ -105,32 +106,32 @@ pub fn write_perf<W: Write + Seek>(
     Ok(written)
 }
 
-/// What samples of a recording have.
+/// Fields of the recording's samples.
 #[derive(Default)]
 struct Fields {
     sample_type: u64,
-    /// Samples by event.
+    /// Number of samples by event.
     samples: BTreeMap<EventId, u64>,
-    /// Whether any is of the kernel: else perf must not look for the kernel's names.
+    /// Whether there are kernel samples. Otherwise perf must not look for the kernel's symbols.
     in_kernel: bool,
 }
 
 impl Fields {
-    fn of(
+    fn scan(
         recording: &Recording,
         event: Option<EventId>,
         problems: &mut Vec<String>,
     ) -> Result<Fields, Error> {
         let selection = Selection::all().columns(COLUMNS);
         let mut fields = Fields {
-            sample_type: ALWAYS,
+            sample_type: BASE_FIELDS,
             ..Fields::default()
         };
         recording.each_sound(&selection, problems, |rows: &[Sample]| {
             for row in rows.iter().filter(|row| is_wanted(row, event)) {
                 *fields.samples.entry(row.event).or_default() += 1;
                 fields.sample_type |= has(row);
-                fields.in_kernel |= is_kernels(row.ip.0);
+                fields.in_kernel |= is_kernel_address(row.ip.0);
             }
         })?;
         Ok(fields)
@@ -141,7 +142,7 @@ fn is_wanted(row: &Sample, event: Option<EventId>) -> bool {
     event.is_none_or(|event| row.event == event)
 }
 
-/// The fields that a sample has a value for.
+/// Returns the fields for which a sample has a value.
 fn has(row: &Sample) -> u64 {
     let knows_access = row.kind != AccessKind::Unknown || row.source != DataSource::Unknown;
     let fields = [
@@ -156,7 +157,7 @@ fn has(row: &Sample) -> u64 {
     known.fold(0, |all, (_, field)| all | field)
 }
 
-/// An event of the file; its id is one more than its place.
+/// An event of the file. Its ID is its index plus one.
 struct Event {
     attr: Attr,
     name: String,
@@ -168,12 +169,12 @@ fn events(manifest: &Manifest, fields: &Fields) -> Vec<Event> {
         let def = manifest.events.iter().find(|def| def.id == id);
         let name = def.map_or_else(|| format!("event-{}", id.0), |def| def.name.clone());
         let named = def
-            .filter(|def| is_the_kernels(def))
+            .filter(|def| is_kernel_event(def))
             .and_then(|def| builtin::find(def.name.split(':').next().unwrap_or_default()));
         let (kind, config) = named.map_or((kind::RAW, id.0.into()), |n| (n.kind, n.config));
         Event {
             attr: Attr {
-                size: ATTR as u32,
+                size: ATTR_BYTES as u32,
                 period: 1,
                 sample_type: fields.sample_type,
                 flags: if fields.in_kernel {
@@ -190,19 +191,19 @@ fn events(manifest: &Manifest, fields: &Fields) -> Vec<Event> {
     fields.samples.keys().map(event).collect()
 }
 
-/// Whether an event is one of the machine: `instructions` of a model is another thing.
-fn is_the_kernels(def: &EventDef) -> bool {
+/// Returns whether the kernel counts this event. `instructions` of a model is a different event.
+fn is_kernel_event(def: &EventDef) -> bool {
     def.provenance != memgauge_trace::Provenance::Modelled
 }
 
-/// Appends numbers as the file has them.
-trait Put {
+/// Appends little-endian numbers.
+trait PutLittleEndian {
     fn u16(&mut self, value: u16);
     fn u32(&mut self, value: u32);
     fn u64(&mut self, value: u64);
 }
 
-impl Put for Vec<u8> {
+impl PutLittleEndian for Vec<u8> {
     fn u16(&mut self, value: u16) {
         self.extend(value.to_le_bytes());
     }
@@ -216,7 +217,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// An attribute as the file has it: its first [`ATTR`] bytes.
+/// Appends an attribute: its first [`ATTR_BYTES`] bytes.
 fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
     let start = out.len();
     out.u32(attr.kind);
@@ -230,48 +231,62 @@ fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
     ] {
         out.u64(value);
     }
-    out.resize(start + ATTR, 0);
+    out.resize(start + ATTR_BYTES, 0);
 }
 
-/// Ids and attributes, and where the records begin.
-struct Head {
+/// A section of the file.
+#[derive(Clone, Copy, Debug, Default)]
+struct FileSection {
+    offset: u64,
+    bytes: u64,
+}
+
+/// IDs and attributes, and the position of the records.
+struct FileHead {
     ids_and_attrs: Vec<u8>,
-    attrs: (u64, u64),
+    attrs: FileSection,
     data_at: u64,
 }
 
-impl Head {
-    fn of(events: &[Event]) -> Head {
+impl FileHead {
+    fn new(events: &[Event]) -> FileHead {
         let mut bytes = Vec::new();
         (1..=events.len() as u64).for_each(|id| bytes.u64(id));
-        let attrs_at = HEADER + bytes.len() as u64;
-        for (at, event) in (HEADER..).step_by(8).zip(events) {
+        let attrs_at = HEADER_BYTES + bytes.len() as u64;
+        for (at, event) in (HEADER_BYTES..).step_by(8).zip(events) {
             put_attr(&mut bytes, &event.attr);
             bytes.u64(at);
             bytes.u64(8);
         }
-        let data_at = HEADER + bytes.len() as u64;
-        Head {
+        let data_at = HEADER_BYTES + bytes.len() as u64;
+        FileHead {
             ids_and_attrs: bytes,
-            attrs: (attrs_at, data_at - attrs_at),
+            attrs: FileSection {
+                offset: attrs_at,
+                bytes: data_at - attrs_at,
+            },
             data_at,
         }
     }
 
-    /// The head of a file with so many bytes of records.
+    /// Returns the head of a file with `data` bytes of records.
     fn bytes(&self, data: u64) -> Vec<u8> {
         let mut out = b"PERFILE2".to_vec();
         let features = [
             HOSTNAME, OSRELEASE, VERSION, ARCH, NRCPUS, CPUDESC, TOTAL_MEM, CMDLINE, EVENT_DESC,
         ];
         let features = features.iter().fold(0, |bits, feature| bits | 1 << feature);
-        let attr_bytes = ATTR as u64 + 16;
-        let sections = [self.attrs, (self.data_at, data), (0, 0)];
-        out.u64(HEADER);
+        let attr_bytes = ATTR_BYTES as u64 + 16;
+        let data = FileSection {
+            offset: self.data_at,
+            bytes: data,
+        };
+        let sections = [self.attrs, data, FileSection::default()];
+        out.u64(HEADER_BYTES);
         out.u64(attr_bytes);
-        for (at, bytes) in sections {
-            out.u64(at);
-            out.u64(bytes);
+        for section in sections {
+            out.u64(section.offset);
+            out.u64(section.bytes);
         }
         [features, 0, 0, 0]
             .into_iter()
@@ -281,7 +296,7 @@ impl Head {
     }
 }
 
-/// The features' places and the features, which begin at `at`.
+/// Returns the positions and contents of the features. They start at `at`.
 fn features(manifest: &Manifest, events: &[Event], at: u64) -> Vec<u8> {
     let host = &manifest.host;
     let cpus = host.cpus.max(1);
@@ -312,7 +327,7 @@ fn features(manifest: &Manifest, events: &[Event], at: u64) -> Vec<u8> {
     out
 }
 
-/// Where the events were counted. perf's format has no word for a model.
+/// Returns the processor of the events. The format has no field for a model.
 fn processor(manifest: &Manifest) -> String {
     match &manifest.machine {
         Some(machine) => format!("{}{}", MachineFacts::MODELLED, machine.name),
@@ -320,9 +335,9 @@ fn processor(manifest: &Manifest) -> String {
     }
 }
 
-/// A text with its length, which its padding is part of.
+/// Returns a string with its length, which includes the padding.
 fn text(value: &str) -> Vec<u8> {
-    let length = (value.len() + 1).next_multiple_of(TEXT);
+    let length = (value.len() + 1).next_multiple_of(TEXT_ALIGN);
     let mut out = Vec::new();
     out.u32(length as u32);
     out.extend(value.as_bytes());
@@ -337,11 +352,11 @@ fn command(words: &[String]) -> Vec<u8> {
     out
 }
 
-/// The events' names.
+/// Returns the names of the events.
 fn descriptions(events: &[Event]) -> Vec<u8> {
     let mut out = Vec::new();
     out.u32(events.len() as u32);
-    out.u32(ATTR as u32);
+    out.u32(ATTR_BYTES as u32);
     for (id, event) in (1..).zip(events) {
         put_attr(&mut out, &event.attr);
         out.u32(1);
@@ -351,29 +366,29 @@ fn descriptions(events: &[Event]) -> Vec<u8> {
     out
 }
 
-/// A record under way: its header, then its body.
-struct Body(Vec<u8>);
+/// A record being built: header and body.
+struct RecordBuilder(Vec<u8>);
 
-impl Body {
-    fn new(kind: u32, misc: u16) -> Body {
+impl RecordBuilder {
+    fn new(kind: u32, misc: u16) -> RecordBuilder {
         let mut bytes = Vec::new();
         bytes.u32(kind);
         bytes.u16(misc);
         bytes.u16(0);
-        Body(bytes)
+        RecordBuilder(bytes)
     }
 
-    /// A text that ends with zeros, at a multiple of 8 bytes.
+    /// Appends a string, padded with zeros to a multiple of 8 bytes.
     fn text(&mut self, text: &[u8]) {
-        // What ends a text early, or is too long for a record, is no path of a file.
+        // A path contains no NUL and is shorter than this.
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
         self.0.extend(&text[..text.len().min(4095)]);
         self.0.push(0);
         self.0.resize(self.0.len().next_multiple_of(8), 0);
     }
 
-    /// What ends each record that is no sample.
-    fn trailer(&mut self, (pid, tid): (u32, u32), time_ns: u64, sample_type: u64) {
+    /// Appends the trailer of records other than samples.
+    fn trailer(&mut self, pid: u32, tid: u32, time_ns: u64, sample_type: u64) {
         self.0.u32(pid);
         self.0.u32(tid);
         self.0.u64(time_ns);
@@ -394,7 +409,8 @@ impl Body {
 fn records<W: Write + Seek>(
     recording: &Recording,
     event: Option<EventId>,
-    (fields, events): (&Fields, &[Event]),
+    fields: &Fields,
+    events: &[Event],
     out: &mut W,
     written: &mut PerfWritten,
 ) -> Result<(), Error> {
@@ -403,10 +419,10 @@ fn records<W: Write + Seek>(
     let sample_type = fields.sample_type;
     recording.each_sound(&all, &mut written.problems, |rows: &[Thread]| {
         rows.iter()
-            .for_each(|row| names(row, sample_type, &mut side));
+            .for_each(|row| thread_records(row, sample_type, &mut side));
     })?;
     recording.each_sound(&all, &mut written.problems, |rows: &[Module]| {
-        // perf's records say only what is mapped.
+        // perf records only new mappings.
         let ends = |row: &Module| [Module::EXEC, Module::UNMAPPED].contains(&row.path.as_str());
         let maps = rows.iter().filter(|row| !ends(row));
         side.extend(maps.map(|row| (row.time_ns, mapping(row, sample_type))));
@@ -418,9 +434,9 @@ fn records<W: Write + Seek>(
     let mut calls = Vec::new();
     recording.each_sound(&all, &mut written.problems, |rows: &[Frame]| {
         for row in rows {
-            // Numbers rise by one; where a part is missing, its calls lead nowhere.
+            // Frame IDs are consecutive. If a part is missing, its frames have no callers.
             let number = row.id.0 as usize;
-            if number >= calls.len() && row.id.0 < memgauge_recording::stacks::MOST_FRAMES {
+            if number >= calls.len() && row.id.0 < memgauge_recording::stacks::MAX_FRAMES {
                 calls.resize(number + 1, (None, VirtAddr(0)));
                 calls[number] = (row.caller.filter(|caller| caller.0 < row.id.0), row.ip);
             }
@@ -429,7 +445,7 @@ fn records<W: Write + Seek>(
     let mut failed = Ok(());
     let PerfWritten {
         samples,
-        cut,
+        truncated,
         problems,
     } = written;
     recording.each_sound(&all, problems, |rows: &[Sample]| {
@@ -437,38 +453,38 @@ fn records<W: Write + Seek>(
             let id = 1 + events.iter().position(|e| e.of == row.event).unwrap_or(0) as u64;
             let (chain, is_cut) = chain(row, &calls);
             *samples += 1;
-            *cut += u64::from(is_cut);
+            *truncated += u64::from(is_cut);
             if failed.is_ok() {
-                failed = sampled(row, id, &chain, sample_type).write(out);
+                failed = sample_record(row, id, &chain, sample_type).write(out);
             }
         }
     })?;
     failed
 }
 
-/// The name of a thread's program, from its start, and its end.
-fn names(row: &Thread, sample_type: u64, out: &mut Vec<(u64, Body)>) {
-    let task = (row.pid.0, row.tid.0);
+/// Appends records for the name of a thread's program, at its start, and for its end.
+fn thread_records(row: &Thread, sample_type: u64, out: &mut Vec<(u64, RecordBuilder)>) {
+    let (pid, tid) = (row.pid.0, row.tid.0);
     let name = row.program.rsplit('/').next().unwrap_or_default();
-    let name = &name.as_bytes()[..name.len().min(COMM - 1)];
-    let mut body = Body::new(record::COMM, misc::DATA_OR_EXEC);
-    body.0.u32(task.0);
-    body.0.u32(task.1);
+    let name = &name.as_bytes()[..name.len().min(COMM_BYTES - 1)];
+    let mut body = RecordBuilder::new(record::COMM, misc::DATA_OR_EXEC);
+    body.0.u32(pid);
+    body.0.u32(tid);
     body.text(name);
-    body.trailer(task, row.start_ns, sample_type);
+    body.trailer(pid, tid, row.start_ns, sample_type);
     out.push((row.start_ns, body));
     if let Some(end_ns) = row.end_ns {
-        let mut body = Body::new(record::EXIT, 0);
+        let mut body = RecordBuilder::new(record::EXIT, 0);
         for id in [row.pid.0, row.parent_pid.0, row.tid.0, row.parent_pid.0] {
             body.0.u32(id);
         }
         body.0.u64(end_ns);
-        body.trailer(task, end_ns, sample_type);
+        body.trailer(pid, tid, end_ns, sample_type);
         out.push((end_ns, body));
     }
 }
 
-fn mapping(row: &Module, sample_type: u64) -> Body {
+fn mapping(row: &Module, sample_type: u64) -> RecordBuilder {
     let build_id = from_hex(&row.build_id);
     let mut bits = if row.executable {
         0
@@ -480,8 +496,8 @@ fn mapping(row: &Module, sample_type: u64) -> Body {
     } else {
         0
     };
-    // In user space.
-    let mut body = Body::new(record::MMAP2, bits | 2);
+    // PERF_RECORD_MISC_USER.
+    let mut body = RecordBuilder::new(record::MMAP2, bits | 2);
     body.0.u32(row.pid.0);
     body.0.u32(row.pid.0);
     body.0.u64(row.start.0);
@@ -493,12 +509,12 @@ fn mapping(row: &Module, sample_type: u64) -> Body {
         body.0.extend([0; 3]);
         body.0.extend(id);
     }
-    // Else device, inode and generation, which a recording has not.
+    // Otherwise this is device, inode and generation, which a recording lacks.
     body.0.resize(at + 24, 0);
     body.0.u32(if row.executable {
-        READABLE | EXECUTABLE
+        PROT_READ | PROT_EXEC
     } else {
-        READABLE
+        PROT_READ
     });
     body.0.u32(0);
     let path = match row.path.as_str() {
@@ -506,11 +522,11 @@ fn mapping(row: &Module, sample_type: u64) -> Body {
         path => path,
     };
     body.text(path.as_bytes());
-    body.trailer((row.pid.0, row.pid.0), row.time_ns, sample_type);
+    body.trailer(row.pid.0, row.pid.0, row.time_ns, sample_type);
     body
 }
 
-/// A build id of up to 20 bytes.
+/// Parses a build ID of up to 20 bytes.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()
@@ -520,31 +536,31 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     Some(digits.chunks(2).map(|two| two[0] << 4 | two[1]).collect())
 }
 
-fn is_kernels(address: u64) -> bool {
+fn is_kernel_address(address: u64) -> bool {
     address >> 63 == 1
 }
 
-/// The call chain as the kernel writes it, and whether it is cut: return addresses, after a
-/// mark of the mode that they are of. The first word of a mode is a place, no return address.
+/// Returns the call chain in the kernel's format, and whether it is truncated: return addresses
+/// after a mark of their mode. The first address of a mode is an exact address.
 fn chain(row: &Sample, calls: &[(Option<FrameId>, VirtAddr)]) -> (Vec<u64>, bool) {
     let mode = |address| {
-        if is_kernels(address) {
-            IN_KERNEL
+        if is_kernel_address(address) {
+            KERNEL_CONTEXT
         } else {
-            IN_USER
+            USER_CONTEXT
         }
     };
     let mut words = vec![mode(row.ip.0), row.ip.0];
-    let mut of = is_kernels(row.ip.0);
+    let mut of = is_kernel_address(row.ip.0);
     let mut at = row.caller;
     while let Some(&(caller, VirtAddr(ip))) = at.and_then(|id| calls.get(id.0 as usize)) {
-        if words.len() >= MOST_CALLS {
+        if words.len() >= MAX_CHAIN_WORDS {
             return (words, true);
         }
-        if is_kernels(ip) == of {
+        if is_kernel_address(ip) == of {
             words.push(ip.saturating_add(1));
         } else {
-            of = is_kernels(ip);
+            of = is_kernel_address(ip);
             words.extend([mode(ip), ip]);
         }
         at = caller;
@@ -552,9 +568,9 @@ fn chain(row: &Sample, calls: &[(Option<FrameId>, VirtAddr)]) -> (Vec<u64>, bool
     (words, false)
 }
 
-fn sampled(row: &Sample, id: u64, chain: &[u64], sample_type: u64) -> Body {
-    let in_mode = if is_kernels(row.ip.0) { 1 } else { 2 };
-    let mut body = Body::new(record::SAMPLE, in_mode);
+fn sample_record(row: &Sample, id: u64, chain: &[u64], sample_type: u64) -> RecordBuilder {
+    let in_mode = if is_kernel_address(row.ip.0) { 1 } else { 2 };
+    let mut body = RecordBuilder::new(record::SAMPLE, in_mode);
     let out = &mut body.0;
     let has = |field| sample_type & field != 0;
     out.u64(id);

@@ -1,5 +1,5 @@
-//! A trace of Perfetto: a counter track for each event, its rate over time, and a track of
-//! slices for each region of interest of each thread.
+//! Writes a Perfetto trace: a counter track with the rate of each event over time, and a slice
+//! track for each region of interest of each thread.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,7 +12,7 @@ use super::Error;
 use super::curves::{bin_end, curves};
 use super::places::{provenance, unit};
 
-/// Fields that are written, by their numbers in Perfetto's `trace.proto` and what it
+/// The fields that are written, with their numbers in Perfetto's `trace.proto` and the files it
 /// includes.
 #[derive(Clone, PartialEq, Message)]
 struct Trace {
@@ -68,17 +68,17 @@ struct TrackEvent {
     track_uuid: u64,
     #[prost(string, optional, tag = "23")]
     name: Option<String>,
-    /// One of several kinds of value: a zero must be written, too.
+    /// Optional, so that a zero is written too.
     #[prost(double, optional, tag = "44")]
     double_counter_value: Option<f64>,
 }
 
-/// `TrackEvent.Type`.
+/// Values of `TrackEvent.Type`.
 const SLICE_BEGIN: i32 = 1;
 const SLICE_END: i32 = 2;
 const COUNTER: i32 = 4;
 
-/// One writer, one sequence.
+/// All packets are one sequence, since there is only one writer.
 const SEQUENCE: u32 = 1;
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
@@ -93,7 +93,7 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
             }),
             ..TrackDescriptor::default()
         };
-        trace.packet.push(described(descriptor));
+        trace.packet.push(descriptor_packet(descriptor));
         let mut at = timeline.start_ns;
         let mut push = |at, rate| {
             let event = TrackEvent {
@@ -102,14 +102,14 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
                 double_counter_value: Some(rate),
                 ..TrackEvent::default()
             };
-            trace.packet.push(happened(at, event));
+            trace.packet.push(event_packet(at, event));
         };
         for &value in &curve.values {
             let end = bin_end(timeline, at);
             push(at, value as f64 / ((end - at) as f64 / 1e9));
             at = end;
         }
-        // Nothing ends the curve: a counter holds until its next value.
+        // A counter keeps its last value, so end the curve with 0.
         push(at, 0.0);
     }
     let first = timeline.curves.len() as u64 + 1;
@@ -118,7 +118,7 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
     Ok(())
 }
 
-fn described(descriptor: TrackDescriptor) -> Packet {
+fn descriptor_packet(descriptor: TrackDescriptor) -> Packet {
     Packet {
         trusted_packet_sequence_id: SEQUENCE,
         track_descriptor: Some(descriptor),
@@ -126,7 +126,7 @@ fn described(descriptor: TrackDescriptor) -> Packet {
     }
 }
 
-fn happened(at_ns: u64, event: TrackEvent) -> Packet {
+fn event_packet(at_ns: u64, event: TrackEvent) -> Packet {
     Packet {
         timestamp: Some(at_ns),
         trusted_packet_sequence_id: SEQUENCE,
@@ -135,8 +135,8 @@ fn happened(at_ns: u64, event: TrackEvent) -> Packet {
     }
 }
 
-/// Regions may overlap without one being within the other, which slices of one track may
-/// not: each has a track of its own, below its process.
+/// Appends regions of interest. They can overlap without nesting, which slices of one track cannot.
+/// Each region of a thread therefore has its own track below its process.
 fn regions(summary: &Summary, timeline: &Timeline, first: u64, trace: &mut Trace) {
     let mut processes: BTreeMap<Pid, u64> = BTreeMap::new();
     let mut next = first;
@@ -149,11 +149,13 @@ fn regions(summary: &Summary, timeline: &Timeline, first: u64, trace: &mut Trace
             let &TimedSpan(.., pid, tid) = &of_thread[0];
             let process = *processes.entry(pid).or_insert_with(|| {
                 let uuid = number();
-                trace.packet.push(described(process(summary, pid, uuid)));
+                trace
+                    .packet
+                    .push(descriptor_packet(process(summary, pid, uuid)));
                 uuid
             });
             let uuid = number();
-            trace.packet.push(described(TrackDescriptor {
+            trace.packet.push(descriptor_packet(TrackDescriptor {
                 uuid,
                 name: format!("{} (thread {})", region.name, tid.0),
                 parent_uuid: process,
@@ -166,7 +168,7 @@ fn regions(summary: &Summary, timeline: &Timeline, first: u64, trace: &mut Trace
                     name,
                     ..TrackEvent::default()
                 };
-                trace.packet.push(happened(at_ns, event));
+                trace.packet.push(event_packet(at_ns, event));
             };
             for span in of_thread {
                 event(span.0, SLICE_BEGIN, Some(span.label(&region.name)));

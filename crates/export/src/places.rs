@@ -1,4 +1,4 @@
-//! Places in the code with the counts of all events, as three formats show them.
+//! Rows of the code tables with the counts of all events, for several formats.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use memgauge_trace::{EventDef, Provenance, Unit};
 
 use super::Error;
 
-/// Events that places have counts of, in the order of their names.
+/// Returns the events with counts in the table, sorted by name.
 pub(crate) fn events(summary: &Summary, table: &HotTable) -> Result<Vec<String>, Error> {
     let rows = table.rows.iter().map(|row| &row.counts);
     let all = rows.chain([&table.others.counts]);
@@ -20,14 +20,14 @@ pub(crate) fn events(summary: &Summary, table: &HotTable) -> Result<Vec<String>,
     }
 }
 
-/// The rows, and the sums of what is in none of them.
+/// Returns the rows of the table, and the counts that are in none of them.
 pub(crate) fn with_rest(table: &HotTable) -> impl Iterator<Item = (Option<&HotRow>, &Counts)> {
     let rows = table.rows.iter().map(|row| (Some(row), &row.counts));
     let rest = (!table.others.counts.is_empty()).then_some((None, &table.others.counts));
     rows.chain(rest)
 }
 
-/// The counts of `events`, in their order; 0 where there is none.
+/// Returns the counts of `events` in order; 0 if there is no count.
 pub(crate) fn values(counts: &Counts, events: &[String]) -> Vec<u64> {
     let count = |event: &String| counts.get(event).copied().unwrap_or(0);
     events.iter().map(count).collect()
@@ -37,8 +37,8 @@ fn definition<'a>(summary: &'a Summary, event: &str) -> Option<&'a EventDef> {
     summary.events.iter().find(|def| def.name == event)
 }
 
-/// Unit of an event, as text. The kernel counts its clocks' events in nanoseconds; totals
-/// that no event stands for tell their unit by their names.
+/// Returns the unit of an event. The kernel counts clock events in nanoseconds. Totals that are not
+/// events have their unit in the name.
 pub(crate) fn unit(summary: &Summary, event: &str) -> &'static str {
     let clock = event.split([':', '/']).next().unwrap_or(event);
     match definition(summary, event).map(|def| def.unit) {
@@ -51,8 +51,8 @@ pub(crate) fn unit(summary: &Summary, event: &str) -> &'static str {
     }
 }
 
-/// How an event's counts in places of the code came to be: counts of sampled places are
-/// sampled, however the event's total was counted.
+/// Returns the provenance of an event's counts by code: sampled code has sampled counts, even if
+/// the total was counted.
 pub(crate) fn code_provenance(summary: &Summary, event: &str) -> &'static str {
     match summary.hot.functions.samples {
         Some(_) => "sampled",
@@ -60,7 +60,7 @@ pub(crate) fn code_provenance(summary: &Summary, event: &str) -> &'static str {
     }
 }
 
-/// How an event's total and its curve came to be.
+/// Returns the provenance of an event's total and curve.
 pub(crate) fn provenance(summary: &Summary, event: &str) -> &'static str {
     match definition(summary, event).map(|def| def.provenance) {
         Some(Provenance::Counted) => "counted",

@@ -1,7 +1,7 @@
-//! pprof's `profile.proto`, gzipped: one sample a place in the code, with the counts of all
-//! events, and its inlined functions as lines. Where stacks were recorded, also one sample a
-//! chain of functions, in sample types of their own: chains come from samples, while counts of
-//! places may be exact, and both in one type would count each event twice.
+//! Writes pprof's `profile.proto`, gzipped: one sample per row of the instruction table, with the
+//! counts of all events and its inlined functions as lines. If stacks were recorded, each call
+//! chain is a sample as well, with sample types of its own: chains come from samples while counts
+//! by code can be exact, and one common type would count each event twice.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use prost::Message;
 use super::places::{code_provenance, events, unit, values, with_rest};
 use super::{Error, NOT_LISTED};
 
-/// Fields that are written, by their numbers in google/pprof's `profile.proto`.
+/// The fields that are written, with their numbers in google/pprof's `profile.proto`.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -105,7 +105,7 @@ struct Function {
     filename: i64,
 }
 
-/// A profile under way. Ids count from 1, strings from 0, the empty one.
+/// Builds a profile. IDs start at 1, strings at 0 with the empty string.
 #[derive(Default)]
 struct Builder {
     profile: Profile,
@@ -120,10 +120,10 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
     let places = events(summary, &summary.hot.instructions);
     let places = match summary.calls.is_empty() {
         true => places?,
-        // Chains alone are something to write.
+        // Call chains are sufficient for a profile.
         false => places.unwrap_or_default(),
     };
-    // pprof takes the first one for the program's.
+    // pprof takes the first mapping for the program itself.
     if let Some(module) = own_module(summary) {
         builder.mapping(module);
     }
@@ -138,7 +138,7 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
     Ok(())
 }
 
-/// The first program's file; processes have the name by which it was begun.
+/// Returns the file of the first program. Processes have the name with which it was started.
 fn own_module(summary: &Summary) -> Option<&str> {
     let name = |path: &str| Path::new(path).file_name().map(OsStr::to_owned);
     let program = name(&summary.processes.first()?.program)?;
@@ -147,8 +147,8 @@ fn own_module(summary: &Summary) -> Option<&str> {
     Some(own)
 }
 
-/// The sample type of an event's chains.
-fn with_callers(event: &str) -> String {
+/// Name of the sample type for an event's call chains.
+fn chain_sample_type(event: &str) -> String {
     format!("{event}.calls")
 }
 
@@ -157,28 +157,32 @@ fn signed(value: u64) -> i64 {
 }
 
 impl Builder {
-    /// Sample types: of places an event each, of chains one for each tree.
+    /// Adds the sample types: one per event, and one per call tree.
     fn types(&mut self, summary: &Summary, events: &[String]) {
         for event in events {
-            let how = code_provenance(summary, event);
-            self.sample_type(event, unit(summary, event), how);
+            let provenance = code_provenance(summary, event);
+            self.sample_type(event, unit(summary, event), provenance);
         }
         for tree in &summary.calls {
-            let how = "sampled, by callers";
-            self.sample_type(&with_callers(&tree.event), unit(summary, &tree.event), how);
+            let provenance = "sampled, by callers";
+            self.sample_type(
+                &chain_sample_type(&tree.event),
+                unit(summary, &tree.event),
+                provenance,
+            );
         }
     }
 
-    fn sample_type(&mut self, name: &str, unit: &str, how: &str) {
+    fn sample_type(&mut self, name: &str, unit: &str, provenance: &str) {
         let [kind, unit] = [name, unit].map(|text| self.string(text));
         self.profile.sample_type.push(ValueType { kind, unit });
-        let comment = self.string(&format!("{name}: {how}"));
+        let comment = self.string(&format!("{name}: {provenance}"));
         self.profile.comment.push(comment);
     }
 
     fn places(&mut self, summary: &Summary, events: &[String]) {
         let table = &summary.hot.instructions;
-        // The event that orders the tables, where it is one.
+        // Use the event that orders the tables, if there is one.
         let ranks = [table.rank.as_str(), "dram.read_bytes", "llc.miss"];
         let known = ranks.iter().find_map(|&rank| self.strings.get(rank));
         self.profile.default_sample_type = known.copied().unwrap_or(0);
@@ -192,15 +196,15 @@ impl Builder {
         }
     }
 
-    /// Who asked for stacks wants to see them first.
-    fn calls(&mut self, summary: &Summary, behind: usize) {
+    /// Adds the call chains. They become the default type, since the user asked for stacks.
+    fn calls(&mut self, summary: &Summary, first_type: usize) {
         if let Some(tree) = summary.calls.first() {
-            self.profile.default_sample_type = self.string(&with_callers(&tree.event));
+            self.profile.default_sample_type = self.string(&chain_sample_type(&tree.event));
         }
         let types = self.profile.sample_type.len();
         let mut locations = HashMap::new();
         for (number, tree) in summary.calls.iter().enumerate() {
-            // Of each node, its own location and its callers'.
+            // For each node, its own location and those of its callers.
             let mut chains: Vec<Vec<u64>> = Vec::with_capacity(tree.nodes.len());
             for node in &tree.nodes {
                 let key = (node.function.as_str(), node.module.as_str());
@@ -214,7 +218,7 @@ impl Builder {
                     .collect();
                 if node.own_events > 0 {
                     let mut value = vec![0; types];
-                    value[behind + number] = signed(node.own_events);
+                    value[first_type + number] = signed(node.own_events);
                     self.profile.sample.push(Sample {
                         location_id: chain.clone(),
                         value,
@@ -225,7 +229,7 @@ impl Builder {
         }
     }
 
-    /// Stands for a function as a whole.
+    /// Returns a location for a function as a whole.
     fn function_location(&mut self, node: &CallNode) -> u64 {
         let line = vec![self.line(&node.function, "", None)];
         let mapping_id = self.mapping(&node.module);
@@ -272,7 +276,7 @@ impl Builder {
         }
         let id = self.profile.mapping.len() as u64 + 1;
         let filename = self.string(module);
-        // Names are resolved: pprof must not look for the file.
+        // All names are resolved, so pprof must not look for the file.
         self.profile.mapping.push(Mapping {
             id,
             filename,

@@ -1,4 +1,4 @@
-//! The summary's tables, a file each: as CSV (RFC 4180) or as an Arrow IPC file.
+//! Writes the summary's tables, one file each, as CSV (RFC 4180) or Arrow IPC files.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -15,18 +15,18 @@ use super::curves::bin_end;
 use super::places::{provenance, unit, values, with_rest};
 use super::{Error, NOT_LISTED};
 
-/// Form of the files of tables.
+/// Format of the table files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Tables {
-    /// Arrow's IPC file, for pandas, polars, R, DuckDB: numbers are 64-bit integers.
+pub enum TableFormat {
+    /// Arrow IPC file, for pandas, polars, R, DuckDB. Numbers are 64-bit integers.
     Arrow,
     /// Comma-separated values with a header.
     Csv,
 }
 
-/// Columns of text; all others hold whole numbers.
-const TEXT: [&str; 13] = [
+/// Text columns; all others are integers.
+const TEXT_COLUMNS: [&str; 13] = [
     "code_region",
     "event",
     "unit",
@@ -42,11 +42,15 @@ const TEXT: [&str; 13] = [
     "meaning",
 ];
 
-/// A table: its header and its rows.
+/// A table: header and rows.
 type Table = Vec<Vec<String>>;
 
-pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Vec<String>, Error> {
-    check(folder)?;
+pub(crate) fn write(
+    summary: &Summary,
+    format: TableFormat,
+    folder: &Path,
+) -> Result<Vec<String>, Error> {
+    check_folder(folder)?;
     let hot = &summary.hot;
     let tables = [
         ("totals", totals(summary)),
@@ -64,17 +68,17 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
     if filled.is_empty() {
         return Err(Error::NoTables);
     }
-    make_folder(folder).map_err(|why| Error::Write(folder.to_owned(), why))?;
+    create_folder(folder).map_err(|why| Error::Write(folder.to_owned(), why))?;
     let mut written = Vec::new();
     for (name, table) in filled {
-        let name = match form {
-            Tables::Arrow => format!("{name}.arrow"),
-            Tables::Csv => format!("{name}.csv"),
+        let name = match format {
+            TableFormat::Arrow => format!("{name}.arrow"),
+            TableFormat::Csv => format!("{name}.csv"),
         };
         let path = folder.join(&name);
-        let done = match form {
-            Tables::Arrow => as_arrow(&table, &path),
-            Tables::Csv => as_csv(&table, &path),
+        let done = match format {
+            TableFormat::Arrow => as_arrow(&table, &path),
+            TableFormat::Csv => as_csv(&table, &path),
         };
         done.map_err(|why| Error::Write(path, why))?;
         written.push(name);
@@ -85,13 +89,13 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
 fn as_csv(table: &Table, path: &Path) -> std::io::Result<()> {
     let mut file = Writer::from_writer(private::create_file(path)?);
     for row in table {
-        file.write_record(row).map_err(of_csv)?;
+        file.write_record(row).map_err(io_error)?;
     }
     file.flush()
 }
 
-/// The system's error itself: as a cause of another one, its kind would be hidden.
-fn of_csv(why: csv::Error) -> std::io::Error {
+/// Returns the I/O error itself. As the cause of another error, its kind would be hidden.
+fn io_error(why: csv::Error) -> std::io::Error {
     let text = why.to_string();
     match why.into_kind() {
         csv::ErrorKind::Io(why) => why,
@@ -111,7 +115,7 @@ fn as_arrow(table: &Table, path: &Path) -> std::io::Result<()> {
         let cells = rows
             .iter()
             .map(|row| row.get(number).filter(|cell| !cell.is_empty()));
-        let array: ArrayRef = match TEXT.contains(&name.as_str()) {
+        let array: ArrayRef = match TEXT_COLUMNS.contains(&name.as_str()) {
             true => Arc::new(cells.collect::<StringArray>()),
             false => {
                 let number = |cell: &String| cell.parse::<u64>().ok();
@@ -132,8 +136,8 @@ fn as_arrow(table: &Table, path: &Path) -> std::io::Result<()> {
     writer.into_inner().map_err(failed)?.flush()
 }
 
-/// Only its owner may use it; folders above it have the usual rights.
-fn make_folder(folder: &Path) -> std::io::Result<()> {
+/// Creates the folder with access for its owner only. Parent folders get default permissions.
+fn create_folder(folder: &Path) -> std::io::Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
@@ -141,8 +145,8 @@ fn make_folder(folder: &Path) -> std::io::Result<()> {
     private::create_dir(folder)
 }
 
-/// A folder with files is refused: tables of an earlier export would stay in it.
-fn check(folder: &Path) -> Result<(), Error> {
+/// Refuses a folder with files, because they could be mistaken for tables of this export.
+fn check_folder(folder: &Path) -> Result<(), Error> {
     if folder.exists() && !folder.is_dir() {
         return Err(Error::NotAFolder(folder.to_owned()));
     }
@@ -157,7 +161,7 @@ fn strings<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// An absent number is an empty cell.
+/// Formats a number. A missing one is an empty cell.
 fn cell<T: ToString>(value: Option<T>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }

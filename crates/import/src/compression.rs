@@ -1,16 +1,15 @@
 //! Compressed input files, recognised by their first bytes.
 //!
-//! gzip, bzip2, xz and zstd are unpacked, each with any number of members, streams or frames one
-//! after the other. Skippable frames may lie anywhere between the frames of zstd; `pzstd` writes
-//! one before each. lz4 has the same skippable frames, so the first other frame tells which of the
-//! two it is.
+//! Decompresses gzip, bzip2, xz and zstd, each with any number of members, streams or frames. zstd
+//! allows skippable frames anywhere between frames; `pzstd` writes one before each. lz4 has the
+//! same skippable frames, so the first other frame decides which of the two it is.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use crate::{Error, ErrorKind, Result};
 
-/// How an input is compressed.
+/// Compression format of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
@@ -35,31 +34,31 @@ impl fmt::Display for Compression {
     }
 }
 
-/// The content of an input, unpacked.
+/// The decompressed content of an input.
 pub struct Unpacked<'a> {
     /// The content.
     pub content: Box<dyn BufRead + 'a>,
-    /// How the input was compressed, if it was.
+    /// The input's compression, if any.
     pub compression: Option<Compression>,
 }
 
-/// First bytes that are read before anything is decided. A pipe may hand over fewer at a time.
+/// Number of bytes read before the format is decided. A pipe may return fewer per read.
 const HEAD_BYTES: usize = 4096;
-/// Bytes that are read at a time.
+/// Number of bytes read at a time.
 const BUFFER_BYTES: usize = 1 << 19;
-/// Largest window of zstd (`--long=31`); without this, frames of more than 128 MiB are refused.
+/// Maximum window of zstd (`--long=31`). By default, the decoder refuses frames above 128 MiB.
 const MAX_WINDOW_LOG: u32 = 31;
 
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const LZ4: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 
-/// Unpacks an input if it is compressed; else returns it as it is. A buffered read of the result
-/// begins with at least 4096 bytes, or with all that there are.
+/// Decompresses an input if it is compressed. The first buffered read of the result returns at
+/// least 4096 bytes, or everything if there are fewer.
 ///
 /// # Errors
-/// The input cannot be read, or is compressed in a way that is not supported.
-pub fn unpacked<'a>(mut input: impl Read + 'a) -> Result<Unpacked<'a>> {
-    let mut head = head_of(&mut input).map_err(unreadable)?;
+/// The input cannot be read, or its compression is not supported.
+pub fn decompress<'a>(mut input: impl Read + 'a) -> Result<Unpacked<'a>> {
+    let mut head = read_head(&mut input).map_err(unreadable)?;
     let mut is_zstd = head.starts_with(&ZSTD);
     while let Some(bytes) = skippable_frame(&head) {
         skip(&mut head, &mut input, bytes)?;
@@ -67,16 +66,16 @@ pub fn unpacked<'a>(mut input: impl Read + 'a) -> Result<Unpacked<'a>> {
     }
     let compression = match is_zstd {
         true => Some(Compression::Zstd),
-        false => compression_of(&head)?,
+        false => detect(&head)?,
     };
     let is_empty = head.is_empty();
     let input = BufReader::with_capacity(BUFFER_BYTES, Cursor::new(head).chain(input));
     let content: Box<dyn BufRead + 'a> = match compression {
         None => Box::new(input),
-        // Skippable frames alone.
+        // The input has only skippable frames.
         Some(_) if is_empty => Box::new(io::empty()),
         Some(compression) => decoded(compression, input).map_err(|e| {
-            let why = format!("it is compressed by {compression} and cannot be unpacked");
+            let why = format!("failed to decompress the input ({compression})");
             Error::system(why, e)
         })?,
     };
@@ -86,7 +85,7 @@ pub fn unpacked<'a>(mut input: impl Read + 'a) -> Result<Unpacked<'a>> {
     })
 }
 
-/// The decoded input, with its first bytes in one piece.
+/// Returns the decoded input. Its first bytes are in one piece.
 fn decoded<'a>(
     compression: Compression,
     input: impl BufRead + 'a,
@@ -101,7 +100,7 @@ fn decoded<'a>(
             Box::new(decoder)
         }
     };
-    let content = Cursor::new(head_of(&mut decoder)?).chain(decoder);
+    let content = Cursor::new(read_head(&mut decoder)?).chain(decoder);
     Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, content)))
 }
 
@@ -109,13 +108,13 @@ fn unreadable(e: io::Error) -> Error {
     Error::system("failed to read the input", e)
 }
 
-fn head_of(input: &mut impl Read) -> io::Result<Vec<u8>> {
+fn read_head(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     input.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// Bytes of a skippable frame at the start, header included:
+/// Returns the length of a skippable frame at the start, including its header:
 ///
 /// ```text
 /// 5? 2a 4d 18 │ length, u32 │ bytes that any decoder passes over
@@ -127,14 +126,14 @@ fn skippable_frame(start: &[u8]) -> Option<u64> {
     is_skippable.then(|| 8 + u64::from(u32::from_le_bytes(*length)))
 }
 
-/// Skips bytes of the input and fills up its head.
+/// Skips bytes of the input and refills its head.
 fn skip(head: &mut Vec<u8>, input: &mut impl Read, bytes: u64) -> Result<()> {
     let in_head = usize::try_from(bytes).map_or(head.len(), |bytes| bytes.min(head.len()));
     head.drain(..in_head);
     let behind = bytes - in_head as u64;
     let skipped = io::copy(&mut input.by_ref().take(behind), &mut io::sink());
     if skipped.map_err(unreadable)? < behind {
-        let why = "it is compressed by zstd or lz4, and cut off in a skippable frame";
+        let why = "it is compressed by zstd or lz4 and truncated in a skippable frame";
         return Err(Error::new(ErrorKind::BadInput, why));
     }
     let room = HEAD_BYTES.saturating_sub(head.len()) as u64;
@@ -142,16 +141,18 @@ fn skip(head: &mut Vec<u8>, input: &mut impl Read, bytes: u64) -> Result<()> {
     filled.map(drop).map_err(unreadable)
 }
 
-/// By the bytes that such files begin with.
-fn compression_of(start: &[u8]) -> Result<Option<Compression>> {
+/// Detects the compression from the first bytes.
+fn detect(start: &[u8]) -> Result<Option<Compression>> {
     let not_supported = |name, tool| {
-        let why = format!("it is compressed by {name}: unpack it first, with `{tool} FILE`");
+        let why = format!(
+            "it is compressed by {name}, which is not supported; decompress it first with `{tool} FILE`"
+        );
         Err(Error::new(ErrorKind::BadInput, why))
     };
     match start {
         [0x1f, 0x8b, 0x08, ..] => Ok(Some(Compression::Gzip)),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Some(Compression::Xz)),
-        // The level, then the magic of a block or of the end.
+        // The level, then the magic number of a block or of the end.
         [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, ..]
         | [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, ..] => {
             Ok(Some(Compression::Bzip2))
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     fn read(input: impl Read) -> (Option<Compression>, Vec<u8>) {
-        let mut unpacked = unpacked(input).expect("an input");
+        let mut unpacked = decompress(input).expect("an input");
         let mut bytes = Vec::new();
         unpacked
             .content
@@ -180,7 +181,7 @@ mod tests {
     }
 
     fn refusal(input: &[u8]) -> String {
-        let refused = unpacked(input).err();
+        let refused = decompress(input).err();
         refused.expect("a refusal").to_string()
     }
 
@@ -191,7 +192,7 @@ mod tests {
         frame
     }
 
-    /// Two members, streams or frames of each kind.
+    /// Returns the content twice, as two members, streams or frames of each format.
     fn packed(content: &[u8]) -> [(Compression, Vec<u8>); 4] {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         let mut bzip2 = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn members_streams_and_frames_one_after_the_other_are_one_content() {
+    fn consecutive_members_and_frames_are_one_content() {
         let text: Vec<u8> = (0..20_000)
             .flat_map(|n| format!("{n}\n").into_bytes())
             .collect();
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn skippable_frames_may_lie_anywhere_between_frames_of_zstd() {
+    fn skippable_frames_between_zstd_frames_are_skipped() {
         let frame = zstd::encode_all(&b"12345\n"[..], 1).expect("zstd");
         for length in [0, 4, 4080, 4088, 4089, 70_000] {
             let parts = [
@@ -244,15 +245,15 @@ mod tests {
         }
         let nothing = (Some(Compression::Zstd), Vec::new());
         assert_eq!(read(&skippable(2, 5)[..]), nothing);
-        assert!(refusal(&skippable(2, 5)[..9]).contains("cut off"));
+        assert!(refusal(&skippable(2, 5)[..9]).contains("truncated"));
         let lz4 = [&skippable(3, 9)[..], &LZ4].concat();
         assert!(refusal(&lz4).contains("`lz4 -dc FILE`"));
     }
 
-    /// A pipe whose writer hands over a byte at a time.
-    struct Dripping<'a>(&'a [u8]);
+    /// A pipe whose writer writes single bytes.
+    struct ByteByByte<'a>(&'a [u8]);
 
-    impl Read for Dripping<'_> {
+    impl Read for ByteByByte<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
             let one = into.len().min(1);
             self.0.read(&mut into[..one])
@@ -260,10 +261,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_hands_over_single_bytes_is_recognised() {
+    fn compression_is_detected_in_a_pipe_of_single_bytes() {
         for (compression, bytes) in packed(b"7\n8\n") {
             let expected = (Some(compression), b"7\n8\n".to_vec());
-            assert_eq!(read(Dripping(&bytes)), expected);
+            assert_eq!(read(ByteByByte(&bytes)), expected);
         }
     }
 }

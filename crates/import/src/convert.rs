@@ -1,4 +1,4 @@
-//! A perf.data into a recording.
+//! Converts a perf.data file to a recording.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
@@ -13,12 +13,12 @@ use memgauge_trace::{
     SampledFacts, SamplingFacts, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
 };
 
-use super::counters::Counters;
+use super::background_writer::BackgroundWriter;
+use super::counters::{CounterValue, Counters};
 use super::input::Input;
 use super::symfs::Symfs;
 use super::threads::{Change as ThreadChange, Threads};
-use super::unwinding::{Change, Unwinding};
-use super::writing::Writing;
+use super::unwinding::{CodeChange, Unwinding};
 use crate::{Error, Result};
 use memgauge_host::program::{
     KernelCode, Mappings, RecordedCode, RecordedKernel, hex, is_of_this_machine,
@@ -30,36 +30,36 @@ use memgauge_perf::data_src::DataSrc;
 use memgauge_perf::perf_data::{Damage, Events, Facts, FileEvent, PerfData, Visit};
 use memgauge_perf::record::{Header, Layout, Mmap, Reading, Record, Sample, Trailer};
 
-/// Whether an input can be imported at all, before room is made for the result.
+/// Checks whether an input can be imported, before the recording is created.
 ///
 /// # Errors
-/// It is no perf data.
+/// The input is not perf data.
 pub fn check(input: &mut Input) -> Result<()> {
     PerfData::open(&mut input.main)?;
     input.rewind()
 }
 
-/// Imports what perf wrote into a recording at `output`.
+/// Imports perf data into a recording at `output`.
 ///
 /// # Errors
-/// It is no perf data, cannot be read, or the recording cannot be written.
+/// The input is not perf data or cannot be read, or the recording cannot be written.
 pub fn import(input: &mut Input, output: &Path) -> Result<()> {
-    let mut earliest = Earliest::new(!input.further.is_empty());
+    let mut earliest = EarliestTime::new(!input.further.is_empty());
     let mut head = PerfData::open(&mut input.main)?;
     head.read(&mut earliest)?;
     for (_, records) in &mut input.further {
         head.read_further(records, &mut earliest)?;
     }
     input.rewind()?;
-    let ended = input.ended;
+    let last_write = input.last_write;
     let mut file = PerfData::open(&mut input.main)?;
     let mut converter = Converter::new(output, earliest, &file.facts)?;
-    converter.ended = ended;
+    converter.last_write = last_write;
     if let Some(folder) = input.symfs.as_ref() {
         converter.read_files_below(folder)?;
     }
     if !input.further.is_empty() {
-        converter.threads = Threads::of_any_order();
+        converter.threads = Threads::for_unordered_records();
     }
     let mut damage = file.read(&mut converter)?;
     for (path, records) in &mut input.further {
@@ -76,13 +76,13 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
     converter.finish(&file, damage)
 }
 
-/// Imports from any single input that can be read twice.
+/// Imports a single input that can be read twice.
 ///
 /// # Errors
-/// As of [`import`].
+/// As [`import`].
 pub fn convert(source: impl Read + Seek, output: &Path) -> Result<()> {
     let mut source = source;
-    let mut earliest = Earliest::new(false);
+    let mut earliest = EarliestTime::new(false);
     PerfData::open(&mut source)?.read(&mut earliest)?;
     source
         .rewind()
@@ -93,20 +93,20 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<()> {
     converter.finish(&file, damage)
 }
 
-/// The earliest time in a file. Records lie in it ring by ring, not in order; the
-/// earliest is in one of the first two rounds. Several files have no rounds in common:
-/// they are read whole. So is a file with copies of stacks, for the code that processes
-/// map.
-struct Earliest {
+/// Finds the earliest time in a file. Records are not in time order: they are written ring by ring,
+/// in rounds, and the earliest one is in the first two rounds. Several files have no common rounds,
+/// so they are read completely. A file with copied stacks is also read completely, for the mappings
+/// of code.
+struct EarliestTime {
     time_ns: u64,
     rounds: u32,
     whole: bool,
-    changes: Option<Vec<(u64, Change)>>,
+    changes: Option<Vec<(u64, CodeChange)>>,
 }
 
-impl Earliest {
-    fn new(whole: bool) -> Earliest {
-        Earliest {
+impl EarliestTime {
+    fn new(whole: bool) -> EarliestTime {
+        EarliestTime {
             time_ns: u64::MAX,
             rounds: 0,
             whole,
@@ -114,7 +114,7 @@ impl Earliest {
         }
     }
 
-    /// The time of a record that is no sample. Keeps what it says of code.
+    /// Returns the time of a record that is not a sample. Keeps its changes of code.
     fn side_band(&mut self, events: &Events, header: Header, body: &[u8]) -> Option<u64> {
         let layout = events.of_others()?;
         let (record, trailer) = layout.record(header, body)?;
@@ -126,13 +126,13 @@ impl Earliest {
                 _ => trailer.time_ns,
             };
             let changes = self.changes.get_or_insert_default();
-            changes.extend(Change::of(&record).map(|change| (time_ns, change)));
+            changes.extend(CodeChange::from_record(&record).map(|change| (time_ns, change)));
         }
         Some(trailer.time_ns)
     }
 }
 
-impl Visit for Earliest {
+impl Visit for EarliestTime {
     type Error = Error;
 
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
@@ -142,7 +142,7 @@ impl Visit for Earliest {
                 .and_then(|(_, l)| l.sample_time(body)),
             _ => self.side_band(events, header, body),
         };
-        // Records that perf makes up for the state before the start have time 0.
+        // Synthesised records for the state before the start have time 0.
         if let Some(time_ns) = time_ns.filter(|&t| t > 0) {
             self.time_ns = self.time_ns.min(time_ns);
         }
@@ -156,44 +156,44 @@ impl Visit for Earliest {
 }
 
 struct Converter {
-    writer: Writing,
+    writer: BackgroundWriter,
     threads: Threads,
-    /// By number of the event.
+    /// Indexed by event number.
     sampled: Vec<SampledFacts>,
-    /// Data sources in words: samples, and the sum of their latencies in cycles.
+    /// Samples and the sum of their latencies in cycles, by data source as text.
     sources: BTreeMap<String, (u64, u64)>,
-    /// Kinds of records beyond the kernel's.
+    /// Number of records of kinds that are newer than this program's list.
     later_kinds: BTreeMap<u32, u64>,
-    /// Records of all kinds that rings had no room for.
+    /// Number of records of any kind lost in rings.
     ring_lost: u64,
     series_rows: u64,
-    /// When the recording begins, on perf's clock.
+    /// Start of the recording on perf's clock.
     start_ns: u64,
     counters: Counters,
     mappings: Mappings,
     stacks: Stacks,
-    /// Where the file has copies of stacks of this kind of processor.
+    /// Present if the file has copied stacks of this processor's architecture.
     unwinding: Option<Unwinding>,
-    /// Calls of the sample at hand.
+    /// Call chain of the current sample.
     calls: Vec<VirtAddr>,
-    /// Where samples and calls were in the kernel, and a symbol of it with its address.
+    /// Kernel addresses of samples and calls, and a kernel symbol with its address.
     kernel: KernelCode,
     kernel_symbol: Option<(String, u64)>,
-    /// Names that processes gave to code that they generated.
+    /// Names that processes gave to generated code.
     generated: RecordedCode,
     symfs: Option<Symfs>,
-    /// When the file was last written to.
-    ended: SystemTime,
-    /// By path, as the file has them.
+    /// Time at which the file was last written to.
+    last_write: SystemTime,
+    /// Build IDs by path, from the file's header.
     build_ids: BTreeMap<String, String>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
-    /// Samples with each of [`NOT_KEPT`].
+    /// Number of samples with each field of [`NOT_KEPT`].
     not_kept: [u64; NOT_KEPT.len()],
-    /// Records of the kernel by kind.
+    /// Number of records by kind.
     kinds: [u64; KINDS],
 }
 
-/// Fields of samples that are left out.
+/// Fields of samples that are not imported.
 const NOT_KEPT: [&str; 4] = [
     "branch stacks",
     "user stacks",
@@ -201,23 +201,23 @@ const NOT_KEPT: [&str; 4] = [
     "registers of user space next to other registers",
 ];
 
-/// `PERF_RECORD_MISC_LOST_SAMPLES_BPF`: not lost, but not wanted.
-const BY_A_FILTER: u16 = 1 << 15;
+/// `PERF_RECORD_MISC_LOST_SAMPLES_BPF`: dropped by a filter rather than lost.
+const DROPPED_BY_FILTER: u16 = 1 << 15;
 
 /// perf's name for the kernel's code.
 const KERNEL: &str = "[kernel.kallsyms]";
-/// The kernel's kinds of records are below that.
+/// Upper limit of the kinds of kernel records.
 const KINDS: usize = 64;
 
 impl Converter {
-    fn new(output: &Path, earliest: Earliest, facts: &Facts) -> Result<Converter> {
+    fn new(output: &Path, earliest: EarliestTime, facts: &Facts) -> Result<Converter> {
         let build_ids = facts.build_ids.clone();
-        // A stream says later what it was recorded on.
+        // A pipe's stream reports the architecture later.
         let is_own = facts.arch.is_empty() || facts.arch == std::env::consts::ARCH;
         let is_readable = is_own && unwind::is_possible();
         let changes = earliest.changes.filter(|_| is_readable);
         Ok(Converter {
-            writer: Writing::new(Writer::create(
+            writer: BackgroundWriter::new(Writer::create(
                 output,
                 Manifest {
                     clock: "monotonic".to_owned(),
@@ -240,7 +240,7 @@ impl Converter {
             kernel_symbol: None,
             generated: RecordedCode::default(),
             symfs: None,
-            ended: SystemTime::now(),
+            last_write: SystemTime::now(),
             build_ids,
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
@@ -248,7 +248,7 @@ impl Converter {
         })
     }
 
-    /// Looks for the files that processes map below a folder.
+    /// Looks up the files that processes map below `folder`.
     fn read_files_below(&mut self, folder: &Path) -> Result<()> {
         let failed = |e| Error::system(format!("failed to find `{}`", folder.display()), e);
         let folder = folder.canonicalize().map_err(failed)?;
@@ -259,12 +259,13 @@ impl Converter {
         Ok(())
     }
 
-    /// Time since the recording began; what has no time came before. A record that
-    /// is older than perf's order allows is there at the beginning, and counted.
+    /// Returns the time since the start of the recording. Records without a time happened before
+    /// it. A record that is older than perf's sort order allows is placed at the start, and
+    /// counted.
     #[inline]
-    fn since_start(&mut self, time_ns: u64) -> u64 {
+    fn time_since_start(&mut self, time_ns: u64) -> u64 {
         if time_ns < self.start_ns && time_ns > 0 {
-            self.lose(
+            self.count_loss(
                 LossKind::Unknown,
                 "records older than perf's sorting allows",
                 1,
@@ -273,14 +274,14 @@ impl Converter {
         time_ns.saturating_sub(self.start_ns)
     }
 
-    fn lose(&mut self, kind: LossKind, what: &'static str, count: u64) {
+    fn count_loss(&mut self, kind: LossKind, what: &'static str, count: u64) {
         if count > 0 {
             *self.lost.entry((kind, what)).or_default() += count;
         }
     }
 
     #[inline]
-    fn of_event(&mut self, number: usize) -> &mut SampledFacts {
+    fn sampled_facts(&mut self, number: usize) -> &mut SampledFacts {
         if self.sampled.len() <= number {
             let more = self.sampled.len()..=number;
             self.sampled.extend(more.map(|number| SampledFacts {
@@ -291,16 +292,17 @@ impl Converter {
         &mut self.sampled[number]
     }
 
-    /// `usual` is what a sample stands for where it does not say.
+    /// Imports a sample. `default_period` is its weight if the sample has none.
     fn sample(
         &mut self,
-        (number, usual): (usize, u64),
+        number: usize,
+        default_period: u64,
         layout: &Layout,
         s: &Sample<'_>,
     ) -> Result<()> {
-        let time_ns = self.since_start(s.time_ns);
-        self.threads.seen(s.pid, s.tid, time_ns);
-        self.inherited(s.pid)?;
+        let time_ns = self.time_since_start(s.time_ns);
+        self.threads.record_activity(s.pid, s.tid, time_ns);
+        self.write_inherited(s.pid)?;
         self.kernel.note(VirtAddr(s.ip));
         let latency_cycles = layout.latency(s);
         let (kind, source) = self.source(layout, DataSrc(s.data_src), latency_cycles);
@@ -319,21 +321,21 @@ impl Converter {
             period: if layout.has(sample::PERIOD) {
                 s.period
             } else {
-                usual
+                default_period
             },
             caller: self.caller(s, time_ns)?,
             ..SampleRow::default()
         };
-        let facts = self.of_event(number);
+        let facts = self.sampled_facts(number);
         facts.samples += 1;
         facts.stood_for = facts.stood_for.saturating_add(row.period);
         facts.with_address += u64::from(row.addr.is_some());
         self.writer.sample(row)?;
-        self.not_kept(s);
+        self.count_not_kept(s);
         self.registers(event_id(number), time_ns, s)
     }
 
-    /// The call that led to the sample.
+    /// Returns the innermost frame of the sample's call chain.
     #[inline]
     fn caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
         self.calls.clear();
@@ -352,7 +354,7 @@ impl Converter {
         self.stacks.caller(process, &self.calls, write)
     }
 
-    /// Registers at the interrupt, or else those of user space.
+    /// Imports the registers at the interrupt or, without them, those of user space.
     fn registers(&mut self, event: EventId, time_ns: u64, s: &Sample<'_>) -> Result<()> {
         let Some(registers) = s.intr_regs.or(s.user_regs) else {
             return Ok(());
@@ -368,7 +370,7 @@ impl Converter {
         self.writer.registers(registers.all().map(row))
     }
 
-    /// The kind of access and the source of the data, noted in words.
+    /// Returns the kind of access and the source of the data. Counts the source as text.
     #[inline]
     fn source(
         &mut self,
@@ -388,7 +390,7 @@ impl Converter {
     }
 
     #[inline]
-    fn not_kept(&mut self, s: &Sample<'_>) {
+    fn count_not_kept(&mut self, s: &Sample<'_>) {
         let left_out = [
             s.branches > 0,
             !s.stack.is_empty() && self.unwinding.is_none(),
@@ -400,18 +402,25 @@ impl Converter {
         }
     }
 
-    /// Increments of the counters of a group since the group's last sample there.
+    /// Imports the increments of a group's counters since its last sample in the same thread.
     fn readings(&mut self, events: &Events, s: &Sample<'_>, reading: &Reading<'_>) -> Result<()> {
-        let time_ns = self.since_start(s.time_ns);
+        let time_ns = self.time_since_start(s.time_ns);
         for index in 0..reading.len() {
             let (Some(id), Some(value)) = (reading.id(index), reading.value(index)) else {
                 continue;
             };
-            let read = self
-                .counters
-                .read(events, index, (id, s.tid), (value, time_ns));
-            let Some(gain) = read else {
-                self.lose(LossKind::Unreadable, "values of counters of unknown id", 1);
+            let read = self.counters.read(
+                events,
+                index,
+                CounterValue {
+                    id,
+                    tid: s.tid,
+                    value,
+                    time_ns,
+                },
+            );
+            let Some(increment) = read else {
+                self.count_loss(LossKind::Unreadable, "values of counters of unknown id", 1);
                 continue;
             };
             self.series_rows += 1;
@@ -420,9 +429,9 @@ impl Converter {
                 cpu: Some(Cpu(s.cpu)),
                 pid: Pid(s.pid),
                 tid: Tid(s.tid),
-                event: event_id(gain.event),
-                value: gain.value,
-                interval_ns: gain.interval_ns,
+                event: event_id(increment.event),
+                value: increment.value,
+                interval_ns: increment.interval_ns,
             })?;
         }
         Ok(())
@@ -430,7 +439,7 @@ impl Converter {
 
     fn mapping(&mut self, map: &Mmap<'_>, time_ns: u64) -> Result<()> {
         let Some(end) = map.start.checked_add(map.bytes) else {
-            self.lose(
+            self.count_loss(
                 LossKind::Unreadable,
                 "mappings beyond the end of the address space",
                 1,
@@ -438,7 +447,7 @@ impl Converter {
             return Ok(());
         };
         let path = String::from_utf8_lossy(map.path);
-        // The offset in the file is the address of the symbol that the name ends with.
+        // The file offset is the address of the symbol at the end of the name.
         if let Some(symbol) = path.strip_prefix(KERNEL) {
             self.kernel_symbol = Some((symbol.to_owned(), map.file_offset));
         }
@@ -465,14 +474,14 @@ impl Converter {
         if let Some(symfs) = &mut self.symfs {
             symfs.identify(&mut row);
         }
-        self.inherited(map.pid)?;
+        self.write_inherited(map.pid)?;
         self.mappings.mapped(&row);
         self.generated.mapped(&row);
         self.writer.module(row)
     }
 
-    /// Writes what a child has mapped since before its fork, when it is first needed.
-    fn inherited(&mut self, pid: u32) -> Result<()> {
+    /// Writes the mappings that a child inherited, when they are first needed.
+    fn write_inherited(&mut self, pid: u32) -> Result<()> {
         let mut rows = self.mappings.inherited(pid).into_iter();
         rows.try_for_each(|row| self.writer.module(row))
     }
@@ -521,24 +530,24 @@ impl Converter {
             Record::Lost { count, .. } => self.ring_lost += count,
             Record::Throttle { id } => {
                 if let Some(number) = events.of_id(*id) {
-                    self.of_event(number).throttled += 1;
+                    self.sampled_facts(number).throttled += 1;
                 }
-                self.lose(LossKind::Throttled, "times sampling was stopped", 1);
+                self.count_loss(LossKind::Throttled, "times sampling was stopped", 1);
             }
             Record::Aux { bytes, .. } => {
-                self.lose(LossKind::NotKept, "bytes of AUX traces", *bytes)
+                self.count_loss(LossKind::NotKept, "bytes of AUX traces", *bytes)
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Records of lost samples. perf itself adds such records at the end, with the
-    /// kernel's count for each event; these samples are among the records lost in its
-    /// rings already. The kernel's own records are about the processor's buffers.
+    /// Counts lost samples. perf adds such records at the end, with the kernel's count for each
+    /// event; these samples are already included in the records lost in its rings. Records of the
+    /// kernel itself are about hardware buffers.
     fn lost_samples(&mut self, events: &Events, header: Header, trailer: &Trailer, count: u64) {
-        if header.misc & BY_A_FILTER != 0 {
-            return self.lose(
+        if header.misc & DROPPED_BY_FILTER != 0 {
+            return self.count_loss(
                 LossKind::NotKept,
                 "samples that a filter of perf left out",
                 count,
@@ -553,8 +562,8 @@ impl Converter {
             false => attr.read_format & read::LOST != 0,
         };
         match number.filter(|_| by_perf) {
-            Some(number) => self.of_event(number).lost += count,
-            None => self.lose(
+            Some(number) => self.sampled_facts(number).lost += count,
+            None => self.count_loss(
                 LossKind::RingFull,
                 "samples lost in hardware buffers",
                 count,
@@ -562,7 +571,7 @@ impl Converter {
         }
     }
 
-    /// Losses in perf's rings, each record once.
+    /// Returns the losses in perf's rings, without counting samples twice.
     fn ring_losses(&mut self, events: &Events) -> Vec<Loss> {
         let of_events: u64 = self.sampled.iter().map(|s| s.lost).sum();
         let (what, rest) = match of_events {
@@ -572,7 +581,7 @@ impl Converter {
                 self.ring_lost.saturating_sub(n),
             ),
         };
-        self.lose(LossKind::RingFull, what, rest);
+        self.count_loss(LossKind::RingFull, what, rest);
         let numbered = self.sampled.iter().enumerate();
         let lossy = numbered.filter(|(_, s)| s.lost > 0);
         let loss = |(number, s): (usize, &SampledFacts)| Loss {
@@ -589,21 +598,21 @@ impl Converter {
 
     fn finish<R: Read + Seek>(mut self, file: &PerfData<R>, damage: Damage) -> Result<()> {
         for (what, count) in NOT_KEPT.into_iter().zip(self.not_kept) {
-            self.lose(LossKind::NotKept, what, count);
+            self.count_loss(LossKind::NotKept, what, count);
         }
         let cut = self.stacks.cut;
-        self.lose(LossKind::NotKept, stacks::CUT, cut);
+        self.count_loss(LossKind::NotKept, stacks::CUT, cut);
         if let Some(unwinding) = &self.unwinding {
             let (short, broken) = (unwinding.unwinder.short, unwinding.unwinder.broken);
-            self.lose(LossKind::NotKept, SHORT_STACKS, short);
-            self.lose(LossKind::NotKept, BROKEN_STACKS, broken);
+            self.count_loss(LossKind::NotKept, SHORT_STACKS, short);
+            self.count_loss(LossKind::NotKept, BROKEN_STACKS, broken);
         }
-        self.lose(
+        self.count_loss(
             LossKind::Unreadable,
             "bytes of the file",
             damage.unread_bytes,
         );
-        self.lose(
+        self.count_loss(
             LossKind::NotKept,
             "bytes of AUX traces",
             file.facts.trace_bytes,
@@ -624,7 +633,7 @@ impl Converter {
         let threads = self.threads.rows();
         if is_of_this_machine(&file.facts.host.name) {
             let processes = threads.iter().map(|thread| thread.pid.0);
-            writer.extend(self.generated.named(processes, self.ended))?;
+            writer.extend(self.generated.named(processes, self.last_write))?;
         }
         writer.extend(threads)?;
         writer.extend(losses(self.lost).into_iter().chain(in_rings))?;
@@ -675,9 +684,9 @@ impl Converter {
         }
     }
 
-    /// Passes over a sample or another record that makes no sense, and counts it.
+    /// Skips and counts an invalid record.
     fn unreadable(&mut self, what: &'static str) -> Result<()> {
-        self.lose(LossKind::Unreadable, what, 1);
+        self.count_loss(LossKind::Unreadable, what, 1);
         Ok(())
     }
 }
@@ -698,8 +707,8 @@ impl Visit for Converter {
             let Some(sample) = layout.sample(body) else {
                 return self.unreadable("samples");
             };
-            let usual = events.all[number].attr.period;
-            self.sample((number, usual), layout, &sample)?;
+            let default_period = events.all[number].attr.period;
+            self.sample(number, default_period, layout, &sample)?;
             return match &sample.reading {
                 Some(reading) => self.readings(events, &sample, reading),
                 None => Ok(()),
@@ -717,7 +726,7 @@ impl Visit for Converter {
             Record::Fork(task) | Record::Exit(task) => task.time_ns,
             _ => trailer.time_ns,
         };
-        let time_ns = self.since_start(time_ns);
+        let time_ns = self.time_since_start(time_ns);
         self.other(events, &record, time_ns)
     }
 }
@@ -726,7 +735,7 @@ fn event_id(number: usize) -> EventId {
     EventId(catalogue::FIRST_FREE.saturating_add(u16::try_from(number).unwrap_or(u16::MAX)))
 }
 
-/// The name in the file; where it has none, the name of the encoding.
+/// Returns the name in the file or, without one, a name for the encoding.
 fn event_name(event: &FileEvent, number: usize) -> String {
     if !event.name.is_empty() {
         return event.name.clone();

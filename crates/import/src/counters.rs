@@ -1,11 +1,21 @@
-//! Increments of counters that are read with samples.
+//! Increments of counters whose values are recorded with samples.
 
 use memgauge_perf::IdMap;
 use memgauge_perf::perf_data::Events;
 
-/// A counter's last reading.
+/// The value of a counter at a sample.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+pub(super) struct CounterValue {
+    /// The kernel's ID of the counter.
+    pub(super) id: u64,
+    pub(super) tid: u32,
+    pub(super) value: u64,
+    pub(super) time_ns: u64,
+}
+
+/// Last value of a counter.
+#[derive(Clone, Copy, Debug)]
+struct LastValue {
     id: u64,
     tid: u32,
     event: usize,
@@ -15,56 +25,60 @@ struct Last {
 
 /// Increment of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gain {
+pub(super) struct Increment {
     /// Number of its event.
     pub(super) event: usize,
     pub(super) value: u64,
-    /// Nanoseconds since it was read before, or since the recording began.
+    /// Nanoseconds since the previous value, or since the start of the recording.
     pub(super) interval_ns: u64,
 }
 
-/// All counters, each in each thread (0 where a counter is a processor's).
+/// All counters, per thread (thread 0 for counters of a CPU).
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    all: Vec<Last>,
-    places: IdMap<(u64, u32), usize>,
-    /// Where those of the last reading are: the next is mostly of the same group in
-    /// the same thread.
+    all: Vec<LastValue>,
+    indices: IdMap<(u64, u32), usize>,
+    /// Indices of the last group's counters. The next sample usually is of the same group and
+    /// thread.
     recent: Vec<usize>,
 }
 
 impl Counters {
-    /// Takes the reading of the `index`-th counter of a group; `None` where no event
-    /// has this id.
+    /// Returns the increment of the `index`-th counter of a group. `None` if no event has this ID.
     #[inline]
     pub(super) fn read(
         &mut self,
         events: &Events,
         index: usize,
-        (id, tid): (u64, u32),
-        (value, time_ns): (u64, u64),
-    ) -> Option<Gain> {
-        let place = self.recent.get(index).copied();
-        let known = place.filter(|&place| (self.all[place].id, self.all[place].tid) == (id, tid));
-        let place = match known {
-            Some(place) => place,
+        value: CounterValue,
+    ) -> Option<Increment> {
+        let CounterValue {
+            id,
+            tid,
+            value,
+            time_ns,
+        } = value;
+        let slot = self.recent.get(index).copied();
+        let known = slot.filter(|&slot| (self.all[slot].id, self.all[slot].tid) == (id, tid));
+        let slot = match known {
+            Some(slot) => slot,
             None => self.find(events, index, id, tid)?,
         };
-        let last = &mut self.all[place];
-        let gain = Gain {
+        let last = &mut self.all[slot];
+        let increment = Increment {
             event: last.event,
             value: value.saturating_sub(last.value),
             interval_ns: time_ns.saturating_sub(last.time_ns),
         };
         (last.value, last.time_ns) = (value, time_ns);
-        Some(gain)
+        Some(increment)
     }
 
     #[inline(never)]
     fn find(&mut self, events: &Events, index: usize, id: u64, tid: u32) -> Option<usize> {
         let event = events.of_id(id)?;
-        let place = *self.places.entry((id, tid)).or_insert_with(|| {
-            self.all.push(Last {
+        let slot = *self.indices.entry((id, tid)).or_insert_with(|| {
+            self.all.push(LastValue {
                 id,
                 tid,
                 event,
@@ -75,12 +89,12 @@ impl Counters {
         });
         let recent = self.recent.len();
         match self.recent.get_mut(index) {
-            Some(recent) => *recent = place,
-            None if index == recent => self.recent.push(place),
-            // After an unknown id: looked up each time.
+            Some(recent) => *recent = slot,
+            None if index == recent => self.recent.push(slot),
+            // Happens after an unknown ID; such counters are looked up each time.
             None => {}
         }
-        Some(place)
+        Some(slot)
     }
 }
 
@@ -89,7 +103,7 @@ mod tests {
     use super::*;
     use memgauge_perf::abi::Attr;
 
-    /// Event 0 has the ids 10 and 11, event 1 the ids 20 and 21.
+    /// Event 0 has IDs 10 and 11, event 1 has IDs 20 and 21.
     fn events() -> Events {
         let mut events = Events::default();
         events.add(Attr::default(), [10, 11].into_iter());
@@ -98,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_gains_since_its_last_reading_in_the_same_thread() {
+    fn increment_is_since_the_last_value_in_the_same_thread() {
         let (events, mut counters) = (events(), Counters::default());
         let readings = [
             (0, (10, 1), (5, 100), Some((0, 5, 100))),
@@ -111,10 +125,16 @@ mod tests {
             (1, (20, 1), (7, 160), Some((1, 0, 60))),
             (0, (10, 2), (0, 170), Some((0, 0, 50))),
         ];
-        for (index, of, at, expected) in readings {
-            let gain = counters.read(&events, index, of, at);
-            let seen = gain.map(|g| (g.event, g.value, g.interval_ns));
-            assert_eq!(seen, expected, "{of:?} at {at:?}");
+        for (index, (id, tid), (value, time_ns), expected) in readings {
+            let value = CounterValue {
+                id,
+                tid,
+                value,
+                time_ns,
+            };
+            let increment = counters.read(&events, index, value);
+            let seen = increment.map(|g| (g.event, g.value, g.interval_ns));
+            assert_eq!(seen, expected, "{value:?}");
         }
     }
 }

@@ -1,27 +1,26 @@
-//! Source `import`: recordings that others made.
+//! Source `import`: recordings made from other tools' files.
 //!
-//! [`TextInput`] is a text file of callgrind, cachegrind, lackey or drcachesim. Of perf:
-//!
-//! [`Input`] opens what `perf record` wrote, `memgauge_perf::perf_data` reads it, [`convert`] makes
-//! a recording of it.
+//! [`TextInput`] imports text files of callgrind, cachegrind, lackey or drcachesim. For perf,
+//! [`Input`] opens the output of `perf record`, `memgauge_perf::perf_data` parses it, and
+//! [`convert`] creates a recording from it.
 
 #![forbid(unsafe_code)]
 
-mod accesses;
+mod access_trace;
+mod background_writer;
+mod batch_queue;
 pub mod compression;
 mod convert;
-mod costs;
+mod cost_profile;
 mod counters;
-mod foreign;
 mod input;
-mod queue;
 mod symfs;
-mod text;
+mod text_format;
+mod text_input;
 mod threads;
 mod unwinding;
-mod writing;
 
 pub use convert::{check, convert, import};
-pub use foreign::TextInput;
 pub use input::Input;
 pub use memgauge_host::{Error, ErrorKind, Result};
+pub use text_input::TextInput;

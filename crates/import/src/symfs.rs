@@ -1,8 +1,8 @@
-//! Files of the machine that was recorded, below a folder with its file system (`--symfs`).
+//! Files of the recorded machine, in a directory with a copy of its file system (`--symfs`).
 //!
-//! The recording has links to them under the names that copies have, so that reports find them by
-//! build id, or by size and time. Copies would take hundreds of megabytes of a file system that
-//! mostly stays where it is.
+//! The recording has symbolic links to these files, under the names that copies would have, so that
+//! reports find them by build ID or by size and time. Copies would take hundreds of megabytes, and
+//! the directory usually stays in place.
 
 use std::collections::HashMap;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use memgauge_trace::Module;
 
 use crate::{Error, Result};
 
-/// Files below the folder, by the path that processes map.
+/// Files in the directory, by the path that processes map.
 #[derive(Debug)]
 pub(super) struct Symfs {
     folder: PathBuf,
@@ -22,7 +22,7 @@ pub(super) struct Symfs {
 }
 
 impl Symfs {
-    /// The folder has to be absolute: links lead there.
+    /// The directory must be absolute, because links refer to it.
     pub(super) fn new(folder: PathBuf) -> Symfs {
         Symfs {
             folder,
@@ -30,19 +30,18 @@ impl Symfs {
         }
     }
 
-    fn place(&self, path: &str) -> PathBuf {
+    fn local_path(&self, path: &str) -> PathBuf {
         self.folder.join(path.trim_start_matches('/'))
     }
 
-    /// Says in a mapping's row which file it is. A file with another build id is not the one that
-    /// was mapped.
+    /// Adds the file's identity to a mapping. A file with another build ID is not the mapped one.
     pub(super) fn identify(&mut self, row: &mut Module) {
         if !row.path.starts_with('/') {
             return;
         }
-        let place = self.place(&row.path);
+        let local_path = self.local_path(&row.path);
         let known = self.known.entry(row.path.clone());
-        let Some(file) = known.or_insert_with(|| identity(&place)) else {
+        let Some(file) = known.or_insert_with(|| identity(&local_path)) else {
             return;
         };
         if row.build_id.is_empty() {
@@ -66,8 +65,8 @@ impl Symfs {
                 private::create_dir(&links).map_err(failed)?;
             }
             let name = copy_name(&file.build_id, file.bytes, file.modified_ns);
-            match symlink(self.place(path), links.join(name)) {
-                // One file at two paths.
+            match symlink(self.local_path(path), links.join(name)) {
+                // The same file at two paths.
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
                 done => done.map_err(failed)?,
             }

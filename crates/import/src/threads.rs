@@ -1,25 +1,23 @@
-//! Threads of an imported recording, from COMM, FORK and EXIT records and from
-//! samples.
+//! Threads of an imported recording, from COMM, FORK and EXIT records and from samples.
 
 use memgauge_trace::{Pid, Thread, Tid};
 
 use memgauge_perf::IdMap;
 use memgauge_perf::record::Task;
 
-/// Threads by their id. A thread that begins another program, or whose id is
-/// used again, has one row for each.
+/// Threads by ID. A thread that executes another program, or whose ID is reused, has one row for
+/// each.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     current: IdMap<u32, Thread>,
     done: Vec<Thread>,
-    /// The thread of the last sample: most come one after the other.
+    /// Thread of the last sample and its start. Consecutive samples are usually of the same thread.
     last_seen: Option<(u32, u64)>,
-    /// Changes that wait to be put in order of time, where records are not in order at
-    /// all.
-    waiting: Option<Vec<(u64, Change)>>,
+    /// Changes to be sorted by time at the end, if records are not in order.
+    unsorted: Option<Vec<(u64, Change)>>,
 }
 
-/// A change that a record reports of a thread.
+/// A change to a thread that a record reports.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Named {
@@ -33,18 +31,18 @@ pub(super) enum Change {
 }
 
 impl Threads {
-    /// For records that lie in several files: an end may be read before its beginning.
-    pub(super) fn of_any_order() -> Threads {
+    /// For records in several files, where the end of a thread may be read before its start.
+    pub(super) fn for_unordered_records() -> Threads {
         Threads {
-            waiting: Some(Vec::new()),
+            unsorted: Some(Vec::new()),
             ..Threads::default()
         }
     }
 
-    /// Takes a record's change, now or when all have come.
+    /// Applies a change, now or at the end.
     pub(super) fn change(&mut self, change: Change, time_ns: u64) {
-        match &mut self.waiting {
-            Some(waiting) => waiting.push((time_ns, change)),
+        match &mut self.unsorted {
+            Some(unsorted) => unsorted.push((time_ns, change)),
             None => self.apply(&change, time_ns),
         }
     }
@@ -74,9 +72,9 @@ impl Threads {
         thread
     }
 
-    /// Something happened in a thread.
+    /// Records that a thread was active.
     #[inline]
-    pub(super) fn seen(&mut self, pid: u32, tid: u32, time_ns: u64) {
+    pub(super) fn record_activity(&mut self, pid: u32, tid: u32, time_ns: u64) {
         if self
             .last_seen
             .is_none_or(|(t, since)| t != tid || time_ns < since)
@@ -92,7 +90,7 @@ impl Threads {
         if exec && other {
             let parent_pid = thread.parent_pid;
             thread.end_ns = Some(time_ns);
-            self.retire(tid);
+            self.finish_row(tid);
             self.entry(pid, tid, time_ns).parent_pid = parent_pid;
         }
         name.clone_into(&mut self.entry(pid, tid, time_ns).program);
@@ -104,7 +102,7 @@ impl Threads {
             .get(&task.tid)
             .is_some_and(|t| t.end_ns.is_some())
         {
-            self.retire(task.tid);
+            self.finish_row(task.tid);
         }
         let program = self
             .current
@@ -121,16 +119,16 @@ impl Threads {
         self.entry(task.pid, task.tid, time_ns).end_ns = Some(time_ns);
     }
 
-    fn retire(&mut self, tid: u32) {
+    fn finish_row(&mut self, tid: u32) {
         self.last_seen = None;
         self.done.extend(self.current.remove(&tid));
     }
 
-    /// All rows, in order of their beginning.
+    /// Returns all rows in order of their start.
     pub(super) fn rows(mut self) -> Vec<Thread> {
-        let mut waiting = self.waiting.take().unwrap_or_default();
-        waiting.sort_by_key(|(time_ns, _)| *time_ns);
-        for (time_ns, change) in waiting {
+        let mut unsorted = self.unsorted.take().unwrap_or_default();
+        unsorted.sort_by_key(|(time_ns, _)| *time_ns);
+        for (time_ns, change) in unsorted {
             self.apply(&change, time_ns);
         }
         self.done.extend(self.current.into_values());
@@ -144,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_has_a_row_for_each_program() {
+    fn thread_has_a_row_for_each_program() {
         let mut threads = Threads::default();
         threads.named(5, 5, false, "sh", 10);
         let task = Task {

@@ -1,10 +1,10 @@
-//! Stacks that perf copied (`perf record --call-graph dwarf`), unwound while they are
-//! imported: with the files that the program ran, as long as they are still there.
+//! Unwinds the stacks that perf copied (`perf record --call-graph dwarf`) during the import, with
+//! the files of the program, if they still exist.
 //!
-//! Records lie in a file ring by ring. A sample may come before the record of the mapping
-//! that its code lies in. So what processes map is collected first, in order of time, and
-//! applied up to each sample's time. A sample that is older than its predecessor sees
-//! mappings that came a little later, which differ only around exec.
+//! Records are written ring by ring, so a sample can come before the mapping of its code. Therefore
+//! all mappings are collected first, sorted by time, and applied up to each sample's time. A sample
+//! that is older than the previous one sees mappings that are slightly too new; they differ only
+//! around an exec.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -15,22 +15,22 @@ use memgauge_host::unwind::Unwinder;
 use memgauge_perf::record::{Record, Sample};
 use memgauge_trace::{Module, Pid, VirtAddr};
 
-/// Frames of a stack at most, as perf has it (`PERF_MAX_STACK_DEPTH`).
-const MOST_FRAMES: usize = 127;
+/// Maximum number of frames, as in perf (`PERF_MAX_STACK_DEPTH`).
+const MAX_FRAMES: usize = 127;
 
-/// A change of the code that a process has mapped.
+/// A change to the mapped code of a process.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(super) enum CodeChange {
     Mapped(Module),
     Replaced(u32),
     Forked { child: u32, parent: u32 },
 }
 
-impl Change {
-    /// The change that a record tells, if any.
-    pub(super) fn of(record: &Record<'_>) -> Option<Change> {
+impl CodeChange {
+    /// Returns the change that a record reports, if any.
+    pub(super) fn from_record(record: &Record<'_>) -> Option<CodeChange> {
         match record {
-            Record::Mmap(map) if map.executable => Some(Change::Mapped(Module {
+            Record::Mmap(map) if map.executable => Some(CodeChange::Mapped(Module {
                 pid: Pid(map.pid),
                 start: VirtAddr(map.start),
                 end: VirtAddr(map.start.checked_add(map.bytes)?),
@@ -42,8 +42,8 @@ impl Change {
             })),
             Record::Comm {
                 pid, exec: true, ..
-            } => Some(Change::Replaced(*pid)),
-            Record::Fork(task) if task.pid != task.parent_pid => Some(Change::Forked {
+            } => Some(CodeChange::Replaced(*pid)),
+            Record::Fork(task) if task.pid != task.parent_pid => Some(CodeChange::Forked {
                 child: task.pid,
                 parent: task.parent_pid,
             }),
@@ -52,21 +52,21 @@ impl Change {
     }
 }
 
-/// All changes in order, and how far they were applied.
+/// All changes in order, and the mappings after those that were applied.
 pub(super) struct Unwinding {
-    changes: Peekable<IntoIter<(u64, Change)>>,
+    changes: Peekable<IntoIter<(u64, CodeChange)>>,
     mappings: Mappings,
     pub(super) unwinder: Unwinder,
 }
 
 impl Unwinding {
-    /// From changes with their times in perf's clock, in the file's order.
+    /// Creates it from changes in file order, with their times on perf's clock.
     pub(super) fn new(
-        mut changes: Vec<(u64, Change)>,
+        mut changes: Vec<(u64, CodeChange)>,
         build_ids: &BTreeMap<String, String>,
     ) -> Unwinding {
         for (_, change) in &mut changes {
-            if let Change::Mapped(row) = change
+            if let CodeChange::Mapped(row) = change
                 && row.build_id.is_empty()
                 && let Some(id) = build_ids.get(&row.path)
             {
@@ -81,25 +81,25 @@ impl Unwinding {
         }
     }
 
-    /// Appends the calls that led to the sample.
+    /// Appends the call chain of a sample.
     pub(super) fn calls(&mut self, s: &Sample<'_>, calls: &mut Vec<VirtAddr>) {
         while let Some((_, change)) = self.changes.next_if(|change| change.0 <= s.time_ns) {
             self.apply(&change);
         }
-        self.unwinder.calls(&self.mappings, (s, MOST_FRAMES), calls);
+        self.unwinder.calls(&self.mappings, (s, MAX_FRAMES), calls);
     }
 
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &CodeChange) {
         let pid = match change {
-            Change::Mapped(row) => {
+            CodeChange::Mapped(row) => {
                 self.mappings.mapped(row);
                 row.pid.0
             }
-            Change::Replaced(pid) => {
+            CodeChange::Replaced(pid) => {
                 self.mappings.replaced(*pid);
                 *pid
             }
-            Change::Forked { child, parent } => {
+            CodeChange::Forked { child, parent } => {
                 self.mappings.replaced(*child);
                 self.mappings.forked(*child, *parent, 0);
                 *child

@@ -1,6 +1,6 @@
-//! Imports of perf.data. Some files are built here byte by byte, with known content,
-//! and are also cut short anywhere and altered anywhere. Recordings of real hardware
-//! are compared with their makers' counts and with `perf script`.
+//! Imports of perf.data. Some files are built here byte by byte with known content; they are also
+//! truncated at any byte and altered. Recordings of real hardware are compared with the counts that
+//! their authors gave and with `perf script`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An attribute of 128 bytes: hardware event `config`, ids in all trailers.
+/// An attribute of 128 bytes: hardware event `config`, IDs in all trailers.
 fn attribute(config: u64, sample_type: u64, read_format: u64) -> Vec<u8> {
     let mut bytes = vec![0u8; 128];
     bytes[4..8].copy_from_slice(&128u32.to_le_bytes());
@@ -50,13 +50,13 @@ fn padded(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A record with the trailer of [`SAMPLE_TYPE`]: tid, time, id, cpu.
+/// A record with the trailer of [`SAMPLE_TYPE`]: TID, time, ID, CPU.
 fn side_band(kind: u32, misc: u16, body: &[u8], time_ns: u64) -> Vec<u8> {
     let trailer = words(&[pair(7, 8), time_ns, 100, 1]);
     record(kind, misc, &[body, &trailer].concat())
 }
 
-/// Sample `i`, of event 100 or 101; address, latency and source follow from `i`.
+/// Sample `i` of event 100 or 101. Address, latency and source are computed from `i`.
 fn sample(i: u64) -> Vec<u8> {
     let source = if i.is_multiple_of(2) {
         0x6810_0142
@@ -142,7 +142,7 @@ fn stream(records: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The records in compressed ones, cut where no record ends.
+/// The records in compressed records, split in the middle of records.
 fn compressed() -> Vec<u8> {
     let packed = zstd::encode_all(records().as_slice(), 1).unwrap();
     packed
@@ -151,7 +151,7 @@ fn compressed() -> Vec<u8> {
         .collect()
 }
 
-/// Facts that a recording gives of its import.
+/// Facts about the import that a recording has.
 struct Imported {
     samples: Vec<(String, u64)>,
     records: BTreeMap<u32, u64>,
@@ -324,7 +324,7 @@ fn sizes_of_what_is_left_out_are_respected() {
 
 #[test]
 fn a_file_cut_off_anywhere_gives_what_came_before() {
-    // At each byte of its beginning, then at each fifth.
+    // At each byte of the beginning, then at every fifth.
     let cut = |bytes: Vec<u8>, first: usize| {
         let mut most = 0;
         let rest = (600 + first..bytes.len()).step_by(5);
@@ -346,7 +346,7 @@ fn a_file_cut_off_anywhere_gives_what_came_before() {
         }
         assert_eq!(most, 20);
     };
-    // Thousands of imports, which would be the longest test if they were one after the other.
+    // Thousands of imports: run them in parallel, or this is the longest test.
     std::thread::scope(|scope| {
         let files = [plain_file(), stream(&records()), stream(&compressed())];
         for (first, bytes) in files.into_iter().enumerate() {
@@ -355,7 +355,7 @@ fn a_file_cut_off_anywhere_gives_what_came_before() {
     });
 }
 
-/// Xorshift64 (Marsaglia 2003), so that every run makes the same mutants.
+/// Xorshift64 (Marsaglia 2003), so that every run creates the same mutants.
 struct Dice(u64);
 
 impl Dice {
@@ -388,7 +388,7 @@ fn no_alteration_makes_the_reader_panic() {
     }
 }
 
-/// Recordings from real hardware, where there are any.
+/// Recordings of real hardware, if there are any.
 fn recordings() -> Option<PathBuf> {
     let path = std::env::var_os("MEMGAUGE_PERFDATA").map(PathBuf::from);
     if path.is_none() {
@@ -404,8 +404,7 @@ fn of_hardware(folder: &Path, name: &str) -> Read {
     read(&std::fs::read(folder.join(name)).unwrap()).unwrap()
 }
 
-/// Samples, and the kernel's records by kind, as the recordings' README gives
-/// them.
+/// Samples, and the kernel's records by type, from the README of the recordings.
 #[test]
 fn recordings_of_hardware_have_the_counts_of_their_makers() {
     let Some(folder) = recordings() else { return };
@@ -435,8 +434,8 @@ fn recordings_of_hardware_have_the_counts_of_their_makers() {
     }
 }
 
-/// perf 6.1 refuses this file; that it unpacks to whole, sensible records is all
-/// that can be said.
+/// perf 6.1 refuses this file, so the test only checks that it decompresses to complete, plausible
+/// records.
 #[test]
 fn a_compressed_recording_of_another_processor_is_read_to_its_end() {
     let Some(folder) = recordings() else { return };
@@ -454,8 +453,7 @@ fn a_compressed_recording_of_another_processor_is_read_to_its_end() {
     );
 }
 
-/// Lines of `perf script` with these fields; none where perf is missing or
-/// cannot read the file.
+/// Lines of `perf script` with these fields; none if perf is missing or cannot read the file.
 fn perf_script(path: &Path, fields: &str) -> Option<Vec<Vec<String>>> {
     let output = std::process::Command::new("perf")
         .args(["script", "--ns", "-F", fields, "-i"])
@@ -491,10 +489,10 @@ fn samples_agree_with_perf_script_one_by_one() {
     }
 }
 
-/// Time, pid/tid, period and ip of every sample.
+/// Time, PID/TID, period and IP of every sample.
 fn compare(path: &Path, lines: &[Vec<String>]) {
     let result = read(&std::fs::read(path).unwrap()).unwrap();
-    // perf prints each frame of a call chain in a line of its own.
+    // perf prints each frame of a call chain on its own line.
     let heads = lines.iter().filter(|l| l[0].contains('/') && l.len() >= 3);
     let mut theirs: Vec<_> = heads
         .map(|l| {
@@ -522,7 +520,7 @@ fn compare(path: &Path, lines: &[Vec<String>]) {
     assert_eq!(theirs.len(), ours.len(), "{}", path.display());
     theirs.sort();
     ours.sort();
-    // Their clock began with the machine, ours with the recording.
+    // perf's clock starts with the machine, ours with the recording.
     let offset = theirs[0].0 - ours[0].0;
     for (theirs, mut ours) in theirs.into_iter().zip(ours) {
         ours.0 += offset;
@@ -567,13 +565,13 @@ fn addresses_latencies_and_sources_agree_with_perf_script() {
     }
 }
 
-/// A record of lost samples, as the kernel writes it (with its time) or perf adds it at
-/// the end (without).
+/// A record of lost samples: with its time as the kernel writes it, without as perf adds it at the
+/// end.
 fn lost_samples(count: u64, time_ns: u64) -> Vec<u8> {
     side_band(13, 0, &words(&[count]), time_ns)
 }
 
-/// The kernel's count for an event is among the records lost in rings; drops of the
+/// The kernel's count of an event is part of the records lost in rings. Samples dropped by the
 /// processor's own buffer are not.
 #[test]
 fn samples_lost_in_rings_are_told_once() {
@@ -584,8 +582,8 @@ fn samples_lost_in_rings_are_told_once() {
     let in_rings = in_rings.filter(|l| l.kind == LossKind::RingFull);
     let told: Vec<(u64, &str)> = in_rings.map(|l| (l.count, l.detail.as_str())).collect();
     println!("{told:?}");
-    // 3 and 2 are those of `records`: 13 records lost in rings, 7 of them samples, and
-    // 6 samples that hardware dropped.
+    // 3 and 2 are in `records`: 13 records were lost in rings, 7 of them samples, and hardware
+    // dropped 6 samples.
     let sum: u64 = told.iter().map(|t| t.0).sum();
     assert_eq!(sum, 13 + 6, "{told:?}");
     let has = |count, words: &str| told.iter().any(|t| t.0 == count && t.1.contains(words));
@@ -594,12 +592,12 @@ fn samples_lost_in_rings_are_told_once() {
     assert!(has(6, "hardware buffers"), "{told:?}");
 }
 
-/// `perf record --threads`: a file with the head, and others with records alone.
+/// `perf record --threads`: one file with the header, and others with only records.
 #[test]
 fn a_directory_has_the_records_of_all_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let all = records();
-    // Between two records: each says its size.
+    // Split between two records, found by their sizes.
     let mut cut = 0;
     while cut < all.len() / 2 {
         cut += usize::from(u16::from_le_bytes([all[cut + 6], all[cut + 7]]));
@@ -629,7 +627,7 @@ fn a_directory_without_a_head_is_refused_and_says_what_to_name() {
     let folder = tempfile::tempdir().unwrap();
     let refused = Input::open(folder.path(), folder.path()).unwrap_err();
     assert!(
-        refused.to_string().contains("without a file `data`"),
+        refused.to_string().contains("has no file `data`"),
         "{refused}"
     );
 }
@@ -643,7 +641,7 @@ fn tracepoint(id: u64) -> Vec<u8> {
     attr
 }
 
-/// An entry that names a tracepoint: id, text of 64 bytes.
+/// An entry that names a tracepoint: ID, text of 64 bytes.
 fn event_type(id: u64, name: &str) -> Vec<u8> {
     let mut text = name.as_bytes().to_vec();
     text.resize(64, 0);
@@ -691,7 +689,7 @@ fn files_of_version_1_are_read_and_their_tracepoints_named() {
     assert_eq!(names, ["sched:sched_switch", "event1/type=2,config=0x9/"]);
 }
 
-/// The kernel's descriptions of tracepoints, as perf copies them.
+/// The kernel's descriptions of tracepoints, as copied by perf.
 fn tracing_data(tracepoints: &[(&str, &str, u64)]) -> Vec<u8> {
     let counted = |text: &str| [words(&[text.len() as u64]), text.into()].concat();
     let number = |n: usize| (n as u32).to_le_bytes();
@@ -710,7 +708,7 @@ fn tracing_data(tracepoints: &[(&str, &str, u64)]) -> Vec<u8> {
     bytes
 }
 
-/// Before Linux 4.x, a pipe had no record of an event's name.
+/// Before Linux 4.x, pipes had no record with an event's name.
 #[test]
 fn tracepoints_of_old_pipes_have_the_names_of_the_kernels_descriptions() {
     let described = tracing_data(&[("sched", "sched_switch", 316), ("irq", "irq_entry", 9)]);
@@ -723,7 +721,7 @@ fn tracepoints_of_old_pipes_have_the_names_of_the_kernels_descriptions() {
         .zip([tracepoint(316), tracepoint(9)])
         .flat_map(|(id, attr): (u64, _)| record(64, 0, &[attr, words(&[id])].concat()))
         .collect();
-    // Names may come before what they name, or after it; the first one counts.
+    // A name may come before or after what it names. The first one counts.
     for order in [
         [&types, &attributes, &tracing],
         [&attributes, &types, &tracing],
@@ -739,8 +737,8 @@ fn tracepoints_of_old_pipes_have_the_names_of_the_kernels_descriptions() {
     }
 }
 
-/// As `perf record --call-graph lbr` asks for it: the processor's stack replaces frame pointers
-/// of user space, and the kernel's frames stay.
+/// A file of `perf record --call-graph lbr`: the processor's stack replaces user-space frame
+/// pointers, and the kernel's frames stay.
 #[test]
 fn the_processors_call_stack_leads_to_samples() {
     const KERNEL: u64 = 0xffff_8000_0000_0000;
@@ -793,7 +791,7 @@ fn the_processors_call_stack_leads_to_samples() {
     assert_eq!(result.imported.losses.iter().find(branches), None);
 }
 
-/// Imports bytes as a file of that name, written at that time.
+/// Imports bytes as a file with this name and modification time.
 fn import_file(bytes: &[u8], written: std::time::SystemTime) -> Read {
     let dir = tempfile::tempdir().unwrap();
     let (source, path) = (dir.path().join("perf.data.z"), dir.path().join("x.mg"));
@@ -817,14 +815,14 @@ fn a_compressed_file_has_the_same_content() {
     assert_eq!(result.samples, check_content(&plain).samples);
 }
 
-/// With the id of a process that exists, nobody else writes such files.
+/// The ID of an existing process, so that nobody else writes files with this name.
 #[test]
 fn generated_code_has_the_names_that_its_process_left() {
     let pid = std::process::id();
     let dump = std::env::temp_dir().join(format!("jit-{pid}.dump"));
     let map = PathBuf::from(format!("/tmp/perf-{pid}.map"));
     std::fs::write(&map, "7f0000001000 80 Lwalk;\n").unwrap();
-    // A jitdump with one function: header of 40 bytes, then a load record.
+    // A jitdump with one function: a header of 40 bytes, then a load record.
     let load = [
         words(&[pair(pid, pid), 0, 0x7f00_0000_2000, 0x40, 1]),
         b"compiled\0".to_vec(),
@@ -856,7 +854,7 @@ fn generated_code_has_the_names_that_its_process_left() {
     let of_map = (0x7f00_0000_1000, 0x80, "Lwalk;".to_owned());
     let of_dump = (0x7f00_0000_2000, 0x40, "compiled".to_owned());
     assert_eq!(names(now), [of_map, of_dump.clone()]);
-    // Another process had the id later.
+    // Another process reused the ID later.
     let before = now - std::time::Duration::from_secs(3600);
     assert_eq!(names(before), [of_dump]);
     std::fs::remove_file(map).unwrap();
@@ -868,7 +866,7 @@ fn files_below_symfs_are_linked_if_they_are_the_recorded_ones() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     std::fs::create_dir_all(root.join("bin")).unwrap();
-    // A program with a build id, under the path that the records have.
+    // A program with a build ID at the recorded path.
     std::fs::copy(std::env::current_exe().unwrap(), root.join("bin/prog")).unwrap();
     let source = dir.path().join("perf.data");
     std::fs::write(&source, plain_file()).unwrap();
@@ -887,7 +885,7 @@ fn files_below_symfs_are_linked_if_they_are_the_recorded_ones() {
     let link = path.join("files").join(name);
     let target = root.canonicalize().unwrap().join("bin/prog");
     assert_eq!(std::fs::read_link(link).unwrap(), target);
-    // A recording with the build id of another file.
+    // A recording with the build ID of another file.
     let map = words(&[
         pair(7, 7),
         0x40_0000,

@@ -22,7 +22,7 @@ pub mod uncore;
 
 pub use checks::checks;
 pub use memgauge_host::{Error, ErrorKind, Result};
-pub use memgauge_recording::overflows::SAMPLED;
+pub use memgauge_recording::overflows::OVERFLOWS_PER_SAMPLE;
 
 use memgauge_host as host;
 

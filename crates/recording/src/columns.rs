@@ -1,9 +1,8 @@
-//! How a row type lies in columns, and back.
+//! Maps the fields of a row type to columns and back.
 //!
-//! A column is a name, a Parquet type and two functions (get, set), so a table
-//! is a list one can read. Rejected: derive macros (a crate for seven tables)
-//! and rows that are Arrow arrays themselves (every source and analysis would
-//! see Arrow).
+//! A column is a name, a Parquet type and two functions (get, set), so the definition of a table is
+//! a readable list. Rejected: derive macros, which would be a crate of their own. Rejected: rows
+//! that are Arrow arrays, because every source and analysis would depend on Arrow.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{UInt8Type, UInt16Type, UInt32Type, UInt64Type};
@@ -23,7 +22,7 @@ pub enum Width {
     U64,
 }
 
-/// Arrow's types of the widths, by the same names.
+/// Arrow's types for the widths, under the same names.
 pub(super) mod arrays {
     pub(crate) use arrow_array::types::{
         BooleanType as Bool, UInt8Type as U8, UInt16Type as U16, UInt32Type as U32,
@@ -34,11 +33,11 @@ pub(super) mod arrays {
 /// Parquet encoding of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
-    /// Differences of neighbours, bit-packed.
+    /// Differences of consecutive values, bit-packed.
     Delta,
-    /// Few distinct values; where they are many after all, as `Delta`.
+    /// Few distinct values. If there are many after all, as `Delta`.
     Dictionary,
-    /// As they are, left to zstd.
+    /// Unencoded, compressed by zstd only.
     Plain,
 }
 
@@ -46,8 +45,7 @@ pub enum Packing {
 pub enum Access<R> {
     Number {
         width: Width,
-        /// All rows' values at once, so that a call through a pointer is not one
-        /// a value.
+        /// Converts all rows with one call, to avoid an indirect call per value.
         get: fn(&[R]) -> ArrayRef,
         set: fn(&mut R, u64),
     },
@@ -147,8 +145,8 @@ impl<R> Column<R> {
         }
     }
 
-    /// Fills this column's field of `rows`; `false` if the array has another
-    /// type or length than the format says.
+    /// Fills this column's field of `rows`. Returns false if the array's type or length differs
+    /// from the format.
     pub fn decode(&self, array: &dyn Array, rows: &mut [R]) -> bool {
         if array.len() != rows.len() {
             return false;
@@ -168,8 +166,7 @@ impl<R> Column<R> {
     }
 }
 
-/// How values of a width become an array. Written for each column anew, with its
-/// field's access within.
+/// Converts values of a width to an array. Monomorphised for each column with its field access.
 pub(super) trait ToArray {
     fn array<R>(rows: &[R], get: impl Fn(&R) -> Option<u64>) -> ArrayRef;
 }
@@ -254,13 +251,13 @@ fn fill_bytes<R>(array: &dyn Array, rows: &mut [R], set: fn(&mut R, &[u8])) -> O
     Some(())
 }
 
-/// Arrow's schema of a table.
+/// Returns Arrow's schema of a table.
 pub(super) fn schema<R>(columns: &[Column<R>]) -> Arc<Schema> {
     let field = |c: &Column<R>| Field::new(c.name, c.data_type(), c.nullable);
     Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
 }
 
-/// Rows turned into columns.
+/// Converts rows to columns.
 pub(super) fn encode<R>(columns: &[Column<R>], rows: &[R]) -> Vec<ArrayRef> {
     columns.iter().map(|c| c.encode(rows)).collect()
 }

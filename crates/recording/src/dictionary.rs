@@ -1,10 +1,10 @@
-//! Columns of few distinct values, as Parquet writes them with a dictionary.
+//! Columns with few distinct values, written with a Parquet dictionary.
 //!
-//! The Parquet writer hashes each value. That takes a seventh of the time of an import
-//! of groups, whose columns are an event's number and small counts. It takes a fifth of
-//! that of a series of ticks, whose intervals are thousands of numbers. Here what
-//! followed a value the last time is tried first, and is right wherever values come in
-//! turn or repeat.
+//! The Parquet writer hashes each value. That takes a seventh of the time of importing counter
+//! groups, whose columns are an event number and small counts, and a fifth for a series of ticks,
+//! whose intervals have thousands of distinct values. This module first tries the value that
+//! followed the previous one last time, which is right whenever values alternate regularly or
+//! repeat.
 //!
 //! ```text
 //! dictionary page   the values, plain, in the order they came
@@ -14,13 +14,12 @@
 //!                   else: number of groups of eight indices, packed
 //! ```
 //!
-//! A run of n equal values is the number 2n, seven bits a byte, lowest first. The value
-//! follows in as many bytes as its bits need (none for indices of no bits): 300 rows
-//! are `d8 04`. Packed indices are the number 2n + 1 of their n groups, then indices of
-//! 1, 2, 4, 8 or 16 bits, the first in the lowest. The indices 0 1 2 0 1 2 0 1 are `03
-//! 24 49`. Parquet would take the widths between too, but zstd finds repetitions only
-//! in whole bytes. With indices of 13 bits a series of ticks is a third larger than
-//! with 16.
+//! A run of n equal values is the number 2n as a varint (seven bits per byte, lowest first). The
+//! value follows in as many bytes as its bits need, none for indices of 0 bits: 300 rows are `d8
+//! 04`. Packed indices are the number 2n + 1 for n groups, followed by indices of 1, 2, 4, 8 or 16
+//! bits, the first one in the lowest bits. The indices 0 1 2 0 1 2 0 1 are `03 24 49`. Parquet also
+//! allows widths in between, but zstd finds repetitions only in whole bytes: with 13 bits, a series
+//! of ticks is a third larger than with 16.
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, Type, ZstdLevel};
@@ -32,54 +31,54 @@ use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 use zstd::bulk::Compressor;
 
-/// Distinct values that are still few: the dictionary is 256 KiB then.
-const MOST: usize = 1 << 15;
-/// Places of the table by value, at first. There are always twice as many as values, so
-/// that most are where they are looked for first.
-const PLACES: usize = 1 << 9;
+/// Maximum number of distinct values. The dictionary has 256 KiB then.
+const MAX_VALUES: usize = 1 << 15;
+/// Initial size of the hash table. It always has at least twice as many slots as values, so most
+/// values are in the first slot that is tried.
+const INITIAL_SLOTS: usize = 1 << 9;
 
-/// A column's values and which of them each row has.
+/// The distinct values of a column, and the index of each row's value.
 pub(super) struct Dictionary {
     values: Vec<u64>,
-    /// A row's index into `values`.
+    /// Index into `values` for each row.
     indices: Vec<u16>,
-    /// The index that came after each, the last time.
-    after: Vec<u16>,
-    /// Index + 1 by value; 0 is free. A power of two of them.
-    places: Vec<u16>,
+    /// For each value, the index of the value that followed it last time.
+    successor: Vec<u16>,
+    /// Hash table of index + 1; 0 is free. The size is a power of two.
+    slots: Vec<u16>,
 }
 
 impl Dictionary {
-    /// The dictionary of so many rows of one value.
-    pub(super) fn of(value: u64, rows: usize) -> Dictionary {
+    /// Creates a dictionary with `rows` rows of one value.
+    pub(super) fn new(value: u64, rows: usize) -> Dictionary {
         let mut dictionary = Dictionary {
             values: Vec::new(),
             indices: vec![0; rows],
-            after: Vec::new(),
-            places: vec![0; PLACES],
+            successor: Vec::new(),
+            slots: vec![0; INITIAL_SLOTS],
         };
         let first = dictionary.find(value);
         debug_assert_eq!(first, Some(0));
         dictionary
     }
 
-    /// Bytes of its indices before they are compressed.
+    /// Size of the indices in bytes before compression.
     pub(super) fn bytes(&self) -> usize {
         self.indices.len() * width(self.values.len()) / 8
     }
 
-    /// The values of all rows.
+    /// Returns the values of all rows.
     pub(super) fn rows(&self) -> impl Iterator<Item = u64> {
         self.indices.iter().map(|&i| self.values[usize::from(i)])
     }
 
-    /// Adds rows; adds none, and is false, where there are too many distinct values.
+    /// Adds rows. If there are too many distinct values, adds none and returns false.
     pub(super) fn add(&mut self, rows: impl ExactSizeIterator<Item = u64>) -> bool {
         let before = self.indices.len();
         self.indices.reserve(rows.len());
         let mut last = self.indices.last().copied().unwrap_or_default();
         for value in rows {
-            let guess = self.after[usize::from(last)];
+            let guess = self.successor[usize::from(last)];
             let index = match self.values[usize::from(guess)] == value {
                 true => guess,
                 false => match self.find(value) {
@@ -90,55 +89,55 @@ impl Dictionary {
                     }
                 },
             };
-            self.after[usize::from(last)] = index;
+            self.successor[usize::from(last)] = index;
             self.indices.push(index);
             last = index;
         }
         true
     }
 
-    /// The index of a value, a new one if it is new; `None` where there is no room.
+    /// Returns the index of a value, and adds new values. `None` if the dictionary is full.
     fn find(&mut self, value: u64) -> Option<u16> {
-        let place = self.place(value);
-        if let Some(index) = self.places[place].checked_sub(1) {
+        let slot = self.slot(value);
+        if let Some(index) = self.slots[slot].checked_sub(1) {
             return Some(index);
         }
         let index = self.values.len();
-        if index == MOST {
+        if index == MAX_VALUES {
             return None;
         }
         self.values.push(value);
-        self.after.push(0);
-        self.places[place] = index as u16 + 1;
-        if 2 * self.values.len() > self.places.len() {
+        self.successor.push(0);
+        self.slots[slot] = index as u16 + 1;
+        if 2 * self.values.len() > self.slots.len() {
             self.grow();
         }
         Some(index as u16)
     }
 
-    /// Where a value is, or would be.
-    fn place(&self, value: u64) -> usize {
-        let bits = self.places.len().trailing_zeros();
-        // The top bits of a product with 2^64 / golden ratio (Knuth, volume 3, 6.4).
-        let mut place = (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize;
+    /// Returns the slot of a value, or the free slot for it.
+    fn slot(&self, value: u64) -> usize {
+        let bits = self.slots.len().trailing_zeros();
+        // The upper bits of a product with 2^64 / golden ratio (Knuth, volume 3, 6.4).
+        let mut slot = (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize;
         loop {
-            match self.places[place] {
-                0 => return place,
-                index if self.values[usize::from(index) - 1] == value => return place,
-                _ => place = (place + 1) % self.places.len(),
+            match self.slots[slot] {
+                0 => return slot,
+                index if self.values[usize::from(index) - 1] == value => return slot,
+                _ => slot = (slot + 1) % self.slots.len(),
             }
         }
     }
 
     fn grow(&mut self) {
-        self.places = vec![0; 4 * self.places.len()];
+        self.slots = vec![0; 4 * self.slots.len()];
         for index in 0..self.values.len() {
-            let place = self.place(self.values[index]);
-            self.places[place] = index as u16 + 1;
+            let slot = self.slot(self.values[index]);
+            self.slots[slot] = index as u16 + 1;
         }
     }
 
-    /// Encoded, and what is to be said of it in the footer.
+    /// Returns the encoded column and its description for the footer.
     pub(super) fn close(
         &self,
         column: ColumnDescPtr,
@@ -148,62 +147,62 @@ impl Dictionary {
         let bits = width(self.values.len());
         let mut data = levels(&column, rows);
         data.push(bits as u8);
-        packed(&mut data, bits, &self.indices);
+        push_indices(&mut data, bits, &self.indices);
         let dictionary = plain(&column, &self.values);
         let pages = [(dictionary, self.values.len()), (data, rows)];
         let [dictionary, data] =
-            pages.map(|(page, values)| Encoded::compressed(page, values, zstd));
-        // The level, which the type wants, is nowhere in a file.
+            pages.map(|(page, values)| EncodedPage::compressed(page, values, zstd));
+        // The type requires a level, which is not stored in the file.
         let codec = Compression::ZSTD(ZstdLevel::default());
-        written(column, codec, dictionary?, data?)
+        write_pages(column, codec, dictionary?, data?)
     }
 }
 
-/// A column of one value, encoded, and what is to be said of it in the footer.
-pub(super) fn same(
+/// Returns an encoded column with a single value, and its description for the footer.
+pub(super) fn constant_column(
     column: ColumnDescPtr,
     value: u64,
     rows: usize,
 ) -> Result<(Bytes, ColumnCloseResult)> {
     let mut data = levels(&column, rows);
     data.push(0);
-    number(&mut data, rows << 1);
-    let dictionary = Encoded::plain(plain(&column, &[value]), 1);
-    let data = Encoded::plain(data, rows);
-    written(column, Compression::UNCOMPRESSED, dictionary, data)
+    push_varint(&mut data, rows << 1);
+    let dictionary = EncodedPage::plain(plain(&column, &[value]), 1);
+    let data = EncodedPage::plain(data, rows);
+    write_pages(column, Compression::UNCOMPRESSED, dictionary, data)
 }
 
-/// A page's bytes as they are written.
-struct Encoded {
+/// The bytes of a page as written.
+struct EncodedPage {
     values: u32,
     bytes: Bytes,
     unpacked_bytes: usize,
 }
 
-impl Encoded {
-    fn plain(page: Vec<u8>, values: usize) -> Encoded {
-        Encoded {
+impl EncodedPage {
+    fn plain(page: Vec<u8>, values: usize) -> EncodedPage {
+        EncodedPage {
             values: values as u32,
             unpacked_bytes: page.len(),
             bytes: page.into(),
         }
     }
 
-    fn compressed(page: Vec<u8>, values: usize, zstd: &mut Compressor<'_>) -> Result<Encoded> {
+    fn compressed(page: Vec<u8>, values: usize, zstd: &mut Compressor<'_>) -> Result<EncodedPage> {
         let packed = zstd.compress(&page);
         let packed = packed.map_err(|e| ParquetError::External(e.into()))?;
-        Ok(Encoded {
+        Ok(EncodedPage {
             bytes: packed.into(),
-            ..Encoded::plain(page, values)
+            ..EncodedPage::plain(page, values)
         })
     }
 }
 
-fn written(
+fn write_pages(
     column: ColumnDescPtr,
     codec: Compression,
-    dictionary: Encoded,
-    data: Encoded,
+    dictionary: EncodedPage,
+    data: EncodedPage,
 ) -> Result<(Bytes, ColumnCloseResult)> {
     let dictionary_page = Page::DictionaryPage {
         buf: dictionary.bytes,
@@ -251,7 +250,7 @@ fn written(
     Ok((bytes, closed))
 }
 
-/// Values one after the other, as wide as the column's are.
+/// Returns the values in Parquet's PLAIN encoding.
 fn plain(column: &ColumnDescPtr, values: &[u64]) -> Vec<u8> {
     let bytes = match column.physical_type() {
         Type::INT32 => 4,
@@ -261,12 +260,12 @@ fn plain(column: &ColumnDescPtr, values: &[u64]) -> Vec<u8> {
     values.flat_map(|v| v.into_iter().take(bytes)).collect()
 }
 
-/// The head of a data page: that no value is missing, where some might be.
+/// Returns the start of a data page: for nullable columns, that no value is missing.
 fn levels(column: &ColumnDescPtr, rows: usize) -> Vec<u8> {
     let mut head = Vec::new();
     if column.max_def_level() > 0 {
         let mut levels = Vec::new();
-        number(&mut levels, rows << 1);
+        push_varint(&mut levels, rows << 1);
         levels.push(1);
         head.extend((levels.len() as u32).to_le_bytes());
         head.extend(levels);
@@ -274,7 +273,7 @@ fn levels(column: &ColumnDescPtr, rows: usize) -> Vec<u8> {
     head
 }
 
-/// Bits of an index into so many values.
+/// Bits per index for this number of values.
 fn width(values: usize) -> usize {
     match values {
         0..=2 => 1,
@@ -285,28 +284,28 @@ fn width(values: usize) -> usize {
     }
 }
 
-/// Indices of so many bits (1, 2, 4, 8 or 16), with 0 for those that the last eight lack.
-fn packed(out: &mut Vec<u8>, bits: usize, indices: &[u16]) {
+/// Appends indices of 1, 2, 4, 8 or 16 bits, padded with 0 to a multiple of eight.
+fn push_indices(out: &mut Vec<u8>, bits: usize, indices: &[u16]) {
     let groups = indices.len().div_ceil(8);
-    number(out, groups << 1 | 1);
+    push_varint(out, groups << 1 | 1);
     let end = out.len() + groups * bits;
     match bits {
         16 => indices
             .iter()
             .for_each(|index| out.extend_from_slice(&index.to_le_bytes())),
         8 => out.extend(indices.iter().map(|&index| index as u8)),
-        _ => out.extend(indices.chunks(8 / bits).map(|few| in_a_byte(bits, few))),
+        _ => out.extend(indices.chunks(8 / bits).map(|few| pack_byte(bits, few))),
     }
     out.resize(end, 0);
 }
 
-fn in_a_byte(bits: usize, indices: &[u16]) -> u8 {
+fn pack_byte(bits: usize, indices: &[u16]) -> u8 {
     let from_the_last = indices.iter().rev();
     from_the_last.fold(0, |byte, &index| byte << bits | index as u8)
 }
 
-/// A number, seven bits a byte.
-fn number(out: &mut Vec<u8>, number: usize) {
+/// Appends a varint.
+fn push_varint(out: &mut Vec<u8>, number: usize) {
     let mut left = number;
     while left >= 0x80 {
         out.push(left as u8 | 0x80);
@@ -320,10 +319,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_its_length_doubled_seven_bits_a_byte() {
+    fn run_length_is_doubled_and_written_as_varint() {
         let of = |rows: usize| {
             let mut out = Vec::new();
-            number(&mut out, rows << 1);
+            push_varint(&mut out, rows << 1);
             out
         };
         assert_eq!(of(300), [0xd8, 0x04]);
@@ -332,10 +331,10 @@ mod tests {
     }
 
     #[test]
-    fn indices_are_packed_from_the_lowest_bit_to_whole_groups_of_eight() {
+    fn indices_are_packed_from_the_lowest_bit_in_groups_of_eight() {
         let of = |bits, indices: &[u16]| {
             let mut out = Vec::new();
-            packed(&mut out, bits, indices);
+            push_indices(&mut out, bits, indices);
             out
         };
         assert_eq!(of(2, &[0, 1, 2, 0, 1, 2, 0, 1]), [3, 0x24, 0x49]);
@@ -351,15 +350,15 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_and_a_value_too_many_adds_none_of_its_rows() {
-        let mut dictionary = Dictionary::of(7, 3);
-        let (others, apart) = (MOST as u64 - 1, u64::MAX / MOST as u64);
+    fn rows_are_restored_and_a_rejected_batch_adds_nothing() {
+        let mut dictionary = Dictionary::new(7, 3);
+        let (others, apart) = (MAX_VALUES as u64 - 1, u64::MAX / MAX_VALUES as u64);
         let cycle: Vec<u64> = (0..3 * others).map(|i| i % others * apart).collect();
         let expected: Vec<u64> = [7, 7, 7].into_iter().chain(cycle.clone()).collect();
         assert!(dictionary.add(cycle.into_iter()));
         assert!(!dictionary.add([7, 0, 1].into_iter()));
         assert!(dictionary.rows().eq(expected.iter().copied()));
-        // As before: what fits still does.
+        // A rejected batch leaves the dictionary usable.
         assert!(dictionary.add([0, 7].into_iter()));
         assert_eq!(dictionary.rows().count(), expected.len() + 2);
     }

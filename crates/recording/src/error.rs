@@ -1,55 +1,55 @@
-//! One opaque error with a kind for programs and a sentence for people.
+//! One opaque error with a kind for programs and a message for people.
 
 use std::fmt;
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kinds of error that a caller may want to tell apart.
+/// Kinds of errors that callers may handle differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The path does not hold a recording.
+    /// The path is not a recording.
     NotARecording,
     /// Written by a newer memgauge.
     NewerVersion,
-    /// Damaged beyond what can be skipped.
+    /// Too damaged to be read in part.
     Corrupt,
-    /// No space left where the recording is written.
+    /// The disk is full.
     DiskFull,
-    /// A selection names a column the table does not have.
+    /// A selection contains a column that the table lacks.
     UnknownColumn,
-    /// The file system refused.
+    /// The file system reports an error.
     Io,
 }
 
-/// What a file system's error says; errors themselves cannot be copied.
+/// A copyable description of a file system error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cause {
     pub(crate) kind: std::io::ErrorKind,
-    /// The system's number of it.
+    /// The system's error number.
     code: Option<i32>,
 }
 
 impl Cause {
-    /// An error that came from no file system.
+    /// An error that is not from the file system.
     pub(crate) const OTHER: Cause = Cause {
         kind: std::io::ErrorKind::Other,
         code: None,
     };
 
-    /// The system's words, also for what has no kind of its own.
-    pub(crate) fn in_words(self) -> String {
+    /// The system's message, even for errors without a kind of their own.
+    pub(crate) fn system_message(self) -> String {
         let Some(code) = self.code else {
             return self.kind.to_string();
         };
-        let words = in_words(&std::io::Error::from_raw_os_error(code));
-        let mut letters = words.chars();
+        let text = system_message(&std::io::Error::from_raw_os_error(code));
+        let mut letters = text.chars();
         let first = letters.next().map(char::to_lowercase);
         first.into_iter().flatten().chain(letters).collect()
     }
 
-    /// Whether the process has no descriptor left, or the whole system.
+    /// Returns whether the process or the system has no free file descriptor.
     pub(crate) fn lacks_descriptors(self) -> bool {
         const ENFILE: i32 = 23;
         const EMFILE: i32 = 24;
@@ -66,8 +66,8 @@ impl From<&std::io::Error> for Cause {
     }
 }
 
-/// The system's reason without its number, which adds nothing.
-pub(crate) fn in_words(error: &std::io::Error) -> String {
+/// Returns the system's message without the error number.
+pub(crate) fn system_message(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ")
         .next()

@@ -1,12 +1,12 @@
-//! A row group while it is filled.
+//! A row group being filled.
 //!
-//! Most columns of most groups have one value only: the process, the event, what was
-//! not measured; others have a few. The Parquet writer hashes each of their rows. Here
-//! a column is a value, then a [`Dictionary`], and only then given to that writer, with
-//! the rows that it has so far.
+//! Most columns of most groups have only one value, for example the process, the event, or anything
+//! not measured. Others have a few values. The Parquet writer would hash each of their rows. Here a
+//! column starts as a single value, becomes a [`Dictionary`] when a second value appears, and is
+//! passed to the Parquet writer, with all its rows so far, only if that is full.
 
 use super::columns::{Column, Packing, arrays};
-use super::dictionary::{Dictionary, same};
+use super::dictionary::{Dictionary, constant_column};
 use super::tables::Columns;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
@@ -19,72 +19,72 @@ use std::iter::repeat_n;
 use std::sync::Arc;
 use zstd::bulk::Compressor;
 
-/// A column so far.
-enum Filling {
-    /// Nothing or one value.
+/// State of a column.
+enum ColumnState {
+    /// No value or one value.
     Same(Option<u64>),
-    /// A few values.
+    /// Few values.
     Few(Box<Dictionary>),
-    /// Many values, or of a type that is always encoded.
+    /// Many values, or a type that is always encoded directly.
     Encoded(Box<ArrowColumnWriter>),
 }
 
-/// Rows of one group, column by column.
-pub(super) struct Group {
-    columns: Vec<Filling>,
+/// The rows of one group, by column.
+pub(super) struct RowGroup {
+    columns: Vec<ColumnState>,
     rows: usize,
 }
 
-/// Makes groups, and encoders for columns that need one.
-pub(super) struct Groups {
+/// Creates groups, and encoders for columns that need one.
+pub(super) struct RowGroups {
     schema: Arc<Schema>,
     factory: ArrowRowGroupWriterFactory,
-    /// Encoders that no column has needed yet.
+    /// Encoders not used by any column yet.
     spare: Vec<Option<ArrowColumnWriter>>,
     shapes: Vec<Shape>,
     zstd: Compressor<'static>,
 }
 
-/// Form that is tried for a column before it is encoded in full.
+/// The most compact form to try for a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    Any,
-    One,
+    Encoded,
+    Constant,
     Few,
 }
 
 impl Shape {
-    fn of<R: Columns>(column: &Column<R>) -> Shape {
-        // The column that is selected by has statistics, which the encoder makes.
+    fn for_column<R: Columns>(column: &Column<R>) -> Shape {
+        // The time column needs statistics, which only the encoder writes.
         if !column.is_number() || R::TIME == Some(column.name) {
-            return Shape::Any;
+            return Shape::Encoded;
         }
         match column.packing {
             Packing::Dictionary => Shape::Few,
-            Packing::Delta | Packing::Plain => Shape::One,
+            Packing::Delta | Packing::Plain => Shape::Constant,
         }
     }
 }
 
-impl Groups {
+impl RowGroups {
     pub(super) fn new<R: Columns>(
         schema: Arc<Schema>,
         factory: ArrowRowGroupWriterFactory,
         zstd: Compressor<'static>,
     ) -> Self {
-        Groups {
+        RowGroups {
             schema,
             factory,
             spare: Vec::new(),
-            shapes: R::COLUMNS.iter().map(Shape::of).collect(),
+            shapes: R::COLUMNS.iter().map(Shape::for_column).collect(),
             zstd,
         }
     }
 
-    pub(super) fn begin(&self) -> Group {
+    pub(super) fn begin(&self) -> RowGroup {
         let columns = self.shapes.iter();
-        Group {
-            columns: columns.map(|_| Filling::Same(None)).collect(),
+        RowGroup {
+            columns: columns.map(|_| ColumnState::Same(None)).collect(),
             rows: 0,
         }
     }
@@ -100,23 +100,23 @@ impl Groups {
     }
 }
 
-impl Group {
+impl RowGroup {
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Bytes of what is encoded.
+    /// Size of the encoded columns in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let of = |filling: &Filling| match filling {
-            Filling::Same(_) => 0,
-            Filling::Few(dictionary) => dictionary.bytes(),
-            Filling::Encoded(encoder) => encoder.get_estimated_total_bytes(),
+        let of = |state: &ColumnState| match state {
+            ColumnState::Same(_) => 0,
+            ColumnState::Few(dictionary) => dictionary.bytes(),
+            ColumnState::Encoded(encoder) => encoder.get_estimated_total_bytes(),
         };
         self.columns.iter().map(of).sum()
     }
 
-    /// Adds rows, an array a column.
-    pub(super) fn write(&mut self, groups: &mut Groups, arrays: &[ArrayRef]) -> Result<()> {
+    /// Adds rows, given as one array per column.
+    pub(super) fn write(&mut self, groups: &mut RowGroups, arrays: &[ArrayRef]) -> Result<()> {
         for (column, array) in arrays.iter().enumerate() {
             self.write_column(groups, column, array)?;
         }
@@ -124,25 +124,30 @@ impl Group {
         Ok(())
     }
 
-    fn write_column(&mut self, groups: &mut Groups, column: usize, array: &ArrayRef) -> Result<()> {
+    fn write_column(
+        &mut self,
+        groups: &mut RowGroups,
+        column: usize,
+        array: &ArrayRef,
+    ) -> Result<()> {
         let shape = groups.shapes[column];
-        let is_added = (shape != Shape::Any && self.is_same(column, array))
-            || (shape == Shape::Few && self.is_few(column, array));
+        let is_added = (shape != Shape::Encoded && self.try_add_constant(column, array))
+            || (shape == Shape::Few && self.try_add_few(column, array));
         if is_added {
             return Ok(());
         }
-        if !matches!(self.columns[column], Filling::Encoded(_)) {
+        if !matches!(self.columns[column], ColumnState::Encoded(_)) {
             self.begin_encoding(groups, column, array.data_type())?;
         }
         match &mut self.columns[column] {
-            Filling::Encoded(encoder) => encode(encoder, groups, column, array),
-            Filling::Same(_) | Filling::Few(_) => Ok(()),
+            ColumnState::Encoded(encoder) => encode(encoder, groups, column, array),
+            ColumnState::Same(_) | ColumnState::Few(_) => Ok(()),
         }
     }
 
-    /// Adds rows where they leave the column with one value.
-    fn is_same(&mut self, column: usize, array: &dyn Array) -> bool {
-        let Filling::Same(before) = &mut self.columns[column] else {
+    /// Adds rows if the column still has a single value. Returns whether they were added.
+    fn try_add_constant(&mut self, column: usize, array: &dyn Array) -> bool {
+        let ColumnState::Same(before) = &mut self.columns[column] else {
             return false;
         };
         let value = one_value(array);
@@ -153,51 +158,58 @@ impl Group {
         is_same
     }
 
-    /// Adds rows where they leave the column with a few values.
-    fn is_few(&mut self, column: usize, array: &dyn Array) -> bool {
-        if let Filling::Same(before) = self.columns[column]
+    /// Adds rows if the column still has few values. Returns whether they were added.
+    fn try_add_few(&mut self, column: usize, array: &dyn Array) -> bool {
+        if let ColumnState::Same(before) = self.columns[column]
             && let Some(first) = before.or_else(|| first_value(array))
         {
-            let dictionary = Dictionary::of(first, self.rows);
-            self.columns[column] = Filling::Few(Box::new(dictionary));
+            let dictionary = Dictionary::new(first, self.rows);
+            self.columns[column] = ColumnState::Few(Box::new(dictionary));
         }
         match &mut self.columns[column] {
-            Filling::Few(dictionary) => add(dictionary, array),
+            ColumnState::Few(dictionary) => add(dictionary, array),
             _ => false,
         }
     }
 
-    /// Gives the rows so far to an encoder.
-    fn begin_encoding(&mut self, groups: &mut Groups, column: usize, of: &DataType) -> Result<()> {
+    /// Passes the rows so far to an encoder.
+    fn begin_encoding(
+        &mut self,
+        groups: &mut RowGroups,
+        column: usize,
+        of: &DataType,
+    ) -> Result<()> {
         let mut encoder = Box::new(groups.encoder(column)?);
         let before = match &self.columns[column] {
-            Filling::Same(Some(value)) => array(of, repeat_n(*value, self.rows)),
-            Filling::Few(dictionary) => array(of, dictionary.rows()),
+            ColumnState::Same(Some(value)) => array(of, repeat_n(*value, self.rows)),
+            ColumnState::Few(dictionary) => array(of, dictionary.rows()),
             _ => array(of, std::iter::empty()),
         };
         if !before.is_empty() {
             encode(&mut encoder, groups, column, &before)?;
         }
-        self.columns[column] = Filling::Encoded(encoder);
+        self.columns[column] = ColumnState::Encoded(encoder);
         Ok(())
     }
 
-    /// Writes the group into its file.
+    /// Writes the group to its file.
     pub(super) fn close<W: Write + Send>(
         self,
-        groups: &mut Groups,
+        groups: &mut RowGroups,
         file: &mut SerializedFileWriter<W>,
     ) -> Result<()> {
         let descriptors = file.schema_descr().columns().to_vec();
         let mut group = file.next_row_group()?;
-        for (filling, descriptor) in self.columns.into_iter().zip(descriptors) {
-            let (bytes, closed) = match filling {
-                Filling::Encoded(encoder) => {
+        for (state, descriptor) in self.columns.into_iter().zip(descriptors) {
+            let (bytes, closed) = match state {
+                ColumnState::Encoded(encoder) => {
                     encoder.close()?.append_to_row_group(&mut group)?;
                     continue;
                 }
-                Filling::Same(value) => same(descriptor, value.unwrap_or_default(), self.rows)?,
-                Filling::Few(dictionary) => dictionary.close(descriptor, &mut groups.zstd)?,
+                ColumnState::Same(value) => {
+                    constant_column(descriptor, value.unwrap_or_default(), self.rows)?
+                }
+                ColumnState::Few(dictionary) => dictionary.close(descriptor, &mut groups.zstd)?,
             };
             group.append_column(&bytes, closed)?;
         }
@@ -207,7 +219,7 @@ impl Group {
 
 fn encode(
     encoder: &mut ArrowColumnWriter,
-    groups: &Groups,
+    groups: &RowGroups,
     column: usize,
     array: &ArrayRef,
 ) -> Result<()> {
@@ -215,8 +227,8 @@ fn encode(
     leaves.iter().try_for_each(|leaf| encoder.write(leaf))
 }
 
-/// An expression of the array type `$T` that holds `$of`; `$other` where that is not
-/// one of unsigned numbers.
+/// Evaluates `$made` with `$T` as the array type for `$of`, or `$other` if the type is not an
+/// unsigned integer.
 macro_rules! by_type {
     ($of:expr, $T:ident => $made:expr, $other:expr) => {
         match $of {
@@ -233,13 +245,12 @@ macro_rules! by_type {
     }};
 }
 
-/// The value of all of an array's elements; `None` where there are several, or some
-/// are missing.
+/// Returns the value that all elements have. `None` if they differ or some are missing.
 fn one_value(array: &dyn Array) -> Option<u64> {
     fn of<T: ArrowPrimitiveType<Native: Into<u64>>>(array: &dyn Array) -> Option<u64> {
         let values = array.as_primitive::<T>().values();
         let first = *values.first()?;
-        // Without a way out of the loop, which is several values at a time then.
+        // Without an early exit, the loop is vectorised.
         let others = values
             .iter()
             .fold(false, |any, &value| any | (value != first));
@@ -251,12 +262,12 @@ fn one_value(array: &dyn Array) -> Option<u64> {
     by_type!(array.data_type(), T => of::<T>(array), None)
 }
 
-/// The first element; `None` where some are missing.
+/// Returns the first element. `None` if some are missing.
 fn first_value(array: &dyn Array) -> Option<u64> {
     one_value(&array.slice(0, array.len().min(1))).filter(|_| array.null_count() == 0)
 }
 
-/// Adds an array's elements to a dictionary; false where it does not take them.
+/// Adds an array's elements to a dictionary. Returns whether they were added.
 fn add(dictionary: &mut Dictionary, array: &dyn Array) -> bool {
     fn of<T: ArrowPrimitiveType<Native: Into<u64>>>(
         dictionary: &mut Dictionary,
@@ -271,7 +282,7 @@ fn add(dictionary: &mut Dictionary, array: &dyn Array) -> bool {
     by_type!(array.data_type(), T => of::<T>(dictionary, array), false)
 }
 
-/// An array of these values, of this type.
+/// Creates an array with these values.
 fn array(of: &DataType, values: impl Iterator<Item = u64>) -> ArrayRef {
     by_type!(of, T => {
         Arc::new(PrimitiveArray::<T>::from_iter_values(values.map(|v| v as _)))

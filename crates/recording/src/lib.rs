@@ -1,4 +1,4 @@
-//! The recording: a directory of Parquet parts and a manifest.
+//! The recording: a directory with Parquet parts and a manifest.
 //!
 //! ```text
 //! NAME.mg/
@@ -10,16 +10,14 @@
 //!     registers/ generated_code/ code_regions/ code_values/ frames/ region_spans/ events/ symbols/
 //! ```
 //!
-//! A [`Writer`] gathers rows into parts and gives each its name by a rename when it is
-//! complete. So the parts with names are whole, however the writer ends. Nothing is
-//! forced to the disk: the guarantee is against a killed process, not against a power
-//! cut. A [`Recording`] reads batches of rows and reports damaged parts as
-//! [`Recording::problems`] instead of refusing the rest.
+//! A [`Writer`] collects rows into parts and renames each part to its final name when it is
+//! complete, so every named part is complete, however the writer ends. Nothing is synced to disk:
+//! this protects against a killed process, not against a power failure. A [`Recording`] reads
+//! batches of rows and reports damaged parts in [`Recording::problems`] instead of failing.
 //!
-//! This crate refuses to interpret rows and to append to a recording that
-//! exists. A single file was rejected because a killed writer leaves it without
-//! its index; a database because nothing else could read it as it is. The
-//! schema is in `docs/format.md`.
+//! This crate does not interpret rows and does not append to an existing recording. Rejected: a
+//! single file, because a killed writer would leave it without an index. Rejected: a database,
+//! because other tools could not read it directly. `docs/format.md` describes the schema.
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +47,7 @@ pub use row::Row;
 pub use selection::Selection;
 pub use writer::{Table, Writer, add_table, amend};
 
-/// Version of the format this crate writes; it reads this and older ones.
+/// Version of the format that this crate writes. It also reads older versions.
 pub const FORMAT_VERSION: u32 = 1;
 
 #[cfg(test)]

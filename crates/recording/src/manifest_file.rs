@@ -1,6 +1,6 @@
-//! `manifest.json`: written whole, read with suspicion.
+//! Writes `manifest.json` in one step, and checks it when reading.
 //!
-//! Its last field is a checksum, so that an altered digit is noticed:
+//! Its last field is a checksum, which detects altered digits:
 //!
 //! ```text
 //! …,
@@ -11,7 +11,7 @@
 use super::FORMAT_VERSION;
 use super::sink::Create;
 use super::table_writer::{reason, replace_file};
-use crate::error::in_words;
+use crate::error::system_message;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::Manifest;
 use serde_json::Value;
@@ -22,11 +22,11 @@ use std::path::Path;
 pub(super) const FILE: &str = "manifest.json";
 const TEMPORARY: &str = ".manifest.json.tmp";
 
-/// No manifest comes near this (the longest command line Linux accepts is
-/// 2 MiB); a file beyond it is not one.
+/// Maximum size of a manifest. The longest command line that Linux accepts has 2 MiB, so a larger
+/// file is not a manifest.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Replaces the manifest; its size in bytes.
+/// Replaces the manifest and returns its size in bytes.
 pub(super) fn save(dir: &Path, manifest: &Manifest, create: &Create) -> Result<u64> {
     let path = dir.join(FILE);
     let failed = |kind: ErrorKind, why: &str| {
@@ -48,7 +48,7 @@ pub(super) fn save(dir: &Path, manifest: &Manifest, create: &Create) -> Result<u
 const CHECKSUM_KEY: &[u8] = b"\"checksum\": \"";
 const NO_DIGITS: &[u8; 8] = b"00000000";
 
-/// Adds the checksum to an object that is the whole file.
+/// Appends the checksum to an object that is the whole file.
 fn seal(bytes: &mut Vec<u8>) {
     bytes.truncate(bytes.len() - b"\n}".len());
     bytes.extend_from_slice(b",\n  ");
@@ -60,14 +60,16 @@ fn seal(bytes: &mut Vec<u8>) {
     bytes[at..at + NO_DIGITS.len()].copy_from_slice(digits.as_bytes());
 }
 
-/// Whether the file is as it was written; one without a checksum is older than those.
-fn is_sound(bytes: &[u8], told: Option<&Value>) -> bool {
-    let Some(told) = told else { return true };
+/// Returns whether the file is unaltered. Old files have no checksum.
+fn is_unaltered(bytes: &[u8], checksum: Option<&Value>) -> bool {
+    let Some(checksum) = checksum else {
+        return true;
+    };
     let at = bytes
         .windows(CHECKSUM_KEY.len())
         .rposition(|window| window == CHECKSUM_KEY)
         .map(|at| at + CHECKSUM_KEY.len());
-    let Some((at, told)) = at.zip(told.as_str()) else {
+    let Some((at, checksum)) = at.zip(checksum.as_str()) else {
         return false;
     };
     let mut blank = bytes.to_vec();
@@ -75,10 +77,10 @@ fn is_sound(bytes: &[u8], told: Option<&Value>) -> bool {
         return false;
     };
     digits.copy_from_slice(NO_DIGITS);
-    told == format!("{:08x}", crc32fast::hash(&blank))
+    checksum == format!("{:08x}", crc32fast::hash(&blank))
 }
 
-/// JSON has no infinities and no NaN; a cost that is one of them says nothing.
+/// JSON has no infinities and no NaN. Replaces such costs with 0, since they have no meaning.
 fn finite(manifest: &Manifest) -> Manifest {
     let mut manifest = manifest.clone();
     let cost = &mut manifest.own_cost;
@@ -93,8 +95,8 @@ fn finite(manifest: &Manifest) -> Manifest {
 const ALTERED: &str = "manifest.json: altered since it was written (its checksum differs): its \
                        counts are not used, those of the tables are; its other fields may be wrong";
 
-/// Reads and judges the manifest of the recording at `dir`. If it was altered, the
-/// numbers are left out, and the second value says so.
+/// Reads and checks the manifest of the recording at `dir`. If it was altered, removes its numbers
+/// and returns a problem.
 pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
     check_dir(dir)?;
     let path = dir.join(FILE);
@@ -116,7 +118,7 @@ pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
     if version > u64::from(FORMAT_VERSION) {
         return Err(newer(dir, version));
     }
-    let sound = is_sound(&bytes, value.get("checksum"));
+    let sound = is_unaltered(&bytes, value.get("checksum"));
     let manifest: Manifest = serde_json::from_value(value).map_err(|e| corrupt(&e.to_string()))?;
     Ok(match sound {
         true => (manifest, None),
@@ -163,7 +165,11 @@ fn not_a_recording(dir: &Path, why: &str) -> Error {
 }
 
 fn cannot_read(path: &Path, error: io::Error) -> Error {
-    let message = format!("failed to read `{}`: {}", path.display(), in_words(&error));
+    let message = format!(
+        "failed to read `{}`: {}",
+        path.display(),
+        system_message(&error)
+    );
     Error::new(ErrorKind::Io, message)
 }
 

@@ -1,7 +1,7 @@
-//! One column of whole numbers of any Parquet file.
+//! Reads one integer column of any Parquet file.
 //!
-//! For lists of addresses that other programs keep in tables. A negative number is the 64-bit
-//! word that holds it. Missing numbers are `None`: the caller counts them.
+//! For address lists that other programs store in tables. Negative numbers are returned as their
+//! 64-bit pattern. Missing numbers are `None`, to be counted by the caller.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,30 +13,30 @@ use arrow_schema::DataType;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
-use super::part_reader::contained;
+use super::part_reader::catch_decoder_panic;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Numbers passed on at a time.
+/// Number of rows per batch.
 const BATCH_ROWS: usize = 1 << 16;
-/// The bytes a Parquet file begins with.
+/// Magic number at the start of a Parquet file.
 const MAGIC: &[u8] = b"PAR1";
 
-/// The numbers of a column, by batches.
+/// Iterates over the values of a column in batches.
 pub struct Numbers {
     path: String,
     reader: ParquetRecordBatchReader,
 }
 
 impl Numbers {
-    /// Whether these are the first bytes of a Parquet file.
+    /// Returns whether these are the first bytes of a Parquet file.
     pub fn are_in(start: &[u8]) -> bool {
         start.starts_with(MAGIC)
     }
 
-    /// Opens a file at a column of 32- or 64-bit whole numbers.
+    /// Opens a file for a column of 32- or 64-bit integers.
     ///
     /// # Errors
-    /// The file cannot be read, is no Parquet file, or has no such column.
+    /// The file cannot be read, is not a Parquet file, or has no such column.
     pub fn open(path: &Path, column: &str) -> Result<Numbers> {
         let failed = |why: String| {
             let message = format!(
@@ -46,7 +46,7 @@ impl Numbers {
             Error::new(ErrorKind::Corrupt, message)
         };
         let file = File::open(path).map_err(|e| failed(e.to_string()))?;
-        let reader = contained(|| reader(file, column));
+        let reader = catch_decoder_panic(|| reader(file, column));
         let reader = reader.map_err(failed)?;
         Ok(Numbers {
             path: path.display().to_string(),
@@ -59,7 +59,7 @@ impl Iterator for Numbers {
     type Item = Result<Vec<Option<u64>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let batch = contained(|| self.reader.next().transpose()).transpose()?;
+        let batch = catch_decoder_panic(|| self.reader.next().transpose()).transpose()?;
         let failed = |why| {
             let message = format!("failed to read `{}`: {why}", self.path);
             Error::new(ErrorKind::Corrupt, message)
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_foreign_table_are_read_and_gaps_are_none() {
+    fn numbers_of_other_tables_are_read_with_gaps_as_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = table(folder.path());
         let read = |column| -> Vec<_> {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_is_not_there_or_no_number_is_named() {
+    fn missing_or_non_numeric_column_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = table(folder.path());
         let error = |column| Numbers::open(&path, column).err().unwrap().to_string();

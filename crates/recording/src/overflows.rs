@@ -1,30 +1,30 @@
-//! Overflows of threads as times, on their way to the recording.
+//! Times of counter overflows of threads, before they are written.
 
 use std::collections::BTreeMap;
 
 use crate::Writer;
-use memgauge_trace::{EventId, OverflowBlock, Pid, Tid};
+use memgauge_trace::{EventId, OverflowBlock, Pid, Sample, Tid};
 
-/// One overflow in so many is a sample too, to tell whose code it was.
-pub const SAMPLED: u64 = 16;
+/// One in this many overflows is also recorded as a sample, to attribute it to code.
+pub const OVERFLOWS_PER_SAMPLE: u64 = 16;
 
-/// Times of one counter that are not written yet.
+/// Unwritten overflow times of one counter.
 struct Times {
     event: EventId,
     period: u64,
-    seen: u64,
-    waiting: Vec<u64>,
+    count: u64,
+    unwritten: Vec<u64>,
 }
 
-/// Trace of a thread's counters.
+/// Overflow times of one thread's counters.
 pub struct Trace {
     counters: Vec<Times>,
-    /// Longest step that times may be rounded to.
+    /// Maximum rounding of times.
     resolution_ns: u64,
 }
 
 impl Trace {
-    /// Times may be rounded to steps of at most so many nanoseconds.
+    /// Creates a trace. Times may be rounded to multiples of at most `resolution_ns`.
     pub fn new(resolution_ns: u64) -> Trace {
         Trace {
             counters: Vec::new(),
@@ -32,29 +32,29 @@ impl Trace {
         }
     }
 
-    /// Keeps an overflow's time. If it is to be a sample too: the events that the
-    /// sample stands for.
-    pub fn note(&mut self, event: EventId, period: u64, time_ns: u64) -> Option<u64> {
+    /// Adds an overflow. If it is to be recorded as a sample as well, returns the number of events
+    /// that the sample represents.
+    pub fn push(&mut self, event: EventId, period: u64, time_ns: u64) -> Option<u64> {
         let known = |t: &Times| t.event == event && t.period == period;
         let at = self.counters.iter().position(known).unwrap_or_else(|| {
             self.counters.push(Times {
                 event,
                 period,
-                seen: 0,
-                waiting: Vec::new(),
+                count: 0,
+                unwritten: Vec::new(),
             });
             self.counters.len() - 1
         });
         let times = &mut self.counters[at];
-        times.waiting.push(time_ns);
-        times.seen += 1;
+        times.unwritten.push(time_ns);
+        times.count += 1;
         times
-            .seen
-            .is_multiple_of(SAMPLED)
-            .then(|| period.saturating_mul(SAMPLED))
+            .count
+            .is_multiple_of(OVERFLOWS_PER_SAMPLE)
+            .then(|| period.saturating_mul(OVERFLOWS_PER_SAMPLE))
     }
 
-    /// Writes full blocks; with `all`, everything.
+    /// Writes full blocks, or everything if `all` is true.
     pub fn write(
         &mut self,
         pid: Pid,
@@ -63,11 +63,11 @@ impl Trace {
         writer: &mut Writer,
     ) -> crate::Result<()> {
         for times in &mut self.counters {
-            if !all && times.waiting.len() < OverflowBlock::MOST {
+            if !all && times.unwritten.len() < OverflowBlock::MAX_OVERFLOWS {
                 continue;
             }
-            let mut left = times.waiting.as_slice();
-            while let Some(block) = OverflowBlock::of(
+            let mut left = times.unwritten.as_slice();
+            while let Some(block) = OverflowBlock::from_times(
                 &mut left,
                 pid,
                 tid,
@@ -77,20 +77,20 @@ impl Trace {
             ) {
                 writer.push(block)?;
             }
-            times.waiting.clear();
+            times.unwritten.clear();
         }
         Ok(())
     }
 }
 
-/// Traces of all threads of a live session.
+/// Overflow times of all threads of a live session.
 pub struct Traces {
     threads: BTreeMap<(Pid, Tid), Trace>,
     resolution_ns: u64,
 }
 
 impl Traces {
-    /// Times may be rounded to steps of at most so many nanoseconds.
+    /// Creates the traces. Times may be rounded to multiples of at most `resolution_ns`.
     pub fn new(resolution_ns: u64) -> Traces {
         Traces {
             threads: BTreeMap::new(),
@@ -98,22 +98,25 @@ impl Traces {
         }
     }
 
-    /// As [`Trace::note`]; a block that is full is written.
-    pub fn note(
-        &mut self,
-        (pid, tid): (Pid, Tid),
-        (event, period, time_ns): (EventId, u64, u64),
-        writer: &mut Writer,
-    ) -> crate::Result<Option<u64>> {
+    /// Adds an overflow, as [`Trace::push`], and writes full blocks.
+    pub fn push(&mut self, overflow: &Sample, writer: &mut Writer) -> crate::Result<Option<u64>> {
         let resolution_ns = self.resolution_ns;
+        let &Sample {
+            pid,
+            tid,
+            event,
+            period,
+            time_ns,
+            ..
+        } = overflow;
         let trace = self.threads.entry((pid, tid));
         let trace = trace.or_insert_with(|| Trace::new(resolution_ns));
-        let sampled = trace.note(event, period, time_ns);
+        let sampled = trace.push(event, period, time_ns);
         trace.write(pid, tid, false, writer)?;
         Ok(sampled)
     }
 
-    /// Writes all that waits.
+    /// Writes all remaining blocks.
     pub fn write(&mut self, writer: &mut Writer) -> crate::Result<()> {
         let mut threads = self.threads.iter_mut();
         threads.try_for_each(|((pid, tid), trace)| trace.write(*pid, *tid, true, writer))

@@ -1,14 +1,14 @@
-//! Reading one part, once its checksums have said that it is whole.
+//! Reads one part after its checksums have been verified.
 //!
-//! Two steps keep opening a long recording cheap. The footer is checked when the
-//! recording is opened. The data is checked when rows are asked for, in one pass of
-//! [`PIECE_BYTES`] pieces before anything is decoded.
+//! Verification has two steps, so that opening a long recording is cheap: the footer is checked
+//! when the recording is opened, and the data when rows are read, in one pass over pieces of
+//! [`PIECE_BYTES`] before anything is decoded.
 
 use super::columns::Column;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
 use super::table_writer::PART_ROWS;
 use super::tables::Columns;
-use crate::error::in_words;
+use crate::error::system_message;
 use arrow_array::RecordBatch;
 use crc32fast::Hasher;
 use parquet::arrow::ProjectionMask;
@@ -27,22 +27,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most rows of a batch.
+/// Maximum number of rows in a batch.
 pub(super) const BATCH_ROWS: usize = 65_536;
 
-/// No footer comes near this: one of a full part of samples has 7 kB.
+/// Maximum size of a footer. A full part of samples has 7 kB.
 const MAX_FOOTER_BYTES: u64 = 64 << 20;
 
-/// Length and magic at the end of a Parquet file.
+/// Size of the length and magic at the end of a Parquet file.
 const TAIL_BYTES: u64 = 8;
 const MAGIC: &[u8; 4] = b"PAR1";
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Damage of a part, in words.
+/// Description of the damage of a part.
 pub(super) type Damage = String;
 
-/// A part whose footer is whole.
+/// A part with an intact footer.
 pub(super) struct Part {
     file: File,
     metadata: Arc<ParquetMetaData>,
@@ -51,13 +51,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Opens the file and checks its footer.
+    /// Opens the file and verifies its footer.
     pub(super) fn open(path: &Path) -> Result<Part, Damage> {
         let mut file = open_regular(path)?;
         let (footer, data_bytes) = read_footer(&mut file)?;
         let data_crc = check_footer(&footer)?;
         let thrift = &footer[..footer.len() - TAIL_BYTES as usize];
-        let metadata = contained(|| ParquetMetaDataReader::decode_metadata(thrift))?;
+        let metadata = catch_decoder_panic(|| ParquetMetaDataReader::decode_metadata(thrift))?;
         check_extent(&metadata, data_bytes)?;
         Ok(Part {
             file,
@@ -67,13 +67,13 @@ impl Part {
         })
     }
 
-    /// Earliest and latest time of its rows, for tables that have one.
+    /// Returns the range of times of its rows, for tables with times.
     pub(super) fn times_ns<R: Columns>(&self) -> Option<Range<u64>> {
         let groups = self.metadata.row_groups().iter().map(group_times_ns::<R>);
-        groups.reduce(joined).flatten()
+        groups.reduce(union).flatten()
     }
 
-    /// Checks every byte of the data.
+    /// Verifies the checksum of the data.
     pub(super) fn check_data(&mut self) -> Result<(), Damage> {
         self.file
             .seek(SeekFrom::Start(0))
@@ -95,7 +95,7 @@ impl Part {
         Ok(())
     }
 
-    /// The rows, by batches.
+    /// Returns the rows in batches.
     pub(super) fn rows<R: Columns>(
         self,
         columns: &[&'static Column<R>],
@@ -106,7 +106,7 @@ impl Part {
             wanted.extend(R::COLUMNS.iter().find(|c| Some(c.name) == R::TIME));
         }
         let columns = columns.to_vec();
-        let reader = contained(|| self.reader::<R>(&wanted, time_ns.as_ref()))?;
+        let reader = catch_decoder_panic(|| self.reader::<R>(&wanted, time_ns.as_ref()))?;
         Ok(PartRows {
             reader,
             columns,
@@ -135,7 +135,7 @@ impl Part {
     }
 }
 
-/// The rows of one part.
+/// Iterates over the rows of one part.
 pub(super) struct PartRows<R: 'static> {
     reader: ParquetRecordBatchReader,
     columns: Vec<&'static Column<R>>,
@@ -143,10 +143,10 @@ pub(super) struct PartRows<R: 'static> {
 }
 
 impl<R: Columns> PartRows<R> {
-    /// The next rows; `None` at the end.
+    /// Returns the next rows, or `None` at the end.
     pub(super) fn next_rows(&mut self) -> Option<Result<Vec<R>, Damage>> {
         let reader = AssertUnwindSafe(&mut self.reader);
-        let batch = contained(move || { reader }.0.next().transpose());
+        let batch = catch_decoder_panic(move || { reader }.0.next().transpose());
         match batch {
             Ok(batch) => batch.map(|batch| self.decode(&batch)),
             Err(damage) => Some(Err(damage)),
@@ -205,17 +205,17 @@ fn projection<R>(
 
 fn may_overlap<R: Columns>(group: &RowGroupMetaData, time_ns: Option<&Range<u64>>) -> bool {
     match (time_ns, group_times_ns::<R>(group)) {
-        (Some(wanted), Some(there)) => overlap(wanted, &there),
+        (Some(wanted), Some(actual)) => overlap(wanted, &actual),
         _ => true,
     }
 }
 
-/// Whether two ranges share a moment.
+/// Returns whether two ranges overlap.
 pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// First and one past the last time of a row group, by its statistics.
+/// Returns the range of times of a row group, from its statistics.
 fn group_times_ns<R: Columns>(group: &RowGroupMetaData) -> Option<Range<u64>> {
     let time = R::TIME?;
     let column = group
@@ -226,17 +226,17 @@ fn group_times_ns<R: Columns>(group: &RowGroupMetaData) -> Option<Range<u64>> {
         return None;
     };
     let (first, last) = (*statistics.min_opt()? as u64, *statistics.max_opt()? as u64);
-    // A row at the very last nanosecond has no end to its range: no statement.
+    // The range of a row at the last representable nanosecond has no end.
     (first <= last).then_some(first..last.checked_add(1)?)
 }
 
-fn joined(a: Option<Range<u64>>, b: Option<Range<u64>>) -> Option<Range<u64>> {
+fn union(a: Option<Range<u64>>, b: Option<Range<u64>>) -> Option<Range<u64>> {
     let (a, b) = (a?, b?);
     Some(a.start.min(b.start)..a.end.max(b.end))
 }
 
 fn open_regular(path: &Path) -> Result<File, Damage> {
-    // Asked before opening: opening a pipe would wait for its writer.
+    // Check before opening: opening a named pipe would wait for a writer.
     let found = std::fs::metadata(path).map_err(|e| unreadable(&e))?;
     if !found.is_file() {
         return Err("not a regular file".into());
@@ -245,22 +245,22 @@ fn open_regular(path: &Path) -> Result<File, Damage> {
 }
 
 fn unreadable(error: &std::io::Error) -> String {
-    format!("cannot be read ({})", in_words(error))
+    format!("cannot be read ({})", system_message(error))
 }
 
-/// The footer with its length and magic, and the bytes of data before it.
+/// Returns the footer, including its length and magic, and the size of the data before it.
 fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
     let io = |e: std::io::Error| unreadable(&e);
     let bytes = file.metadata().map_err(io)?.len();
-    let cut = || "truncated (no Parquet footer at its end)".to_owned();
-    let tail_at = bytes.checked_sub(TAIL_BYTES).ok_or_else(cut)?;
+    let truncated = || "truncated (no Parquet footer at its end)".to_owned();
+    let tail_at = bytes.checked_sub(TAIL_BYTES).ok_or_else(truncated)?;
     let mut tail = [0; TAIL_BYTES as usize];
     file.seek(SeekFrom::Start(tail_at)).map_err(io)?;
     file.read_exact(&mut tail).map_err(io)?;
     let [a, b, c, d, magic @ ..] = tail;
     let thrift_bytes = u64::from(u32::from_le_bytes([a, b, c, d]));
     if magic != *MAGIC {
-        return Err(cut());
+        return Err(truncated());
     }
     if thrift_bytes > tail_at || thrift_bytes > MAX_FOOTER_BYTES {
         return Err("damaged (its footer is longer than the file allows)".into());
@@ -272,7 +272,7 @@ fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
     Ok((footer, data_bytes))
 }
 
-/// Checks the footer against its checksum; the checksum of the data.
+/// Verifies the footer's checksum and returns the checksum of the data.
 fn check_footer(footer: &[u8]) -> Result<u32, Damage> {
     let at = checksum_position(footer)
         .ok_or("not as memgauge wrote it (its footer holds no memgauge.checksum)")?;
@@ -287,11 +287,11 @@ fn check_footer(footer: &[u8]) -> Result<u32, Damage> {
     digits(&footer[at..at + CRC_DIGITS]).ok_or_else(|| damaged.into())
 }
 
-/// Checks that a part can have the rows and bytes in its footer.
+/// Checks that the numbers of rows and bytes in the footer are possible for a part.
 fn check_extent(metadata: &ParquetMetaData, data_bytes: u64) -> Result<(), Damage> {
     let mut rows = 0u64;
     for group in metadata.row_groups() {
-        // A negative number turns into one that is too large.
+        // A negative number becomes a number that is too large.
         rows = rows.saturating_add(group.num_rows() as u64);
         if !group
             .columns()
@@ -317,7 +317,7 @@ fn lies_within(column: &ColumnChunkMetaData, data_bytes: u64) -> bool {
     start >= 0 && column.compressed_size() >= 0 && end.is_some_and(|end| end <= data_bytes)
 }
 
-/// Exactly what the writer writes: lower-case digits, no sign.
+/// Parses exactly what the writer writes: lower-case digits without a sign.
 fn digits(bytes: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(bytes).ok()?;
     let plain = text
@@ -326,12 +326,12 @@ fn digits(bytes: &[u8]) -> Option<u32> {
     plain.then(|| u32::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Runs the Parquet decoder, whose panics on nonsense become damage.
+/// Runs the Parquet decoder and converts panics to damage.
 ///
-/// The checksums keep accidents away from it; this is for parts that were forged
-/// together with their checksums. The panic's own message still goes to standard error:
-/// the process's hook is not a library's to change.
-pub(super) fn contained<T, E: ToString>(
+/// The checksums protect it from accidental damage; this protects from parts that were forged with
+/// matching checksums. The panic message still goes to standard error, because a library must not
+/// change the panic hook of its process.
+pub(super) fn catch_decoder_panic<T, E: ToString>(
     decode: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, Damage> {
     match catch_unwind(AssertUnwindSafe(decode)) {

@@ -1,8 +1,7 @@
-//! One part while it is written: a temporary file that gets its name when it
-//! is complete.
+//! One part being written: a temporary file that is renamed when it is complete.
 
 use super::columns::{Column, Packing, encode, schema};
-use super::group::{Group, Groups};
+use super::group::{RowGroup, RowGroups};
 use super::sink::{CHECKSUM_KEY, Create, PartSink, UNKNOWN_CHECKSUM};
 use super::tables::Columns;
 use crate::error::Cause;
@@ -18,30 +17,30 @@ use std::io;
 use std::path::{Path, PathBuf};
 use zstd::bulk::Compressor;
 
-/// Rows after which a row group is closed.
+/// Number of rows after which a row group is closed.
 const GROUP_ROWS: usize = 128 * 1024;
 
-/// Encoded bytes after which a row group is closed, whatever its rows: what
-/// one table may hold in memory.
+/// Encoded size after which a row group is closed, whatever its number of rows. It limits the
+/// memory per table.
 const GROUP_BYTES: usize = 2 << 20;
 
-/// Bytes of a column's distinct values after which its dictionary is given up.
+/// Size of a column's distinct values above which its dictionary is dropped.
 const DICTIONARY_BYTES: usize = 256 << 10;
 
-/// Level 3 made parts no smaller than level 1 and took 11 MiB more memory
-/// with all tables full (`bench/src/bin/size_per_million.rs`, zstd 1.5).
+/// Level 3 gave parts of the same size as level 1 and used 11 MiB more memory with all tables full
+/// (`bench/src/bin/size_per_million.rs`, zstd 1.5).
 const ZSTD_LEVEL: i32 = 1;
 
-/// Why a part could not be written.
+/// Error of writing a part.
 pub(super) struct PartFailure {
     pub(super) cause: Cause,
     pub(super) source: Box<dyn std::error::Error + Send + Sync>,
 }
 
 impl PartFailure {
-    fn new(source: ParquetError, seen: Option<Cause>) -> Self {
+    fn new(source: ParquetError, sink_failure: Option<Cause>) -> Self {
         PartFailure {
-            cause: seen.unwrap_or(Cause::OTHER),
+            cause: sink_failure.unwrap_or(Cause::OTHER),
             source: source.into(),
         }
     }
@@ -56,14 +55,14 @@ impl From<io::Error> for PartFailure {
     }
 }
 
-/// A part not yet complete. Dropping it removes the file.
+/// An incomplete part. Dropping it removes the file.
 pub(super) struct OpenPart {
     file: SerializedFileWriter<PartSink>,
-    groups: Groups,
-    group: Group,
+    groups: RowGroups,
+    group: RowGroup,
     temporary: PathBuf,
     rows: usize,
-    kept: bool,
+    is_complete: bool,
 }
 
 impl OpenPart {
@@ -79,14 +78,14 @@ impl OpenPart {
         let (file, factory) = ArrowWriter::try_new_with_options(sink, schema.clone(), options)
             .and_then(ArrowWriter::into_serialized_writer)
             .map_err(|e| PartFailure::new(e, None))?;
-        let groups = Groups::new::<R>(schema, factory, Compressor::new(ZSTD_LEVEL)?);
+        let groups = RowGroups::new::<R>(schema, factory, Compressor::new(ZSTD_LEVEL)?);
         Ok(OpenPart {
             file,
             group: groups.begin(),
             groups,
             temporary,
             rows: 0,
-            kept: false,
+            is_complete: false,
         })
     }
 
@@ -94,7 +93,7 @@ impl OpenPart {
         self.rows
     }
 
-    /// Bytes of the row groups closed so far.
+    /// Size of the closed row groups in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.file.bytes_written() as u64
     }
@@ -102,7 +101,7 @@ impl OpenPart {
     pub(super) fn write<R: Columns>(&mut self, rows: &[R]) -> Result<(), PartFailure> {
         let arrays = encode(R::COLUMNS, rows);
         let written = self.group.write(&mut self.groups, &arrays);
-        self.seen(written)?;
+        self.check(written)?;
         self.rows += rows.len();
         if self.group.rows() >= GROUP_ROWS || self.group.bytes() >= GROUP_BYTES {
             self.close_group()?;
@@ -116,14 +115,14 @@ impl OpenPart {
         }
         let group = std::mem::replace(&mut self.group, self.groups.begin());
         let closed = group.close(&mut self.groups, &mut self.file);
-        self.seen(closed)
+        self.check(closed)
     }
 
-    /// Completes the file and gives it its name; its size in bytes.
+    /// Completes the file, renames it, and returns its size in bytes.
     pub(super) fn close(mut self, path: &Path) -> Result<u64, PartFailure> {
         self.complete()?;
         std::fs::rename(&self.temporary, path)?;
-        self.kept = true;
+        self.is_complete = true;
         Ok(self.bytes())
     }
 
@@ -136,20 +135,20 @@ impl OpenPart {
             UNKNOWN_CHECKSUM.to_owned(),
         ));
         let finished = self.file.finish().map(drop);
-        self.seen(finished)?;
+        self.check(finished)?;
         self.file.flush()?;
         Ok(self.file.inner_mut().seal()?)
     }
 
-    fn seen(&self, result: Result<(), ParquetError>) -> Result<(), PartFailure> {
+    fn check(&self, result: Result<(), ParquetError>) -> Result<(), PartFailure> {
         result.map_err(|e| PartFailure::new(e, self.file.inner().failure()))
     }
 }
 
 impl Drop for OpenPart {
     fn drop(&mut self) {
-        if !self.kept {
-            // Best effort: a reader passes over temporary names anyway.
+        if !self.is_complete {
+            // Best effort: readers ignore temporary names.
             let _ = std::fs::remove_file(&self.temporary);
         }
     }
@@ -167,12 +166,12 @@ fn properties<R: Columns>() -> WriterProperties {
     R::COLUMNS
         .iter()
         .fold(base, |properties, column| {
-            packed(properties, column, R::TIME)
+            with_column(properties, column, R::TIME)
         })
         .build()
 }
 
-fn packed<R>(
+fn with_column<R>(
     properties: WriterPropertiesBuilder,
     column: &Column<R>,
     time: Option<&str>,
@@ -191,10 +190,10 @@ fn packed<R>(
 }
 
 impl<R> Column<R> {
-    /// Encoding of values that a dictionary does not hold.
+    /// Encoding of values that are not in a dictionary.
     ///
-    /// Byte-stream split makes samples 2 to 4 % smaller and overflows 27 %
-    /// larger, and fewer readers know it for integers.
+    /// Byte-stream split makes samples 2 to 4 % smaller but overflows 27 % larger, and fewer
+    /// readers support it for integers.
     fn fallback(&self) -> Option<Encoding> {
         let numeric = self.is_number();
         (numeric && self.packing != Packing::Plain).then_some(Encoding::DELTA_BINARY_PACKED)

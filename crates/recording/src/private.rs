@@ -1,5 +1,5 @@
-//! Files and directories that only their owner may use: recordings show what programs do that
-//! other users may not even read.
+//! Creates files and directories that only their owner can access, because recordings reveal what
+//! programs do that other users may not read.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -9,20 +9,20 @@ use std::path::Path;
 /// Creates a directory with mode 0700.
 ///
 /// # Errors
-/// It cannot be created, or exists.
+/// The directory exists or cannot be created.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Creates a file with mode 0600, in place of any other of that name.
+/// Creates a file with mode 0600, replacing an existing file of that name.
 ///
 /// # Errors
-/// It cannot be created.
+/// The file cannot be created.
 pub fn create_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600);
     match options.open(path) {
-        // What a killed recorder left. A link goes as well: nothing is written through it.
+        // A file left by a killed recorder, or a link, which must be removed rather than followed.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
             std::fs::remove_file(path)?;
             options.open(path)
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_private_file_replaces_a_link_and_leaves_what_it_names() {
+    fn private_file_replaces_a_link_and_keeps_its_target() {
         let folder = tempfile::tempdir().unwrap();
         let [victim, path] = ["victim", "file"].map(|name| folder.path().join(name));
         fs::write(&victim, "precious").unwrap();

@@ -1,4 +1,4 @@
-//! Reading a recording.
+//! Reads a recording.
 
 use super::columns::Column;
 use super::manifest_file;
@@ -7,7 +7,7 @@ use super::row::Row;
 use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::each_table;
-use crate::error::in_words;
+use crate::error::system_message;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::Manifest;
 use std::collections::BTreeMap;
@@ -17,20 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A recording on disk.
 ///
-/// Opening reads the manifest and checks every part's footer. Parts that are
-/// not whole are [`Recording::problems`] and are passed over by
-/// [`Recording::rows`].
+/// Opening it reads the manifest and verifies the footers of all parts. Parts that are not intact
+/// are reported by [`Recording::problems`] and skipped by [`Recording::rows`].
 #[derive(Debug)]
 pub struct Recording {
     dir: PathBuf,
     manifest: Manifest,
     parts: BTreeMap<&'static str, Vec<KnownPart>>,
     problems: Vec<String>,
-    /// A part turned out damaged while it was read.
+    /// Whether a part was found to be damaged while its rows were read.
     passed_over: AtomicBool,
 }
 
-/// A part whose footer was whole when the recording was opened.
+/// A part whose footer was intact when the recording was opened.
 #[derive(Clone, Debug)]
 struct KnownPart {
     path: PathBuf,
@@ -62,20 +61,19 @@ impl Recording {
         &self.manifest
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Rows of a table, in batches of at most 65 536, by order of parts.
+    /// Returns the rows of a table in batches of at most 65 536, in the order of parts.
     ///
-    /// Memory is bounded by one batch. A part that turns out damaged while it is read
-    /// yields one error and none of its rows that could not be trusted. The parts after
-    /// it follow.
+    /// Memory is limited to one batch. A part whose data is damaged yields one error and none of
+    /// its untrusted rows; the following parts are still read.
     pub fn rows<R: Row>(&self, selection: &Selection) -> Rows<R> {
         let time_ns = selection.time_for::<R>();
         let wanted = |part: &&KnownPart| match (&time_ns, &part.times_ns) {
-            (Some(wanted), Some(there)) => overlap(wanted, there),
+            (Some(wanted), Some(actual)) => overlap(wanted, actual),
             _ => true,
         };
         let parts = self
@@ -91,14 +89,14 @@ impl Recording {
         Rows::new(parts, selection.columns_for::<R>(), time_ns)
     }
 
-    /// Hands over the rows of a table as [`Recording::rows`] does, and passes over parts
-    /// that turn out damaged: each is named in `problems`.
+    /// Calls `take` with the rows of a table, as [`Recording::rows`], and skips damaged parts. Each
+    /// of them is added to `problems`.
     ///
-    /// This is how results are made from a recording: the good parts are shown, the
-    /// bad ones named.
+    /// Results are computed from a recording in this way: from the intact parts, with the damaged
+    /// ones listed.
     ///
     /// # Errors
-    /// The file system failed, or the selection asks for a column that there is not.
+    /// The file system fails, or the selection contains an unknown column.
     pub fn each_sound<R: Row>(
         &self,
         selection: &Selection,
@@ -111,7 +109,7 @@ impl Recording {
                 Err(e) if e.kind() == ErrorKind::Corrupt => {
                     self.passed_over.store(true, Ordering::Relaxed);
                     let problem = e.to_string();
-                    // A table may be read more than once.
+                    // A table can be read more than once.
                     if !problems.contains(&problem) {
                         problems.push(problem);
                     }
@@ -122,15 +120,14 @@ impl Recording {
         Ok(())
     }
 
-    /// Parts that are missing or not whole, in words; none for a sound
-    /// recording.
+    /// Descriptions of missing and damaged parts; empty for an intact recording.
     pub fn problems(&self) -> Vec<String> {
         self.problems.clone()
     }
 
-    /// Whether something of it is missing or was altered: [`Recording::problems`], and
-    /// parts that [`Recording::each_sound`] has passed over so far. A recording whose
-    /// writer was killed is whole as far as it goes.
+    /// Returns whether a part is missing or damaged: [`Recording::problems`], and parts that
+    /// [`Recording::each_sound`] has skipped so far. A recording of a killed writer is not damaged,
+    /// only shorter.
     pub fn is_damaged(&self) -> bool {
         !self.problems.is_empty() || self.passed_over.load(Ordering::Relaxed)
     }
@@ -142,7 +139,7 @@ impl Recording {
                 return self.problems.push(format!(
                     "{}: cannot be read ({})",
                     R::TABLE,
-                    in_words(&e)
+                    system_message(&e)
                 ));
             }
         };
@@ -173,7 +170,7 @@ impl Recording {
     }
 }
 
-/// Numbers of the parts in a table's folder, in order.
+/// Returns the numbers of the parts in a table's folder, in order.
 fn part_numbers(dir: &Path) -> std::io::Result<Vec<u32>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -197,8 +194,7 @@ fn part_number(name: &str) -> Option<u32> {
     (part_name(number) == name).then_some(number)
 }
 
-/// The holes in a sequence of part numbers that should begin at 0 and have at least
-/// `written` members.
+/// Describes the gaps in part numbers, which should start at 0 and be at least `written` in number.
 fn gaps(numbers: &[u32], written: u32) -> Vec<String> {
     let mut expected = 0;
     let mut gaps = Vec::new();
@@ -219,13 +215,13 @@ fn gaps(numbers: &[u32], written: u32) -> Vec<String> {
     gaps
 }
 
-/// Rows of one table, by batches.
+/// Iterates over the rows of a table in batches.
 pub struct Rows<R: Row> {
     parts: std::vec::IntoIter<PathBuf>,
     columns: Vec<&'static Column<R>>,
     time_ns: Option<Range<u64>>,
     current: Option<(PathBuf, PartRows<R>)>,
-    refusal: Option<Error>,
+    selection_error: Option<Error>,
 }
 
 impl<R: Row> Rows<R> {
@@ -234,7 +230,7 @@ impl<R: Row> Rows<R> {
         columns: Result<Vec<&'static Column<R>>>,
         time_ns: Option<Range<u64>>,
     ) -> Self {
-        let (parts, columns, refusal) = match columns {
+        let (parts, columns, selection_error) = match columns {
             Ok(columns) => (parts, columns, None),
             Err(error) => (Vec::new(), Vec::new(), Some(error)),
         };
@@ -243,7 +239,7 @@ impl<R: Row> Rows<R> {
             columns,
             time_ns,
             current: None,
-            refusal,
+            selection_error,
         }
     }
 
@@ -253,7 +249,7 @@ impl<R: Row> Rows<R> {
         part.rows(&self.columns, self.time_ns.clone())
     }
 
-    /// Moves to the next part; `false` after the last.
+    /// Moves to the next part. Returns false after the last one.
     fn advance(&mut self) -> Result<bool> {
         self.current = None;
         let Some(path) = self.parts.next() else {
@@ -278,7 +274,7 @@ impl<R: Row> Iterator for Rows<R> {
     type Item = Result<Vec<R>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(error) = self.refusal.take() {
+        if let Some(error) = self.selection_error.take() {
             return Some(Err(error));
         }
         loop {

@@ -1,11 +1,11 @@
-//! Rows by type: each table's writer, and what a row must be to have one.
+//! Row types: the writer of each table.
 
 use super::sink::Create;
 use super::table_writer::{AnyTable, TableWriter};
 use super::tables::{Columns, NAMES, each_table};
 use std::path::Path;
 
-/// A row of a recording's table.
+/// A row of a table.
 pub trait Row: Columns {
     #[doc(hidden)]
     fn writer(tables: &mut Tables) -> &mut TableWriter<Self>;

@@ -1,11 +1,11 @@
-//! Which rows and columns to read.
+//! Selects the rows and columns to read.
 
 use super::columns::Column;
 use super::row::Row;
 use crate::{Error, ErrorKind, Result};
 use std::ops::Range;
 
-/// Rows and columns to read of a table; by default everything.
+/// Rows and columns of a table to read. By default everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     time_ns: Option<Range<u64>>,
@@ -13,34 +13,34 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Every row, every column.
+    /// Selects all rows and columns.
     pub fn all() -> Self {
         Selection::default()
     }
 
-    /// Only rows whose `time_ns` is in the range.
+    /// Selects rows whose `time_ns` is in the range.
     ///
-    /// This concerns samples, series, overflows and losses. Threads, modules
-    /// and sites hold for longer than a moment (a module mapped before the
-    /// range is still there in it) and always come whole.
+    /// This applies to samples, series, overflows and losses. Threads, modules and sites are valid
+    /// for longer than one moment: a module mapped before the range still is mapped in it. These
+    /// tables are always read completely.
     pub fn time(mut self, range: Range<u64>) -> Self {
         self.time_ns = Some(range);
         self
     }
 
-    /// Only these columns; fields of the others hold their type's default.
-    /// A name the table does not have is an error of the first batch.
+    /// Selects columns. Fields of other columns have default values. An unknown name is reported as
+    /// an error with the first batch.
     pub fn columns(mut self, names: &[&str]) -> Self {
         self.columns = Some(names.iter().map(|&name| name.to_owned()).collect());
         self
     }
 
-    /// The time range, for tables it concerns.
+    /// Returns the time range, for tables to which it applies.
     pub(super) fn time_for<R: Row>(&self) -> Option<Range<u64>> {
         R::TIME.and(self.time_ns.clone())
     }
 
-    /// The selected columns, in the table's order.
+    /// Returns the selected columns in the table's order.
     pub(super) fn columns_for<R: Row>(&self) -> Result<Vec<&'static Column<R>>> {
         let Some(names) = &self.columns else {
             return Ok(R::COLUMNS.iter().collect());

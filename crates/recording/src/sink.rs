@@ -1,7 +1,7 @@
-//! Where a part's bytes go: through a checksum into a file.
+//! Writes the bytes of a part to a file and computes their checksum.
 //!
-//! The checksum stands in the part's own Parquet footer, as the value of
-//! [`CHECKSUM_KEY`]: sixteen hexadecimal digits.
+//! The checksum is in the part's Parquet footer, as the value of [`CHECKSUM_KEY`]: sixteen
+//! hexadecimal digits.
 //!
 //! ```text
 //! PAR1 │ row groups … │ footer … "memgauge.checksum" 18 10 "0a1b2c3d" "4e5f6071" … │ length │ PAR1
@@ -9,10 +9,9 @@
 //!     CRC-32 = 0a1b2c3d                     CRC-32 of all this, its own eight digits as zeros
 //! ```
 //!
-//! So every byte of a part is covered, and nothing of a damaged part reaches the
-//! Parquet decoder. That decoder trusts its input more than a profiler's user can.
-//! Parquet's own page checksums were rejected because they leave page headers and the
-//! footer uncovered.
+//! The checksums cover every byte of a part, so damaged data never reaches the Parquet decoder,
+//! which trusts its input more than is safe. Rejected: Parquet's own page checksums, because they
+//! do not cover page headers and the footer.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -26,27 +25,27 @@ use crate::private;
 /// Key of the checksum in the footer's key-value metadata.
 pub(super) const CHECKSUM_KEY: &str = "memgauge.checksum";
 
-/// Digits of one CRC-32.
+/// Number of digits of one CRC-32.
 pub(super) const CRC_DIGITS: usize = 8;
 
-/// Digits of both.
+/// Number of digits of both.
 pub(super) const CHECKSUM_DIGITS: usize = 2 * CRC_DIGITS;
 
-/// Placeholder of the checksum until it is known.
+/// Placeholder until the checksum is known.
 pub(super) const UNKNOWN_CHECKSUM: &str = "0000000000000000";
 
 /// A file being written.
 pub(super) type Out = Box<dyn Write + Send>;
 
-/// How files are created; tests put a failing one in its place.
+/// Creates files. Tests replace it with a version that fails.
 pub(super) type Create = Arc<dyn Fn(&Path) -> io::Result<Out> + Send + Sync>;
 
-/// The file system.
+/// Creates files in the file system.
 pub(super) fn file_system() -> Create {
     Arc::new(|path| Ok(Box::new(private::create_file(path)?)))
 }
 
-/// A part's bytes on their way to its file.
+/// Writes a part to its file.
 pub(super) struct PartSink {
     out: Out,
     data: Hasher,
@@ -64,18 +63,17 @@ impl PartSink {
         }
     }
 
-    /// The file system's error, if it refused.
+    /// Returns the file system's error, if there was one.
     pub(super) fn failure(&self) -> Option<Cause> {
         self.failure
     }
 
-    /// From here on bytes belong to the footer and are held back for
-    /// [`PartSink::seal`].
+    /// Starts the footer, whose bytes are kept until [`PartSink::seal`].
     pub(super) fn begin_footer(&mut self) {
         self.footer = Some(Vec::new());
     }
 
-    /// Writes the footer with the checksum in it; the bytes written.
+    /// Writes the footer, including the checksum.
     pub(super) fn seal(&mut self) -> io::Result<()> {
         let mut footer = self.footer.take().unwrap_or_default();
         let at = checksum_position(&footer)
@@ -84,10 +82,10 @@ impl PartSink {
         let crc = crc32fast::hash(&footer);
         put_crc(&mut footer[at + CRC_DIGITS..], crc);
         let written = self.out.write_all(&footer).and_then(|()| self.out.flush());
-        self.noted(written)
+        self.record_failure(written)
     }
 
-    fn noted<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+    fn record_failure<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted
         {
@@ -104,14 +102,14 @@ impl Write for PartSink {
             return Ok(bytes.len());
         }
         let written = self.out.write(bytes);
-        let written = self.noted(written)?;
+        let written = self.record_failure(written)?;
         self.data.update(&bytes[..written]);
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.out.flush();
-        self.noted(flushed)
+        self.record_failure(flushed)
     }
 }
 
@@ -119,8 +117,8 @@ fn put_crc(digits: &mut [u8], crc: u32) {
     digits[..CRC_DIGITS].copy_from_slice(format!("{crc:08x}").as_bytes());
 }
 
-/// Place of the checksum's digits in a footer: after the key, a Thrift field header
-/// (string, one field on) and the length.
+/// Returns the position of the checksum's digits in a footer: after the key, a Thrift field header
+/// (string, next field) and the length.
 pub(super) fn checksum_position(footer: &[u8]) -> Option<usize> {
     const FIELD: [u8; 2] = [0x18, CHECKSUM_DIGITS as u8];
     let key = CHECKSUM_KEY.as_bytes();

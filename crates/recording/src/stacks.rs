@@ -1,38 +1,38 @@
-//! Call stacks on their way to the recording: each frame is written once.
+//! Call stacks before they are written: each frame is written once.
 //!
-//! Memory: about 60 bytes a frame, at most [`MOST_FRAMES`] of them.
+//! Memory: about 60 bytes per frame, for at most [`MAX_FRAMES`].
 
 use std::collections::HashMap;
 
 use memgauge_trace::{Frame, FrameId, Pid, VirtAddr};
 
-/// Frames that a recording may have: 240 MB while it is written.
-pub const MOST_FRAMES: u32 = 1 << 22;
+/// Maximum number of frames in a recording. They need 240 MB while it is written.
+pub const MAX_FRAMES: u32 = 1 << 22;
 
-/// What is lost beyond that, in words.
+/// Description of the loss beyond that.
 pub const CUT: &str = "samples whose call stack is cut short: there is no room for more frames";
 
-/// The frames so far.
+/// The frames written so far.
 #[derive(Debug, Default)]
 pub struct Stacks {
-    /// By process, caller and address. A process begins anew by exec.
+    /// IDs of frames by process, caller and address. An exec starts a new set for the process.
     known: HashMap<Pid, HashMap<(Option<FrameId>, VirtAddr), FrameId>>,
     next: u32,
-    /// Samples whose stacks found no room.
+    /// Number of samples with truncated stacks.
     pub cut: u64,
 }
 
 impl Stacks {
-    /// No frames yet.
+    /// Creates an empty set.
     pub fn new() -> Stacks {
         Stacks::default()
     }
 
-    /// The frame of a call that `caller` led to. A frame that is new is handed to `write`.
-    /// `None` where there is no room for more; the sample counts in `cut`.
+    /// Returns the frame of a call with this caller and passes new frames to `write`. Returns
+    /// `None` if there is no room for more, and counts the sample in `cut`.
     ///
     /// # Errors
-    /// As of `write`.
+    /// Errors of `write`.
     pub fn frame<E>(
         &mut self,
         (pid, time_ns): (Pid, u64),
@@ -44,7 +44,7 @@ impl Stacks {
         if let Some(&id) = known.get(&(caller, ip)) {
             return Ok(Some(id));
         }
-        if self.next == MOST_FRAMES {
+        if self.next == MAX_FRAMES {
             self.cut += 1;
             return Ok(None);
         }
@@ -61,12 +61,12 @@ impl Stacks {
         Ok(Some(id))
     }
 
-    /// The frame of the innermost of `calls`, which come from the innermost on; `None`
-    /// where there are none. Where there is no room for more frames, it is the innermost
-    /// that has one.
+    /// Returns the frame of the innermost of `calls`, which start with the innermost. `None` if
+    /// there are no calls. If there is no room for more frames, it is the innermost frame that has
+    /// one.
     ///
     /// # Errors
-    /// As of `write`.
+    /// Errors of `write`.
     pub fn caller<E>(
         &mut self,
         process: (Pid, u64),
@@ -83,7 +83,7 @@ impl Stacks {
         Ok(caller)
     }
 
-    /// The process has another program from now on, or has ended.
+    /// Forgets the frames of a process that has ended or executed another program.
     pub fn forget(&mut self, pid: Pid) {
         self.known.remove(&pid);
     }
@@ -93,7 +93,7 @@ impl Stacks {
 mod tests {
     use super::*;
 
-    fn take(stacks: &mut Stacks, pid: u32, calls: &[u64]) -> (Option<FrameId>, Vec<Frame>) {
+    fn add(stacks: &mut Stacks, pid: u32, calls: &[u64]) -> (Option<FrameId>, Vec<Frame>) {
         let mut written = Vec::new();
         let calls: Vec<_> = calls.iter().map(|&ip| VirtAddr(ip)).collect();
         let caller = stacks.caller((Pid(pid), 7), &calls, |frame| {
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn frames_are_shared_by_stacks_with_the_same_outer_calls() {
         let mut stacks = Stacks::new();
-        let (a, written) = take(&mut stacks, 1, &[30, 20, 10]);
+        let (a, written) = add(&mut stacks, 1, &[30, 20, 10]);
         assert_eq!(a, Some(FrameId(2)));
         let tree: Vec<_> = written.iter().map(|f| (f.id.0, f.caller, f.ip.0)).collect();
         let expected = [
@@ -115,22 +115,22 @@ mod tests {
             (2, Some(FrameId(1)), 30),
         ];
         assert_eq!(tree, expected);
-        let (b, written) = take(&mut stacks, 1, &[31, 20, 10]);
+        let (b, written) = add(&mut stacks, 1, &[31, 20, 10]);
         assert_eq!((b, written.len()), (Some(FrameId(3)), 1));
-        assert_eq!(take(&mut stacks, 1, &[20, 10]), (Some(FrameId(1)), vec![]));
-        assert_eq!(take(&mut stacks, 1, &[]), (None, vec![]));
-        let (other, written) = take(&mut stacks, 2, &[20, 10]);
+        assert_eq!(add(&mut stacks, 1, &[20, 10]), (Some(FrameId(1)), vec![]));
+        assert_eq!(add(&mut stacks, 1, &[]), (None, vec![]));
+        let (other, written) = add(&mut stacks, 2, &[20, 10]);
         assert_eq!((other, written.len()), (Some(FrameId(5)), 2));
         stacks.forget(Pid(1));
-        assert_eq!(take(&mut stacks, 1, &[10]).1.len(), 1);
+        assert_eq!(add(&mut stacks, 1, &[10]).1.len(), 1);
     }
 
     #[test]
-    fn a_stack_without_room_keeps_its_outer_part() {
+    fn stack_without_room_keeps_its_outer_part() {
         let mut stacks = Stacks::new();
-        stacks.next = MOST_FRAMES - 1;
-        let (caller, written) = take(&mut stacks, 1, &[30, 20, 10]);
-        assert_eq!((caller, written.len()), (Some(FrameId(MOST_FRAMES - 1)), 1));
+        stacks.next = MAX_FRAMES - 1;
+        let (caller, written) = add(&mut stacks, 1, &[30, 20, 10]);
+        assert_eq!((caller, written.len()), (Some(FrameId(MAX_FRAMES - 1)), 1));
         assert_eq!(stacks.cut, 1);
     }
 }

@@ -1,12 +1,11 @@
-//! One table while it is written: rows gathered into parts.
+//! One table being written: collects rows into parts.
 //!
-//! A part is closed every two seconds, so that little is lost with a killed recorder. While a
-//! table has few rows, the part that is closed takes the place of the one before and has its
-//! rows as well: a short run has one part of each table.
+//! A part is closed every two seconds, so that a killed recorder loses little. While a table has
+//! few rows, each closed part replaces the previous one and contains its rows as well, so a short
+//! run has one part per table.
 //!
-//! Memory of a table: the rows waiting for the encoder (at most 4 096, or a mebibyte of
-//! text), the rows of a small part, and one encoded row group of about 2 MiB with its
-//! dictionaries.
+//! Memory per table: the rows waiting for the encoder (at most 4096, or 1 MiB of text), the rows of
+//! a small part, and one encoded row group of about 2 MiB with its dictionaries.
 
 use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
@@ -17,56 +16,57 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Rows handed to the encoder at once.
+/// Number of rows passed to the encoder at once.
 const CHUNK_ROWS: usize = 4 * 1024;
 
-/// Text of waiting rows that also sends them to the encoder.
+/// Size of the waiting rows' text at which they are passed to the encoder.
 const CHUNK_TEXT_BYTES: usize = 1 << 20;
 
-/// Rows after which a part is closed.
+/// Number of rows after which a part is closed.
 pub(super) const PART_ROWS: usize = 1_000_000;
 
-/// Age of its oldest row at which a part is closed.
+/// Age of a part's oldest row at which it is closed.
 const PART_AGE: Duration = Duration::from_secs(2);
 
-/// Rows of the last part that are kept in memory, so that the next part can take its place.
+/// Maximum number of rows of the last part that are kept in memory, so that the next part can
+/// replace it.
 ///
-/// A program that runs for ten seconds would otherwise have five parts of each table, most of
-/// them with a few rows. Larger parts stay as they are. 16 384 samples take 1.8 MiB.
+/// Otherwise a program of ten seconds would have five parts per table, most of them with a few
+/// rows. Larger parts are final. 16 384 samples need 1.8 MiB.
 const RETAINED_ROWS: usize = 16 * 1024;
 
-/// Text of these rows.
+/// Maximum size of the text of these rows.
 const RETAINED_TEXT_BYTES: usize = 1 << 20;
 
-/// From when on rows are lost, in words that follow others.
-pub(super) fn since(lost_from_ns: Option<u64>) -> String {
+/// Describes the time from which rows are lost, as the end of a message.
+pub(super) fn lost_from(lost_from_ns: Option<u64>) -> String {
     lost_from_ns.map_or(String::new(), |ns| {
         format!(" from {:.2} s on", ns as f64 / 1e9)
     })
 }
 
-/// Operations of a table that need no type of row.
+/// Operations on a table that do not depend on the row type.
 pub(super) trait AnyTable {
     fn name(&self) -> &'static str;
-    /// Closes the open part; nothing takes its place any more.
+    /// Closes the open part, which is final.
     fn close(&mut self) -> Result<()>;
-    /// Closes the open part, which may be replaced by one that has its rows and further ones.
+    /// Closes the open part. It may be replaced by a part with its rows and further ones.
     fn close_so_far(&mut self) -> Result<()>;
     fn close_if_due(&mut self) -> Result<()>;
     fn bytes(&self) -> u64;
     fn lost_rows(&self) -> u64;
-    /// Time of the last row before the first lost one, where rows have times.
+    /// Time of the last row before the first lost one, for rows with times.
     fn lost_from_ns(&self) -> Option<u64>;
     fn parts(&self) -> u32;
 }
 
-/// Rows of the newest part, as long as they are few: all that it has, or nothing.
+/// The rows of the newest part if there are few: all of them, or none.
 struct Retained<R> {
     rows: Vec<R>,
     text_bytes: usize,
-    /// The closed part with rows in `rows`; `None` where no part was closed with just these.
+    /// The closed part whose rows are in `rows`, if there is one.
     replaces: Option<ClosedPart>,
-    /// There were too many.
+    /// Whether there were too many rows.
     is_full: bool,
 }
 
@@ -86,7 +86,7 @@ impl<R: Columns> Retained<R> {
         }
     }
 
-    /// Takes in rows of the open part.
+    /// Adds rows of the open part.
     fn extend(&mut self, rows: &[R]) {
         if self.is_full {
             return;
@@ -102,27 +102,27 @@ impl<R: Columns> Retained<R> {
     }
 }
 
-/// Writer of one table.
+/// Writes one table.
 pub struct TableWriter<R> {
     dir: PathBuf,
     create: Create,
-    waiting: Vec<R>,
-    waiting_text_bytes: usize,
+    pending: Vec<R>,
+    pending_text_bytes: usize,
     part: Option<OpenPart>,
-    /// The part that the next closed one replaces.
+    /// Rows of the part that the next closed one replaces.
     retained: Retained<R>,
     oldest: Option<Instant>,
     closed_parts: u32,
     closed_rows: u64,
     closed_bytes: u64,
     lost_rows: u64,
-    /// Times of the newest row, of the newest in a closed part, and of that when the first
+    /// Time of the newest row, of the newest row in a closed part, and of the latter when the first
     /// rows were lost.
     newest_ns: u64,
     closed_to_ns: u64,
     lost_from_ns: Option<u64>,
-    /// Whether another writes the table meanwhile.
-    is_away: bool,
+    /// Whether another writer has taken over the table.
+    is_taken: bool,
 }
 
 impl<R: Columns> TableWriter<R> {
@@ -134,8 +134,8 @@ impl<R: Columns> TableWriter<R> {
         TableWriter {
             dir,
             create,
-            waiting: Vec::new(),
-            waiting_text_bytes: 0,
+            pending: Vec::new(),
+            pending_text_bytes: 0,
             part: None,
             retained: Retained::new(),
             oldest: None,
@@ -146,18 +146,18 @@ impl<R: Columns> TableWriter<R> {
             newest_ns: 0,
             closed_to_ns: 0,
             lost_from_ns: None,
-            is_away: false,
+            is_taken: false,
         }
     }
 
-    /// Leaves a writer in its place that takes no rows.
+    /// Takes the writer out and leaves one that refuses rows.
     pub(super) fn take(&mut self) -> Self {
-        let mut away = TableWriter::empty(self.dir.clone(), self.create.clone());
-        away.is_away = true;
-        std::mem::replace(self, away)
+        let mut placeholder = TableWriter::empty(self.dir.clone(), self.create.clone());
+        placeholder.is_taken = true;
+        std::mem::replace(self, placeholder)
     }
 
-    /// Puts back what was taken; rows that were refused meanwhile stay counted.
+    /// Puts a taken writer back. Rows refused meanwhile remain counted as lost.
     pub(super) fn put_back(&mut self, taken: Self) {
         let refused = self.lost_rows;
         *self = taken;
@@ -169,20 +169,20 @@ impl<R: Columns> TableWriter<R> {
         if self.oldest.is_none() {
             self.oldest = Some(Instant::now());
         }
-        self.waiting_text_bytes += row.text_bytes();
-        self.waiting.push(row);
-        if self.waiting.len() >= CHUNK_ROWS.min(self.room())
-            || self.waiting_text_bytes >= CHUNK_TEXT_BYTES
+        self.pending_text_bytes += row.text_bytes();
+        self.pending.push(row);
+        if self.pending.len() >= CHUNK_ROWS.min(self.room())
+            || self.pending_text_bytes >= CHUNK_TEXT_BYTES
         {
             return self.encode();
         }
         Ok(())
     }
 
-    /// Writes many rows without gathering them first; stops at the first error.
+    /// Writes rows without collecting them first. Stops at the first error.
     pub(super) fn append(&mut self, rows: &[R]) -> Result<()> {
         for chunk in rows.chunks(CHUNK_ROWS) {
-            let fits = self.waiting.len() + chunk.len() < self.room();
+            let fits = self.pending.len() + chunk.len() < self.room();
             if fits && chunk.iter().all(|row| row.text_bytes() == 0) {
                 self.append_chunk(chunk)?;
             } else {
@@ -194,38 +194,37 @@ impl<R: Columns> TableWriter<R> {
 
     fn append_chunk(&mut self, chunk: &[R]) -> Result<()> {
         self.oldest.get_or_insert_with(Instant::now);
-        let written = self.write_waiting().and_then(|()| self.write(chunk));
+        let written = self.write_pending().and_then(|()| self.write(chunk));
         if written.is_err() {
             self.lost_rows += chunk.len() as u64;
         }
-        self.checked(written)?;
+        self.check(written)?;
         self.close_if_due()
     }
 
-    /// Sends the waiting rows to the encoder, and closes the part if that
-    /// fills it or it has grown old.
+    /// Passes the waiting rows to the encoder, and closes the part if it is full or old.
     fn encode(&mut self) -> Result<()> {
-        if self.waiting.len() >= self.room() {
+        if self.pending.len() >= self.room() {
             return self.close_so_far();
         }
-        let written = self.write_waiting();
-        self.checked(written)?;
+        let written = self.write_pending();
+        self.check(written)?;
         self.close_if_due()
     }
 
-    /// Rows the open part still takes, which is never fewer than are waiting.
+    /// Number of rows that the open part still accepts, at least the number of waiting rows.
     #[inline]
     fn room(&self) -> usize {
         PART_ROWS - self.part.as_ref().map_or(0, OpenPart::rows)
     }
 
-    fn write_waiting(&mut self) -> std::result::Result<(), PartFailure> {
-        let waiting = std::mem::take(&mut self.waiting);
-        let written = self.write(&waiting);
-        self.waiting = waiting;
+    fn write_pending(&mut self) -> std::result::Result<(), PartFailure> {
+        let pending = std::mem::take(&mut self.pending);
+        let written = self.write(&pending);
+        self.pending = pending;
         written?;
-        self.waiting.clear();
-        self.waiting_text_bytes = 0;
+        self.pending.clear();
+        self.pending_text_bytes = 0;
         Ok(())
     }
 
@@ -233,11 +232,11 @@ impl<R: Columns> TableWriter<R> {
         let Some(last) = rows.last() else {
             return Ok(());
         };
-        if self.is_away {
+        if self.is_taken {
             return Err(io::Error::other("another writer uses this table").into());
         }
         if self.part.is_none() {
-            make_dir(&self.dir)?;
+            create_dir(&self.dir)?;
             let mut part = OpenPart::create::<R>(self.temporary_path(), &self.create)?;
             if self.retained.replaces.is_some() {
                 part.write(&self.retained.rows)?;
@@ -253,13 +252,13 @@ impl<R: Columns> TableWriter<R> {
     }
 
     fn write_and_close(&mut self) -> std::result::Result<(), PartFailure> {
-        self.write_waiting()?;
+        self.write_pending()?;
         let path = self.part_path();
         if let Some(part) = self.part.take() {
             let all_rows = part.rows();
             let replaced = self.retained.replaces;
             let rows = (all_rows - replaced.map_or(0, |part| part.rows)) as u64;
-            // The rows count as lost until the part has its name.
+            // The rows count as lost until the part has its final name.
             self.lost_rows += rows;
             let bytes = part.close(&path)?;
             self.lost_rows -= rows;
@@ -268,7 +267,7 @@ impl<R: Columns> TableWriter<R> {
             self.closed_parts += u32::from(replaced.is_none());
             self.closed_to_ns = self.newest_ns;
             if self.retained.is_full {
-                // A table that fills a part at once has no small ones.
+                // After a table fills a part at once, do not merge further parts.
                 if replaced.is_some() {
                     self.retained = Retained::new();
                 }
@@ -281,8 +280,8 @@ impl<R: Columns> TableWriter<R> {
         Ok(())
     }
 
-    /// Turns a failure into an error, after dropping the part it happened in.
-    fn checked(&mut self, result: std::result::Result<(), PartFailure>) -> Result<()> {
+    /// Converts a failure to an error and drops the part.
+    fn check(&mut self, result: std::result::Result<(), PartFailure>) -> Result<()> {
         let Err(failure) = result else { return Ok(()) };
         let path = self.part_path();
         let of_closed_part = self.retained.replaces.map_or(0, |part| part.rows);
@@ -290,12 +289,12 @@ impl<R: Columns> TableWriter<R> {
             .part
             .take()
             .map_or(0, |part| part.rows() - of_closed_part);
-        let open = open + self.waiting.len();
+        let open = open + self.pending.len();
         self.retained = Retained::new();
         self.lost_rows += open as u64;
         self.lost_from_ns.get_or_insert(self.closed_to_ns);
-        self.waiting.clear();
-        self.waiting_text_bytes = 0;
+        self.pending.clear();
+        self.pending_text_bytes = 0;
         self.oldest = None;
         Err(self.error(&path, failure))
     }
@@ -309,17 +308,17 @@ impl<R: Columns> TableWriter<R> {
             self.closed_rows,
             R::TABLE,
             self.lost_rows,
-            since(self.lost_from_ns()),
+            lost_from(self.lost_from_ns()),
         );
         let error = Error::new(kind, message);
         match failure.cause.kind {
             io::ErrorKind::Other => error.caused_by(failure.source),
-            // The message says it.
+            // The message contains the cause.
             _ => error,
         }
     }
 
-    /// Number of the open part: that of the part that it replaces, or the next one.
+    /// Number of the open part: that of the part it replaces, or the next one.
     fn part_number(&self) -> u32 {
         self.closed_parts - u32::from(self.retained.replaces.is_some())
     }
@@ -347,7 +346,7 @@ impl<R: Columns> AnyTable for TableWriter<R> {
 
     fn close_so_far(&mut self) -> Result<()> {
         let closed = self.write_and_close();
-        self.checked(closed)
+        self.check(closed)
     }
 
     fn close_if_due(&mut self) -> Result<()> {
@@ -374,19 +373,19 @@ impl<R: Columns> AnyTable for TableWriter<R> {
     }
 }
 
-/// File name of a part.
+/// Returns the file name of a part.
 pub(super) fn part_name(number: u32) -> String {
     format!("part-{number:06}.parquet")
 }
 
-fn make_dir(dir: &Path) -> io::Result<()> {
+fn create_dir(dir: &Path) -> io::Result<()> {
     match private::create_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
 }
 
-/// The meaning of a file system's error, and the fix.
+/// Returns the kind of a file system's error, and a message with the remedy.
 pub(super) fn reason(cause: Cause) -> (ErrorKind, String) {
     match cause.kind {
         io::ErrorKind::StorageFull => (
@@ -413,11 +412,11 @@ pub(super) fn reason(cause: Cause) -> (ErrorKind, String) {
             ErrorKind::Io,
             "too many open files; allow more (ulimit -n)".into(),
         ),
-        _ => (ErrorKind::Io, cause.in_words()),
+        _ => (ErrorKind::Io, cause.system_message()),
     }
 }
 
-/// Writes a whole file under a temporary name, then gives it its own.
+/// Writes a whole file under a temporary name and renames it.
 pub(super) fn replace_file(
     path: &Path,
     temporary: &Path,
@@ -429,7 +428,7 @@ pub(super) fn replace_file(
         .and_then(write)
         .and_then(|()| std::fs::rename(temporary, path));
     if written.is_err() {
-        // Best effort: a leftover would only take space.
+        // Best effort: a leftover only takes up space.
         let _ = std::fs::remove_file(temporary);
     }
     written

@@ -1,7 +1,6 @@
-//! The tables: which field of which row is which column.
+//! The tables: columns of each row type.
 //!
-//! `docs/format.md` lists the same columns for readers of other languages; a
-//! test holds the two together.
+//! `docs/format.md` lists the same columns for readers in other languages; a test compares the two.
 
 use super::columns::{Column, Packing, ToArray, Width, arrays};
 use Packing::{Delta, Dictionary};
@@ -12,32 +11,31 @@ use memgauge_trace::{
     SymbolRow, Thread, Tid, VirtAddr,
 };
 
-/// Where a table is.
+/// Location of a table.
 pub trait Folder {
-    /// Name of the table, which is the name of its folder.
+    /// Name of the table and of its folder.
     const TABLE: &'static str;
 }
 
-/// Methods that only this module can implement, so that the set of tables is closed.
+/// Methods that only this module can implement, so the set of tables is closed.
 pub trait Columns: Folder + Clone + Default + Send + 'static {
     const COLUMNS: &'static [Column<Self>];
 
-    /// The column a time range selects by; `None` for rows that hold for
-    /// longer than a moment.
+    /// Column for selection by time. `None` for rows that are valid for longer than one moment.
     const TIME: Option<&'static str> = None;
 
     fn time_ns(&self) -> u64 {
         0
     }
 
-    /// Bytes of text the row owns.
+    /// Size of the row's text in bytes.
     fn text_bytes(&self) -> usize {
         0
     }
 }
 
-/// The list of all tables: rows, the field of [`super::row::Tables`], the folder. A macro
-/// that takes it makes what there is once for each.
+/// List of all tables: row type, field of [`super::row::Tables`], folder. A macro passed to it
+/// generates code for each table.
 macro_rules! each_table {
     ($make:ident) => {
         $make! {
@@ -69,14 +67,14 @@ macro_rules! folders {
     ($($row:ident in $table:ident, $name:literal;)+) => {
         $( impl Folder for $row { const TABLE: &'static str = $name; } )+
 
-        /// Names of all tables, in the order they are looked at.
+        /// Names of all tables, in processing order.
         pub(super) const NAMES: &[&str] = &[$($name),+];
     };
 }
 
 each_table!(folders);
 
-/// A column of numbers: how a row's value is read, and how it is set.
+/// A numeric column with its getter and setter.
 macro_rules! number {
     ($name:literal, $width:ident, $packing:expr, $get:expr, $set:expr $(,)?) => {
         Column::number(
@@ -89,7 +87,7 @@ macro_rules! number {
     };
 }
 
-/// A column of a plain field.
+/// A column for a plain field.
 macro_rules! field {
     ($name:literal, $width:ident, $packing:ident, $field:ident) => {
         number!(
@@ -102,7 +100,7 @@ macro_rules! field {
     };
 }
 
-/// A column of a field that wraps a number.
+/// A column for a newtype field.
 macro_rules! wrapped {
     ($name:literal, $width:ident, $packing:ident, $field:ident, $wrap:ident) => {
         number!(
@@ -115,7 +113,7 @@ macro_rules! wrapped {
     };
 }
 
-/// A column of an optional field that wraps a number.
+/// A column for an optional newtype field.
 macro_rules! optional {
     ($name:literal, $width:ident, $packing:ident, $field:ident, $wrap:ident) => {
         number!(
@@ -129,7 +127,7 @@ macro_rules! optional {
     };
 }
 
-/// A column of an enumeration's codes.
+/// A column for the codes of an enum.
 macro_rules! coded {
     ($name:literal, $width:ident, $field:ident, $enum:ident) => {
         number!(
@@ -230,7 +228,7 @@ impl Columns for Overflow {
 }
 
 impl Columns for OverflowBlock {
-    // A part may hold one row: dictionaries would be most of it.
+    // A part may have a single row, of which dictionaries would be the largest part.
     const COLUMNS: &'static [Column<Self>] = &[
         field!("time_ns", U64, Delta, time_ns),
         field!("last_ns", U64, Delta, last_ns),
@@ -436,7 +434,7 @@ impl Columns for Loss {
     }
 }
 
-/// The two columns of a device.
+/// A column for half of a device's ID.
 macro_rules! device {
     ($name:literal, $part:ident) => {
         number!(
@@ -449,7 +447,7 @@ macro_rules! device {
     };
 }
 
-/// A column of a field that may be missing.
+/// A column for an optional field.
 macro_rules! maybe {
     ($name:literal, $width:ident, $field:ident) => {
         number!(
@@ -463,7 +461,7 @@ macro_rules! maybe {
     };
 }
 
-/// A column of text.
+/// A text column.
 macro_rules! text {
     ($name:literal, $field:ident) => {
         Column::text(
@@ -474,8 +472,8 @@ macro_rules! text {
     };
 }
 
-/// A column of a truth.
-macro_rules! truth {
+/// A Boolean column.
+macro_rules! boolean {
     ($name:literal, $field:ident) => {
         number!(
             $name,
@@ -549,7 +547,7 @@ impl Columns for IoOwner {
         field!("uid", U32, Dictionary, uid),
         text!("user", user),
         text!("cgroup", cgroup),
-        truth!("kernel", kernel),
+        boolean!("kernel", kernel),
         maybe!("process", U32, process),
     ];
 
@@ -572,7 +570,7 @@ impl Columns for IoDevice {
         maybe!("numa_node", U32, numa_node),
         maybe!("link_bytes_per_s", U64, link_bytes_per_s),
         text!("below", below),
-        truth!("is_virtual", is_virtual),
+        boolean!("is_virtual", is_virtual),
     ];
 
     fn text_bytes(&self) -> usize {

@@ -1,5 +1,4 @@
-//! Cases that only the inside can arrange: a full disk, and parts forged together with
-//! their checksums.
+//! Tests that need internals: a full disk, and parts forged with matching checksums.
 
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, Create, Out, checksum_position};
 use super::*;
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A disk with room for so many bytes; files removed do not give theirs back.
+/// A disk with room for this many bytes. Deleting files does not free any.
 #[derive(Clone)]
 struct SmallDisk(Arc<AtomicUsize>);
 
@@ -70,7 +69,7 @@ fn times(recording: &Recording) -> Vec<u64> {
 }
 
 #[test]
-fn a_full_disk_keeps_closed_parts_and_says_what_was_lost() {
+fn full_disk_keeps_closed_parts_and_reports_the_loss() {
     let (_dir, path) = place();
     let disk = SmallDisk::of(1 << 20);
     let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
@@ -92,7 +91,7 @@ fn a_full_disk_keeps_closed_parts_and_says_what_was_lost() {
 }
 
 #[test]
-fn a_writer_goes_on_when_there_is_room_again_and_names_the_loss() {
+fn writer_continues_when_there_is_room_again_and_reports_the_loss() {
     let (_dir, path) = place();
     let disk = SmallDisk::of(1 << 20);
     let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
@@ -127,7 +126,7 @@ fn a_writer_goes_on_when_there_is_room_again_and_names_the_loss() {
 }
 
 #[test]
-fn a_manifest_without_room_leaves_the_old_one() {
+fn failed_manifest_update_keeps_the_old_manifest() {
     let (_dir, path) = place();
     let disk = SmallDisk::of(1 << 20);
     let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
@@ -144,7 +143,7 @@ fn a_manifest_without_room_leaves_the_old_one() {
 }
 
 #[test]
-fn every_moment_of_a_filling_disk_leaves_a_readable_recording() {
+fn disk_filling_at_any_time_leaves_a_readable_recording() {
     for room in (0..6_000).step_by(97) {
         let (_dir, path) = place();
         let disk = SmallDisk::of(1 << 20);
@@ -166,7 +165,7 @@ fn every_moment_of_a_filling_disk_leaves_a_readable_recording() {
     }
 }
 
-/// Puts right the checksums of an altered part, as a forger would.
+/// Recomputes the checksums of an altered part.
 fn reseal(part: &mut [u8]) {
     let tail = part.len() - 8;
     let length: [u8; 4] = part[tail..tail + 4].try_into().unwrap();
@@ -215,7 +214,7 @@ fn forged_parts_never_panic() {
     assert!(noticed > 0);
 }
 
-/// Name, type and nullability of a table's columns as `docs/format.md` has them.
+/// Returns name, type and nullability of a table's columns from `docs/format.md`.
 fn documented<R: Row>(text: &str) -> Vec<[String; 3]> {
     let heading = format!("### `{}`\n", R::TABLE);
     let (_, section) = text.split_once(&heading).unwrap();
@@ -253,7 +252,7 @@ fn check_documented<R: Row>(text: &str) {
 }
 
 #[test]
-fn the_documented_columns_are_those_written() {
+fn documented_columns_are_those_written() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
     let text = std::fs::read_to_string(path).unwrap();
     macro_rules! check {
@@ -265,7 +264,7 @@ fn the_documented_columns_are_those_written() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_is_an_error_that_says_why() {
+fn failed_file_creation_is_reported_with_the_reason() {
     let (_dir, path) = place();
     let refuse: Create = Arc::new(|path: &Path| match path.extension() {
         Some(_) if path.to_string_lossy().contains("part-") => {
@@ -284,7 +283,7 @@ fn a_file_that_cannot_be_made_is_an_error_that_says_why() {
     assert_eq!(writer.lost_rows(), 1);
 }
 
-/// Files of a table, by name.
+/// Returns the names of a table's files.
 fn parts_of(path: &Path) -> Vec<String> {
     let files = std::fs::read_dir(path.join("samples")).unwrap();
     let mut names: Vec<String> = files
@@ -295,7 +294,7 @@ fn parts_of(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_table_with_few_rows_has_one_part_however_often_it_was_closed() {
+fn small_table_has_one_part_however_often_it_is_closed() {
     let (_dir, path) = place();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
     for round in 0..5 {
@@ -303,7 +302,7 @@ fn a_table_with_few_rows_has_one_part_however_often_it_was_closed() {
             .extend((round * 10..round * 10 + 10).map(sample))
             .unwrap();
         writer.flush_so_far().unwrap();
-        // A recorder that is killed now leaves all rows so far.
+        // A recorder killed now would leave all rows so far.
         let rows = times(&Recording::open(&path).unwrap());
         assert_eq!(rows, (0..round * 10 + 10).collect::<Vec<_>>());
         assert_eq!(parts_of(&path), ["part-000000.parquet"]);
@@ -325,7 +324,7 @@ fn a_table_with_few_rows_has_one_part_however_often_it_was_closed() {
 }
 
 #[test]
-fn a_part_with_many_rows_stays_and_the_next_one_begins_small_again() {
+fn large_part_is_final_and_the_next_one_starts_small() {
     let (_dir, path) = place();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
     let ends = [10, 16_000, 17_000, 17_010, 17_020];
@@ -346,7 +345,7 @@ fn a_part_with_many_rows_stays_and_the_next_one_begins_small_again() {
 }
 
 #[test]
-fn a_part_that_could_not_be_replaced_stays_and_only_later_rows_are_lost() {
+fn part_that_cannot_be_replaced_is_kept() {
     let (_dir, path) = place();
     let disk = SmallDisk::of(1 << 20);
     let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
@@ -365,7 +364,7 @@ fn a_part_that_could_not_be_replaced_stays_and_only_later_rows_are_lost() {
 }
 
 #[test]
-fn a_table_is_added_once_to_a_finished_recording() {
+fn table_is_added_once_to_a_finished_recording() {
     let (_dir, path) = place();
     let writer = Writer::create(&path, Manifest::default()).unwrap();
     writer.finish(|_| {}).unwrap();

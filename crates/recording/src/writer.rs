@@ -1,8 +1,8 @@
-//! Writing a recording.
+//! Writes a recording.
 
 use super::row::{Row, Tables};
 use super::sink::{Create, file_system};
-use super::table_writer::{AnyTable, TableWriter, reason, since};
+use super::table_writer::{AnyTable, TableWriter, lost_from, reason};
 use super::{FORMAT_VERSION, manifest_file, private};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{EventRow, Loss, LossKind, Manifest, TableFacts};
@@ -10,66 +10,65 @@ use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Writes a recording, a part at a time.
+/// Writes a recording, one part at a time.
 ///
-/// A part is closed at a million rows, at two seconds of age (looked at by
-/// [`Writer::flush_due`] and whenever rows are encoded), or by [`Writer::flush`]. Rows
-/// in memory or in an open part are lost when the process is killed or the writer is
-/// dropped without [`Writer::finish`]. Everything before stays readable.
+/// A part is closed at a million rows, at an age of two seconds (checked by [`Writer::flush_due`]
+/// and whenever rows are encoded), or by [`Writer::flush`]. Rows in memory or in an open part are
+/// lost if the process is killed or the writer is dropped without [`Writer::finish`]. Everything
+/// written before stays readable.
 ///
-/// Memory: under 64 MiB with all tables but those of I/O full of rows that do not
-/// compress (`bench/src/bin/size_per_million.rs` measures 56 MiB). A table holds 4 096 rows
-/// and an encoded row group of about 2 MiB. A table whose parts are small also holds the rows
-/// of the newest one, at most 16 384.
+/// Memory: below 64 MiB with all tables except those of I/O full of rows that do not compress
+/// (`bench/src/bin/size_per_million.rs` measures 56 MiB). A table holds 4096 rows and an encoded
+/// row group of about 2 MiB. A table with small parts also holds the rows of the newest one, at
+/// most 16 384.
 ///
-/// After an error the writer goes on. The part with the error is given up and counted
-/// in [`Writer::lost_rows`], and the next rows begin a new one. [`Writer::finish`]
-/// still tries to complete the manifest.
+/// The writer can be used after an error. The failed part is dropped and counted in
+/// [`Writer::lost_rows`], and the next rows start a new one. [`Writer::finish`] still tries to
+/// complete the manifest.
 pub struct Writer {
     dir: PathBuf,
     create: Create,
     manifest: Manifest,
     manifest_bytes: u64,
     tables: Tables,
-    room: Option<Room>,
+    reserved_space: Option<ReservedSpace>,
 }
 
-/// Space on the disk that is kept for what is written last: the manifest and what was
-/// lost. Gone when dropped; a killed recorder leaves it, and readers pass over it.
-struct Room(PathBuf);
+/// Reserved disk space for the data written last: the manifest and the losses. The file is deleted
+/// when this is dropped. A killed recorder leaves it behind, and readers ignore it.
+struct ReservedSpace(PathBuf);
 
-impl Room {
+impl ReservedSpace {
     const FILE: &str = ".room";
-    /// A manifest takes about 20 KiB, a part of losses 3.
+    /// A manifest has about 20 KiB, a part of losses 3 KiB.
     const BYTES: usize = 128 << 10;
 
-    fn make(dir: &Path) -> io::Result<Room> {
-        // Made first: what has been written of it when the disk is full goes with it.
-        let room = Room(dir.join(Room::FILE));
-        private::create_file(&room.0)?.write_all(&vec![0; Room::BYTES])?;
-        Ok(room)
+    fn create(dir: &Path) -> io::Result<ReservedSpace> {
+        // Create the guard first, so that a partly written file is removed if the disk is full.
+        let reserved_space = ReservedSpace(dir.join(ReservedSpace::FILE));
+        private::create_file(&reserved_space.0)?.write_all(&vec![0; ReservedSpace::BYTES])?;
+        Ok(reserved_space)
     }
 }
 
-impl Drop for Room {
+impl Drop for ReservedSpace {
     fn drop(&mut self) {
-        // Best effort: it takes space and does no harm.
+        // Best effort: a leftover only takes up space.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A table that was taken out of a [`Writer`], to be written in another thread.
+/// A table taken out of a [`Writer`], to be written in another thread.
 ///
-/// Encoding takes longer than making rows where there are many; two large tables are
-/// encoded at the same time this way. It has to be put back: what is dropped is lost
-/// but for the parts that are closed.
+/// Encoding many rows takes longer than producing them; this way, two large tables are encoded at
+/// the same time. The table must be put back. If it is dropped, only its closed parts are kept.
 pub struct Table<R>(TableWriter<R>);
 
 impl<R: Row> Table<R> {
     /// As [`Writer::append`].
     ///
     /// # Errors
-    /// A part could not be written; the next rows begin a new one.
+    /// A part could not be written. The next rows start a new one.
     pub fn append(&mut self, rows: &[R]) -> Result<()> {
         self.0.append(rows)
     }
@@ -84,9 +83,8 @@ impl<R: Row> Table<R> {
 }
 
 impl Writer {
-    /// Begins a recording at `path`, which must not exist or be an empty
-    /// directory, and writes its manifest at once, marked incomplete.
-    /// Only the owner may read what is written ([`private`]).
+    /// Creates a recording at `path`, which must not exist or be an empty directory, and writes its
+    /// manifest, marked as incomplete. Only the owner can read the files ([`private`]).
     pub fn create(path: &Path, manifest: Manifest) -> Result<Writer> {
         Writer::create_with(path, manifest, file_system())
     }
@@ -94,23 +92,23 @@ impl Writer {
     pub(super) fn create_with(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
         let is_new = !path.exists();
         make_recording_dir(path)?;
-        let begun = Writer::begin(path, manifest, create);
-        if begun.is_err() && is_new {
-            // Best effort: an empty directory would only stand in the next one's way.
+        let writer = Writer::start(path, manifest, create);
+        if writer.is_err() && is_new {
+            // Best effort: an empty directory would block the next attempt.
             let _ = std::fs::remove_dir_all(path);
         }
-        begun
+        writer
     }
 
-    fn begin(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
-        let room = Room::make(path).map_err(|e| cannot_create(path, e))?;
+    fn start(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
+        let reserved_space = ReservedSpace::create(path).map_err(|e| cannot_create(path, e))?;
         let mut writer = Writer {
             dir: path.to_owned(),
             manifest,
             manifest_bytes: 0,
             tables: Tables::new(path, &create),
             create,
-            room: Some(room),
+            reserved_space: Some(reserved_space),
         };
         writer.update_manifest(|manifest| manifest.complete = false)?;
         Ok(writer)
@@ -122,48 +120,46 @@ impl Writer {
         R::writer(&mut self.tables).push(row)
     }
 
-    /// Adds rows to their table; stops at the first error.
+    /// Adds rows to their table. Stops at the first error.
     pub fn extend<R: Row>(&mut self, rows: impl IntoIterator<Item = R>) -> Result<()> {
         let table = R::writer(&mut self.tables);
         rows.into_iter().try_for_each(|row| table.push(row))
     }
 
-    /// Adds rows that lie together to their table; stops at the first error.
+    /// Adds a slice of rows to their table. Stops at the first error.
     pub fn append<R: Row>(&mut self, rows: &[R]) -> Result<()> {
         R::writer(&mut self.tables).append(rows)
     }
 
-    /// Takes a table out. Until it is put back, the writer takes no rows of it.
+    /// Takes a table out. Until it is put back, the writer refuses its rows.
     pub fn take<R: Row>(&mut self) -> Table<R> {
         Table(R::writer(&mut self.tables).take())
     }
 
-    /// Puts a table back that was taken out of this writer.
+    /// Puts a table back that was taken from this writer.
     pub fn put_back<R: Row>(&mut self, table: Table<R>) {
         R::writer(&mut self.tables).put_back(table.0);
     }
 
-    /// Closes parts whose oldest row came two seconds ago or earlier; to be
-    /// called about every second.
+    /// Closes parts whose oldest row is at least two seconds old. To be called about once a second.
     pub fn flush_due(&mut self) -> Result<()> {
-        self.on_every_table(|table| table.close_if_due())
+        self.for_each_table(|table| table.close_if_due())
     }
 
     /// Closes all open parts.
     ///
-    /// Rows that come later begin new parts.
+    /// Later rows start new parts.
     pub fn flush(&mut self) -> Result<()> {
-        self.on_every_table(|table| table.close())
+        self.for_each_table(|table| table.close())
     }
 
-    /// Closes all open parts, for now: where they are small, rows that come later are added
-    /// to them.
+    /// Closes all open parts for now. Later rows are added to small parts.
     pub fn flush_so_far(&mut self) -> Result<()> {
-        self.on_every_table(|table| table.close_so_far())
+        self.for_each_table(|table| table.close_so_far())
     }
 
-    /// Changes the manifest, on disk too: the old one stays until the new one
-    /// is complete.
+    /// Changes the manifest in memory and on disk. The old file remains until the new one is
+    /// complete.
     pub fn update_manifest(&mut self, f: impl FnOnce(&mut Manifest)) -> Result<()> {
         f(&mut self.manifest);
         self.manifest.format_version = FORMAT_VERSION;
@@ -171,8 +167,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes on disk: the manifest, closed parts and what has been written of
-    /// open ones. Exact after [`Writer::flush`].
+    /// Size on disk in bytes: the manifest, closed parts, and the written data of open ones. Exact
+    /// after [`Writer::flush`].
     pub fn bytes_written(&self) -> u64 {
         let tables: u64 = self
             .tables
@@ -183,7 +179,7 @@ impl Writer {
         self.manifest_bytes + tables
     }
 
-    /// Rows, of all tables, that could not be written.
+    /// Number of rows of all tables that could not be written.
     pub fn lost_rows(&self) -> u64 {
         self.tables
             .each_ref()
@@ -192,33 +188,32 @@ impl Writer {
             .sum()
     }
 
-    /// Frees the space that is kept for the last words of a recording whose disk is full:
-    /// what is pushed from now on has it.
-    pub fn use_kept_room(&mut self) {
-        self.room = None;
+    /// Frees the reserved disk space for the rows that follow, in case the disk is full.
+    pub fn free_reserved_space(&mut self) {
+        self.reserved_space = None;
     }
 
     /// Closes all parts and completes the manifest.
     ///
-    /// The manifest says `complete` only if every row pushed is in the recording. Rows
-    /// that could not be written are named in the losses, as far as there is room for
-    /// that. `f` is applied in any case.
+    /// The manifest is marked `complete` only if it contains every row that was added. Rows that
+    /// could not be written are listed as losses if there is enough space. `f` is called in any
+    /// case.
     pub fn finish(mut self, f: impl FnOnce(&mut Manifest)) -> Result<()> {
         let flushed = self.flush_so_far();
-        self.use_kept_room();
+        self.free_reserved_space();
         f(&mut self.manifest);
-        let listed = self.list_events();
-        let noted = self.note_lost_rows();
+        let events_written = self.list_events();
+        let losses_written = self.write_losses();
         let whole = self.lost_rows() == 0;
         let tables = self.table_facts();
         let saved = self.update_manifest(|manifest| {
             manifest.complete = whole;
             manifest.tables = tables;
         });
-        flushed.and(listed).and(noted).and(saved)
+        flushed.and(events_written).and(losses_written).and(saved)
     }
 
-    /// The manifest's events as a table.
+    /// Writes the manifest's events as a table.
     fn list_events(&mut self) -> Result<()> {
         let totals = &self.manifest.totals;
         let events = self.manifest.events.iter().map(|event| EventRow {
@@ -244,7 +239,7 @@ impl Writer {
             .collect()
     }
 
-    fn note_lost_rows(&mut self) -> Result<()> {
+    fn write_losses(&mut self) -> Result<()> {
         let lost: Vec<Loss> = self
             .tables
             .each_ref()
@@ -255,7 +250,7 @@ impl Writer {
         self.flush_so_far()
     }
 
-    fn on_every_table(&mut self, close: fn(&mut dyn AnyTable) -> Result<()>) -> Result<()> {
+    fn for_each_table(&mut self, close: fn(&mut dyn AnyTable) -> Result<()>) -> Result<()> {
         self.tables
             .each()
             .into_iter()
@@ -264,11 +259,11 @@ impl Writer {
     }
 }
 
-/// Adds a table to a recording that is finished and has none of that name: what was found out
-/// about its rows since. Returns the bytes that it takes.
+/// Adds a table to a finished recording that lacks it, for data derived from its rows later.
+/// Returns the size of the table in bytes.
 ///
 /// # Errors
-/// There is such a table, or it cannot be written: the recording stays as it was.
+/// The recording has such a table, or it cannot be written. The recording is unchanged then.
 pub fn add_table<R: Row>(path: &Path, rows: &[R]) -> Result<u64> {
     let (mut manifest, altered) = manifest_file::load(path)?;
     let folder = path.join(R::TABLE);
@@ -282,7 +277,7 @@ pub fn add_table<R: Row>(path: &Path, rows: &[R]) -> Result<u64> {
     let mut table = TableWriter::<R>::new(path, &create);
     let written = table.append(rows).and_then(|()| table.close());
     if written.is_err() {
-        // Best effort: a part of a table would be taken for all of it.
+        // Best effort: a part of the table would be taken for all of it.
         let _ = std::fs::remove_dir_all(&folder);
         return written.map(|()| 0);
     }
@@ -297,8 +292,8 @@ pub fn add_table<R: Row>(path: &Path, rows: &[R]) -> Result<u64> {
     Ok(table.bytes())
 }
 
-/// Changes the manifest of a recording that is finished, to add what its writer could
-/// not know. The old one stays until the new one is complete.
+/// Changes the manifest of a finished recording, to add data that its writer did not have. The old
+/// file remains until the new one is complete.
 ///
 /// # Errors
 /// There is no such recording, or it cannot be written.
@@ -316,7 +311,7 @@ fn lost_rows_of(table: &dyn AnyTable) -> Option<Loss> {
         detail: format!(
             "rows of table {}{}",
             table.name(),
-            since(table.lost_from_ns())
+            lost_from(table.lost_from_ns())
         ),
         ..Loss::default()
     })
@@ -326,7 +321,7 @@ fn make_recording_dir(path: &Path) -> Result<()> {
     match private::create_dir(path) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => check_empty(path),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_place(path)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_parent(path)),
         Err(e) => Err(cannot_create(path, e)),
     }
 }
@@ -348,9 +343,9 @@ fn check_empty(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn no_place(path: &Path) -> Error {
+fn no_parent(path: &Path) -> Error {
     let parent = path.parent().unwrap_or(path);
-    // `/proc` is there and says the same of everything made in it.
+    // `/proc` exists but reports the same error for every new entry.
     if parent.is_dir() {
         let why = "no directory can be made there; choose another place";
         return refused(path, why);
@@ -369,7 +364,7 @@ fn no_place(path: &Path) -> Error {
 fn cannot_create(path: &Path, error: io::Error) -> Error {
     let (kind, why) = reason((&error).into());
     let message = format!("failed to create recording `{}`: {why}", path.display());
-    // The cause is in the message.
+    // The message contains the cause.
     Error::new(kind, message)
 }
 

@@ -1,4 +1,4 @@
-//! Bad data is not failure: what is whole is read, the rest is named.
+//! Damaged recordings: intact parts are read, and the damaged ones are named.
 
 #![allow(clippy::unwrap_used)] // in the helpers; the tests may anyway
 
@@ -27,7 +27,7 @@ fn outer_parts() -> Vec<Sample> {
         .collect()
 }
 
-/// All rows and how many errors came between them.
+/// Returns all rows and the number of errors between them.
 fn read_around(recording: &Recording) -> (Vec<Sample>, usize) {
     let mut errors = 0;
     let mut rows = Vec::new();
@@ -126,7 +126,7 @@ fn a_killed_writer_leaves_its_closed_parts() {
     writer.extend(ticking(20)).unwrap();
     writer.flush().unwrap();
     writer.extend(ticking(9_000)).unwrap();
-    // No destructor runs in a killed process.
+    // A killed process runs no destructors.
     std::mem::forget(writer);
     assert!(path.join("samples/.part-000001.parquet.tmp").exists());
     let recording = Recording::open(&path).unwrap();
@@ -249,7 +249,7 @@ fn a_recording_is_not_begun_where_something_is() {
     assert!(Writer::create(&empty, Manifest::default()).is_ok());
 }
 
-/// Changes the manifest's text, as an editor or a bad disk would.
+/// Changes the manifest's text, like an editor or a failing disk.
 fn alter_manifest(path: &Path, from: &str, to: &str) {
     let file = path.join("manifest.json");
     let text = fs::read_to_string(&file).unwrap();

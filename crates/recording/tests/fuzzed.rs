@@ -1,5 +1,5 @@
-//! A bounded, repeatable run of the fuzz targets' bodies on mutants of sound
-//! files, for compilers that cannot fuzz.
+//! Runs the fuzz targets' code on a fixed set of mutants of valid files, for compilers without
+//! fuzzing.
 
 #![allow(clippy::unwrap_used)] // in the helpers; the tests may anyway
 
@@ -16,7 +16,7 @@ use memgauge_trace::{
 use rows::{place, ticking};
 use std::fs;
 
-/// Xorshift64 (Marsaglia 2003), so that every run makes the same mutants.
+/// Xorshift64 (Marsaglia 2003), so that every run creates the same mutants.
 struct Dice(u64);
 
 impl Dice {
@@ -28,7 +28,7 @@ impl Dice {
     }
 }
 
-/// One to four random edits.
+/// Applies one to four random edits.
 fn mutant(sound: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut bytes = sound.to_vec();
     for _ in 0..=dice.below(4) {
@@ -64,7 +64,7 @@ fn push_io(writer: &mut Writer) {
     writer.push(device).unwrap();
 }
 
-/// A sound part of every table after the byte that selects it, and a manifest.
+/// Returns a valid part of every table, each after the byte that selects it, and a manifest.
 fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
     let (_dir, path) = place();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
@@ -106,7 +106,7 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
         })
         .unwrap();
     let times: Vec<u64> = (0..500).map(|n| n * 7).collect();
-    let block = OverflowBlock::of(&mut &times[..], Pid(1), Tid(1), EventId(0), 10, 64);
+    let block = OverflowBlock::from_times(&mut &times[..], Pid(1), Tid(1), EventId(0), 10, 64);
     writer.extend(block).unwrap();
     push_io(&mut writer);
     writer

@@ -1,4 +1,4 @@
-//! All rows that go into a recording come out of it.
+//! Every row written to a recording is read from it.
 
 #![allow(clippy::unwrap_used)] // in the helpers; the tests may anyway
 
@@ -153,8 +153,8 @@ proptest! {
     }
 }
 
-/// Rows with so many distinct values, of narrow, wide and optional columns. The first
-/// 10 000 rows, more than the encoder is given at once, have one value.
+/// Rows with this many distinct values, in narrow, wide and optional columns. The first 10 000
+/// rows, more than the encoder gets at once, have one value.
 fn of_distinct_values(distinct: u64) -> Vec<Sample> {
     let row = |time_ns: u64| {
         let number = match time_ns < 10_000 {
@@ -178,7 +178,7 @@ fn of_distinct_values(distinct: u64) -> Vec<Sample> {
 
 #[test]
 fn columns_of_any_number_of_distinct_values_come_back() {
-    // Squares by the last two, which are prime, leave half as many and one remainders.
+    // Squares modulo the last two, which are prime: half as many plus one values.
     for distinct in [1, 2, 3, 4, 5, 16, 17, 255, 256, 257, 1000, 65_521, 131_071] {
         let rows = of_distinct_values(distinct);
         let (_dir, path) = place();
@@ -202,7 +202,7 @@ fn a_table_taken_out_is_written_elsewhere_and_put_back() {
     let rows = of_distinct_values(3);
     writer.append(&rows[..10]).unwrap();
     let mut table = writer.take::<Sample>();
-    // Meanwhile the writer has no such table, and says so.
+    // The writer of this time has no such table, and reports that.
     assert!(writer.append(&rows[..10]).is_err());
     let part = rows[10..].to_vec();
     let thread = std::thread::spawn(move || {

@@ -1,12 +1,11 @@
-//! Kinds of address are kinds of type, so that a page number is never added to
-//! a byte address.
+//! Each kind of address is a type, so that a page number cannot be added to a byte address.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes in a cache line, on every processor that memgauge models or reads counters of.
+/// Size of a cache line in bytes, on every processor that memgauge models or reads counters of.
 pub const LINE_BYTES: u64 = 64;
 
-/// Bytes in a page as the model and the analyses count them.
+/// log2 of the page size of the model and the analyses.
 const PAGE_SHIFT: u32 = 12;
 
 /// A byte address in a process's virtual address space.
@@ -28,19 +27,19 @@ pub struct Line(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Page(pub u64);
 
-/// A byte offset into a module's file, the form in which code addresses are
-/// comparable between runs.
+/// A byte offset into a module's file. Unlike addresses, offsets of code are comparable between
+/// runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleOffset(pub u64);
 
 impl VirtAddr {
-    /// The line holding this byte; `line_shift` is log2 of the line size.
+    /// Returns the line of this byte; `line_shift` is log2 of the line size.
     #[inline]
     pub fn line(self, line_shift: u32) -> Line {
         Line(self.0 >> line_shift)
     }
 
-    /// The 4 KiB page holding this byte.
+    /// Returns the 4 KiB page of this byte.
     #[inline]
     pub fn page(self) -> Page {
         Page(self.0 >> PAGE_SHIFT)
@@ -48,7 +47,7 @@ impl VirtAddr {
 }
 
 impl Page {
-    /// The first byte of the page.
+    /// Returns the first byte of the page.
     #[inline]
     pub fn start(self) -> VirtAddr {
         VirtAddr(self.0 << PAGE_SHIFT)

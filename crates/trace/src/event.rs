@@ -1,18 +1,18 @@
-//! Events: what a counter counts.
+//! Events that are counted or sampled.
 
 use serde::{Deserialize, Serialize};
 
-/// An event of a recording; the manifest's event list says what it is.
+/// An event of a recording. The manifest defines its events.
 ///
-/// Ids below [`catalogue::FIRST_FREE`] are the events of [`catalogue`]; a
-/// source numbers its own from there.
+/// IDs below [`catalogue::FIRST_FREE`] are the events of [`catalogue`]; sources number their own
+/// events from there.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct EventId(pub u16);
 
-/// How a number came to be.
+/// How a number was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provenance {
@@ -20,14 +20,14 @@ pub enum Provenance {
     Counted,
     /// Scaled up from samples.
     Sampled,
-    /// Derived by a rule with error.
+    /// Estimated by a rule that has an error.
     Estimated,
     /// Counted in a modelled machine: exact for the model, not a measurement.
     Modelled,
 }
 
 impl Provenance {
-    /// Its name in files.
+    /// Returns its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Provenance::Counted => "counted",
@@ -39,7 +39,7 @@ impl Provenance {
 }
 
 impl Unit {
-    /// Its name in files.
+    /// Returns its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Count => "count",
@@ -49,34 +49,34 @@ impl Unit {
     }
 }
 
-/// Unit of one event.
+/// Unit of an event's count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Plain occurrences.
+    /// Number of occurrences.
     Count,
     /// Bytes.
     Bytes,
-    /// Processor cycles.
+    /// CPU cycles.
     Cycles,
 }
 
-/// Definition of an event, as kept in the manifest.
+/// Definition of an event in the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventDef {
-    /// Id used in the tables.
+    /// ID used in the tables.
     pub id: EventId,
     /// Name as typed on the command line.
     pub name: String,
     /// Unit of a count.
     pub unit: Unit,
-    /// How it was obtained.
+    /// How the counts were obtained.
     pub provenance: Provenance,
-    /// One sentence of definition.
+    /// Definition in one sentence.
     pub description: String,
 }
 
-/// Events that mean the same wherever they come from.
+/// Events with the same meaning in every source.
 pub mod catalogue {
     use super::{EventDef, EventId, Provenance, Unit};
 
@@ -84,7 +84,7 @@ pub mod catalogue {
         ($($(#[doc = $doc:literal])+ $ident:ident = $id:literal, $name:literal, $unit:ident;)+) => {
             $( $(#[doc = $doc])+ pub const $ident: EventId = EventId($id); )+
 
-            /// Every catalogued event: id, name, unit, definition.
+            /// All events: ID, name, unit, definition.
             pub const ALL: &[(EventId, &str, Unit, &str)] = &[
                 $( (EventId($id), $name, Unit::$unit, concat!($($doc),+)), )+
             ];
@@ -150,13 +150,13 @@ pub mod catalogue {
         STALL_TLB = 27, "stall.tlb", Cycles;
     }
 
-    /// Number of catalogued events; ids are `0..COUNT`.
+    /// Number of events; IDs are `0..COUNT`.
     pub const COUNT: usize = ALL.len();
 
-    /// First id a source may use for events of its own.
+    /// First ID that a source may use for its own events.
     pub const FIRST_FREE: u16 = 256;
 
-    /// Definitions of all catalogued events with the given provenance.
+    /// Returns the definitions of all events with the given provenance.
     pub fn definitions(provenance: Provenance) -> Vec<EventDef> {
         ALL.iter()
             .map(|&(id, name, unit, description)| EventDef {
@@ -169,12 +169,12 @@ pub mod catalogue {
             .collect()
     }
 
-    /// The event of that name, if catalogued.
+    /// Returns the event with this name.
     pub fn by_name(name: &str) -> Option<EventId> {
         ALL.iter().find(|e| e.1 == name).map(|e| e.0)
     }
 
-    /// Name of a catalogued event.
+    /// Returns the name of an event.
     pub fn name(id: EventId) -> Option<&'static str> {
         ALL.get(usize::from(id.0)).map(|e| e.1)
     }

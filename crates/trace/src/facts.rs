@@ -1,10 +1,8 @@
-//! Facts that a source knows of the whole run besides its rows: counters' totals, the
-//! kernel's losses, how data addresses were found.
+//! Facts that a source knows about the whole run in addition to its rows: counter totals, losses in
+//! the kernel, how data addresses were found.
 //!
-//! Facts are in the manifest, which a recorder completes when it ends. A reader takes
-//! from the rows what they say and from here what they cannot say. Version 0.1 kept
-//! some of them under composed names among the totals; those are read into these types
-//! when a recording is opened.
+//! They are part of the manifest, which a recorder completes at the end. Readers use the rows where
+//! possible and these facts for the rest.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +10,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::EventId;
 
-/// Facts of a sampled run.
+/// Facts about a sampled run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SamplingFacts {
-    /// The sampled events, in the order typed.
+    /// The sampled events, in command line order.
     pub events: Vec<SampledFacts>,
-    /// Samples by how their data address was rebuilt, where that was wanted.
+    /// Samples by how their data address was derived, if this was requested.
     pub derivations: Option<DerivationFacts>,
-    /// Where data came from, in the source's words.
+    /// Samples by data source, as reported.
     pub sources: Vec<DataFromFacts>,
-    /// PEBS: what waited in the processor's buffer.
+    /// PEBS: records found in the processor's buffer.
     pub pebs: Option<PebsFacts>,
-    /// Overhead of sampling, where it was limited.
+    /// Overhead of sampling, if it was limited.
     pub overhead: Option<OverheadFacts>,
-    /// Sentences about what was given up, and why.
+    /// Messages about what was dropped, and why.
     pub notes: Vec<String>,
 }
 
@@ -36,27 +34,27 @@ pub struct SamplingFacts {
 pub struct SampledFacts {
     /// The event.
     pub event: EventId,
-    /// Its samples: rows of `samples`, or overflows where their times are kept.
+    /// Number of its samples: rows of `samples`, or overflows if only their times are kept.
     pub samples: u64,
     /// Samples with a data address.
     pub with_address: u64,
-    /// Events that the samples stand for: the sum of their periods.
+    /// Number of events that the samples stand for: the sum of their periods.
     pub stood_for: u64,
-    /// Events that the counters counted meanwhile; `None` where they were not read.
+    /// Number of events that the counters counted in the same time; `None` if they were not read.
     pub counted: Option<u64>,
-    /// Samples lost for want of room, by the kernel's count.
+    /// Samples lost for lack of space, as counted by the kernel.
     pub lost: u64,
-    /// Times that the kernel stopped sampling for being too fast.
+    /// Number of times the kernel throttled sampling.
     pub throttled: u64,
-    /// The period at the end; `None` where a frequency was asked for.
+    /// Period at the end; `None` if a frequency was requested.
     pub last_period: Option<u64>,
-    /// Nanoseconds that a sample takes from the program, where that was measured.
+    /// Cost of a sample for the program in nanoseconds, if it was measured.
     pub sample_ns: Option<f64>,
-    /// Whether a timer stood in for the event when that was measured.
+    /// Whether that was measured with a timer instead of the event.
     pub sample_ns_by_timer: bool,
 }
 
-/// Samples by how their data address was rebuilt from registers and code.
+/// Samples by how their data address was derived from registers and code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DerivationFacts {
@@ -64,35 +62,35 @@ pub struct DerivationFacts {
     pub exact: u64,
     /// From an operand of the previous instruction.
     pub previous: u64,
-    /// From an operand of an instruction ahead.
+    /// From an operand of a following instruction.
     pub next: u64,
-    /// Not: no operand in memory near.
+    /// Not derived: no memory operand nearby.
     pub no_operand: u64,
-    /// Not: registers overwritten, or not in the sample.
+    /// Not derived: registers overwritten or missing in the sample.
     pub no_registers: u64,
-    /// Not: relative to FS or GS, whose bases samples lack.
+    /// Not derived: relative to FS or GS, whose bases are not sampled.
     pub no_base: u64,
-    /// Not: the code could not be read.
+    /// Not derived: the code could not be read.
     pub no_code: u64,
 }
 
 impl DerivationFacts {
-    /// All samples.
+    /// Number of all samples.
     pub fn all(&self) -> u64 {
         self.with_address() + self.no_operand + self.no_registers + self.no_base + self.no_code
     }
 
-    /// Derivations that found an address.
+    /// Number of samples with a derived address.
     pub fn with_address(&self) -> u64 {
         self.exact + self.previous + self.next
     }
 }
 
-/// Samples whose data came from one source.
+/// Samples with data from one source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DataFromFacts {
-    /// The source in words.
+    /// Description of the source.
     pub words: String,
     /// Samples.
     pub samples: u64,
@@ -100,29 +98,29 @@ pub struct DataFromFacts {
     pub latency_cycles: u64,
 }
 
-/// How many records waited in the processor's own buffer when it was looked at.
+/// Records that waited in the processor's own buffer whenever it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PebsFacts {
-    /// Looks.
+    /// Number of reads.
     pub looks: u64,
-    /// Records that waited, all together.
+    /// Total number of waiting records.
     pub records: u64,
-    /// The most that waited at once.
+    /// Maximum number of records waiting at once.
     pub most: u64,
 }
 
-/// Share of the program's time that sampling took.
+/// Share of the program's time used by sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OverheadFacts {
-    /// Part of the observed time that was allowed, 0 to 1.
+    /// Allowed share of the observed time, 0 to 1.
     pub allowed: f64,
-    /// Part that it took: samples times their measured cost, and memgauge's time.
+    /// Actual share: samples times their measured cost, plus memgauge's own time.
     pub taken: f64,
-    /// Processor time observed, in nanoseconds.
+    /// Observed CPU time in nanoseconds.
     pub observed_ns: u64,
-    /// Times that periods were changed.
+    /// Number of changes of periods.
     pub changes: u64,
 }
 
@@ -130,87 +128,87 @@ pub struct OverheadFacts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CountingFacts {
-    /// Whether all that ran on the processors was counted, idle time included.
+    /// Whether everything on the CPUs was counted, including idle time.
     pub whole_machine: bool,
-    /// Nanoseconds observed, on the recording's clock.
+    /// Observed time in nanoseconds on the recording's clock.
     pub wall_ns: u64,
-    /// The events, in the order typed.
+    /// The events, in command line order.
     pub counters: Vec<CounterFacts>,
-    /// Events that were not counted.
+    /// Events that could not be counted.
     pub unsupported: Vec<UnsupportedFacts>,
-    /// Events counted in user space only, for want of rights.
+    /// Events counted in user space only, for lack of permission.
     pub user_only: Vec<String>,
-    /// How the timer of a series did; `None` without a series.
+    /// Accuracy of the timer of a series; `None` without a series.
     pub ticks: Option<TickFacts>,
-    /// Rows of the series: one for each thread or processor and tick.
+    /// Rows of the series: one per thread or CPU and tick.
     pub rows: u64,
-    /// Processes and threads seen.
+    /// Number of processes and threads.
     pub threads: u64,
-    /// Sentences about how it was counted.
+    /// Messages about the counting.
     pub notes: Vec<String>,
-    /// Seconds that memgauge ran in user mode.
+    /// CPU seconds of memgauge in user mode.
     pub own_user_s: f64,
-    /// Seconds that it ran in the kernel.
+    /// CPU seconds of memgauge in the kernel.
     pub own_system_s: f64,
 }
 
-/// One counter's total.
+/// Total of one counter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CounterFacts {
-    /// The event; its rows in `series` have the same id.
+    /// The event. Its rows in `series` have the same ID.
     pub event: EventId,
     /// Its name.
     pub name: String,
-    /// The total, scaled up where it was counted only a part of the time.
+    /// The total, scaled up if it was counted for only a part of the time.
     pub value: u64,
-    /// Count as the kernel counted it.
+    /// Count reported by the kernel.
     pub counted: u64,
-    /// Part of the time it was counted, 0 to 1.
+    /// Share of the time in which it was counted, 0 to 1.
     pub share_counted: f64,
-    /// Value of one count, in `unit`.
+    /// Value of one count in `unit`.
     pub scale: f64,
-    /// Unit of the scaled value, for PMUs that name one.
+    /// Unit of the scaled value, if the PMU specifies one.
     pub unit: String,
-    /// Whether it counts the whole machine, not the target.
+    /// Whether it counts the whole machine instead of the target.
     pub machine_wide: bool,
 }
 
-/// An event that was not counted.
+/// An event that could not be counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnsupportedFacts {
-    /// Its name.
+    /// Name of the event.
     pub name: String,
-    /// Why not.
+    /// Reason.
     pub why: String,
 }
 
-/// How well the timer of a series kept its promise.
+/// Accuracy of the timer of a series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TickFacts {
     /// The timer's event in `series`.
     pub event: EventId,
-    /// Length of an interval as asked for.
+    /// Requested length of an interval.
     pub interval_ns: u64,
-    /// Ticks that arrived.
+    /// Number of ticks that arrived.
     pub seen: u64,
-    /// Ticks that the running time has room for.
+    /// Number of ticks that fit into the running time.
     pub expected: u64,
-    /// Records that rings had no room for.
+    /// Records lost because rings were full.
     pub lost: u64,
-    /// Ticks that neither came nor were lost.
+    /// Ticks that neither arrived nor were lost.
     pub late: u64,
-    /// Times the kernel stopped the timer for being too fast.
+    /// Number of times the kernel throttled the timer.
     pub throttled: u64,
-    /// Part of the running time in which the kernel had stopped the timer and its counters.
+    /// Running time in which the kernel had stopped the timer and its counters.
     pub stopped_ns: u64,
-    /// Time on processors while the timers were on.
+    /// CPU time while the timers were enabled.
     pub running_ns: u64,
-    /// Median of the gaps between ticks.
+    /// Median gap between ticks.
     pub median_gap_ns: Option<u64>,
-    /// The gap that 99 in 100 do not exceed.
+    /// 99th percentile of the gaps between ticks.
     pub p99_gap_ns: Option<u64>,
     /// Time of a tick of the bare timer here, where it was measured.
     pub bare_tick_ns: Option<f64>,
@@ -274,53 +272,53 @@ impl TickFacts {
     }
 }
 
-/// Delivery of overflows as records, where they are kept as times.
+/// Delivery of overflows as records, if only their times are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryFacts {
-    /// Events after the last overflow of each counter.
+    /// Events after the last overflow, summed over the counters.
     pub rest: u64,
     /// Records delivered.
     pub records: u64,
-    /// Times the program was stopped for one.
+    /// Number of times the program was stopped for a record.
     pub stops: u64,
-    /// Times the buffer was changed.
+    /// Number of times the buffer was replaced.
     pub swaps: u64,
-    /// Cycles that it took, of a modelled machine; `None` where it is not known.
+    /// Cycles that the delivery took on a modelled machine; `None` if unknown.
     pub cycles: Option<u64>,
 }
 
-/// Facts of a run of which some cache sets were followed.
+/// Data about a run in which only some cache sets were modelled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SetsFacts {
-    /// One class of sets in so many was followed.
+    /// One in this many classes of sets was modelled.
     pub one_in: u32,
-    /// Number of the choice of classes.
+    /// Seed of the choice of classes.
     pub seed: u64,
-    /// Sums over all sets, by event name; `dram.bytes` is both directions.
+    /// Sums over all sets by event name. `dram.bytes` includes both directions.
     pub estimates: BTreeMap<String, EstimatedFacts>,
-    /// Lines that crowd in few sets of the first level.
+    /// Lines that share few sets of the first level.
     pub crowds: CrowdFacts,
-    /// The same of the levels below.
+    /// Lines that share few sets of the other levels.
     pub far_crowds: CrowdFacts,
 }
 
-/// Lines that crowd in few sets, by looks at all sets.
+/// Lines that crowd into few sets, found by checking all sets from time to time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CrowdFacts {
-    /// About how often they were touched.
+    /// Approximate number of touches of these lines.
     pub lines: u64,
-    /// Of these in the followed sets.
+    /// Number of these in the modelled sets.
     pub followed: u64,
-    /// How far `lines - one_in * followed` may be off in 95 of 100 runs.
+    /// Maximum error of `lines - one_in * followed` in 95 of 100 runs.
     pub error: u64,
 }
 
 impl CrowdFacts {
-    /// How many touches an estimate from one set in so many may lack, at least and at most:
-    /// below zero, it may have too many.
+    /// Returns the minimum and maximum number of touches that an estimate from one in `one_in` sets
+    /// misses. Negative if it has too many.
     pub fn missing(&self, one_in: u32) -> (f64, f64) {
         let off = self.lines as f64 - f64::from(one_in) * self.followed as f64;
         let error = self.error as f64;
@@ -329,7 +327,7 @@ impl CrowdFacts {
 }
 
 impl SetsFacts {
-    /// Whether numbers of lines are estimates: not where all sets were followed.
+    /// Returns whether numbers of lines are estimates, which is false if all sets were modelled.
     pub fn estimates_any(&self) -> bool {
         self.one_in > 1
     }
@@ -343,15 +341,15 @@ pub struct EstimatedFacts {
     pub value: u64,
     /// Lower end of the 95 % confidence interval.
     pub low: u64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: u64,
-    /// Part of what was seen that one class alone has, 0 to 1.
+    /// Largest share of one class in what was seen, 0 to 1.
     pub largest_share: f64,
 }
 
 impl EstimatedFacts {
-    /// How far the farther end of the interval is from the value, as a part of it; `None` of
-    /// nothing.
+    /// Returns the distance of the farther end of the interval relative to the value; `None` if the
+    /// value is 0.
     pub fn relative_error(&self) -> Option<f64> {
         let far = self
             .value
@@ -365,22 +363,22 @@ impl EstimatedFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImportFacts {
-    /// Records by kind, numbered as the kernel does.
+    /// Number of records by type, as numbered by the kernel.
     pub records: BTreeMap<u32, u64>,
-    /// Rows of counters' values in samples.
+    /// Rows with counter values from samples.
     pub series_rows: u64,
-    /// Parts of the file that could not be read, in words.
+    /// Descriptions of the parts of the file that could not be read.
     pub problems: Vec<String>,
-    /// What files of that kind do not have, in words.
+    /// Descriptions of what files of this format lack.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<String>,
 }
 
-/// A table as the recorder left it, so that a reader notices what is missing.
+/// State of a completed table, so that a reader notices missing parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TableFacts {
-    /// Its parts.
+    /// Number of parts.
     pub parts: u32,
 }
 

@@ -1,23 +1,23 @@
-//! Sums by group of cache sets, and what their spread says of the sum over all groups.
+//! Sums by group of cache sets, and the confidence of estimates from some of the groups.
 //!
-//! Lines fall into [`GROUPS`] groups by the lowest six bits of their number. A run that
-//! follows some groups knows each one's sum. How much these differ from one another says
-//! how far off an estimate from them may be (W. G. Cochran, Sampling Techniques, 1977,
-//! chapters 2 and 6).
+//! Lines are divided into [`GROUPS`] groups by the lowest six bits of their number. A run that
+//! models some of the groups has a sum for each of them. The differences between these sums show
+//! how accurate an estimate for all groups is (W. G. Cochran, Sampling Techniques, 1977, chapters 2
+//! and 6).
 
 use crate::{LINE_BYTES, VirtAddr};
 
-/// Groups of sets that lines fall into.
+/// Number of groups of sets.
 pub const GROUPS: u32 = 64;
 
-/// The group of an address within its process. Processes count their groups from
-/// different places.
+/// Returns the group of an address within its process. The numbering of groups differs between
+/// processes.
 pub fn group_of(addr: VirtAddr) -> u8 {
     (addr.0 / LINE_BYTES % u64::from(GROUPS)) as u8
 }
 
-/// The 97.5 % point of Student's distribution with one degree of freedom less than there
-/// are groups (tables; 1.96 beyond).
+/// Returns the 97.5 % quantile of Student's distribution with `groups` - 1 degrees of freedom (from
+/// tables; 1.96 beyond).
 pub fn student(groups: u32) -> f64 {
     match groups {
         ..=4 => 3.182,
@@ -28,23 +28,26 @@ pub fn student(groups: u32) -> f64 {
     }
 }
 
-/// Variance of the sum over all [`GROUPS`] groups as estimated from the sums of some: the
-/// jackknife's, for a simple random sample without replacement. `sums` may leave out
-/// groups that have nothing.
+/// Estimates the variance of the sum over all [`GROUPS`] groups from the sums of some groups: the
+/// jackknife for a simple random sample without replacement. `sums` may omit groups with a sum of
+/// 0.
 ///
 /// ```text
 /// s² = 64² · (1 − n/64) · v / n      v = Σ (x − mean)² / (n − 1)
 /// ```
 pub fn variance_of_sum(sums: impl IntoIterator<Item = f64>, groups: u32) -> f64 {
-    let (n, all) = (f64::from(groups), f64::from(GROUPS));
-    let (mut sum, mut squares) = (0.0, 0.0);
+    let (n, total_groups) = (f64::from(groups), f64::from(GROUPS));
+    let (mut total, mut squared_deviations) = (0.0, 0.0);
     let sums: Vec<f64> = sums.into_iter().collect();
-    sums.iter().for_each(|x| sum += x);
-    let mean = sum / n;
-    sums.iter().for_each(|x| squares += (x - mean).powi(2));
-    let nothing = n - sums.len() as f64;
-    squares += nothing.max(0.0) * mean * mean;
-    all * all * (1.0 - n / all) * squares / (n - 1.0).max(1.0) / n
+    sums.iter().for_each(|x| total += x);
+    let mean = total / n;
+    sums.iter()
+        .for_each(|x| squared_deviations += (x - mean).powi(2));
+    let zero_groups = n - sums.len() as f64;
+    squared_deviations += zero_groups.max(0.0) * mean * mean;
+    total_groups * total_groups * (1.0 - n / total_groups) * squared_deviations
+        / (n - 1.0).max(1.0)
+        / n
 }
 
 #[cfg(test)]
@@ -55,19 +58,19 @@ mod tests {
     /// variances is the variance of the estimates.
     #[test]
     fn the_variance_is_that_of_repeated_choices() {
-        let all: Vec<f64> = (0..64).map(|i| f64::from(i * i % 37)).collect();
+        let total_groups: Vec<f64> = (0..64).map(|i| f64::from(i * i % 37)).collect();
         let (mut estimates, mut variances) = (Vec::new(), Vec::new());
         for a in 0..64 {
             for b in 0..a {
-                estimates.push(32.0 * (all[a] + all[b]));
-                variances.push(variance_of_sum([all[a], all[b]], 2));
+                estimates.push(32.0 * (total_groups[a] + total_groups[b]));
+                variances.push(variance_of_sum([total_groups[a], total_groups[b]], 2));
             }
         }
         let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
         let middle = mean(&estimates);
-        let squares: Vec<f64> = estimates.iter().map(|e| (e - middle).powi(2)).collect();
-        assert!((middle - all.iter().sum::<f64>()).abs() < 1e-6);
-        assert!((mean(&squares) / mean(&variances) - 1.0).abs() < 1e-9);
+        let squared_deviations: Vec<f64> = estimates.iter().map(|e| (e - middle).powi(2)).collect();
+        assert!((middle - total_groups.iter().sum::<f64>()).abs() < 1e-6);
+        assert!((mean(&squared_deviations) / mean(&variances) - 1.0).abs() < 1e-9);
     }
 
     #[test]

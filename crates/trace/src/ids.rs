@@ -1,29 +1,29 @@
-//! Typed handles of fixed width.
+//! Typed IDs of fixed width.
 
 use serde::{Deserialize, Serialize};
 
-/// A process, by the id the kernel gave it on the recorded machine.
+/// A process ID on the recorded machine.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Pid(pub u32);
 
-/// A thread, by the id the kernel gave it on the recorded machine.
+/// A thread ID on the recorded machine.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Tid(pub u32);
 
-/// A frame of a call stack, by its number in the recording.
+/// A frame of a call stack, numbered within the recording.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct FrameId(pub u32);
 
-/// A logical processor, or a core of the modelled machine.
+/// A logical CPU, or a core of the modelled machine.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

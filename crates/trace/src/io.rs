@@ -1,10 +1,10 @@
-//! Rows of I/O accounting: who moved how much through which device.
+//! Rows of I/O accounting: how many bytes each process moved through each device.
 
 use crate::Pid;
 
-/// A process that did I/O. Its id is in the upper half; the time when it started is in
-/// the lower one, in units of 2²⁰ ns of the boot clock. A process id that is used again
-/// is another owner. 0 stands for the device itself and its own count.
+/// A process that did I/O. The upper half is its ID. The lower half is its start time in units of
+/// 2²⁰ ns of the boot clock, so a reused process ID is another owner. 0 is the device itself, for
+/// its own counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(pub u64);
 
@@ -12,29 +12,29 @@ impl Owner {
     /// The device itself.
     pub const DEVICE: Owner = Owner(0);
 
-    /// The process's id.
+    /// Returns the process ID.
     pub fn pid(self) -> Pid {
         Pid((self.0 >> 32) as u32)
     }
 
-    /// When it started, in units of 2²⁰ ns of the boot clock, modulo 2³².
+    /// Returns the start time in units of 2²⁰ ns of the boot clock, modulo 2³².
     pub fn start(self) -> u32 {
         self.0 as u32
     }
 }
 
-/// A device: disks have `netns` 0 and the kernel's device number, network devices
-/// the inode of their namespace and their index there.
+/// A device. Disks have `netns` 0 and the kernel's device number. Network devices have the inode of
+/// their namespace and their index in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId {
     /// Inode of the network namespace; 0 for disks.
     pub netns: u32,
-    /// Index of a network device; of a disk major << 20 | minor.
+    /// Index of a network device; `major << 20 \| minor` of a disk.
     pub number: u32,
 }
 
 impl DeviceId {
-    /// A disk by its major and minor number.
+    /// Creates the ID of a disk from its major and minor number.
     pub fn of_disk(major: u32, minor: u32) -> DeviceId {
         DeviceId {
             netns: 0,
@@ -42,17 +42,17 @@ impl DeviceId {
         }
     }
 
-    /// Major and minor number of a disk.
+    /// Returns major and minor number of a disk.
     pub fn disk(self) -> Option<(u32, u32)> {
         (self.netns == 0).then_some((self.number >> 20, self.number & 0xf_ffff))
     }
 }
 
-/// Which way bytes went, from the program's side.
+/// Direction in which bytes went, from the program's side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Direction {
-    /// The source could not tell.
+    /// The source does not report it.
     #[default]
     Unknown = 0,
     /// Read or received: the device writes memory.
@@ -62,8 +62,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The value a recording keeps as this number; `Unknown` for a number of
-    /// a later version.
+    /// Returns the value for a code in a recording; `Unknown` for a code of a later version.
     pub fn from_code(code: u64) -> Self {
         match code {
             1 => Direction::In,
@@ -76,71 +75,71 @@ impl Direction {
 /// Bytes that an owner moved through a device in one direction in one interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoRow {
-    /// End of the interval, nanoseconds since the recording began.
+    /// End of the interval, in nanoseconds since the start of the recording.
     pub time_ns: u64,
-    /// True length of the interval in nanoseconds.
+    /// Actual length of the interval in nanoseconds.
     pub interval_ns: u64,
-    /// Who; [`Owner::DEVICE`] for what the device itself counted.
+    /// Owner; [`Owner::DEVICE`] for the device's own count.
     pub owner: Owner,
-    /// Through which device.
+    /// Device.
     pub device: DeviceId,
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
     /// Bytes handed to the device or taken from it.
     pub bytes: u64,
-    /// Requests to a disk, packets of the network stack.
+    /// Disk requests, or packets of the network stack.
     pub operations: u64,
     /// Packets on the wire; 0 for disks.
     pub segments: u64,
-    /// Further headers on the wire of packets that the device segments.
+    /// Bytes of additional headers on the wire, for packets that the device segments.
     pub header_bytes: u64,
 }
 
-/// Facts about an owner. Later rows of an owner replace earlier ones.
+/// Data about an owner. Later rows replace earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoOwner {
-    /// When it was noted, nanoseconds since the recording began.
+    /// Time at which it was read, in nanoseconds since the start of the recording.
     pub time_ns: u64,
-    /// Who.
+    /// Owner.
     pub owner: Owner,
-    /// The program it runs, as the kernel names it.
+    /// Its program, as named by the kernel.
     pub command: String,
-    /// User id.
+    /// User ID.
     pub uid: u32,
-    /// User name; the id where it has none.
+    /// User name; the user ID if it has none.
     pub user: String,
-    /// Path of its control group; the id where it is gone.
+    /// Path of its control group; the ID if the group is gone.
     pub cgroup: String,
-    /// Whether it is a thread of the kernel.
+    /// Whether it is a kernel thread.
     pub kernel: bool,
-    /// Process that a thread is of, where threads are accounted one by one.
+    /// Process of a thread, if threads are accounted individually.
     pub process: Option<u32>,
 }
 
-/// Facts about a device. Later rows of a device replace earlier ones.
+/// Data about a device. Later rows replace earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoDevice {
-    /// When it was noted, nanoseconds since the recording began.
+    /// Time at which it was read, in nanoseconds since the start of the recording.
     pub time_ns: u64,
-    /// Which.
+    /// Device.
     pub device: DeviceId,
     /// Name, as in `/sys/block` or `ip link`.
     pub name: String,
     /// Kind of device: `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
     pub kind: String,
-    /// PCI address of its hardware, where there is one.
+    /// PCI address of its hardware, if there is one.
     pub pci: String,
-    /// Number of the slot it is in, where the firmware tells.
+    /// Slot number, if the firmware reports it.
     pub slot: String,
-    /// Root bus of its PCI tree, as `0000:17`.
+    /// Root bus of its PCI tree, such as `0000:17`.
     pub pci_root: String,
-    /// The other end of a pair of devices, as `NAME` or `NAME@NAMESPACE`.
+    /// Other end of a device pair, as `NAME` or `NAME@NAMESPACE`.
     pub peer: String,
-    /// Node of memory it is attached to, where the system tells.
+    /// NUMA node, if the system reports it.
     pub numa_node: Option<u32>,
-    /// Bytes per second of its link, each way, where the system tells.
+    /// Link speed in bytes per second and direction, if the system reports it.
     pub link_bytes_per_s: Option<u64>,
-    /// Names of the devices below it, separated by blanks.
+    /// Names of the devices below it, separated by spaces.
     pub below: String,
     /// Whether no hardware moves its bytes.
     pub is_virtual: bool,

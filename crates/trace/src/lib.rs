@@ -1,12 +1,12 @@
-//! The vocabulary of memgauge.
+//! Types of the data that memgauge records.
 //!
-//! Everything a source can say about a program's memory is one of the row
-//! types here ([`Sample`], [`SeriesRow`], [`Overflow`], [`OverflowBlock`], [`SiteCount`],
-//! [`Thread`], [`Module`], [`Loss`]). A [`Manifest`] says what was run, on what, and
-//! what the events mean. `memgauge-recording` keeps both on disk.
+//! Everything that a source reports about a program's memory is a row of one of the types here
+//! ([`Sample`], [`SeriesRow`], [`Overflow`], [`OverflowBlock`], [`SiteCount`], [`Thread`],
+//! [`Module`], [`Loss`], …). A [`Manifest`] states what was run, on which machine, and what the
+//! events mean. `memgauge-recording` stores both on disk.
 //!
-//! This crate knows nothing of perf, QEMU, BPF or Parquet and makes no operating-system
-//! call. It does not interpret: conclusions belong to `memgauge-analyze`.
+//! This crate does not depend on perf, QEMU, BPF or Parquet, makes no system calls, and draws no
+//! conclusions: these are in `memgauge-analyze`.
 
 #![forbid(unsafe_code)]
 

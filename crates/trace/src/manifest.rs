@@ -1,4 +1,4 @@
-//! Facts that a recording gives about itself.
+//! The manifest: data about a recording as a whole.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,32 +12,32 @@ use crate::facts::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// Version of the recording format; readers accept their own and older.
+    /// Version of the recording format. Readers accept their own and older versions.
     pub format_version: u32,
     /// Program and version that wrote the recording.
     pub recorder: String,
-    /// Command line that was recorded.
+    /// The recorded command line.
     pub command: Vec<String>,
     /// Wall-clock start, seconds since 1970.
     pub started_unix_s: u64,
-    /// The same in nanoseconds; 0 in recordings made before there was this field.
+    /// The same in nanoseconds; 0 in old recordings.
     pub started_unix_ns: u64,
     /// Clock of the tables' times: `virtual` or `monotonic`.
     pub clock: String,
-    /// Whether the recorder ended in order; `false` while writing and after a kill.
+    /// Whether the recorder finished; false while writing and after a kill.
     pub complete: bool,
-    /// How the recorded command ended; `None` when the recorder did not live to see it.
+    /// How the recorded command ended; `None` if the recorder ended first.
     pub end: Option<CommandEnd>,
-    /// Where events came from.
+    /// The source of events.
     pub source: SourceFacts,
-    /// The machine it ran on.
+    /// The recorded machine.
     pub host: HostFacts,
     /// Geometry of the modelled machine, for modelled sources.
     pub machine: Option<MachineFacts>,
-    /// Definitions of every event used in the tables.
+    /// Definitions of all events in the tables.
     pub events: Vec<EventDef>,
-    /// Totals of the whole run by event name, where the source knows them: exact, but for
-    /// events that are estimated.
+    /// Totals of the run by event name, if the source knows them. Exact except for estimated
+    /// events.
     pub totals: BTreeMap<String, u64>,
     /// Facts of a sampled run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,13 +48,13 @@ pub struct Manifest {
     /// Delivery of overflows as records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliveryFacts>,
-    /// Facts of a run of which some cache sets were followed.
+    /// Data about a run in which only some cache sets were modelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sets: Option<SetsFacts>,
     /// Facts of an imported file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub import: Option<ImportFacts>,
-    /// The tables as the recorder left them, by name; empty while it writes.
+    /// The tables as the recorder completed them, by name; empty while it writes.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tables: BTreeMap<String, TableFacts>,
     /// Cost of recording.
@@ -62,7 +62,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Takes out every number of the run: what the tables say then stands alone.
+    /// Removes all numbers about the run, so that only the tables are used.
     pub fn without_numbers(self) -> Manifest {
         Manifest {
             totals: BTreeMap::new(),
@@ -94,27 +94,27 @@ pub enum CommandEnd {
 pub struct SourceFacts {
     /// `pmu`, `clock`, `emulate`, `io` or `import`.
     pub name: String,
-    /// Settings in effect, by name (for example `qemu`, `period.llc.miss`).
+    /// Settings in effect by name, for example `qemu` or `period.llc.miss`.
     pub settings: BTreeMap<String, String>,
 }
 
 impl SourceFacts {
-    /// The setting that names the regions of interest which alone were recorded.
+    /// Name of the setting with the regions of interest to which the recording is limited.
     pub const REGIONS: &'static str = "regions";
-    /// The setting that names the functions which are regions of interest.
+    /// Name of the setting with the functions that are regions of interest.
     pub const FUNCTIONS: &'static str = "functions";
 
-    /// The setting that says how call stacks were recorded: `fp` or `dwarf`.
+    /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.
     pub const CALL_GRAPH: &'static str = "call_graph";
 
-    /// The regions of interest that alone were recorded: events outside of them were not,
-    /// but the clock went on.
+    /// Returns the regions of interest to which the recording is limited. Events outside of them
+    /// were not recorded, but the clock continued.
     pub fn only_regions(&self) -> Option<&str> {
         self.settings.get(Self::REGIONS).map(String::as_str)
     }
 }
 
-/// The machine a recording was made on.
+/// The machine on which the recording was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostFacts {
@@ -134,7 +134,7 @@ pub struct HostFacts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineFacts {
-    /// Preset or file name, or the processor it was read from.
+    /// Name of the preset or file, or the processor that it was read from.
     pub name: String,
     /// Clock rate in hertz.
     pub frequency_hz: u64,
@@ -148,26 +148,26 @@ pub struct MachineFacts {
     pub dtlb: TlbGeometry,
     /// Second-level TLB.
     pub stlb: TlbGeometry,
-    /// Prefetchers switched on.
+    /// Enabled prefetchers.
     pub prefetchers: Vec<String>,
     /// Memory bandwidth in bytes per second.
     pub dram_bytes_per_s: u64,
-    /// Every parameter of the model, as `memgauge list --json` and `--machine FILE`
-    /// have them. It is absent where nothing was modelled, and in recordings made
-    /// before it was kept.
+    /// All parameters of the model, as in `memgauge list --json` and `--machine FILE`. Missing if
+    /// nothing was modelled, and in old recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<serde_json::Value>,
-    /// The name is a built-in machine's, and the parameters are not all that one's.
+    /// Whether the name is a built-in machine's although some parameters differ from it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub modified: bool,
 }
 
 impl MachineFacts {
-    /// Begin of a processor's name in formats that know no modelled machine.
+    /// Prefix of the processor's name in formats without modelled machines.
     pub const MODELLED: &str = "modelled machine ";
 
-    /// Whether there is a level between the first and the last. The model always has three: in
-    /// machines of two, one smaller than the first stands in for it (docs/machine-model.md).
+    /// Returns whether there is a level between the first and the last. The model always has three
+    /// levels; for machines with two, a level smaller than the first stands in
+    /// (docs/machine-model.md).
     pub fn has_l2(&self) -> bool {
         self.l2.size_bytes >= self.l1d.size_bytes
     }
@@ -195,18 +195,19 @@ pub struct TlbGeometry {
     pub ways: u32,
 }
 
-/// Resources that the recorder itself used.
+/// Resources used by the recorder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnCost {
     /// Wall-clock seconds of the recorded run.
     pub wall_s: f64,
-    /// Processor seconds of the recorder.
+    /// CPU seconds of the recorder.
     pub cpu_s: f64,
-    /// Largest resident memory of the recorder in bytes.
+    /// Peak resident memory of the recorder in bytes.
     pub peak_memory_bytes: u64,
-    /// Processor seconds of the recorded program and all its children (under the emulator, where one is used).
+    /// CPU seconds of the recorded program and its children (including the emulator, if there is
+    /// one).
     pub program_cpu_s: f64,
-    /// Bytes the recording takes on disk.
+    /// Size of the recording on disk in bytes.
     pub recording_bytes: u64,
 }

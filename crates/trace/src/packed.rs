@@ -1,18 +1,18 @@
-//! Overflow times, packed: about as many bits as a difference is uncertain by.
+//! Packed overflow times: about as many bits per difference as it is uncertain by.
 //!
-//! Times are kept in frames of 256 differences. A frame has a *step*, a power of two of
-//! nanoseconds: times are rounded down to whole steps, as absolute times, so that
-//! nothing drifts. A step is at most a 32nd of the frame's usual difference, and at
-//! most as long as the writer allows. The next overflow would blur the bits below, and
-//! they are most of a trace's entropy. The usual difference is the mean, with longer
-//! differences cut to it, twice over: a few pauses between bursts must not round the
-//! bursts away. For differences as uneven as chance makes them it is 0.47 of the mean.
-//! The differences of a frame have at most 8.5 bits of entropy.
+//! Times are stored in frames of 256 differences. A frame has a *step*, a power of two in
+//! nanoseconds. Absolute times are rounded down to multiples of the step, so errors do not
+//! accumulate. The step is at most 1/32 of the frame's typical difference, and at most what the
+//! writer allows: the bits below are noise, and they would be most of a trace's entropy. The
+//! typical difference is the mean after larger differences are reduced to the mean, twice, so that
+//! a few pauses between bursts do not cause the bursts to be rounded away. For exponentially
+//! distributed differences it is 0.47 of the mean. The differences of a frame have at most 8.5 bits
+//! of entropy.
 //!
-//! Differences, in steps, take the smallest width that pays. A frame's least difference
-//! is taken off. The few that need more bits than the others keep their low bits in
-//! place and bring the others behind. Values lie in eight lanes, value *n* in lane *n*
-//! mod 8, so that eight are packed and unpacked at once.
+//! Differences in steps are packed with the width that needs the fewest bits. The frame's minimum
+//! is subtracted first. The few differences that need more bits than the others are exceptions:
+//! their low bits are packed like the others, and their upper bits follow. Values are in eight
+//! lanes, value *n* in lane *n* mod 8, so that eight are packed and unpacked at once.
 //!
 //! ```text
 //! frame: │ step: its logarithm │ width │ exceptions │ least, LEB128 │
@@ -31,70 +31,70 @@
 //! `bench/src/bin/trace_codecs.rs` compares it with words of 16 bits, Parquet's delta
 //! encoding under zstd and another codec on recorded traces.
 
-/// Differences in a frame. The least of them is never an exception, so a byte
-/// counts exceptions.
-const FRAME: usize = 256;
-/// Values that are packed side by side.
+/// Number of differences in a frame. The minimum is never an exception, so a byte is enough to
+/// count exceptions.
+const FRAME_LEN: usize = 256;
+/// Number of values packed in parallel.
 const LANES: usize = 8;
-/// Fewest bytes of a frame's head.
-const HEAD: usize = 4;
-/// Widest difference kept in place.
-const WIDEST: usize = 32;
-/// Steps in a frame's usual difference, at least.
-const STEPS: u64 = 32;
-/// Logarithm of the longest step a reader takes.
-const LONGEST_STEP: u32 = 40;
+/// Minimum size of a frame's header in bytes.
+const MIN_HEADER_BYTES: usize = 4;
+/// Maximum width of packed differences in bits.
+const MAX_WIDTH: usize = 32;
+/// Minimum number of steps in a frame's typical difference.
+const MIN_STEPS: u64 = 32;
+/// log2 of the longest step that a reader accepts.
+const MAX_STEP_LOG2: u32 = 40;
 
-/// Packs times that do not descend, the first of which is known otherwise. Times
-/// may be told up to `coarsest_ns` too early, less one nanosecond. Returns the last
-/// as it will be read, and the longest step.
-pub(crate) fn pack(times: &[u64], coarsest_ns: u64, out: &mut Vec<u8>) -> (u64, u64) {
+/// Packs times in ascending order, except the first, which is stored elsewhere. Times are rounded
+/// down by less than `max_step_ns`. Returns the last time as it will be read, and the longest step.
+pub(crate) fn pack(times: &[u64], max_step_ns: u64, out: &mut Vec<u8>) -> (u64, u64) {
     let mut last = times.first().copied().unwrap_or(0);
     let mut longest = 0;
-    for some in times.get(1..).unwrap_or_default().chunks(FRAME) {
-        let step = step(last, some, coarsest_ns);
+    for some in times.get(1..).unwrap_or_default().chunks(FRAME_LEN) {
+        let step = step(last, some, max_step_ns);
         last = pack_frame(last, some, step, out);
         longest = longest.max(step);
     }
     (last, 1 << longest)
 }
 
-/// Logarithm of a frame's step.
-fn step(last: u64, times: &[u64], coarsest_ns: u64) -> u32 {
-    let most = (usual(last, times) / STEPS).min(coarsest_ns).max(1);
-    most.ilog2().min(LONGEST_STEP)
+/// Returns log2 of a frame's step.
+fn step(last: u64, times: &[u64], max_step_ns: u64) -> u32 {
+    let most = (typical(last, times) / MIN_STEPS).min(max_step_ns).max(1);
+    most.ilog2().min(MAX_STEP_LOG2)
 }
 
-/// The usual difference: long ones count as the mean, and as the mean of that.
-fn usual(last: u64, times: &[u64]) -> u64 {
+/// Returns the typical difference: the mean after larger differences are reduced to the mean,
+/// twice.
+fn typical(last: u64, times: &[u64]) -> u64 {
     let end = times.last().copied().unwrap_or(last);
     let count = times.len().max(1) as u64;
-    let mut usual = end.saturating_sub(last) / count;
+    let mut typical = end.saturating_sub(last) / count;
     for _ in 0..2 {
         let (mut before, mut sum) = (last, 0u64);
         for &time in times {
-            // No more than the mean each, so that the sum fits.
-            sum += time.saturating_sub(before).min(usual);
+            // Limited to the mean, so the sum cannot overflow.
+            sum += time.saturating_sub(before).min(typical);
             before = time;
         }
-        usual = sum / count;
+        typical = sum / count;
     }
-    usual
+    typical
 }
 
 fn pack_frame(last: u64, times: &[u64], step: u32, out: &mut Vec<u8>) -> u64 {
-    let mut frame = [0u64; FRAME];
+    let mut frame = [0u64; FRAME_LEN];
     let differences = &mut frame[..times.len()];
     differences[0] = (times[0] >> step).wrapping_sub(last >> step);
     for (difference, two) in differences[1..].iter_mut().zip(times.windows(2)) {
         *difference = (two[1] >> step).wrapping_sub(two[0] >> step);
     }
-    let least = differences.iter().fold(u64::MAX, |a, &b| a.min(b));
-    differences.iter_mut().for_each(|d| *d -= least);
+    let minimum = differences.iter().fold(u64::MAX, |a, &b| a.min(b));
+    differences.iter_mut().for_each(|d| *d -= minimum);
     let width = best_width(differences);
-    let (places, exceptions) = wider(differences, width);
+    let (places, exceptions) = find_exceptions(differences, width);
     out.extend([step as u8, width as u8, exceptions as u8]);
-    put_leb128(least, out);
+    put_leb128(minimum, out);
     put_bits(&frame, times.len(), width, out);
     for &at in &places[..exceptions] {
         out.push(at);
@@ -104,14 +104,14 @@ fn pack_frame(last: u64, times: &[u64], step: u32, out: &mut Vec<u8>) -> u64 {
     (end >> step << step).max(last)
 }
 
-/// Places of differences that need more than `width` bits, and how many there are.
-fn wider(differences: &[u64], width: usize) -> ([u8; FRAME], usize) {
-    let mut places = [0; FRAME];
+/// Returns the indices of differences that need more than `width` bits, and their number.
+fn find_exceptions(differences: &[u64], width: usize) -> ([u8; FRAME_LEN], usize) {
+    let mut places = [0; FRAME_LEN];
     let mut found = 0;
     for (at, &difference) in differences.iter().enumerate() {
-        // Always written, and kept if it counts: nothing to predict. The least
-        // difference is 0 now, so that not all count.
-        places[found % FRAME] = at as u8;
+        // Always store, and advance if it counts, to avoid a branch that is mispredicted. The
+        // minimum is 0 now, so not all differences count.
+        places[found % FRAME_LEN] = at as u8;
         found += usize::from(difference > low_bits(width));
     }
     (places, found)
@@ -121,17 +121,17 @@ const fn low_bits(width: usize) -> u64 {
     (1 << width) - 1
 }
 
-/// The width with the fewest bits in all.
+/// Returns the width with the smallest total size.
 fn best_width(differences: &[u64]) -> usize {
-    let of_length = lengths(differences);
+    let of_length = count_lengths(differences);
     let widest = differences.iter().fold(0, |all, d| all | d);
     let (mut longer, mut upper_bits) = (0usize, 0usize);
-    let mut best = (usize::MAX, WIDEST);
-    for length in (0..=length(widest)).rev() {
-        // `longer` differences do not fit into `length` bits; `upper_bits` are
-        // those of them above it, of which a byte holds seven, half of the last
-        // one unused.
-        if length <= WIDEST {
+    let mut best = (usize::MAX, MAX_WIDTH);
+    for length in (0..=bit_length(widest)).rev() {
+        // `longer` differences do not fit into `length` bits. `upper_bits` is the number of their
+        // bits above. A byte of LEB128 holds seven of them, and the last byte is half empty on
+        // average.
+        if length <= MAX_WIDTH {
             let exceptions = longer * 12 + upper_bits * 8 / 7;
             best = best.min((differences.len() * length + exceptions, length));
         }
@@ -141,18 +141,18 @@ fn best_width(differences: &[u64]) -> usize {
     best.1
 }
 
-/// Bits of a number.
-fn length(difference: u64) -> usize {
+/// Returns the number of significant bits.
+fn bit_length(difference: u64) -> usize {
     64 - difference.leading_zeros() as usize
 }
 
-/// How many differences have how many bits; those of 64 count as fewer.
-fn lengths(differences: &[u64]) -> [u16; 65] {
-    // Tables in turn, so that equal lengths next to each other do not wait.
+/// Returns the number of differences by their number of bits. Those with 64 bits count as 63.
+fn count_lengths(differences: &[u64]) -> [u16; 65] {
+    // Alternate between tables, so that consecutive equal lengths do not depend on each other.
     let mut tables = [[0u16; 65]; 4];
     for some in differences.chunks(4) {
         for (table, difference) in tables.iter_mut().zip(some) {
-            // Never 0, for which processors have no logarithm.
+            // Setting the lowest bit avoids 0, which has no logarithm.
             table[(difference << 1 | 1).ilog2() as usize] += 1;
         }
     }
@@ -163,15 +163,15 @@ fn lengths(differences: &[u64]) -> [u16; 65] {
     all
 }
 
-/// Words of 32 bits that a lane takes.
+/// Number of 32-bit words per lane.
 fn words_in_lane(values: usize, width: usize) -> usize {
     (values.div_ceil(LANES) * width).div_ceil(32)
 }
 
-/// Puts the low bits of the first `count`; behind them the frame is 0.
-fn put_bits(frame: &[u64; FRAME], count: usize, width: usize, out: &mut Vec<u8>) {
+/// Appends the low bits of the first `count` values. The rest of the frame must be 0.
+fn put_bits(frame: &[u64; FRAME_LEN], count: usize, width: usize, out: &mut Vec<u8>) {
     let mask = low_bits(width) as u32;
-    let mut words = [[0u32; LANES]; WIDEST + 1];
+    let mut words = [[0u32; LANES]; MAX_WIDTH + 1];
     let mut lanes = [0u32; LANES];
     let (mut at, mut filled) = (0, 0);
     for row in frame
@@ -202,7 +202,7 @@ fn put_bits(frame: &[u64; FRAME], count: usize, width: usize, out: &mut Vec<u8>)
     }
 }
 
-/// High bits of values whose low bits have been put.
+/// Returns the upper bits of values whose low bits have been stored.
 fn upper(row: [u32; LANES], done: usize) -> [u32; LANES] {
     match done {
         32 => [0; LANES],
@@ -218,8 +218,8 @@ fn put_leb128(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Appends `count` times to `out`, the first of them `first`. `None` if the bytes
-/// are not what [`pack`] makes of so many; `out` is then as it was.
+/// Appends `count` times to `out`, starting with `first`. Returns `None` and appends nothing if the
+/// bytes were not created by [`pack`] from this many times.
 pub(crate) fn unpack(bytes: &[u8], first: u64, count: usize, out: &mut Vec<u64>) -> Option<()> {
     let start = out.len();
     let whole = unpack_all(bytes, first, count, out);
@@ -233,21 +233,21 @@ fn unpack_all(mut bytes: &[u8], first: u64, count: usize, out: &mut Vec<u64>) ->
     if count == 0 {
         return bytes.is_empty().then_some(());
     }
-    // A frame has a head at least: memory is not taken for more than is there.
-    if bytes.len() / HEAD < (count - 1).div_ceil(FRAME) {
+    // Each frame has at least a header, so this limits the memory that forged counts can request.
+    if bytes.len() / MIN_HEADER_BYTES < (count - 1).div_ceil(FRAME_LEN) {
         return None;
     }
     out.reserve(count);
     out.push(first);
     let mut last = first;
     let mut left = count - 1;
-    let mut frame = [0u64; FRAME];
+    let mut frame = [0u64; FRAME_LEN];
     while left > 0 {
-        let some = &mut frame[..left.min(FRAME)];
+        let some = &mut frame[..left.min(FRAME_LEN)];
         left -= some.len();
         let step = u32::from(*bytes.first()?);
         bytes = unpack_frame(bytes, some)?;
-        if step > LONGEST_STEP {
+        if step > MAX_STEP_LOG2 {
             return None;
         }
         let (before, mut at) = (last, last >> step);
@@ -260,17 +260,17 @@ fn unpack_all(mut bytes: &[u8], first: u64, count: usize, out: &mut Vec<u64>) ->
     bytes.is_empty().then_some(())
 }
 
-/// Reads the differences of one frame; what follows it.
+/// Reads the differences of one frame and returns the remaining bytes.
 fn unpack_frame<'a>(bytes: &'a [u8], frame: &mut [u64]) -> Option<&'a [u8]> {
     let ([_, width, exceptions], bytes) = bytes.split_first_chunk()?;
-    let (least, bytes) = get_leb128(bytes)?;
+    let (minimum, bytes) = get_leb128(bytes)?;
     let width = usize::from(*width);
-    if width > WIDEST {
+    if width > MAX_WIDTH {
         return None;
     }
     let size = words_in_lane(frame.len(), width) * LANES * 4;
     let (packed, mut rest) = bytes.split_at_checked(size)?;
-    get_bits(packed, width, least, frame);
+    get_bits(packed, width, minimum, frame);
     for _ in 0..*exceptions {
         let (&at, behind) = rest.split_first()?;
         let (upper, behind) = get_leb128(behind)?;
@@ -281,10 +281,10 @@ fn unpack_frame<'a>(bytes: &'a [u8], frame: &mut [u64]) -> Option<&'a [u8]> {
     Some(rest)
 }
 
-/// Reads values of `width` bits, a row of all lanes at a time.
-fn get_bits(packed: &[u8], width: usize, least: u64, frame: &mut [u64]) {
-    // A last word that is read with the previous one and not used.
-    let mut words = [[0u32; LANES]; WIDEST + 2];
+/// Reads values of `width` bits, one row of all lanes at a time.
+fn get_bits(packed: &[u8], width: usize, minimum: u64, frame: &mut [u64]) {
+    // One word more, which is read together with the previous one but not used.
+    let mut words = [[0u32; LANES]; MAX_WIDTH + 2];
     let flat = words.as_flattened_mut();
     for (word, bytes) in flat.iter_mut().zip(packed.chunks_exact(4)) {
         *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -300,7 +300,7 @@ fn get_bits(packed: &[u8], width: usize, least: u64, frame: &mut [u64]) {
             }
         }
         for (value, read) in values.iter_mut().zip(whole) {
-            *value = least.wrapping_add(u64::from(read & mask));
+            *value = minimum.wrapping_add(u64::from(read & mask));
         }
     }
 }
@@ -320,9 +320,9 @@ fn get_leb128(bytes: &[u8]) -> Option<(u64, &[u8])> {
 mod tests {
     use super::*;
 
-    fn packed(times: &[u64], coarsest_ns: u64) -> (Vec<u8>, Vec<u64>, u64) {
+    fn packed(times: &[u64], max_step_ns: u64) -> (Vec<u8>, Vec<u64>, u64) {
         let mut packed = Vec::new();
-        let (last, step_ns) = pack(times, coarsest_ns, &mut packed);
+        let (last, step_ns) = pack(times, max_step_ns, &mut packed);
         let mut got = vec![7];
         let first = times.first().copied().unwrap_or(0);
         assert_eq!(unpack(&packed, first, times.len(), &mut got), Some(()));
@@ -380,25 +380,25 @@ mod tests {
     #[test]
     fn rounded_times_ascend_and_are_early_by_less_than_a_step_of_their_gaps() {
         let mut random = randoms(3);
-        for coarsest_ns in [1, 2, 100, 256, 1 << 20] {
+        for max_step_ns in [1, 2, 100, 256, 1 << 20] {
             let mut time = 12_345;
             let times: Vec<u64> = (0..5_000)
                 .map(|n| {
                     // Stretches of short gaps and of long ones.
-                    let usual = [300, 5_000, 2_000_000][n / 700 % 3];
-                    time += random.next().unwrap_or(0) % (2 * usual);
+                    let typical = [300, 5_000, 2_000_000][n / 700 % 3];
+                    time += random.next().unwrap_or(0) % (2 * typical);
                     time
                 })
                 .collect();
-            let (_, got, step_ns) = packed(&times, coarsest_ns);
-            assert!(step_ns <= coarsest_ns, "{step_ns} of {coarsest_ns}");
+            let (_, got, step_ns) = packed(&times, max_step_ns);
+            assert!(step_ns <= max_step_ns, "{step_ns} of {max_step_ns}");
             assert!(got.windows(2).all(|two| two[0] <= two[1]));
-            for (frame, exact) in times[1..].chunks(FRAME).enumerate() {
-                let before = times[frame * FRAME];
+            for (frame, exact) in times[1..].chunks(FRAME_LEN).enumerate() {
+                let before = times[frame * FRAME_LEN];
                 let mean = (exact[exact.len() - 1] - before) / exact.len() as u64;
-                let here = &got[1 + frame * FRAME..];
+                let here = &got[1 + frame * FRAME_LEN..];
                 for (a, b) in here.iter().zip(exact) {
-                    assert!(a <= b && b - a <= mean / STEPS, "{a} {b} {mean}");
+                    assert!(a <= b && b - a <= mean / MIN_STEPS, "{a} {b} {mean}");
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! The rows a recording is made of.
+//! The rows of a recording.
 //!
-//! Times are nanoseconds since the recording began, on the clock the manifest
-//! names (virtual for `emulate`, monotonic for hardware).
+//! Times are in nanoseconds since the start of the recording, on the clock that the manifest names
+//! (virtual for `emulate`, monotonic for hardware).
 
 use crate::{Cpu, EventId, FrameId, PhysAddr, Pid, Tid, VirtAddr, packed};
 
@@ -9,7 +9,7 @@ use crate::{Cpu, EventId, FrameId, PhysAddr, Pid, Tid, VirtAddr, packed};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum AccessKind {
-    /// The source could not tell.
+    /// The source does not report it.
     #[default]
     Unknown = 0,
     /// Read only.
@@ -21,8 +21,7 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
-    /// The value a recording keeps as this number; `Unknown` for a number of
-    /// a later version.
+    /// Returns the value for a code in a recording; `Unknown` for a code of a later version.
     pub fn from_code(code: u64) -> Self {
         match code {
             1 => AccessKind::Load,
@@ -37,7 +36,7 @@ impl AccessKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DataSource {
-    /// The source could not tell.
+    /// The source does not report it.
     #[default]
     Unknown = 0,
     /// First-level data cache.
@@ -50,15 +49,14 @@ pub enum DataSource {
     Dram = 4,
     /// A buffer for lines on their way to the first-level data cache.
     FillBuffer = 5,
-    /// Another socket's or node's cache.
+    /// Cache of another socket or node.
     RemoteCache = 6,
-    /// Another socket's or node's memory.
+    /// Memory of another socket or node.
     RemoteDram = 7,
 }
 
 impl DataSource {
-    /// The value a recording keeps as this number; `Unknown` for a number of
-    /// a later version.
+    /// Returns the value for a code in a recording; `Unknown` for a code of a later version.
     pub fn from_code(code: u64) -> Self {
         match code {
             1 => DataSource::L1d,
@@ -73,21 +71,20 @@ impl DataSource {
     }
 }
 
-/// How a sample's data address was found, where the source did not report it.
+/// How a sample's data address was derived, if the source does not report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Derivation {
-    /// From the registers and the sampled instruction.
+    /// From the sampled instruction.
     Exact = 1,
-    /// From the instruction that ran before it.
+    /// From the previous instruction.
     Previous = 2,
-    /// From one that follows.
+    /// From a following instruction.
     Next = 3,
 }
 
 impl Derivation {
-    /// The value a recording keeps as this number; `None` for a number of a later
-    /// version.
+    /// Returns the value for a code in a recording; `None` for a code of a later version.
     pub fn from_code(code: u64) -> Option<Self> {
         match code {
             1 => Some(Derivation::Exact),
@@ -98,12 +95,12 @@ impl Derivation {
     }
 }
 
-/// One sampled event: where, when, and which data.
+/// A sampled event: its place in the code, its time, and the data accessed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// Nanoseconds since the recording began.
+    /// Nanoseconds since the start of the recording.
     pub time_ns: u64,
-    /// Processor it ran on, where the source says.
+    /// CPU, if the source reports it.
     pub cpu: Option<Cpu>,
     /// Process.
     pub pid: Pid,
@@ -113,53 +110,51 @@ pub struct Sample {
     pub event: EventId,
     /// Address of the instruction.
     pub ip: VirtAddr,
-    /// Address of the data, where the source says.
+    /// Address of the data, if known.
     pub addr: Option<VirtAddr>,
-    /// Physical address of the data, where the source says.
+    /// Physical address of the data, if known.
     pub phys: Option<PhysAddr>,
     /// Read, written, or both.
     pub kind: AccessKind,
-    /// Bytes accessed; 0 where unknown.
+    /// Bytes accessed; 0 if unknown.
     pub size_bytes: u16,
-    /// Cycles until the data arrived; 0 where unknown.
+    /// Cycles until the data arrived; 0 if unknown.
     pub latency_cycles: u32,
     /// Level that delivered the data.
     pub source: DataSource,
-    /// Events this sample stands for.
+    /// Number of events that this sample stands for.
     pub period: u64,
-    /// How `addr` was found; `None` where the source reported it or there is none.
+    /// How `addr` was derived. `None` if the source reported it or there is none.
     pub derivation: Option<Derivation>,
-    /// The call that led to `ip`; `None` where stacks were not recorded, or it had no
-    /// caller.
+    /// The calling frame. `None` if stacks were not recorded or there is no caller.
     pub caller: Option<FrameId>,
 }
 
-/// A frame of call stacks: a call, and the one that led to it. All samples that were
-/// reached by the same calls share it, so that the frames are a tree.
+/// A frame of call stacks: a call and its caller. Samples with the same callers share frames, so
+/// the frames form a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Its number; those of its callers are smaller.
+    /// Number of the frame. Callers have smaller numbers.
     pub id: FrameId,
-    /// The call that led to it; `None` for the outermost.
+    /// The calling frame; `None` for the outermost.
     pub caller: Option<FrameId>,
     /// Process.
     pub pid: Pid,
-    /// When it was first seen, nanoseconds since the recording began.
+    /// Time of its first sample, in nanoseconds since the start of the recording.
     pub time_ns: u64,
-    /// An address in the calling instruction: the return address less one, or where the
-    /// thread entered the kernel.
+    /// An address in the calling instruction: the return address minus 1, or the address at which
+    /// the thread entered the kernel.
     pub ip: VirtAddr,
 }
 
-/// A register of a sample, where registers were asked for: a sample's registers
-/// are the rows of its time, thread and event.
+/// A register of a sample. The registers of a sample have its time, thread and event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampleRegister {
-    /// The sample's time.
+    /// Time of the sample.
     pub time_ns: u64,
-    /// The sample's thread.
+    /// Thread of the sample.
     pub tid: Tid,
-    /// The sample's event.
+    /// Event of the sample.
     pub event: EventId,
     /// Number of the register on the recorded processor (`enum perf_event_x86_regs` of
     /// Linux: 0 AX, 1 BX, 2 CX, 3 DX, 4 SI, 5 DI, 6 BP, 7 SP, 8 IP, 16 to 23 R8 to
@@ -169,12 +164,12 @@ pub struct SampleRegister {
     pub value: u64,
 }
 
-/// Increment of an event's counter in one interval of one thread.
+/// Increment of a counter in one interval of one thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesRow {
-    /// End of the interval, nanoseconds since the recording began.
+    /// End of the interval, in nanoseconds since the start of the recording.
     pub time_ns: u64,
-    /// Processor, for per-processor series.
+    /// CPU, for series per CPU.
     pub cpu: Option<Cpu>,
     /// Process.
     pub pid: Pid,
@@ -184,14 +179,14 @@ pub struct SeriesRow {
     pub event: EventId,
     /// Events (in the event's unit) in the interval.
     pub value: u64,
-    /// True length of the interval in nanoseconds.
+    /// Actual length of the interval in nanoseconds.
     pub interval_ns: u64,
 }
 
-/// One counter overflow, without the details of a sample.
+/// A counter overflow without the details of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overflow {
-    /// Nanoseconds since the recording began.
+    /// Nanoseconds since the start of the recording.
     pub time_ns: u64,
     /// Thread.
     pub tid: Tid,
@@ -199,11 +194,11 @@ pub struct Overflow {
     pub event: EventId,
 }
 
-/// A run of overflows of one counter of one thread, in compact form. It is for traces
-/// of millions of overflows a second, for which rows would be too large.
+/// A sequence of overflows of one counter of one thread in compact form, for traces with millions
+/// of overflows per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverflowBlock {
-    /// First overflow, nanoseconds since the recording began.
+    /// First overflow, in nanoseconds since the start of the recording.
     pub time_ns: u64,
     /// Last overflow.
     pub last_ns: u64,
@@ -215,32 +210,28 @@ pub struct OverflowBlock {
     pub event: EventId,
     /// Events (in the event's unit) between two overflows.
     pub period: u64,
-    /// Overflows in the block; at most [`OverflowBlock::MOST`].
+    /// Number of overflows in the block, at most [`OverflowBlock::MAX_OVERFLOWS`].
     pub count: u32,
-    /// Longest step to which times are rounded down, nanoseconds: each is early by
-    /// less than that. 1: exact.
+    /// Maximum rounding of times in nanoseconds: each is early by less than this. 1 means exact.
     pub resolution_ns: u64,
-    /// Their times after the first; `docs/format.md` has the encoding.
+    /// Times after the first, encoded as described in `docs/format.md`.
     pub packed: Vec<u8>,
 }
 
 impl OverflowBlock {
-    /// Most overflows a block may hold, so that a reader's memory is bounded.
-    pub const MOST: usize = 1 << 16;
+    /// Maximum number of overflows in a block, which limits a reader's memory.
+    pub const MAX_OVERFLOWS: usize = 1 << 16;
 
-    /// Coarsest resolution of a trace unless another is asked for. It is about the
-    /// finest window of a curve, and applies only where overflows are over 64 of these
-    /// apart.
+    /// Default maximum rounding of times. It is about the shortest window of a curve, and applies
+    /// only if overflows are more than 64 times as far apart.
     pub const RESOLUTION_NS: u64 = 1024;
 
-    /// A block of the leading times that do not descend, at most
-    /// [`OverflowBlock::MOST`]: what is left of `times` begins another. `None`
-    /// where there is none.
+    /// Creates a block from the first ascending times, at most [`OverflowBlock::MAX_OVERFLOWS`],
+    /// and removes them from `times`. `None` if `times` is empty.
     ///
-    /// `resolution_ns` is the longest step that times may be rounded to. Where
-    /// overflows are close, steps are shorter (a 32nd of their usual distance). 1 keeps
-    /// times exact.
-    pub fn of(
+    /// `resolution_ns` is the maximum rounding. If overflows are close together, the rounding is
+    /// finer (1/32 of their typical distance). 1 keeps times exact.
+    pub fn from_times(
         times: &mut &[u64],
         pid: Pid,
         tid: Tid,
@@ -249,7 +240,7 @@ impl OverflowBlock {
         resolution_ns: u64,
     ) -> Option<Self> {
         let ascending = times.windows(2).take_while(|two| two[0] <= two[1]).count() + 1;
-        let count = ascending.min(Self::MOST).min(times.len());
+        let count = ascending.min(Self::MAX_OVERFLOWS).min(times.len());
         let (some, rest) = times.split_at(count);
         *times = rest;
         let time_ns = *some.first()?;
@@ -268,13 +259,12 @@ impl OverflowBlock {
         })
     }
 
-    /// Appends the times to `out`; `false` and nothing appended if the block is
-    /// not one that a writer makes.
+    /// Appends the times to `out`. Returns false and appends nothing if the block is invalid.
     pub fn unpack(&self, out: &mut Vec<u64>) -> bool {
         let count = self.count as usize;
         let start = out.len();
-        let whole =
-            count <= Self::MOST && packed::unpack(&self.packed, self.time_ns, count, out).is_some();
+        let whole = count <= Self::MAX_OVERFLOWS
+            && packed::unpack(&self.packed, self.time_ns, count, out).is_some();
         let sound = whole && out.get(start..).and_then(<[u64]>::last) == Some(&self.last_ns);
         if !sound {
             out.truncate(start);
@@ -283,11 +273,10 @@ impl OverflowBlock {
     }
 }
 
-/// Exact total of an event at one instruction of one process, from sources
-/// that see every event.
+/// Exact count of an event at one instruction of one process, from sources that see every event.
 ///
-/// Rows add up: a reader sums rows of equal `pid`, `ip` and `event`, so a
-/// source may write its totals in instalments.
+/// A reader adds up rows with equal `pid`, `ip` and `event`, so a source can write its counts in
+/// several rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SiteCount {
     /// Process.
@@ -298,70 +287,68 @@ pub struct SiteCount {
     pub event: EventId,
     /// Events (in the event's unit).
     pub count: u64,
-    /// The group of cache sets that they fell into, where some groups were followed.
+    /// Group of cache sets of the events, if only some groups were modelled.
     pub set_group: Option<u8>,
-    /// Its code is what was mapped there at this time on the recording's clock, or next after it
-    /// (0: mapped first); `None` where that is not known.
+    /// Time that identifies the code: the mapping at `ip` at this time on the recording's clock, or
+    /// the next one after it (0: the first mapping). `None` if unknown.
     pub code_ns: Option<u64>,
 }
 
-/// One thread of the recorded program. A thread that execs another program
-/// has one row for each program.
+/// A thread of the recorded program. A thread that executes another program has one row per
+/// program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     /// Process.
     pub pid: Pid,
     /// Thread.
     pub tid: Tid,
-    /// Process that started this one; 0 where unknown.
+    /// Process that started this one; 0 if unknown.
     pub parent_pid: Pid,
     /// Path of the program.
     pub program: String,
-    /// First event, nanoseconds since the recording began.
+    /// Time of the first event, in nanoseconds since the start of the recording.
     pub start_ns: u64,
-    /// Last event; `None` for a thread still running at the end.
+    /// Time of the last event; `None` if the thread was still running at the end.
     pub end_ns: Option<u64>,
-    /// Time between the two in which it waited, in nanoseconds; `None` where the
-    /// source does not know.
+    /// Time between the two in which it waited, in nanoseconds; `None` if unknown.
     pub idle_ns: Option<u64>,
 }
 
-/// One mapping of a process's address space.
+/// A mapping in a process's address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
     /// Process.
     pub pid: Pid,
-    /// When it was mapped, nanoseconds since the recording began.
+    /// Time of the mapping, in nanoseconds since the start of the recording.
     pub time_ns: u64,
     /// First byte.
     pub start: VirtAddr,
-    /// One past the last byte.
+    /// Address after the last byte.
     pub end: VirtAddr,
     /// Offset of `start` in the file.
     pub file_offset: u64,
     /// Path of the file, or `[heap]`, `[stack]`, `[stack TID]`, `[anon]`; or
     /// [`Module::EXEC`] or [`Module::UNMAPPED`].
     pub path: String,
-    /// Whether instructions may be fetched from it.
+    /// Whether it is executable.
     pub executable: bool,
-    /// Build id of the file, in hexadecimal; empty where it has none or is not known.
+    /// Build ID of the file in hexadecimal; empty if it has none or it is unknown.
     pub build_id: String,
-    /// Bytes of the file when it was mapped.
+    /// Size of the file in bytes when it was mapped.
     pub file_bytes: Option<u64>,
-    /// When the file was last modified then, nanoseconds since 1970.
+    /// Modification time of the file when it was mapped, in nanoseconds since 1970.
     pub modified_ns: Option<u64>,
 }
 
 impl Module {
-    /// Path of a row that says that the process began another program: nothing mapped before is
-    /// there any more.
+    /// Path of a row for an exec: all earlier mappings are gone.
     pub const EXEC: &str = "[exec]";
-    /// Path of a row that says that nothing mapped before is there any more in its range.
+    /// Path of a row for an unmapping: earlier mappings in its range are gone.
     pub const UNMAPPED: &str = "[unmapped]";
 }
 
-/// A piece of code that a program generated, as the program names it; or one that an imported
-/// file names without its address, at an address of the import's own.
+/// Code that a program generated, with the name that it reported. Also code of imported files
+/// without addresses, at synthetic addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedCode {
     /// Process.
@@ -372,19 +359,19 @@ pub struct GeneratedCode {
     pub bytes: u64,
     /// Its name.
     pub name: String,
-    /// The file that it is a part of; empty where the program wrote it itself.
+    /// File that it belongs to; empty if the program generated it.
     pub module: String,
-    /// Source file; empty where it is not known.
+    /// Source file; empty if unknown.
     pub file: String,
     /// Line in the source file.
     pub line: Option<u32>,
 }
 
-/// What a thread did within a region of interest: a
-/// stretch of its execution that the program, or whoever recorded it, gave a name.
+/// Activity of a thread within a region of interest, which the program or the user of the recorder
+/// named.
 ///
-/// Rows add up. One without an event has entries and time, the others have an event's
-/// count. A region within another is counted in both.
+/// Rows are added up. A row without an event has the entries and the time; the other rows have the
+/// count of an event. A nested region counts for the outer one as well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeRegion {
     /// Process.
@@ -393,23 +380,23 @@ pub struct CodeRegion {
     pub tid: Tid,
     /// Name of the region.
     pub name: String,
-    /// Times that the thread went in from outside.
+    /// Number of times the thread entered the region from outside.
     pub entries: u64,
-    /// Nanoseconds of the recording's clock that it was inside, waits included.
+    /// Time inside in nanoseconds on the recording's clock, including waits.
     pub time_ns: u64,
-    /// The event counted; `None` in the row of entries and time.
+    /// The event counted; `None` in the row with entries and time.
     pub event: Option<EventId>,
-    /// Events (in the event's unit) while it was inside.
+    /// Events (in the event's unit) inside the region.
     pub count: u64,
 }
 
-/// A stay of a thread in a region of interest, or several that lie near each other.
+/// A time span of a thread in a region of interest, or several joined ones.
 ///
-/// A thread's stays are joined with their neighbours where they are very many; entries
-/// and time inside still add up to the [`CodeRegion`]'s.
+/// If there are very many spans, neighbours are joined. Entries and time inside still add up to
+/// those of the [`CodeRegion`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionSpan {
-    /// When the thread went in first, nanoseconds since the recording began.
+    /// Time of the first entry, in nanoseconds since the start of the recording.
     pub time_ns: u64,
     /// Process.
     pub pid: Pid,
@@ -417,80 +404,81 @@ pub struct RegionSpan {
     pub tid: Tid,
     /// Name of the region.
     pub name: String,
-    /// Nanoseconds from then to when it came out last.
+    /// Nanoseconds from the first entry to the last exit.
     pub duration_ns: u64,
-    /// Nanoseconds of these that it was inside: all, for a single stay.
+    /// Nanoseconds of these inside the region; all of them for a single span.
     pub inside_ns: u64,
-    /// How often it went in.
+    /// Number of entries.
     pub entries: u64,
 }
 
-/// A number that the program told of itself, by name.
+/// A named value that the program reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeValue {
-    /// When, nanoseconds since the recording began.
+    /// Time, in nanoseconds since the start of the recording.
     pub time_ns: u64,
     /// Process.
     pub pid: Pid,
     /// Thread.
     pub tid: Tid,
-    /// Name of the number.
+    /// Name of the value.
     pub name: String,
-    /// The number.
+    /// The value.
     pub value: u64,
 }
 
-/// The name of an instruction's place, for readers that cannot read the file it is in.
+/// The symbol of an instruction, for readers without access to the program's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolRow {
     /// Process.
     pub pid: Pid,
-    /// The instruction.
+    /// Address of the instruction.
     pub ip: VirtAddr,
-    /// When this code was first seen at this address, nanoseconds since the recording began.
+    /// Time at which this code was first seen at this address, in nanoseconds since the start of
+    /// the recording.
     pub time_ns: u64,
     /// Path of the file, or a name such as `[vdso]`.
     pub module: String,
-    /// The file's build id in hexadecimal; empty where it has none.
+    /// Build ID of the file in hexadecimal; empty if it has none.
     pub build_id: String,
-    /// Byte offset in the file; `None` in code that no file holds.
+    /// Byte offset in the file; `None` for code without a file.
     pub offset: Option<u64>,
-    /// Name of the function, of inlined code the innermost one; empty where it is not known.
+    /// Name of the function, the innermost one for inlined code; empty if unknown.
     pub function: String,
-    /// Source file; empty where it is not known.
+    /// Source file; empty if unknown.
     pub file: String,
     /// Line in the source file.
     pub line: Option<u32>,
-    /// The functions that the code was inlined into, innermost first, as JSON: a list of objects
-    /// with `function`, `file` and `line` of the call. Empty for code that was not inlined.
+    /// The functions into which the code was inlined, innermost first, as a JSON list of objects
+    /// with `function`, `file` and `line` of the call. Empty if the code was not inlined.
     pub inlined_into: String,
 }
 
-/// An event's definition in the manifest as a row, for readers of tables alone.
+/// An event's definition from the manifest as a row, for readers that only use tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventRow {
-    /// Id used in the tables.
+    /// ID used in the tables.
     pub id: EventId,
     /// Name as typed on the command line.
     pub name: String,
-    /// Unit of a count, as the manifest words it.
+    /// Unit of a count, as in the manifest.
     pub unit: String,
-    /// How it was obtained, as the manifest words it.
+    /// Provenance, as in the manifest.
     pub provenance: String,
-    /// Total of the run, where the source knows it.
+    /// Total of the run, if the source knows it.
     pub total: Option<u64>,
 }
 
-/// Why something that happened is not in the recording.
+/// Reason why something is missing in the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum LossKind {
-    /// A reason this version does not know.
+    /// A reason of a later version.
     #[default]
     Unknown = 0,
-    /// Records the ring had no room for.
+    /// Records lost because the ring was full.
     RingFull = 1,
-    /// Samples the kernel throttled.
+    /// Samples lost because the kernel throttled sampling.
     Throttled = 2,
     /// Programs started by exec that could not be followed.
     ProgramNotFollowed = 3,
@@ -498,40 +486,39 @@ pub enum LossKind {
     ThreadNotRecorded = 4,
     /// Processes still running when the recording ended.
     StillRunning = 5,
-    /// Runs of accesses that did not happen because a fault left their block of
-    /// code in the middle.
+    /// Sequences of accesses that did not happen because a fault interrupted their block of code.
     BlockCut = 6,
-    /// Accesses that came without the instruction they belong to.
+    /// Accesses without the instruction that they belong to.
     StrayAccess = 7,
     /// Rows that could not be written to the recording.
     PartNotWritten = 9,
-    /// Code that could not be decoded, or told for want of room.
+    /// Code that could not be decoded, or not recorded for lack of space.
     Undecoded = 10,
-    /// Events between an overflow and its record, which no record stands for.
+    /// Events between an overflow and its record, which no record represents.
+    /// Lines and pages whose load was aborted by a record and then hit: misses that no counter saw.
     ActivationDelay = 30,
     /// Lines and pages whose load was aborted by a record and then hit: misses that
     /// no counter saw.
     MachineClear = 31,
-    /// Records the processor's buffer had no room for.
+    /// Records lost because the processor's buffer was full.
     BufferFull = 32,
     /// Ends of regions of interest that had not begun in their thread.
     RegionEnd = 33,
     /// Nanoseconds in which the kernel had stopped the counters of a series.
     StoppedTime = 34,
-    /// I/O that could not be attributed to a process; the detail says what is counted.
+    /// I/O that could not be attributed to a process. The detail describes it.
     IoNotAttributed = 22,
-    /// Parts of records that a recording has no place for.
+    /// Parts of records that the recording format cannot store.
     NotKept = 20,
-    /// Parts of the input that could not be read; the detail says in what they are counted.
+    /// Parts of the input that could not be read. The detail has their unit.
     Unreadable = 21,
 }
 
 impl LossKind {
-    /// Detail of code that is not told for want of room.
+    /// Detail for code that was not recorded for lack of space.
     pub const NO_ROOM: &str = "no room in shared memory";
 
-    /// The value a recording keeps as this number; `Unknown` for a number of
-    /// a later version.
+    /// Returns the value for a code in a recording; `Unknown` for a code of a later version.
     pub fn from_code(code: u64) -> Self {
         match code {
             1 => LossKind::RingFull,
@@ -556,17 +543,17 @@ impl LossKind {
     }
 }
 
-/// A named loss and how often it happened.
+/// A loss and its amount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// When it was noticed, nanoseconds since the recording began.
+    /// Time at which it was noticed, in nanoseconds since the start of the recording.
     pub time_ns: u64,
-    /// The process it happened in; 0 where it cannot be told.
+    /// The process concerned; 0 if unknown.
     pub pid: Pid,
-    /// Why.
+    /// Reason.
     pub kind: LossKind,
-    /// How many.
+    /// Amount.
     pub count: u64,
-    /// Details in words (a path, a reason); may be empty.
+    /// Details as text (a path, a reason); may be empty.
     pub detail: String,
 }

@@ -1,20 +1,20 @@
-//! Stays in regions of interest: joined with their neighbours where there are too many,
-//! so that a function that is called a billion times takes as much memory as one that is
-//! called some thousand times.
+//! Time spans of threads in regions of interest. Neighbouring spans are joined if there are too
+//! many, so a function called a billion times needs no more memory than one called some thousand
+//! times.
 
 use std::collections::BTreeMap;
 
 use crate::{Pid, RegionSpan, Tid};
 
-/// The first gap over which neighbours are joined.
+/// Smallest gap over which neighbours are joined.
 const FIRST_GAP_NS: u64 = 1 << 10;
 
-/// Stays in regions `N`. Entries and time inside are exact, however many are
-/// joined.
+/// Spans in regions, keyed by `N`. The number of entries and the time inside stay exact when spans
+/// are joined.
 #[derive(Clone, Debug)]
 pub struct RegionSpans<N> {
-    most: usize,
-    /// Neighbours with a gap of no more than this are one; 0: none are joined.
+    max: usize,
+    /// Neighbours with at most this gap are joined; 0 if none are joined.
     gap_ns: u64,
     count: usize,
     by_name: BTreeMap<N, Vec<Span>>,
@@ -29,18 +29,18 @@ struct Span {
 }
 
 impl<N: Ord> RegionSpans<N> {
-    /// Keeps about this many; a region has one at least.
-    pub fn at_most(most: usize) -> RegionSpans<N> {
+    /// Creates an empty set that keeps about `max` spans, but at least one per region.
+    pub fn at_most(max: usize) -> RegionSpans<N> {
         RegionSpans {
-            most,
+            max,
             gap_ns: 0,
             count: 0,
             by_name: BTreeMap::new(),
         }
     }
 
-    /// The thread was in a region from `start_ns` to `end_ns`. Stays in a region come in
-    /// order of time and do not overlap.
+    /// Adds a span of a thread in a region. Spans in a region must be in time order and not
+    /// overlap.
     pub fn add(&mut self, name: N, start_ns: u64, end_ns: u64) {
         let inside_ns = end_ns.saturating_sub(start_ns);
         self.push(
@@ -54,7 +54,7 @@ impl<N: Ord> RegionSpans<N> {
         );
     }
 
-    /// Adds a row of a recording, in which stays may be joined already.
+    /// Adds a row of a recording, which may already consist of joined spans.
     pub fn add_row(&mut self, name: N, row: &RegionSpan) {
         self.push(
             name,
@@ -72,12 +72,12 @@ impl<N: Ord> RegionSpans<N> {
         let before = spans.len();
         join_or_push(spans, span, self.gap_ns);
         self.count += spans.len() - before;
-        while self.count > self.most && self.count > self.by_name.len() {
+        while self.count > self.max && self.count > self.by_name.len() {
             self.widen();
         }
     }
 
-    /// Joins over a wider gap, until half of the room is free.
+    /// Joins over a wider gap until half of the space is free.
     fn widen(&mut self) {
         self.gap_ns = self.gap_ns.saturating_mul(2).max(FIRST_GAP_NS);
         self.count = 0;
@@ -88,12 +88,12 @@ impl<N: Ord> RegionSpans<N> {
             }
             self.count += spans.len();
         }
-        if self.count > self.most / 2 && self.count > self.by_name.len() {
+        if self.count > self.max / 2 && self.count > self.by_name.len() {
             self.widen();
         }
     }
 
-    /// The stays as rows, in order of `N` and of time; `of` gives a region's name and its
+    /// Returns the spans as rows in order of `N` and time. `of` returns the region's name and
     /// thread.
     pub fn rows(&self, of: impl Fn(&N) -> (String, Pid, Tid)) -> Vec<RegionSpan> {
         let mut rows = Vec::with_capacity(self.count);

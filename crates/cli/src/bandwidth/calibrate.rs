@@ -121,7 +121,7 @@ fn prefetchers(config: &Config, args: &Calibrate) -> anyhow::Result<f64> {
 /// fastest of three, with times as irregular as a program's.
 fn stored_a_second() -> anyhow::Result<f64> {
     const BLOCKS: u64 = 100;
-    let most = OverflowBlock::MOST as u64;
+    let most = OverflowBlock::MAX_OVERFLOWS as u64;
     let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
     let mut best = 0.0f64;
     for round in 0..3 {
@@ -141,7 +141,9 @@ fn stored_a_second() -> anyhow::Result<f64> {
 
 fn pack(mut times: &[u64], writer: &mut Writer) -> anyhow::Result<()> {
     let (pid, tid, step) = (Pid(1), Tid(1), OverflowBlock::RESOLUTION_NS);
-    while let Some(block) = OverflowBlock::of(&mut times, pid, tid, catalogue::LLC_MISS, 10, step) {
+    while let Some(block) =
+        OverflowBlock::from_times(&mut times, pid, tid, catalogue::LLC_MISS, 10, step)
+    {
         writer.push(block)?;
     }
     Ok(())

@@ -134,7 +134,7 @@ pub(crate) fn read(
     format: Option<&Format>,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
 ) -> anyhow::Result<UnreadableInput> {
-    let unpacked = compression::unpacked(input)?;
+    let unpacked = compression::decompress(input)?;
     let read = read_plain(unpacked.content, format, take);
     match unpacked.compression {
         None => read,

@@ -65,7 +65,7 @@ fn instrument(family: &Family) -> Instrument {
         name: family.name.replacen('_', ".", 1),
         description: family.help.to_owned(),
         unit: unit.to_owned(),
-        only_grows: family.kind == Kind::Counter,
+        is_monotonic_sum: family.kind == Kind::Counter,
         readings: family.samples.iter().map(reading).collect(),
     }
 }

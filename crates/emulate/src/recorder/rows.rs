@@ -66,7 +66,7 @@ impl OverflowSink for Rows<'_> {
             }
             let period = trace
                 .as_mut()
-                .map_or(Some(o.period), |t| t.note(o.event, o.period, o.time_ns));
+                .map_or(Some(o.period), |t| t.push(o.event, o.period, o.time_ns));
             let Some(period) = period else { return };
             samples.push(Sample {
                 time_ns: o.time_ns,

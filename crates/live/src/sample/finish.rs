@@ -221,7 +221,7 @@ impl Session<'_> {
         let flushed = recorder.writer.flush_so_far();
         recorder.note(flushed);
         // Few rows, and what the report needs most: they have the room that was kept.
-        recorder.writer.use_kept_room();
+        recorder.writer.free_reserved_space();
         let threads = recorder.followed.rows();
         let threads = recorder.writer.extend(threads);
         recorder.note(threads);

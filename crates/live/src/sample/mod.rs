@@ -86,7 +86,7 @@ pub struct Options {
     pub source: &'static str,
 }
 
-/// How overflows are kept as times in blocks, with one in [`crate::SAMPLED`] as a
+/// How overflows are kept as times in blocks, with one in [`crate::OVERFLOWS_PER_SAMPLE`] as a
 /// sample.
 #[derive(Clone, Debug)]
 pub struct Tracing {

@@ -329,8 +329,7 @@ impl Recorder {
         let Some(traces) = &mut self.traces else {
             return Ok(Some(row.period));
         };
-        let overflow = (row.event, row.period, row.time_ns);
-        Ok(traces.note((row.pid, row.tid), overflow, &mut self.writer)?)
+        Ok(traces.push(row, &mut self.writer)?)
     }
 
     /// Writes the values that the program told so far.

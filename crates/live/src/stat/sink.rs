@@ -161,7 +161,7 @@ impl Sink {
         let flushed = self.writer.flush_so_far();
         self.note(flushed);
         // Few rows, and what the report needs most: they have the room that was kept.
-        self.writer.use_kept_room();
+        self.writer.free_reserved_space();
         let threads = self.writer.extend(outcome.threads.iter().cloned());
         self.note(threads);
         let losses = self.writer.extend(outcome.losses.iter().cloned());

@@ -1,4 +1,4 @@
-//! Recordings of the text files of other tools.
+//! Imports text files of other tools.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,25 +11,25 @@ use memgauge_trace::{
     SourceFacts, Thread, Tid, catalogue,
 };
 
-use super::accesses::Trace;
-use super::compression::unpacked;
-use super::costs::Costs;
-use super::input::plain;
-use super::text::{Lines, Text};
+use super::access_trace::AccessTrace;
+use super::compression::decompress;
+use super::cost_profile::CostProfile;
+use super::input::decompressed;
+use super::text_format::{Lines, TextFormat};
 use crate::{Error, ErrorKind, Result};
 
 /// A text file of callgrind, cachegrind, lackey or drcachesim.
 #[derive(Debug)]
 pub struct TextInput {
     lines: Lines,
-    text: Text,
-    /// What was read before room is made for a recording: all of a profile.
-    costs: Option<Costs>,
+    format: TextFormat,
+    /// The content of a profile, which is read before the recording is created.
+    costs: Option<CostProfile>,
 }
 
 impl TextInput {
-    /// Opens a file, which may be compressed; `None` where it is of another kind. What is
-    /// unpacked lies in `folder` until it has been imported.
+    /// Opens a file, which can be compressed. Returns `None` if it has another format. Decompressed
+    /// content is kept in `folder` until it is imported.
     ///
     /// # Errors
     /// The file cannot be read, or is a profile without costs.
@@ -40,53 +40,61 @@ impl TextInput {
         let opened = File::open(path);
         let failed = |e| Error::system(format!("failed to open `{}`", path.display()), e);
         let mut file = opened.map_err(failed)?;
-        let Some(text) = Text::of(unpacked(&file)?.content)? else {
+        let Some(format) = TextFormat::detect(decompress(&file)?.content)? else {
             return Ok(None);
         };
         file.rewind().map_err(failed)?;
-        let mut lines = Lines::of(plain(file, folder)?);
-        let costs = match text {
-            Text::Costs => Some(with_costs(Costs::read(&mut lines)?)?),
-            Text::Lackey | Text::Drcachesim => None,
+        let mut lines = Lines::new(decompressed(file, folder)?);
+        let costs = match format {
+            TextFormat::CostProfile => Some(check_costs(CostProfile::read(&mut lines)?)?),
+            TextFormat::Lackey | TextFormat::Drcachesim => None,
         };
-        Ok(Some(TextInput { lines, text, costs }))
+        Ok(Some(TextInput {
+            lines,
+            format,
+            costs,
+        }))
     }
 
-    /// Imports it into a recording at `output`.
+    /// Imports the file into a recording at `output`.
     ///
     /// # Errors
     /// The file cannot be read, or the recording cannot be written.
     pub fn import(mut self, output: &Path) -> Result<()> {
         let manifest = Manifest {
-            // Neither of them has times of a clock.
+            // None of these formats has clock times.
             clock: "virtual".to_owned(),
             ..Manifest::default()
         };
         let mut writer = Writer::create(output, manifest)?;
         match self.costs {
-            Some(costs) => of_costs(writer, &costs),
+            Some(costs) => import_costs(writer, &costs),
             None => {
-                let trace = Trace::read(&mut self.lines, self.text, &mut writer)?;
-                of_trace(writer, &trace, self.text)
+                let trace = AccessTrace::read(&mut self.lines, self.format, &mut writer)?;
+                import_trace(writer, &trace, self.format)
             }
         }
     }
 }
 
-fn with_costs(costs: Costs) -> Result<Costs> {
+fn check_costs(costs: CostProfile) -> Result<CostProfile> {
     match costs.is_empty() {
         false => Ok(costs),
         true => Err(Error::new(
             ErrorKind::BadInput,
-            "it has no costs: name a file that callgrind or cachegrind wrote at its end",
+            "it has no costs; use a file that callgrind or cachegrind has finished writing",
         )),
     }
 }
 
-fn of_costs(mut writer: Writer, costs: &Costs) -> Result<()> {
+fn import_costs(mut writer: Writer, costs: &CostProfile) -> Result<()> {
     let (sites, code) = costs.rows();
     let mut totals = BTreeMap::new();
-    let events: Vec<EventDef> = costs.events().into_iter().map(|event| event.0).collect();
+    let events: Vec<EventDef> = costs
+        .events()
+        .into_iter()
+        .map(|event| event.definition)
+        .collect();
     for def in &events {
         let counts = sites.iter().filter(|site| site.event == def.id);
         let total = counts.fold(0u64, |sum, site| sum.saturating_add(site.count));
@@ -100,19 +108,19 @@ fn of_costs(mut writer: Writer, costs: &Costs) -> Result<()> {
         program: first_word(&costs.command),
         ..Thread::default()
     })?;
-    let what = "calls, and what called functions cost altogether";
+    let what = "calls and their inclusive costs";
     writer.extend(loss(LossKind::NotKept, costs.calls, what))?;
     writer.extend(loss(
         LossKind::Unreadable,
         costs.unreadable,
         "lines of the file",
     ))?;
-    let mut problems = unreadable(costs.unreadable, costs.first_unreadable);
+    let mut problems = invalid_lines(costs.unreadable, costs.first_unreadable);
     problems.extend(
-        match costs.adds_up() {
+        match costs.sums_match() {
             Some(true) => None,
-            Some(false) => Some("its lines add up to other sums than the file's own"),
-            None => Some("it does not end with its sums: it may be cut off"),
+            Some(false) => Some("the sums of its lines differ from the totals in the file"),
+            None => Some("it has no totals at its end; it may be truncated"),
         }
         .map(str::to_owned),
     );
@@ -121,9 +129,12 @@ fn of_costs(mut writer: Writer, costs: &Costs) -> Result<()> {
         creator => creator.to_owned(),
     };
     let mut settings = BTreeMap::from([("format".to_owned(), "callgrind".to_owned())]);
-    for (name, [bytes, line, ways]) in &costs.caches {
-        let words = format!("{bytes} bytes, lines of {line} bytes, {ways} ways");
-        settings.insert(format!("cache.{name}"), words);
+    for cache in &costs.caches {
+        let description = format!(
+            "{} bytes, lines of {} bytes, {} ways",
+            cache.bytes, cache.line_bytes, cache.ways
+        );
+        settings.insert(format!("cache.{}", cache.name), description);
     }
     let mut lacks = vec![
         "times",
@@ -132,7 +143,7 @@ fn of_costs(mut writer: Writer, costs: &Costs) -> Result<()> {
         "callers",
         "second-level cache and TLBs",
     ];
-    if !costs.names_objects() {
+    if !costs.has_object_names() {
         lacks.push("names of modules");
     }
     finish(writer, &creator, &costs.command, |manifest| {
@@ -143,7 +154,7 @@ fn of_costs(mut writer: Writer, costs: &Costs) -> Result<()> {
     })
 }
 
-fn of_trace(mut writer: Writer, trace: &Trace, text: Text) -> Result<()> {
+fn import_trace(mut writer: Writer, trace: &AccessTrace, format: TextFormat) -> Result<()> {
     let program = first_word(&trace.command);
     writer.extend(trace.threads().map(|(tid, instructions)| Thread {
         pid: memgauge_trace::Pid(1),
@@ -164,18 +175,18 @@ fn of_trace(mut writer: Writer, trace: &Trace, text: Text) -> Result<()> {
         trace.unreadable,
         "lines of the file",
     ))?;
-    let mut problems = unreadable(trace.unreadable, trace.first_unreadable);
+    let mut problems = invalid_lines(trace.unreadable, trace.first_unreadable);
     let mut lacks = vec![
         "times",
         "mappings and names of code",
         "caches: which accesses missed",
     ];
-    match text {
-        // People keep a part of the view, or its records alone. They are complete lines.
-        Text::Drcachesim if trace.is_cut() => lacks.push("the view's own sums"),
+    match format {
+        // A part of the view, or only its records, is a valid input.
+        TextFormat::Drcachesim if trace.is_cut() => lacks.push("the view's own sums"),
         _ if trace.is_cut() => problems.push(
-            "it does not end with lackey's exit code: it may be cut off, or `--basic-counts=no` \
-             was given"
+            "it does not end with lackey's exit code; it may be truncated, or `--basic-counts=no` \
+             was used"
                 .to_owned(),
         ),
         _ => {}
@@ -190,13 +201,11 @@ fn of_trace(mut writer: Writer, trace: &Trace, text: Text) -> Result<()> {
     };
     let sampling = SamplingFacts {
         events: trace.samples.iter().map(sampled).collect(),
-        notes: vec![
-            "every access is a sample; an instruction is taken to last a nanosecond".to_owned(),
-        ],
+        notes: vec!["every access is a sample; an instruction counts as one nanosecond".to_owned()],
         ..SamplingFacts::default()
     };
-    let creator = match text {
-        Text::Drcachesim => "drcachesim",
+    let creator = match format {
+        TextFormat::Drcachesim => "drcachesim",
         _ => "lackey",
     };
     let settings = BTreeMap::from([("format".to_owned(), creator.to_owned())]);
@@ -257,8 +266,9 @@ fn loss(kind: LossKind, count: u64, detail: &str) -> Option<Loss> {
     })
 }
 
-fn unreadable(count: u64, first: Option<u64>) -> Vec<String> {
-    let told = first.filter(|_| count > 0);
-    let told = told.map(|line| format!("{count} lines make no sense, the first is line {line}"));
-    told.into_iter().collect()
+fn invalid_lines(count: u64, first: Option<u64>) -> Vec<String> {
+    let message = first.filter(|_| count > 0);
+    let message =
+        message.map(|line| format!("{count} lines are invalid; the first is line {line}"));
+    message.into_iter().collect()
 }

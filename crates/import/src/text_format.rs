@@ -1,40 +1,41 @@
-//! Text files of other tools: which one it is, line by line.
+//! Text files of other tools: detects the tool and splits lines.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Bytes that tell which tool wrote a file.
-const HEAD: usize = 4096;
-/// Longest line: names of C++ functions are long, and no line of a text file is longer.
-const LONGEST: u64 = 1 << 20;
+/// Number of bytes in which the tool is detected.
+const HEAD_BYTES: usize = 4096;
+/// Maximum length of a line. Names of C++ functions are long, but longer lines are not from one of
+/// these tools.
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// Who wrote a text.
+/// Format of a text file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Text {
+pub(super) enum TextFormat {
     /// Costs by function and line: callgrind and cachegrind of valgrind.
-    Costs,
-    /// Instructions and accesses one by one: valgrind's lackey with `--trace-mem=yes`.
+    CostProfile,
+    /// Single instructions and accesses: valgrind's lackey with `--trace-mem=yes`.
     Lackey,
-    /// The same: the view of `drcachesim`.
+    /// Single instructions and accesses: the view tool of drcachesim.
     Drcachesim,
 }
 
-impl Text {
-    /// Of an input's content; `None` where it is none of these.
-    pub(super) fn of(content: impl Read) -> Result<Option<Text>> {
+impl TextFormat {
+    /// Detects the format. Returns `None` if it is none of these.
+    pub(super) fn detect(content: impl Read) -> Result<Option<TextFormat>> {
         let failed = |e| Error::system("failed to read the file", e);
         let mut head = Vec::new();
         content
-            .take(HEAD as u64)
+            .take(HEAD_BYTES as u64)
             .read_to_end(&mut head)
             .map_err(failed)?;
         let head = String::from_utf8_lossy(&head);
-        Ok(head.lines().find_map(Text::of_line))
+        Ok(head.lines().find_map(TextFormat::detect_in_line))
     }
 
-    fn of_line(line: &str) -> Option<Text> {
+    fn detect_in_line(line: &str) -> Option<TextFormat> {
         const COSTS: [&str; 6] = [
             "# callgrind format",
             "desc:",
@@ -44,18 +45,18 @@ impl Text {
             "events:",
         ];
         if COSTS.iter().any(|head| line.starts_with(head)) {
-            return Some(Text::Costs);
+            return Some(TextFormat::CostProfile);
         }
         if line.contains(" Lackey, an example Valgrind tool") || is_access(line) {
-            return Some(Text::Lackey);
+            return Some(TextFormat::Lackey);
         }
         let is_view =
             line.starts_with("<--record#-> <--instr#->") || line.contains(" byte(s) @ 0x");
-        is_view.then_some(Text::Drcachesim)
+        is_view.then_some(TextFormat::Drcachesim)
     }
 }
 
-/// Whether a line is one of lackey's: `I  04001000,3`, ` L 1ffeffe7e8,8`.
+/// Returns whether a line is an access in lackey's format: `I  04001000,3`, ` L 1ffeffe7e8,8`.
 fn is_access(line: &str) -> bool {
     let known = ["I  ", " L ", " S ", " M "]
         .iter()
@@ -67,7 +68,7 @@ fn is_access(line: &str) -> bool {
         })
 }
 
-/// Lines of a file by number, from 1; what is no UTF-8 is replaced.
+/// Reads lines and counts them from 1. Invalid UTF-8 is replaced.
 #[derive(Debug)]
 pub(super) struct Lines {
     file: BufReader<File>,
@@ -76,7 +77,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn of(file: File) -> Lines {
+    pub(super) fn new(file: File) -> Lines {
         Lines {
             file: BufReader::with_capacity(1 << 16, file),
             line: Vec::new(),
@@ -84,18 +85,18 @@ impl Lines {
         }
     }
 
-    /// The next line without its end.
+    /// Returns the next line without its line end.
     pub(super) fn next(&mut self) -> Result<Option<std::borrow::Cow<'_, str>>> {
         let failed = |e| Error::system("failed to read the file", e);
         self.line.clear();
-        let mut part = (&mut self.file).take(LONGEST);
+        let mut part = (&mut self.file).take(MAX_LINE_BYTES);
         if part.read_until(b'\n', &mut self.line).map_err(failed)? == 0 {
             return Ok(None);
         }
         self.number += 1;
-        if self.line.len() as u64 == LONGEST {
+        if self.line.len() as u64 == MAX_LINE_BYTES {
             let why = format!(
-                "line {} is longer than {LONGEST} bytes: it is no text of a tool",
+                "line {} is longer than {MAX_LINE_BYTES} bytes; the file is not the output of a supported tool",
                 self.number
             );
             return Err(Error::new(ErrorKind::BadInput, why));
@@ -112,28 +113,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_that_is_known_tells_the_tool() {
+    fn first_known_line_determines_the_format() {
         for (line, tool) in [
-            ("# callgrind format", Some(Text::Costs)),
+            ("# callgrind format", Some(TextFormat::CostProfile)),
             (
                 "desc: I1 cache:         65536 B, 64 B, 16-way associative",
-                Some(Text::Costs),
+                Some(TextFormat::CostProfile),
             ),
             (
                 "==8969== Lackey, an example Valgrind tool",
-                Some(Text::Lackey),
+                Some(TextFormat::Lackey),
             ),
-            (" S 1fff000758,8", Some(Text::Lackey)),
-            ("I  0401ab70,3", Some(Text::Lackey)),
+            (" S 1fff000758,8", Some(TextFormat::Lackey)),
+            ("I  0401ab70,3", Some(TextFormat::Lackey)),
             (
                 "<--record#-> <--instr#->: <---tid---> <record details>",
-                Some(Text::Drcachesim),
+                Some(TextFormat::Drcachesim),
             ),
             ("Hello, world", None),
             (" L zz,8", None),
             ("", None),
         ] {
-            assert_eq!(Text::of_line(line), tool, "{line}");
+            assert_eq!(TextFormat::detect_in_line(line), tool, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Traces of single accesses as text: valgrind's lackey (`--trace-mem=yes`) and the view of
+//! Traces of single accesses as text: valgrind's lackey (`--trace-mem=yes`) and the view tool of
 //! drcachesim.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! 47446 37770: 2765543 read   8 byte(s) @ 0x00007fdf64e2adc8 by PC 0x0000000000404a7e
 //! ```
 //!
-//! Each access is a sample that stands for itself. Neither text has times: an instruction of a
-//! thread is taken to last a nanosecond.
+//! Each access becomes a sample with weight 1. Neither format has times, so an instruction of a
+//! thread counts as one nanosecond.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -18,17 +18,17 @@ use std::collections::HashMap;
 use memgauge_recording::Writer;
 use memgauge_trace::{AccessKind, EventId, Pid, Sample, SiteCount, Tid, VirtAddr, catalogue};
 
-use super::text::{Lines, Text};
+use super::text_format::{Lines, TextFormat};
 use crate::Result;
 
-/// Bytes of a cache line, for accesses that lie in two.
-const LINE: u64 = 64;
-/// Rows that are handed over at once.
-const BATCH: usize = 1 << 13;
+/// Size of a cache line in bytes, to count accesses that cross a line boundary.
+const LINE_BYTES: u64 = 64;
+/// Number of rows handed to the writer at once.
+const BATCH_ROWS: usize = 1 << 13;
 
-/// What a line of a trace says.
+/// Meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum TraceLine {
     Instruction {
         tid: u32,
         ip: u64,
@@ -42,50 +42,65 @@ enum Step {
     },
 }
 
-/// A thread so far.
+/// An access with the instruction and time that its line may leave out.
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    tid: u32,
+    ip: u64,
+    time_ns: u64,
+    addr: u64,
+    bytes: u16,
+    kind: AccessKind,
+}
+
+/// State of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
     instructions: u64,
     ip: u64,
 }
 
-/// A trace under way.
+/// State of reading a trace.
 #[derive(Debug, Default)]
-pub(super) struct Trace {
+pub(super) struct AccessTrace {
     threads: BTreeMap<u32, Thread>,
     sites: HashMap<(u64, EventId), u64>,
     rows: Vec<Sample>,
     pub(super) samples: BTreeMap<EventId, u64>,
     pub(super) command: String,
-    /// Whether the tool's first and last words were seen.
-    began: bool,
-    ended: bool,
+    /// Whether the first and the last lines of the tool's output were seen.
+    has_start: bool,
+    has_end: bool,
     pub(super) unreadable: u64,
     pub(super) first_unreadable: Option<u64>,
 }
 
-impl Trace {
-    /// Reads a file, whose samples go to `writer`.
-    pub(super) fn read(lines: &mut Lines, text: Text, writer: &mut Writer) -> Result<Trace> {
-        let mut trace = Trace::default();
+impl AccessTrace {
+    /// Reads a file and writes its samples to `writer`.
+    pub(super) fn read(
+        lines: &mut Lines,
+        format: TextFormat,
+        writer: &mut Writer,
+    ) -> Result<AccessTrace> {
+        let mut trace = AccessTrace::default();
         loop {
             let number = lines.number + 1;
             let Some(line) = lines.next()? else {
                 break;
             };
-            let step = match text {
-                Text::Drcachesim => view(&line),
-                _ => lackey(&line),
+            let line_content = match format {
+                TextFormat::Drcachesim => parse_view(&line),
+                _ => parse_lackey(&line),
             };
-            match step {
-                Some(step) => trace.take(step),
-                None if is_remark(&line, text) => trace.remark(&line),
+            match line_content {
+                Some(line_content) => trace.apply(line_content),
+                None if is_remark(&line, format) => trace.read_remark(&line),
                 None => {
                     trace.unreadable += 1;
                     trace.first_unreadable.get_or_insert(number);
                 }
             }
-            if trace.rows.len() >= BATCH {
+            if trace.rows.len() >= BATCH_ROWS {
                 writer.append(&trace.rows)?;
                 trace.rows.clear();
                 writer.flush_due()?;
@@ -100,16 +115,16 @@ impl Trace {
         *self.sites.entry((ip, event)).or_default() += 1;
     }
 
-    fn take(&mut self, step: Step) {
-        let (Step::Instruction { tid, .. } | Step::Access { tid, .. }) = step;
+    fn apply(&mut self, line_content: TraceLine) {
+        let (TraceLine::Instruction { tid, .. } | TraceLine::Access { tid, .. }) = line_content;
         let thread = self.threads.entry(tid).or_default();
-        match step {
-            Step::Instruction { ip, .. } => {
+        match line_content {
+            TraceLine::Instruction { ip, .. } => {
                 thread.instructions += 1;
                 thread.ip = ip;
                 self.count(ip, catalogue::INSTRUCTIONS);
             }
-            Step::Access {
+            TraceLine::Access {
                 ip,
                 addr,
                 bytes,
@@ -118,13 +133,27 @@ impl Trace {
             } => {
                 let ip = ip.unwrap_or(thread.ip);
                 let time_ns = thread.instructions;
-                self.access((tid, ip, time_ns), addr, bytes, kind);
+                self.add_access(Access {
+                    tid,
+                    ip,
+                    time_ns,
+                    addr,
+                    bytes,
+                    kind,
+                });
             }
         }
     }
 
-    fn access(&mut self, at: (u32, u64, u64), addr: u64, bytes: u16, kind: AccessKind) {
-        let (tid, ip, time_ns) = at;
+    fn add_access(&mut self, access: Access) {
+        let Access {
+            tid,
+            ip,
+            time_ns,
+            addr,
+            bytes,
+            kind,
+        } = access;
         let events: &[EventId] = match kind {
             AccessKind::Modify => &[catalogue::LOADS, catalogue::STORES, catalogue::MODIFIES],
             AccessKind::Store => &[catalogue::STORES],
@@ -132,10 +161,10 @@ impl Trace {
         };
         events.iter().for_each(|&event| self.count(ip, event));
         let last = addr.saturating_add(u64::from(bytes).max(1) - 1);
-        if addr / LINE != last / LINE {
+        if addr / LINE_BYTES != last / LINE_BYTES {
             self.count(ip, catalogue::SPLITS);
         }
-        // One access, one sample: a modify is one of its load.
+        // One sample per access. That of a modify counts as a load.
         let event = events[0];
         *self.samples.entry(event).or_default() += 1;
         self.rows.push(Sample {
@@ -152,28 +181,29 @@ impl Trace {
         });
     }
 
-    /// Whether the tool's first words are there and its last are not.
+    /// Returns whether the start of the tool's output was seen, but not its end.
     pub(super) fn is_cut(&self) -> bool {
-        self.began && !self.ended
+        self.has_start && !self.has_end
     }
 
-    /// lackey says what it ran, and how that ended; the view begins and ends with headings.
-    fn remark(&mut self, line: &str) {
-        self.began |= line.contains("== Command: ") || line.starts_with("Output format:");
-        self.ended |= line.contains("== Exit code: ") || line.starts_with("View tool results:");
+    /// Reads a line without an access: lackey reports the command and its exit code, the view
+    /// starts and ends with headings.
+    fn read_remark(&mut self, line: &str) {
+        self.has_start |= line.contains("== Command: ") || line.starts_with("Output format:");
+        self.has_end |= line.contains("== Exit code: ") || line.starts_with("View tool results:");
         if let Some((_, command)) = line.split_once("== Command: ") {
             command.trim().clone_into(&mut self.command);
         }
     }
 
-    /// Threads, with the instructions of each.
+    /// Returns the threads and their numbers of instructions.
     pub(super) fn threads(&self) -> impl Iterator<Item = (u32, u64)> {
         self.threads
             .iter()
             .map(|(&tid, thread)| (tid, thread.instructions))
     }
 
-    /// Counts of events by instruction, in the order of addresses.
+    /// Returns the counts of events by instruction, in address order.
     pub(super) fn sites(&self) -> Vec<SiteCount> {
         let site = |(&(ip, event), &count): (&(u64, EventId), &u64)| SiteCount {
             pid: Pid(1),
@@ -189,29 +219,29 @@ impl Trace {
     }
 }
 
-/// Lines that are no accesses: valgrind's own (`==123== …`), and heads, markers and notes of
-/// the view. The program's output may lie between lackey's lines too, but is no access.
-fn is_remark(line: &str, text: Text) -> bool {
-    match text {
-        Text::Drcachesim => !line.contains(" byte(s) @ "),
-        _ => !line.starts_with("I  ") && !is_marked(line),
+/// Returns whether a line is not an access: valgrind's own messages (`==123== …`), or headings,
+/// markers and notes of the view. Output of the program can be between lackey's lines as well.
+fn is_remark(line: &str, format: TextFormat) -> bool {
+    match format {
+        TextFormat::Drcachesim => !line.contains(" byte(s) @ "),
+        _ => !line.starts_with("I  ") && !is_access_line(line),
     }
 }
 
-fn is_marked(line: &str) -> bool {
+fn is_access_line(line: &str) -> bool {
     [" L ", " S ", " M "]
         .iter()
         .any(|head| line.starts_with(head))
 }
 
-fn lackey(line: &str) -> Option<Step> {
+fn parse_lackey(line: &str) -> Option<TraceLine> {
     let (head, rest) = line.split_at_checked(3)?;
     let (address, bytes) = rest.trim_end().split_once(',')?;
     let address = u64::from_str_radix(address, 16).ok()?;
     let bytes = bytes.parse().ok()?;
     let kind = match head {
         "I  " => {
-            return Some(Step::Instruction {
+            return Some(TraceLine::Instruction {
                 tid: 1,
                 ip: address,
             });
@@ -221,7 +251,7 @@ fn lackey(line: &str) -> Option<Step> {
         " M " => AccessKind::Modify,
         _ => return None,
     };
-    Some(Step::Access {
+    Some(TraceLine::Access {
         tid: 1,
         ip: None,
         addr: address,
@@ -230,10 +260,10 @@ fn lackey(line: &str) -> Option<Step> {
     })
 }
 
-fn view(line: &str) -> Option<Step> {
+fn parse_view(line: &str) -> Option<TraceLine> {
     let (_, rest) = line.split_once(": ")?;
     let mut words = rest.split_whitespace();
-    // A thread, in later versions with its workload: `W0.T292`.
+    // The thread; later versions add the workload: `W0.T292`.
     let thread = words.next()?;
     let tid = thread.rsplit('T').next()?.parse().ok()?;
     let what = words.next()?;
@@ -242,14 +272,14 @@ fn view(line: &str) -> Option<Step> {
     let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let address = hex(words.next()?)?;
     let kind = match what {
-        "ifetch" => return Some(Step::Instruction { tid, ip: address }),
+        "ifetch" => return Some(TraceLine::Instruction { tid, ip: address }),
         "read" => AccessKind::Load,
         "write" => AccessKind::Store,
         _ => return None,
     };
     let ip = (words.next() == Some("by") && words.next() == Some("PC")).then(|| words.next());
     let ip = ip.flatten().and_then(hex);
-    Some(Step::Access {
+    Some(TraceLine::Access {
         tid,
         ip,
         addr: address,
@@ -263,9 +293,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_lackey_are_read() {
+    fn lines_of_lackey_are_parsed() {
         let access = |addr, bytes, kind| {
-            Some(Step::Access {
+            Some(TraceLine::Access {
                 tid: 1,
                 ip: None,
                 addr,
@@ -273,10 +303,10 @@ mod tests {
                 kind,
             })
         };
-        for (line, step) in [
+        for (line, line_content) in [
             (
                 "I  0401ab73,5",
-                Some(Step::Instruction {
+                Some(TraceLine::Instruction {
                     tid: 1,
                     ip: 0x401ab73,
                 }),
@@ -295,37 +325,37 @@ mod tests {
             ("==1== Command: ls", None),
             ("", None),
         ] {
-            assert_eq!(lackey(line), step, "{line}");
+            assert_eq!(parse_lackey(line), line_content, "{line}");
         }
     }
 
-    /// Lines of DynamoRIO's documentation of the tool.
+    /// The lines are from DynamoRIO's documentation of the tool.
     #[test]
-    fn lines_of_the_view_are_read() {
+    fn lines_of_the_view_are_parsed() {
         let line = "       47445       37770:     2765543 ifetch       5 byte(s) @ \
                     0x0000000000404a7e 48 8b 5c 24 08       mov    0x08(%rsp)[8byte] -> %rbx";
-        let instruction = Step::Instruction {
+        let instruction = TraceLine::Instruction {
             tid: 2_765_543,
             ip: 0x404a7e,
         };
-        assert_eq!(view(line), Some(instruction));
+        assert_eq!(parse_view(line), Some(instruction));
         let line = "       47446       37770:     2765543 read         8 byte(s) @ \
                     0x00007fdf64e2adc8 by PC 0x0000000000404a7e";
-        let read = Step::Access {
+        let read = TraceLine::Access {
             tid: 2_765_543,
             ip: Some(0x404a7e),
             addr: 0x7fdf_64e2_adc8,
             bytes: 8,
             kind: AccessKind::Load,
         };
-        assert_eq!(view(line), Some(read));
+        assert_eq!(parse_view(line), Some(read));
         for line in [
             "           1           0:     2765542 <marker: version 5>",
             "<--record#-> <--instr#->: <---tid---> <record details>",
             "------------------------------------------------------------",
         ] {
-            assert_eq!(view(line), None);
-            assert!(is_remark(line, Text::Drcachesim));
+            assert_eq!(parse_view(line), None);
+            assert!(is_remark(line, TextFormat::Drcachesim));
         }
     }
 }

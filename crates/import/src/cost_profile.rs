@@ -9,8 +9,8 @@
 //! * 1828 214              passed over, since they are that function's own elsewhere
 //! ```
 //!
-//! A recording has code by address. These files have none, or none that is needed: each line
-//! of a function gets an address of its own, and a row of `generated_code` says what it is.
+//! A recording has code by address. These files have no addresses or do not need them, so each line
+//! of a function gets a synthetic address, and a row of `generated_code` describes it.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -19,20 +19,20 @@ use memgauge_trace::{
     EventDef, EventId, GeneratedCode, Pid, Provenance, SiteCount, Unit, VirtAddr, catalogue,
 };
 
-use super::text::Lines;
+use super::text_format::Lines;
 use crate::Result;
 
-/// Where addresses of lines begin: in no program's first pages.
-const FIRST: u64 = 1 << 32;
+/// First synthetic address. It is above the first pages of any program.
+const FIRST_ADDRESS: u64 = 1 << 32;
 
-/// More events than any tool counts at once; each has a number of 16 bits.
-const MOST_EVENTS: usize = 1000;
+/// Maximum number of events. Event IDs have 16 bits, and no tool counts this many.
+const MAX_EVENTS: usize = 1000;
 
-/// What the file does not name.
+/// Name of something that the file does not name.
 const UNKNOWN: &str = "[unknown]";
 
-/// valgrind's events that the catalogue has, by the name in files.
-const KNOWN: [(&str, EventId); 5] = [
+/// valgrind's events that are in the catalogue, by their names in files.
+const CATALOGUE_EVENTS: [(&str, EventId); 5] = [
     ("Ir", catalogue::INSTRUCTIONS),
     ("Dr", catalogue::LOADS),
     ("Dw", catalogue::STORES),
@@ -41,7 +41,7 @@ const KNOWN: [(&str, EventId); 5] = [
 ];
 
 /// valgrind's other events.
-const OTHERS: [(&str, &str); 11] = [
+const OTHER_EVENTS: [(&str, &str); 11] = [
     (
         "I1mr",
         "Instruction fetches that missed the first-level instruction cache",
@@ -64,7 +64,7 @@ const OTHERS: [(&str, &str); 11] = [
     ),
 ];
 
-/// Sums of others that the catalogue has: what a level answered, and what it missed.
+/// Catalogue events that are sums of the file's events, minus others.
 const SUMS: [(EventId, &[&str], &[&str]); 4] = [
     (catalogue::L1D_MISS, &["D1mr", "D1mw"], &[]),
     (catalogue::L1D_HIT, &["Dr", "Dw"], &["D1mr", "D1mw"]),
@@ -72,64 +72,86 @@ const SUMS: [(EventId, &[&str], &[&str]); 4] = [
     (catalogue::LLC_HIT, &["D1mr", "D1mw"], &["DLmr", "DLmw"]),
 ];
 
-/// An object file, a source file, a function, and a line.
-type Place = (u32, u32, u32, u32);
+/// A line of code. Object file, source file and function are indices of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CodeLine {
+    object: u32,
+    file: u32,
+    function: u32,
+    line: u32,
+}
 
-/// What a profile holds.
+/// A cache that the tool simulated.
+#[derive(Debug)]
+pub(super) struct SimulatedCache {
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) line_bytes: u64,
+    pub(super) ways: u64,
+}
+
+/// An event of the recording: the sum of the columns `plus`, minus those of `minus`.
+pub(super) struct ImportedEvent {
+    pub(super) definition: EventDef,
+    plus: Vec<usize>,
+    minus: Vec<usize>,
+}
+
+/// The content of a profile.
 #[derive(Debug, Default)]
-pub(super) struct Costs {
-    /// The command line.
+pub(super) struct CostProfile {
+    /// Command line.
     pub(super) command: String,
     /// Program that wrote the file.
     pub(super) creator: String,
-    /// Caches of the model: what it calls them, and bytes, bytes of a line, ways.
-    pub(super) caches: Vec<(String, [u64; 3])>,
+    /// Simulated caches.
+    pub(super) caches: Vec<SimulatedCache>,
     pub(super) pid: Pid,
-    /// Names of events, in the order of the columns.
+    /// Names of events in the order of columns.
     events: Vec<String>,
-    /// What the file says of an event: `event: NAME : text`.
+    /// Descriptions of events: `event: NAME : text`.
     long_names: BTreeMap<String, String>,
     names: Vec<String>,
     numbers: HashMap<String, u32>,
-    places: BTreeMap<Place, Vec<u64>>,
-    /// The file's own sums, of all its parts.
+    costs_by_line: BTreeMap<CodeLine, Vec<u64>>,
+    /// Sums given in the file, over all its parts.
     totals: Option<Vec<u64>>,
-    /// Calls whose inclusive costs were passed over.
+    /// Number of calls whose inclusive costs were skipped.
     pub(super) calls: u64,
-    /// Lines that make no sense, and the first of them.
+    /// Number of invalid lines, and the number of the first one.
     pub(super) unreadable: u64,
     pub(super) first_unreadable: Option<u64>,
 }
 
-/// The state of the reading.
+/// State of the parser.
 #[derive(Debug, Default)]
-struct At {
-    /// Names that numbers stand for, of objects, files and functions.
+struct ParserState {
+    /// Names by their number in the file, for objects, files and functions.
     known: [HashMap<u64, u32>; 3],
     object: u32,
     file: u32,
     function: u32,
-    /// Which of the positions is the line, and how many there are.
+    /// Index of the line number among the positions, and the last position of each kind.
     line_at: usize,
     positions: Vec<u64>,
     is_inclusive: bool,
-    /// A part's sums, from `summary:` or `totals:`; they say the same.
+    /// Sums of the current part, from `summary:` or `totals:`, which are equal.
     part: Option<Vec<u64>>,
 }
 
-impl Costs {
-    /// Reads a file.
-    pub(super) fn read(lines: &mut Lines) -> Result<Costs> {
-        let mut costs = Costs {
-            // Process 0 is the kernel; cachegrind names none.
+impl CostProfile {
+    /// Parses a file.
+    pub(super) fn read(lines: &mut Lines) -> Result<CostProfile> {
+        let mut costs = CostProfile {
+            // Process 0 is the kernel; cachegrind gives no process ID.
             pid: Pid(1),
-            ..Costs::default()
+            ..CostProfile::default()
         };
-        // The first name stands for what is not told.
-        costs.name("");
-        let mut at = At {
+        // Index 0 is the empty name, for positions that the file does not give.
+        costs.intern("");
+        let mut at = ParserState {
             positions: vec![0],
-            ..At::default()
+            ..ParserState::default()
         };
         loop {
             let number = lines.number + 1;
@@ -137,7 +159,10 @@ impl Costs {
                 break;
             };
             let line = line.trim();
-            if !line.is_empty() && !line.starts_with('#') && costs.take(&mut at, line).is_none() {
+            if !line.is_empty()
+                && !line.starts_with('#')
+                && costs.parse_line(&mut at, line).is_none()
+            {
                 costs.unreadable += 1;
                 costs.first_unreadable.get_or_insert(number);
             }
@@ -146,12 +171,12 @@ impl Costs {
         Ok(costs)
     }
 
-    /// Whether no line costs anything.
+    /// Returns whether no line has costs.
     pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.costs_by_line.is_empty()
     }
 
-    fn name(&mut self, name: &str) -> u32 {
+    fn intern(&mut self, name: &str) -> u32 {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
@@ -161,8 +186,8 @@ impl Costs {
         number
     }
 
-    /// `None` for a line that makes no sense.
-    fn take(&mut self, at: &mut At, line: &str) -> Option<()> {
+    /// Parses a line. Returns `None` if it is invalid.
+    fn parse_line(&mut self, at: &mut ParserState, line: &str) -> Option<()> {
         if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
             return self.cost(at, line);
         }
@@ -174,12 +199,12 @@ impl Costs {
         Some(())
     }
 
-    fn header(&mut self, at: &mut At, key: &str, value: &str) {
+    fn header(&mut self, at: &mut ParserState, key: &str, value: &str) {
         match key {
             "cmd" => value.clone_into(&mut self.command),
             "creator" => value.clone_into(&mut self.creator),
             "pid" => self.pid = Pid(value.parse().unwrap_or(1)),
-            "desc" => self.caches.extend(cache(value)),
+            "desc" => self.caches.extend(parse_cache(value)),
             "part" => self.end_part(at),
             "positions" => {
                 let words: Vec<&str> = value.split_whitespace().collect();
@@ -187,10 +212,10 @@ impl Costs {
                 let is_line = |word: &str| word == "line";
                 at.line_at = words.iter().position(|word| is_line(word)).unwrap_or(0);
             }
-            // All parts of a file have the same.
+            // All parts of a file have the same events.
             "events" if self.events.is_empty() => {
                 let names = value.split_whitespace().map(str::to_owned);
-                self.events = names.take(MOST_EVENTS).collect();
+                self.events = names.take(MAX_EVENTS).collect();
             }
             "event" => {
                 if let Some((name, long)) = value.split_once(':') {
@@ -199,18 +224,18 @@ impl Costs {
                 }
             }
             "summary" | "totals" => at.part = Some(numbers(value)),
-            // Others say when and how it was made.
+            // The others describe how the file was made.
             _ => {}
         }
     }
 
-    fn end_part(&mut self, at: &mut At) {
+    fn end_part(&mut self, at: &mut ParserState) {
         let Some(part) = at.part.take() else { return };
         let totals = self.totals.get_or_insert_default();
         add(totals, &part);
     }
 
-    fn assign(&mut self, at: &mut At, key: &str, value: &str) -> Option<()> {
+    fn assign(&mut self, at: &mut ParserState, key: &str, value: &str) -> Option<()> {
         let kind = match key {
             "ob" | "cob" | "job" => 0,
             "fl" | "fi" | "fe" | "cfi" | "cfl" | "jfi" => 1,
@@ -220,11 +245,11 @@ impl Costs {
                 self.calls += 1;
                 return Some(());
             }
-            // Jumps cost nothing.
+            // Jumps have no costs.
             "jump" | "jcnd" => return Some(()),
             _ => return None,
         };
-        let name = self.numbered(at, kind, value)?;
+        let name = self.name_index(at, kind, value)?;
         match key {
             "ob" => at.object = name,
             "fl" | "fi" | "fe" => at.file = name,
@@ -234,25 +259,25 @@ impl Costs {
         Some(())
     }
 
-    /// A name, which a number may stand for.
-    fn numbered(&mut self, at: &mut At, kind: usize, value: &str) -> Option<u32> {
+    /// Returns the index of a name, which may be given as a number.
+    fn name_index(&mut self, at: &mut ParserState, kind: usize, value: &str) -> Option<u32> {
         let number = value
             .strip_prefix('(')
             .and_then(|rest| rest.split_once(')'));
         let number = number.and_then(|(number, name)| Some((number.parse::<u64>().ok()?, name)));
         let Some((number, name)) = number else {
-            return Some(self.name(value));
+            return Some(self.intern(value));
         };
         if name.trim().is_empty() {
             return at.known[kind].get(&number).copied();
         }
-        let name = self.name(name.trim());
+        let name = self.intern(name.trim());
         at.known[kind].insert(number, name);
         Some(name)
     }
 
-    /// Positions and costs.
-    fn cost(&mut self, at: &mut At, line: &str) -> Option<()> {
+    /// Parses a line with positions and costs.
+    fn cost(&mut self, at: &mut ParserState, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
         for last in &mut at.positions {
             *last = position(words.next()?, *last)?;
@@ -263,17 +288,24 @@ impl Costs {
             return Some(());
         }
         let line = u32::try_from(at.positions[at.line_at]).unwrap_or(0);
-        let place = (at.object, at.file, at.function, line);
-        add(self.places.entry(place).or_default(), &costs);
+        let line = CodeLine {
+            object: at.object,
+            file: at.file,
+            function: at.function,
+            line,
+        };
+        add(self.costs_by_line.entry(line).or_default(), &costs);
         Some(())
     }
 
-    /// Whether the sums of the lines are the file's own; `None` where it tells none, as one
-    /// that is cut off.
-    pub(super) fn adds_up(&self) -> Option<bool> {
+    /// Returns whether the sums of the lines equal those in the file. `None` if the file has no
+    /// sums, for example because it is truncated.
+    pub(super) fn sums_match(&self) -> Option<bool> {
         let totals = self.totals.as_ref()?;
         let mut sums = Vec::new();
-        self.places.values().for_each(|costs| add(&mut sums, costs));
+        self.costs_by_line
+            .values()
+            .for_each(|costs| add(&mut sums, costs));
         let columns = 0..self.events.len();
         let at = |sums: &[u64], column| sums.get(column).copied().unwrap_or(0);
         Some(
@@ -283,18 +315,26 @@ impl Costs {
         )
     }
 
-    /// The events of the recording, each with what it is the sum of, less what.
-    pub(super) fn events(&self) -> Vec<(EventDef, Vec<usize>, Vec<usize>)> {
+    /// Returns the events of the recording.
+    pub(super) fn events(&self) -> Vec<ImportedEvent> {
         let column = |name: &&str| self.events.iter().position(|event| event == name);
         let columns = |names: &[&str]| names.iter().map(column).collect::<Option<Vec<usize>>>();
         let mut all = Vec::new();
         for (at, name) in self.events.iter().enumerate() {
             let free = EventId(catalogue::FIRST_FREE + at as u16);
-            all.push((self.definition(name, free), vec![at], Vec::new()));
+            all.push(ImportedEvent {
+                definition: self.definition(name, free),
+                plus: vec![at],
+                minus: Vec::new(),
+            });
         }
         for (id, plus, minus) in SUMS {
             if let Some((plus, minus)) = columns(plus).zip(columns(minus)) {
-                all.push((catalogued(id), plus, minus));
+                all.push(ImportedEvent {
+                    definition: catalogue_event(id),
+                    plus,
+                    minus,
+                });
             }
         }
         all
@@ -302,16 +342,17 @@ impl Costs {
 
     fn definition(&self, name: &str, free: EventId) -> EventDef {
         let long = self.long_names.get(name).map_or("", String::as_str);
-        // An export of memgauge says which event it was: `llc_miss : llc.miss (modelled)`.
+        // An export of memgauge has the event's name in the description: `llc_miss : llc.miss
+        // (modelled)`.
         let own = long.split(' ').next().and_then(catalogue::by_name);
-        let known = KNOWN
+        let known = CATALOGUE_EVENTS
             .iter()
             .find(|known| known.0 == name)
             .map(|known| known.1);
         if let Some(id) = own.or(known) {
-            return catalogued(id);
+            return catalogue_event(id);
         }
-        let other = OTHERS.iter().find(|other| other.0 == name);
+        let other = OTHER_EVENTS.iter().find(|other| other.0 == name);
         EventDef {
             id: free,
             name: name.to_owned(),
@@ -324,39 +365,43 @@ impl Costs {
         }
     }
 
-    /// Whether the file names the objects (modules) that code is from: cachegrind's does
-    /// not.
-    pub(super) fn names_objects(&self) -> bool {
+    /// Returns whether the file names the objects (modules) of the code. cachegrind's files do not.
+    pub(super) fn has_object_names(&self) -> bool {
         let known = |object: &u32| !matches!(self.names[*object as usize].as_str(), "" | "???");
-        self.places.keys().any(|place| known(&place.0))
+        self.costs_by_line.keys().any(|line| known(&line.object))
     }
 
-    /// Counts of events by line, and what the lines are.
+    /// Returns the counts of events by line, and descriptions of the lines.
     pub(super) fn rows(&self) -> (Vec<SiteCount>, Vec<GeneratedCode>) {
         let events = self.events();
         let (mut sites, mut code) = (Vec::new(), Vec::new());
-        for (number, ((object, file, function, line), costs)) in (0..).zip(&self.places) {
-            let start = VirtAddr(FIRST + number);
+        for (number, (code_line, costs)) in (0..).zip(&self.costs_by_line) {
+            let start = VirtAddr(FIRST_ADDRESS + number);
             let at = |&column: &usize| costs.get(column).copied().unwrap_or(0);
             let sum = |columns: &[usize]| columns.iter().map(at).fold(0, u64::saturating_add);
-            for (def, plus, minus) in &events {
-                let count = sum(plus).saturating_sub(sum(minus));
+            for event in &events {
+                let count = sum(&event.plus).saturating_sub(sum(&event.minus));
                 let site = SiteCount {
                     pid: self.pid,
                     ip: start,
-                    event: def.id,
+                    event: event.definition.id,
                     count,
                     set_group: None,
                     code_ns: None,
                 };
                 sites.extend((count > 0).then_some(site));
             }
-            let [object, file, function] = [object, file, function].map(|number| {
-                match self.names[*number as usize].as_str() {
+            let CodeLine {
+                object,
+                file,
+                function,
+                line,
+            } = *code_line;
+            let [object, file, function] =
+                [object, file, function].map(|number| match self.names[number as usize].as_str() {
                     "???" => "",
                     name => name,
-                }
-            });
+                });
             let or_unknown = |name: &str| match name {
                 "" => UNKNOWN.to_owned(),
                 name => name.to_owned(),
@@ -368,20 +413,20 @@ impl Costs {
                 name: or_unknown(function),
                 module: or_unknown(object),
                 file: file.to_owned(),
-                line: Some(*line).filter(|line| *line > 0),
+                line: Some(line).filter(|line| *line > 0),
             });
         }
         (sites, code)
     }
 }
 
-fn catalogued(id: EventId) -> EventDef {
+fn catalogue_event(id: EventId) -> EventDef {
     let all = catalogue::definitions(Provenance::Modelled);
-    // SANITY: ids of the catalogue are its indices.
+    // SANITY: IDs of the catalogue are its indices.
     all[usize::from(id.0)].clone()
 }
 
-/// `fn=…`, `calls=…`: a word of letters before the sign.
+/// Splits an assignment such as `fn=…` or `calls=…`.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     key.chars()
@@ -389,7 +434,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
         .then_some((key, value))
 }
 
-/// A position, which may be relative to the one before.
+/// Parses a position, which can be relative to the previous one.
 fn position(word: &str, last: u64) -> Option<u64> {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -416,14 +461,18 @@ fn add(sums: &mut Vec<u64>, more: &[u64]) {
     }
 }
 
-/// `D1 cache: 49152 B, 64 B, 12-way associative`.
-fn cache(text: &str) -> Option<(String, [u64; 3])> {
+/// Parses a description such as `D1 cache: 49152 B, 64 B, 12-way associative`.
+fn parse_cache(text: &str) -> Option<SimulatedCache> {
     let (name, rest) = text.split_once(" cache:")?;
     let number = |part: &str| {
         let digits = part.trim().split(|c: char| !c.is_ascii_digit()).next()?;
         digits.parse().ok()
     };
     let mut parts = rest.split(',').map(number);
-    let three = [parts.next()??, parts.next()??, parts.next()??];
-    Some((name.to_owned(), three))
+    Some(SimulatedCache {
+        name: name.to_owned(),
+        bytes: parts.next()??,
+        line_bytes: parts.next()??,
+        ways: parts.next()??,
+    })
 }

@@ -1,37 +1,36 @@
-//! Writes rows in threads of their own, while the next are read from the file.
+//! Writes rows in background threads, while the next ones are parsed.
 //!
-//! Encoding takes longer than parsing. Values of groups, which are several rows a
-//! sample, are written in one thread and all other rows in another.
+//! Encoding takes longer than parsing. Counter values of groups have several rows per sample; one
+//! thread writes them and another one all other rows.
 
 use memgauge_recording::{Table, Writer};
 use memgauge_trace::{Frame, Module, Sample, SampleRegister, SeriesRow};
 
-use super::queue::{Load, Queue};
+use super::batch_queue::{Batch, BatchQueue};
 use crate::Result;
 
-/// Rows that are handed over at once: some 360 KiB, which stay in a processor's
-/// cache. Smaller loads cost more wake-ups, larger ones more new pages, each of which
-/// takes microseconds on a virtual machine.
-const LOAD_ROWS: usize = 1 << 12;
+/// Rows per batch: about 360 KiB, which fit into a CPU's cache. Smaller batches need more wake-ups,
+/// larger ones more new pages, each of which takes microseconds on a virtual machine.
+const BATCH_ROWS: usize = 1 << 12;
 
-/// Rows of all tables that a large file fills, but values of groups.
+/// Rows of all tables that a large file fills, except counter values.
 #[derive(Default)]
-struct Rows {
+struct RowBatch {
     samples: Vec<Sample>,
     modules: Vec<Module>,
     frames: Vec<Frame>,
     registers: Vec<SampleRegister>,
 }
 
-impl Rows {
+impl RowBatch {
     #[inline]
     fn is_full(&self) -> bool {
         let others = self.modules.len() + self.frames.len() + self.registers.len();
-        self.samples.len() + others >= LOAD_ROWS
+        self.samples.len() + others >= BATCH_ROWS
     }
 }
 
-impl Load for Rows {
+impl Batch for RowBatch {
     type Writer = Writer;
 
     fn write(&mut self, writer: &mut Writer) -> memgauge_recording::Result<()> {
@@ -49,7 +48,7 @@ impl Load for Rows {
     }
 }
 
-impl Load for Vec<SeriesRow> {
+impl Batch for Vec<SeriesRow> {
     type Writer = Table<SeriesRow>;
 
     fn write(&mut self, table: &mut Table<SeriesRow>) -> memgauge_recording::Result<()> {
@@ -63,60 +62,60 @@ impl Load for Vec<SeriesRow> {
     }
 }
 
-/// Takes rows; another thread writes the recording.
-pub(super) struct Writing {
-    rows: Queue<Rows>,
-    series: Queue<Vec<SeriesRow>>,
+/// Accepts rows and writes them in the background.
+pub(super) struct BackgroundWriter {
+    rows: BatchQueue<RowBatch>,
+    series: BatchQueue<Vec<SeriesRow>>,
 }
 
-impl Writing {
-    pub(super) fn new(mut writer: Writer) -> Writing {
+impl BackgroundWriter {
+    pub(super) fn new(mut writer: Writer) -> BackgroundWriter {
         let series = writer.take();
-        Writing {
-            rows: Queue::new(writer),
-            series: Queue::new(series),
+        BackgroundWriter {
+            rows: BatchQueue::new(writer),
+            series: BatchQueue::new(series),
         }
     }
 
     #[inline]
     pub(super) fn sample(&mut self, row: Sample) -> Result<()> {
-        self.rows.load.samples.push(row);
-        self.added()
+        self.rows.batch.samples.push(row);
+        self.send_if_full()
     }
 
     #[inline]
     pub(super) fn series(&mut self, row: SeriesRow) -> Result<()> {
-        self.series.load.push(row);
-        match self.series.load.len() >= LOAD_ROWS {
+        self.series.batch.push(row);
+        match self.series.batch.len() >= BATCH_ROWS {
             true => self.series.send(),
             false => Ok(()),
         }
     }
 
     pub(super) fn registers(&mut self, rows: impl Iterator<Item = SampleRegister>) -> Result<()> {
-        self.rows.load.registers.extend(rows);
-        self.added()
+        self.rows.batch.registers.extend(rows);
+        self.send_if_full()
     }
 
     pub(super) fn module(&mut self, row: Module) -> Result<()> {
-        self.rows.load.modules.push(row);
-        self.added()
+        self.rows.batch.modules.push(row);
+        self.send_if_full()
     }
 
     pub(super) fn frame(&mut self, row: Frame) -> Result<()> {
-        self.rows.load.frames.push(row);
-        self.added()
+        self.rows.batch.frames.push(row);
+        self.send_if_full()
     }
 
     #[inline]
-    fn added(&mut self) -> Result<()> {
-        match self.rows.load.is_full() {
+    fn send_if_full(&mut self) -> Result<()> {
+        match self.rows.batch.is_full() {
             true => self.rows.send(),
             false => Ok(()),
         }
     }
 
-    /// Everything has been handed over: waits until it is written.
+    /// Waits until all rows are written.
     pub(super) fn finish(self) -> Result<Writer> {
         let series = self.series.finish();
         let mut writer = self.rows.finish()?;
