@@ -38,7 +38,7 @@ fn run() -> Result<(), Failure> {
         overhead,
         phases: arguments.next().is_some(),
         buffer: 1 << 14,
-        ..Settings::of(Source::Clock)
+        ..Settings::new(Source::Clock)
     })?;
     let mut reader = profiler.reader(Sharing::Each)?;
     profiler.add_process(pid)?;

@@ -46,7 +46,7 @@ fn run() -> Result<(), Failure> {
     let profiler = Profiler::new(Settings {
         period: Some(1),
         latency,
-        ..Settings::of(Source::Pmu("page-faults".to_owned()))
+        ..Settings::new(Source::Pmu("page-faults".to_owned()))
     })?;
     let reader = profiler.reader(Sharing::Each)?;
     if arguments.next().is_some() {

@@ -1,4 +1,4 @@
-// Samples a thread by the clock while it computes, and prints how many samples had an
+// Samples a thread with the clock while it computes, and prints how many samples had an
 // address.
 //
 //   c++ clock.cpp $(pkg-config --cflags --libs memgauge) -pthread && ./a.out

@@ -1,4 +1,4 @@
-/* Counts the page faults of this thread, and says where the first ones were.
+/* Counts the page faults of this thread, and prints the addresses of the first ones.
  *
  *   cc faults.c $(pkg-config --cflags --libs memgauge) && ./a.out */
 #define _GNU_SOURCE

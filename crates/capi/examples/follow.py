@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Follows a program and all it starts, and prints samples by process.
+"""Follows a program and its child processes, and prints the number of samples per process.
 
     follow.py LIBMEMGAUGE COMMAND…
 """

@@ -1,12 +1,12 @@
-/* Runs a program on the modelled machine, and prints which regions of interest its misses
- * of the last-level cache are in, and how many each thread had.
+/* Runs a program on the modelled machine, and prints its misses of the last-level
+ * cache by region of interest and by thread.
  *
  *   cc modelled.c $(pkg-config --cflags --libs memgauge) && ./a.out PROGRAM ARGUMENTS */
 #include <memgauge.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST 1000
+#define MAX 1000
 
 static void check(int64_t code, const char *what)
 {
@@ -16,7 +16,7 @@ static void check(int64_t code, const char *what)
     }
 }
 
-/* The regions of a sample, as load/parse. */
+/* Prints the regions of a sample, such as load/parse. */
 static void print_region(const memgauge_profiler *profiler, uint32_t region)
 {
     char name[256];
@@ -33,9 +33,9 @@ static void print_region(const memgauge_profiler *profiler, uint32_t region)
 
 int main(int argc, char **argv)
 {
-    static struct memgauge_sample samples[MOST];
-    static uint64_t misses[MOST];
-    static struct memgauge_statistics threads[MOST];
+    static struct memgauge_sample samples[MAX];
+    static uint64_t misses[MAX];
+    static struct memgauge_statistics threads[MAX];
     static char notes[4096];
     struct memgauge_settings settings;
     memgauge_profiler *profiler;
@@ -53,20 +53,20 @@ int main(int argc, char **argv)
         over = memgauge_ended(profiler);
         check(over, "program");
         check(memgauge_reader_wait(reader, over ? 0 : 100), "wait");
-        while ((n = memgauge_reader_read(reader, samples, MOST)) > 0)
+        while ((n = memgauge_reader_read(reader, samples, MAX)) > 0)
             for (int64_t i = 0; i < n; i++)
-                misses[samples[i].region < MOST ? samples[i].region : 0] += samples[i].stands_for;
+                misses[samples[i].region < MAX ? samples[i].region : 0] += samples[i].stands_for;
         check(n, "read");
     }
-    for (uint32_t region = 0; region < MOST; region++)
+    for (uint32_t region = 0; region < MAX; region++)
         if (misses[region]) {
             printf("%llu in ", (unsigned long long)misses[region]);
             print_region(profiler, region);
             printf("\n");
         }
-    n = memgauge_get_all_statistics(profiler, threads, MOST);
+    n = memgauge_get_all_statistics(profiler, threads, MAX);
     check(n, "threads");
-    for (int64_t i = 0; i < n && i < MOST; i++)
+    for (int64_t i = 0; i < n && i < MAX; i++)
         printf("%llu of thread %u\n", (unsigned long long)threads[i].stands_for, threads[i].tid);
     check(memgauge_notes(profiler, notes, sizeof notes), "notes");
     fputs(notes, stdout);

@@ -1,19 +1,19 @@
-/* memgauge_region.h - marks regions of interest and values in a program, for memgauge to
- * record. This header is all that a program needs: there is nothing to link.
+/* memgauge_region.h - marks regions of interest and reports values in a program that memgauge
+ * records. A program needs only this header: there is no library to link.
  *
  *     memgauge_region_begin("load");
  *     ...
  *     memgauge_value("rows", rows);
  *     memgauge_region_end("load");
  *
- * A region belongs to the thread that begins it. Names have up to 255 bytes; of a program
- * that runs natively 87 are kept. A mark is a jump to the next instruction and a no-op,
- * which the emulator knows, and a look at one variable: it takes about a nanosecond and
- * may stay in. While memgauge records the program natively, the mark is written to the
- * file in shared memory that MEMGAUGE_REGIONS names.
+ * A region belongs to the thread that begins it. Names have up to 255 bytes; if the program runs
+ * natively, 87 of them are kept. A mark is a jump to the next instruction and a no-op, which the
+ * emulator recognises, and a check of one variable. It takes about a nanosecond, so marks can stay
+ * in production code. While memgauge records the program natively, marks are written to the shared
+ * file named by MEMGAUGE_REGIONS.
  *
- * On other processors than x86-64 the emulator sees no mark. It alone does where the
- * compiler is told to hide what is not ISO C (-std=c99, without _GNU_SOURCE). */
+ * On processors other than x86-64, the emulator does not see marks. With a strict ISO C mode
+ * (-std=c99 without _GNU_SOURCE), only the emulator sees them. */
 #ifndef MEMGAUGE_REGION_H
 #define MEMGAUGE_REGION_H
 
@@ -46,9 +46,9 @@
 extern "C" {
 #endif
 
-/* The file; memgauge's twin of this layout is crates/live/src/sample/regions.rs. */
+/* Layout of the file. Keep it the same as in crates/live/src/sample/regions.rs. */
 struct memgauge_slot_ {
-    uint64_t number; /* of the mark, and one; written last */
+    uint64_t number; /* index of the mark plus 1; written last */
     uint64_t time_ns;
     uint32_t pid, tid;
     uint64_t value;
@@ -61,12 +61,12 @@ struct memgauge_marks_ {
     uint8_t pad0[48];
     uint64_t begun, refused;
     uint8_t pad1[48];
-    uint64_t read; /* by memgauge */
+    uint64_t read; /* number of marks that memgauge has read */
     uint8_t pad2[4096 - 136];
 };
 
-/* One of each in a program, whichever of its files include this: NULL where nobody
- * records. */
+/* Weak, so that a program has one, however many of its files include this header. NULL if the
+ * program is not recorded. */
 __attribute__((weak)) struct memgauge_marks_ *memgauge_marks_ = 0;
 
 __attribute__((weak, constructor)) void memgauge_marks_open_(void)
@@ -127,27 +127,27 @@ __attribute__((weak, noinline)) void memgauge_mark_live_(uint32_t kind, const ch
 #define MEMGAUGE_LIVE_(kind, name, value) ((void)0)
 #endif
 
-#if defined(__GNUC__) /* a call would be counted in the region */
+#if defined(__GNUC__) /* a call would be counted as part of the region */
 #define MEMGAUGE_INLINE_ static inline __attribute__((always_inline))
 #else
 #define MEMGAUGE_INLINE_ static inline
 #endif
 
-/* The region called `name` begins in this thread. */
+/* Begins the region `name` in this thread. */
 MEMGAUGE_INLINE_ void memgauge_region_begin(const char *name)
 {
     MEMGAUGE_LIVE_(1, name, (uint64_t)0);
     MEMGAUGE_MARK_(1, name, (uint64_t)0);
 }
 
-/* The region called `name` ends in this thread. */
+/* Ends the region `name` in this thread. */
 MEMGAUGE_INLINE_ void memgauge_region_end(const char *name)
 {
     MEMGAUGE_MARK_(2, name, (uint64_t)0);
     MEMGAUGE_LIVE_(2, name, (uint64_t)0);
 }
 
-/* Tells a value. */
+/* Reports a value. */
 MEMGAUGE_INLINE_ void memgauge_value(const char *name, uint64_t x)
 {
     MEMGAUGE_MARK_(3, name, x);

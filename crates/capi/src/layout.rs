@@ -1,4 +1,4 @@
-//! Structures as the header has them.
+//! Structures of the C header.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,32 +7,32 @@ use super::{Sample, State, Statistics};
 /// `struct memgauge_settings`.
 #[repr(C)]
 pub struct CSettings {
-    /// Bytes of this structure.
+    /// Size of this structure.
     pub size: usize,
-    /// The event; NULL: source clock.
+    /// The event; NULL for source clock.
     pub event: *const c_char,
-    /// 0: the usual one.
+    /// Period; 0 for the default.
     pub period: u64,
-    /// Samples that a thread's buffer holds.
+    /// Buffer size per thread in samples.
     pub buffer: u64,
-    /// Samples of the kernel, too.
+    /// 1 to sample the kernel as well.
     pub kernel: c_int,
-    /// Physical addresses.
+    /// 1 to record physical addresses.
     pub physical: c_int,
-    /// 0 overwrites the oldest, 1 refuses the newest.
+    /// 0 overwrites the oldest sample, 1 refuses the newest.
     pub when_full: c_int,
-    /// 10 or 1.
+    /// 10 or 1 ms.
     pub latency_ms: c_int,
-    /// Samples tell regions of interest.
+    /// 1 to record regions of interest.
     pub regions: c_int,
-    /// More of the overhead where what a thread does has just changed.
+    /// 1 to detect phases.
     pub phases: c_int,
-    /// Part of a thread's processor time that sampling may take; 0: any.
+    /// Maximum share of a thread's CPU time that sampling may take; 0 for no limit.
     pub overhead: f64,
 }
 
 impl CSettings {
-    pub(crate) fn usual() -> CSettings {
+    pub(crate) fn new() -> CSettings {
         CSettings {
             size: size_of::<CSettings>(),
             event: std::ptr::null(),
@@ -74,8 +74,8 @@ pub struct CSample {
     reserved: u32,
 }
 
-impl CSample {
-    pub(crate) fn of(s: &Sample) -> CSample {
+impl From<&Sample> for CSample {
+    fn from(s: &Sample) -> CSample {
         CSample {
             time_ns: s.time_ns,
             ip: s.ip.0,
@@ -127,8 +127,8 @@ pub struct CStatistics {
     changes: u64,
 }
 
-impl CStatistics {
-    pub(crate) fn of(s: &Statistics) -> CStatistics {
+impl From<&Statistics> for CStatistics {
+    fn from(s: &Statistics) -> CStatistics {
         CStatistics {
             pid: s.pid,
             tid: s.tid,
@@ -160,7 +160,7 @@ impl CStatistics {
     }
 }
 
-// `tests/examples.rs` asks a C compiler for the same.
+// `tests/examples.rs` checks the same with a C compiler.
 const _: () = assert!(size_of::<CSettings>() == 64);
 const _: () = assert!(size_of::<CSample>() == 88);
 const _: () = assert!(std::mem::offset_of!(CSample, in_kernel) == 79);

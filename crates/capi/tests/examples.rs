@@ -1,5 +1,5 @@
-//! The examples in C, C++ and Python, built and run against the shared library; and that
-//! the header, the library and the manual page name the same functions.
+//! Builds the examples in C, C++ and Python against the shared library and runs them. Checks that
+//! header, library and manual page name the same functions.
 
 mod engine;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use memgauge_testing::{Need, skipped};
 
-/// Where cargo puts the library that it builds for this test.
+/// Folder of the library that cargo builds for this test.
 fn library() -> PathBuf {
     let own = std::env::current_exe().expect("this test is a file");
     let deps = own.parent().expect("in a folder");
@@ -42,13 +42,13 @@ fn succeeded(output: &Output) -> String {
     text
 }
 
-/// Builds and runs an example; what it printed.
+/// Builds and runs an example; returns its output.
 fn built(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
     let ran = built_and_run((compiler, source, flags), &[])?;
     Some(succeeded(&ran))
 }
 
-/// The same, with arguments; how it ended.
+/// Builds and runs an example with arguments.
 fn built_and_run(example: (&str, &str, &[&str]), arguments: &[&std::path::Path]) -> Option<Output> {
     let folder = tempfile::tempdir().expect("room");
     let mut command = built_in(folder.path(), example, &library())?;
@@ -56,7 +56,7 @@ fn built_and_run(example: (&str, &str, &[&str]), arguments: &[&std::path::Path])
     output(command.args(arguments))
 }
 
-/// Builds an example in a folder; what runs it with that library.
+/// Builds an example in a folder; returns the command that runs it with the library.
 fn built_in(
     folder: &Path,
     (compiler, source, flags): (&str, &str, &[&str]),
@@ -75,7 +75,7 @@ fn built_in(
             .arg(&program),
     )?;
     succeeded(&built);
-    // Programs ask for the name of the interface.
+    // Linking with the interface's name must work.
     let named = folder.join("libmemgauge.so.0");
     std::os::unix::fs::symlink(library, named).expect("room");
     let mut command = Command::new(&program);
@@ -119,7 +119,7 @@ fn c_runs_a_program_on_the_modelled_machine_and_sees_its_regions() {
         let line = line.unwrap_or_else(|| panic!("no {region} in {text}"));
         line.split(' ').next().and_then(|n| n.parse::<u64>().ok())
     };
-    // 4000 and 3000 lines, each loaded once; a sample is 100 misses.
+    // 4000 and 3000 lines, each loaded once; a sample stands for 100 misses.
     assert!(
         of("load").is_some_and(|n| n.abs_diff(4000) <= 100),
         "{text}"
@@ -164,7 +164,7 @@ fn c_sees_its_own_regions() {
     let Some(text) = built("cc", "examples/regions.c", &flags) else {
         return;
     };
-    // The mark itself may touch a page that the program did not have.
+    // A mark may itself touch a new page.
     assert!((300..=303).contains(&number_after(&text, "load")), "{text}");
     assert!(
         (200..=203).contains(&number_after(&text, "parse")),
@@ -175,7 +175,7 @@ fn c_sees_its_own_regions() {
 #[test]
 fn a_forked_child_is_refused_and_harms_nothing() {
     if let Some(text) = built("cc", "tests/fork.c", &[]) {
-        assert!(text.contains("a child that was forked later"), "{text}");
+        assert!(text.contains("was forked later"), "{text}");
     }
 }
 
@@ -195,7 +195,7 @@ fn cpp_gets_addresses_of_a_thread_that_computes() {
 fn python_follows_a_program_and_what_it_starts() {
     let mut command = Command::new("python3");
     command.arg(here("examples/follow.py")).arg(library());
-    // The child is found a moment after it began, so it has its faults later.
+    // The child is attached a moment after it began, so it waits before its faults.
     let child = r"sleep 0.3; bytes=$(head -c 3000000 /dev/zero | tr '\0' x); :";
     let parent = format!(r#"sh -c "{}"; :"#, child.replace('$', r"\$"));
     let Some(ran) = output(command.args(["sh", "-c", &parent])) else {
@@ -259,7 +259,7 @@ assert len(os.listdir("/proc/self/fd")) == before
     assert!(text.contains("not allowed to this user"), "{text}");
 }
 
-/// Names of functions in a text.
+/// Returns the names of functions in a text.
 fn functions(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
     let calls = words.filter_map(|w| w.strip_suffix('(').or(w.split_once('(').map(|w| w.0)));

@@ -1,5 +1,5 @@
-//! A program on the modelled machine, sampled while it runs: what it does is known, so
-//! samples are counted and compared, and each operation of a profiler has its effect.
+//! Samples a program of known behaviour on the modelled machine while it runs: counts and compares
+//! samples, and checks the effect of each operation of a profiler.
 
 mod engine;
 
@@ -30,7 +30,7 @@ fn program(command: &[&Path], event: &str, period: u64) -> Box<SampledProgram> {
 fn settings() -> Settings {
     Settings {
         buffer: 1 << 16,
-        ..Settings::of(Source::Program)
+        ..Settings::new(Source::Program)
     }
 }
 
@@ -50,7 +50,7 @@ fn each_line_that_is_loaded_once_is_one_miss_in_its_region() {
     let run = program(&[&lines, &told], "llc.miss", 1);
     assert_eq!((run.event(), run.period()), ("llc.miss", 1));
     let pid = run.pid();
-    let profiler = Profiler::of_program(settings(), run).expect("the settings make sense");
+    let profiler = Profiler::for_program(settings(), run).expect("the settings make sense");
     let mut reader = profiler.reader(Sharing::Each).expect("a reader");
     assert_eq!(profiler.wait().expect("it runs"), CommandEnd::Exited(5));
     let samples = all(&mut reader);
@@ -82,8 +82,8 @@ fn each_line_that_is_loaded_once_is_one_miss_in_its_region() {
     }
 }
 
-/// Two threads that load from all over 8 MiB until the program is killed; it writes their
-/// numbers to a file first.
+/// Two threads that read random words of 8 MiB until the program is killed. The program writes
+/// their IDs to a file first.
 const FOR_EVER: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -117,13 +117,13 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// A program that is killed with the test.
+/// A program that is killed when the test ends.
 struct Killed(u32);
 
 impl Killed {
     fn kill(&self) {
         let pid = self.0.to_string();
-        // One that has ended needs no end.
+        // The program may have ended already.
         let _ = Command::new("kill").args(["-9", &pid]).status();
     }
 }
@@ -148,7 +148,7 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Threads of the program, once it has told them.
+/// Waits until the program has written the IDs of its threads, and returns them.
 fn threads(told: &Path) -> [u32; 2] {
     until("the program's word", || {
         let text = std::fs::read_to_string(told).ok()?;
@@ -165,16 +165,16 @@ struct Run {
     _folder: tempfile::TempDir,
 }
 
-/// `None` where there is no compiler.
+/// `None` without a compiler.
 fn run_for_ever(settings: Settings, event: &str, period: u64) -> Option<Run> {
     let folder = tempfile::tempdir().expect("room");
     let binary = compiled(folder.path(), "for_ever", FOR_EVER)?;
     let told = folder.path().join("told");
     let run = program(&[&binary, &told], event, period);
     let program = Killed(run.pid());
-    let profiler = Profiler::of_program(settings, run).expect("the settings make sense");
+    let profiler = Profiler::for_program(settings, run).expect("the settings make sense");
     let tids = threads(&told);
-    // The program tells of its threads before the recorder reads that they began.
+    // The program writes the IDs before the recorder reads that the threads began.
     until("both threads are read", || {
         tids.iter()
             .all(|tid| profiler.statistics(*tid).is_ok())
@@ -194,13 +194,15 @@ fn periods_change_while_it_runs_and_each_sample_says_its_own() {
         return;
     };
     let (profiler, [one, other]) = (&run.profiler, run.tids);
-    let mut reader = profiler.reader_of(one, Sharing::Each).expect("a reader");
+    let mut reader = profiler
+        .reader_of_thread(one, Sharing::Each)
+        .expect("a reader");
     let counts = |tid| {
         let counts = profiler.statistics(tid).expect("it runs");
         assert!(counts.is_exact(), "{counts:?}");
         counts
     };
-    // Stopped, changed and started: a sample for each whole period, to the very event.
+    // Stop, change, start: one sample per whole period, exact to the event.
     for next in [700, 5_000, 64] {
         profiler.stop(one).expect("it runs");
         let before = counts(one);
@@ -225,7 +227,7 @@ fn periods_change_while_it_runs_and_each_sample_says_its_own() {
         assert!(new.iter().all(|s| s.period == next && s.stands_for == next));
         profiler.start(one).expect("it runs");
     }
-    // Changed while it runs: all samples of one period come before those of the next.
+    // Change while it runs: all samples with one period precede those with the next.
     for next in [300, 4_000] {
         profiler.set_period(one, next).expect("it runs");
         let at = counts(one).samples;
@@ -234,7 +236,8 @@ fn periods_change_while_it_runs_and_each_sample_says_its_own() {
     let mut periods: Vec<u64> = all(&mut reader).iter().map(|s| s.period).collect();
     periods.dedup();
     assert_eq!(periods, [64, 300, 4_000]);
-    // The other one has gone on as it was. Events and samples of one that runs are of two moments.
+    // The other thread is unchanged. Its events and samples are read at different times, because it
+    // runs.
     profiler.stop(other).expect("it runs");
     let others = counts(other);
     assert_eq!(others.period, 1000);
@@ -287,12 +290,12 @@ fn off_and_on_and_deleting_lose_no_sample() {
     let deleted = profiler.statistics(one).expect("its samples stay");
     assert_eq!(deleted.state, State::Deleted);
     assert!(deleted.is_exact(), "{deleted:?}");
-    // Every sample of this event is of an access that went past the second level.
+    // Every sample of this event is an access that missed the second level.
     let seen = all(&mut reader);
     assert!(seen.iter().all(|s| s.addr.is_some() && s.period == 100));
     assert!(profiler.statistics(other).expect("it runs").samples > 0);
     drop(reader);
-    // Without its profiler the program goes on.
+    // The program continues without its profiler.
     let pid = run.program.0;
     let Run {
         profiler, program, ..
@@ -320,7 +323,7 @@ fn a_program_that_cannot_run_and_settings_without_sense_are_refused() {
         Box::new(SampledProgram::start(&options).expect("it runs"))
     };
     for settings in [
-        Settings::of(Source::Clock),
+        Settings::new(Source::Clock),
         Settings {
             overhead: Some(0.01),
             ..settings()
@@ -330,12 +333,12 @@ fn a_program_that_cannot_run_and_settings_without_sense_are_refused() {
             ..settings()
         },
     ] {
-        let refused = Profiler::of_program(settings, start());
+        let refused = Profiler::for_program(settings, start());
         let error = refused.err().expect("it makes no sense");
         assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
     }
     let error = Profiler::new(settings())
         .err()
         .expect("there is no program");
-    assert!(error.to_string().contains("of_program"), "{error}");
+    assert!(error.to_string().contains("for_program"), "{error}");
 }

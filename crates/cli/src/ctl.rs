@@ -7,8 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use memgauge_host::run::locate;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_serve::{
-    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, Client, FullName,
-    NewProfiler, NewProgram, ShownProfiler, ShownSample, ShownThread, SourceName,
+    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanRequest, CleanWhich, Client,
+    NewProfiler, NewProgram, ShownProfiler, ShownSample, ShownThread, SourceName, WhenFullName,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -89,11 +89,11 @@ enum WhenFull {
     Refuse,
 }
 
-impl From<WhenFull> for FullName {
-    fn from(when_full: WhenFull) -> FullName {
+impl From<WhenFull> for WhenFullName {
+    fn from(when_full: WhenFull) -> WhenFullName {
         match when_full {
-            WhenFull::Overwrite => FullName::OverwriteOldest,
-            WhenFull::Refuse => FullName::RefuseNewest,
+            WhenFull::Overwrite => WhenFullName::OverwriteOldest,
+            WhenFull::Refuse => WhenFullName::RefuseNewest,
         }
     }
 }
@@ -285,7 +285,7 @@ impl Service {
         (method, path): (&str, &str),
         body: Option<&impl Serialize>,
     ) -> anyhow::Result<Option<T>> {
-        let answer = self.client.ask(method, path, body)?;
+        let answer = self.client.request(method, path, body)?;
         if self.json && !answer.is_null() {
             terminal::print(&format!("{answer}\n"))?;
             return Ok(None);
@@ -332,7 +332,7 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
         Verb::Stats(which) => stats(&mut service, which)?,
         Verb::Read(read) => self::read(&mut service, read)?,
         Verb::Clean(clean) => {
-            let body = Cleaning {
+            let body = CleanRequest {
                 which: if clean.all {
                     CleanWhich::All
                 } else {
@@ -618,7 +618,7 @@ fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
     let mut wait = std::time::Duration::from_nanos(read.wait.map_or(0, |wait| wait.ns));
     let mut left = read.max.unwrap_or(1000);
     let mut heads = if service.json { "" } else { SAMPLE_HEADS };
-    service.client.wait_longer(wait)?;
+    service.client.extend_timeout(wait)?;
     loop {
         let asked = left.min(MOST_AT_ONCE);
         let path = format!(
@@ -626,7 +626,7 @@ fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
             read.id.id,
             wait.as_millis()
         );
-        let samples = service.client.ask("GET", &path, NO_BODY)?;
+        let samples = service.client.request("GET", &path, NO_BODY)?;
         let Samples { samples } = serde_json::from_value(samples)?;
         terminal::print(&format!("{heads}{}", batch(&samples, service.json)?))?;
         left = left.saturating_sub(samples.len() as u64);

@@ -31,8 +31,8 @@ impl Wanted {
         Settings {
             period: self.period,
             overhead: self.overhead,
-            regions: self.regions,
-            ..Settings::of(source)
+            roi: self.regions,
+            ..Settings::new(source)
         }
     }
 
@@ -42,7 +42,7 @@ impl Wanted {
             period: self.period,
             overhead: self.overhead,
             buffer: BUFFER_OF_PROGRAM,
-            ..Settings::of(Source::Program)
+            ..Settings::new(Source::Program)
         }
     }
 

@@ -576,10 +576,12 @@ fn a_thousand_targets_that_vanish_are_no_trouble() {
     };
     let mut client = memgauge_serve::Client::connect(&service.socket).expect("it listens");
     // Answered, so that its connection is among the descriptors.
-    client.ask("GET", "/v1", None::<&()>).expect("it answers");
+    client
+        .request("GET", "/v1", None::<&()>)
+        .expect("it answers");
     let before = service.descriptors();
     let path = "/v1/profilers";
-    let made = client.ask("POST", path, Some(&serde_json::json!({ "buffer": 64 })));
+    let made = client.request("POST", path, Some(&serde_json::json!({ "buffer": 64 })));
     let path = format!("{path}/{}", made.expect("a profiler")["id"]);
     let mut vanished = 0;
     for round in 0..1000 {
@@ -588,7 +590,7 @@ fn a_thousand_targets_that_vanish_are_no_trouble() {
             target.wait().expect("it is ours");
         }
         let body = serde_json::json!({ "pid": target.id() });
-        match client.ask("POST", &format!("{path}/processes"), Some(&body)) {
+        match client.request("POST", &format!("{path}/processes"), Some(&body)) {
             Ok(_) => {}
             Err(e) => {
                 assert_eq!(e.kind(), memgauge_host::ErrorKind::NoSuchTask, "{e}");
@@ -599,7 +601,7 @@ fn a_thousand_targets_that_vanish_are_no_trouble() {
     }
     assert!(vanished >= 500, "half of them had ended before: {vanished}");
     client
-        .ask("DELETE", &path, None::<&()>)
+        .request("DELETE", &path, None::<&()>)
         .expect("it is there");
     until("as few descriptors as before", || {
         service.descriptors() <= before

@@ -267,7 +267,7 @@ fn programs_that_cannot_or_may_not_be_started_are_refused_with_the_reason() {
         service.answer(request.as_bytes())
     };
     for (body, says) in [
-        (r#"{"program":{"command":[]}}"#, "names none"),
+        (r#"{"program":{"command":[]}}"#, "is empty"),
         (r#"{"program":{"command":["./true"]}}"#, "whole path"),
         (
             r#"{"program":{"command":["true"],"folder":"/no/such"}}"#,

@@ -1,5 +1,5 @@
-//! Samples a command from outside and prints each sample: one line in the words of the
-//! lab's log (`docs/lab.md`), which `lab_records` compares them with.
+//! Samples a command from outside and prints each sample as a line of the lab's log
+//! (`docs/lab.md`), which `lab_records` compares with it.
 //!
 //! `cargo run -p memgauge-online --example command -- EVENT PERIOD COMMAND…`
 
@@ -30,13 +30,13 @@ fn run() -> Result<(), Failure> {
         physical: true,
         buffer: 1 << 16,
         ring_pages: 512,
-        ..Settings::of(Source::Pmu(event))
+        ..Settings::new(Source::Pmu(event))
     })?;
     let mut reader = profiler.reader(Sharing::Each)?;
     let mut child = stopped(arguments)?;
     let begun = profiler.add_process(child.id()).map_err(Failure::from);
     if let Err(e) = begun.and_then(|_| signal("CONT", &child)) {
-        child.kill()?; // it waits for ever
+        child.kill()?; // The stopped command would wait for ever.
         return Err(e);
     }
     let code = child.wait()?;
@@ -53,7 +53,7 @@ fn run() -> Result<(), Failure> {
         .ok_or_else(|| format!("the command ended with {code}").into())
 }
 
-/// The command, stopped before it begins.
+/// Starts the command, stopped before its first instruction.
 fn stopped(arguments: impl Iterator<Item = String>) -> Result<Child, Failure> {
     let child = Command::new("sh")
         .args(["-c", "kill -STOP $$; exec \"$@\"", "sh"])

@@ -1,4 +1,4 @@
-//! A program that samples itself: its own threads, while they compute.
+//! A program that samples its own threads while they compute.
 //!
 //! `cargo run -p memgauge-online --example self`
 
@@ -10,7 +10,7 @@ use memgauge_online::{Profiler, Settings, Sharing, Source};
 pub(crate) fn main() -> memgauge_online::Result<()> {
     let profiler = Profiler::new(Settings {
         period: Some(200_000),
-        ..Settings::of(Source::Clock)
+        ..Settings::new(Source::Clock)
     })?;
     let mut reader = profiler.reader(Sharing::Each)?;
     profiler.add_process(std::process::id())?;

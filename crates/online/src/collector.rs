@@ -1,4 +1,4 @@
-//! What is attached, and the thread that reads the kernel's rings.
+//! The threads being sampled, and the collector thread that reads the kernel's rings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
@@ -12,117 +12,120 @@ use memgauge_host::sys::scheduling::ask_for_short_slices;
 use memgauge_live::sample::attached::{Attached, Plan, ProcessCode};
 use memgauge_live::sys::perf::{self, Said};
 
-use crate::control::Control;
-use crate::descriptors::{self, not_looked_at};
-use crate::managed::{Born, Managed};
-use crate::marks::{ThreadMarks, marks_of};
-use crate::missed::MissedThreads;
-use crate::pace::Pace;
+use crate::backend::Backend;
+use crate::collected_thread::{CollectedThread, RoiLookup, StartedThread};
+use crate::descriptors::{self, proc_error};
+use crate::idle::IdleDetector;
+use crate::marks::{ThreadMarks, create_marks};
+use crate::period_control::{Budget, PeriodController};
+use crate::procfs::{ProcDirectory, ThreadIds, children, command, identity, threads};
 use crate::registry::{Registry, SampledThread, State, wake};
-use crate::rest::Rest;
 use crate::ring::Ring;
-use crate::settings::{Settings, WhenFull, affordable};
-use crate::tasks::{Held, children, command, identity, threads};
+use crate::settings::{Settings, WhenFull, measure_budget};
+use crate::unsampled_threads::{UnsampledCounts, UnsampledThreads};
 use crate::{Error, ErrorKind, Result};
 
-/// Time between two looks for threads that no record told of.
-const LOOK_FOR_TASKS: Duration = Duration::from_millis(100);
-/// Time between two looks at what sampling costs, where that is limited.
-const WINDOW: Duration = Duration::from_millis(100);
-/// Time between two looks where nothing can happen but what wakes by itself.
-const IDLE_MS: i32 = 1000;
-/// Numbers that are used again while they are looked at: so often is tried anew.
-const ATTEMPTS: usize = 4;
+/// Interval of the search in `/proc` for threads that no record reported.
+const TASK_SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which the cost of sampling is checked against the budget.
+const BUDGET_INTERVAL: Duration = Duration::from_millis(100);
+/// Poll timeout while every event that matters wakes the collector.
+const IDLE_TIMEOUT_MS: i32 = 1000;
+/// Attempts to attach if the number of a thread is reused meanwhile.
+const MAX_ATTACH_ATTEMPTS: usize = 4;
 
-/// Everything that is attached.
-pub(crate) struct Core {
+/// The sampled threads and their settings.
+pub(crate) struct Collector {
     pub(crate) settings: Settings,
     pub(crate) plan: Plan,
     pub(crate) on: bool,
-    managed: BTreeMap<u64, Managed>,
+    threads: BTreeMap<u64, CollectedThread>,
     by_tid: HashMap<u32, u64>,
-    /// Processes whose new threads are attached to.
+    /// Processes whose new threads are sampled as well.
     followed: BTreeSet<u32>,
     code: ProcessCode,
     next: u64,
-    missed: MissedThreads,
-    /// Why the last of them that lived was missed.
-    pub(crate) trouble: Option<String>,
-    looked: Instant,
-    /// Part of threads' time that may be taken, and what a sample takes, nanoseconds.
-    budget: Option<(f64, f64)>,
-    paced: Instant,
+    unsampled: UnsampledThreads,
+    /// Reason why the last living thread could not be sampled.
+    pub(crate) last_error: Option<String>,
+    last_task_search: Instant,
+    /// Limit of the overhead, if there is one.
+    budget: Option<Budget>,
+    last_budget_check: Instant,
     registry: Arc<Registry>,
-    /// Where samples tell regions of interest.
+    /// Marks of regions of interest, if samples contain them.
     pub(crate) marks: Option<ThreadMarks>,
-    rest: Rest,
+    idle: IdleDetector,
 }
 
-impl Core {
-    pub(crate) fn new(settings: Settings, registry: &Arc<Registry>) -> Result<Core> {
+impl Collector {
+    pub(crate) fn new(settings: Settings, registry: &Arc<Registry>) -> Result<Collector> {
         let mut plan = settings.plan()?;
         check_event(&mut plan)?;
         let budget = settings
             .overhead
-            .map(|allowed| affordable(&mut plan, allowed));
-        let marks = settings.regions.then(|| marks_of(&plan)).transpose()?;
-        Ok(Core {
+            .map(|allowed| measure_budget(&mut plan, allowed));
+        let marks = settings.roi.then(|| create_marks(&plan)).transpose()?;
+        Ok(Collector {
             plan,
             budget: budget.transpose()?,
-            paced: Instant::now(),
+            last_budget_check: Instant::now(),
             settings,
             on: true,
-            managed: BTreeMap::new(),
+            threads: BTreeMap::new(),
             by_tid: HashMap::new(),
             followed: BTreeSet::new(),
             code: ProcessCode::default(),
             next: 0,
-            missed: MissedThreads::default(),
-            trouble: None,
-            looked: Instant::now(),
+            unsampled: UnsampledThreads::default(),
+            last_error: None,
+            last_task_search: Instant::now(),
             registry: Arc::clone(registry),
             marks,
-            rest: Rest::default(),
+            idle: IdleDetector::default(),
         })
     }
 
-    /// Attaches to a thread and lets sampling begin.
+    /// Adds a thread and starts to sample it.
     pub(crate) fn add_thread(&mut self, tid: u32) -> Result<()> {
         let added = self.try_add(tid, false)?;
-        added.map(drop).ok_or_else(|| nobody("add", tid))
+        added.map(drop).ok_or_else(|| no_such_task("add", tid))
     }
 
-    /// `None` where the thread has ended, or is about to.
+    /// Returns `None` if the thread has ended or is exiting.
     fn try_add(&mut self, tid: u32, follows: bool) -> Result<Option<u64>> {
         if self.by_tid.contains_key(&tid) {
-            let message = format!("failed to add thread `{tid}`: it was added before");
+            let message = format!("failed to add thread `{tid}`: it is already added");
             return Err(Error::usage(message));
         }
         self.check_room(tid)?;
-        for _ in 0..ATTEMPTS {
-            let look = |tid| Ok((identity(tid)?, Held::of(tid)?));
-            let looked = look(tid).map_err(|e| not_looked_at(tid, e))?;
-            let (Some(before), Some(held)) = looked else {
+        for _ in 0..MAX_ATTACH_ATTEMPTS {
+            let inspect = |tid| Ok((identity(tid)?, ProcDirectory::open(tid)?));
+            let looked = inspect(tid).map_err(|e| proc_error(tid, e))?;
+            let (Some(identity_before), Some(directory)) = looked else {
                 return Ok(None);
             };
-            // Wakers take no descriptors from threads that are added.
-            self.rest.end();
+            // Wake events must not take the descriptors that a new thread needs.
+            self.idle.resume_polling();
             let attached = self.plan.attach(tid, follows);
-            // After it was attached to: from then on the kernel ends the sampling of a
-            // program that changes its user.
-            let allowed = self.settings.only_user.is_none_or(|u| held.belongs_to(u));
-            if identity(tid).map_err(|e| not_looked_at(tid, e))? != Some(before) {
-                // It has ended, and another may have its number.
+            // Check this after attaching: from then on the kernel stops sampling a program that
+            // changes its user.
+            let allowed = self
+                .settings
+                .only_user
+                .is_none_or(|u| directory.belongs_to(u));
+            if identity(tid).map_err(|e| proc_error(tid, e))? != Some(identity_before) {
+                // The thread has ended, and its number may have been reused.
                 continue;
             }
             if !allowed {
-                return Err(not_own(tid));
+                return Err(not_permitted(tid));
             }
             let Some(attached) = attached? else {
                 return Ok(None);
             };
             descriptors::check(tid, attached.highest_descriptor())?;
-            return Ok(Some(self.attached(attached, before.pid, follows)));
+            return Ok(Some(self.register(attached, identity_before.pid, follows)));
         }
         Ok(None)
     }
@@ -131,67 +134,67 @@ impl Core {
         if self.registry.has_room(&self.settings) {
             return Ok(());
         }
-        let most = self.settings.most_threads;
+        let limit = self.settings.max_threads;
         let message = format!(
-            "failed to add thread `{tid}`: this profiler has {most} threads, the most it may \
-             have: delete some, or clean up those that have ended"
+            "failed to add thread `{tid}`: the limit of {limit} threads is reached; delete \
+             threads, or clean up those that have ended"
         );
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    fn attached(&mut self, attached: Attached, pid: u32, follows: bool) -> u64 {
+    fn register(&mut self, attached: Attached, pid: u32, follows: bool) -> u64 {
         let refuses = self.settings.when_full == WhenFull::RefuseNewest;
         let (ring, writer) = Ring::new(self.settings.buffer, refuses);
         let (number, tid) = (self.next, attached.tid());
         self.next += 1;
-        let thread = Arc::new(SampledThread::new(number, (pid, tid), ring));
+        let thread = Arc::new(SampledThread::new(number, ThreadIds { pid, tid }, ring));
         thread.set_command(&command(tid));
         thread.set_state(State::Started);
         self.registry.add(&thread);
-        if !self.managed.values().any(|m| m.thread.pid() == pid) {
+        if !self.threads.values().any(|m| m.registered.pid() == pid) {
             self.code.existing(pid);
         }
-        let managed = Managed {
-            thread,
+        let thread = CollectedThread {
+            registered: thread,
             attached,
             writer,
             follows,
-            wanted: true,
+            enabled: true,
             batch: Vec::new(),
-            pace: Pace::default(),
+            period_controller: PeriodController::default(),
             phases: self.settings.phases.then(Default::default),
         };
         if self.on {
-            managed.attached.start();
+            thread.attached.start();
         }
-        managed.look();
-        self.managed.insert(number, managed);
+        thread.refresh_counts();
+        self.threads.insert(number, thread);
         self.by_tid.insert(tid, number);
         number
     }
 
-    /// Attaches to all threads of a process, and follows it.
+    /// Adds all threads of a process, and follows it.
     pub(crate) fn add_process(&mut self, pid: u32) -> Result<usize> {
         let mut added = Vec::new();
         if let Err(e) = self.add_threads(pid, &mut added) {
-            // All or nothing.
+            // Add all threads or none.
             added.iter().for_each(|&n| self.finish(n, State::Deleted));
             self.registry.remove(|t| added.contains(&t.number));
             return Err(e);
         }
         if added.is_empty() && !self.by_tid.contains_key(&pid) {
-            return Err(nobody("add", pid));
+            return Err(no_such_task("add", pid));
         }
         self.followed.insert(pid);
-        for managed in self.managed.values_mut() {
-            managed.follows |= managed.thread.pid() == pid;
+        for thread in self.threads.values_mut() {
+            thread.follows |= thread.registered.pid() == pid;
         }
         Ok(added.len())
     }
 
-    /// Attaches to all threads of a process, also those that it starts meanwhile.
+    /// Adds all threads of a process, including those that it starts meanwhile.
     fn add_threads(&mut self, pid: u32, added: &mut Vec<u64>) -> Result<()> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTACH_ATTEMPTS {
             let new = self.not_attached(pid)?;
             if new.is_empty() {
                 break;
@@ -204,7 +207,7 @@ impl Core {
     }
 
     fn not_attached(&self, pid: u32) -> Result<Vec<u32>> {
-        let mut all = threads(pid).map_err(|e| not_looked_at(pid, e))?;
+        let mut all = threads(pid).map_err(|e| proc_error(pid, e))?;
         all.retain(|tid| !self.by_tid.contains_key(tid));
         Ok(all)
     }
@@ -213,44 +216,44 @@ impl Core {
         let number = self.by_tid.get(&tid).copied();
         number.ok_or_else(|| {
             let message = format!(
-                "failed to {what} thread `{tid}`: it was not added, or it has ended or was deleted"
+                "failed to {what} thread `{tid}`: it was not added, has ended, or was deleted"
             );
             Error::new(ErrorKind::NoSuchTask, message)
         })
     }
 
-    /// Lets a thread's sampling begin or end; what was sampled stays.
-    pub(crate) fn want(&mut self, tid: u32, wanted: bool) -> Result<()> {
-        let number = self.number(if wanted { "start" } else { "stop" }, tid)?;
-        if let Some(managed) = self.managed.get_mut(&number) {
-            managed.wanted = wanted;
-            managed.thread.set_state(managed.state());
+    /// Enables or disables sampling of a thread. Samples taken before can be read.
+    pub(crate) fn set_thread_enabled(&mut self, tid: u32, enabled: bool) -> Result<()> {
+        let number = self.number(if enabled { "start" } else { "stop" }, tid)?;
+        if let Some(thread) = self.threads.get_mut(&number) {
+            thread.enabled = enabled;
+            thread.registered.set_state(thread.state());
         }
-        self.switch(number);
+        self.apply_switch(number);
         Ok(())
     }
 
-    /// Switches a thread's event on or off, as it is wanted; off: reads what it left.
-    fn switch(&mut self, number: u64) {
-        let Some(managed) = self.managed.get(&number) else {
+    /// Switches a thread's event on or off. When it is switched off, reads the remaining samples.
+    fn apply_switch(&mut self, number: u64) {
+        let Some(thread) = self.threads.get(&number) else {
             return;
         };
-        match self.on && managed.wanted {
-            true => managed.attached.start(),
+        match self.on && thread.enabled {
+            true => thread.attached.start(),
             false => {
-                managed.attached.stop();
+                thread.attached.stop();
                 self.drain(&[number]);
             }
         }
     }
 
-    pub(crate) fn turn(&mut self, on: bool) {
+    pub(crate) fn set_enabled(&mut self, on: bool) {
         self.on = on;
-        let all: Vec<u64> = self.managed.keys().copied().collect();
-        all.into_iter().for_each(|number| self.switch(number));
+        let all: Vec<u64> = self.threads.keys().copied().collect();
+        all.into_iter().for_each(|number| self.apply_switch(number));
     }
 
-    /// Changes a thread's period between two samples.
+    /// Changes the period of a thread.
     pub(crate) fn set_period(&mut self, tid: u32, period: u64) -> Result<u64> {
         let number = self.number("change the period of", tid)?;
         self.change_period(number, period)
@@ -258,20 +261,20 @@ impl Core {
 
     fn change_period(&mut self, number: u64, period: u64) -> Result<u64> {
         let period = self.plan.possible_period(period);
-        if let Some(managed) = self.managed.get(&number) {
-            managed.attached.stop();
+        if let Some(thread) = self.threads.get(&number) {
+            thread.attached.stop();
         }
-        // All that is read until here was taken at the period before.
+        // All samples read up to here have the previous period.
         self.drain(&[number]);
-        let Some(managed) = self.managed.get_mut(&number) else {
-            // It has ended meanwhile.
+        let Some(thread) = self.threads.get_mut(&number) else {
+            // The thread has ended meanwhile.
             return Ok(period);
         };
-        let changed = managed.attached.set_period(period);
-        if self.on && managed.wanted {
-            managed.attached.start();
+        let changed = thread.attached.set_period(period);
+        if self.on && thread.enabled {
+            thread.attached.start();
         }
-        managed.look();
+        thread.refresh_counts();
         changed.map(|()| period)
     }
 
@@ -282,12 +285,12 @@ impl Core {
     }
 
     pub(crate) fn delete_process(&mut self, pid: u32) -> Result<usize> {
-        // What they have started so far is followed, or deleted with them.
+        // Threads that were started before now are either followed or deleted as well.
         self.drain(&self.threads_of(pid));
         let was_followed = self.followed.remove(&pid);
         let all = self.threads_of(pid);
         if all.is_empty() && !was_followed {
-            return Err(nobody("delete", pid));
+            return Err(no_such_task("delete", pid));
         }
         let deleted = all.len();
         all.into_iter().for_each(|n| self.finish(n, State::Deleted));
@@ -295,32 +298,33 @@ impl Core {
     }
 
     fn threads_of(&self, pid: u32) -> Vec<u64> {
-        let all = self.managed.iter();
-        let of = all.filter(|(_, managed)| managed.thread.pid() == pid);
+        let all = self.threads.iter();
+        let of = all.filter(|(_, thread)| thread.registered.pid() == pid);
         of.map(|(number, _)| *number).collect()
     }
 
-    /// Reads the last samples of a thread and lets go of it. What a deleted one started since
-    /// it was last read is not followed.
+    /// Reads the last samples of a thread and detaches from it. Threads that a deleted thread has
+    /// started since its ring was last read are not followed.
     fn finish(&mut self, number: u64, state: State) {
-        if let Some(managed) = self.managed.get_mut(&number) {
-            managed.attached.stop();
-            managed.follows &= state != State::Deleted;
+        if let Some(thread) = self.threads.get_mut(&number) {
+            thread.attached.stop();
+            thread.follows &= state != State::Deleted;
         }
         self.drain(&[number]);
-        let Some(managed) = self.managed.remove(&number) else {
+        let Some(thread) = self.threads.remove(&number) else {
             return;
         };
-        managed.look();
-        managed.thread.set_state(state);
-        let (pid, tid) = (managed.thread.pid(), managed.thread.tid());
+        thread.refresh_counts();
+        thread.registered.set_state(state);
+        let ids = thread.registered.ids();
+        let ThreadIds { pid, tid } = ids;
         if self.by_tid.get(&tid) == Some(&number) {
             self.by_tid.remove(&tid);
         }
         if let Some(marks) = self.marks.as_mut().filter(|_| state == State::Ended) {
-            marks.forget((pid, tid));
+            marks.forget(ids);
         }
-        if !self.managed.values().any(|m| m.thread.pid() == pid) {
+        if !self.threads.values().any(|m| m.registered.pid() == pid) {
             self.code.ended(pid);
             self.followed.remove(&pid);
         }
@@ -328,178 +332,183 @@ impl Core {
         self.registry.wake(&[number]);
     }
 
-    /// Reads everybody's last samples and lets go of all.
-    pub(crate) fn let_go(&mut self) {
-        let all: Vec<u64> = self.managed.keys().copied().collect();
+    /// Reads the last samples of all threads and detaches.
+    pub(crate) fn detach_all(&mut self) {
+        let all: Vec<u64> = self.threads.keys().copied().collect();
         all.into_iter().for_each(|n| self.finish(n, State::Deleted));
     }
 
-    /// Brings a thread's counts up to date; all threads' for `None`.
-    pub(crate) fn look(&mut self, tid: Option<u32>) {
+    /// Updates the counts of a thread, or of all threads for `None`.
+    pub(crate) fn refresh_counts(&mut self, tid: Option<u32>) {
         let one = tid.map(|tid| self.by_tid.get(&tid).copied());
         let numbers: Vec<u64> = match one {
             Some(number) => number.into_iter().collect(),
-            None => self.managed.keys().copied().collect(),
+            None => self.threads.keys().copied().collect(),
         };
         self.drain(&numbers);
-        let all = numbers.iter().filter_map(|n| self.managed.get(n));
-        all.for_each(Managed::look);
+        let all = numbers.iter().filter_map(|n| self.threads.get(n));
+        all.for_each(CollectedThread::refresh_counts);
     }
 
-    /// Reads the rings of these threads, and attaches to what they started; whether there
-    /// were samples.
+    /// Reads the rings of these threads and attaches to threads that they started. Returns whether
+    /// there were samples.
     fn drain(&mut self, numbers: &[u64]) -> bool {
-        let (mut born, mut told) = (Vec::new(), Vec::new());
+        let (mut started, mut with_samples) = (Vec::new(), Vec::new());
         for number in numbers {
-            let Some(managed) = self.managed.get_mut(number) else {
+            let Some(thread) = self.threads.get_mut(number) else {
                 continue;
             };
-            let marks = (&mut self.marks, &*self.registry);
-            let drained = managed.drain(&mut self.code, marks, &mut born);
-            if drained.samples {
-                told.push(*number);
+            let roi = RoiLookup {
+                marks: self.marks.as_mut(),
+                registry: &self.registry,
+            };
+            let drained = thread.drain(&mut self.code, roi, &mut started);
+            if drained.has_samples {
+                with_samples.push(*number);
             }
-            if let Some((pid, tid)) = drained.replaced {
-                self.replaced(*number, pid, tid);
+            if let Some(ids) = drained.new_ids {
+                self.set_ids(*number, ids);
             }
         }
-        if !told.is_empty() {
-            self.registry.wake(&told);
+        if !with_samples.is_empty() {
+            self.registry.wake(&with_samples);
         }
-        for Born { pid, tid } in born {
-            self.follow(pid, tid);
+        for StartedThread { pid, tid } in started {
+            self.follow_thread(pid, tid);
         }
-        !told.is_empty()
+        !with_samples.is_empty()
     }
 
-    /// By exec a thread gets its process's number.
-    fn replaced(&mut self, number: u64, pid: u32, tid: u32) {
-        let Some(managed) = self.managed.get(&number) else {
+    /// Exec gives the calling thread the number of its process.
+    fn set_ids(&mut self, number: u64, ids: ThreadIds) {
+        let Some(thread) = self.threads.get(&number) else {
             return;
         };
-        let before = managed.thread.tid();
-        managed.thread.pid.store(pid, Ordering::Relaxed);
-        managed.thread.tid.store(tid, Ordering::Relaxed);
-        if self.by_tid.get(&before) == Some(&number) {
-            self.by_tid.remove(&before);
+        let previous_tid = thread.registered.tid();
+        thread.registered.pid.store(ids.pid, Ordering::Relaxed);
+        thread.registered.tid.store(ids.tid, Ordering::Relaxed);
+        if self.by_tid.get(&previous_tid) == Some(&number) {
+            self.by_tid.remove(&previous_tid);
         }
-        self.by_tid.insert(tid, number);
+        self.by_tid.insert(ids.tid, number);
     }
 
-    /// A thread or process was started by one that is followed. False where it lives and
-    /// could not be attached to.
-    fn follow(&mut self, pid: u32, tid: u32) -> bool {
+    /// Adds a thread that was started by a followed one. Returns false if it is alive and could not
+    /// be added.
+    fn follow_thread(&mut self, pid: u32, tid: u32) -> bool {
         if self.by_tid.contains_key(&tid) {
             return true;
         }
         match self.try_add(tid, true) {
             Ok(Some(_)) => {}
-            missed => return self.miss(tid, missed.err()),
+            not_added => return self.count_unsampled(tid, not_added.err()),
         }
         self.followed.insert(pid);
-        // What it started before it was attached to.
+        // Processes that it started before it was added.
         for child in children(pid, tid) {
-            self.follow(child, child);
+            self.follow_thread(child, child);
         }
         true
     }
 
-    /// Counts a thread that is not sampled, once: it is tried again at each look. `why` it
-    /// could not be attached to; `None`: it has ended, which is returned.
-    fn miss(&mut self, tid: u32, why: Option<Error>) -> bool {
-        let ended = why.is_none();
-        self.missed.note(tid, ended);
-        self.trouble = why.map(|e| e.to_string()).or(self.trouble.take());
+    /// Counts a thread that cannot be sampled, once, although attaching is retried. `error` is the
+    /// reason, or `None` if the thread has ended. Returns whether it has ended.
+    fn count_unsampled(&mut self, tid: u32, error: Option<Error>) -> bool {
+        let ended = error.is_none();
+        self.unsampled.record(tid, ended);
+        self.last_error = error.map(|e| e.to_string()).or(self.last_error.take());
         ended
     }
 
-    /// Threads of followed processes that no record told of: those that a thread started
-    /// before it was attached to.
-    fn look_for_tasks(&mut self) {
-        if self.looked.elapsed() < LOOK_FOR_TASKS {
+    /// Finds threads of followed processes that no record reported, because they were started
+    /// before their parent was added.
+    fn find_unreported_tasks(&mut self) {
+        if self.last_task_search.elapsed() < TASK_SEARCH_INTERVAL {
             return;
         }
-        self.looked = Instant::now();
-        let (mut there, mut goes_on) = (BTreeSet::new(), true);
+        self.last_task_search = Instant::now();
+        let (mut running, mut retry_counted) = (BTreeSet::new(), true);
         for pid in self.followed.clone() {
             let Ok(new) = self.not_attached(pid) else {
-                // The next look will tell.
+                // Try again at the next search.
                 return;
             };
             for tid in new {
-                there.insert(tid);
-                // What one was refused, others that were refused would be, too.
-                if goes_on || !self.missed.has(tid) {
-                    goes_on &= self.follow(pid, tid);
+                running.insert(tid);
+                // The same error would affect the others, so try only new threads after it.
+                if retry_counted || !self.unsampled.contains(tid) {
+                    retry_counted &= self.follow_thread(pid, tid);
                 }
             }
         }
-        self.missed.keep(&there);
+        self.unsampled.retain(&running);
     }
 
-    /// Gives threads that cost too much, or that may cost more, another period.
-    fn keep_to_budget(&mut self) {
-        let Some(budget) = self.budget.filter(|_| self.paced.elapsed() >= WINDOW) else {
+    /// Adjusts the period of threads whose overhead differs from the budget.
+    fn adjust_periods(&mut self) {
+        let Some(budget) = self
+            .budget
+            .filter(|_| self.last_budget_check.elapsed() >= BUDGET_INTERVAL)
+        else {
             return;
         };
-        self.paced = Instant::now();
+        self.last_budget_check = Instant::now();
         let mut next = Vec::new();
-        for (number, managed) in self.managed.iter_mut().filter(|m| self.on && m.1.wanted) {
-            next.extend(managed.end_window(budget).map(|period| (*number, period)));
+        for (number, thread) in self.threads.iter_mut().filter(|m| self.on && m.1.enabled) {
+            next.extend(thread.end_window(budget).map(|period| (*number, period)));
         }
         for (number, period) in next {
             if let Err(e) = self.change_period(number, period) {
-                self.trouble = Some(e.to_string());
+                self.last_error = Some(e.to_string());
             }
         }
     }
 
-    /// One look at everything. `ready`: threads whose descriptor said something.
-    fn round(&mut self, ready: &[u64]) {
-        let ended = |n: &&u64| self.managed.get(n).is_some_and(|m| m.attached.has_ended());
+    /// Processes all rings once. `ready`: threads with a readable descriptor.
+    fn process_rings(&mut self, ready: &[u64]) {
+        let ended = |n: &&u64| self.threads.get(n).is_some_and(|m| m.attached.has_ended());
         let ended: Vec<u64> = ready.iter().filter(ended).copied().collect();
-        let all: Vec<u64> = self.managed.keys().copied().collect();
-        let told = self.drain(&all);
+        let all: Vec<u64> = self.threads.keys().copied().collect();
+        let with_samples = self.drain(&all);
         ended.into_iter().for_each(|n| self.finish(n, State::Ended));
         if let Some(marks) = &mut self.marks {
-            // Also where nobody is sampled: programs must find room for theirs.
+            // Even if no thread is sampled: programs need room to write marks.
             marks.read();
         }
-        self.look_for_tasks();
-        self.keep_to_budget();
-        match told || !ready.is_empty() || self.marks.is_some() {
-            true => self.rest.end(),
-            false => self.may_rest(),
+        self.find_unreported_tasks();
+        self.adjust_periods();
+        match with_samples || !ready.is_empty() || self.marks.is_some() {
+            true => self.idle.resume_polling(),
+            false => self.check_idle(),
         }
     }
 
-    /// Where all threads that are sampled sleep, their rings are not looked at until one
-    /// of them runs again.
-    fn may_rest(&mut self) {
+    /// Checks whether all sampled threads sleep, so that their rings need no polling.
+    fn check_idle(&mut self) {
         let on = self.on;
-        let sampled = self.managed.iter().filter(|m| on && m.1.wanted);
-        self.rest
-            .look(sampled.map(|(n, m)| (*n, &m.attached)), &self.plan);
+        let sampled = self.threads.iter().filter(|m| on && m.1.enabled);
+        self.idle
+            .check(sampled.map(|(n, m)| (*n, &m.attached)), &self.plan);
     }
 
-    /// What to wait for, and how long.
-    fn awaited(&self) -> (Vec<u64>, Vec<RawFd>, i32) {
+    /// Returns the descriptors to wait for, and the timeout.
+    fn wait_targets(&self) -> (Vec<u64>, Vec<RawFd>, i32) {
         let (mut numbers, mut fds): (Vec<u64>, Vec<RawFd>) = self
-            .managed
+            .threads
             .iter()
             .flat_map(|(number, m)| {
                 let both = m.attached.herald().into_iter().chain([m.attached.as_fd()]);
                 both.map(|fd| (*number, fd.as_raw_fd()))
             })
             .unzip();
-        let sampled = |m: &Managed| self.on && m.wanted;
-        let looks = !self.rest.is_deep() && self.managed.values().any(sampled);
-        let timeout_ms = match self.marks.is_some() || looks {
-            true => self.settings.latency.look_every_ms(),
-            // Threads that are followed tell of what they start.
-            false => IDLE_MS,
+        let sampled = |m: &CollectedThread| self.on && m.enabled;
+        let must_poll = !self.idle.is_idle() && self.threads.values().any(sampled);
+        let timeout_ms = match self.marks.is_some() || must_poll {
+            true => self.settings.latency.poll_interval_ms(),
+            // Followed threads wake the collector when they start another.
+            false => IDLE_TIMEOUT_MS,
         };
-        for (number, fd) in self.rest.wakers() {
+        for (number, fd) in self.idle.wake_fds() {
             numbers.push(number);
             fds.push(fd);
         }
@@ -507,157 +516,168 @@ impl Core {
     }
 }
 
-/// An event that this machine lacks is refused before there is a thread to sample.
+/// Refuses an event that this machine lacks, before there is a thread to sample.
 fn check_event(plan: &mut Plan) -> Result<()> {
-    /// The calling thread, for the kernel.
-    const OWN: u32 = 0;
-    match plan.attach(OWN, false) {
+    // The kernel takes 0 for the calling thread.
+    const CALLING_THREAD: u32 = 0;
+    match plan.attach(CALLING_THREAD, false) {
         Err(e) if e.kind() == ErrorKind::Missing => Err(e),
-        // What rights and limits allow depends on the thread, and may change.
+        // Permissions and limits depend on the thread and can change.
         _ => Ok(()),
     }
 }
 
-pub(crate) fn nobody(what: &str, id: u32) -> Error {
+pub(crate) fn no_such_task(what: &str, id: u32) -> Error {
     let message = format!("failed to {what} `{id}`: no such process or thread");
     Error::new(ErrorKind::NoSuchTask, message)
 }
 
-fn not_own(tid: u32) -> Error {
+fn not_permitted(tid: u32) -> Error {
     let message = format!(
-        "failed to add `{tid}`: not allowed to this user: its process belongs to another user, \
-         or is guarded as set-uid programs are"
+        "failed to add `{tid}`: permission denied: its process belongs to another user, or is \
+         protected like a set-uid program"
     );
     Error::new(ErrorKind::Refused, message)
 }
 
-/// What the profiler and its thread share.
-pub(crate) struct Common {
-    core: Mutex<Core>,
-    over: AtomicBool,
-    /// Tells the thread that something was changed.
+/// State shared by the profiler and the collector thread.
+pub(crate) struct SharedCollector {
+    collector: Mutex<Collector>,
+    is_stopping: AtomicBool,
+    /// Wakes the collector thread after a change.
     signal: UnixStream,
 }
 
-impl Common {
-    pub(crate) fn new(core: Core, signal: UnixStream) -> Common {
-        Common {
-            core: Mutex::new(core),
-            over: AtomicBool::new(false),
+impl SharedCollector {
+    pub(crate) fn new(collector: Collector, signal: UnixStream) -> SharedCollector {
+        SharedCollector {
+            collector: Mutex::new(collector),
+            is_stopping: AtomicBool::new(false),
             signal,
         }
     }
 
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        // Between two calls everything is in order, also where one of them panicked.
-        self.core.lock().unwrap_or_else(|e| e.into_inner())
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Collector> {
+        // Every operation leaves a consistent state, even if it panics.
+        self.collector.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Does what makes more to wait for.
-    fn change<T>(&self, what: impl FnOnce(&mut Core) -> T) -> T {
-        let result = what(&mut self.core());
+    /// Runs an operation and wakes the collector thread, which may have more to wait for.
+    fn change_and_wake<T>(&self, what: impl FnOnce(&mut Collector) -> T) -> T {
+        let result = what(&mut self.lock());
         wake(&self.signal);
         result
     }
 }
 
-impl Control for Common {
-    fn turn(&self, on: bool) {
-        self.change(|core| core.turn(on));
+impl Backend for SharedCollector {
+    fn set_enabled(&self, on: bool) {
+        self.change_and_wake(|collector| collector.set_enabled(on));
     }
 
     fn add_thread(&self, tid: u32) -> Result<()> {
-        self.change(|core| core.add_thread(tid))
+        self.change_and_wake(|collector| collector.add_thread(tid))
     }
 
     fn add_processes(&self, pids: &[u32]) -> Vec<Result<usize>> {
-        self.change(|core| pids.iter().map(|&pid| core.add_process(pid)).collect())
+        self.change_and_wake(|collector| {
+            let added = pids.iter().map(|&pid| collector.add_process(pid));
+            added.collect()
+        })
     }
 
     fn delete_thread(&self, tid: u32) -> Result<()> {
-        self.core().delete_thread(tid)
+        self.lock().delete_thread(tid)
     }
 
     fn delete_process(&self, pid: u32) -> Result<usize> {
-        self.core().delete_process(pid)
+        self.lock().delete_process(pid)
     }
 
-    fn want(&self, tid: u32, wanted: bool) -> Result<()> {
-        self.change(|core| core.want(tid, wanted))
+    fn set_thread_enabled(&self, tid: u32, enabled: bool) -> Result<()> {
+        self.change_and_wake(|collector| collector.set_thread_enabled(tid, enabled))
     }
 
     fn set_period(&self, tid: u32, period: u64) -> Result<u64> {
-        self.core().set_period(tid, period)
+        self.lock().set_period(tid, period)
     }
 
-    fn period_of_new(&self) -> u64 {
-        self.core().plan.period()
+    fn default_period(&self) -> u64 {
+        self.lock().plan.period()
     }
 
-    fn set_period_of_new(&self, period: u64) -> u64 {
-        let mut core = self.core();
-        core.plan.set_period(period);
-        core.plan.period()
+    fn set_default_period(&self, period: u64) -> u64 {
+        let mut collector = self.lock();
+        collector.plan.set_period(period);
+        collector.plan.period()
     }
 
-    fn set_buffer_of_new(&self, samples: usize) {
-        self.core().settings.buffer = samples;
+    fn set_default_buffer(&self, samples: usize) {
+        self.lock().settings.buffer = samples;
     }
 
-    fn look(&self, tid: Option<u32>, read: &mut dyn FnMut()) {
-        let mut core = self.core();
-        core.look(tid);
+    fn refresh_counts(&self, tid: Option<u32>, read: &mut dyn FnMut()) {
+        let mut collector = self.lock();
+        collector.refresh_counts(tid);
         read();
     }
 
-    fn hold(&self, read: &mut dyn FnMut()) {
-        let _nothing_moves = self.core();
+    fn with_lock(&self, read: &mut dyn FnMut()) {
+        let _guard = self.lock();
         read();
     }
 
-    fn missed(&self) -> (u64, u64) {
-        let core = self.core();
-        (core.missed.ended, core.missed.alive)
+    fn unsampled_threads(&self) -> UnsampledCounts {
+        self.lock().unsampled.counts
     }
 
     fn notes(&self) -> Vec<String> {
-        let core = self.core();
-        let notes = core.plan.notes().into_iter();
-        let lost = core.marks.as_ref().map_or(0, ThreadMarks::lost);
+        let collector = self.lock();
+        let notes = collector.plan.notes().into_iter();
+        let lost = collector.marks.as_ref().map_or(0, ThreadMarks::lost);
         let lost = (lost > 0).then(|| format!("marks of regions of interest lost: {lost}"));
-        notes.chain(core.trouble.clone()).chain(lost).collect()
+        notes
+            .chain(collector.last_error.clone())
+            .chain(lost)
+            .collect()
     }
 
-    fn end(&self) {
-        self.over.store(true, Ordering::Release);
+    fn request_stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
         wake(&self.signal);
     }
 
-    fn let_go(&self) {
-        self.core().let_go();
+    fn detach_all(&self) {
+        self.lock().detach_all();
     }
 }
 
-/// Reads the kernel's rings until the profiler is dropped. `signal` is readable when
-/// something was changed.
-pub(crate) fn collect(common: &Common, mut signal: UnixStream) {
-    // Where all processors are busy: else others that woke up before it go first.
+/// Reads the kernel's rings until the profiler is dropped. `signal` is readable after a change.
+pub(crate) fn collect(shared: &SharedCollector, mut signal: UnixStream) {
+    // A short time slice lets this thread run before others that woke earlier, if all CPUs are
+    // busy.
     ask_for_short_slices();
     let mut ready = Vec::new();
-    while !common.over.load(Ordering::Acquire) {
+    while !shared.is_stopping.load(Ordering::Acquire) {
         let (numbers, mut fds, timeout_ms) = {
-            let mut core = common.core();
-            core.round(&ready);
-            core.awaited()
+            let mut collector = shared.lock();
+            collector.process_rings(&ready);
+            collector.wait_targets()
         };
         fds.push(signal.as_raw_fd());
-        let said = perf::wait(&fds, timeout_ms);
+        let wait_results = perf::wait(&fds, timeout_ms);
         ready.clear();
-        let ready_ones = numbers.iter().zip(&said).filter(|n| *n.1 != Said::Nothing);
+        let ready_ones = numbers
+            .iter()
+            .zip(&wait_results)
+            .filter(|n| *n.1 != Said::Nothing);
         ready.extend(ready_ones.map(|n| *n.0));
-        if said.last().is_some_and(|&said| said != Said::Nothing) {
+        if wait_results
+            .last()
+            .is_some_and(|&result| result != Said::Nothing)
+        {
             while matches!(signal.read(&mut [0; 64]), Ok(64)) {}
-            common.core().rest.end();
+            shared.lock().idle.resume_polling();
         }
     }
 }

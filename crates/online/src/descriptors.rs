@@ -1,14 +1,15 @@
-//! How many descriptors sampling may take: some are always left to the program around it.
+//! Limits how many file descriptors sampling may use, so that the surrounding program can always
+//! open files.
 //!
 //! ```text
-//!   0 ──────────────── first kept ────────── limit
-//!   sampling, the program     the program alone
+//!   0 ──────── reserved for the program ──── limit
+//!   sampling and program   program only
 //! ```
 //!
-//! The kernel gives the lowest number that is free. So whoever lets go again of what got a
-//! number of the upper part leaves that part to others, however full the table is: a
-//! service takes new clients, a program opens files. Rejected: counting what is open (a
-//! look at `/proc/self/fd` for each thread, which takes as long as there are threads).
+//! The kernel hands out the lowest free number. Sampling closes a descriptor again if its number is
+//! in the upper part, so that part stays free for the program, for example for new clients of a
+//! service. Rejected: counting open descriptors in `/proc/self/fd` for each new thread, because
+//! that takes time proportional to the number of threads.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -17,44 +18,44 @@ use memgauge_live::sys::perf::{is_out_of_descriptors, open_files};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Descriptors that are left to the program: for 16 clients of a service, and for files.
-const KEPT: u64 = 64;
-/// Of a small table this part is left.
-const KEPT_PART: u64 = 4;
+/// Descriptors reserved for the program: 16 clients of a service, and some files.
+const MAX_RESERVED: u64 = 64;
+/// A small table reserves the reciprocal of this.
+const SMALL_TABLE_DIVISOR: u64 = 4;
 
-/// Of a table for so many descriptors, how many sampling leaves to the program.
+/// Number of descriptors that sampling leaves to the program if the limit is `open_files`.
 pub fn kept_descriptors(open_files: u64) -> u64 {
-    KEPT.min(open_files / KEPT_PART)
+    MAX_RESERVED.min(open_files / SMALL_TABLE_DIVISOR)
 }
 
-/// Whether sampling may keep a descriptor of this number.
+/// Returns whether sampling may keep a descriptor with this number.
 pub(crate) fn is_for_sampling(fd: RawFd) -> bool {
-    let most = open_files();
-    u64::try_from(fd).is_ok_and(|fd| fd < most - kept_descriptors(most))
+    let limit = open_files();
+    u64::try_from(fd).is_ok_and(|fd| fd < limit - kept_descriptors(limit))
 }
 
-/// Refuses a thread whose sampling got a number that is the program's.
+/// Refuses a thread if sampling it would use a reserved descriptor.
 pub(crate) fn check(tid: u32, fd: RawFd) -> Result<()> {
     match is_for_sampling(fd) {
         true => Ok(()),
-        false => Err(used_up(tid)),
+        false => Err(descriptor_limit_reached(tid)),
     }
 }
 
-/// Of an error of a look at a thread or process.
-pub(crate) fn not_looked_at(tid: u32, error: io::Error) -> Error {
+/// Converts an error from reading `/proc`.
+pub(crate) fn proc_error(tid: u32, error: io::Error) -> Error {
     match is_out_of_descriptors(&error) {
-        true => used_up(tid),
+        true => descriptor_limit_reached(tid),
         false => Error::system(format!("failed to add `{tid}`"), error),
     }
 }
 
-fn used_up(tid: u32) -> Error {
-    let most = open_files();
+fn descriptor_limit_reached(tid: u32) -> Error {
+    let limit = open_files();
     let message = format!(
-        "failed to add `{tid}`: too many open files: {} of {most} are kept for other files: \
+        "failed to add `{tid}`: too many open files: {} of {limit} are reserved for other files; \
          raise the limit (ulimit -n)",
-        kept_descriptors(most)
+        kept_descriptors(limit)
     );
     Error::new(ErrorKind::Exhausted, message)
 }
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_table_keeps_a_quarter_and_a_large_one_64() {
+    fn small_table_reserves_a_quarter_and_large_one_64() {
         let kept = [0, 64, 256, 1024, u64::MAX].map(kept_descriptors);
         assert_eq!(kept, [0, 16, 64, 64, 64]);
     }

@@ -1,39 +1,39 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+mod backend;
+mod collected_thread;
 mod collector;
-mod control;
 mod descriptors;
-mod managed;
+mod idle;
 mod marks;
-mod missed;
-mod pace;
+mod period_control;
 mod phases;
+mod procfs;
 mod profiler;
 mod program;
 mod reader;
-mod regions;
 mod registry;
-mod rest;
 pub mod ring;
+mod roi;
 mod sample;
 mod settings;
-mod tasks;
+mod unsampled_threads;
 
-/// What the ring is made of: `tests/ring-model` puts loom's in their place.
+/// Synchronisation types of the ring. `tests/ring-model` replaces them with loom's.
 mod atomic {
     pub(crate) use std::sync::Mutex;
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
-/// Raises this process's limit of open files to what it may have; returns it. A thread
-/// takes two descriptors, in a followed process three. Some are left to the program
+/// Raises this process's limit of open files to its hard limit and returns it. A thread needs two
+/// descriptors, or three if its process is followed. Some descriptors are reserved for the program
 /// ([`kept_descriptors`]).
 pub use memgauge_live::sys::perf::raise_open_files;
 
 pub use descriptors::kept_descriptors;
 
-/// The variable that is to name [`Profiler::marks_file`] to programs.
+/// Name of the environment variable that tells programs the path of [`Profiler::marks_file`].
 pub use memgauge_live::sample::marks::VARIABLE as MARKS_VARIABLE;
 
 pub use memgauge_host::sampled::SampledRun;
@@ -43,8 +43,8 @@ pub use memgauge_trace::{
 };
 pub use profiler::{Clean, Profiler};
 pub use reader::Reader;
-pub use regions::{Region, RegionId};
 pub use registry::{State, Statistics};
 pub use ring::Account;
+pub use roi::{Region, RegionId};
 pub use sample::Sample;
-pub use settings::{Latency, MOST_BUFFER, Settings, Sharing, Source, WhenFull};
+pub use settings::{Latency, MAX_BUFFER, Settings, Sharing, Source, WhenFull};

@@ -1,4 +1,4 @@
-//! Which regions of interest a thread was in at a time, from the marks that programs
+//! Finds the regions of interest that a thread was in at a given time, from the marks that programs
 //! write while they run.
 
 use std::collections::{HashMap, VecDeque};
@@ -8,55 +8,56 @@ use memgauge_host::regions::OpenRegions;
 use memgauge_live::sample::attached::Plan;
 use memgauge_live::sample::marks::{Mark, MarkFile, MarkKind};
 
-use crate::regions::RegionTree;
+use crate::procfs::ThreadIds;
+use crate::roi::RoiTree;
 use crate::{Error, ErrorKind, Result};
 
-/// Marks of a thread that wait for a sample behind them; what is more is taken in at once,
-/// as if the samples before it had come.
-const MOST_WAITING: usize = 1 << 12;
-/// Threads that nobody samples and that have made marks.
-const MOST_THREADS: usize = 1 << 14;
+/// Maximum number of marks of a thread that wait for a later sample. The oldest further ones are
+/// applied at once, as if the samples before them had been read.
+const MAX_WAITING: usize = 1 << 12;
+/// Maximum number of threads whose marks are kept.
+const MAX_THREADS: usize = 1 << 14;
 
 /// Marks of all threads.
 pub(crate) struct ThreadMarks {
     file: MarkFile,
-    threads: HashMap<(u32, u32), Marked>,
+    threads: HashMap<ThreadIds, ThreadState>,
     lost: u64,
 }
 
-/// A thread that has made marks.
+/// Marks of one thread.
 #[derive(Default)]
-struct Marked {
+struct ThreadState {
     waiting: VecDeque<Mark>,
-    inside: OpenRegions<String, ()>,
-    /// The number of these regions, where it is known.
+    open: OpenRegions<String, ()>,
+    /// Number of the open regions, if it is known.
     number: Option<u16>,
 }
 
-impl Marked {
-    fn take(&mut self, mark: Mark) {
+impl ThreadState {
+    fn apply(&mut self, mark: Mark) {
         self.number = None;
         match mark.kind {
-            MarkKind::Begin => drop(self.inside.begin(mark.name, ())),
-            // One that had not begun changes nothing.
-            MarkKind::End => drop(self.inside.end(&mark.name)),
+            MarkKind::Begin => drop(self.open.begin(mark.name, ())),
+            // The end of a region that is not open changes nothing.
+            MarkKind::End => drop(self.open.end(&mark.name)),
             MarkKind::Value => {}
         }
     }
 
-    /// Which regions are open is not known any more.
-    fn leave_all(&mut self) {
-        *self = Marked::default();
+    /// Forgets which regions are open.
+    fn close_all(&mut self) {
+        *self = ThreadState::default();
     }
 
-    fn at(&mut self, time_ns: u64, tree: &mut RegionTree) -> u16 {
+    fn at(&mut self, time_ns: u64, tree: &mut RoiTree) -> u16 {
         let is_due = |mark: &Mark| mark.time_ns <= time_ns;
         while self.waiting.front().is_some_and(is_due) {
             if let Some(mark) = self.waiting.pop_front() {
-                self.take(mark);
+                self.apply(mark);
             }
         }
-        let names = || self.inside.iter().map(|open| open.name.as_str());
+        let names = || self.open.iter().map(|region| region.name.as_str());
         *self.number.get_or_insert_with(|| tree.number(names()))
     }
 }
@@ -74,63 +75,66 @@ impl ThreadMarks {
         self.file.path()
     }
 
-    /// Marks that did not come: there was no room for them, or their thread was killed
-    /// while it wrote.
+    /// Number of lost marks: there was no room for them, or their thread was killed while it wrote
+    /// them.
     pub(crate) fn lost(&self) -> u64 {
         self.lost + self.file.refused()
     }
 
-    /// Reads what programs have written.
+    /// Reads the marks that programs have written.
     pub(crate) fn read(&mut self) {
         let before = self.lost();
         let threads = &mut self.threads;
         self.lost += self.file.take(false, |mark| add(threads, mark));
         if self.lost() > before {
-            // Any thread's, and the end of a region may be among them.
-            self.threads.values_mut().for_each(Marked::leave_all);
+            // The lost marks can be of any thread and can include the end of a region.
+            self.threads.values_mut().for_each(ThreadState::close_all);
         }
     }
 
-    /// The regions that a thread was in.
-    pub(crate) fn at(&mut self, ids: (u32, u32), time_ns: u64, tree: &mut RegionTree) -> u16 {
+    /// Returns the number of the regions that a thread was in.
+    pub(crate) fn at(&mut self, ids: ThreadIds, time_ns: u64, tree: &mut RoiTree) -> u16 {
         match self.threads.get_mut(&ids) {
-            Some(marked) => marked.at(time_ns, tree),
+            Some(thread) => thread.at(time_ns, tree),
             None => 0,
         }
     }
 
-    /// A thread has ended.
-    pub(crate) fn forget(&mut self, ids: (u32, u32)) {
+    /// Forgets a thread that has ended.
+    pub(crate) fn forget(&mut self, ids: ThreadIds) {
         self.threads.remove(&ids);
     }
 }
 
-fn add(threads: &mut HashMap<(u32, u32), Marked>, mark: Mark) {
-    let ids = (mark.pid, mark.tid);
-    if threads.len() >= MOST_THREADS && !threads.contains_key(&ids) {
-        // Those that are in no region have nothing to forget.
-        threads.retain(|_, marked| !marked.waiting.is_empty() || marked.inside.iter().len() > 0);
-        if threads.len() >= MOST_THREADS {
+fn add(threads: &mut HashMap<ThreadIds, ThreadState>, mark: Mark) {
+    let ids = ThreadIds {
+        pid: mark.pid,
+        tid: mark.tid,
+    };
+    if threads.len() >= MAX_THREADS && !threads.contains_key(&ids) {
+        // Threads that are in no region have nothing to forget.
+        threads.retain(|_, thread| !thread.waiting.is_empty() || thread.open.iter().len() > 0);
+        if threads.len() >= MAX_THREADS {
             threads.clear();
         }
     }
-    let marked = threads.entry(ids).or_default();
-    marked.waiting.push_back(mark);
-    if marked.waiting.len() > MOST_WAITING
-        && let Some(oldest) = marked.waiting.pop_front()
+    let thread = threads.entry(ids).or_default();
+    thread.waiting.push_back(mark);
+    if thread.waiting.len() > MAX_WAITING
+        && let Some(oldest) = thread.waiting.pop_front()
     {
-        marked.take(oldest);
+        thread.apply(oldest);
     }
 }
 
-/// Marks, whose times have to be those of the samples.
-pub(crate) fn marks_of(plan: &Plan) -> Result<ThreadMarks> {
+/// Creates the file for marks. The times of marks and samples must be from the same clock.
+pub(crate) fn create_marks(plan: &Plan) -> Result<ThreadMarks> {
     match plan.is_monotonic() {
         true => ThreadMarks::create(),
         false => Err(Error::new(
             ErrorKind::Missing,
-            "failed to tell regions of interest: records of PEBS have a clock of their own: \
-             take another event, or `memgauge record --region`",
+            "failed to track regions of interest: PEBS records use another clock; choose another \
+             event, or use `memgauge record --region`",
         )),
     }
 }
@@ -138,6 +142,10 @@ pub(crate) fn marks_of(plan: &Plan) -> Result<ThreadMarks> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ids(tid: u32) -> ThreadIds {
+        ThreadIds { pid: 1, tid }
+    }
 
     fn mark(time_ns: u64, tid: u32, kind: MarkKind, name: &str) -> Mark {
         Mark {
@@ -151,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_in_the_regions_of_its_thread_at_its_time() {
+    fn sample_has_the_regions_of_its_thread_and_time() {
         use MarkKind::{Begin, End};
         let mut marks = ThreadMarks::create().expect("there is room");
-        let mut tree = RegionTree::default();
+        let mut tree = RoiTree::default();
         for m in [
             mark(10, 2, Begin, "a"),
             mark(20, 2, Begin, "b"),
@@ -165,11 +173,11 @@ mod tests {
         ] {
             add(&mut marks.threads, m);
         }
-        // One thread's samples are read after another's, so times go back.
+        // Samples are read thread by thread, so their times can go back.
         let mut at = |time_ns, tid| {
-            let number = marks.at((1, tid), time_ns, &mut tree);
+            let number = marks.at(ids(tid), time_ns, &mut tree);
             let mut names = Vec::new();
-            let mut region = crate::RegionId::of(number);
+            let mut region = crate::RegionId::from_number(number);
             while let Some(found) = region.and_then(|id| tree.region(id)) {
                 names.insert(0, found.name);
                 region = found.outer;
@@ -187,25 +195,25 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_no_region_is_open_that_may_have_ended() {
+    fn all_regions_are_closed_after_a_loss() {
         let mut marks = ThreadMarks::create().expect("there is room");
-        let mut tree = RegionTree::default();
+        let mut tree = RoiTree::default();
         add(&mut marks.threads, mark(10, 2, MarkKind::Begin, "a"));
-        assert_ne!(marks.at((1, 2), 20, &mut tree), 0);
-        marks.threads.values_mut().for_each(Marked::leave_all);
-        assert_eq!(marks.at((1, 2), 30, &mut tree), 0);
+        assert_ne!(marks.at(ids(2), 20, &mut tree), 0);
+        marks.threads.values_mut().for_each(ThreadState::close_all);
+        assert_eq!(marks.at(ids(2), 30, &mut tree), 0);
     }
 
     #[test]
-    fn threads_that_nobody_samples_take_no_memory_without_end() {
+    fn memory_for_unsampled_threads_is_bounded() {
         let mut threads = HashMap::new();
-        for n in 0..3 * MOST_THREADS as u32 {
+        for n in 0..3 * MAX_THREADS as u32 {
             add(&mut threads, mark(1, n, MarkKind::Begin, "a"));
         }
-        assert!(threads.len() <= MOST_THREADS);
-        for n in 0..3 * MOST_WAITING as u64 {
+        assert!(threads.len() <= MAX_THREADS);
+        for n in 0..3 * MAX_WAITING as u64 {
             add(&mut threads, mark(n, 7, MarkKind::Value, "v"));
         }
-        assert!(threads[&(1, 7)].waiting.len() <= MOST_WAITING);
+        assert!(threads[&ids(7)].waiting.len() <= MAX_WAITING);
     }
 }

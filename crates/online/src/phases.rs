@@ -1,54 +1,53 @@
-//! Whether what a thread does has just changed: then samples tell more than in the midst of
-//! a phase. Pure.
+//! Detects that a thread has just started to do something else. Samples are more informative then
+//! than within a phase. Pure.
 //!
-//! Two things are compared with how they were before: where samples fall, in code and in
-//! data, and how often the event happens in the thread's processor time. A phase is judged
-//! by windows, as its budget is.
+//! Two properties are compared with previous windows: where samples fall, in code and in data, and
+//! how often the event happens per CPU time. The windows are those of the overhead budget.
 //!
 //! ```text
-//! window:    places of its samples in code (256 bytes) and     rate of events
-//!            data (4 KiB, 64 KiB … 64 GiB), each by hash in 32 classes
-//! reference: the same of windows before, halved each second    likewise
-//! changed:   some of these differ by more than chance, and by a fifth of the samples;
-//!            or the rate by a factor of 1.5
+//! window:    histograms of sample locations in code (256 bytes)   event rate
+//!            and data (4 KiB, 64 KiB … 64 GiB), 32 hash classes each
+//! reference: previous windows, with half the weight each second    likewise
+//! changed:   a histogram differs significantly and by a fifth of the samples,
+//!            or the rate differs by a factor of 1.5
 //! ```
 //!
-//! Rejected: a threshold on the distance alone, since windows of few samples differ by
-//! chance; pages alone, since two arrays of many pages fall into all classes alike.
+//! Rejected: a limit on the difference alone, because windows with few samples differ by chance.
+//! Rejected: one granularity of pages, because two large arrays fill all classes equally.
 
-/// Classes of places.
+/// Number of hash classes.
 const CLASSES: usize = 32;
-/// Samples of a window, and of the reference, that say something.
-const FEW: f64 = 16.0;
-/// Two samples of one distribution have a chi-square of 31 here, with a standard deviation
-/// of 7.9: beyond five of these is no chance.
-const NO_CHANCE: f64 = 31.0 + 5.0 * 7.9;
-/// Part of the samples that fall elsewhere than before (total variation).
-const ELSEWHERE: f64 = 0.2;
-/// Factor between rates of events.
+/// Minimum number of samples in a window, and in the reference, for a comparison.
+const MIN_SAMPLES: f64 = 16.0;
+/// Limit of chi-square. Two samples of one distribution have 31 (one less than the classes) with a
+/// standard deviation of 7.9; this is five standard deviations more.
+const MIN_CHI_SQUARE: f64 = 31.0 + 5.0 * 7.9;
+/// Minimum share of the samples that fall into other classes (total variation).
+const MIN_VARIATION: f64 = 0.2;
+/// Minimum ratio of the event rates.
 const RATE_FACTOR: f64 = 1.5;
-/// Events in a window whose rate says something: its chance is then 5 % at two deviations.
-const MANY_EVENTS: f64 = 1600.0;
-/// What a window leaves of the reference: a tenth of a second, with half of it left after
-/// one second.
-const LEFT: f64 = 0.933;
-/// Windows whose samples are judged together at most.
-const MOST_GATHERED: u32 = 10;
-/// Windows for which a change is interesting.
-const LASTS: u32 = 10;
+/// Minimum number of events in a window for a comparison of rates. Two standard deviations are then
+/// 5 %.
+const MIN_EVENTS: f64 = 1600.0;
+/// Decay of the reference per window of a tenth of a second: half is left after one second.
+const DECAY: f64 = 0.933;
+/// Maximum number of windows whose samples are combined.
+const MAX_PENDING_WINDOWS: u32 = 10;
+/// Number of windows after a change that are interesting.
+const INTERESTING_WINDOWS: u32 = 10;
 
-/// Bits of a place in code, and of places in data. An array of any size has few places of
-/// one of these sizes.
+/// Shift from address to location, in code and in data. An array of any size covers few locations
+/// at one of these shifts.
 const CODE_BITS: u32 = 8;
 const DATA_BITS: [u32; 7] = [12, 16, 20, 24, 28, 32, 36];
 
-/// Samples by class of their place.
+/// Number of samples by hash class of their location.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Places([f64; CLASSES]);
+struct LocationHistogram([f64; CLASSES]);
 
-impl Places {
-    fn note(&mut self, place: u64) {
-        // Multiplied by 2^64 / golden ratio, the upper bits are as good as random.
+impl LocationHistogram {
+    fn push(&mut self, place: u64) {
+        // After multiplication by 2^64 / golden ratio, the upper bits are well mixed.
         let class = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59;
         self.0[class as usize % CLASSES] += 1.0;
     }
@@ -57,16 +56,16 @@ impl Places {
         self.0.iter().sum()
     }
 
-    fn add(&mut self, other: &Places) {
+    fn add(&mut self, other: &LocationHistogram) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }
     }
 
-    /// Whether samples fall elsewhere than in another's windows.
-    fn are_others_than(&self, other: &Places) -> bool {
+    /// Returns whether the samples fall into significantly other classes.
+    fn differs_from(&self, other: &LocationHistogram) -> bool {
         let (n, m) = (self.samples(), other.samples());
-        if n < FEW || m < FEW {
+        if n < MIN_SAMPLES || m < MIN_SAMPLES {
             return false;
         }
         let pairs = || self.0.iter().zip(other.0);
@@ -76,34 +75,34 @@ impl Places {
             .map(|(a, b)| (a * more - b * less).powi(2) / (a + b))
             .sum();
         let variation: f64 = pairs().map(|(a, b)| (a / n - b / m).abs()).sum::<f64>() / 2.0;
-        chi_square > NO_CHANCE && variation > ELSEWHERE
+        chi_square > MIN_CHI_SQUARE && variation > MIN_VARIATION
     }
 }
 
-/// Places and events of one window.
+/// Sample locations and events of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Activity {
-    code: Places,
-    data: [Places; DATA_BITS.len()],
+    code: LocationHistogram,
+    data: [LocationHistogram; DATA_BITS.len()],
     events: f64,
     observed_ns: f64,
 }
 
 impl Activity {
-    /// Notes a sample at this instruction, of this data.
-    pub(crate) fn note(&mut self, ip: u64, addr: Option<u64>) {
-        self.code.note(ip >> CODE_BITS);
+    /// Adds a sample at this instruction that accesses this address.
+    pub(crate) fn push(&mut self, ip: u64, addr: Option<u64>) {
+        self.code.push(ip >> CODE_BITS);
         let Some(addr) = addr else { return };
         for (places, bits) in self.data.iter_mut().zip(DATA_BITS) {
-            places.note(addr >> bits);
+            places.push(addr >> bits);
         }
     }
 
-    fn places(&self) -> impl Iterator<Item = &Places> {
+    fn places(&self) -> impl Iterator<Item = &LocationHistogram> {
         std::iter::once(&self.code).chain(&self.data)
     }
 
-    fn places_mut(&mut self) -> impl Iterator<Item = &mut Places> {
+    fn places_mut(&mut self) -> impl Iterator<Item = &mut LocationHistogram> {
         std::iter::once(&mut self.code).chain(&mut self.data)
     }
 
@@ -112,15 +111,15 @@ impl Activity {
     }
 
     fn rate(&self) -> Option<f64> {
-        (self.observed_ns > 0.0 && self.events >= MANY_EVENTS)
+        (self.observed_ns > 0.0 && self.events >= MIN_EVENTS)
             .then(|| self.events / self.observed_ns)
     }
 
-    fn forget(&mut self) {
+    fn decay(&mut self) {
         let all = self.places_mut().flat_map(|places| &mut places.0);
-        all.for_each(|n| *n *= LEFT);
-        self.events *= LEFT;
-        self.observed_ns *= LEFT;
+        all.for_each(|n| *n *= DECAY);
+        self.events *= DECAY;
+        self.observed_ns *= DECAY;
     }
 
     fn add(&mut self, other: &Activity) {
@@ -131,9 +130,9 @@ impl Activity {
         self.observed_ns += other.observed_ns;
     }
 
-    fn is_elsewhere(&self, other: &Activity) -> bool {
+    fn has_other_locations(&self, other: &Activity) -> bool {
         let mut pairs = self.places().zip(other.places());
-        pairs.any(|(mine, theirs)| mine.are_others_than(theirs))
+        pairs.any(|(mine, theirs)| mine.differs_from(theirs))
     }
 
     fn has_another_rate(&self, other: &Activity) -> bool {
@@ -142,22 +141,40 @@ impl Activity {
     }
 }
 
-/// The phases of a thread.
+/// Events of a thread in a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct WindowEvents {
+    pub(crate) events: f64,
+    /// CPU time of the thread in nanoseconds.
+    pub(crate) observed_ns: f64,
+}
+
+/// Phase detection for a thread, and the activity of its current window.
+#[derive(Default)]
+pub(crate) struct PhaseTracking {
+    pub(crate) detector: PhaseDetector,
+    pub(crate) activity: Activity,
+}
+
+/// Compares the windows of a thread.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Phases {
+pub(crate) struct PhaseDetector {
     reference: Activity,
-    /// Windows whose samples were too few to judge by, and how many.
+    /// Windows that together have too few samples so far, and their number.
     pending: Activity,
-    gathered: u32,
-    /// Windows for which the last change is still interesting.
+    pending_windows: u32,
+    /// Number of windows for which the last change is still interesting.
     interesting: u32,
     changes: u64,
 }
 
-impl Phases {
-    /// Ends a window in which so many events happened in so much processor time; whether
-    /// what comes now is interesting.
-    pub(crate) fn end(&mut self, window: &Activity, (events, observed_ns): (f64, f64)) -> bool {
+impl PhaseDetector {
+    /// Ends a window. Returns whether the thread is currently interesting.
+    pub(crate) fn end_window(&mut self, window: &Activity, counts: WindowEvents) -> bool {
+        let WindowEvents {
+            events,
+            observed_ns,
+        } = counts;
         let window = Activity {
             events,
             observed_ns,
@@ -165,20 +182,20 @@ impl Phases {
         };
         self.interesting = self.interesting.saturating_sub(1);
         self.pending.add(&window);
-        self.gathered += 1;
-        let few = self.pending.samples() < FEW;
-        let elsewhere = !few && self.pending.is_elsewhere(&self.reference);
-        if elsewhere || window.has_another_rate(&self.reference) {
-            // From now on this is how it is.
+        self.pending_windows += 1;
+        let few = self.pending.samples() < MIN_SAMPLES;
+        let moved = !few && self.pending.has_other_locations(&self.reference);
+        if moved || window.has_another_rate(&self.reference) {
+            // Start over from the new behaviour.
             self.reference = Activity {
                 events,
                 observed_ns,
                 ..self.take_pending()
             };
-            self.interesting = LASTS;
+            self.interesting = INTERESTING_WINDOWS;
             self.changes += 1;
-        } else if !few || self.gathered >= MOST_GATHERED {
-            self.reference.forget();
+        } else if !few || self.pending_windows >= MAX_PENDING_WINDOWS {
+            self.reference.decay();
             let pending = self.take_pending();
             self.reference.add(&pending);
         }
@@ -186,11 +203,11 @@ impl Phases {
     }
 
     fn take_pending(&mut self) -> Activity {
-        self.gathered = 0;
+        self.pending_windows = 0;
         std::mem::take(&mut self.pending)
     }
 
-    /// Changes seen so far.
+    /// Number of changes so far.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -202,7 +219,14 @@ mod tests {
 
     const WINDOW_NS: f64 = 100e6;
 
-    /// Samples at random addresses of so many bytes.
+    fn in_window(events: f64) -> WindowEvents {
+        WindowEvents {
+            events,
+            observed_ns: WINDOW_NS,
+        }
+    }
+
+    /// Random addresses below `bytes`.
     struct Stream(u64, u64);
 
     impl Stream {
@@ -212,89 +236,89 @@ mod tests {
                 self.0 ^= self.0 << 13;
                 self.0 ^= self.0 >> 7;
                 self.0 ^= self.0 << 17;
-                activity.note(4096, Some(base + self.0 % self.1));
+                activity.push(4096, Some(base + self.0 % self.1));
             }
             activity
         }
     }
 
     #[test]
-    fn a_phase_that_goes_on_is_not_interesting() {
-        let (mut phases, mut stream) = (Phases::default(), Stream(7, 64 << 10));
+    fn unchanged_behaviour_is_not_interesting() {
+        let (mut phases, mut stream) = (PhaseDetector::default(), Stream(7, 64 << 10));
         let mut interesting = 0;
         for n in 0..10_000 {
-            // Rates of samples change, as the budget has it; places and events do not.
+            // The sampling rate varies, as with a budget. Locations and event rate do not.
             let samples = [5, 20, 100, 400][n % 4];
             let window = stream.window(samples, 1 << 30);
-            interesting += u32::from(phases.end(&window, (1e5, WINDOW_NS)));
+            interesting += u32::from(phases.end_window(&window, in_window(1e5)));
         }
         assert_eq!(interesting, 0);
     }
 
     #[test]
-    fn other_places_are_interesting_for_a_second() {
-        let (mut phases, mut stream) = (Phases::default(), Stream(7, 64 << 10));
-        let mut told = Vec::new();
+    fn new_locations_are_interesting_for_one_second() {
+        let (mut phases, mut stream) = (PhaseDetector::default(), Stream(7, 64 << 10));
+        let mut interesting = Vec::new();
         for n in 0..60 {
             let base = if n < 30 { 1 << 30 } else { 1 << 40 };
-            told.push(phases.end(&stream.window(30, base), (0.0, WINDOW_NS)));
+            interesting.push(phases.end_window(&stream.window(30, base), in_window(0.0)));
         }
         let expected: Vec<bool> = (0..60).map(|n| (30..40).contains(&n)).collect();
-        assert_eq!(told, expected);
+        assert_eq!(interesting, expected);
         assert_eq!(phases.changes(), 1);
     }
 
     #[test]
-    fn arrays_of_any_size_are_told_apart_and_so_is_code() {
+    fn arrays_of_any_size_and_code_are_distinguished() {
         for bytes in [4 << 10, 1 << 20, 64 << 20, 8 << 30] {
-            let (mut phases, mut stream) = (Phases::default(), Stream(7, bytes));
+            let (mut phases, mut stream) = (PhaseDetector::default(), Stream(7, bytes));
             for n in 0..60 {
                 let base = if n < 30 { 1 << 40 } else { (1 << 40) + bytes };
-                phases.end(&stream.window(30, base), (0.0, WINDOW_NS));
+                phases.end_window(&stream.window(30, base), in_window(0.0));
             }
             assert_eq!(phases.changes(), 1, "{bytes}");
         }
-        let mut phases = Phases::default();
+        let mut phases = PhaseDetector::default();
         for n in 0..60 {
             let mut window = Activity::default();
-            (0..30).for_each(|_| window.note(0x1000 + 0x1000 * (n / 30), None));
-            phases.end(&window, (0.0, WINDOW_NS));
+            (0..30).for_each(|_| window.push(0x1000 + 0x1000 * (n / 30), None));
+            phases.end_window(&window, in_window(0.0));
         }
         assert_eq!(phases.changes(), 1);
     }
 
     #[test]
-    fn windows_of_few_samples_are_judged_together() {
-        let (mut phases, mut stream) = (Phases::default(), Stream(7, 64 << 10));
+    fn windows_with_few_samples_are_combined() {
+        let (mut phases, mut stream) = (PhaseDetector::default(), Stream(7, 64 << 10));
         let mut first = None;
         for n in 0..200 {
             let base = if n < 100 { 1 << 30 } else { 1 << 40 };
-            // A timer's events are its time: their rate is always the same.
-            if phases.end(&stream.window(3, base), (WINDOW_NS, WINDOW_NS)) {
+            // Events of a timer measure time, so their rate is constant.
+            if phases.end_window(&stream.window(3, base), in_window(WINDOW_NS)) {
                 first.get_or_insert(n);
             }
         }
-        // Six windows have 18 samples: what is new is seen by the second such stretch.
+        // Six windows have 18 samples. The second such group shows the change.
         assert!(first.is_some_and(|n| (100..112).contains(&n)), "{first:?}");
         assert_eq!(phases.changes(), 1);
     }
 
     #[test]
-    fn another_rate_of_events_is_interesting_and_chance_is_not() {
-        let mut phases = Phases::default();
-        let mut rate = |events: f64| phases.end(&Activity::default(), (events, WINDOW_NS));
+    fn changed_event_rate_is_interesting_and_noise_is_not() {
+        let mut phases = PhaseDetector::default();
+        let mut rate = |events: f64| phases.end_window(&Activity::default(), in_window(events));
         for n in 0..30 {
-            // Ten per cent more and less.
+            // 10 % more and less.
             assert!(!rate(10_000.0 + f64::from(n % 3 - 1) * 1000.0));
         }
         assert!(rate(20_000.0), "twice as many misses");
-        for _ in 0..LASTS {
+        for _ in 0..INTERESTING_WINDOWS {
             rate(20_000.0);
         }
         assert!(!rate(20_000.0), "that is how it is now");
         assert!(rate(5_000.0));
-        let mut few = Phases::default();
-        let mut rate = |events: f64| few.end(&Activity::default(), (events, WINDOW_NS));
+        let mut few = PhaseDetector::default();
+        let mut rate = |events: f64| few.end_window(&Activity::default(), in_window(events));
         assert!(!rate(10.0) && !rate(100.0), "so few events are chance");
     }
 }

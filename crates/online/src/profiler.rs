@@ -1,4 +1,4 @@
-//! The profiler: whom to sample, and how.
+//! The profiler: which threads are sampled, and how.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -8,65 +8,68 @@ use std::thread::JoinHandle;
 use memgauge_host::sampled::SampledRun;
 use memgauge_trace::CommandEnd;
 
-use crate::collector::{Common, Core, collect, nobody};
-use crate::control::Control;
-use crate::program::ProgramControl;
-use crate::regions::{Region, RegionId};
+use crate::backend::Backend;
+use crate::collector::{Collector, SharedCollector, collect, no_such_task};
+use crate::program::ProgramBackend;
 use crate::registry::{Registry, Statistics};
+use crate::roi::{Region, RegionId};
 use crate::settings::{Settings, Sharing, check_buffer, check_period};
 use crate::{Error, Reader, Result};
 
-/// Which threads to clean up.
+/// Selects the threads to clean up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clean {
-    /// Those that have ended or were deleted, and whose samples all readers have read.
+    /// Threads that have ended or were deleted, if all their samples were read by all readers.
     Read,
-    /// Those that have ended or were deleted; samples that wait are discarded.
+    /// Threads that have ended or were deleted. Unread samples are discarded.
     All,
-    /// As `All`, but so many of them stay: the last that were added.
+    /// As `All`, except for this many, the last added ones.
     AllBut(usize),
 }
 
-/// Samples threads of this machine while they run.
+/// Samples running threads.
 ///
-/// All operations may be called from any thread at any time. Dropped, it lets go of
-/// everything; readers may read on what was sampled.
+/// All operations can be called from any thread at any time. A dropped profiler detaches from all
+/// threads; readers can still read the samples taken before.
 pub struct Profiler {
-    control: Arc<dyn Control>,
+    backend: Arc<dyn Backend>,
     registry: Arc<Registry>,
     marks_file: Option<PathBuf>,
-    /// The program that a source runs.
-    program: Option<Arc<ProgramControl>>,
+    /// The program, if a source runs one.
+    program: Option<Arc<ProgramBackend>>,
     thread: Option<JoinHandle<()>>,
 }
 
-fn not_begun(e: std::io::Error) -> Error {
-    Error::system("failed to begin profiling", e)
+fn start_failed(e: std::io::Error) -> Error {
+    Error::system("failed to start the profiler", e)
 }
 
 impl Profiler {
-    /// A profiler that is on, and samples nobody yet.
+    /// Creates an enabled profiler without threads.
     ///
     /// # Errors
-    /// The settings make no sense, or this machine does not know the event.
+    /// The settings are invalid, or this machine lacks the event.
     pub fn new(settings: Settings) -> Result<Profiler> {
         let registry = Arc::new(Registry::default());
         let mut settings = settings;
         settings.buffer = check_buffer(settings.buffer)?;
-        let core = Core::new(settings, &registry)?;
-        let marks_file = core.marks.as_ref().map(|marks| marks.path().to_owned());
-        let (signal, heard) = UnixStream::pair().map_err(not_begun)?;
-        for end in [&signal, &heard] {
-            end.set_nonblocking(true).map_err(not_begun)?;
+        let collector = Collector::new(settings, &registry)?;
+        let marks_file = collector
+            .marks
+            .as_ref()
+            .map(|marks| marks.path().to_owned());
+        let (signal, receiver) = UnixStream::pair().map_err(start_failed)?;
+        for end in [&signal, &receiver] {
+            end.set_nonblocking(true).map_err(start_failed)?;
         }
-        let common = Arc::new(Common::new(core, signal));
-        let collected = Arc::clone(&common);
+        let shared = Arc::new(SharedCollector::new(collector, signal));
+        let shared_for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("memgauge".to_owned())
-            .spawn(move || collect(&collected, heard))
-            .map_err(not_begun)?;
+            .spawn(move || collect(&shared_for_thread, receiver))
+            .map_err(start_failed)?;
         Ok(Profiler {
-            control: common,
+            backend: shared,
             registry,
             marks_file,
             program: None,
@@ -74,64 +77,64 @@ impl Profiler {
         })
     }
 
-    /// A profiler of a program that another source runs, as the modelled machine does. It
-    /// is on, and samples all threads from their first instruction on; threads and
-    /// processes that the program starts are added by themselves, and no others can be.
+    /// Creates a profiler for a program that another source runs, for example on the modelled
+    /// machine. It is enabled, and samples all threads from their first instruction. Threads and
+    /// processes that the program starts are added automatically; no others can be added.
     ///
-    /// Settings are of [`crate::Source::Program`]; a period wins over the run's own. Times
-    /// of samples are the run's. Dropped, it leaves the program to run on by itself.
+    /// The settings must have [`crate::Source::Program`]. A period in the settings overrides that
+    /// of the run. The times of samples are those of the run. If the profiler is dropped, the
+    /// program continues unsampled.
     ///
     /// # Errors
-    /// The settings make no sense of a program.
-    pub fn of_program(settings: Settings, run: Box<dyn SampledRun>) -> Result<Profiler> {
+    /// A setting does not apply to a program.
+    pub fn for_program(settings: Settings, run: Box<dyn SampledRun>) -> Result<Profiler> {
         settings.check_program()?;
         let registry = Arc::new(Registry::default());
-        let control = Arc::new(ProgramControl::new(settings, run.period(), &registry));
-        let followed = Arc::clone(&control);
+        let backend = Arc::new(ProgramBackend::new(settings, run.period(), &registry));
+        let followed = Arc::clone(&backend);
         std::thread::Builder::new()
             .name("memgauge".to_owned())
             .spawn(move || followed.follow(run))
-            .map_err(not_begun)?;
+            .map_err(start_failed)?;
         Ok(Profiler {
-            control: Arc::clone(&control) as Arc<dyn Control>,
+            backend: Arc::clone(&backend) as Arc<dyn Backend>,
             registry,
             marks_file: None,
-            program: Some(control),
+            program: Some(backend),
             thread: None,
         })
     }
 
-    /// Waits for the end of the program that a source runs; then all its samples can be
-    /// read.
+    /// Waits until the program that a source runs has ended. All its samples can be read then.
     ///
     /// # Errors
-    /// There is no such program, or it did not begin.
+    /// There is no such program, or it failed to start.
     pub fn wait(&self) -> Result<CommandEnd> {
         match &self.program {
             Some(program) => program.wait(),
             None => Err(Error::usage(
-                "failed to wait for the program: this profiler attaches to running threads",
+                "failed to wait for the program: this profiler samples running threads",
             )),
         }
     }
 
-    /// How that program ended; `None` while it runs, and where there is none.
+    /// Returns how that program ended. `None` if it still runs or there is none.
     pub fn ended(&self) -> Option<Result<CommandEnd>> {
         self.program.as_ref().and_then(|program| program.ended())
     }
 
-    /// The file to which programs are to write the marks of their regions of interest;
-    /// `None` where the settings ask for no regions.
+    /// Path of the file to which programs write the marks of their regions of interest. `None` if
+    /// the settings do not ask for regions.
     pub fn marks_file(&self) -> Option<PathBuf> {
         self.marks_file.clone()
     }
 
-    /// A region that samples are in.
+    /// Returns a region by its ID.
     pub fn region(&self, id: RegionId) -> Option<Region> {
-        self.registry.regions().region(id)
+        self.registry.roi_tree().region(id)
     }
 
-    /// Names of the regions that a sample is in, outermost first.
+    /// Returns the names of nested regions, outermost first.
     pub fn region_names(&self, id: Option<RegionId>) -> Vec<String> {
         let (mut names, mut next) = (Vec::new(), id);
         while let Some(region) = next.and_then(|id| self.region(id)) {
@@ -142,30 +145,30 @@ impl Profiler {
         names
     }
 
-    /// Switches all sampling on.
+    /// Enables sampling.
     pub fn on(&self) {
-        self.control.turn(true);
+        self.backend.set_enabled(true);
     }
 
-    /// Switches all sampling off; what was sampled stays.
+    /// Disables all sampling. Samples taken before can still be read.
     pub fn off(&self) {
-        self.control.turn(false);
+        self.backend.set_enabled(false);
     }
 
-    /// Adds a thread; its sampling begins at once, where the profiler is on.
+    /// Adds a thread. If the profiler is enabled, sampling starts at once.
     ///
     /// # Errors
-    /// There is no such thread, it was added before, this user may not sample it, or the
-    /// event cannot be sampled.
+    /// There is no such thread, it was added before, this user may not sample it, or the event
+    /// cannot be sampled.
     pub fn add_thread(&self, tid: u32) -> Result<()> {
-        self.control.add_thread(tid)
+        self.backend.add_thread(tid)
     }
 
-    /// Adds a process: its threads, and from then on those that it starts, and the
-    /// processes that it starts, with theirs. Returns how many threads were added now.
+    /// Adds the threads of a process. From then on, threads and processes that it starts are added
+    /// as well. Returns how many threads were added now.
     ///
     /// # Errors
-    /// As of a thread; then none of its threads is added.
+    /// As [`Profiler::add_thread`]. No thread is added in that case.
     pub fn add_process(&self, pid: u32) -> Result<usize> {
         let added = self.add_processes(&[pid]).pop();
         added.expect("SANITY: one result for each process")
@@ -175,169 +178,167 @@ impl Profiler {
     /// each, in the same order.
     ///
     /// All are attached before the profiler's thread reads the kernel's rings again. On a busy
-    /// machine that saves much time: whenever one of the two threads waits for the other, it
-    /// waits for all busy programs as well.
+    /// machine this saves much time: whenever one of the two threads waits for the other, it waits
+    /// for all busy programs as well.
     pub fn add_processes(&self, pids: &[u32]) -> Vec<Result<usize>> {
-        self.control.add_processes(pids)
+        self.backend.add_processes(pids)
     }
 
-    /// Deletes a thread; what was sampled of it can still be read.
+    /// Deletes a thread. Its samples can still be read.
     ///
     /// # Errors
-    /// It was not added, or has ended.
+    /// The thread was not added or has ended.
     pub fn delete_thread(&self, tid: u32) -> Result<()> {
-        self.control.delete_thread(tid)
+        self.backend.delete_thread(tid)
     }
 
-    /// Deletes the threads of a process and does not follow it any more. Returns how
-    /// many threads were deleted.
+    /// Deletes the threads of a process and stops following it. Returns how many threads were
+    /// deleted.
     ///
     /// # Errors
-    /// None of its threads was added.
+    /// No thread of the process was added.
     pub fn delete_process(&self, pid: u32) -> Result<usize> {
-        self.control.delete_process(pid)
+        self.backend.delete_process(pid)
     }
 
-    /// Lets a thread's sampling go on.
+    /// Resumes sampling of a thread.
     ///
     /// # Errors
-    /// It was not added, or has ended.
+    /// The thread was not added or has ended.
     pub fn start(&self, tid: u32) -> Result<()> {
-        self.control.want(tid, true)
+        self.backend.set_thread_enabled(tid, true)
     }
 
-    /// Stops a thread's sampling; what was sampled until then can be read when this
-    /// returns.
+    /// Stops sampling of a thread. All its samples can be read when this returns.
     ///
     /// # Errors
-    /// It was not added, or has ended.
+    /// The thread was not added or has ended.
     pub fn stop(&self, tid: u32) -> Result<()> {
-        self.control.want(tid, false)
+        self.backend.set_thread_enabled(tid, false)
     }
 
-    /// Changes a thread's period. Samples that are taken after this returns are taken at
-    /// the new one, and say so. Returns what it became: not below the event's smallest,
-    /// and of IBS a multiple of 16.
+    /// Changes the period of a thread. Samples taken after this returns have the new period.
+    /// Returns the period in force, which can be higher: events have a minimum period, and that of
+    /// IBS is a multiple of 16.
     ///
     /// # Errors
-    /// The thread was not added, or has ended; or no event has such a period.
+    /// The thread was not added or has ended, or the period is out of range.
     pub fn set_period(&self, tid: u32, period: u64) -> Result<u64> {
-        self.control.set_period(tid, check_period(period)?)
+        self.backend.set_period(tid, check_period(period)?)
     }
 
-    /// The period of threads that are added now: the one that was set, or what the event
-    /// took instead.
-    pub fn period_of_new(&self) -> u64 {
-        self.control.period_of_new()
+    /// Period of threads that are added from now on. The event may have raised it.
+    pub fn default_period(&self) -> u64 {
+        self.backend.default_period()
     }
 
-    /// Changes the period of threads that are added later. Returns what it became.
+    /// Changes the period of threads that are added later. Returns the period in force.
     ///
     /// # Errors
-    /// No event has such a period.
-    pub fn set_period_of_new(&self, period: u64) -> Result<u64> {
-        Ok(self.control.set_period_of_new(check_period(period)?))
+    /// The period is out of range.
+    pub fn set_default_period(&self, period: u64) -> Result<u64> {
+        Ok(self.backend.set_default_period(check_period(period)?))
     }
 
-    /// Changes how many samples the buffers of threads hold that are added later.
+    /// Changes the buffer size, in samples, of threads that are added later.
     ///
     /// # Errors
-    /// There is no such buffer.
-    pub fn set_buffer_of_new(&self, samples: usize) -> Result<()> {
-        self.control.set_buffer_of_new(check_buffer(samples)?);
+    /// The size is out of range.
+    pub fn set_default_buffer(&self, samples: usize) -> Result<()> {
+        self.backend.set_default_buffer(check_buffer(samples)?);
         Ok(())
     }
 
-    /// A reader of all threads, also of those that are added later.
+    /// Creates a reader of all threads, including those added later.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many readers.
     pub fn reader(&self, sharing: Sharing) -> Result<Reader> {
         Reader::new(&self.registry, None, sharing)
     }
 
-    /// A reader of the thread that has this number, or last had it.
+    /// Creates a reader of the thread that has this number, or of the last one that had it.
     ///
     /// # Errors
-    /// It was not added, or there are too many readers.
-    pub fn reader_of(&self, tid: u32, sharing: Sharing) -> Result<Reader> {
+    /// No such thread was added, or there are too many readers.
+    pub fn reader_of_thread(&self, tid: u32, sharing: Sharing) -> Result<Reader> {
         let newest = {
-            let seats = self.registry.seats();
-            let mut all = seats.threads.iter().rev();
+            let state = self.registry.lock();
+            let mut all = state.threads.iter().rev();
             all.find(|t| t.tid() == tid).map(|t| t.number)
         };
-        let number = newest.ok_or_else(|| nobody("read", tid))?;
+        let number = newest.ok_or_else(|| no_such_task("read", tid))?;
         Reader::new(&self.registry, Some(number), sharing)
     }
 
-    /// Counts of the thread that has this number, or last had it.
+    /// Returns the counts of the thread that has this number, or of the last one that had it.
     ///
     /// # Errors
-    /// It was not added, or was cleaned up.
+    /// No such thread was added, or it was cleaned up.
     pub fn statistics(&self, tid: u32) -> Result<Statistics> {
         let mut counts = None;
-        self.control.look(Some(tid), &mut || {
-            let seats = self.registry.seats();
-            let newest = seats.threads.iter().rev().find(|t| t.tid() == tid);
+        self.backend.refresh_counts(Some(tid), &mut || {
+            let state = self.registry.lock();
+            let newest = state.threads.iter().rev().find(|t| t.tid() == tid);
             counts = newest.map(|t| t.statistics());
         });
-        counts.ok_or_else(|| nobody("count the samples of", tid))
+        counts.ok_or_else(|| no_such_task("count the samples of", tid))
     }
 
-    /// Counts of all threads that there are or were, in the order in which they were
-    /// added. A number may come twice: of a thread that has ended, and of a later one.
+    /// Returns the counts of all threads in the order in which they were added. A number can occur
+    /// twice: for a thread that has ended and for a later one.
     pub fn all_statistics(&self) -> Vec<Statistics> {
         let mut counts = Vec::new();
-        self.control.look(None, &mut || {
-            let seats = self.registry.seats();
-            counts.clone_from(&seats.made_room);
-            counts.extend(seats.threads.iter().map(|t| t.statistics()));
+        self.backend.refresh_counts(None, &mut || {
+            let state = self.registry.lock();
+            counts.clone_from(&state.evicted);
+            counts.extend(state.threads.iter().map(|t| t.statistics()));
         });
         counts
     }
 
-    /// Threads that followed processes started and that were not sampled: they ended
-    /// before they could be attached to, or could not be.
+    /// Number of threads that followed processes started and that were not sampled. They ended too
+    /// soon or could not be attached to.
     pub fn missed(&self) -> u64 {
-        let (ended, alive) = self.control.missed();
-        ended + alive
+        let unsampled = self.backend.unsampled_threads();
+        unsampled.ended + unsampled.alive
     }
 
-    /// Those of [`Profiler::missed`] that lived and could not be attached to;
-    /// [`Profiler::notes`] say why. Each counts once, also where a later try succeeds.
+    /// Number of those threads of [`Profiler::missed`] that were alive; [`Profiler::notes`] has the
+    /// reasons. A thread stays counted if a later attempt succeeds.
     pub fn missed_alive(&self) -> u64 {
-        self.control.missed().1
+        self.backend.unsampled_threads().alive
     }
 
-    /// What had to be changed or given up of the settings, and what went wrong with
-    /// threads that were to be followed.
+    /// Settings that had to be changed or dropped, and problems with followed threads.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.control.notes();
-        let unnumbered = self.registry.regions().unnumbered;
+        let mut notes = self.backend.notes();
+        let unnumbered = self.registry.roi_tree().unnumbered;
         if unnumbered > 0 {
             notes.push(format!(
-                "samples that tell the outer regions of interest alone: {unnumbered}; there are \
+                "samples with only an outer region of interest: {unnumbered}, because there are \
                  too many regions"
             ));
         }
         notes
     }
 
-    /// Forgets threads that have ended or were deleted. Returns their last counts.
+    /// Forgets threads that have ended or were deleted, and returns their last counts.
     pub fn clean(&self, which: Clean) -> Vec<Statistics> {
-        let mut gone = Vec::new();
-        self.control.hold(&mut || gone = self.registry.clean(which));
-        gone
+        let mut removed = Vec::new();
+        self.backend
+            .with_lock(&mut || removed = self.registry.clean(which));
+        removed
     }
 }
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        self.control.end();
+        self.backend.request_stop();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has let go of its lock.
+            // A collector that panicked has released its lock.
             drop(thread.join());
         }
-        self.control.let_go();
+        self.backend.detach_all();
     }
 }

@@ -1,9 +1,9 @@
-//! Samples of a program that a source runs (`memgauge_host::sampled`): the same threads,
-//! buffers and counts as of threads that are attached to.
+//! Samples a program that a source runs (`memgauge_host::sampled`), with the same threads, buffers
+//! and counts as for attached threads.
 //!
-//! The run has a thread of its own, which asks for what is to change between two of its
-//! steps. Whoever asks waits until it has been done: then all that was sampled before can
-//! be read, and all that is read later was sampled as asked.
+//! The run has its own thread and asks for requests between two steps. A caller waits until its
+//! request is done. Then all samples taken before can be read, and all later samples are taken as
+//! requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,57 +12,59 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use memgauge_host::sampled::{SampleSink, SampledRun, Sampling, ThreadCounts};
 use memgauge_trace::{CommandEnd, Sample as Row};
 
-use crate::control::Control;
+use crate::backend::Backend;
+use crate::procfs::ThreadIds;
 use crate::registry::{Registry, SampledThread, State, add};
 use crate::ring::{Ring, RingWriter};
 use crate::sample::{Sample, WORDS};
 use crate::settings::{Settings, WhenFull};
+use crate::unsampled_threads::UnsampledCounts;
 use crate::{Error, ErrorKind, Result};
 
-/// A thread of the program.
-struct Running {
+/// A running thread of the program.
+struct RunningThread {
     thread: Arc<SampledThread>,
     writer: RingWriter<WORDS>,
-    wanted: bool,
+    enabled: bool,
     period: u64,
 }
 
-/// The program's threads, and what is asked of them.
+/// The program's threads and the pending requests.
 struct Run {
     settings: Settings,
     period: u64,
     on: bool,
-    /// Threads that run, by the run's number.
-    running: BTreeMap<u64, Running>,
-    /// Processes that were deleted: what they start is not sampled.
+    /// Running threads, by the number that the run gave them.
+    running: BTreeMap<u64, RunningThread>,
+    /// Deleted processes. Threads and processes that they start are not sampled.
     deleted: BTreeSet<u32>,
     next: u64,
-    /// Numbers of requests: made, taken by the run, done.
-    asked: u64,
-    taken: u64,
+    /// Number of the last request that was made, picked up by the run, and done.
+    last_request: u64,
+    picked_up: u64,
     done: u64,
-    asked_of: BTreeSet<u64>,
-    missed: u64,
-    trouble: Option<String>,
+    requested_threads: BTreeSet<u64>,
+    unsampled: u64,
+    last_error: Option<String>,
     end: Option<std::result::Result<CommandEnd, (ErrorKind, String)>>,
     batch: Vec<[u64; WORDS]>,
 }
 
-/// What the profiler and the run share.
-pub(crate) struct ProgramControl {
+/// State shared by the profiler and the run.
+pub(crate) struct ProgramBackend {
     run: Mutex<Run>,
-    moved: Condvar,
-    /// Whether something is asked: looked at often, and so without the lock.
-    asks: AtomicBool,
-    over: AtomicBool,
+    changed: Condvar,
+    /// Whether there is a request. The run reads this often, so it does not take the lock.
+    has_request: AtomicBool,
+    is_stopping: AtomicBool,
     registry: Arc<Registry>,
 }
 
 impl Run {
-    fn sampling(&self, running: &Running) -> Sampling {
+    fn sampling(&self, running: &RunningThread) -> Sampling {
         Sampling {
             period: running.period,
-            on: self.on && running.wanted,
+            on: self.on && running.enabled,
         }
     }
 
@@ -81,14 +83,14 @@ impl Run {
 
 fn cannot_add(what: &str, id: u32) -> Error {
     Error::usage(format!(
-        "failed to add {what} `{id}`: this profiler samples one program, whose threads are \
-         added by themselves"
+        "failed to add {what} `{id}`: this profiler samples one program and adds its threads \
+         automatically"
     ))
 }
 
-impl ProgramControl {
+impl ProgramBackend {
     pub(crate) fn new(settings: Settings, period: u64, registry: &Arc<Registry>) -> Self {
-        ProgramControl {
+        ProgramBackend {
             run: Mutex::new(Run {
                 period: settings.period.unwrap_or(period),
                 settings,
@@ -96,67 +98,72 @@ impl ProgramControl {
                 running: BTreeMap::new(),
                 deleted: BTreeSet::new(),
                 next: 0,
-                asked: 0,
-                taken: 0,
+                last_request: 0,
+                picked_up: 0,
                 done: 0,
-                asked_of: BTreeSet::new(),
-                missed: 0,
-                trouble: None,
+                requested_threads: BTreeSet::new(),
+                unsampled: 0,
+                last_error: None,
                 end: None,
                 batch: Vec::new(),
             }),
-            moved: Condvar::new(),
-            asks: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            changed: Condvar::new(),
+            has_request: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
             registry: Arc::clone(registry),
         }
     }
 
     fn run(&self) -> MutexGuard<'_, Run> {
-        // Between two calls everything is in order, also where one of them panicked.
+        // Every operation leaves a consistent state, even if it panics.
         self.run.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Runs the program to its end.
     pub(crate) fn follow(&self, run: Box<dyn SampledRun>) {
-        /// Also where the run panics, nobody waits for ever.
-        struct Ended<'a>(&'a ProgramControl, Option<Result<CommandEnd>>);
+        // Reports the end even if the run panics, so that no caller waits forever.
+        struct Ended<'a>(&'a ProgramBackend, Option<Result<CommandEnd>>);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
-                let panicked = || Error::new(ErrorKind::System, "failed to follow the program");
+                let panicked = || {
+                    Error::new(
+                        ErrorKind::System,
+                        "failed to sample the program: its thread panicked",
+                    )
+                };
                 let end = self.1.take();
-                self.0.run_is_over(end.unwrap_or_else(|| Err(panicked())));
+                self.0.set_ended(end.unwrap_or_else(|| Err(panicked())));
             }
         }
         let mut ended = Ended(self, None);
         ended.1 = Some(run.run(&mut Sink(self)));
     }
 
-    fn run_is_over(&self, end: Result<CommandEnd>) {
+    fn set_ended(&self, end: Result<CommandEnd>) {
         let mut run = self.run();
         for running in std::mem::take(&mut run.running).into_values() {
             running.thread.set_state(State::Ended);
         }
         run.end = Some(end.map_err(|e| (e.kind(), e.in_full())));
         drop(run);
-        self.moved.notify_all();
+        self.changed.notify_all();
         self.registry.changed();
         self.registry.wake(&[]);
     }
 
-    /// Waits for the program's end.
+    /// Waits until the program has ended.
     pub(crate) fn wait(&self) -> Result<CommandEnd> {
         let mut run = self.run();
         loop {
             match &run.end {
                 Some(Ok(end)) => return Ok(end.clone()),
                 Some(Err((kind, why))) => return Err(Error::new(*kind, why.clone())),
-                None => run = self.moved.wait(run).unwrap_or_else(|e| e.into_inner()),
+                None => run = self.changed.wait(run).unwrap_or_else(|e| e.into_inner()),
             }
         }
     }
 
-    /// How the program ended, if it has.
+    /// Returns how the program ended, or `None` if it still runs.
     pub(crate) fn ended(&self) -> Option<Result<CommandEnd>> {
         self.run().end.as_ref().map(|end| match end {
             Ok(end) => Ok(end.clone()),
@@ -164,40 +171,40 @@ impl ProgramControl {
         })
     }
 
-    /// Has the run do what is wanted of these threads, and waits until it has.
-    fn ask<'a>(
+    /// Requests that the run applies the settings of these threads, and waits until it has.
+    fn request<'a>(
         &'a self,
         mut run: MutexGuard<'a, Run>,
         of: impl IntoIterator<Item = u64>,
     ) -> MutexGuard<'a, Run> {
-        run.asked_of.extend(of);
-        if run.asked_of.is_empty() {
+        run.requested_threads.extend(of);
+        if run.requested_threads.is_empty() {
             return run;
         }
-        run.asked += 1;
-        let mine = run.asked;
-        self.asks.store(true, Ordering::Release);
-        while run.done < mine && run.end.is_none() {
-            run = self.moved.wait(run).unwrap_or_else(|e| e.into_inner());
+        run.last_request += 1;
+        let request = run.last_request;
+        self.has_request.store(true, Ordering::Release);
+        while run.done < request && run.end.is_none() {
+            run = self.changed.wait(run).unwrap_or_else(|e| e.into_inner());
         }
         run
     }
 
-    fn all(run: &Run) -> Vec<u64> {
+    fn running_threads(run: &Run) -> Vec<u64> {
         run.running.keys().copied().collect()
     }
 
-    /// Stops sampling threads for good.
+    /// Stops sampling threads permanently.
     fn delete<'a>(&'a self, mut run: MutexGuard<'a, Run>, numbers: &[u64]) -> MutexGuard<'a, Run> {
         for number in numbers {
             if let Some(running) = run.running.get_mut(number) {
-                running.wanted = false;
+                running.enabled = false;
             }
         }
-        run = self.ask(run, numbers.iter().copied());
+        run = self.request(run, numbers.iter().copied());
         let mut deleted = Vec::new();
         for number in numbers {
-            // One that has ended meanwhile is over already.
+            // Threads that have ended meanwhile are already removed.
             if let Some(running) = run.running.remove(number) {
                 running.thread.set_state(State::Deleted);
                 deleted.push(running.thread.number);
@@ -209,12 +216,12 @@ impl ProgramControl {
     }
 }
 
-impl Control for ProgramControl {
-    fn turn(&self, on: bool) {
+impl Backend for ProgramBackend {
+    fn set_enabled(&self, on: bool) {
         let mut run = self.run();
         run.on = on;
-        let all = Self::all(&run);
-        drop(self.ask(run, all));
+        let all = Self::running_threads(&run);
+        drop(self.request(run, all));
     }
 
     fn add_thread(&self, tid: u32) -> Result<()> {
@@ -235,28 +242,28 @@ impl Control for ProgramControl {
 
     fn delete_process(&self, pid: u32) -> Result<usize> {
         let mut run = self.run();
-        let of = |running: &Running| running.thread.pid() == pid;
+        let of = |running: &RunningThread| running.thread.pid() == pid;
         let all = run.running.iter().filter(|r| of(r.1));
         let all: Vec<u64> = all.map(|(number, _)| *number).collect();
         if all.is_empty() {
-            return Err(crate::collector::nobody("delete", pid));
+            return Err(crate::collector::no_such_task("delete", pid));
         }
         run.deleted.insert(pid);
         drop(self.delete(run, &all));
         Ok(all.len())
     }
 
-    fn want(&self, tid: u32, wanted: bool) -> Result<()> {
+    fn set_thread_enabled(&self, tid: u32, enabled: bool) -> Result<()> {
         let mut run = self.run();
-        let number = run.number(if wanted { "start" } else { "stop" }, tid)?;
+        let number = run.number(if enabled { "start" } else { "stop" }, tid)?;
         if let Some(running) = run.running.get_mut(&number) {
-            running.wanted = wanted;
-            running.thread.set_state(match wanted {
+            running.enabled = enabled;
+            running.thread.set_state(match enabled {
                 true => State::Started,
                 false => State::Stopped,
             });
         }
-        drop(self.ask(run, [number]));
+        drop(self.request(run, [number]));
         Ok(())
     }
 
@@ -266,57 +273,59 @@ impl Control for ProgramControl {
         if let Some(running) = run.running.get_mut(&number) {
             running.period = period;
         }
-        drop(self.ask(run, [number]));
+        drop(self.request(run, [number]));
         Ok(period)
     }
 
-    fn period_of_new(&self) -> u64 {
+    fn default_period(&self) -> u64 {
         self.run().period
     }
 
-    fn set_period_of_new(&self, period: u64) -> u64 {
+    fn set_default_period(&self, period: u64) -> u64 {
         self.run().period = period;
         period
     }
 
-    fn set_buffer_of_new(&self, samples: usize) {
+    fn set_default_buffer(&self, samples: usize) {
         self.run().settings.buffer = samples;
     }
 
-    fn look(&self, tid: Option<u32>, read: &mut dyn FnMut()) {
+    fn refresh_counts(&self, tid: Option<u32>, read: &mut dyn FnMut()) {
         let run = self.run();
         let of = match tid {
-            None => Self::all(&run),
-            // Of one that has ended the counts are there.
+            None => Self::running_threads(&run),
+            // The counts of a thread that has ended are final.
             Some(tid) => run.number("count", tid).into_iter().collect(),
         };
-        let _nothing_moves = self.ask(run, of);
+        let _guard = self.request(run, of);
         read();
     }
 
-    fn hold(&self, read: &mut dyn FnMut()) {
-        let _nothing_moves = self.run();
+    fn with_lock(&self, read: &mut dyn FnMut()) {
+        let _guard = self.run();
         read();
     }
 
-    fn missed(&self) -> (u64, u64) {
-        // Each lives, and is not followed.
-        (0, self.run().missed)
+    fn unsampled_threads(&self) -> UnsampledCounts {
+        UnsampledCounts {
+            ended: 0,
+            alive: self.run().unsampled,
+        }
     }
 
     fn notes(&self) -> Vec<String> {
-        self.run().trouble.iter().cloned().collect()
+        self.run().last_error.iter().cloned().collect()
     }
 
-    fn end(&self) {
-        self.over.store(true, Ordering::Release);
+    fn request_stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
     }
 
-    fn let_go(&self) {}
+    fn detach_all(&self) {}
 }
 
-/// What the run sees.
-struct Sink<'a>(&'a ProgramControl);
+/// Receives the events of the run.
+struct Sink<'a>(&'a ProgramBackend);
 
 impl SampleSink for Sink<'_> {
     fn begin(&mut self, number: u64, pid: u32, tid: u32) -> Sampling {
@@ -330,21 +339,21 @@ impl SampleSink for Sink<'_> {
             return off;
         }
         if !registry.has_room(&run.settings) {
-            run.missed += 1;
+            run.unsampled += 1;
             return off;
         }
         let refuses = run.settings.when_full == WhenFull::RefuseNewest;
         let (ring, writer) = Ring::new(run.settings.buffer, refuses);
-        let thread = Arc::new(SampledThread::new(run.next, (pid, tid), ring));
+        let thread = Arc::new(SampledThread::new(run.next, ThreadIds { pid, tid }, ring));
         run.next += 1;
         thread.set_state(State::Started);
         let period = run.period;
         thread.counts.period.store(period, Ordering::Relaxed);
         registry.add(&thread);
-        let running = Running {
+        let running = RunningThread {
             thread,
             writer,
-            wanted: true,
+            enabled: true,
             period,
         };
         let sampling = run.sampling(&running);
@@ -356,14 +365,14 @@ impl SampleSink for Sink<'_> {
         let registry = &self.0.registry;
         let region = match regions.is_empty() {
             true => 0,
-            false => registry.regions().number(regions.iter().copied()),
+            false => registry.roi_tree().number(regions.iter().copied()),
         };
         let mut run = self.0.run();
         let mut batch = std::mem::take(&mut run.batch);
         if let Some(running) = run.running.get_mut(&number) {
             let with_address = samples.iter().filter(|row| row.addr.is_some()).count();
             let stands_for = samples.iter().map(|row| row.period).sum();
-            let all = samples.iter().map(|row| Sample::of_row(row, region));
+            let all = samples.iter().map(|row| Sample::from_row(row, region));
             batch.extend(all.map(|sample| sample.packed()));
             let counts = &running.thread.counts;
             add(&counts.samples, samples.len() as u64);
@@ -382,7 +391,7 @@ impl SampleSink for Sink<'_> {
         let Some(running) = run.running.remove(&number) else {
             return;
         };
-        set(&running, counts);
+        set_counts(&running, counts);
         running.thread.set_state(State::Ended);
         let thread = running.thread.number;
         drop(run);
@@ -391,48 +400,48 @@ impl SampleSink for Sink<'_> {
     }
 
     fn requests(&mut self) -> Vec<(u64, Sampling)> {
-        if !self.0.asks.swap(false, Ordering::AcqRel) {
+        if !self.0.has_request.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         let mut run = self.0.run();
-        run.taken = run.asked;
-        let of = std::mem::take(&mut run.asked_of);
-        let wanted = of.iter().filter_map(|number| {
+        run.picked_up = run.last_request;
+        let of = std::mem::take(&mut run.requested_threads);
+        let requests = of.iter().filter_map(|number| {
             let running = run.running.get(number)?;
             Some((*number, run.sampling(running)))
         });
-        let wanted: Vec<_> = wanted.collect();
-        if wanted.is_empty() {
-            // They have ended meanwhile.
-            run.done = run.taken;
-            self.0.moved.notify_all();
+        let requests: Vec<_> = requests.collect();
+        if requests.is_empty() {
+            // All of these threads have ended meanwhile.
+            run.done = run.picked_up;
+            self.0.changed.notify_all();
         }
-        wanted
+        requests
     }
 
     fn answer(&mut self, counts: &[(u64, ThreadCounts)]) {
         let mut run = self.0.run();
         for (number, counts) in counts {
             if let Some(running) = run.running.get(number) {
-                set(running, counts);
+                set_counts(running, counts);
             }
         }
-        run.done = run.taken;
-        self.0.moved.notify_all();
+        run.done = run.picked_up;
+        self.0.changed.notify_all();
     }
 
     fn miss(&mut self, threads: u64, why: &str) {
         let mut run = self.0.run();
-        run.missed += threads;
-        run.trouble = Some(why.to_owned());
+        run.unsampled += threads;
+        run.last_error = Some(why.to_owned());
     }
 
     fn is_over(&self) -> bool {
-        self.0.over.load(Ordering::Acquire)
+        self.0.is_stopping.load(Ordering::Acquire)
     }
 }
 
-fn set(running: &Running, now: &ThreadCounts) {
+fn set_counts(running: &RunningThread, now: &ThreadCounts) {
     let counts = &running.thread.counts;
     counts.counted.store(now.counted, Ordering::Relaxed);
     counts

@@ -10,119 +10,120 @@ use std::time::{Duration, Instant};
 
 use memgauge_live::sys::perf::{self, Said};
 
-use crate::registry::{Registry, SHARED_QUEUE, SampledThread, Seat, wake};
+use crate::registry::{ReaderEntry, Registry, SHARED_QUEUE, SampledThread, wake};
 use crate::ring::{Account, QUEUES};
 use crate::sample::WORDS;
 use crate::settings::Sharing;
 use crate::{Error, ErrorKind, Result, Sample};
 
-/// Samples copied at once.
-const AT_ONCE: usize = 256;
+/// Number of samples copied at once.
+const BATCH_SAMPLES: usize = 256;
 
-/// Reads samples of one thread or of all.
+/// Reads the samples of one thread or of all threads.
 ///
-/// Its descriptor is readable while samples may wait.
+/// Its descriptor is readable when there may be samples.
 pub struct Reader {
     registry: Arc<Registry>,
     number: u64,
     queue: usize,
-    only: Option<u64>,
+    thread_number: Option<u64>,
     threads: Vec<Arc<SampledThread>>,
     generation: u64,
-    /// The thread to read first, so that none is always last.
-    turn: usize,
+    /// Index of the thread to read first. It changes with each read, so that no thread is always
+    /// read last.
+    first_thread: usize,
     signal: UnixStream,
-    own_wake: UnixStream,
+    wake_sender: UnixStream,
 }
 
 impl Reader {
     pub(crate) fn new(
         registry: &Arc<Registry>,
-        only: Option<u64>,
+        thread_number: Option<u64>,
         sharing: Sharing,
     ) -> Result<Reader> {
         let failed = |e| Error::system("failed to open a reader", e);
-        let (signal, own_wake) = UnixStream::pair().map_err(failed)?;
-        for end in [&signal, &own_wake] {
+        let (signal, wake_sender) = UnixStream::pair().map_err(failed)?;
+        for end in [&signal, &wake_sender] {
             end.set_nonblocking(true).map_err(failed)?;
         }
-        let mut seats = registry.seats();
+        let mut state = registry.lock();
         let queue = match sharing {
             Sharing::Queue | Sharing::Batch => SHARED_QUEUE,
             Sharing::Each => {
-                let taken = |queue: &usize| seats.readers.iter().any(|s| s.queue == *queue);
+                let is_taken = |queue: &usize| state.readers.iter().any(|s| s.queue == *queue);
                 (1..QUEUES)
-                    .find(|queue| !taken(queue))
+                    .find(|queue| !is_taken(queue))
                     .ok_or_else(too_many)?
             }
         };
-        for thread in &seats.threads {
-            let read = only.is_none_or(|number| number == thread.number);
-            if (read || queue == SHARED_QUEUE) && !thread.ring.is_open(queue) {
+        for thread in &state.threads {
+            let is_read = thread_number.is_none_or(|number| number == thread.number);
+            if (is_read || queue == SHARED_QUEUE) && !thread.ring.is_open(queue) {
                 thread.ring.open(queue);
             }
         }
-        seats.shared |= queue == SHARED_QUEUE;
-        let lasts = sharing != Sharing::Batch;
-        let number = seats.next_reader;
-        seats.next_reader += 1;
-        seats.readers.push(Seat {
+        state.shared |= queue == SHARED_QUEUE;
+        let is_permanent = sharing != Sharing::Batch;
+        let number = state.next_reader;
+        state.next_reader += 1;
+        state.readers.push(ReaderEntry {
             number,
             queue,
-            lasts,
-            only,
-            wake: own_wake.try_clone().map_err(failed)?,
+            is_permanent,
+            thread_number,
+            wake: wake_sender.try_clone().map_err(failed)?,
         });
-        seats.settle_shared();
-        drop(seats);
+        state.update_shared_queue();
+        drop(state);
         // There may be samples from before.
-        wake(&own_wake);
+        wake(&wake_sender);
         Ok(Reader {
             registry: Arc::clone(registry),
             number,
             queue,
-            only,
+            thread_number,
             threads: Vec::new(),
             generation: u64::MAX,
-            turn: 0,
+            first_thread: 0,
             signal,
-            own_wake,
+            wake_sender,
         })
     }
 
-    /// Appends samples that were taken since, at most `most`; returns how many. Samples
-    /// of one thread come in their order; threads come one after the other.
-    pub fn read(&mut self, into: &mut Vec<Sample>, most: usize) -> usize {
+    /// Appends up to `max` new samples to `into` and returns their number. Samples of one thread
+    /// are in order; threads come one after another.
+    pub fn read(&mut self, into: &mut Vec<Sample>, max: usize) -> usize {
         self.refresh();
-        // Whatever comes from here on makes the descriptor readable again.
+        // Clear the signal first: samples that arrive from here on set it again.
         while matches!((&self.signal).read(&mut [0; 64]), Ok(64)) {}
-        let before = into.len();
+        let previous_len = into.len();
         let threads = self.threads.len();
-        let mut words = [[0u64; WORDS]; AT_ONCE];
+        let mut words = [[0u64; WORDS]; BATCH_SAMPLES];
         for at in 0..threads {
-            let thread = &self.threads[(self.turn + at) % threads];
+            let thread = &self.threads[(self.first_thread + at) % threads];
             loop {
-                let room = most - (into.len() - before);
+                let room = max - (into.len() - previous_len);
                 let n = thread
                     .ring
-                    .read(self.queue, &mut words[..room.min(AT_ONCE)]);
+                    .read(self.queue, &mut words[..room.min(BATCH_SAMPLES)]);
                 into.extend(words[..n].iter().map(Sample::unpacked));
                 if n == 0 {
                     break;
                 }
             }
         }
-        self.turn = self.turn.wrapping_add(1) % threads.max(1);
-        let taken = into.len() - before;
-        if taken == most && most > 0 {
-            wake(&self.own_wake);
+        self.first_thread = self.first_thread.wrapping_add(1) % threads.max(1);
+        let count = into.len() - previous_len;
+        if count == max && max > 0 {
+            wake(&self.wake_sender);
         }
-        taken
+        count
     }
 
-    /// Waits until samples may be there; false where the time has passed.
-    pub fn wait(&self, longest: Duration) -> bool {
-        let end = Instant::now() + longest;
+    /// Waits until there may be samples. Returns false after `timeout`.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let end = Instant::now() + timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
@@ -135,7 +136,7 @@ impl Reader {
         }
     }
 
-    /// What became of each thread's samples, as this reader sees it, by thread.
+    /// Returns what happened to each thread's samples as seen by this reader, by thread ID.
     pub fn accounts(&mut self) -> HashMap<u32, Account> {
         self.refresh();
         let all = self.threads.iter();
@@ -148,16 +149,17 @@ impl Reader {
             return;
         }
         self.generation = now;
-        let seats = self.registry.seats();
-        let all = seats.threads.iter();
-        let mine = all.filter(|t| self.only.is_none_or(|number| number == t.number));
+        let state = self.registry.lock();
+        let all = state.threads.iter();
+        let mine = all.filter(|t| self.thread_number.is_none_or(|number| number == t.number));
         self.threads = mine.cloned().collect();
     }
 }
 
 fn too_many() -> Error {
     let message = format!(
-        "failed to open a reader: {} read all samples already: share a queue, or close one",
+        "failed to open a reader: there are already {} readers of all samples; share a queue, or \
+         close one",
         QUEUES - 1
     );
     Error::new(ErrorKind::Usage, message)
@@ -171,13 +173,13 @@ impl AsFd for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut seats = self.registry.seats();
-        seats.readers.retain(|seat| seat.number != self.number);
+        let mut state = self.registry.lock();
+        state.readers.retain(|reader| reader.number != self.number);
         if self.queue != SHARED_QUEUE {
-            for thread in &seats.threads {
+            for thread in &state.threads {
                 thread.ring.close(self.queue);
             }
         }
-        seats.settle_shared();
+        state.update_shared_queue();
     }
 }

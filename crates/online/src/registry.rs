@@ -1,4 +1,4 @@
-//! Threads as readers see them: buffers, counts, and whom to wake.
+//! Threads as readers see them: buffers, counts, and the readers to wake.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -6,30 +6,31 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::Clean;
-use crate::regions::RegionTree;
+use crate::procfs::ThreadIds;
 use crate::ring::{Account, QUEUES, Ring};
+use crate::roi::RoiTree;
 use crate::sample::WORDS;
 use crate::settings::Settings;
 
 /// The queue that readers share.
 pub(crate) const SHARED_QUEUE: usize = 0;
 
-/// What a thread does.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// It is sampled, where the profiler is on.
+    /// Sampled, if the profiler is enabled.
     Started = 0,
-    /// It was told to stop, or not yet to start.
+    /// Not sampled: it was stopped.
     Stopped = 1,
-    /// It has ended; its samples stay until they are read and cleaned up.
+    /// Ended. Its samples remain until they are read and cleaned up.
     Ended = 2,
-    /// It was deleted from the profiler; its samples stay likewise.
+    /// Deleted from the profiler. Its samples remain likewise.
     Deleted = 3,
 }
 
 impl State {
-    fn of(code: u8) -> State {
+    fn from_code(code: u8) -> State {
         match code {
             0 => State::Started,
             1 => State::Stopped,
@@ -39,67 +40,67 @@ impl State {
     }
 }
 
-/// Counts of a thread. Exactly:
-/// `samples + lost = delivered + overwritten + refused + waiting + lost`.
+/// Counts of a thread. Always exact: `samples + lost = delivered + overwritten + refused + waiting
+/// + lost`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// Process.
+    /// Process ID.
     pub pid: u32,
-    /// Thread.
+    /// Thread ID.
     pub tid: u32,
-    /// The kernel's name of it; empty where nobody could tell.
+    /// Name of the thread; empty if it is unknown.
     pub command: String,
     /// What it does.
     pub state: State,
-    /// Samples that were taken, and decoded.
+    /// Samples taken and decoded.
     pub samples: u64,
-    /// Those of them that were taken in the kernel.
+    /// Samples among these that were taken in the kernel.
     pub kernel_samples: u64,
-    /// Those of them with a data address.
+    /// Samples among these that have a data address.
     pub memory_samples: u64,
-    /// Samples that the kernel's ring had no room for.
+    /// Samples lost because the kernel's ring was full.
     pub lost: u64,
-    /// Samples refused, since the buffer was full.
+    /// Samples refused because the buffer was full.
     pub refused: u64,
-    /// Samples of the kernel that the processor took and nobody wanted; not in `samples`.
+    /// Kernel samples that the processor took although they were not requested. Not in `samples`.
     pub unwanted: u64,
-    /// Times the kernel stopped sampling for a moment, since it was too fast.
+    /// Number of times the kernel throttled sampling.
     pub throttled: u64,
-    /// Bytes of the kernel's ring that could not be read.
+    /// Bytes of the kernel's ring that could not be decoded.
     pub unreadable_bytes: u64,
-    /// Sum of what the samples stand for.
+    /// Sum of the events that the samples stand for.
     pub stands_for: u64,
-    /// Events that the thread's counter counted.
+    /// Events counted by the thread's counter.
     pub counted: u64,
-    /// The period now.
+    /// Current period.
     pub period: u64,
-    /// Samples that its buffer holds.
+    /// Buffer size in samples.
     pub buffer: u64,
-    /// Nanoseconds that the thread was on a processor since it was added.
+    /// CPU time of the thread in nanoseconds since it was added.
     pub processor_ns: u64,
-    /// Nanoseconds of memgauge's own processor time for reading this thread's samples.
+    /// CPU time in nanoseconds that memgauge used to read this thread's samples.
     pub own_ns: u64,
-    /// Times it was seen to do something else than before, where phases are told apart.
+    /// Number of phase changes, if phases are detected.
     pub changes: u64,
-    /// What became of the samples, for all readers together: one is delivered once any of
-    /// them has got it. [`crate::Reader::accounts`] tells what a single one got.
+    /// State of the samples for all readers together: a sample is delivered when any of them has
+    /// read it. [`crate::Reader::accounts`] has the state for one reader.
     pub account: Account,
 }
 
 impl Statistics {
-    /// Samples taken, lost ones included.
+    /// Number of samples taken, including lost ones.
     pub fn produced(&self) -> u64 {
         self.samples + self.lost
     }
 
-    /// Whether every sample is accounted for.
+    /// Returns whether every sample is accounted for.
     pub fn is_exact(&self) -> bool {
         let a = self.account;
         self.produced() == a.delivered + a.overwritten + a.waiting + self.refused + self.lost
     }
 }
 
-/// Counts that the collector writes and everybody reads.
+/// Counts that the collector writes and any thread reads.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) samples: AtomicU64,
@@ -133,11 +134,11 @@ pub(crate) struct SampledThread {
 }
 
 impl SampledThread {
-    pub(crate) fn new(number: u64, (pid, tid): (u32, u32), ring: Arc<Ring<WORDS>>) -> Self {
+    pub(crate) fn new(number: u64, ids: ThreadIds, ring: Arc<Ring<WORDS>>) -> Self {
         SampledThread {
             number,
-            pid: AtomicU32::new(pid),
-            tid: AtomicU32::new(tid),
+            pid: AtomicU32::new(ids.pid),
+            tid: AtomicU32::new(ids.tid),
             command: Mutex::default(),
             state: AtomicU8::new(State::Stopped as u8),
             ring,
@@ -153,6 +154,13 @@ impl SampledThread {
         self.pid.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn ids(&self) -> ThreadIds {
+        ThreadIds {
+            pid: self.pid(),
+            tid: self.tid(),
+        }
+    }
+
     fn command(&self) -> MutexGuard<'_, String> {
         self.command.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -162,23 +170,23 @@ impl SampledThread {
     }
 
     pub(crate) fn state(&self) -> State {
-        State::of(self.state.load(Ordering::Acquire))
+        State::from_code(self.state.load(Ordering::Acquire))
     }
 
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Whether nothing is sampled any more.
+    /// Returns whether the thread is no longer sampled.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state(), State::Ended | State::Deleted)
     }
 
-    /// Whether every reader has read everything.
+    /// Returns whether every reader has read all samples.
     pub(crate) fn is_read(&self) -> bool {
         let mut open = (0..QUEUES).filter(|&q| self.ring.is_open(q)).peekable();
         match open.peek() {
-            // Those who got them have gone.
+            // The readers that read them are closed.
             None => self.ring.account_of_all().waiting == 0,
             Some(_) => open.all(|q| self.ring.account(q).waiting == 0),
         }
@@ -212,42 +220,42 @@ impl SampledThread {
     }
 }
 
-/// A reader, as the profiler knows it.
-pub(crate) struct Seat {
+/// A reader as the profiler knows it.
+pub(crate) struct ReaderEntry {
     pub(crate) number: u64,
     pub(crate) queue: usize,
-    /// It reads on, other than a batch.
-    pub(crate) lasts: bool,
-    /// The thread it reads; `None`: all.
-    pub(crate) only: Option<u64>,
+    /// False for [`crate::Sharing::Batch`], which reads only for a moment.
+    pub(crate) is_permanent: bool,
+    /// The number of the thread that it reads; `None` for all threads.
+    pub(crate) thread_number: Option<u64>,
     pub(crate) wake: UnixStream,
 }
 
-/// All threads, and who reads them.
+/// All threads and readers.
 #[derive(Default)]
 pub(crate) struct Registry {
-    inner: Mutex<Seats>,
-    /// Raised with each thread that comes or goes.
+    inner: Mutex<RegistryState>,
+    /// Incremented whenever a thread is added or removed.
     pub(crate) generation: AtomicU64,
-    regions: Mutex<RegionTree>,
+    roi_tree: Mutex<RoiTree>,
 }
 
 #[derive(Default)]
-pub(crate) struct Seats {
+pub(crate) struct RegistryState {
     pub(crate) threads: Vec<Arc<SampledThread>>,
-    pub(crate) readers: Vec<Seat>,
+    pub(crate) readers: Vec<ReaderEntry>,
     pub(crate) next_reader: u64,
-    /// Last counts of threads that were forgotten for others, until somebody cleans up.
-    pub(crate) made_room: Vec<Statistics>,
-    /// Whether somebody has begun to read the shared queue.
+    /// Last counts of threads that were removed to make room, until the next clean-up.
+    pub(crate) evicted: Vec<Statistics>,
+    /// Whether the shared queue has ever had a reader.
     pub(crate) shared: bool,
 }
 
-impl Seats {
-    /// Whether somebody reads the shared queue on and on.
-    fn shared_lasts(&self) -> bool {
+impl RegistryState {
+    /// Returns whether the shared queue has a permanent reader.
+    fn shared_is_permanent(&self) -> bool {
         let mut readers = self.readers.iter();
-        readers.any(|seat| seat.queue == SHARED_QUEUE && seat.lasts)
+        readers.any(|reader| reader.queue == SHARED_QUEUE && reader.is_permanent)
     }
 
     fn forget(&mut self, which: Clean) -> Vec<Statistics> {
@@ -258,103 +266,112 @@ impl Seats {
             Clean::Read => 0,
         };
         self.remove(|t| {
-            let gone = t.is_over() && (excess > 0 || (which == Clean::Read && t.is_read()));
-            excess -= usize::from(gone && excess > 0);
-            gone
+            let removed = t.is_over() && (excess > 0 || (which == Clean::Read && t.is_read()));
+            excess -= usize::from(removed && excess > 0);
+            removed
         })
     }
 
-    fn remove(&mut self, mut gone: impl FnMut(&SampledThread) -> bool) -> Vec<Statistics> {
+    fn remove(&mut self, mut removed: impl FnMut(&SampledThread) -> bool) -> Vec<Statistics> {
         let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.threads)
             .into_iter()
-            .partition(|thread| gone(thread));
+            .partition(|thread| removed(thread));
         self.threads = kept;
         out.iter().map(|thread| thread.statistics()).collect()
     }
 
-    /// The place of the shared queue stays when its readers go. Where nobody reads it on
-    /// it must not take the room of those who read.
-    pub(crate) fn settle_shared(&self) {
-        let lasts = self.shared_lasts();
+    /// The shared queue keeps its position when its readers are closed. Without a permanent reader
+    /// it must not hold back the writer for readers of other queues.
+    pub(crate) fn update_shared_queue(&self) {
+        let is_permanent = self.shared_is_permanent();
         for thread in &self.threads {
-            thread.ring.give_way(SHARED_QUEUE, !lasts);
+            thread.ring.set_best_effort(SHARED_QUEUE, !is_permanent);
         }
     }
 }
 
 impl Registry {
-    pub(crate) fn seats(&self) -> MutexGuard<'_, Seats> {
-        // What a panic leaves behind is a list still.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RegistryState> {
+        // A panic leaves the lists usable.
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The regions that samples are in.
-    pub(crate) fn regions(&self) -> MutexGuard<'_, RegionTree> {
-        self.regions.lock().unwrap_or_else(|e| e.into_inner())
+    /// The regions of interest that samples refer to.
+    pub(crate) fn roi_tree(&self) -> MutexGuard<'_, RoiTree> {
+        self.roi_tree.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// A thread came: those who read all threads read it from its first sample on.
+    /// Adds a thread. Readers of all threads read it from its first sample on.
     pub(crate) fn add(&self, thread: &Arc<SampledThread>) {
-        let mut seats = self.seats();
-        if seats.shared {
-            thread.ring.give_way(SHARED_QUEUE, !seats.shared_lasts());
+        let mut state = self.lock();
+        if state.shared {
+            thread
+                .ring
+                .set_best_effort(SHARED_QUEUE, !state.shared_is_permanent());
             thread.ring.open(SHARED_QUEUE);
         }
-        let all = seats.readers.iter().filter(|seat| seat.only.is_none());
-        for seat in all.filter(|seat| seat.queue != SHARED_QUEUE) {
-            thread.ring.open(seat.queue);
+        let all = state
+            .readers
+            .iter()
+            .filter(|reader| reader.thread_number.is_none());
+        for reader in all.filter(|reader| reader.queue != SHARED_QUEUE) {
+            thread.ring.open(reader.queue);
         }
-        seats.threads.push(Arc::clone(thread));
-        drop(seats);
+        state.threads.push(Arc::clone(thread));
+        drop(state);
         self.changed();
     }
 
-    /// Whether another thread may come. Where there are `most`, some that have ended make room.
+    /// Returns whether another thread can be added. If the limit is reached, removes threads that
+    /// have ended.
     pub(crate) fn has_room(&self, settings: &Settings) -> bool {
-        let most = settings.most_threads;
-        let unread = settings.ended_make_room.then_some(Clean::AllBut(most / 2));
-        let mut seats = self.seats();
+        let limit = settings.max_threads;
+        let unread = settings.ended_make_room.then_some(Clean::AllBut(limit / 2));
+        let mut state = self.lock();
         for which in [Some(Clean::Read), unread].into_iter().flatten() {
-            if seats.threads.len() >= most {
-                let gone = seats.forget(which);
-                seats.made_room.extend(gone);
+            if state.threads.len() >= limit {
+                let removed = state.forget(which);
+                state.evicted.extend(removed);
                 self.changed();
             }
         }
-        seats.threads.len() < most
+        state.threads.len() < limit
     }
 
-    /// Forgets threads that have ended or were deleted; the last counts of those and of
-    /// the ones that made room.
+    /// Forgets threads that have ended or were deleted. Returns their last counts, and those of
+    /// threads that were removed to make room.
     pub(crate) fn clean(&self, which: Clean) -> Vec<Statistics> {
-        let mut seats = self.seats();
-        let mut gone = std::mem::take(&mut seats.made_room);
-        gone.extend(seats.forget(which));
+        let mut state = self.lock();
+        let mut removed = std::mem::take(&mut state.evicted);
+        removed.extend(state.forget(which));
         self.changed();
-        gone
+        removed
     }
 
-    /// Threads are forgotten.
-    pub(crate) fn remove(&self, gone: impl FnMut(&SampledThread) -> bool) {
-        self.seats().remove(gone);
+    /// Removes threads.
+    pub(crate) fn remove(&self, removed: impl FnMut(&SampledThread) -> bool) {
+        self.lock().remove(removed);
         self.changed();
     }
 
-    /// Wakes those who read any of the threads.
+    /// Wakes the readers of any of these threads.
     pub(crate) fn wake(&self, threads: &[u64]) {
-        for seat in &self.seats().readers {
-            if seat.only.is_none_or(|number| threads.contains(&number)) {
-                wake(&seat.wake);
+        for reader in &self.lock().readers {
+            if reader
+                .thread_number
+                .is_none_or(|number| threads.contains(&number))
+            {
+                wake(&reader.wake);
             }
         }
     }
 }
 
-/// Makes a descriptor readable. One that is full is readable already.
+/// Makes a descriptor readable. If the socket is full, it is readable already.
 pub(crate) fn wake(mut stream: &UnixStream) {
     drop(stream.write(&[1]));
 }

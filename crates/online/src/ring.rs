@@ -1,4 +1,4 @@
-//! A thread's samples on their way to readers: one writer that never waits, many readers.
+//! Samples of a thread on their way to readers: one writer that never waits, and many readers.
 //!
 //! ```text
 //!            floor                 published   reserved
@@ -8,47 +8,45 @@
 //!              └──── capacity = reserved − floor ──┘
 //! ```
 //!
-//! The sample of number `n` lies in slot `n % capacity`. The writer raises `reserved`
-//! before it touches a slot and `published` after. A reader copies what it wants, then
-//! looks at `reserved` again: what lies below the floor by then may be torn, and is
-//! counted as overwritten instead of handed out. So readers cost the writer nothing but
-//! the cache lines that they look at.
+//! Sample number `n` is in slot `n % capacity`. The writer raises `reserved` before it writes a
+//! slot and `published` after. A reader copies samples and then reads `reserved` again: samples
+//! below the floor by then may be torn. They are counted as overwritten and not returned. Readers
+//! therefore cost the writer only the cache lines that they read.
 //!
-//! Each reader has a *queue*, its place in the ring; several readers may share one. A
-//! ring that refuses keeps whatever the queue furthest behind has not read. A queue that
-//! *gives way* does not count there while another does not: nobody may ever come back to it.
+//! Each reader has a *queue*, its position in the ring. Several readers can share one. A ring that
+//! refuses samples keeps whatever the slowest queue has not read. A *best-effort* queue is ignored
+//! there if there are others, because it may never be read again.
 //!
-//! What became of a sample is told twice: for each queue ([`Ring::account`]), and for all
-//! readers together ([`Ring::account_of_all`]), where one of them is enough. Readers keep
-//! the second under a lock of their own, which the writer never takes. Rejected: a mark in
-//! each slot (an atomic operation for each sample that is read).
+//! The state of samples is counted per queue ([`Ring::account`]) and for all readers together
+//! ([`Ring::account_of_all`]), where one delivery suffices. Readers keep the latter under a lock
+//! that the writer never takes. Rejected: a mark in each slot, which costs an atomic operation per
+//! sample read.
 //!
-//! Every word is an atomic, so that a torn copy is not undefined behaviour; ordinary
-//! stores and loads come of it. `tests/ring-model` checks this file with loom. Rejected:
-//! a sequence number in each slot (a store more for each sample), a lock (the writer
-//! would wait).
+//! Every word is atomic, so that a torn copy is not undefined behaviour. The accesses compile to
+//! ordinary loads and stores. `tests/ring-model` checks this file with loom. Rejected: a sequence
+//! number in each slot (one more store per sample), and a lock (the writer would wait).
 
 use super::atomic::{AtomicU64, Mutex, Ordering, fence};
 use std::sync::Arc;
 
-/// Queues that a ring has room for.
+/// Maximum number of queues.
 pub const QUEUES: usize = 16;
 
-/// A queue that nobody reads.
-const NOBODY: u64 = u64::MAX;
+/// Position of a closed queue.
+const CLOSED: u64 = u64::MAX;
 
-/// Keeps what one thread writes off the cache line that others write.
+/// Keeps data written by one thread off the cache lines that others write.
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
-/// A reader's place.
+/// Position of one reader, or of several that share it.
 struct Queue {
     /// Number of the sample to read next.
     next: AtomicU64,
-    /// Samples passed over, since they had been overwritten.
+    /// Number of samples skipped because they had been overwritten.
     overwritten: AtomicU64,
-    /// 1 where it keeps no room from readers of other queues.
-    gives_way: AtomicU64,
+    /// 1 if the queue does not hold back a writer that refuses samples.
+    is_best_effort: AtomicU64,
 }
 
 /// A ring of samples of `W` words.
@@ -56,44 +54,44 @@ pub struct Ring<const W: usize> {
     slots: Box<[[AtomicU64; W]]>,
     capacity: u64,
     refuses: bool,
-    reserved: Apart<AtomicU64>,
-    published: Apart<AtomicU64>,
-    refused: Apart<AtomicU64>,
-    queues: [Apart<Queue>; QUEUES],
-    furthest: Apart<Mutex<Furthest>>,
+    reserved: CacheAligned<AtomicU64>,
+    published: CacheAligned<AtomicU64>,
+    refused: CacheAligned<AtomicU64>,
+    queues: [CacheAligned<Queue>; QUEUES],
+    furthest: CacheAligned<Mutex<FurthestReader>>,
 }
 
-/// How far whoever is furthest has read.
+/// Position of the reader that is furthest ahead.
 #[derive(Default)]
-struct Furthest {
-    /// Number of the first sample that nobody has passed.
+struct FurthestReader {
+    /// Number of the first sample that no reader has passed.
     next: u64,
-    /// Samples passed over, since they had been overwritten.
+    /// Number of samples skipped because they had been overwritten.
     overwritten: u64,
 }
 
-/// What has become of the samples that were published, seen from a queue or from all:
-/// `published = delivered + overwritten + waiting`.
+/// What happened to the published samples, for one queue or for all: `published = delivered +
+/// overwritten + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Samples read.
+    /// Samples that were read.
     pub delivered: u64,
     /// Samples overwritten before they were read.
     pub overwritten: u64,
-    /// Samples still to be read.
+    /// Samples not yet read.
     pub waiting: u64,
 }
 
 impl<const W: usize> Ring<W> {
-    /// A ring for `capacity` samples, rounded up to a power of two, and its writer.
-    /// `refuses`: refuse new samples when it is full, in place of overwriting old ones.
+    /// Creates a ring for `capacity` samples, rounded up to a power of two, and its writer. If
+    /// `refuses` is true, a full ring refuses new samples instead of overwriting old ones.
     pub fn new(capacity: usize, refuses: bool) -> (Arc<Ring<W>>, RingWriter<W>) {
         let capacity = capacity.max(1).next_power_of_two();
         let queue = || {
-            Apart(Queue {
-                next: AtomicU64::new(NOBODY),
+            CacheAligned(Queue {
+                next: AtomicU64::new(CLOSED),
                 overwritten: AtomicU64::new(0),
-                gives_way: AtomicU64::new(0),
+                is_best_effort: AtomicU64::new(0),
             })
         };
         let empty = || std::array::from_fn(|_| AtomicU64::new(0));
@@ -101,11 +99,11 @@ impl<const W: usize> Ring<W> {
             slots: (0..capacity).map(|_| empty()).collect(),
             capacity: capacity as u64,
             refuses,
-            reserved: Apart(AtomicU64::new(0)),
-            published: Apart(AtomicU64::new(0)),
-            refused: Apart(AtomicU64::new(0)),
+            reserved: CacheAligned(AtomicU64::new(0)),
+            published: CacheAligned(AtomicU64::new(0)),
+            refused: CacheAligned(AtomicU64::new(0)),
             queues: std::array::from_fn(|_| queue()),
-            furthest: Apart(Mutex::new(Furthest::default())),
+            furthest: CacheAligned(Mutex::new(FurthestReader::default())),
         });
         let writer = RingWriter {
             ring: Arc::clone(&ring),
@@ -115,17 +113,17 @@ impl<const W: usize> Ring<W> {
         (ring, writer)
     }
 
-    /// Samples it has room for.
+    /// Capacity in samples.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Samples written.
+    /// Number of samples written.
     pub fn published(&self) -> u64 {
         self.published.0.load(Ordering::Acquire)
     }
 
-    /// Samples refused.
+    /// Number of samples refused.
     pub fn refused(&self) -> u64 {
         self.refused.0.load(Ordering::Relaxed)
     }
@@ -135,19 +133,17 @@ impl<const W: usize> Ring<W> {
         reserved.saturating_sub(self.capacity)
     }
 
-    /// Slots of so many samples from a number on, at most all: those up to the end of the
-    /// ring, and those from its begin on. Two stretches, so that no copy asks where the
-    /// next slot lies.
+    /// Returns the slots of `count` samples starting with number `from`, as two ranges: up to the
+    /// end of the ring, and from its start. This way the copy loops need no index arithmetic.
     #[inline(always)]
-    fn stretches(&self, from: u64, count: usize) -> [&[[AtomicU64; W]]; 2] {
+    fn slot_ranges(&self, from: u64, count: usize) -> [&[[AtomicU64; W]]; 2] {
         let at = (from & (self.capacity - 1)) as usize;
         let (begin, end) = self.slots.split_at(at.min(self.slots.len()));
         let first = &end[..count.min(end.len())];
         [first, &begin[..(count - first.len()).min(begin.len())]]
     }
 
-    /// Makes a queue ready for readers, from the oldest sample that there is on; what was
-    /// overwritten before counts as overwritten for it.
+    /// Opens a queue at the oldest available sample. Earlier samples count as overwritten for it.
     pub fn open(&self, queue: usize) {
         let queue = &self.queues[queue].0;
         let from = self.floor();
@@ -155,67 +151,66 @@ impl<const W: usize> Ring<W> {
         queue.next.store(from, Ordering::Release);
     }
 
-    /// Whether this queue keeps no room from readers of others. What it then misses counts
-    /// as overwritten for it.
-    pub fn give_way(&self, queue: usize, gives_way: bool) {
-        let told = &self.queues[queue].0.gives_way;
-        told.store(u64::from(gives_way), Ordering::Release);
+    /// Sets whether this queue is ignored by a writer that refuses samples. Samples it misses then
+    /// count as overwritten for it.
+    pub fn set_best_effort(&self, queue: usize, is_best_effort: bool) {
+        let flag = &self.queues[queue].0.is_best_effort;
+        flag.store(u64::from(is_best_effort), Ordering::Release);
     }
 
-    /// The first sample that has to be kept: of the queues that do not give way, else of
-    /// all. `None` where no queue is open.
-    fn unread(&self) -> Option<u64> {
-        let (mut of_all, mut kept) = (NOBODY, NOBODY);
+    /// Number of the first sample that must be kept: for queues that are not best-effort or,
+    /// without any, for all queues. `None` if no queue is open.
+    fn oldest_needed(&self) -> Option<u64> {
+        let (mut of_all, mut kept) = (CLOSED, CLOSED);
         for queue in self.queues.iter().map(|q| &q.0) {
             let next = queue.next.load(Ordering::Acquire);
             of_all = of_all.min(next);
-            if next < kept && queue.gives_way.load(Ordering::Acquire) == 0 {
+            if next < kept && queue.is_best_effort.load(Ordering::Acquire) == 0 {
                 kept = next;
             }
         }
-        [kept, of_all].into_iter().find(|&next| next != NOBODY)
+        [kept, of_all].into_iter().find(|&next| next != CLOSED)
     }
 
-    /// Nobody reads this queue any more.
+    /// Closes a queue.
     pub fn close(&self, queue: usize) {
-        self.queues[queue].0.next.store(NOBODY, Ordering::Release);
+        self.queues[queue].0.next.store(CLOSED, Ordering::Release);
     }
 
-    /// Whether a queue has been opened.
+    /// Returns whether a queue is open.
     pub fn is_open(&self, queue: usize) -> bool {
-        self.queues[queue].0.next.load(Ordering::Acquire) != NOBODY
+        self.queues[queue].0.next.load(Ordering::Acquire) != CLOSED
     }
 
-    /// Reads the next samples of a queue, the oldest first, at most as many as `into`
-    /// has room for; returns how many. Several threads may read one queue: each gets
-    /// other samples.
+    /// Reads the next samples of a queue in order, up to the length of `into`, and returns their
+    /// number. Several threads can read one queue; each gets different samples.
     pub fn read(&self, queue: usize, into: &mut [[u64; W]]) -> usize {
         let queue = &self.queues[queue].0;
-        // A reader that was lapped while it copied gives up the older half, too: the writer
-        // would lap it again.
-        let mut lapped = false;
+        // A reader that was overtaken while it copied also skips half of the remaining samples,
+        // because the writer would overtake it again.
+        let mut overtaken = false;
         loop {
             let next = queue.next.load(Ordering::Acquire);
             let end = self.published();
             let mut from = next.max(self.floor());
-            if lapped {
+            if overtaken {
                 from += end.saturating_sub(from) / 2;
             }
-            // A closed queue's place is behind every end.
+            // The position of a closed queue is above every end.
             let most = end.saturating_sub(from).min(into.len() as u64);
             if most == 0 {
                 return 0;
             }
-            let slots = self.stretches(from, most as usize);
+            let slots = self.slot_ranges(from, most as usize);
             for (sample, slot) in into.iter_mut().zip(slots.into_iter().flatten()) {
                 *sample = std::array::from_fn(|at| slot[at].load(Ordering::Relaxed));
             }
-            // Whoever saw a word of a newer sample now sees what was reserved for it.
+            // If a copied word is from a newer sample, its reservation is visible after this fence.
             fence(Ordering::Acquire);
             let whole = from.max(self.floor());
             let until = from + most;
             if whole >= until {
-                lapped = true;
+                overtaken = true;
                 continue;
             }
             let taken =
@@ -226,16 +221,16 @@ impl<const W: usize> Ring<W> {
                 continue;
             }
             queue.overwritten.fetch_add(whole - next, Ordering::Relaxed);
-            self.passed(whole, until);
+            self.record_delivery(whole, until);
             let torn = (whole - from) as usize;
             into.copy_within(torn..most as usize, 0);
             return most as usize - torn;
         }
     }
 
-    /// Some reader got these samples.
-    fn passed(&self, from: u64, until: u64) {
-        // What a panic leaves behind are counts still.
+    /// Records that some reader got these samples.
+    fn record_delivery(&self, from: u64, until: u64) {
+        // A panic leaves the counts usable.
         let mut furthest = self.furthest.0.lock().unwrap_or_else(|e| e.into_inner());
         if until > furthest.next {
             furthest.overwritten += from.saturating_sub(furthest.next);
@@ -243,9 +238,9 @@ impl<const W: usize> Ring<W> {
         }
     }
 
-    /// The account of all readers together: a sample is delivered once one of them has got
-    /// it, and waits as long as none of them has come to it. One that the furthest had to
-    /// pass over counts as overwritten, also where a reader behind it still got it.
+    /// Returns the state for all readers together: a sample is delivered when one reader has got
+    /// it, and waits until a reader comes to it. A sample that the furthest reader had to skip
+    /// counts as overwritten, even if a slower reader got it.
     pub fn account_of_all(&self) -> Account {
         let furthest = self.furthest.0.lock().unwrap_or_else(|e| e.into_inner());
         let end = self.published();
@@ -257,40 +252,40 @@ impl<const W: usize> Ring<W> {
         }
     }
 
-    /// The account of a queue; of one that nobody opened, as if it had just been. Exact
-    /// while neither the writer nor a reader of the queue is at work.
+    /// Returns the state for a queue. For a closed queue it is as if it had just been opened. Exact
+    /// while neither the writer nor a reader of the queue is active.
     pub fn account(&self, queue: usize) -> Account {
         let queue = &self.queues[queue].0;
         let (next, end) = (queue.next.load(Ordering::Acquire), self.published());
         let floor = self.floor().min(end);
-        if next == NOBODY {
+        if next == CLOSED {
             return Account {
                 delivered: 0,
                 overwritten: floor,
                 waiting: end - floor,
             };
         }
-        let passed_over = queue.overwritten.load(Ordering::Relaxed);
+        let skipped = queue.overwritten.load(Ordering::Relaxed);
         let from = next.max(floor);
         Account {
-            delivered: next.saturating_sub(passed_over),
-            overwritten: passed_over + (from - next),
+            delivered: next.saturating_sub(skipped),
+            overwritten: skipped + (from - next),
             waiting: end.saturating_sub(from),
         }
     }
 }
 
-/// The one that writes into a ring.
+/// Writes into a ring.
 pub struct RingWriter<const W: usize> {
     ring: Arc<Ring<W>>,
-    /// What `published` is.
+    /// Copy of `published`.
     head: u64,
-    /// The oldest sample that some queue had not read when last looked.
+    /// Oldest sample that a queue had not read at the last check.
     kept_from: u64,
 }
 
 impl<const W: usize> RingWriter<W> {
-    /// Writes samples; returns how many were not refused. Never waits.
+    /// Writes samples and returns how many were not refused. Never waits.
     pub fn write(&mut self, samples: &[[u64; W]]) -> usize {
         let accepted = match self.ring.refuses {
             true => samples.len().min(self.room(samples.len() as u64)),
@@ -300,7 +295,7 @@ impl<const W: usize> RingWriter<W> {
         if refused > 0 {
             self.ring.refused.0.fetch_add(refused, Ordering::Relaxed);
         }
-        // What is reserved at once must not overwrite itself, and leaves readers a part.
+        // A reservation must not overwrite itself, and must leave readers a part of the ring.
         let step = (self.ring.capacity / 2).max(1) as usize;
         samples[..accepted]
             .chunks(step)
@@ -311,9 +306,9 @@ impl<const W: usize> RingWriter<W> {
     fn publish(&mut self, samples: &[[u64; W]]) {
         let end = self.head + samples.len() as u64;
         self.ring.reserved.0.store(end, Ordering::Relaxed);
-        // No word is seen before the reservation.
+        // The reservation must be visible before any word.
         fence(Ordering::Release);
-        let slots = self.ring.stretches(self.head, samples.len());
+        let slots = self.ring.slot_ranges(self.head, samples.len());
         for (sample, slot) in samples.iter().zip(slots.into_iter().flatten()) {
             for (slot, word) in slot.iter().zip(sample) {
                 slot.store(*word, Ordering::Relaxed);
@@ -323,13 +318,13 @@ impl<const W: usize> RingWriter<W> {
         self.head = end;
     }
 
-    /// Samples that a ring that refuses has room for; looks at the queues only where what
-    /// was seen last does not suffice.
+    /// Number of samples that a refusing ring has room for. Reads the positions of the queues only
+    /// if the last known ones do not suffice.
     fn room(&mut self, wanted: u64) -> usize {
         let capacity = self.ring.capacity;
         if self.head - self.kept_from + wanted > capacity {
-            // With no queue open all is kept that was.
-            self.kept_from = self.ring.unread().unwrap_or(self.kept_from);
+            // With no open queue, keep the same samples as before.
+            self.kept_from = self.ring.oldest_needed().unwrap_or(self.kept_from);
         }
         capacity.saturating_sub(self.head - self.kept_from) as usize
     }

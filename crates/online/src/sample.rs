@@ -1,52 +1,52 @@
-//! A sample as readers get it, and as the ring holds it.
+//! A sample as readers get it, and its packed form in the ring.
 
 use memgauge_live::sample::attached::Taken;
 use memgauge_trace::{
     self as trace, AccessKind, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr,
 };
 
-use crate::regions::RegionId;
+use crate::procfs::ThreadIds;
+use crate::roi::RegionId;
 
-/// Words of a sample in the ring.
+/// Number of words of a sample in the ring.
 pub(crate) const WORDS: usize = 10;
 
 /// A sample of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// When it was taken, nanoseconds of `CLOCK_MONOTONIC` (of events that the processor
-    /// writes down by itself: of the kernel's own clock, which may lie apart; of a modelled
-    /// machine: of virtual time).
+    /// Time in nanoseconds of `CLOCK_MONOTONIC`. For PEBS and IBS records: of the kernel's own
+    /// clock, which can differ. For a modelled machine: of virtual time.
     pub time_ns: u64,
-    /// Process.
+    /// Process ID.
     pub pid: Pid,
-    /// Thread.
+    /// Thread ID.
     pub tid: Tid,
-    /// Processor.
+    /// CPU.
     pub cpu: Cpu,
-    /// Instruction.
+    /// Address of the instruction.
     pub ip: VirtAddr,
-    /// Data address, where the event told it or it could be rebuilt.
+    /// Data address, if the event reports one or it could be derived.
     pub addr: Option<VirtAddr>,
     /// Physical data address.
     pub phys: Option<PhysAddr>,
-    /// Read, written, or both.
+    /// Read, write, or both.
     pub kind: AccessKind,
-    /// Bytes accessed; 0 where unknown.
+    /// Bytes accessed; 0 if unknown.
     pub size_bytes: u16,
     /// Level that delivered the data.
     pub source: DataSource,
-    /// Cycles until the data arrived; 0 where unknown.
+    /// Cycles until the data arrived; 0 if unknown.
     pub latency_cycles: u32,
-    /// How the address was found; `None` where the event told it or there is none.
+    /// How the address was derived. `None` if the event reported it or there is none.
     pub derivation: Option<Derivation>,
-    /// Whether it was taken in the kernel.
+    /// Whether the sample was taken in the kernel.
     pub in_kernel: bool,
-    /// The period that was set when it was taken.
+    /// Period when the sample was taken.
     pub period: u64,
-    /// Events that it stands for: of a timer what it really counted since the sample
-    /// before.
+    /// Number of events that it stands for. For a timer, the time counted since the previous
+    /// sample.
     pub stands_for: u64,
-    /// Data source as the kernel packs it (`perf_mem_data_src`); 0 where not told.
+    /// Data source in the kernel's encoding (`perf_mem_data_src`); 0 if unknown.
     pub data_src: u64,
     /// Regions of interest that the thread was in.
     pub region: Option<RegionId>,
@@ -55,22 +55,22 @@ pub struct Sample {
 const HAS_ADDR: u64 = 1;
 const HAS_PHYS: u64 = 2;
 const IN_KERNEL: u64 = 4;
-/// Of the word that holds the small fields.
+/// Position of the region in the word with the small fields.
 const REGION_SHIFT: u32 = 48;
 
 impl Sample {
-    pub(crate) fn of(taken: &Taken<'_>) -> Sample {
+    pub(crate) fn from_taken(sample: &Taken<'_>) -> Sample {
         Sample {
-            in_kernel: !taken.user,
-            stands_for: taken.stands_for,
-            data_src: taken.data_src,
+            in_kernel: !sample.user,
+            stands_for: sample.stands_for,
+            data_src: sample.data_src,
             region: None,
-            ..Sample::of_row(taken.row, 0)
+            ..Sample::from_row(sample.row, 0)
         }
     }
 
-    /// Of a source whose rows say all.
-    pub(crate) fn of_row(row: &trace::Sample, region: u16) -> Sample {
+    /// Creates a sample from a source whose rows have all fields.
+    pub(crate) fn from_row(row: &trace::Sample, region: u16) -> Sample {
         Sample {
             time_ns: row.time_ns,
             pid: row.pid,
@@ -88,17 +88,17 @@ impl Sample {
             period: row.period,
             stands_for: row.period,
             data_src: 0,
-            region: RegionId::of(region),
+            region: RegionId::from_number(region),
         }
     }
 
-    /// Gives a sample that is packed already its regions, by what tells when and in
-    /// which thread it was taken.
-    pub(crate) fn set_region(
-        words: &mut [u64; WORDS],
-        region: impl FnOnce((u32, u32), u64) -> u16,
-    ) {
-        let ids = (words[4] as u32, (words[4] >> 32) as u32);
+    /// Sets the region of a packed sample. `region` returns it for the thread and time of the
+    /// sample.
+    pub(crate) fn set_region(words: &mut [u64; WORDS], region: impl FnOnce(ThreadIds, u64) -> u16) {
+        let ids = ThreadIds {
+            pid: words[4] as u32,
+            tid: (words[4] >> 32) as u32,
+        };
         let number = region(ids, words[0]);
         words[8] = words[8] & !(0xffff << REGION_SHIFT) | u64::from(number) << REGION_SHIFT;
     }
@@ -150,7 +150,7 @@ impl Sample {
             in_kernel: has(IN_KERNEL),
             size_bytes: (small >> 32) as u16,
             data_src: words[9],
-            region: RegionId::of((small >> REGION_SHIFT) as u16),
+            region: RegionId::from_number((small >> REGION_SHIFT) as u16),
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_comes_out_of_the_ring_as_it_went_in() {
+    fn packed_sample_is_unpacked_unchanged() {
         let full = Sample {
             time_ns: u64::MAX - 1,
             pid: Pid(u32::MAX - 2),
@@ -184,8 +184,12 @@ mod tests {
             assert_eq!(Sample::unpacked(&sample.packed()), sample);
         }
         let mut words = full.packed();
-        Sample::set_region(&mut words, |(pid, tid), time_ns| {
-            assert_eq!((pid, tid, time_ns), (u32::MAX - 2, 77, u64::MAX - 1));
+        Sample::set_region(&mut words, |ids, time_ns| {
+            let expected = ThreadIds {
+                pid: u32::MAX - 2,
+                tid: 77,
+            };
+            assert_eq!((ids, time_ns), (expected, u64::MAX - 1));
             7
         });
         let expected = Sample {

@@ -1,59 +1,60 @@
-//! What a profiler samples, and how it hands samples out.
+//! Settings of a profiler: what it samples, and how it delivers samples.
 
 use memgauge_live::clock;
 use memgauge_live::events::{Event, Modes, Pmus, parse};
 use memgauge_live::sample::attached::{Plan, Wake};
 use memgauge_live::sample::{Rate, usual_rate};
 
+use crate::period_control::Budget;
 use crate::{Error, ErrorKind, Result};
 
-/// Where samples come from.
+/// Source of samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An event that the processor or the kernel counts, by its name as in
-    /// `memgauge record -e`: `page-faults:u`, `cpu-clock`, `mem-loads:P`, `ibs_op//`.
+    /// An event that the processor or the kernel counts, named as for `memgauge record -e`:
+    /// `page-faults:u`, `cpu-clock`, `mem-loads:P`, `ibs_op//`.
     Pmu(String),
-    /// A timer, with data addresses rebuilt from code and registers.
+    /// A timer, with data addresses derived from code and registers.
     Clock,
-    /// A program that another source runs: [`crate::Profiler::of_program`] alone.
+    /// A program that another source runs. Only for [`crate::Profiler::for_program`].
     Program,
 }
 
-/// What a full buffer does with a new sample. Both are counted.
+/// What happens to a new sample if the buffer is full. Both cases are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It overwrites the oldest.
+    /// It overwrites the oldest sample.
     #[default]
     OverwriteOldest,
-    /// It is refused, and the oldest stay until they are read.
+    /// It is refused. The oldest samples remain until they are read.
     RefuseNewest,
 }
 
 /// Which samples a reader gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// All of them, whoever else reads.
+    /// All samples, whatever other readers get.
     #[default]
     Each,
-    /// Those that no other reader of this kind got: together they get each once.
+    /// Samples that no other reader of this kind got: together these readers get each sample once.
     Queue,
-    /// As `Queue`, for a moment: its place keeps no room from other readers where a full
-    /// buffer refuses. So does that of `Queue` when the last of them is closed.
+    /// As `Queue`, but only for a moment: it does not hold back the writer of a full buffer that
+    /// refuses samples. The queue itself does not either once its last reader is closed.
     Batch,
 }
 
-/// How soon a sample can be read.
+/// Maximum time until a sample can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Latency {
-    /// Rings are looked at every 5 ms; the aim is 10 ms.
+    /// The goal is 10 ms. Rings are polled every 5 ms.
     #[default]
     TenMilliseconds,
-    /// The aim is 1 ms: each sample wakes the profiler, which costs processor time.
+    /// The goal is 1 ms. Each sample wakes the profiler, which costs CPU time.
     OneMillisecond,
 }
 
 impl Latency {
-    pub(crate) fn look_every_ms(self) -> i32 {
+    pub(crate) fn poll_interval_ms(self) -> i32 {
         match self {
             Latency::TenMilliseconds => 5,
             Latency::OneMillisecond => 1,
@@ -61,65 +62,65 @@ impl Latency {
     }
 }
 
-/// What a profiler samples.
+/// Settings of a profiler.
 ///
 /// ```
 /// use memgauge_online::{Settings, Source};
 ///
 /// let settings = Settings {
 ///     period: Some(100_000),
-///     ..Settings::of(Source::Clock)
+///     ..Settings::new(Source::Clock)
 /// };
 /// assert!(!settings.kernel);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Where samples come from.
+    /// Source of samples.
     pub source: Source,
-    /// Events between two samples, of timers nanoseconds; `None`: what `memgauge record`
-    /// takes.
+    /// Events between two samples; nanoseconds for a timer. `None` for the default of `memgauge
+    /// record`.
     pub period: Option<u64>,
-    /// Samples of the kernel, too. Modifiers of the event (`:u`, `:k`) win.
+    /// Whether to sample the kernel as well. Modifiers of the event (`:u`, `:k`) take precedence.
     pub kernel: bool,
-    /// Physical addresses, where this user may have them.
+    /// Whether to record physical addresses, if this user may read them.
     pub physical: bool,
-    /// Samples that a thread's buffer holds, rounded up to a power of two.
+    /// Buffer size per thread in samples, rounded up to a power of two.
     pub buffer: usize,
-    /// What a full buffer does.
+    /// What happens if the buffer is full.
     pub when_full: WhenFull,
     /// How soon a sample can be read.
     pub latency: Latency,
-    /// Part of each thread's processor time that sampling it may take, 0.01 for 1 %: its
-    /// period is changed to keep to that.
+    /// Maximum share of each thread's CPU time that sampling may take, 0.01 for 1 %. The period is
+    /// adjusted to keep to it.
     pub overhead: Option<f64>,
-    /// More of the overhead where what a thread does has just changed, and less between:
-    /// where its samples fall, or how often the event happens.
+    /// Whether to detect phases. More of the overhead is then spent when a thread has just changed
+    /// its behaviour (where its samples fall, or how often the event happens), and less in between.
     pub phases: bool,
     /// Pages of each thread's ring in the kernel, a power of two.
     pub ring_pages: usize,
-    /// Samples processes of this user alone, which a service with more rights than its
-    /// client's user sets: no other process is added or followed, none that changed its
-    /// user, and nothing of the kernel is sampled.
+    /// Samples only processes of this user. A service with more permissions than its client sets
+    /// this. No other process is added or followed, processes that change their user are no longer
+    /// sampled, and the kernel is not sampled.
     pub only_user: Option<u32>,
-    /// Samples tell the regions of interest that their thread was in, of programs that
-    /// were started with [`crate::MARKS_VARIABLE`].
-    pub regions: bool,
-    /// Threads at most, with those that ended and whose samples were not read. Further ones are
+    /// Whether samples contain the regions of interest of their thread. Works for programs started
+    /// with [`crate::MARKS_VARIABLE`].
+    pub roi: bool,
+    /// Maximum number of threads, including ended ones with unread samples. Further threads are
     /// refused; those of followed processes count as missed.
-    pub most_threads: usize,
-    /// Where there are so many, threads that ended and that nobody has read make room, too, the
-    /// oldest first. Those that were read always do.
+    pub max_threads: usize,
+    /// Whether threads that have ended make room at that limit even if their samples were not read,
+    /// oldest first. Threads whose samples were read always make room.
     pub ended_make_room: bool,
 }
 
-/// Most samples of a buffer: 80 MiB for one thread.
-pub const MOST_BUFFER: usize = 1 << 20;
-/// Most pages of a kernel's ring.
-const MOST_PAGES: usize = 1 << 14;
+/// Maximum buffer size in samples: 80 MiB for one thread.
+pub const MAX_BUFFER: usize = 1 << 20;
+/// Maximum number of pages of a kernel ring.
+const MAX_RING_PAGES: usize = 1 << 14;
 
 impl Settings {
-    /// The usual ones for a source.
-    pub fn of(source: Source) -> Settings {
+    /// Returns the default settings for a source.
+    pub fn new(source: Source) -> Settings {
         Settings {
             source,
             period: None,
@@ -132,30 +133,30 @@ impl Settings {
             phases: false,
             ring_pages: 8,
             only_user: None,
-            regions: false,
-            most_threads: usize::MAX,
+            roi: false,
+            max_threads: usize::MAX,
             ended_make_room: false,
         }
     }
 
     pub(crate) fn plan(&self) -> Result<Plan> {
         check_buffer(self.buffer)?;
-        if !self.ring_pages.is_power_of_two() || self.ring_pages > MOST_PAGES {
+        if !self.ring_pages.is_power_of_two() || self.ring_pages > MAX_RING_PAGES {
             let message = format!(
-                "failed to size a ring of `{}` pages: take a power of two up to {MOST_PAGES}",
+                "failed to set the ring to `{}` pages: use a power of two up to {MAX_RING_PAGES}",
                 self.ring_pages
             );
             return Err(Error::usage(message));
         }
         if let Some(allowed) = self.overhead.filter(|o| !(0.0001..=0.5).contains(o)) {
             let message = format!(
-                "failed to keep to an overhead of `{allowed}`: take 0.0001 to 0.5 (0.01 % to 50 %)"
+                "failed to limit the overhead to `{allowed}`: use 0.0001 to 0.5 (0.01 % to 50 %)"
             );
             return Err(Error::usage(message));
         }
         if self.phases && self.overhead.is_none() {
             return Err(Error::usage(
-                "failed to tell phases apart: they share an overhead: set one",
+                "failed to detect phases: this needs a limit of the overhead; set one",
             ));
         }
         let mut event = self.event()?;
@@ -164,7 +165,7 @@ impl Settings {
             event.modifiers.apply(&mut event.attr);
         }
         if self.only_user.is_some() {
-            check_rights(&event, (self.kernel, self.physical))?;
+            self.check_permission(&event)?;
         }
         let period = match (self.period, usual_rate(&event)) {
             (Some(period), _) => check_period(period)?,
@@ -173,8 +174,8 @@ impl Settings {
         let rebuild = self.source == Source::Clock;
         if rebuild && (self.kernel || self.physical) {
             return Err(Error::usage(
-                "failed to sample with source clock: it samples user code, and knows no physical \
-                 addresses: leave `kernel` and `physical` out, or take an event",
+                "failed to sample with source clock: it has no kernel samples and no physical \
+                 addresses; remove `kernel` and `physical`, or use an event",
             ));
         }
         let wake = match self.latency {
@@ -189,10 +190,30 @@ impl Settings {
         )
     }
 
+    /// Applies the rules of the kernel at `perf_event_paranoid` 2: users may sample only their
+    /// own code in user space.
+    fn check_permission(&self, event: &Event) -> Result<()> {
+        let modes = event.modifiers.modes;
+        // An event without modifiers includes the kernel.
+        let includes_kernel = !modes.user || modes.kernel || modes.hypervisor;
+        let forbidden = match () {
+            () if self.kernel || includes_kernel => "samples of the kernel",
+            () if self.physical => "physical addresses",
+            () if event.is_tracepoint() => "a tracepoint",
+            () => return Ok(()),
+        };
+        let message = format!(
+            "failed to sample `{}`: permission denied for {forbidden}: users may sample only \
+             their own processes in user space; remove it, or ask root",
+            event.name
+        );
+        Err(Error::new(ErrorKind::Refused, message))
+    }
+
     fn event(&self) -> Result<Event> {
         let name = match &self.source {
             Source::Clock if !cfg!(target_arch = "x86_64") => {
-                let message = "failed to sample addresses: source clock decodes x86-64 only";
+                let message = "failed to sample addresses: source clock supports only x86-64";
                 return Err(Error::new(ErrorKind::Missing, message));
             }
             Source::Clock => return Ok(clock::timer()),
@@ -208,17 +229,17 @@ impl Settings {
         match (events.next(), events.next()) {
             (Some(event), None) => Ok(event),
             _ => Err(Error::usage(format!(
-                "failed to sample `{name}`: a profiler samples one event: make one for each"
+                "failed to sample `{name}`: a profiler samples one event; create one profiler per event"
             ))),
         }
     }
 }
 
 impl Settings {
-    /// Refuses what makes no sense of a program that another source runs.
+    /// Checks the settings for a program that another source runs.
     ///
     /// # Errors
-    /// The setting that a program does not take.
+    /// A setting does not apply to a program.
     pub fn check_program(&self) -> Result<()> {
         check_buffer(self.buffer)?;
         self.period.map(check_period).transpose()?;
@@ -232,57 +253,42 @@ impl Settings {
         match unused.iter().find(|setting| setting.1) {
             None => Ok(()),
             Some((what, _)) => Err(Error::usage(format!(
-                "failed to sample a program that is run for it: it takes no setting of {what}"
+                "failed to sample a program: the setting of {what} does not apply"
             ))),
         }
     }
 }
 
-/// As the kernel does where `perf_event_paranoid` is 2: users see their own code alone.
-fn check_rights(event: &Event, (kernel, physical): (bool, bool)) -> Result<()> {
-    let modes = event.modifiers.modes;
-    let asked = match () {
-        // An event without modifiers is one of everything.
-        () if kernel || !modes.user || modes.kernel || modes.hypervisor => "samples of the kernel",
-        () if physical => "physical addresses",
-        () if event.is_tracepoint() => "a tracepoint",
-        () => return Ok(()),
-    };
-    let message = format!(
-        "failed to sample `{}`: {asked}: not allowed to this user, who may sample user code \
-         of own processes: leave it out, or ask as root",
-        event.name
-    );
-    Err(Error::new(ErrorKind::Refused, message))
-}
-
-/// What a sample costs, where it has to be known; a timer begins at what that affords.
-pub(crate) fn affordable(plan: &mut Plan, allowed: f64) -> Result<(f64, f64)> {
+/// Measures the cost of a sample, and raises the period of a timer to one that the budget allows.
+pub(crate) fn measure_budget(plan: &mut Plan, allowed: f64) -> Result<Budget> {
     let cost = plan.cost().ok_or_else(|| {
-        let message = "failed to keep to an overhead: what a sample costs cannot be measured here";
+        let message = "failed to limit the overhead: the cost of a sample cannot be measured here";
         Error::new(ErrorKind::Missing, message)
     })?;
     plan.afford(cost.ns, allowed);
-    Ok((allowed, cost.ns))
+    Ok(Budget {
+        allowed,
+        cost_ns: cost.ns,
+    })
 }
 
 pub(crate) fn check_period(period: u64) -> Result<u64> {
     match period {
         0 => Err(Error::usage(
-            "failed to set period `0`: take 1 or more (for a timer, nanoseconds)",
+            "failed to set period `0`: use 1 or more (nanoseconds for a timer)",
         )),
         1..=0x7fff_ffff_ffff_ffff => Ok(period),
         _ => Err(Error::usage(format!(
-            "failed to set period `{period}`: the kernel takes no more than 2^63 - 1"
+            "failed to set period `{period}`: the kernel's maximum is 2^63 - 1"
         ))),
     }
 }
 
 pub(crate) fn check_buffer(samples: usize) -> Result<usize> {
     match samples {
-        1..=MOST_BUFFER => Ok(samples.next_power_of_two()),
+        1..=MAX_BUFFER => Ok(samples.next_power_of_two()),
         _ => Err(Error::usage(format!(
-            "failed to size a buffer of `{samples}` samples: take 1 to {MOST_BUFFER}"
+            "failed to set the buffer to `{samples}` samples: use 1 to {MAX_BUFFER}"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! A profiler at work on threads of this process and on other processes.
+//! Profilers of threads of this process and of other processes.
 
 mod common;
 #[path = "../examples/self.rs"]
@@ -26,12 +26,12 @@ fn counts(profiler: &Profiler, worker: &Worker) -> Statistics {
     counts
 }
 
-/// 40 processes one after another, in a profiler that may have eight threads.
+/// Samples 40 processes one after another with a profiler that is limited to eight threads.
 #[test]
 fn threads_that_have_ended_make_room_for_those_that_come() {
     for is_read in [false, true] {
         let settings = Settings {
-            most_threads: 8,
+            max_threads: 8,
             ended_make_room: !is_read,
             ..faults()
         };
@@ -62,7 +62,7 @@ fn threads_that_have_ended_make_room_for_those_that_come() {
         });
         delivered += all(&mut reader).len() as u64;
         assert_eq!(profiler.missed(), 0);
-        // Also of those that made room.
+        // The result includes the threads that made room.
         let counts = profiler.clean(Clean::All);
         assert_eq!(counts.len(), 41);
         let taken: u64 = counts.iter().map(|s| s.samples).sum();
@@ -73,16 +73,16 @@ fn threads_that_have_ended_make_room_for_those_that_come() {
 }
 
 #[test]
-fn clock_takes_no_setting_that_it_cannot_keep() {
+fn clock_refuses_settings_that_it_does_not_support() {
     for (kernel, physical) in [(true, false), (false, true)] {
         let settings = Settings {
             kernel,
             physical,
-            ..Settings::of(Source::Clock)
+            ..Settings::new(Source::Clock)
         };
         let error = Profiler::new(settings).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
-        assert!(error.to_string().contains("user code"), "{error}");
+        assert!(error.to_string().contains("kernel samples"), "{error}");
     }
 }
 
@@ -100,9 +100,9 @@ fn every_fault_is_delivered_overwritten_or_lost() {
     profiler.add_thread(worker.tid).expect("it can be added");
     let mut one = profiler.reader(Sharing::Each).expect("a reader");
     let mut other = profiler
-        .reader_of(worker.tid, Sharing::Each)
+        .reader_of_thread(worker.tid, Sharing::Each)
         .expect("a reader");
-    // A page of ring overflows sooner or later, however quick the collector is.
+    // A ring of one page overflows sooner or later, however quick the collector is.
     let overflowed = (0..100).any(|_| {
         worker.work(Work::Touch(20_000));
         counts(&profiler, &worker).lost > 0
@@ -110,7 +110,7 @@ fn every_fault_is_delivered_overwritten_or_lost() {
     profiler.stop(worker.tid).expect("it runs");
     let seen = all(&mut one).len() as u64;
     let counts = counts(&profiler, &worker);
-    // The counter is the kernel's own: a second witness.
+    // The kernel's counter is independent of the samples.
     assert_eq!(counts.produced(), counts.counted);
     assert!(counts.counted >= 20_000, "{counts:?}");
     assert!(overflowed, "a page of ring cannot hold this: {counts:?}");
@@ -156,10 +156,10 @@ fn a_buffer_that_refuses_keeps_the_oldest() {
     assert!(first.iter().all(|s| s.time_ns < second[0].time_ns));
 }
 
-/// A batch that was read once, and a reader of the queue that went away, leave a place in the
-/// buffer to which nobody may come back.
+/// A batch that was read once, and a reader of the queue that went away, leave positions in the
+/// buffer that may never be used again.
 #[test]
-fn a_place_that_nobody_reads_takes_no_room_from_a_reader() {
+fn an_abandoned_position_takes_no_room_from_a_reader() {
     for left_by in [Sharing::Batch, Sharing::Queue] {
         let settings = Settings {
             buffer: 64,
@@ -189,7 +189,7 @@ fn a_place_that_nobody_reads_takes_no_room_from_a_reader() {
         let counts = counts(&profiler, &worker);
         assert!(counts.is_exact() && counts.samples >= 220, "{counts:?}");
         assert_eq!((counts.refused, got), (0, counts.samples), "{left_by:?}");
-        // Whoever comes back to the place gets what is there, and is told of the rest.
+        // A reader that returns to the position gets what is left, and the count of the rest.
         let mut again = profiler.reader(Sharing::Batch).expect("a reader");
         let found = all(&mut again).len() as u64;
         let account = again.accounts()[&worker.tid];
@@ -198,7 +198,7 @@ fn a_place_that_nobody_reads_takes_no_room_from_a_reader() {
     }
 }
 
-/// A queue that nobody uses is no reason to call samples unread that another reader got.
+/// Samples that one reader got are delivered, even if the queue is unused.
 #[test]
 fn a_sample_is_delivered_once_any_reader_has_got_it() {
     let settings = Settings {
@@ -211,24 +211,24 @@ fn a_sample_is_delivered_once_any_reader_has_got_it() {
     };
     let worker = Worker::new();
     profiler.add_thread(worker.tid).expect("it can be added");
-    // As a batch that was asked for once.
+    // A queue that was asked for and dropped.
     drop(profiler.reader(Sharing::Queue).expect("a reader"));
     let mut stream = profiler.reader(Sharing::Each).expect("a reader");
     let (mut got, mut idle) = (0, profiler.reader(Sharing::Each).expect("a reader"));
     for _ in 0..10 {
         worker.work(Work::Touch(20));
-        // What was sampled is in the buffer when counts are asked for.
+        // Asking for counts moves all samples to the buffer.
         counts(&profiler, &worker);
         got += all(&mut stream).len() as u64;
     }
     let now = counts(&profiler, &worker);
     assert_eq!((now.account.delivered, now.account.overwritten), (got, 0));
     assert!(got >= 200, "{now:?}");
-    // Each has its own count of what it missed.
+    // Each reader has its own count of overwritten samples.
     let missed = idle.accounts()[&worker.tid];
     assert_eq!(missed.overwritten + missed.waiting, got);
     assert!(missed.overwritten >= 100, "{missed:?}");
-    // What nobody has come to waits, or is overwritten.
+    // Samples that no reader got wait or are overwritten.
     worker.work(Work::Touch(500));
     profiler.stop(worker.tid).expect("it runs");
     let before = counts(&profiler, &worker);
@@ -239,7 +239,7 @@ fn a_sample_is_delivered_once_any_reader_has_got_it() {
     let after = counts(&profiler, &worker);
     assert_eq!(after.account.delivered, got + 64);
     assert_eq!(after.account.overwritten, before.account.overwritten);
-    // Readers that go take nothing back.
+    // Dropping readers does not change the account.
     drop((stream, idle));
     assert_eq!(counts(&profiler, &worker).account, after.account);
 }
@@ -347,7 +347,7 @@ fn each_sample_says_the_period_that_it_was_taken_at() {
 fn timer_samples_stand_for_what_was_counted_whatever_the_period_became() {
     let settings = Settings {
         period: Some(1_000_000),
-        ..Settings::of(Source::Clock)
+        ..Settings::new(Source::Clock)
     };
     let Some(profiler) = profiler(settings) else {
         return;
@@ -365,7 +365,7 @@ fn timer_samples_stand_for_what_was_counted_whatever_the_period_became() {
     }
     profiler.stop(worker.tid).expect("it runs");
     let counts = counts(&profiler, &worker);
-    // All that was counted, but for what came after the last sample.
+    // Samples stand for everything counted, except what follows the last sample.
     assert!(counts.stands_for <= counts.counted, "{counts:?}");
     assert!(counts.stands_for * 10 > counts.counted * 8, "{counts:?}");
     assert!(counts.processor_ns * 10 > counts.counted * 9, "{counts:?}");
@@ -383,7 +383,7 @@ fn a_budget_raises_the_period_and_the_account_stays_exact() {
     };
     let worker = Worker::new();
     profiler.add_thread(worker.tid).expect("it can be added");
-    // Every fault is a sample at first, and takes much of the thread's time.
+    // At first, every fault is a sample, and takes much of the thread's time.
     until("a longer period", || {
         worker.work(Work::Touch(2000));
         counts(&profiler, &worker).period > 1
@@ -455,7 +455,7 @@ fn what_was_sampled_before_the_end_of_a_thread_is_kept_until_it_is_read() {
     assert!(counts.samples >= 500, "{counts:?}");
     assert!(profiler.clean(Clean::Read).is_empty(), "nobody has read it");
     let mut reader = profiler
-        .reader_of(worker.tid, Sharing::Each)
+        .reader_of_thread(worker.tid, Sharing::Each)
         .expect("a reader");
     assert_eq!(all(&mut reader).len() as u64, counts.samples);
     let cleaned = profiler.clean(Clean::Read);
@@ -468,7 +468,7 @@ fn what_was_sampled_before_the_end_of_a_thread_is_kept_until_it_is_read() {
     );
 }
 
-/// A shell that waits for a line before it runs the script.
+/// Starts a shell that waits for a line before it runs the script.
 fn shell(script: &str) -> std::process::Child {
     Command::new("sh")
         .args(["-c", &format!("read line; {script}")])
@@ -507,7 +507,7 @@ fn a_process_is_followed_through_forks_and_execs() {
     let of_first = all.iter().find(|t| t.pid == pid).expect("it was added");
     assert!(of_first.samples > 0, "{of_first:?}");
     let others = all.iter().filter(|t| t.pid != pid).count() as u64;
-    // The second shell, and what it waits for; `true` may be too quick.
+    // The second shell and its `sleep`; `true` may be too quick.
     assert!(others >= 2, "{all:?}");
     assert_eq!(profiler.notes(), Vec::<String>::new());
     for thread in &all {
@@ -517,7 +517,7 @@ fn a_process_is_followed_through_forks_and_execs() {
     assert_eq!(profiler.clean(Clean::All).len(), all.len());
 }
 
-/// Also not what it started a moment before.
+/// This includes threads that it started a moment before.
 #[test]
 fn nothing_of_a_deleted_process_is_sampled() {
     let Some(profiler) = profiler(faults()) else {
@@ -530,7 +530,7 @@ fn nothing_of_a_deleted_process_is_sampled() {
         let thread = std::thread::spawn(move || until.recv().is_err());
         profiler.delete_process(own).expect("it was added");
         let mut counts = profiler.all_statistics();
-        // Processes that it has started, such as shells of the tests beside, are followed on.
+        // Children, such as the shells of other tests, are still followed.
         counts.retain(|counts| {
             counts.pid == own && matches!(counts.state, State::Started | State::Stopped)
         });
@@ -548,7 +548,7 @@ fn addresses_are_rebuilt_while_the_program_runs() {
     }
     let settings = Settings {
         period: Some(200_000),
-        ..Settings::of(Source::Clock)
+        ..Settings::new(Source::Clock)
     };
     let Some(profiler) = profiler(settings) else {
         return;
@@ -591,7 +591,7 @@ fn the_example_samples_itself() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_the_object() {
+fn errors_name_the_object() {
     let Some(profiler) = profiler(faults()) else {
         return;
     };
@@ -615,16 +615,16 @@ fn what_cannot_be_is_said_with_the_object() {
     check(
         twice,
         ErrorKind::Usage,
-        &[&worker.tid.to_string(), "before"],
+        &[&worker.tid.to_string(), "already added"],
     );
     let never = profiler.set_period(worker.tid, 0).expect_err("zero");
     check(never, ErrorKind::Usage, &["`0`"]);
-    let none = profiler.set_buffer_of_new(0).expect_err("no buffer");
+    let none = profiler.set_default_buffer(0).expect_err("no buffer");
     check(none, ErrorKind::Usage, &["`0`"]);
-    let two = Settings::of(Source::Pmu("page-faults,cpu-clock".to_owned()));
+    let two = Settings::new(Source::Pmu("page-faults,cpu-clock".to_owned()));
     let two = Profiler::new(two).err().expect("two events");
     check(two, ErrorKind::Usage, &["page-faults,cpu-clock"]);
-    let unknown = Settings::of(Source::Pmu("page-falts".to_owned()));
+    let unknown = Settings::new(Source::Pmu("page-falts".to_owned()));
     let unknown = Profiler::new(unknown).err().expect("no such event");
     assert!(unknown.to_string().contains("page-falts"), "{unknown}");
     profiler.delete_thread(worker.tid).expect("it was added");

@@ -1,4 +1,4 @@
-//! Phases of a program whose behaviour is known: it works on one array, then on another.
+//! Phases of a program with known behaviour: it works on one array, then on another.
 
 mod common;
 
@@ -9,8 +9,8 @@ use common::profiler;
 use memgauge_online::{Profiler, Settings, Source, State, Statistics};
 use memgauge_testing::{Need, skipped};
 
-/// Loads and stores all over one of so many arrays of 16 MiB in turn, in each of so many
-/// phases for so many milliseconds of processor time. Begins when it is told to.
+/// Reads and writes random words of arrays of 16 MiB: one array per phase, in turn. Arguments:
+/// arrays, phases, milliseconds of processor time per phase. Stops before the first phase.
 const PHASED: &str = r#"
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -46,18 +46,18 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// A process that ends with the test.
+/// A process that is killed when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended needs no end.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The compiled program; `None` where there is no compiler.
+/// The compiled program; `None` without a compiler.
 struct Phased(tempfile::TempDir);
 
 impl Phased {
@@ -79,7 +79,7 @@ impl Phased {
         }
     }
 
-    /// Counts every 50 ms while it works.
+    /// Runs the program, and returns its counts every 50 ms.
     fn observed(
         &self,
         profiler: &Profiler,
@@ -113,7 +113,7 @@ impl Phased {
 }
 
 #[test]
-fn a_program_that_turns_to_other_data_is_seen_and_sampled_more() {
+fn a_change_of_the_data_is_detected_and_sampled_more() {
     const PHASE_NS: u64 = 2_400_000_000;
     let phase_ms = PHASE_NS / 1_000_000;
     let Some(phased) = Phased::compiled() else {
@@ -122,12 +122,13 @@ fn a_program_that_turns_to_other_data_is_seen_and_sampled_more() {
     let settings = Settings {
         overhead: Some(0.02),
         phases: true,
-        ..Settings::of(Source::Clock)
+        ..Settings::new(Source::Clock)
     };
     let Some(profiler) = profiler(settings) else {
         return;
     };
-    // It does the same all the time. What else the machine does may look like a change once.
+    // The program does the same all the time, but other load on the machine may look like a
+    // change: it may be repeated twice.
     let is_steady = |_| {
         let seen = phased.observed(&profiler, (1, 1, phase_ms * 3 / 2));
         let (_, last) = seen.last().expect("it was seen");
@@ -137,9 +138,9 @@ fn a_program_that_turns_to_other_data_is_seen_and_sampled_more() {
     assert!((0..3).any(is_steady), "a change was seen in each of three");
     let seen = phased.observed(&profiler, (2, 4, phase_ms));
     let (_, last) = seen.last().expect("it was seen");
-    // Three changes; a window that lies astride of one may differ from both sides.
+    // Three changes; a window that contains one may differ from both sides.
     assert!((3..=6).contains(&last.changes), "{last:?}");
-    // Each within half a second of its processor time.
+    // Each is detected within half a second of the program's processor time.
     for boundary in 1..=3 {
         let at = |ns: u64| {
             let counts = seen.iter().find(|s| s.1.processor_ns >= ns);
@@ -154,7 +155,7 @@ fn a_program_that_turns_to_other_data_is_seen_and_sampled_more() {
             "{boundary}: {after}"
         );
     }
-    // Samples for processor time: in the second after a change, and later.
+    // Samples per processor time: in the second after a change, and later.
     let changes: Vec<Duration> = (seen.windows(2))
         .filter(|two| two[1].1.changes > two[0].1.changes)
         .map(|two| two[1].0)

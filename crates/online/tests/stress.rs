@@ -1,7 +1,6 @@
-//! Many threads, added, started, stopped, deleted and ended at random: every sample of
-//! each is accounted for, and nothing stays open.
+//! Random operations on many threads: every sample is accounted for, and no descriptor leaks.
 //!
-//! `MEMGAUGE_STRESS=10000` does so many operations; by default some 500.
+//! `MEMGAUGE_STRESS=10000` sets the number of operations; the default is 500.
 
 mod common;
 
@@ -32,7 +31,7 @@ fn operations() -> usize {
     asked.map_or(500, |n| n.parse().expect("MEMGAUGE_STRESS is a number"))
 }
 
-/// Samples by thread, as a reader got them, until told to end.
+/// Counts samples by thread as a reader gets them, until `over`.
 fn reading(mut reader: Reader, over: &AtomicBool) -> HashMap<u32, u64> {
     let (mut seen, mut samples): (HashMap<u32, u64>, Vec<Sample>) = Default::default();
     loop {
@@ -49,27 +48,27 @@ fn reading(mut reader: Reader, over: &AtomicBool) -> HashMap<u32, u64> {
     }
 }
 
-/// Lets readers end, also where the test fails.
-struct End<'a>(&'a AtomicBool);
+/// Stops the readers, also when the test fails.
+struct StopReaders<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for StopReaders<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-fn exact(all: &[Statistics]) {
+fn assert_exact(all: &[Statistics]) {
     for thread in all {
         assert!(thread.is_exact(), "{thread:?}");
-        // Each fault is a sample: what the kernel counted is what was produced. Of a thread
-        // that runs it is counted a moment later.
+        // Each fault is a sample: the kernel's count equals what was produced. For a running
+        // thread, the count is updated a moment later.
         if thread.state != State::Started {
             assert_eq!(thread.produced(), thread.counted, "{thread:?}");
         }
     }
 }
 
-/// One operation on one thread. A refusal means that it is not added just now.
+/// Does one operation on one thread. Refusals are ignored: the thread may not be added now.
 fn operate(profiler: &Profiler, workers: &mut [Worker], random: &mut Random) {
     let at = random.below(workers.len());
     let tid = workers[at].tid;
@@ -81,9 +80,9 @@ fn operate(profiler: &Profiler, workers: &mut [Worker], random: &mut Random) {
         8 => profiler
             .statistics(tid)
             .into_iter()
-            .for_each(|c| exact(&[c])),
+            .for_each(|c| assert_exact(&[c])),
         _ => {
-            // It ends, and another begins.
+            // The thread ends, and a new one takes its place.
             workers[at] = Worker::new();
             profiler.add_thread(workers[at].tid).expect("it is new");
         }
@@ -99,7 +98,7 @@ fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
         ..faults()
     };
     let mut random = Random(20_261_123);
-    // What the process opens once for good.
+    // Opens what the process keeps open.
     drop(profiler(settings.clone()));
     let before = descriptors();
     let Some(profiler) = profiler(settings) else {
@@ -115,7 +114,7 @@ fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
         .map(|_| profiler.reader(Sharing::Queue).expect("a reader"))
         .collect();
     let seen = std::thread::scope(|scope| {
-        let _end = End(&over);
+        let _end = StopReaders(&over);
         let each = scope.spawn(|| reading(each, &over));
         let shared: Vec<_> = shared
             .into_iter()
@@ -142,7 +141,7 @@ fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
         [each, seen]
     });
     let all = profiler.all_statistics();
-    exact(&all);
+    assert_exact(&all);
     let (mut counts, mut samples): (HashMap<u32, [u64; 2]>, u64) = Default::default();
     for thread in &all {
         let account = thread.account;
@@ -152,8 +151,8 @@ fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
         of_tid[1] += account.overwritten;
         samples += thread.samples;
     }
-    // What readers counted themselves is what the buffers say they delivered: each sample
-    // once, whoever got it.
+    // The readers' own counts equal the deliveries that the buffers report: each sample once,
+    // whichever reader got it.
     for (tid, [delivered, overwritten]) in counts {
         let got = seen
             .each_ref()
@@ -176,8 +175,8 @@ fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
     latency();
 }
 
-/// Threads that vanish between listing and opening: a process that starts and ends
-/// threads all the time is added again and again.
+/// Threads that vanish between listing and opening: adds a process that starts and ends threads
+/// all the time, again and again.
 fn vanishing() {
     let before = descriptors();
     let profiler = profiler(faults()).expect("there was one before");
@@ -200,14 +199,14 @@ fn vanishing() {
             .all(|t| t.state == State::Ended)
     };
     until("the end of all", ended);
-    exact(&profiler.all_statistics());
+    assert_exact(&profiler.all_statistics());
     assert_eq!(profiler.notes(), Vec::<String>::new());
     drop(profiler);
     assert_eq!(descriptors(), before);
 }
 
-/// Prints how long samples took until they were read. No bound is asserted: others may
-/// use the processors.
+/// Prints the delay from sample to reader. No limit is asserted, because other programs may use
+/// the processors.
 fn latency() {
     for latency in [Default::default(), memgauge_online::Latency::OneMillisecond] {
         let profiler = profiler(Settings {

@@ -1,5 +1,5 @@
-//! Regions of interest: a program says where a stretch of its execution with a name
-//! begins and ends, and tells values. memgauge records them (docs/regions.md).
+//! Marks for regions of interest: a program marks where a named part of its execution begins and
+//! ends, and reports values. memgauge records them (docs/regions.md).
 //!
 //! ```
 //! use memgauge_region::Region;
@@ -12,32 +12,32 @@
 //! # assert_eq!(load(&[1, 2]), 3);
 //! ```
 //!
-//! A mark is a jump to the next instruction and a no-op, which the emulator knows. It
-//! takes about a nanosecond and may stay in. On other processors than x86-64 there is no
-//! mark. The C twin is `memgauge_region.h`.
+//! A mark is a jump to the next instruction, followed by a no-op that the emulator recognises. It
+//! takes about a nanosecond, so it can stay in production code. On processors other than x86-64
+//! there is no mark. `memgauge_region.h` is the equivalent for C.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-/// The region called `name` begins in this thread.
+/// Begins the region called `name` in this thread.
 #[inline(always)]
 pub fn begin(name: &CStr) {
     mark::<1>(name, 0);
 }
 
-/// The region called `name` ends in this thread.
+/// Ends the region called `name` in this thread.
 #[inline(always)]
 pub fn end(name: &CStr) {
     mark::<2>(name, 0);
 }
 
-/// Tells a value.
+/// Reports a value.
 #[inline(always)]
 pub fn value(name: &CStr, x: u64) {
     mark::<3>(name, x);
 }
 
-/// A region until it is dropped.
+/// A region of interest that lasts until this is dropped.
 #[derive(Debug)]
 pub struct Region<'a> {
     name: &'a CStr,
@@ -64,6 +64,8 @@ impl Drop for Region<'_> {
     }
 }
 
+/// The mark. The registers hold the name and the value, and `KK` is the kind of mark.
+///
 /// ```text
 /// eb 00                  jmp  .+2
 /// 0f 1f 87 KK 00 47 4d   nopl 0x4d4700KK(%rdi)
@@ -71,8 +73,8 @@ impl Drop for Region<'_> {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn mark<const KIND: u8>(name: &CStr, x: u64) {
-    // SAFETY: a jump to the next instruction and a no-op; neither reads what its
-    // registers say, nor changes a register, a flag or memory.
+    // SAFETY: a jump to the next instruction and a no-op. Neither reads or changes a register, a
+    // flag or memory.
     unsafe {
         std::arch::asm!(
             ".byte 0xeb, 0, 0x0f, 0x1f, 0x87, {kind}, 0, 0x47, 0x4d",

@@ -1,6 +1,6 @@
-//! Bodies of requests and answers, as JSON has them.
+//! Bodies of requests and responses in JSON.
 //!
-//! Addresses are text in hexadecimal: many readers of JSON keep numbers to 2^53 alone.
+//! Addresses are hexadecimal strings, because many JSON readers lose precision above 2^53.
 
 use memgauge_online::{
     AccessKind, CommandEnd, DataSource, Derivation, Latency, Result as Sampled, Sample, Settings,
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::programs::NewProgram;
 use crate::refusal::Refusal;
 
-/// Where samples come from.
+/// Source of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceName {
@@ -25,7 +25,7 @@ pub enum SourceName {
 }
 
 impl SourceName {
-    /// Its name.
+    /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             SourceName::Clock => "clock",
@@ -35,10 +35,10 @@ impl SourceName {
     }
 }
 
-/// What a full buffer does with a new sample.
+/// What happens to a new sample if the buffer is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FullName {
+pub enum WhenFullName {
     /// It overwrites the oldest.
     #[default]
     OverwriteOldest,
@@ -46,14 +46,14 @@ pub enum FullName {
     RefuseNewest,
 }
 
-/// How long a profiler lives.
+/// Lifetime of a profiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifetime {
-    /// Until somebody deletes it, or the service ends.
+    /// Until it is deleted or the service ends.
     #[default]
     UntilDeleted,
-    /// As long as the connection that made it.
+    /// Until the connection that created it is closed.
     Connection,
 }
 
@@ -61,10 +61,10 @@ pub enum Lifetime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SharingName {
-    /// All.
+    /// All samples.
     #[default]
     Each,
-    /// Those that no other reader of the queue got.
+    /// Samples that no other reader of the queue got.
     Queue,
 }
 
@@ -77,70 +77,69 @@ impl From<SharingName> for Sharing {
     }
 }
 
-/// A profiler to make. What is left out is as in `memgauge_online::Settings`.
+/// A profiler to create. Missing fields have the defaults of `memgauge_online::Settings`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewProfiler {
-    /// A word for people.
+    /// A name to show to people.
     pub name: String,
-    /// Where samples come from; without it `emulate` if there is a program, else `pmu` if
-    /// there is an event.
+    /// Source of samples. Default: `emulate` with a program, `pmu` with an event, else `clock`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceName>,
-    /// Event of source `pmu`, as in `memgauge record -e`; of `emulate` one of the model.
+    /// Event: for source `pmu` as in `memgauge record -e`, for `emulate` an event of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
-    /// Events between two samples; of timers nanoseconds.
+    /// Events between two samples; nanoseconds for timers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// Samples of the kernel, too.
+    /// Whether to sample the kernel as well.
     pub kernel: bool,
-    /// Physical addresses.
+    /// Whether to record physical addresses.
     pub physical: bool,
-    /// Samples that a thread's buffer holds.
+    /// Buffer size per thread in samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer: Option<usize>,
-    /// What a full buffer does.
-    pub when_full: FullName,
-    /// How soon a sample can be read: 10 or 1.
+    /// What happens to a new sample if the buffer is full.
+    pub when_full: WhenFullName,
+    /// Maximum time until a sample can be read: 10 or 1 ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<u64>,
-    /// Part of each thread's processor time that sampling may take.
+    /// Maximum share of each thread's CPU time that sampling may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<f64>,
-    /// More of the overhead where what a thread does has just changed, less between.
+    /// Whether to spend more of the overhead when a thread has just changed its behaviour.
     pub phases: bool,
-    /// How long it lives.
+    /// Lifetime of the profiler.
     pub lifetime: Lifetime,
-    /// The program to start, of source `emulate`.
+    /// Program to start, for source `emulate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<NewProgram>,
 }
 
-/// Longest name of a profiler, in characters.
-const MOST_NAME: usize = 64;
+/// Maximum length of a profiler's name in characters.
+const MAX_NAME_CHARS: usize = 64;
 
-/// Whether a character would change how what stands beside it is shown.
-fn is_disturbing(c: char) -> bool {
-    let unseen =
+/// Returns whether a character would change how the text around it is displayed.
+fn disturbs_text(c: char) -> bool {
+    let invisible =
         matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{feff}');
-    let turns = matches!(
+    let reorders = matches!(
         c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
     );
     let breaks = matches!(c, '\u{2028}' | '\u{2029}');
-    c.is_control() || unseen || turns || breaks
+    c.is_control() || invisible || reorders || breaks
 }
 
 impl NewProfiler {
-    /// Its source.
+    /// Returns the source, or its default.
     pub(crate) fn source(&self) -> SourceName {
-        let usual = match (&self.program, &self.event) {
+        let defaults = match (&self.program, &self.event) {
             (Some(_), _) => SourceName::Emulate,
             (None, Some(_)) => SourceName::Pmu,
             (None, None) => SourceName::Clock,
         };
-        self.source.unwrap_or(usual)
+        self.source.unwrap_or(defaults)
     }
 
     pub(crate) fn settings(&self) -> Result<Settings, Refusal> {
@@ -148,9 +147,11 @@ impl NewProfiler {
         if runs != self.program.is_some() {
             let why = match runs {
                 true => {
-                    "failed to make a profiler: source `emulate` attaches to nothing: give it a program to start"
+                    "failed to create a profiler: source `emulate` cannot attach to threads; give it a program to start"
                 }
-                false => "failed to start a program: source `emulate` does: leave out the other",
+                false => {
+                    "failed to start a program: only source `emulate` can; remove the other source"
+                }
             };
             return Err(Refusal::bad(why));
         }
@@ -160,38 +161,38 @@ impl NewProfiler {
             (SourceName::Pmu, Some(event)) => Source::Pmu(event.clone()),
             (SourceName::Clock, Some(event)) => {
                 let why = format!(
-                    "failed to sample `{event}` by source `clock`: leave out the event, or take \
+                    "failed to sample `{event}` with source `clock`: remove the event, or use \
                      source `pmu`"
                 );
                 return Err(Refusal::bad(why));
             }
             (SourceName::Pmu, None) => {
                 let why =
-                    "failed to make a profiler: source `pmu` needs an event, such as page-faults";
+                    "failed to create a profiler: source `pmu` needs an event, such as page-faults";
                 return Err(Refusal::bad(why));
             }
         };
-        if self.name.chars().count() > MOST_NAME || self.name.chars().any(is_disturbing) {
+        if self.name.chars().count() > MAX_NAME_CHARS || self.name.chars().any(disturbs_text) {
             let why = format!(
-                "failed to name a profiler: take {MOST_NAME} characters at most, in one line, \
-                 none that turns it or is unseen"
+                "failed to name the profiler: use at most {MAX_NAME_CHARS} printable characters, without \
+                 line breaks or text-direction marks"
             );
             return Err(Refusal::bad(why));
         }
-        let usual = Settings::of(source);
+        let defaults = Settings::new(source);
         Ok(Settings {
             period: self.period,
             kernel: self.kernel,
             physical: self.physical,
-            buffer: self.buffer.unwrap_or(usual.buffer),
+            buffer: self.buffer.unwrap_or(defaults.buffer),
             when_full: match self.when_full {
-                FullName::OverwriteOldest => WhenFull::OverwriteOldest,
-                FullName::RefuseNewest => WhenFull::RefuseNewest,
+                WhenFullName::OverwriteOldest => WhenFull::OverwriteOldest,
+                WhenFullName::RefuseNewest => WhenFull::RefuseNewest,
             },
             latency: latency(self.latency_ms)?,
             overhead: self.overhead,
             phases: self.phases,
-            ..usual
+            ..defaults
         })
     }
 }
@@ -201,17 +202,17 @@ fn latency(ms: Option<u64>) -> Result<Latency, Refusal> {
         None | Some(10) => Ok(Latency::TenMilliseconds),
         Some(1) => Ok(Latency::OneMillisecond),
         Some(other) => {
-            let why = format!("failed to set a latency of `{other}` ms: take 10 or 1");
+            let why = format!("failed to set a latency of `{other}` ms: use 10 or 1");
             Err(Refusal::bad(why))
         }
     }
 }
 
-/// Changes of a profiler.
+/// Changes to a profiler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangeProfiler {
-    /// All sampling on or off.
+    /// Enables or disables all sampling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<bool>,
     /// Period of threads that are added later.
@@ -222,14 +223,14 @@ pub struct ChangeProfiler {
     pub buffer: Option<usize>,
 }
 
-/// Changes of a thread.
+/// Changes to a thread.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangeThread {
-    /// Whether it is sampled.
+    /// Enables or disables its sampling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<bool>,
-    /// Its period.
+    /// New period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
 }
@@ -238,7 +239,7 @@ pub struct ChangeThread {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddThread {
-    /// Its number.
+    /// Thread ID.
     pub tid: u32,
 }
 
@@ -246,55 +247,55 @@ pub struct AddThread {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddProcess {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
 }
 
-/// Which threads to forget.
+/// Threads to forget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CleanWhich {
-    /// Those that have ended and whose samples were read.
+    /// Threads that have ended and whose samples were read.
     #[default]
     Read,
-    /// All that have ended.
+    /// All threads that have ended.
     All,
 }
 
-/// Which threads to forget.
+/// Request to forget threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Cleaning {
-    /// Which.
+pub struct CleanRequest {
+    /// Threads to forget.
     pub which: CleanWhich,
 }
 
-/// Sums over threads: those of now, and those that were forgotten.
+/// Sums over all threads, including forgotten ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Samples taken.
     pub samples: u64,
-    /// Of them in the kernel.
+    /// Samples among these taken in the kernel.
     pub kernel_samples: u64,
-    /// Of them with a data address.
+    /// Samples among these with a data address.
     pub memory_samples: u64,
-    /// Samples that the kernel's ring had no room for.
+    /// Samples lost because the kernel's ring was full.
     pub lost: u64,
-    /// Samples that a full buffer refused.
+    /// Samples refused by a full buffer.
     pub refused: u64,
-    /// Samples that were overwritten before anybody had read them.
+    /// Samples overwritten before any reader had read them.
     pub overwritten: u64,
-    /// Samples that somebody has read: a batch or a stream.
+    /// Samples that a batch or a stream has read.
     pub delivered: u64,
-    /// Samples that nobody had read when their thread was forgotten.
+    /// Unread samples of threads that were forgotten.
     pub discarded: u64,
-    /// Times the kernel stopped sampling for a moment.
+    /// Number of times the kernel throttled sampling.
     pub throttled: u64,
     /// Threads of followed processes that were not sampled.
     pub missed: u64,
-    /// Nanoseconds of processor time of the threads.
+    /// CPU time of the threads in nanoseconds.
     pub processor_ns: u64,
-    /// Nanoseconds of the service's own processor time for reading samples.
+    /// CPU time of the service for reading samples, in nanoseconds.
     pub own_ns: u64,
 }
 
@@ -328,74 +329,74 @@ impl Totals {
     }
 }
 
-/// A profiler as the service shows it.
+/// A profiler as shown to clients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShownProfiler {
-    /// Its number.
+    /// Number of the profiler.
     pub id: u64,
-    /// User who made it.
+    /// User ID of its owner.
     pub uid: u32,
-    /// A word for people.
+    /// Name to show to people.
     pub name: String,
-    /// Where samples come from.
+    /// Source of samples.
     pub source: SourceName,
-    /// Event; null of source `clock`.
+    /// Event; null for source `clock`.
     pub event: Option<String>,
-    /// The program that was started for it; null where there is none.
+    /// The program started for it, or null.
     pub program: Option<ShownProgram>,
-    /// Whether sampling is on.
+    /// Whether sampling is enabled.
     pub on: bool,
-    /// Period of threads that are added; null: the source's usual one.
+    /// Period of threads that are added; null for the default of the source.
     pub period: Option<u64>,
-    /// Samples of the kernel, too.
+    /// Whether the kernel is sampled as well.
     pub kernel: bool,
-    /// Physical addresses.
+    /// Whether physical addresses are recorded.
     pub physical: bool,
-    /// Samples that the buffer of a thread that is added holds.
+    /// Buffer size in samples of threads that are added.
     pub buffer: usize,
-    /// What a full buffer does.
-    pub when_full: FullName,
-    /// How soon a sample can be read.
+    /// What happens to a new sample if the buffer is full.
+    pub when_full: WhenFullName,
+    /// Maximum time until a sample can be read.
     pub latency_ms: u64,
-    /// Part of each thread's processor time that sampling may take.
+    /// Maximum share of each thread's CPU time that sampling may take.
     pub overhead: Option<f64>,
-    /// More of the overhead where what a thread does has just changed.
+    /// Whether more of the overhead is spent when a thread has just changed its behaviour.
     pub phases: bool,
-    /// How long it lives.
+    /// Lifetime of the profiler.
     pub lifetime: Lifetime,
-    /// Whether it samples processes of its user alone.
+    /// Whether it samples only processes of its owner.
     pub own_processes_only: bool,
-    /// Processes whose threads are attached to.
+    /// Number of processes with sampled threads.
     pub processes: usize,
-    /// Threads that are attached to.
+    /// Number of sampled threads.
     pub threads: usize,
-    /// Threads it may have, with those that ended and were not read.
+    /// Maximum number of threads, including ended ones with unread samples.
     pub most_threads: usize,
-    /// Sums over threads.
+    /// Sums over all threads.
     pub totals: Totals,
-    /// What had to be changed of the settings, and what went wrong.
+    /// Settings that had to be changed, and problems.
     pub notes: Vec<String>,
 }
 
-/// A program that the service started.
+/// A program started by the service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownProgram {
-    /// Its words.
+    /// The program and its arguments.
     pub command: Vec<String>,
-    /// Its first process.
+    /// ID of its first process.
     pub pid: u32,
-    /// Whether it has ended, and all its samples can be read.
+    /// Whether it has ended. All its samples can be read then.
     pub ended: bool,
-    /// Its exit code; null while it runs, and where a signal ended it.
+    /// Exit code; null while it runs or if a signal ended it.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that ended it.
     pub signal: Option<i32>,
-    /// Why it could not be followed to its end.
+    /// Reason why it could not be sampled until its end.
     pub trouble: Option<String>,
 }
 
 impl ShownProgram {
-    pub(crate) fn of(command: &[String], pid: u32, end: Option<Sampled<CommandEnd>>) -> Self {
+    pub(crate) fn new(command: &[String], pid: u32, end: Option<Sampled<CommandEnd>>) -> Self {
         let mut shown = ShownProgram {
             command: command.to_vec(),
             pid,
@@ -415,47 +416,47 @@ impl ShownProgram {
 /// Counts of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownThread {
-    /// Process.
+    /// Process ID.
     pub pid: u32,
-    /// Thread.
+    /// Thread ID.
     pub tid: u32,
     /// `started`, `stopped`, `ended` or `deleted`.
     pub state: String,
-    /// Period now.
+    /// Current period.
     pub period: u64,
-    /// Samples that its buffer holds.
+    /// Buffer size in samples.
     pub buffer: u64,
     /// Samples taken.
     pub samples: u64,
-    /// Of them in the kernel.
+    /// Samples among these taken in the kernel.
     pub kernel_samples: u64,
-    /// Of them with a data address.
+    /// Samples among these with a data address.
     pub memory_samples: u64,
-    /// Samples that the kernel's ring had no room for.
+    /// Samples lost because the kernel's ring was full.
     pub lost: u64,
-    /// Samples that a full buffer refused.
+    /// Samples refused by a full buffer.
     pub refused: u64,
-    /// Samples that were overwritten before anybody had read them.
+    /// Samples overwritten before any reader had read them.
     pub overwritten: u64,
-    /// Samples that somebody has read: a batch or a stream.
+    /// Samples that a batch or a stream has read.
     pub delivered: u64,
-    /// Samples that nobody has read yet.
+    /// Samples not read yet.
     pub waiting: u64,
-    /// Samples of the kernel that the processor took and nobody wanted.
+    /// Kernel samples that the processor took although they were not requested.
     pub unwanted: u64,
-    /// Times the kernel stopped sampling for a moment.
+    /// Number of times the kernel throttled sampling.
     pub throttled: u64,
-    /// Bytes of the kernel's ring that could not be read.
+    /// Bytes of the kernel's ring that could not be decoded.
     pub unreadable_bytes: u64,
-    /// Sum of what the samples stand for.
+    /// Sum of the events that the samples stand for.
     pub stands_for: u64,
-    /// Events that the thread's counter counted.
+    /// Events counted by the thread's counter.
     pub counted: u64,
-    /// Nanoseconds that the thread was on a processor.
+    /// CPU time of the thread in nanoseconds.
     pub processor_ns: u64,
-    /// Nanoseconds of the service's own processor time for reading its samples.
+    /// CPU time of the service for reading its samples, in nanoseconds.
     pub own_ns: u64,
-    /// Times it was seen to do something else than before, with `phases`.
+    /// Number of phase changes, with `phases`.
     pub changes: u64,
 }
 
@@ -496,35 +497,35 @@ impl From<&Statistics> for ShownThread {
 /// A sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownSample {
-    /// When it was taken, nanoseconds of `CLOCK_MONOTONIC`; of source `emulate` virtual time.
+    /// Time in nanoseconds of `CLOCK_MONOTONIC`; virtual time for source `emulate`.
     pub time_ns: u64,
-    /// Process.
+    /// Process ID.
     pub pid: u32,
-    /// Thread.
+    /// Thread ID.
     pub tid: u32,
-    /// Processor.
+    /// CPU.
     pub cpu: u32,
-    /// Instruction, hexadecimal.
+    /// Address of the instruction, hexadecimal.
     pub ip: String,
-    /// Data address, hexadecimal; null where none is known.
+    /// Data address, hexadecimal; null if unknown.
     pub addr: Option<String>,
     /// Physical data address, hexadecimal.
     pub phys: Option<String>,
     /// `load`, `store`, `modify` or null.
     pub access: Option<String>,
-    /// Bytes accessed; null where unknown.
+    /// Bytes accessed; null if unknown.
     pub size_bytes: Option<u16>,
-    /// Level that delivered the data; null where unknown.
+    /// Level that delivered the data; null if unknown.
     pub data_source: Option<String>,
-    /// Cycles until the data arrived; null where unknown.
+    /// Cycles until the data arrived; null if unknown.
     pub latency_cycles: Option<u32>,
-    /// How the address was rebuilt; null where the event told it or there is none.
+    /// How the address was derived; null if the event reported it or there is none.
     pub derivation: Option<String>,
-    /// Whether it was taken in the kernel.
+    /// Whether the sample was taken in the kernel.
     pub in_kernel: bool,
-    /// The period that was set when it was taken.
+    /// Period when the sample was taken.
     pub period: u64,
-    /// Events that it stands for.
+    /// Number of events that it stands for.
     pub stands_for: u64,
 }
 
@@ -581,25 +582,26 @@ fn derivation(derivation: Derivation) -> &'static str {
     }
 }
 
-/// The body of a request.
-pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
+/// Parses the body of a request.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
     let refused = |what: &str| {
-        let why =
-            format!("failed to read the body: {what}: GET /v1/openapi.json says what it may have");
+        let why = format!("failed to read the body: {what}; GET /v1/openapi.json describes it");
         Refusal::bad(why)
     };
-    // serde would take fields by their places, too.
+    // serde also accepts an array with the fields in order.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(refused("it is no JSON object"));
+        return Err(refused("not a JSON object"));
     }
     serde_json::from_slice(body).map_err(|e| refused(&e.to_string()))
 }
 
-/// The body of a request that may have none.
-pub(crate) fn read_if_any<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<T, Refusal> {
+/// Parses the body of a request, which may be empty.
+pub(crate) fn parse_or_default<'a, T: Deserialize<'a> + Default>(
+    body: &'a [u8],
+) -> Result<T, Refusal> {
     match body {
         [] => Ok(T::default()),
-        body => read(body),
+        body => parse(body),
     }
 }
 
@@ -608,23 +610,23 @@ mod tests {
     use super::*;
 
     fn refused(body: &str) -> String {
-        let new = read::<NewProfiler>(body.as_bytes()).and_then(|new| new.settings());
+        let new = parse::<NewProfiler>(body.as_bytes()).and_then(|new| new.settings());
         let refusal = new.expect_err("it makes no sense");
         assert_eq!(refusal.status, 400);
         refusal.message
     }
 
     #[test]
-    fn an_empty_profiler_is_the_usual_one() {
-        let new: NewProfiler = read(b"{}").expect("a profiler");
-        assert_eq!(new.settings(), Ok(Settings::of(Source::Clock)));
-        let new: NewProfiler = read(br#"{"event":"page-faults"}"#).expect("a profiler");
+    fn empty_profiler_has_default_settings() {
+        let new: NewProfiler = parse(b"{}").expect("a profiler");
+        assert_eq!(new.settings(), Ok(Settings::new(Source::Clock)));
+        let new: NewProfiler = parse(br#"{"event":"page-faults"}"#).expect("a profiler");
         let source = Source::Pmu("page-faults".to_owned());
-        assert_eq!(new.settings(), Ok(Settings::of(source)));
+        assert_eq!(new.settings(), Ok(Settings::new(source)));
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_field_is_named() {
         assert!(refused(r#"{"sauce":"clock"}"#).contains("sauce"));
         assert!(refused(r#"{"source":"clock","event":"page-faults"}"#).contains("page-faults"));
         assert!(refused(r#"{"source":"pmu"}"#).contains("needs an event"));
@@ -636,7 +638,7 @@ mod tests {
         assert!(refused(r#"{"latency_ms":5}"#).contains("`5`"));
         assert!(refused(r#"{"period":-1}"#).contains("-1"));
         assert!(refused(&format!(r#"{{"name":"{}"}}"#, "n".repeat(65))).contains("64"));
-        assert!(refused(r#"{"name":"a\nb"}"#).contains("one line"));
+        assert!(refused(r#"{"name":"a\nb"}"#).contains("line breaks"));
         assert!(refused("[]").contains("body"));
         assert!(refused("").contains("body"));
         let deep = format!(r#"{{"name":{}"#, "[".repeat(60_000));
@@ -644,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_counted_by_character_and_change_nothing_around_them() {
+    fn names_are_limited_in_length_and_characters() {
         let named = |name: &str| {
             let new = NewProfiler {
                 name: name.to_owned(),

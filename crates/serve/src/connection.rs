@@ -1,8 +1,8 @@
-//! A connection: its requests one after the other, each within its time.
+//! A connection: reads its requests one after another, with timeouts.
 //!
-//! Each connection has a thread. At most some dozens are open, most of them wait, and
-//! what they wait for are descriptors; an executor would be a second way to wait in a
-//! program that has one (ARCHITECTURE.md).
+//! Each connection has a thread. There are at most some dozens, and most of them wait for
+//! descriptors. An async executor would be a second way to wait in a program that already has one
+//! (ARCHITECTURE.md).
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -13,32 +13,31 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::http::{Parsed, Request, parse};
 use crate::refusal::Refusal;
 
-/// Longest wait for the rest of a request that was begun, and for a client that reads an
-/// answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait of a single write: how exactly [`PATIENCE`] is kept to.
-pub(crate) const GLIMPSE: Duration = Duration::from_millis(200);
-/// Longest wait for another request on a connection.
-pub(crate) const IDLE: Duration = Duration::from_secs(120);
+/// Timeout for the rest of a request that has started, and for a client to read an answer.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a single write. It determines how precisely [`REQUEST_TIMEOUT`] is kept.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Timeout for the next request on a connection.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Answer to a client that asks whether to send the body.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Bytes read at once.
-const AT_ONCE: usize = 16 << 10;
+/// Number of bytes read at once.
+const READ_BYTES: usize = 16 << 10;
 
-/// A connection and what was read of it.
+/// A connection and its unparsed bytes.
 pub(crate) struct Connection<S> {
     pub(crate) stream: S,
     unread: Vec<u8>,
 }
 
-/// What came.
-pub(crate) enum Next {
+/// Result of waiting for a request.
+pub(crate) enum Incoming {
     /// A request.
     Request(Request),
-    /// None that is answered: say why and close.
+    /// An invalid request. The connection must be closed after the answer.
     Bad(Refusal),
-    /// The other end has gone away, or asked nothing for a long time.
-    Over,
+    /// The connection was closed, or was idle for too long.
+    Closed,
 }
 
 impl<S: Read + Write + AsFd> Connection<S> {
@@ -49,42 +48,49 @@ impl<S: Read + Write + AsFd> Connection<S> {
         }
     }
 
-    /// Waits for a request: `idle` for its first byte (`None`: as long as it takes),
-    /// `patience` for the others.
-    pub(crate) fn next(&mut self, idle: Option<Duration>, patience: Duration) -> io::Result<Next> {
+    /// Waits for a request: `idle` for its first byte (`None` waits forever), `timeout` for the
+    /// rest.
+    pub(crate) fn next(
+        &mut self,
+        idle: Option<Duration>,
+        timeout: Duration,
+    ) -> io::Result<Incoming> {
         let mut end = idle.map(|idle| Instant::now() + idle);
-        let mut begun = false;
-        let (mut needed, mut asked) = (1, false);
+        let mut has_started = false;
+        let (mut needed, mut sent_continue) = (1, false);
         loop {
-            if !begun && !self.unread.is_empty() {
-                begun = true;
-                end = Some(Instant::now() + patience);
+            if !has_started && !self.unread.is_empty() {
+                has_started = true;
+                end = Some(Instant::now() + timeout);
             }
             if self.unread.len() >= needed {
                 match parse(&self.unread) {
                     Parsed::Complete(request, length) => {
                         self.unread.drain(..length);
-                        return Ok(Next::Request(request));
+                        return Ok(Incoming::Request(request));
                     }
-                    Parsed::Bad(refusal) => return Ok(Next::Bad(refusal)),
-                    Parsed::Partial { at_least, asks } => {
+                    Parsed::Bad(refusal) => return Ok(Incoming::Bad(refusal)),
+                    Parsed::Partial {
+                        at_least,
+                        expects_continue,
+                    } => {
                         needed = at_least;
-                        if asks && !asked {
-                            asked = true;
-                            send(&mut self.stream, CONTINUE, patience)?;
+                        if expects_continue && !sent_continue {
+                            sent_continue = true;
+                            send(&mut self.stream, CONTINUE, timeout)?;
                         }
                     }
                 }
             }
             if !readable(&self.stream, end)? {
-                return Ok(match begun {
-                    true => Next::Bad(too_slow(patience)),
-                    false => Next::Over,
+                return Ok(match has_started {
+                    true => Incoming::Bad(too_slow(timeout)),
+                    false => Incoming::Closed,
                 });
             }
-            let mut bytes = [0; AT_ONCE];
+            let mut bytes = [0; READ_BYTES];
             match self.stream.read(&mut bytes) {
-                Ok(0) => return Ok(Next::Over),
+                Ok(0) => return Ok(Incoming::Closed),
                 Ok(n) => self.unread.extend_from_slice(&bytes[..n]),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -93,40 +99,37 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 }
 
-/// Sends all of the bytes. A client that takes none of them for `patience` is given up;
-/// the stream's own time for writing has to be shorter.
-pub(crate) fn send(
-    stream: &mut impl Write,
-    mut bytes: &[u8],
-    patience: Duration,
-) -> io::Result<()> {
-    let mut taken = Instant::now();
+/// Sends all bytes. Fails if the client accepts none of them for `timeout`. The write timeout of
+/// the stream must be shorter.
+pub(crate) fn send(stream: &mut impl Write, mut bytes: &[u8], timeout: Duration) -> io::Result<()> {
+    let mut last_progress = Instant::now();
     while !bytes.is_empty() {
-        // A write that waited in vain for room tells what it had sent before.
-        let began = Instant::now();
+        // A write that timed out may still have sent a part before it started to wait.
+        let write_start = Instant::now();
         match stream.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => {
                 bytes = &bytes[n..];
-                taken = began;
+                last_progress = write_start;
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && taken.elapsed() < patience => {}
+            Err(e)
+                if e.kind() == io::ErrorKind::WouldBlock && last_progress.elapsed() < timeout => {}
             Err(e) => return Err(e),
         }
     }
     Ok(())
 }
 
-fn too_slow(patience: Duration) -> Refusal {
+fn too_slow(timeout: Duration) -> Refusal {
     let why = format!(
-        "failed to read the request: its end did not come within {} s: send it at once",
-        patience.as_secs()
+        "failed to read the request: it was incomplete after {} s; send it without delay",
+        timeout.as_secs()
     );
     Refusal::new(408, "timeout", why)
 }
 
-/// Waits until there is something to read; false where the time has passed.
+/// Waits until there is data to read. Returns false after the deadline.
 fn readable(stream: &impl AsFd, end: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -158,16 +161,16 @@ mod tests {
         (client, Connection::new(server))
     }
 
-    fn path(next: io::Result<Next>) -> String {
+    fn path(next: io::Result<Incoming>) -> String {
         match next.expect("it can be read") {
-            Next::Request(request) => request.path,
-            Next::Bad(refusal) => panic!("{refusal:?}"),
-            Next::Over => panic!("over"),
+            Incoming::Request(request) => request.path,
+            Incoming::Bad(refusal) => panic!("{refusal:?}"),
+            Incoming::Closed => panic!("over"),
         }
     }
 
     #[test]
-    fn requests_come_one_after_the_other_however_they_are_cut() {
+    fn requests_are_parsed_in_order_however_they_are_split() {
         let (mut client, mut connection) = pair();
         let requests = b"GET /a HTTP/1.1\r\n\r\nPOST /b HTTP/1.1\r\nContent-Length: 1\r\n\r\nxGET /c HTTP/1.1\r\n\r\n";
         let writer = std::thread::spawn(move || {
@@ -180,11 +183,11 @@ mod tests {
             assert_eq!(path(connection.next(None, LATE)), expected);
         }
         drop(writer.join());
-        assert!(matches!(connection.next(None, LATE), Ok(Next::Over)));
+        assert!(matches!(connection.next(None, LATE), Ok(Incoming::Closed)));
     }
 
     #[test]
-    fn a_client_that_asks_before_it_sends_a_body_is_told_to() {
+    fn client_that_expects_continue_gets_it() {
         let (mut client, mut connection) = pair();
         let head = b"POST /b HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n";
         client.write_all(head).expect("there is room");
@@ -192,7 +195,7 @@ mod tests {
             let mut answer = [0; CONTINUE.len()];
             client.read_exact(&mut answer).expect("an answer");
             assert_eq!(answer, CONTINUE);
-            // Once is enough.
+            // The question is answered once.
             client.write_all(b"x").expect("there is room");
             client.set_nonblocking(true).expect("a socket");
             assert!(client.read(&mut [0]).is_err());
@@ -203,20 +206,23 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_nothing_is_given_up_in_time_and_who_is_slow_is_not() {
-        const PATIENCE: Duration = Duration::from_millis(600);
+    fn stalled_client_times_out_and_slow_client_does_not() {
+        const REQUEST_TIMEOUT: Duration = Duration::from_millis(600);
         let stream = || {
             let (client, server) = UnixStream::pair().expect("a pair of sockets");
             server.set_write_timeout(Some(SOON)).expect("a time");
             (client, server)
         };
-        // More than a socket holds: the first write is cut short.
+        // More than the socket buffer holds, so that the first write is partial.
         let bytes = vec![0; 4 << 20];
         let (_deaf, mut server) = stream();
-        let began = Instant::now();
-        send(&mut server, &bytes, PATIENCE).expect_err("nobody reads");
-        let took = began.elapsed();
-        assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
+        let write_start = Instant::now();
+        send(&mut server, &bytes, REQUEST_TIMEOUT).expect_err("nobody reads");
+        let took = write_start.elapsed();
+        assert!(
+            took >= REQUEST_TIMEOUT && took < REQUEST_TIMEOUT * 2,
+            "{took:?}"
+        );
         let (mut slow, mut server) = stream();
         let reader = std::thread::spawn(move || {
             let mut piece = vec![0; 512 << 10];
@@ -225,19 +231,22 @@ mod tests {
                 slow.read_exact(&mut piece).expect("it is sent");
             }
         });
-        send(&mut server, &bytes, PATIENCE).expect("it is read");
+        send(&mut server, &bytes, REQUEST_TIMEOUT).expect("it is read");
         reader.join().expect("all came");
     }
 
     #[test]
-    fn half_a_request_is_given_up_with_408_and_none_without_a_word() {
+    fn partial_request_gets_408_and_idle_connection_is_closed() {
         let (mut client, mut connection) = pair();
-        assert!(matches!(connection.next(Some(SOON), LATE), Ok(Next::Over)));
+        assert!(matches!(
+            connection.next(Some(SOON), LATE),
+            Ok(Incoming::Closed)
+        ));
         client
             .write_all(b"GET / HTTP/1.1\r\nHost")
             .expect("there is room");
         match connection.next(None, SOON) {
-            Ok(Next::Bad(refusal)) => assert_eq!(refusal.status, 408),
+            Ok(Incoming::Bad(refusal)) => assert_eq!(refusal.status, 408),
             _ => panic!("it was not given up"),
         }
     }

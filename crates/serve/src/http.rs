@@ -1,93 +1,92 @@
-//! Requests and answers of HTTP/1.1, as bytes.
+//! Requests and responses of HTTP/1.1 as bytes.
 //!
-//! httparse reads the head; the rest is little enough to be read here, where every limit
-//! can be seen. It refuses bodies in chunks and whatever does not fit; to HTTP/1.0, which
-//! proxies speak, it answers whole and closes. Nothing
-//! here reads a socket or a clock: [`parse`] takes the bytes that there are, and says how
-//! many it needs.
+//! httparse parses the head. The rest is simple enough to be done here, where every limit is
+//! visible. Chunked request bodies and anything that exceeds the limits are refused. HTTP/1.0,
+//! which proxies use, gets complete responses and is closed. Nothing here reads a socket or a
+//! clock: [`parse`] is called with the bytes so far and returns how many it needs.
 
 use serde_json::json;
 
 use crate::refusal::Refusal;
 
-/// Longest head of a request.
-pub(crate) const MOST_HEAD_BYTES: usize = 8 << 10;
-/// Longest body of a request.
-pub(crate) const MOST_BODY_BYTES: usize = 64 << 10;
-/// Most headers of a request.
-const MOST_HEADERS: usize = 64;
+/// Maximum size of a request's head.
+pub(crate) const MAX_HEAD_BYTES: usize = 8 << 10;
+/// Maximum size of a request's body.
+pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
+/// Maximum number of headers.
+const MAX_HEADERS: usize = 64;
 
-/// A request in full.
+/// A complete request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// `GET` and the like.
+    /// Method, such as `GET`.
     pub method: String,
-    /// Path, without the query.
+    /// Path without the query.
     pub path: String,
-    /// Names and values after the `?`, as they stand there.
+    /// Names and values after the `?`, not decoded.
     pub query: Vec<(String, String)>,
     /// The header `Host`.
     pub host: String,
     /// Whether the connection stays open.
     pub keep_alive: bool,
-    /// Whether it is of HTTP/1.0, which knows no streams.
-    pub is_old: bool,
-    /// Whether the client asks before it sends the body.
-    pub asks: bool,
+    /// Whether the request uses HTTP/1.0, which has no streams.
+    pub is_http_1_0: bool,
+    /// Whether the client waits for permission to send the body.
+    pub expects_continue: bool,
     /// Body.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The value of the first query parameter called `name`, as it stands there.
+    /// Returns the value of the first query parameter called `name`, not decoded.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let mut pairs = self.query.iter();
         pairs.find_map(|(found, value)| (found == name).then_some(value.as_str()))
     }
 }
 
-/// What the bytes so far are.
+/// Result of parsing the bytes so far.
 #[derive(Debug)]
 pub enum Parsed {
-    /// The beginning of a request that has so many bytes at least.
+    /// An incomplete request.
     Partial {
-        /// Bytes from its first on.
+        /// Minimum size of the request in bytes.
         at_least: usize,
-        /// Whether the client waits to be told to send the body (`Expect: 100-continue`).
-        asks: bool,
+        /// Whether the client waits for permission to send the body (`Expect: 100-continue`).
+        expects_continue: bool,
     },
-    /// A request, and how many bytes it took.
+    /// A request and its size in bytes.
     Complete(Request, usize),
-    /// No request that is answered. Where the next begins is not known.
+    /// An invalid request. The start of the next one is unknown.
     Bad(Refusal),
 }
 
-/// Looks for a request at the beginning of `bytes`. Never panics, whatever they are.
+/// Parses the request at the start of `bytes`. Never panics.
 pub fn parse(bytes: &[u8]) -> Parsed {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
     let length = match head.parse(bytes) {
-        Ok(httparse::Status::Complete(length)) if length <= MOST_HEAD_BYTES => length,
-        Ok(httparse::Status::Partial) if bytes.len() <= MOST_HEAD_BYTES => {
+        Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
+        Ok(httparse::Status::Partial) if bytes.len() <= MAX_HEAD_BYTES => {
             let at_least = bytes.len() + 1;
             return Parsed::Partial {
                 at_least,
-                asks: false,
+                expects_continue: false,
             };
         }
-        Ok(_) => return Parsed::Bad(too_long_a_head()),
-        Err(httparse::Error::TooManyHeaders) => return Parsed::Bad(too_long_a_head()),
-        Err(httparse::Error::Version) => return Parsed::Bad(another_version()),
+        Ok(_) => return Parsed::Bad(head_too_large()),
+        Err(httparse::Error::TooManyHeaders) => return Parsed::Bad(head_too_large()),
+        Err(httparse::Error::Version) => return Parsed::Bad(unsupported_version()),
         Err(why) => {
-            let why = format!("failed to read the request: {why}: send HTTP/1.1");
+            let why = format!("failed to read the request: {why}; use HTTP/1.1");
             return Parsed::Bad(Refusal::bad(why));
         }
     };
-    match request(&head) {
+    match parse_head(&head) {
         Err(refusal) => Parsed::Bad(refusal),
         Ok((request, body)) if bytes.len() - length < body => Parsed::Partial {
             at_least: length + body,
-            asks: request.asks && bytes.len() == length,
+            expects_continue: request.expects_continue && bytes.len() == length,
         },
         Ok((mut request, body)) => {
             request.body = bytes[length..length + body].to_vec();
@@ -96,33 +95,33 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     }
 }
 
-fn too_long_a_head() -> Refusal {
+fn head_too_large() -> Refusal {
     let why = format!(
-        "failed to read the request: its head has more than {MOST_HEAD_BYTES} bytes or \
-         {MOST_HEADERS} headers: send less"
+        "failed to read the request: its head has more than {MAX_HEAD_BYTES} bytes or \
+         {MAX_HEADERS} headers"
     );
     Refusal::new(431, "too_large", why)
 }
 
-fn another_version() -> Refusal {
-    let why = "failed to read the request: it is of no version of HTTP/1: ask by HTTP/1.1";
+fn unsupported_version() -> Refusal {
+    let why = "failed to read the request: its version is not supported; use HTTP/1.1";
     Refusal::new(505, "bad_request", why)
 }
 
-/// The request that a head tells of, without its body, and the body's length.
-fn request(head: &httparse::Request<'_, '_>) -> Result<(Request, usize), Refusal> {
-    let is_old = match head.version {
+/// Returns the request without its body, and the body's length.
+fn parse_head(head: &httparse::Request<'_, '_>) -> Result<(Request, usize), Refusal> {
+    let is_http_1_0 = match head.version {
         Some(1) => false,
         Some(0) => true,
-        _ => return Err(another_version()),
+        _ => return Err(unsupported_version()),
     };
     let (path, query) = target(head.path.unwrap_or("/"));
     let mut request = Request {
         method: head.method.unwrap_or_default().to_owned(),
         path,
         query,
-        keep_alive: !is_old,
-        is_old,
+        keep_alive: !is_http_1_0,
+        is_http_1_0,
         ..Request::default()
     };
     let mut length = None;
@@ -136,20 +135,23 @@ fn request(head: &httparse::Request<'_, '_>) -> Result<(Request, usize), Refusal
                 request.keep_alive &= !words.any(|w| w.eq_ignore_ascii_case("close"));
             }
             "transfer-encoding" => {
-                let why = "failed to read the request: its body comes in chunks: send \
+                let why = "failed to read the request: its body is chunked; send \
                            Content-Length";
                 return Err(Refusal::new(411, "bad_request", why));
             }
-            // HTTP/1.0 knows no answer before the answer.
-            "expect" => request.asks = !is_old && value.eq_ignore_ascii_case("100-continue"),
+            // HTTP/1.0 has no interim responses.
+            "expect" => {
+                request.expects_continue =
+                    !is_http_1_0 && value.eq_ignore_ascii_case("100-continue")
+            }
             "content-length" => {
-                let told = content_length(value)?;
-                // Two that differ let two readers see two different requests.
-                if length.is_some_and(|before| before != told) {
-                    let why = "failed to read the request: it has two lengths";
+                let value_bytes = content_length(value)?;
+                // With two different lengths, two readers would see different requests.
+                if length.is_some_and(|before| before != value_bytes) {
+                    let why = "failed to read the request: it has two different lengths";
                     return Err(Refusal::bad(why));
                 }
-                length = Some(told);
+                length = Some(value_bytes);
             }
             _ => {}
         }
@@ -160,22 +162,22 @@ fn request(head: &httparse::Request<'_, '_>) -> Result<(Request, usize), Refusal
 fn content_length(value: &str) -> Result<usize, Refusal> {
     let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
     if !digits {
-        let why = format!("failed to read the request: `{value}` is no length of a body");
+        let why = format!("failed to read the request: `{value}` is not a content length");
         return Err(Refusal::bad(why));
     }
-    // More digits than a number has are too many bytes as well.
+    // A number with too many digits to parse is too large as well.
     let length = value.parse().unwrap_or(usize::MAX);
-    if length > MOST_BODY_BYTES {
+    if length > MAX_BODY_BYTES {
         let why = format!(
-            "failed to read the request: its body has {value} bytes: send {MOST_BODY_BYTES} \
-             at most"
+            "failed to read the request: its body has {value} bytes; the limit is \
+             {MAX_BODY_BYTES}"
         );
         return Err(Refusal::new(413, "too_large", why));
     }
     Ok(length)
 }
 
-/// Path and query of a request's target.
+/// Returns path and query of a request's target.
 fn target(target: &str) -> (String, Vec<(String, String)>) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let pair = |pair: &str| {
@@ -186,33 +188,33 @@ fn target(target: &str) -> (String, Vec<(String, String)>) {
     (path.to_owned(), pairs.map(pair).collect())
 }
 
-/// An answer in full.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Status, as 200.
+    /// Status code.
     pub status: u16,
-    /// Type of the body; empty where there is none.
+    /// Content type; empty if there is no body.
     pub kind: &'static str,
-    /// Headers besides those that every response has: names and values.
+    /// Additional headers: names and values.
     pub headers: Vec<(&'static str, String)>,
     /// Body.
     pub body: Vec<u8>,
 }
 
-/// Type of a body.
+/// Content type of JSON.
 pub(crate) const JSON: &str = "application/json";
-/// Type of a stream: an object a line.
+/// Content type of a stream with one object per line.
 pub(crate) const LINES: &str = "application/x-ndjson";
 
 impl Response {
-    /// It as bytes, head and body. `keep_alive`: the connection stays open.
+    /// Returns head and body as bytes. `keep_alive`: whether the connection stays open.
     pub fn bytes(&self, keep_alive: bool) -> Vec<u8> {
         let mut bytes = self.head(keep_alive);
         bytes.extend_from_slice(&self.body);
         bytes
     }
 
-    /// Its head alone, as `HEAD` asks for.
+    /// Returns only the head, for `HEAD`.
     pub fn head(&self, keep_alive: bool) -> Vec<u8> {
         let mut head = head(self.status, self.kind, keep_alive);
         for (name, value) in &self.headers {
@@ -227,7 +229,7 @@ impl Response {
 }
 
 impl Refusal {
-    /// The answer that says it.
+    /// Returns the response for this refusal.
     pub(crate) fn response(&self) -> Response {
         let error = json!({ "error": { "kind": self.kind, "message": self.message } });
         Response {
@@ -243,12 +245,12 @@ impl Refusal {
     }
 }
 
-/// The head of an answer whose body comes in chunks.
+/// Returns the head of a response with a chunked body.
 pub(crate) fn chunked_head(kind: &str) -> Vec<u8> {
     (head(200, kind, false) + "Transfer-Encoding: chunked\r\n\r\n").into_bytes()
 }
 
-/// A chunk of a body. One without bytes ends the body.
+/// Returns a chunk of a body. An empty chunk ends the body.
 pub(crate) fn chunk(bytes: &[u8]) -> Vec<u8> {
     let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
     chunk.extend_from_slice(bytes);
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_path_query_and_body() {
+    fn request_has_path_query_and_body() {
         let bytes = b"POST /v1/x?a=b&c HTTP/1.1\r\nhOsT: h \r\nContent-Length: 2\r\n\r\n{}GET";
         let (request, length) = complete(bytes);
         assert_eq!(length, bytes.len() - 3);
@@ -322,15 +324,15 @@ mod tests {
             query: vec![pair("a", "b"), pair("c", "")],
             host: "h".to_owned(),
             keep_alive: true,
-            is_old: false,
+            is_http_1_0: false,
             body: b"{}".to_vec(),
-            asks: false,
+            expects_continue: false,
         };
         assert_eq!(request, expected);
     }
 
     #[test]
-    fn a_beginning_asks_for_more_until_the_last_byte() {
+    fn partial_request_needs_more_until_the_last_byte() {
         let bytes = b"POST / HTTP/1.1\r\nContent-Length: 5\r\nConnection: Close\r\n\r\n12345";
         for end in 0..bytes.len() {
             match parse(&bytes[..end]) {
@@ -344,9 +346,9 @@ mod tests {
     }
 
     #[test]
-    fn an_old_version_is_answered_once_and_a_head_without_its_body() {
+    fn http_1_0_is_closed_and_head_has_no_body() {
         let (request, _) = complete(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        assert!(request.is_old && !request.keep_alive);
+        assert!(request.is_http_1_0 && !request.keep_alive);
         let response = Response {
             status: 200,
             kind: JSON,
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_answered_is_refused_with_its_status() {
+    fn invalid_request_is_refused_with_its_status() {
         let head = |header: &str| format!("POST / HTTP/1.1\r\n{header}\r\n\r\n").into_bytes();
         assert_eq!(status(b"GET / HTTP/2.0\r\n\r\n"), 505);
         assert_eq!(status(b"\x16\x03\x01\x02\x00"), 400, "TLS");
@@ -375,15 +377,15 @@ mod tests {
         );
         assert_eq!(status(&head(&"a: b\r\n".repeat(65))), 431);
         assert_eq!(
-            status(&head(&format!("a: {}", "b".repeat(MOST_HEAD_BYTES)))),
+            status(&head(&format!("a: {}", "b".repeat(MAX_HEAD_BYTES)))),
             431
         );
-        // Also where the head does not end.
-        assert_eq!(status(&vec![b'G'; MOST_HEAD_BYTES + 1]), 431);
+        // Even if the head does not end.
+        assert_eq!(status(&vec![b'G'; MAX_HEAD_BYTES + 1]), 431);
     }
 
     #[test]
-    fn an_answer_says_how_long_it_is() {
+    fn response_has_its_length() {
         let response = Response {
             status: 405,
             kind: JSON,
@@ -403,10 +405,10 @@ mod tests {
     }
 
     proptest! {
-        /// What is asked for more is never more than the limits, and what is complete
-        /// stays so whatever follows.
+        /// The parser never asks for more than the limits, and a complete request does not depend
+        /// on the bytes after it.
         #[test]
-        fn any_bytes_are_answered_or_waited_for(
+        fn any_bytes_are_parsed_or_refused(
             bytes in prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..300),
                 "(GET|POST|PATCH)? ?/[a-z0-9/?&=%]{0,20} HTTP/1.[0-9]\r\n([A-Za-z-]{1,20}: ?[ -~]{0,20}\r\n){0,5}(\r\n)?.{0,40}"
@@ -420,7 +422,7 @@ mod tests {
             match parse(&bytes) {
                 Parsed::Partial { at_least, .. } => {
                     prop_assert!(at_least > bytes.len());
-                    prop_assert!(at_least <= MOST_HEAD_BYTES + MOST_BODY_BYTES + 1);
+                    prop_assert!(at_least <= MAX_HEAD_BYTES + MAX_BODY_BYTES + 1);
                 }
                 Parsed::Complete(request, length) => {
                     prop_assert!(length <= bytes.len());

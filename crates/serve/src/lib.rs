@@ -19,18 +19,18 @@ mod service;
 mod socket;
 
 pub use bodies::{
-    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, FullName, Lifetime,
+    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanRequest, CleanWhich, Lifetime,
     NewProfiler, SharingName, ShownProfiler, ShownProgram, ShownSample, ShownThread, SourceName,
-    Totals,
+    Totals, WhenFullName,
 };
 pub use client::Client;
 pub use http::{Parsed, Request, Response, parse};
-pub use io_bytes::{IoSource, Moved};
+pub use io_bytes::{IoSource, IoTransfer};
 pub use metrics::{Family, Kind, Labels, Value};
 pub use page_server::{PageContent, PageServer};
 pub use profilers::Limits;
 pub use programs::{NewProgram, ProgramSource};
-pub use push::{Push, SendMetrics, Tell};
+pub use push::{Push, ReportOutcome, SendMetrics};
 pub use refusal::{KINDS, Refusal};
 pub use rights::{Peer, Policy, Rights, group};
 pub use routes::{Operation, ROUTES, Route};

@@ -1,7 +1,7 @@
-//! Metrics of the service as text of OpenMetrics 1.0.
+//! Metrics of the service in OpenMetrics 1.0 text format.
 //!
-//! Every label has few values: a source, a state, a class of answers. Counts by profiler or
-//! by process would be new series without end; `memgauge ctl stats` has them.
+//! Every label has few values: a source, a state, a class of status codes. Labels for profilers or
+//! processes would create new series all the time; `memgauge ctl stats` shows these counts.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,22 +14,22 @@ use memgauge_online::State;
 use crate::bodies::{SourceName, Totals};
 use crate::profilers::Profilers;
 
-/// Type of the text.
-pub(crate) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Content type of the text.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Kind of a metric.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
+    /// Never decreases.
     Counter,
-    /// It goes up and down.
+    /// Goes up and down.
     Gauge,
 }
 
-/// Labels of a sample, by name.
+/// Labels of a sample: names and values.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// A number.
+/// Value of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     /// A count.
@@ -56,16 +56,16 @@ impl From<f64> for Value {
     }
 }
 
-/// A metric with a sample for each set of labels.
+/// A metric with one sample per set of labels.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// Name; of a counter without `_total`.
+    /// Name, without `_total` for a counter.
     pub name: &'static str,
-    /// Whether it only grows.
+    /// Type of the metric.
     pub kind: Kind,
-    /// Meaning, a sentence.
+    /// Meaning, in one sentence.
     pub help: &'static str,
-    /// Labels and values.
+    /// Labels and value of each sample.
     pub samples: Vec<(Labels, Value)>,
 }
 
@@ -76,7 +76,7 @@ impl Family {
             Kind::Gauge => ("gauge", ""),
         };
         let name = self.name;
-        // SANITY of each write: text takes what is written to it.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "# TYPE {name} {word}\n# HELP {name} {}", self.help);
         for (labels, value) in &self.samples {
             let labels: Vec<String> = labels
@@ -95,38 +95,52 @@ impl Family {
     }
 }
 
+/// Definition of a metric. The name is without `_total`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metric {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+}
+
+impl Metric {
+    pub(crate) const fn counter(name: &'static str, help: &'static str) -> Metric {
+        let kind = Kind::Counter;
+        Metric { name, kind, help }
+    }
+
+    pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Metric {
+        let kind = Kind::Gauge;
+        Metric { name, kind, help }
+    }
+}
+
 /// Metrics in the order in which they are shown.
 #[derive(Debug, Default)]
 pub(crate) struct Families(pub(crate) Vec<Family>);
 
 impl Families {
-    /// A metric with a sample for each set of labels. `name` is without `_total`.
+    /// Adds a metric with one sample per set of labels.
     pub(crate) fn add<V: Into<Value>>(
         &mut self,
-        (name, kind): (&'static str, Kind),
-        help: &'static str,
+        metric: Metric,
         samples: impl IntoIterator<Item = (Labels, V)>,
     ) {
         let samples = samples.into_iter();
         self.0.push(Family {
-            name,
-            kind,
-            help,
+            name: metric.name,
+            kind: metric.kind,
+            help: metric.help,
             samples: samples.map(|(labels, v)| (labels, v.into())).collect(),
         });
     }
 
-    /// A metric of one sample.
-    pub(crate) fn one(
-        &mut self,
-        metric: (&'static str, Kind),
-        help: &'static str,
-        value: impl Into<Value>,
-    ) {
-        self.add(metric, help, [(Vec::new(), value)]);
+    /// Adds a metric with a single sample.
+    pub(crate) fn add_single(&mut self, metric: Metric, value: impl Into<Value>) {
+        self.add(metric, [(Vec::new(), value)]);
     }
 
-    /// All as text of OpenMetrics.
+    /// Returns all metrics in OpenMetrics text format.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         self.0.iter().for_each(|family| family.write(&mut text));
@@ -135,22 +149,22 @@ impl Families {
     }
 }
 
-/// A label's value, without what would end it.
+/// Escapes a label's value.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\\\").replace('"', "\\\"");
     text.replace('\n', "\\n")
 }
 
-/// Connections and answers.
+/// Counts of connections and responses.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// Open now.
+    /// Connections that are open now.
     pub(crate) connections: AtomicU64,
-    /// Connections that were not taken.
+    /// Connections that were refused.
     pub(crate) refused: AtomicU64,
-    /// Connections that ended by an error: a client that does not read, or went away.
+    /// Connections that ended with an error: the client did not read, or closed them.
     pub(crate) dropped: AtomicU64,
-    /// Answers by the first digit of their status: 2, 4, 5.
+    /// Number of responses by class of status code, see [`CLASSES`].
     answers: [AtomicU64; 3],
 }
 
@@ -167,7 +181,7 @@ impl Traffic {
     }
 }
 
-/// Metrics of sampling, of answers, and of the service itself.
+/// Returns the metrics of sampling, of responses, and of the service itself.
 pub(crate) fn families(profilers: &Profilers, traffic: &Traffic) -> Families {
     let mut families = Families::default();
     sampling(&mut families, profilers);
@@ -176,54 +190,66 @@ pub(crate) fn families(profilers: &Profilers, traffic: &Traffic) -> Families {
     families
 }
 
-/// A count of the sums, its name and definition.
-type Count = (&'static str, &'static str, fn(&Totals) -> u64);
+/// A counter of [`Totals`].
+struct TotalsCounter {
+    metric: Metric,
+    value: fn(&Totals) -> u64,
+}
 
-const COUNTS: [Count; 10] = [
-    ("memgauge_samples", "Samples taken and decoded.", |t| {
+const fn totals_counter(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Totals) -> u64,
+) -> TotalsCounter {
+    let metric = Metric::counter(name, help);
+    TotalsCounter { metric, value }
+}
+
+const TOTALS_COUNTERS: [TotalsCounter; 10] = [
+    totals_counter("memgauge_samples", "Samples taken and decoded.", |t| {
         t.samples
     }),
-    (
+    totals_counter(
         "memgauge_kernel_samples",
-        "Of the samples, those in the kernel.",
+        "Samples taken in the kernel.",
         |t| t.kernel_samples,
     ),
-    (
+    totals_counter(
         "memgauge_memory_samples",
-        "Of the samples, those with a data address.",
+        "Samples with a data address.",
         |t| t.memory_samples,
     ),
-    (
+    totals_counter(
         "memgauge_delivered_samples",
-        "Samples that somebody has read: a batch or a stream.",
+        "Samples that a batch or a stream has read.",
         |t| t.delivered,
     ),
-    (
+    totals_counter(
         "memgauge_lost_samples",
-        "Samples that the kernel's ring had no room for.",
+        "Samples lost because the kernel's ring was full.",
         |t| t.lost,
     ),
-    (
+    totals_counter(
         "memgauge_overwritten_samples",
-        "Samples overwritten before anybody had read them.",
+        "Samples overwritten before any reader had read them.",
         |t| t.overwritten,
     ),
-    (
+    totals_counter(
         "memgauge_refused_samples",
-        "Samples that a full buffer refused.",
+        "Samples refused by a full buffer.",
         |t| t.refused,
     ),
-    (
+    totals_counter(
         "memgauge_discarded_samples",
-        "Samples that nobody had read when their thread was forgotten.",
+        "Unread samples of threads that were forgotten.",
         |t| t.discarded,
     ),
-    (
+    totals_counter(
         "memgauge_throttlings",
-        "Times the kernel stopped sampling for a moment.",
+        "Number of times the kernel throttled sampling.",
         |t| t.throttled,
     ),
-    (
+    totals_counter(
         "memgauge_missed_threads",
         "Threads of followed processes that were not sampled.",
         |t| t.missed,
@@ -236,20 +262,20 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
     let totals = profilers.totals();
     let of = |source| totals.get(&source).copied().unwrap_or_default();
     let label = |source: SourceName| vec![("source", source.name().to_owned())];
-    for (name, help, count) in COUNTS {
-        let samples = SOURCES.map(|source| (label(source), count(&of(source))));
-        families.add((name, Kind::Counter), help, samples);
+    for counter in &TOTALS_COUNTERS {
+        let samples = SOURCES.map(|source| (label(source), (counter.value)(&of(source))));
+        families.add(counter.metric, samples);
     }
     let seconds = SOURCES.map(|source| (label(source), of(source).own_ns as f64 / 1e9));
-    let help = "Processor time of the service for reading samples.";
-    families.add(("memgauge_sampling_seconds", Kind::Counter), help, seconds);
+    let help = "CPU time of the service for reading samples.";
+    families.add(Metric::counter("memgauge_sampling_seconds", help), seconds);
     let observed = SOURCES.map(|source| (label(source), of(source).processor_ns as f64 / 1e9));
-    let help = "Processor time of threads while they were attached to; of emulate virtual time.";
-    families.add(("memgauge_observed_seconds", Kind::Counter), help, observed);
+    let help = "CPU time of sampled threads; virtual time for emulate.";
+    families.add(Metric::counter("memgauge_observed_seconds", help), observed);
     let all = profilers.all();
     let count = |source| all.iter().filter(|entry| entry.source() == source).count();
     let counts = SOURCES.map(|source| (label(source), count(source)));
-    families.add(("memgauge_profilers", Kind::Gauge), "Profilers.", counts);
+    families.add(Metric::gauge("memgauge_profilers", "Profilers."), counts);
     let threads: Vec<_> = all.iter().flat_map(|entry| entry.totals().1).collect();
     let states = [
         ("started", State::Started),
@@ -260,50 +286,47 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
         let count = threads.iter().filter(|t| t.state == state).count();
         (vec![("state", name.to_owned())], count)
     });
-    let help = "Threads, summed over profilers; ended: their samples wait to be read.";
-    families.add(("memgauge_threads", Kind::Gauge), help, counts);
+    let help = "Threads of all profilers. State ended: unread samples remain.";
+    families.add(Metric::gauge("memgauge_threads", help), counts);
     let attached = threads
         .iter()
         .filter(|t| matches!(t.state, State::Started | State::Stopped));
     let processes: BTreeSet<u32> = attached.map(|t| t.pid).collect();
-    let help = "Processes that are attached to.";
-    families.one(("memgauge_processes", Kind::Gauge), help, processes.len());
+    let help = "Processes with sampled threads.";
+    families.add_single(Metric::gauge("memgauge_processes", help), processes.len());
 }
 
 fn answers(families: &mut Families, traffic: &Traffic) {
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let classes = CLASSES.iter().zip(&traffic.answers);
     let classes = classes.map(|(class, count)| (vec![("class", (*class).to_owned())], of(count)));
-    let help = "Answers by the class of their status.";
-    families.add(("memgauge_answers", Kind::Counter), help, classes);
+    let help = "Responses by class of status code.";
+    families.add(Metric::counter("memgauge_answers", help), classes);
     let help = "Open connections.";
-    families.one(
-        ("memgauge_connections", Kind::Gauge),
-        help,
+    families.add_single(
+        Metric::gauge("memgauge_connections", help),
         of(&traffic.connections),
     );
-    let help = "Connections that were not taken: a limit was reached.";
-    families.one(
-        ("memgauge_refused_connections", Kind::Counter),
-        help,
+    let help = "Connections refused because of a limit.";
+    families.add_single(
+        Metric::counter("memgauge_refused_connections", help),
         of(&traffic.refused),
     );
-    let help = "Connections ended by an error: the client did not read, or went away.";
-    families.one(
-        ("memgauge_dropped_connections", Kind::Counter),
-        help,
+    let help = "Connections ended by an error: the client did not read, or disconnected.";
+    families.add_single(
+        Metric::counter("memgauge_dropped_connections", help),
         of(&traffic.dropped),
     );
 }
 
-/// What the service itself takes, by the names that all programs use.
+/// Metrics of the service's process, under the names that are common to all programs.
 fn process(families: &mut Families) {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let help = "Version of memgauge.";
-    families.add(("memgauge_build", Kind::Gauge), help, [(version, 1u64)]);
+    families.add(Metric::gauge("memgauge_build", help), [(version, 1u64)]);
     let seconds = own_usage().cpu.as_secs_f64();
-    let help = "Processor time of the service.";
-    families.one(("process_cpu_seconds", Kind::Counter), help, seconds);
+    let help = "CPU time of the service.";
+    families.add_single(Metric::counter("process_cpu_seconds", help), seconds);
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm
         .split_whitespace()
@@ -312,13 +335,13 @@ fn process(families: &mut Families) {
     let help = "Memory of the service.";
     if let Some(pages) = pages {
         let bytes = pages * rustix::param::page_size() as u64;
-        families.one(("process_resident_memory_bytes", Kind::Gauge), help, bytes);
+        families.add_single(Metric::gauge("process_resident_memory_bytes", help), bytes);
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
         let help = "Open file descriptors of the service.";
-        // Less that of the folder itself.
+        // Do not count the descriptor of the directory itself.
         let open = open.count().saturating_sub(1);
-        families.one(("process_open_fds", Kind::Gauge), help, open);
+        families.add_single(Metric::gauge("process_open_fds", help), open);
     }
 }
 
@@ -327,11 +350,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_escaped_and_counters_named_as_the_format_says() {
+    fn text_has_escaped_labels_and_standard_counter_names() {
         let mut families = Families::default();
         let labels = vec![("a", "x\"y\\z\nw".to_owned()), ("b", "plain".to_owned())];
-        families.add(("m", Kind::Counter), "Help.", [(labels, 3u64)]);
-        families.one(("g", Kind::Gauge), "Help.", 0.5);
+        families.add(Metric::counter("m", "Help."), [(labels, 3u64)]);
+        families.add_single(Metric::gauge("g", "Help."), 0.5);
         let expected = "# TYPE m counter\n# HELP m Help.\n\
                         m_total{a=\"x\\\"y\\\\z\\nw\",b=\"plain\"} 3\n\
                         # TYPE g gauge\n# HELP g Help.\ng 0.5\n# EOF\n";

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::connection::{Connection, Next, send};
+use crate::connection::{Connection, Incoming, send};
 use crate::http::{JSON, Request, Response};
 
 /// Maximum wait for a request, and for a client that reads an answer.
@@ -109,10 +109,10 @@ impl PageServer {
         stream.set_write_timeout(Some(TIMEOUT))?;
         let mut connection = Connection::new(&stream);
         let response = match connection.next(Some(TIMEOUT), TIMEOUT)? {
-            Next::Request(request) => self.respond(&request, content, warn),
-            Next::Bad(refusal) => text(refusal.status, &refusal.message),
+            Incoming::Request(request) => self.respond(&request, content, warn),
+            Incoming::Bad(refusal) => text(refusal.status, &refusal.message),
             // The browser opened the connection ahead and never used it.
-            Next::Over => return Ok(()),
+            Incoming::Closed => return Ok(()),
         };
         send(&mut &stream, &response.bytes(false), TIMEOUT)
     }

@@ -1,26 +1,27 @@
-//! The profilers of all users, and what became of their samples.
+//! The profilers of all users, and the counts of their samples.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use memgauge_online::{Clean, Latency, MOST_BUFFER, Profiler, Settings, State, Statistics};
+use memgauge_online::{Clean, Latency, MAX_BUFFER, Profiler, Settings, State, Statistics};
 
 use crate::bodies::{
-    FullName, Lifetime, NewProfiler, ShownProfiler, ShownProgram, ShownThread, SourceName, Totals,
+    Lifetime, NewProfiler, ShownProfiler, ShownProgram, ShownThread, SourceName, Totals,
+    WhenFullName,
 };
 use crate::programs::Programs;
 use crate::refusal::Refusal;
-use crate::rights::{Peer, Rights};
+use crate::rights::{ClientRights, Peer, Rights};
 
-/// How much one may ask for.
+/// Limits for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Profilers of one user.
+    /// Maximum number of profilers per user.
     pub profilers_of_user: usize,
-    /// Bytes of the buffers of one profiler's threads.
+    /// Maximum size in bytes of all buffers of a profiler.
     pub buffer_bytes: usize,
-    /// Threads of one profiler, whatever their buffers.
+    /// Maximum number of threads per profiler.
     pub threads: usize,
 }
 
@@ -34,12 +35,12 @@ impl Default for Limits {
     }
 }
 
-/// Bytes of a sample in a buffer (`memgauge_online`: ten words).
+/// Size of a sample in a buffer (`memgauge_online`: ten words).
 const SAMPLE_BYTES: usize = 80;
-/// Forgotten threads whose counts are still shown.
-const SHOWN_ENDED: usize = 256;
+/// Maximum number of forgotten threads whose counts are still shown.
+const MAX_SHOWN_ENDED: usize = 256;
 
-/// Says that a profiler is gone, when all its samples have been read from the kernel.
+/// Sets the flag when it is dropped.
 struct SetOnDrop(Arc<AtomicBool>);
 
 impl Drop for SetOnDrop {
@@ -50,55 +51,56 @@ impl Drop for SetOnDrop {
 
 /// Counts of threads that were forgotten.
 #[derive(Default)]
-struct Past {
+struct ForgottenThreads {
     totals: Totals,
     ended: VecDeque<Statistics>,
 }
 
-impl Past {
-    fn take_in(&mut self, gone: Vec<Statistics>) {
-        for thread in gone {
+impl ForgottenThreads {
+    fn add(&mut self, threads: Vec<Statistics>) {
+        for thread in threads {
             self.totals.add(&thread);
             self.totals.discarded += thread.account.waiting;
             self.ended.push_back(thread);
         }
-        let excess = self.ended.len().saturating_sub(SHOWN_ENDED);
+        let excess = self.ended.len().saturating_sub(MAX_SHOWN_ENDED);
         self.ended.drain(..excess);
     }
 }
 
-/// What may change of a profiler.
-struct Changing {
+/// Settings of a profiler that can change.
+struct MutableSettings {
     on: bool,
     period: Option<u64>,
     buffer: usize,
 }
 
 /// A user's profiler.
-pub(crate) struct Entry {
+pub(crate) struct ProfilerEntry {
     pub(crate) id: u64,
     uid: u32,
     new: NewProfiler,
     settings: Settings,
     /// First process of the program that was started for it.
     program: Option<u32>,
-    /// The connection it lives as long as.
+    /// The connection that it lives as long as.
     connection: Option<u64>,
-    changing: Mutex<Changing>,
-    /// Held while counts move from `profiler` here, so that no sum misses them.
-    past: Mutex<Past>,
-    // In this order: what was sampled last can be read before the profiler is said to be gone.
+    mutable: Mutex<MutableSettings>,
+    /// Locked while counts move here from `profiler`, so that no sum misses them.
+    forgotten: Mutex<ForgottenThreads>,
+    // Fields are dropped in this order: the flag is set after the profiler has read its last
+    // samples.
     pub(crate) profiler: Profiler,
     gone: SetOnDrop,
 }
 
-/// What a panic leaves behind are counts still.
+/// A panic leaves the counts usable.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-impl Entry {
-    /// Set when the profiler is gone and everything sampled can be read.
+impl ProfilerEntry {
+    /// Flag that is set when the profiler is gone and all its samples can be read.
     pub(crate) fn gone(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.gone.0)
     }
@@ -107,23 +109,24 @@ impl Entry {
         self.new.source()
     }
 
-    /// All threads: those that were forgotten first.
+    /// Returns the counts of all threads, forgotten ones first.
     pub(crate) fn threads(&self) -> Vec<ShownThread> {
-        let past = lock(&self.past);
+        let forgotten = lock(&self.forgotten);
         let now = self.profiler.all_statistics();
-        past.ended
+        forgotten
+            .ended
             .iter()
             .chain(&now)
             .map(ShownThread::from)
             .collect()
     }
 
-    /// The thread that has this number, or last had it.
+    /// Returns the counts of the thread that has this number, or of the last one that had it.
     pub(crate) fn thread(&self, tid: u32) -> Result<ShownThread, Refusal> {
-        let past = lock(&self.past);
+        let forgotten = lock(&self.forgotten);
         match (
             self.profiler.statistics(tid),
-            past.ended.iter().rev().find(|t| t.tid == tid),
+            forgotten.ended.iter().rev().find(|t| t.tid == tid),
         ) {
             (Ok(now), _) => Ok(ShownThread::from(&now)),
             (Err(_), Some(ended)) => Ok(ShownThread::from(ended)),
@@ -131,71 +134,71 @@ impl Entry {
         }
     }
 
-    /// Sums, and the counts of threads of now.
+    /// Returns the sums, and the counts of threads that are not forgotten.
     pub(crate) fn totals(&self) -> (Totals, Vec<Statistics>) {
-        let past = lock(&self.past);
+        let forgotten = lock(&self.forgotten);
         let now = self.profiler.all_statistics();
-        let mut totals = past.totals;
+        let mut totals = forgotten.totals;
         now.iter().for_each(|thread| totals.add(thread));
         totals.missed += self.profiler.missed();
         (totals, now)
     }
 
-    /// Forgets threads; returns how many.
+    /// Forgets threads and returns their number.
     pub(crate) fn clean(&self, which: Clean) -> usize {
-        let mut past = lock(&self.past);
+        let mut forgotten = lock(&self.forgotten);
         let gone = self.profiler.clean(which);
         let count = gone.len();
-        past.take_in(gone);
+        forgotten.add(gone);
         count
     }
 
-    /// Forgets threads that have ended and were read, and so many of the others that
-    /// half of the room is left for those to come.
-    fn tidy(&self) {
+    /// Forgets threads that have ended and were read. If too many others have ended, forgets the
+    /// oldest of them, so that half of the limit stays free.
+    fn clean_ended(&self) {
         self.clean(Clean::Read);
-        self.clean(Clean::AllBut(self.settings.most_threads / 2));
+        self.clean(Clean::AllBut(self.settings.max_threads / 2));
     }
 
-    pub(crate) fn turn(&self, on: bool) {
-        lock(&self.changing).on = on;
+    pub(crate) fn set_enabled(&self, on: bool) {
+        lock(&self.mutable).on = on;
         match on {
             true => self.profiler.on(),
             false => self.profiler.off(),
         }
     }
 
-    pub(crate) fn set_period_of_new(&self, period: u64) -> Result<(), Refusal> {
-        let became = self.profiler.set_period_of_new(period)?;
-        lock(&self.changing).period = Some(became);
+    pub(crate) fn set_default_period(&self, period: u64) -> Result<(), Refusal> {
+        let actual = self.profiler.set_default_period(period)?;
+        lock(&self.mutable).period = Some(actual);
         Ok(())
     }
 
-    pub(crate) fn set_buffer_of_new(&self, samples: usize) -> Result<(), Refusal> {
-        let most = self.settings.buffer.next_power_of_two();
-        if samples > most {
+    pub(crate) fn set_default_buffer(&self, samples: usize) -> Result<(), Refusal> {
+        let limit = self.settings.buffer.next_power_of_two();
+        if samples > limit {
             let why = format!(
-                "failed to size a buffer of `{samples}` samples: this profiler was made for \
-                 {most} at most: make another"
+                "failed to set the buffer to `{samples}` samples: the limit of this profiler is \
+                 {limit}; create another one"
             );
             return Err(Refusal::bad(why));
         }
-        self.profiler.set_buffer_of_new(samples)?;
-        lock(&self.changing).buffer = samples.next_power_of_two();
+        self.profiler.set_default_buffer(samples)?;
+        lock(&self.mutable).buffer = samples.next_power_of_two();
         Ok(())
     }
 
     fn program(&self) -> Option<ShownProgram> {
         let (program, pid) = self.new.program.as_ref().zip(self.program)?;
         let end = self.profiler.ended();
-        Some(ShownProgram::of(&program.command, pid, end))
+        Some(ShownProgram::new(&program.command, pid, end))
     }
 
     pub(crate) fn show(&self) -> ShownProfiler {
         let (totals, now) = self.totals();
         let attached = || now.iter().filter(|t| is_attached(t));
         let processes: BTreeSet<u32> = attached().map(|t| t.pid).collect();
-        let changing = lock(&self.changing);
+        let mutable = lock(&self.mutable);
         ShownProfiler {
             id: self.id,
             uid: self.uid,
@@ -203,14 +206,14 @@ impl Entry {
             source: self.new.source(),
             event: self.new.event.clone(),
             program: self.program(),
-            on: changing.on,
-            period: changing.period,
+            on: mutable.on,
+            period: mutable.period,
             kernel: self.settings.kernel,
             physical: self.settings.physical,
-            buffer: changing.buffer,
+            buffer: mutable.buffer,
             when_full: match self.settings.when_full {
-                memgauge_online::WhenFull::OverwriteOldest => FullName::OverwriteOldest,
-                memgauge_online::WhenFull::RefuseNewest => FullName::RefuseNewest,
+                memgauge_online::WhenFull::OverwriteOldest => WhenFullName::OverwriteOldest,
+                memgauge_online::WhenFull::RefuseNewest => WhenFullName::RefuseNewest,
             },
             latency_ms: match self.settings.latency {
                 Latency::TenMilliseconds => 10,
@@ -222,14 +225,14 @@ impl Entry {
             own_processes_only: self.settings.only_user.is_some(),
             processes: processes.len(),
             threads: attached().count(),
-            most_threads: self.settings.most_threads,
+            most_threads: self.settings.max_threads,
             totals,
             notes: self.profiler.notes(),
         }
     }
 }
 
-/// Whether it may still be sampled.
+/// Returns whether a thread may still be sampled.
 pub(crate) fn is_attached(thread: &Statistics) -> bool {
     matches!(thread.state, State::Started | State::Stopped)
 }
@@ -237,14 +240,14 @@ pub(crate) fn is_attached(thread: &Statistics) -> bool {
 #[derive(Default)]
 struct Table {
     next: u64,
-    entries: BTreeMap<u64, Arc<Entry>>,
-    /// Profilers that are being made, by user: each takes a place already.
-    begun: BTreeMap<u32, usize>,
-    /// Sums of profilers that were deleted.
+    entries: BTreeMap<u64, Arc<ProfilerEntry>>,
+    /// Number of profilers being created, by user. They count towards the limit.
+    pending: BTreeMap<u32, usize>,
+    /// Sums of deleted profilers.
     past: BTreeMap<SourceName, Totals>,
 }
 
-/// All profilers.
+/// The profilers of the service.
 pub(crate) struct Profilers {
     limits: Limits,
     programs: Programs,
@@ -271,36 +274,38 @@ impl Profilers {
 
     pub(crate) fn create(
         &self,
-        (peer, rights): (&Peer, Rights),
+        client: ClientRights<'_>,
         mut new: NewProfiler,
         connection: u64,
-    ) -> Result<Arc<Entry>, Refusal> {
+    ) -> Result<Arc<ProfilerEntry>, Refusal> {
+        let ClientRights { peer, rights } = client;
         let mut settings = new.settings()?;
         settings.only_user = (rights == Rights::Own).then_some(peer.uid);
-        settings.most_threads = self.most_threads(settings.buffer)?;
+        settings.max_threads = self.max_threads(settings.buffer)?;
         settings.ended_make_room = true;
-        self.begin(peer.uid)?;
-        // Without the lock: where an overhead is set, the cost of a sample is measured.
-        let made = self.make(peer, &mut new, &mut settings);
+        self.reserve(peer.uid)?;
+        // Do not hold the lock here: with a limit of the overhead, the cost of a sample is
+        // measured.
+        let made = self.start_profiler(peer, &mut new, &mut settings);
         let mut table = lock(&self.table);
-        *table.begun.entry(peer.uid).or_default() -= 1;
+        *table.pending.entry(peer.uid).or_default() -= 1;
         let (profiler, program) = made?;
-        // One that was refused has no number.
+        // A refused profiler gets no number.
         let id = table.next;
         table.next += 1;
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(ProfilerEntry {
             id,
             uid: peer.uid,
             connection: (new.lifetime == Lifetime::Connection).then_some(connection),
-            changing: Mutex::new(Changing {
+            mutable: Mutex::new(MutableSettings {
                 on: true,
-                period: settings.period.map(|_| profiler.period_of_new()),
+                period: settings.period.map(|_| profiler.default_period()),
                 buffer: settings.buffer.next_power_of_two(),
             }),
             new,
             settings,
             program,
-            past: Mutex::default(),
+            forgotten: Mutex::default(),
             profiler,
             gone: SetOnDrop(Arc::default()),
         });
@@ -308,8 +313,9 @@ impl Profilers {
         Ok(entry)
     }
 
-    /// A profiler; of a program that is started now, with its first process.
-    fn make(
+    /// Creates the profiler. Starts its program, if there is one, and returns the program's first
+    /// process.
+    fn start_profiler(
         &self,
         peer: &Peer,
         new: &mut NewProfiler,
@@ -318,105 +324,111 @@ impl Profilers {
         let Some(program) = &new.program else {
             return Ok((Profiler::new(settings.clone())?, None));
         };
-        // Whoever may have it started may profile all.
+        // A client that may start a program may sample all of it.
         settings.only_user = None;
         settings.check_program()?;
         let run = self.programs.start(peer, program, new.event.as_deref())?;
         let pid = run.pid();
         settings.period.get_or_insert(run.period());
         new.event = Some(run.event().to_owned());
-        let profiler = Profiler::of_program(settings.clone(), run)?;
+        let profiler = Profiler::for_program(settings.clone(), run)?;
         Ok((profiler, Some(pid)))
     }
 
-    fn most_threads(&self, buffer: usize) -> Result<usize, Refusal> {
+    fn max_threads(&self, buffer: usize) -> Result<usize, Refusal> {
         let bytes = buffer.saturating_mul(SAMPLE_BYTES).max(1);
-        let most = (self.limits.buffer_bytes / bytes).min(self.limits.threads);
-        if most == 0 {
+        let limit = (self.limits.buffer_bytes / bytes).min(self.limits.threads);
+        if limit == 0 {
             let why = format!(
-                "failed to size a buffer of `{buffer}` samples: take {} at most",
-                (self.limits.buffer_bytes / SAMPLE_BYTES).min(MOST_BUFFER)
+                "failed to set the buffer to `{buffer}` samples: use at most {}",
+                (self.limits.buffer_bytes / SAMPLE_BYTES).min(MAX_BUFFER)
             );
             return Err(Refusal::bad(why));
         }
-        Ok(most)
+        Ok(limit)
     }
 
-    /// A place for a profiler that is about to be made.
-    fn begin(&self, uid: u32) -> Result<(), Refusal> {
+    /// Reserves a place for a profiler that is being created.
+    fn reserve(&self, uid: u32) -> Result<(), Refusal> {
         let mut table = lock(&self.table);
         let made = table.entries.values().filter(|e| e.uid == uid).count();
-        let begun = table.begun.entry(uid).or_default();
-        let most = self.limits.profilers_of_user;
-        if made + *begun >= most {
+        let pending = table.pending.entry(uid).or_default();
+        let limit = self.limits.profilers_of_user;
+        if made + *pending >= limit {
             let why = format!(
-                "failed to make a profiler: user {uid} has {most}, the most there may be: \
+                "failed to create a profiler: user {uid} has reached the limit of {limit}; \
                  delete one"
             );
             return Err(Refusal::new(429, "limit", why));
         }
-        *begun += 1;
+        *pending += 1;
         Ok(())
     }
 
-    /// A profiler to use: one's own, or anyone's for whom that is allowed. Rights are those
-    /// of the caller of now: a user's other programs may lack the group of the one that
-    /// made it.
+    /// Returns a profiler to use. The rights are those of the current caller: another program of
+    /// the same user may lack the group of the program that created the profiler.
     pub(crate) fn get(
         &self,
-        (peer, rights): (&Peer, Rights),
+        client: ClientRights<'_>,
         id: u64,
-    ) -> Result<Arc<Entry>, Refusal> {
-        let entry = self.find((peer, rights), id)?;
-        if rights == Rights::Own && entry.settings.only_user.is_none() {
+    ) -> Result<Arc<ProfilerEntry>, Refusal> {
+        let entry = self.find(client, id)?;
+        if client.rights == Rights::Own && entry.settings.only_user.is_none() {
             let why = format!(
-                "failed to use profiler `{id}`: it may sample everybody's processes, and \
-                 this caller own ones alone: ask as a member of the service's group, or make \
-                 another"
+                "failed to use profiler `{id}`: permission denied: it may sample processes of \
+                 all users; ask as a member of the service's group, or create another one"
             );
             return Err(Refusal::new(403, "not_allowed", why));
         }
         Ok(entry)
     }
 
-    /// A profiler to look at or to delete.
+    /// Returns a profiler to show or to delete.
     pub(crate) fn find(
         &self,
-        (peer, rights): (&Peer, Rights),
+        client: ClientRights<'_>,
         id: u64,
-    ) -> Result<Arc<Entry>, Refusal> {
+    ) -> Result<Arc<ProfilerEntry>, Refusal> {
         let entry = lock(&self.table).entries.get(&id).cloned();
         let entry = entry.ok_or_else(|| {
             let why =
-                format!("failed to find profiler `{id}`: no profiler has this number: list them");
+                format!("failed to find profiler `{id}`: no profiler has this number; list them");
             Refusal::new(404, "not_found", why)
         })?;
-        if rights == Rights::Own && entry.uid != peer.uid {
-            let why = format!("failed to use profiler `{id}`: it belongs to another user");
+        if client.rights == Rights::Own && entry.uid != client.peer.uid {
+            let why = format!(
+                "failed to use profiler `{id}`: permission denied: it belongs to another user"
+            );
             return Err(Refusal::new(403, "not_allowed", why));
         }
         Ok(entry)
     }
 
-    /// Those that one may use.
-    pub(crate) fn list(&self, (peer, rights): (&Peer, Rights)) -> Vec<Arc<Entry>> {
+    /// Returns the profilers that the caller may use.
+    pub(crate) fn list(&self, client: ClientRights<'_>) -> Vec<Arc<ProfilerEntry>> {
         let table = lock(&self.table);
-        let may = |e: &&Arc<Entry>| rights == Rights::All || e.uid == peer.uid;
-        table.entries.values().filter(may).cloned().collect()
+        let is_permitted =
+            |e: &&Arc<ProfilerEntry>| client.rights == Rights::All || e.uid == client.peer.uid;
+        table
+            .entries
+            .values()
+            .filter(is_permitted)
+            .cloned()
+            .collect()
     }
 
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+    /// Returns all profilers.
+    pub(crate) fn all(&self) -> Vec<Arc<ProfilerEntry>> {
         lock(&self.table).entries.values().cloned().collect()
     }
 
-    /// Deletes a profiler; readers may read on what it sampled.
+    /// Deletes a profiler. Readers can still read its samples.
     pub(crate) fn delete(&self, id: u64) {
         let mut table = lock(&self.table);
         let Some(entry) = table.entries.remove(&id) else {
             return;
         };
-        // The last samples are counted before it goes.
+        // Stop first, so that the last samples are counted.
         entry.profiler.off();
         let (mut totals, now) = entry.totals();
         totals.discarded += now.iter().map(|t| t.account.waiting).sum::<u64>();
@@ -427,15 +439,15 @@ impl Profilers {
             .add_all(&totals);
     }
 
-    /// A connection has ended, and with it the profilers that live as long.
-    pub(crate) fn disconnected(&self, connection: u64) {
-        let lived = |e: &Arc<Entry>| (e.connection == Some(connection)).then_some(e.id);
-        let ids: Vec<u64> = self.all().iter().filter_map(lived).collect();
+    /// Deletes the profilers whose lifetime is that of a connection which has closed.
+    pub(crate) fn delete_of_connection(&self, connection: u64) {
+        let owned = |e: &Arc<ProfilerEntry>| (e.connection == Some(connection)).then_some(e.id);
+        let ids: Vec<u64> = self.all().iter().filter_map(owned).collect();
         ids.into_iter().for_each(|id| self.delete(id));
     }
 
-    /// Whether profilers live as long as this connection.
-    pub(crate) fn depend_on(&self, connection: u64) -> bool {
+    /// Returns whether there are profilers with the lifetime of this connection.
+    pub(crate) fn has_profilers_of(&self, connection: u64) -> bool {
         let table = lock(&self.table);
         table
             .entries
@@ -444,11 +456,11 @@ impl Profilers {
     }
 
     /// Forgets threads that have ended.
-    pub(crate) fn tidy(&self) {
-        self.all().iter().for_each(|entry| entry.tidy());
+    pub(crate) fn clean_ended(&self) {
+        self.all().iter().for_each(|entry| entry.clean_ended());
     }
 
-    /// Sums by source over all profilers that there are or were; never less than before.
+    /// Returns the sums by source over all profilers, including deleted ones. They never decrease.
     pub(crate) fn totals(&self) -> BTreeMap<SourceName, Totals> {
         let table = lock(&self.table);
         let mut sums = table.past.clone();
@@ -470,6 +482,14 @@ mod tests {
             uid,
             groups: vec![uid],
         }
+    }
+
+    fn client(peer: &Peer, rights: Rights) -> ClientRights<'_> {
+        ClientRights { peer, rights }
+    }
+
+    fn own_rights(peer: &Peer) -> ClientRights<'_> {
+        client(peer, Rights::Own)
     }
 
     fn profilers(limits: Limits) -> Profilers {
@@ -497,47 +517,53 @@ mod tests {
     }
 
     #[test]
-    fn a_user_sees_and_uses_own_profilers_alone() {
+    fn user_can_use_only_own_profilers() {
         if !has_perf() {
             return;
         }
         let all = profilers(Limits::default());
         let (one, two) = (peer(1001), peer(1002));
-        let own = |peer| (peer, Rights::Own);
         let made = all
-            .create(own(&one), NewProfiler::default(), 1)
+            .create(own_rights(&one), NewProfiler::default(), 1)
             .expect("a profiler");
         assert_eq!(made.settings.only_user, Some(1001));
-        assert!(all.get(own(&one), made.id).is_ok());
-        assert_eq!(refused(all.get(own(&two), made.id)), 403);
-        assert_eq!(refused(all.get(own(&one), made.id + 1)), 404);
-        assert!(all.get((&two, Rights::All), made.id).is_ok());
+        assert!(all.get(own_rights(&one), made.id).is_ok());
+        assert_eq!(refused(all.get(own_rights(&two), made.id)), 403);
+        assert_eq!(refused(all.get(own_rights(&one), made.id + 1)), 404);
+        assert!(all.get(client(&two, Rights::All), made.id).is_ok());
         let seen = |who| all.list(who).len();
         assert_eq!(
-            [seen(own(&one)), seen(own(&two)), seen((&two, Rights::All))],
+            [
+                seen(own_rights(&one)),
+                seen(own_rights(&two)),
+                seen(client(&two, Rights::All))
+            ],
             [1, 0, 1]
         );
     }
 
     #[test]
-    fn a_profiler_of_everybody_is_of_no_use_to_a_caller_without_that_right() {
+    fn unrestricted_profiler_is_refused_to_a_caller_without_the_right() {
         if !has_perf() {
             return;
         }
         let all = profilers(Limits::default());
         let one = peer(1001);
         let id = all
-            .create((&one, Rights::All), NewProfiler::default(), 1)
+            .create(client(&one, Rights::All), NewProfiler::default(), 1)
             .expect("a profiler")
             .id;
-        assert_eq!(refused(all.get((&one, Rights::Own), id)), 403);
-        assert!(all.find((&one, Rights::Own), id).is_ok(), "to delete it");
-        assert_eq!(refused(all.find((&peer(1002), Rights::Own), id)), 403);
-        assert!(all.get((&one, Rights::All), id).is_ok());
+        assert_eq!(refused(all.get(client(&one, Rights::Own), id)), 403);
+        assert!(
+            all.find(client(&one, Rights::Own), id).is_ok(),
+            "to delete it"
+        );
+        assert_eq!(refused(all.find(client(&peer(1002), Rights::Own), id)), 403);
+        assert!(all.get(client(&one, Rights::All), id).is_ok());
     }
 
     #[test]
-    fn a_user_has_so_many_profilers_and_no_more() {
+    fn number_of_profilers_per_user_is_limited() {
         if !has_perf() {
             return;
         }
@@ -546,7 +572,7 @@ mod tests {
             ..Limits::default()
         });
         let (one, two) = (peer(1001), peer(1002));
-        let make = |peer| all.create((peer, Rights::Own), NewProfiler::default(), 1);
+        let make = |peer| all.create(own_rights(peer), NewProfiler::default(), 1);
         let first = make(&one).expect("the first").id;
         make(&one).expect("the second");
         assert_eq!(refused(make(&one)), 429);
@@ -560,7 +586,7 @@ mod tests {
             ..NewProfiler::default()
         };
         for _ in 0..3 {
-            assert!(refused(all.create((&one, Rights::Own), wrong.clone(), 1)) < 500);
+            assert!(refused(all.create(client(&one, Rights::Own), wrong.clone(), 1)) < 500);
         }
         make(&one).expect("there is room still");
     }
@@ -577,7 +603,7 @@ mod tests {
                 lifetime,
                 ..NewProfiler::default()
             };
-            let made = all.create((&one, Rights::Own), new, connection);
+            let made = all.create(client(&one, Rights::Own), new, connection);
             made.expect("a profiler").gone()
         };
         let gone = [
@@ -585,21 +611,21 @@ mod tests {
             make(Lifetime::Connection, 2),
             make(Lifetime::UntilDeleted, 1),
         ];
-        assert!(all.depend_on(1) && all.depend_on(2) && !all.depend_on(3));
-        all.disconnected(1);
-        let gone: Vec<bool> = gone.iter().map(|g| g.load(Ordering::Acquire)).collect();
-        assert_eq!(gone, [true, false, false]);
-        assert!(!all.depend_on(1));
+        assert!(all.has_profilers_of(1) && all.has_profilers_of(2) && !all.has_profilers_of(3));
+        all.delete_of_connection(1);
+        let are_gone: Vec<bool> = gone.iter().map(|g| g.load(Ordering::Acquire)).collect();
+        assert_eq!(are_gone, [true, false, false]);
+        assert!(!all.has_profilers_of(1));
     }
 
     #[test]
-    fn what_a_user_may_not_sample_is_refused_at_once() {
+    fn forbidden_event_is_refused_at_creation() {
         if !has_perf() {
             return;
         }
         let all = profilers(Limits::default());
         let one = peer(1001);
-        let ask = |new: NewProfiler| all.create((&one, Rights::Own), new, 1);
+        let ask = |new: NewProfiler| all.create(client(&one, Rights::Own), new, 1);
         let kernel = NewProfiler {
             kernel: true,
             ..NewProfiler::default()
@@ -650,15 +676,15 @@ mod tests {
                 waiting,
             },
         };
-        let mut past = Past::default();
-        past.take_in(
+        let mut forgotten = ForgottenThreads::default();
+        forgotten.add(
             (0..300)
                 .map(|tid| thread(tid, u64::from(tid == 7) * 6))
                 .collect(),
         );
-        assert_eq!(past.ended.len(), SHOWN_ENDED);
-        assert_eq!(past.ended.back().map(|t| t.tid), Some(299));
-        let t = past.totals;
+        assert_eq!(forgotten.ended.len(), MAX_SHOWN_ENDED);
+        assert_eq!(forgotten.ended.back().map(|t| t.tid), Some(299));
+        let t = forgotten.totals;
         assert_eq!((t.samples, t.lost, t.discarded), (3000, 300, 6));
         assert_eq!(
             t.samples,

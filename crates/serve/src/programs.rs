@@ -1,9 +1,9 @@
-//! Programs that the service starts for a client, by a source that runs them.
+//! Programs that the service starts for a client, run by a source.
 //!
-//! A program runs as the service's user, so that user alone may have one started, and only
-//! where the service was told to start programs at all. Rejected: to take the client's user
-//! on before exec. The client's groups, limits, namespaces and capabilities would have to be
-//! taken on as well, and whoever forgets one of them has given it away.
+//! A program runs as the service's user. Only that user may start programs, and only if the service
+//! was started with this option. Rejected: switching to the client's user before exec. Groups,
+//! limits, namespaces and capabilities would have to be switched as well, and a forgotten one would
+//! give the client the service's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,33 +18,33 @@ use crate::rights::Peer;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewProgram {
-    /// The program by its whole path or by a name of `PATH`, and its arguments.
+    /// The program, as an absolute path or a name to be found in `PATH`, and its arguments.
     pub command: Vec<String>,
-    /// Its folder; without it that of the service.
+    /// Working directory; default: that of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// Its environment; without it that of the service.
+    /// Environment; default: that of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<BTreeMap<String, String>>,
-    /// File that gets its output and errors, at its end; without it they go nowhere.
+    /// File to which its output and errors are appended; default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<PathBuf>,
 }
 
 /// Starts programs and samples them while they run.
 pub trait ProgramSource: Send + Sync {
-    /// Starts one. Interrupts of the service must not reach it. `event`: what to sample,
-    /// or the source's usual one.
+    /// Starts a program. Interrupts of the service must not reach it. `event`: the event to sample,
+    /// or `None` for the source's default.
     ///
     /// # Errors
-    /// It cannot run, or the source has no such event.
+    /// The program cannot run, or the source lacks the event.
     fn start(&self, program: &NewProgram, event: Option<&str>) -> Result<Box<dyn SampledRun>>;
 }
 
-/// Who may have programs started, and by whom.
+/// Starts programs for permitted clients.
 pub(crate) struct Programs {
     pub(crate) source: Option<Box<dyn ProgramSource>>,
-    /// User of this service.
+    /// User ID of this service.
     pub(crate) service_uid: u32,
 }
 
@@ -57,14 +57,14 @@ impl Programs {
         event: Option<&str>,
     ) -> std::result::Result<Box<dyn SampledRun>, Refusal> {
         let source = self.source.as_ref().ok_or_else(|| {
-            let why = "failed to start a program: this service starts none: ask its \
-                       administrator for `memgauge serve --programs`, or start your own";
+            let why = "failed to start a program: this service does not allow it; ask its \
+                       administrator for `memgauge serve --programs`, or start your own service";
             Refusal::new(403, "not_allowed", why)
         })?;
         if peer.uid != self.service_uid {
             let why = format!(
-                "failed to start a program: it would run as the service's user {}, and user {} \
-                 asks: start a service of your own, with `memgauge serve --programs`",
+                "failed to start a program: it would run as the service's user {}, not as \
+                 user {}; start your own service with `memgauge serve --programs`",
                 self.service_uid, peer.uid
             );
             return Err(Refusal::new(403, "not_allowed", why));
@@ -74,36 +74,36 @@ impl Programs {
     }
 }
 
-/// Refuses what would mean something else in the service than it does for its client.
+/// Refuses requests with a different meaning in the service than for the client.
 fn check(program: &NewProgram) -> Result<()> {
     let Some(name) = program.command.first().filter(|name| !name.is_empty()) else {
         return Err(Error::usage(
-            "failed to start a program: `command` names none",
+            "failed to start a program: `command` is empty",
         ));
     };
     let relative = |path: &Path| !path.is_absolute();
     if name.contains('/') && relative(Path::new(name)) {
         return Err(Error::usage(format!(
-            "failed to start `{name}`: name its whole path: the service is in another folder"
+            "failed to start `{name}`: the service has another working directory; use an absolute path"
         )));
     }
     let places = [&program.folder, &program.output];
     if let Some(place) = places.into_iter().flatten().find(|path| relative(path)) {
         return Err(Error::usage(format!(
-            "failed to start `{name}`: `{}` is no whole path",
+            "failed to start `{name}`: `{}` is not an absolute path",
             place.display()
         )));
     }
     let variables = program.environment.iter().flatten();
     let wrong = |name: &str| name.is_empty() || name.contains(['=', '\0']);
-    let texts = program.command.iter().any(|word| word.contains('\0'));
-    if texts
+    let has_nul = program.command.iter().any(|word| word.contains('\0'));
+    if has_nul
         || variables
             .into_iter()
             .any(|(n, v)| wrong(n) || v.contains('\0'))
     {
         return Err(Error::usage(format!(
-            "failed to start `{}`: an argument or a variable has a character that none may have",
+            "failed to start `{}`: an argument or variable contains an invalid character",
             name.escape_default()
         )));
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_something_else_in_the_service_is_refused() {
+    fn relative_paths_and_invalid_strings_are_refused() {
         let command = |words: &[&str]| NewProgram {
             command: words.iter().map(|&word| word.to_owned()).collect(),
             ..NewProgram::default()
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_started_for_the_services_own_user_alone() {
+    fn only_the_service_user_can_start_programs() {
         let program = NewProgram {
             command: vec!["true".to_owned()],
             ..NewProgram::default()

@@ -1,21 +1,21 @@
-//! Why a request is refused: a status, a word for programs, a sentence for people.
+//! Refused requests: a status code, a kind for programs, a message for people.
 
 use memgauge_online::{Error, ErrorKind};
 
-/// A request that is not granted.
+/// A refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Status of the answer.
+    /// Status code of the response.
     pub status: u16,
-    /// One of the words of [`KINDS`].
+    /// One of [`KINDS`].
     pub kind: &'static str,
     /// What failed, why, and what to do.
     pub message: String,
-    /// Methods that this path has, where the method was wrong.
+    /// Methods that the path supports, if the method was wrong.
     pub allow: Option<String>,
 }
 
-/// Words that tell refusals apart.
+/// Kinds of refusals.
 pub const KINDS: [&str; 9] = [
     "bad_request",
     "not_allowed",
@@ -38,7 +38,7 @@ impl Refusal {
         }
     }
 
-    /// The request makes no sense.
+    /// An invalid request.
     pub(crate) fn bad(message: impl Into<String>) -> Refusal {
         Refusal::new(400, "bad_request", message)
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_error_has_its_status_and_a_known_word() {
+    fn each_kind_of_error_has_its_status_and_kind() {
         let kinds = [
             (ErrorKind::Usage, 400),
             (ErrorKind::Refused, 403),

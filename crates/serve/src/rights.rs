@@ -1,9 +1,9 @@
-//! Who asks, and whom that user may profile.
+//! Identity of clients, and which processes they may profile.
 //!
-//! The kernel tells who is at the other end of a Unix socket, as it was when that end
-//! connected. Root, this service's own user and the members of one group may profile
-//! whom this service may; everybody else own processes, user code alone. `online` checks
-//! each process after it was attached to, those that are followed as well.
+//! The kernel reports the user and groups of the client at the time it connected to the Unix
+//! socket. Root, the service's user and the members of one group may profile everything that the
+//! service may. All other users may profile only their own processes in user space. `online` checks
+//! each process, including followed ones, after attaching.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -13,51 +13,58 @@ use memgauge_host::sys::peer;
 use memgauge_online::{Error, Result};
 use rustix::net::sockopt::socket_peercred;
 
-/// The other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// User.
+    /// User ID.
     pub uid: u32,
-    /// Groups, the first among them.
+    /// Group IDs, including the primary one.
     pub groups: Vec<u32>,
 }
 
 impl Peer {
-    /// Who is at the other end.
+    /// Returns the client at the other end of a connection.
     ///
     /// # Errors
-    /// The kernel does not tell.
-    pub fn of(stream: &UnixStream) -> io::Result<Peer> {
-        let told = socket_peercred(stream)?;
+    /// The kernel does not report it.
+    pub fn from_socket(stream: &UnixStream) -> io::Result<Peer> {
+        let credentials = socket_peercred(stream)?;
         let mut groups = peer::groups(stream.as_fd())?;
-        groups.push(told.gid.as_raw());
+        groups.push(credentials.gid.as_raw());
         Ok(Peer {
-            uid: told.uid.as_raw(),
+            uid: credentials.uid.as_raw(),
             groups,
         })
     }
 }
 
-/// Whom a user may profile.
+/// Processes that a client may profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Everybody whom this service may.
+    /// All processes that the service may profile.
     All,
-    /// Own processes.
+    /// Only the client's own processes.
     Own,
 }
 
-/// Who may do what.
+/// A client and its rights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientRights<'a> {
+    pub(crate) peer: &'a Peer,
+    pub(crate) rights: Rights,
+}
+
+/// Rules for the rights of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// User of this service.
+    /// User ID of this service.
     pub service_uid: u32,
-    /// Group whose members may profile everybody.
+    /// Group whose members may profile all processes.
     pub group: Option<u32>,
 }
 
 impl Policy {
-    /// What this user may.
+    /// Returns the rights of a client.
     pub fn rights(&self, peer: &Peer) -> Rights {
         let member = self.group.is_some_and(|group| peer.groups.contains(&group));
         match peer.uid == 0 || peer.uid == self.service_uid || member {
@@ -67,23 +74,23 @@ impl Policy {
     }
 }
 
-/// The number of a group, by its name or its number.
+/// Returns the ID of a group, given by name or number.
 ///
 /// # Errors
-/// `/etc/group` has no such name.
+/// `/etc/group` has no group of this name.
 pub fn group(name: &str) -> Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
     let file = fs::read_to_string("/etc/group").unwrap_or_default();
-    number_of(&file, name).ok_or_else(|| {
+    find_group(&file, name).ok_or_else(|| {
         Error::usage(format!(
-            "failed to find group `{name}` in `/etc/group`: name one of its groups, or a number"
+            "failed to find group `{name}` in /etc/group: use a group listed there, or a number"
         ))
     })
 }
 
-fn number_of(file: &str, name: &str) -> Option<u32> {
+fn find_group(file: &str, name: &str) -> Option<u32> {
     let mut lines = file.lines().map(|line| line.split(':'));
     lines.find_map(|mut fields| {
         let same = fields.next()? == name;
@@ -97,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_the_own_user_and_the_group_may_profile_all() {
+    fn root_service_user_and_group_may_profile_all() {
         let policy = Policy {
             service_uid: 7,
             group: Some(50),
@@ -124,20 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_found_by_its_whole_name() {
+    fn group_is_found_by_its_whole_name() {
         let file = "root:x:0:\nperfers:x:12:a,b\nperf:x:11:a\nbroken\nodd:x:y:\n";
-        assert_eq!(number_of(file, "perf"), Some(11));
-        assert_eq!(number_of(file, "per"), None);
-        assert_eq!(number_of(file, "odd"), None);
+        assert_eq!(find_group(file, "perf"), Some(11));
+        assert_eq!(find_group(file, "per"), None);
+        assert_eq!(find_group(file, "odd"), None);
         assert_eq!(group("4711").expect("a number"), 4711);
         let error = group("no such group").expect_err("no name of a group");
         assert!(error.to_string().contains("no such group"));
     }
 
     #[test]
-    fn the_other_end_of_a_pair_is_this_process() {
+    fn peer_of_a_socket_pair_is_this_process() {
         let (one, _other) = UnixStream::pair().expect("a pair of sockets");
-        let peer = Peer::of(&one).expect("the kernel tells");
+        let peer = Peer::from_socket(&one).expect("the kernel tells");
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
     }
 }

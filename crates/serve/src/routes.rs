@@ -1,31 +1,31 @@
-//! Which path and method is which operation.
+//! Maps methods and paths to operations.
 
 use crate::refusal::Refusal;
 
-/// What can be asked for.
+/// Operations of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Version, rights of who asks, limits.
+    /// Shows version, rights of the client, and limits.
     ShowService,
-    /// The description of all this.
+    /// Returns the OpenAPI description.
     ShowOpenApi,
-    /// All profilers that one may see.
+    /// Lists the profilers that the client may see.
     ListProfilers,
-    /// A new profiler.
+    /// Creates a profiler.
     CreateProfiler,
-    /// One profiler.
+    /// Shows a profiler.
     ShowProfiler,
-    /// On, off, period and buffer of threads that are added later.
+    /// Enables or disables a profiler, or changes the period and buffer of threads added later.
     ChangeProfiler,
     /// Deletes a profiler.
     DeleteProfiler,
-    /// Counts of all threads.
+    /// Shows the counts of all threads.
     ListThreads,
     /// Adds a thread.
     AddThread,
-    /// Counts of a thread.
+    /// Shows the counts of a thread.
     ShowThread,
-    /// Starts, stops a thread, changes its period.
+    /// Starts or stops a thread, or changes its period.
     ChangeThread,
     /// Deletes a thread from a profiler.
     DeleteThread,
@@ -35,20 +35,20 @@ pub enum Operation {
     DeleteProcess,
     /// Forgets threads that have ended.
     Clean,
-    /// A batch of samples.
+    /// Returns a batch of samples.
     ReadSamples,
-    /// Samples as they are taken.
+    /// Streams samples as they are taken.
     StreamSamples,
 }
 
-/// A path of the service. Parts in braces are numbers.
+/// A method and path. Parts of the path in braces are numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// Method.
     pub method: &'static str,
-    /// Path, as in the OpenAPI description.
+    /// Path as in the OpenAPI description.
     pub path: &'static str,
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
 }
 
@@ -60,7 +60,7 @@ const fn route(method: &'static str, path: &'static str, operation: Operation) -
     }
 }
 
-/// All there is.
+/// All routes.
 pub const ROUTES: &[Route] = &[
     route("GET", "/v1", Operation::ShowService),
     route("GET", "/v1/openapi.json", Operation::ShowOpenApi),
@@ -101,29 +101,29 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/profilers/{id}/stream", Operation::StreamSamples),
 ];
 
-/// An operation and the numbers of its path.
+/// An operation and the numbers in its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct RouteMatch {
     pub(crate) operation: Operation,
-    /// The profiler.
+    /// Number of the profiler.
     pub(crate) id: u64,
-    /// The thread or process.
+    /// ID of the thread or process.
     pub(crate) task: u32,
 }
 
-/// The operation of a path and method.
-pub(crate) fn find(method: &str, path: &str) -> Result<Found, Refusal> {
-    let same: Vec<&Route> = ROUTES.iter().filter(|r| matches(r.path, path)).collect();
-    let Some(route) = same.iter().find(|route| route.method == method) else {
-        return Err(absent(method, path, &same));
+/// Returns the operation for a method and path.
+pub(crate) fn find(method: &str, path: &str) -> Result<RouteMatch, Refusal> {
+    let candidates: Vec<&Route> = ROUTES.iter().filter(|r| matches(r.path, path)).collect();
+    let Some(route) = candidates.iter().find(|route| route.method == method) else {
+        return Err(not_found(method, path, &candidates));
     };
-    let mut found = Found {
+    let mut found = RouteMatch {
         operation: route.operation,
         id: 0,
         task: 0,
     };
     for (name, value) in route.path.split('/').zip(path.split('/')) {
-        let number = || format!("failed to read `{value}` in `{path}`: a number belongs there");
+        let number = || format!("failed to read `{value}` in `{path}`: not a number");
         match name {
             "{id}" => found.id = value.parse().map_err(|_| Refusal::bad(number()))?,
             "{tid}" | "{pid}" => found.task = value.parse().map_err(|_| Refusal::bad(number()))?,
@@ -145,14 +145,16 @@ fn matches(template: &str, path: &str) -> bool {
     }
 }
 
-fn absent(method: &str, path: &str, same: &[&Route]) -> Refusal {
-    if same.is_empty() {
-        let why = format!("failed to find `{path}`: GET /v1/openapi.json has all paths");
+fn not_found(method: &str, path: &str, candidates: &[&Route]) -> Refusal {
+    if candidates.is_empty() {
+        let why = format!(
+            "failed to find `{path}`: there is no such path; GET /v1/openapi.json lists them"
+        );
         return Refusal::new(404, "not_found", why);
     }
-    let methods: Vec<&str> = same.iter().map(|route| route.method).collect();
+    let methods: Vec<&str> = candidates.iter().map(|route| route.method).collect();
     let allow = methods.join(", ");
-    let why = format!("failed to {method} `{path}`: it takes {allow} only");
+    let why = format!("failed to {method} `{path}`: it supports only {allow}");
     Refusal {
         allow: Some(allow),
         ..Refusal::new(405, "bad_request", why)
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_says_what_there_is() {
+    fn unknown_route_is_refused_with_the_available_ones() {
         let status = |method, path| find(method, path).expect_err("none").status;
         for path in [
             "/",

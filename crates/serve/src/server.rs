@@ -1,4 +1,4 @@
-//! Takes connections and answers them.
+//! Accepts connections and answers requests.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use memgauge_online::Sample;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::connection::{Connection, GLIMPSE, IDLE, Next, PATIENCE, send};
+use crate::connection::{Connection, IDLE_TIMEOUT, Incoming, REQUEST_TIMEOUT, WRITE_TIMEOUT, send};
 use crate::http::{LINES, Request, Response, chunk, chunked_head};
 use crate::io_bytes::{IoBytes, IoSource};
 use crate::metrics::{self, Families, Traffic};
@@ -20,68 +20,71 @@ use crate::programs::ProgramSource;
 use crate::push::{Push, Pusher, Pushes};
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Policy};
-use crate::service::{Answer, Caller, SampleStream, Service, TICK, Woken, lines, wait};
+use crate::service::{
+    Answer, Caller, GONE_CHECK_INTERVAL, SampleStream, Service, WakeReason, json_lines,
+    wait_for_samples,
+};
 use crate::socket::Socket;
 
-/// Connections at one time.
-const MOST_CONNECTIONS: usize = 256;
-/// Connections of one user. Root's are not counted.
-const MOST_OF_USER: usize = 32;
-/// Connections to the metrics.
-const MOST_SCRAPERS: usize = 16;
-/// Stack of a connection's thread.
+/// Maximum number of open connections.
+const MAX_CONNECTIONS: usize = 256;
+/// Maximum number of connections per user. Does not apply to root.
+const MAX_CONNECTIONS_PER_USER: usize = 32;
+/// Maximum number of connections for metrics.
+const MAX_METRICS_CONNECTIONS: usize = 16;
+/// Stack size of a connection's thread.
 const STACK_BYTES: usize = 256 << 10;
-/// Time between two looks at whether to end.
-const LOOK: Timespec = Timespec {
+/// Interval at which `keep_running` is checked.
+const STOP_CHECK_INTERVAL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// Time between two looks for threads to forget.
-const TIDY: Duration = Duration::from_secs(1);
-/// A pause where no connection can be taken: there are no descriptors.
-const BREATHER: Duration = Duration::from_millis(100);
-/// Samples of a stream that are sent at once.
-const AT_ONCE: usize = 1024;
+/// Interval at which ended threads are forgotten.
+const CLEAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay before the next attempt if no descriptor is free for a connection.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Maximum number of samples per chunk of a stream.
+const STREAM_BATCH: usize = 1024;
 
-/// What a service is made of.
+/// Configuration of a service.
 pub struct Setup {
-    /// How much one may ask for.
+    /// Limits for clients.
     pub limits: Limits,
-    /// Who may do what.
+    /// Rules for the rights of clients.
     pub policy: Policy,
-    /// Where metrics are asked for.
+    /// Listener for metrics.
     pub metrics: Option<TcpListener>,
     /// Starts programs for the service's own user.
     pub programs: Option<Box<dyn ProgramSource>>,
-    /// Accounts for I/O, for the metrics.
+    /// Source of I/O accounts, for the metrics.
     pub io: Option<Box<dyn IoSource>>,
     /// Sends metrics to a collector.
     pub push: Option<Push>,
 }
 
-/// Connections that are open, by user. `None` are those to the metrics.
+/// Number of open connections, by user. `None` are those for metrics.
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     all: usize,
     by_user: HashMap<Option<u32>, usize>,
 }
 
-struct Shared {
+struct ServerState {
     service: Service,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     traffic: Traffic,
     next: AtomicU64,
     io: Option<Mutex<IoBytes>>,
     pushes: Option<Pushes>,
 }
 
-/// A place among the open connections.
-struct Place {
-    shared: Arc<Shared>,
+/// Counts an open connection until it is dropped.
+struct ConnectionSlot {
+    shared: Arc<ServerState>,
     user: Option<u32>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.shared.open.lock().unwrap_or_else(|e| e.into_inner());
         open.all -= 1;
@@ -98,25 +101,25 @@ impl Drop for Place {
     }
 }
 
-impl Shared {
-    fn place(self: &Arc<Self>, user: Option<u32>) -> Result<Place, Refusal> {
+impl ServerState {
+    fn open_slot(self: &Arc<Self>, user: Option<u32>) -> Result<ConnectionSlot, Refusal> {
         let mut open = self.open.lock().unwrap_or_else(|e| e.into_inner());
-        let most = match user {
-            Some(0) => MOST_CONNECTIONS,
-            Some(_) => MOST_OF_USER,
-            None => MOST_SCRAPERS,
+        let limit = match user {
+            Some(0) => MAX_CONNECTIONS,
+            Some(_) => MAX_CONNECTIONS_PER_USER,
+            None => MAX_METRICS_CONNECTIONS,
         };
         let of_user = open.by_user.get(&user).copied().unwrap_or(0);
-        // The last places are root's.
+        // The last slots are reserved for root.
         let all = if user == Some(0) {
-            MOST_CONNECTIONS
+            MAX_CONNECTIONS
         } else {
-            MOST_CONNECTIONS - MOST_OF_USER
+            MAX_CONNECTIONS - MAX_CONNECTIONS_PER_USER
         };
-        if of_user >= most || open.all >= all {
+        if of_user >= limit || open.all >= all {
             self.traffic.refused.fetch_add(1, Ordering::Relaxed);
             let why = format!(
-                "failed to take the connection: {of_user} of this user are open, {} of all: \
+                "failed to accept the connection: {of_user} of this user and {} in total are open; \
                  close one",
                 open.all
             );
@@ -127,19 +130,19 @@ impl Shared {
         self.traffic
             .connections
             .store(open.all as u64, Ordering::Relaxed);
-        Ok(Place {
+        Ok(ConnectionSlot {
             shared: Arc::clone(self),
             user,
         })
     }
 }
 
-/// Serves until `goes_on` says otherwise; it is asked each second, and after each signal.
+/// Serves until `keep_running` returns false. It is called every second, and after each signal.
 ///
 /// # Errors
-/// The system refuses to wait for connections.
-pub fn serve(socket: &Socket, setup: Setup, goes_on: impl Fn() -> bool) -> io::Result<()> {
-    let shared = Arc::new(Shared {
+/// Waiting for connections fails.
+pub fn serve(socket: &Socket, setup: Setup, keep_running: impl Fn() -> bool) -> io::Result<()> {
+    let shared = Arc::new(ServerState {
         service: Service::new(setup.limits, setup.policy, setup.programs),
         open: Mutex::default(),
         traffic: Traffic::default(),
@@ -153,48 +156,52 @@ pub fn serve(socket: &Socket, setup: Setup, goes_on: impl Fn() -> bool) -> io::R
     if let Some(metrics) = &setup.metrics {
         metrics.set_nonblocking(true)?;
     }
-    let mut tidied = Instant::now();
-    while goes_on() {
+    let mut last_clean = Instant::now();
+    while keep_running() {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         fds.extend(setup.metrics.iter().map(|m| PollFd::new(m, PollFlags::IN)));
-        match poll(&mut fds, Some(&LOOK)) {
+        match poll(&mut fds, Some(&STOP_CHECK_INTERVAL)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        accept(&shared, || listener.accept().map(|(s, _)| s), take_client);
+        accept(&shared, || listener.accept().map(|(s, _)| s), accept_client);
         if let Some(metrics) = &setup.metrics {
-            accept(&shared, || metrics.accept().map(|(s, _)| s), take_scraper);
+            accept(
+                &shared,
+                || metrics.accept().map(|(s, _)| s),
+                accept_metrics_client,
+            );
         }
-        if tidied.elapsed() >= TIDY {
-            tidied = Instant::now();
-            shared.service.profilers.tidy();
-            shared.with_io(IoBytes::tend);
+        if last_clean.elapsed() >= CLEAN_INTERVAL {
+            last_clean = Instant::now();
+            shared.service.profilers.clean_ended();
+            shared.with_io(IoBytes::read_if_old);
         }
     }
     Ok(())
 }
 
-/// Takes the connections that wait.
+/// Accepts all waiting connections.
 fn accept<S>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     mut next: impl FnMut() -> io::Result<S>,
-    take: fn(&Arc<Shared>, S) -> io::Result<()>,
+    handle: fn(&Arc<ServerState>, S) -> io::Result<()>,
 ) {
     loop {
         match next() {
             Ok(stream) => {
-                if take(shared, stream).is_err() {
+                if handle(shared, stream).is_err() {
                     shared.traffic.refused.fetch_add(1, Ordering::Relaxed);
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            // The other end went away while it waited.
+            // The client gave up while it waited.
             Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => {
-                // No descriptors: those that wait are still there after others were closed.
+                // No descriptor is free. The connection stays in the queue until others are closed.
                 shared.traffic.refused.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(BREATHER);
+                std::thread::sleep(ACCEPT_RETRY_DELAY);
                 return;
             }
         }
@@ -207,23 +214,23 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread.spawn(work).map(drop)
 }
 
-fn take_client(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
+fn accept_client(shared: &Arc<ServerState>, stream: UnixStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(GLIMPSE))?;
-    let peer = Peer::of(&stream)?;
-    let place = match shared.place(Some(peer.uid)) {
-        Ok(place) => place,
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let peer = Peer::from_socket(&stream)?;
+    let slot = match shared.open_slot(Some(peer.uid)) {
+        Ok(slot) => slot,
         Err(refusal) => return refuse(stream, &refusal),
     };
     spawn("client", move || {
-        let number = place.shared.next.fetch_add(1, Ordering::Relaxed);
+        let number = slot.shared.next.fetch_add(1, Ordering::Relaxed);
         let mut client = Client {
-            shared: Arc::clone(&place.shared),
+            shared: Arc::clone(&slot.shared),
             connection: Connection::new(stream),
             peer,
             number,
         };
-        // One that went away, or that does not read, is no reason to stop.
+        // A client that disconnects or does not read must not stop the service.
         if client.serve().is_err() {
             client
                 .shared
@@ -231,20 +238,20 @@ fn take_client(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
                 .dropped
                 .fetch_add(1, Ordering::Relaxed);
         }
-        client.shared.service.profilers.disconnected(number);
-        drop(place);
+        client.shared.service.profilers.delete_of_connection(number);
+        drop(slot);
     })
 }
 
-/// Says why, without waiting for a client that does not read.
+/// Sends the reason without waiting for the client to read it.
 fn refuse(mut stream: UnixStream, refusal: &Refusal) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.write_all(&refusal.response().bytes(false))
 }
 
-/// A user's connection.
+/// A client's connection.
 struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     connection: Connection<UnixStream>,
     peer: Peer,
     number: u64,
@@ -253,18 +260,18 @@ struct Client {
 impl Client {
     fn serve(&mut self) -> io::Result<()> {
         loop {
-            // One whose profilers live as long as it does may be silent.
-            let holds = self.shared.service.profilers.depend_on(self.number);
-            let idle = (!holds).then_some(IDLE);
-            let request = match self.connection.next(idle, PATIENCE)? {
-                Next::Request(request) => request,
-                Next::Bad(refusal) => return self.send(&refusal.response(), false),
-                Next::Over => return Ok(()),
+            // A connection with dependent profilers may be idle.
+            let has_profilers = self.shared.service.profilers.has_profilers_of(self.number);
+            let idle = (!has_profilers).then_some(IDLE_TIMEOUT);
+            let request = match self.connection.next(idle, REQUEST_TIMEOUT)? {
+                Incoming::Request(request) => request,
+                Incoming::Bad(refusal) => return self.send(&refusal.response(), false),
+                Incoming::Closed => return Ok(()),
             };
             match self.answer(&request) {
                 Answer::Whole(response) => self.send(&response, request.keep_alive)?,
-                Answer::Stream(_) if request.is_old => {
-                    let why = "failed to stream samples: HTTP/1.0 has no streams: ask by HTTP/1.1";
+                Answer::Stream(_) if request.is_http_1_0 => {
+                    let why = "failed to stream samples: HTTP/1.0 has no streams; use HTTP/1.1";
                     let refusal = Refusal::new(505, "bad_request", why);
                     return self.send(&refusal.response(), false);
                 }
@@ -288,80 +295,83 @@ impl Client {
     fn send(&mut self, response: &Response, keep_alive: bool) -> io::Result<()> {
         self.shared.traffic.answered(response.status);
         let bytes = response.bytes(keep_alive);
-        send(&mut self.connection.stream, &bytes, PATIENCE)
+        send(&mut self.connection.stream, &bytes, REQUEST_TIMEOUT)
     }
 
-    /// Sends samples until the profiler is gone or nobody reads them.
+    /// Streams samples until the profiler is gone or the client disconnects.
     fn stream(&mut self, mut stream: SampleStream) -> io::Result<()> {
         self.shared.traffic.answered(200);
         let socket = &mut self.connection.stream;
-        send(socket, &chunked_head(LINES), PATIENCE)?;
+        send(socket, &chunked_head(LINES), REQUEST_TIMEOUT)?;
         let mut samples: Vec<Sample> = Vec::new();
-        let (mut overwritten, mut told) = (0, Instant::now());
+        let (mut overwritten, mut last_report) = (0, Instant::now());
         loop {
-            // Asked before reading: what is read after it was said is all there is.
+            // Read the flag before the samples: samples read after it was set are complete.
             let gone = stream.gone.load(Ordering::Acquire);
-            while stream.reader.read(&mut samples, AT_ONCE) > 0 {
-                send(socket, &chunk(&lines(&samples)), PATIENCE)?;
+            while stream.reader.read(&mut samples, STREAM_BATCH) > 0 {
+                send(socket, &chunk(&json_lines(&samples)), REQUEST_TIMEOUT)?;
                 samples.clear();
             }
-            if gone || told.elapsed() >= TICK {
-                told = Instant::now();
+            if gone || last_report.elapsed() >= GONE_CHECK_INTERVAL {
+                last_report = Instant::now();
                 let all = stream.reader.accounts();
                 let now = all.values().map(|account| account.overwritten).sum::<u64>();
                 if now > overwritten {
                     let line = format!("{{\"overwritten\":{}}}\n", now - overwritten);
-                    send(socket, &chunk(line.as_bytes()), PATIENCE)?;
+                    send(socket, &chunk(line.as_bytes()), REQUEST_TIMEOUT)?;
                 }
                 overwritten = now;
             }
             if gone {
-                return send(socket, &chunk(b""), PATIENCE);
+                return send(socket, &chunk(b""), REQUEST_TIMEOUT);
             }
-            if wait(&stream.reader, &*socket, TICK) == Woken::Gone {
+            if wait_for_samples(&stream.reader, &*socket, GONE_CHECK_INTERVAL)
+                == WakeReason::Disconnected
+            {
                 return Ok(());
             }
         }
     }
 }
 
-fn take_scraper(shared: &Arc<Shared>, mut stream: TcpStream) -> io::Result<()> {
+fn accept_metrics_client(shared: &Arc<ServerState>, mut stream: TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(GLIMPSE))?;
-    let place = match shared.place(None) {
-        Ok(place) => place,
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let slot = match shared.open_slot(None) {
+        Ok(slot) => slot,
         Err(refusal) => {
             stream.set_nonblocking(true)?;
             return stream.write_all(&refusal.response().bytes(false));
         }
     };
     spawn("metrics", move || {
-        let shared = Arc::clone(&place.shared);
+        let shared = Arc::clone(&slot.shared);
         let mut connection = Connection::new(stream);
         if shared.serve_metrics(&mut connection).is_err() {
             shared.traffic.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        drop(place);
+        drop(slot);
     })
 }
 
-impl Shared {
+impl ServerState {
     fn serve_metrics(&self, connection: &mut Connection<TcpStream>) -> io::Result<()> {
         loop {
-            let (response, keep_alive, is_head) = match connection.next(Some(IDLE), PATIENCE)? {
-                Next::Request(request) => {
-                    let is_head = request.method == "HEAD";
-                    (self.metrics(&request), request.keep_alive, is_head)
-                }
-                Next::Bad(refusal) => (refusal.response(), false, false),
-                Next::Over => return Ok(()),
-            };
+            let (response, keep_alive, is_head) =
+                match connection.next(Some(IDLE_TIMEOUT), REQUEST_TIMEOUT)? {
+                    Incoming::Request(request) => {
+                        let is_head = request.method == "HEAD";
+                        (self.metrics(&request), request.keep_alive, is_head)
+                    }
+                    Incoming::Bad(refusal) => (refusal.response(), false, false),
+                    Incoming::Closed => return Ok(()),
+                };
             self.traffic.answered(response.status);
             let bytes = match is_head {
                 true => response.head(keep_alive),
                 false => response.bytes(keep_alive),
             };
-            send(&mut connection.stream, &bytes, PATIENCE)?;
+            send(&mut connection.stream, &bytes, REQUEST_TIMEOUT)?;
             if !keep_alive {
                 return Ok(());
             }
@@ -370,28 +380,29 @@ impl Shared {
 
     fn metrics(&self, request: &Request) -> Response {
         if !is_local(&request.host) {
-            // A page of another site whose name leads here asks for that site.
-            let why = "failed to show metrics: ask for 127.0.0.1 or localhost";
+            // DNS rebinding: a page of another site whose name resolves to this machine sends that
+            // name.
+            let why = "failed to show metrics: the host is not local; use 127.0.0.1 or localhost";
             return Refusal::new(403, "not_allowed", why).response();
         }
         if !matches!(request.method.as_str(), "GET" | "HEAD") || request.path != "/metrics" {
-            let why = "failed to find the page: there is only GET /metrics";
+            let why = "failed to find the page: the only one is GET /metrics";
             return Refusal::new(404, "not_found", why).response();
         }
         Response {
             status: 200,
-            kind: metrics::KIND,
+            kind: metrics::CONTENT_TYPE,
             headers: Vec::new(),
             body: self.families().text().into_bytes(),
         }
     }
 
-    /// All metrics as they are now.
+    /// Returns the current metrics.
     fn families(&self) -> Families {
         let mut families = metrics::families(&self.service.profilers, &self.traffic);
-        self.with_io(|io| io.add_to(&mut families));
+        self.with_io(|io| io.add_metrics(&mut families));
         if let Some(pushes) = &self.pushes {
-            pushes.add_to(&mut families);
+            pushes.add_metrics(&mut families);
         }
         families
     }
@@ -411,7 +422,7 @@ impl Shared {
     }
 }
 
-/// Whether a host, with its port, is this machine by a name that no other site can have.
+/// Returns whether a host (with port) is a name of this machine that no other site can have.
 fn is_local(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);
     name == "localhost"
@@ -425,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_other_sites_are_not_this_machine() {
+    fn names_of_other_sites_are_not_local() {
         for host in [
             "127.0.0.1",
             "127.0.0.1:9",

@@ -1,4 +1,4 @@
-//! Operations: what a request asks of the profilers, and the answer.
+//! Operations of the service: applies requests to the profilers.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,53 +11,53 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::bodies::{
-    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, NewProfiler,
-    SharingName, ShownSample, read, read_if_any,
+    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanRequest, CleanWhich, NewProfiler,
+    SharingName, ShownSample, parse, parse_or_default,
 };
-use crate::http::{JSON, MOST_BODY_BYTES, Request, Response};
-use crate::profilers::{Entry, Limits, Profilers};
+use crate::http::{JSON, MAX_BODY_BYTES, Request, Response};
+use crate::profilers::{Limits, ProfilerEntry, Profilers};
 use crate::programs::{ProgramSource, Programs};
 use crate::refusal::Refusal;
-use crate::rights::{Peer, Policy, Rights};
-use crate::routes::{Found, Operation, find};
+use crate::rights::{ClientRights, Peer, Policy, Rights};
+use crate::routes::{Operation, RouteMatch, find};
 
-/// The description of the service.
+/// OpenAPI description of the service.
 pub const OPENAPI: &str = include_str!("../../../docs/openapi.json");
 
-/// Most samples of a batch.
-const MOST_BATCH: usize = 10_000;
-/// Samples of a batch that does not say.
-const USUAL_BATCH: usize = 1000;
-/// Longest wait for the first sample of a batch.
-const LONGEST_WAIT_MS: u64 = 60_000;
+/// Maximum number of samples in a batch.
+const MAX_BATCH: usize = 10_000;
+/// Number of samples in a batch by default.
+const DEFAULT_BATCH: usize = 1000;
+/// Maximum wait for the first sample of a batch.
+const MAX_WAIT_MS: u64 = 60_000;
 
-/// Longest time until a reader sees that its profiler is gone.
-pub(crate) const TICK: Duration = Duration::from_secs(1);
+/// Maximum time until a reader notices that its profiler is gone.
+pub(crate) const GONE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who asks, by which connection.
+/// The client that sent a request.
 pub(crate) struct Caller<'a> {
     pub(crate) peer: &'a Peer,
     pub(crate) connection: u64,
-    /// The connection itself: a wait ends where it does.
+    /// The connection. A wait ends when it is closed.
     pub(crate) socket: &'a dyn AsFd,
 }
 
-/// What is sent back.
+/// Response to a request.
 pub(crate) enum Answer {
-    /// All at once.
+    /// A complete response.
     Whole(Response),
-    /// Samples as they come.
+    /// A stream of samples.
     Stream(SampleStream),
 }
 
-/// Samples to send as they come.
+/// Samples to send as they are taken.
 pub(crate) struct SampleStream {
     pub(crate) reader: Reader,
-    /// Set when nothing follows what can be read.
+    /// Set when no more samples will follow.
     pub(crate) gone: Arc<AtomicBool>,
 }
 
-/// The operations.
+/// Executes requests.
 pub(crate) struct Service {
     pub(crate) profilers: Profilers,
     policy: Policy,
@@ -68,7 +68,7 @@ fn ok(body: &impl Serialize) -> Result<Answer, Refusal> {
 }
 
 fn with_status(status: u16, body: &impl Serialize) -> Result<Answer, Refusal> {
-    let failed = |e| Refusal::new(500, "system", format!("failed to write the answer: {e}"));
+    let failed = |e| Refusal::new(500, "system", format!("failed to write the response: {e}"));
     let mut body = serde_json::to_vec(body).map_err(failed)?;
     body.push(b'\n');
     Ok(Answer::Whole(Response {
@@ -79,7 +79,7 @@ fn with_status(status: u16, body: &impl Serialize) -> Result<Answer, Refusal> {
     }))
 }
 
-fn nothing() -> Result<Answer, Refusal> {
+fn no_content() -> Result<Answer, Refusal> {
     Ok(Answer::Whole(Response {
         status: 204,
         kind: "",
@@ -104,10 +104,10 @@ impl Service {
         }
     }
 
-    /// Does what is asked.
+    /// Executes a request.
     pub(crate) fn answer(&self, caller: &Caller<'_>, request: &Request) -> Answer {
-        let asked = find(&request.method, &request.path);
-        let answer = asked.and_then(|found| self.operate(caller, request, &found));
+        let route = find(&request.method, &request.path);
+        let answer = route.and_then(|found| self.operate(caller, request, &found));
         answer.unwrap_or_else(|refusal| Answer::Whole(refusal.response()))
     }
 
@@ -115,14 +115,17 @@ impl Service {
         &self,
         caller: &Caller<'_>,
         request: &Request,
-        found: &Found,
+        found: &RouteMatch,
     ) -> Result<Answer, Refusal> {
-        let who = (caller.peer, self.policy.rights(caller.peer));
-        let query = Query::of(request, found.operation)?;
-        let entry = || self.profilers.get(who, found.id);
+        let client = ClientRights {
+            peer: caller.peer,
+            rights: self.policy.rights(caller.peer),
+        };
+        let query = Query::from_request(request, found.operation)?;
+        let entry = || self.profilers.get(client, found.id);
         let body = request.body.as_slice();
         match found.operation {
-            Operation::ShowService => ok(&self.about(who)),
+            Operation::ShowService => ok(&self.describe(client)),
             Operation::ShowOpenApi => Ok(Answer::Whole(Response {
                 status: 200,
                 kind: JSON,
@@ -130,40 +133,40 @@ impl Service {
                 body: OPENAPI.as_bytes().to_vec(),
             })),
             Operation::ListProfilers => {
-                let all = self.profilers.list(who);
+                let all = self.profilers.list(client);
                 let all: Vec<_> = all.iter().map(|entry| entry.show()).collect();
                 ok(&json!({ "profilers": all }))
             }
             Operation::CreateProfiler => {
-                let new: NewProfiler = read_if_any(body)?;
-                let made = self.profilers.create(who, new, caller.connection)?;
+                let new: NewProfiler = parse_or_default(body)?;
+                let made = self.profilers.create(client, new, caller.connection)?;
                 with_status(201, &made.show())
             }
-            Operation::ShowProfiler => ok(&self.profilers.find(who, found.id)?.show()),
-            Operation::ChangeProfiler => change_profiler(&*entry()?, &read(body)?),
+            Operation::ShowProfiler => ok(&self.profilers.find(client, found.id)?.show()),
+            Operation::ChangeProfiler => change_profiler(&*entry()?, &parse(body)?),
             Operation::DeleteProfiler => {
-                let id = self.profilers.find(who, found.id)?.id;
+                let id = self.profilers.find(client, found.id)?.id;
                 self.profilers.delete(id);
-                nothing()
+                no_content()
             }
             Operation::ListThreads => ok(&json!({ "threads": entry()?.threads() })),
             Operation::AddThread => {
-                let AddThread { tid } = read(body)?;
+                let AddThread { tid } = parse(body)?;
                 let entry = entry()?;
                 let added = entry.profiler.add_thread(tid);
-                added.map_err(|e| self.with_user(e.into()))?;
+                added.map_err(|e| self.add_service_user(e.into()))?;
                 with_status(201, &entry.thread(tid)?)
             }
             Operation::ShowThread => ok(&entry()?.thread(found.task)?),
-            Operation::ChangeThread => change_thread(&*entry()?, found.task, &read(body)?),
+            Operation::ChangeThread => change_thread(&*entry()?, found.task, &parse(body)?),
             Operation::DeleteThread => {
                 entry()?.profiler.delete_thread(found.task)?;
-                nothing()
+                no_content()
             }
             Operation::AddProcess => {
-                let AddProcess { pid } = read(body)?;
+                let AddProcess { pid } = parse(body)?;
                 let added = entry()?.profiler.add_process(pid);
-                let added = added.map_err(|e| self.with_user(e.into()))?;
+                let added = added.map_err(|e| self.add_service_user(e.into()))?;
                 with_status(201, &json!({ "pid": pid, "threads": added }))
             }
             Operation::DeleteProcess => {
@@ -171,7 +174,7 @@ impl Service {
                 ok(&json!({ "pid": found.task, "threads": deleted }))
             }
             Operation::Clean => {
-                let Cleaning { which } = read_if_any(body)?;
+                let CleanRequest { which } = parse_or_default(body)?;
                 let which = match which {
                     CleanWhich::Read => Clean::Read,
                     CleanWhich::All => Clean::All,
@@ -183,24 +186,25 @@ impl Service {
         }
     }
 
-    /// What the service may not is no matter of who asks: says whose it is.
-    fn with_user(&self, mut refusal: Refusal) -> Refusal {
+    /// If the service's own user lacks a permission, adds that to the message, since it does not
+    /// depend on the client.
+    fn add_service_user(&self, mut refusal: Refusal) -> Refusal {
         let user = self.policy.service_uid;
         if refusal.kind == "not_allowed" && user != 0 {
             refusal.message += &format!(
-                "; this service is that of user {user} and can do what that user can: ask a \
-                 service of root"
+                "; the service runs as user {user} and has only the permissions of that user: \
+                 use a service that runs as root"
             );
         }
         refusal
     }
 
-    fn about(&self, (peer, rights): (&Peer, Rights)) -> Value {
+    fn describe(&self, client: ClientRights<'_>) -> Value {
         let limits = self.profilers.limits();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "uid": peer.uid,
-            "may_profile": match rights {
+            "uid": client.peer.uid,
+            "may_profile": match client.rights {
                 Rights::All => "all",
                 Rights::Own => "own",
             },
@@ -208,27 +212,31 @@ impl Service {
                 "profilers_of_user": limits.profilers_of_user,
                 "threads_of_profiler": limits.threads,
                 "buffer_bytes_of_profiler": limits.buffer_bytes,
-                "body_bytes": MOST_BODY_BYTES,
-                "batch_samples": MOST_BATCH,
+                "body_bytes": MAX_BODY_BYTES,
+                "batch_samples": MAX_BATCH,
             },
         })
     }
 }
 
-fn change_profiler(entry: &Entry, change: &ChangeProfiler) -> Result<Answer, Refusal> {
+fn change_profiler(entry: &ProfilerEntry, change: &ChangeProfiler) -> Result<Answer, Refusal> {
     if let Some(period) = change.period {
-        entry.set_period_of_new(period)?;
+        entry.set_default_period(period)?;
     }
     if let Some(buffer) = change.buffer {
-        entry.set_buffer_of_new(buffer)?;
+        entry.set_default_buffer(buffer)?;
     }
     if let Some(on) = change.on {
-        entry.turn(on);
+        entry.set_enabled(on);
     }
     ok(&entry.show())
 }
 
-fn change_thread(entry: &Entry, tid: u32, change: &ChangeThread) -> Result<Answer, Refusal> {
+fn change_thread(
+    entry: &ProfilerEntry,
+    tid: u32,
+    change: &ChangeThread,
+) -> Result<Answer, Refusal> {
     if let Some(period) = change.period {
         entry.profiler.set_period(tid, period)?;
     }
@@ -240,7 +248,7 @@ fn change_thread(entry: &Entry, tid: u32, change: &ChangeThread) -> Result<Answe
     ok(&entry.thread(tid)?)
 }
 
-/// What stands behind the `?`.
+/// Query parameters.
 #[derive(Default)]
 struct Query {
     max: Option<usize>,
@@ -249,7 +257,7 @@ struct Query {
     sharing: SharingName,
 }
 
-/// Names behind the `?`, by operation.
+/// Names of the query parameters of an operation.
 pub fn parameters(operation: Operation) -> &'static [&'static str] {
     match operation {
         Operation::ReadSamples => &["max", "wait_ms"],
@@ -259,18 +267,17 @@ pub fn parameters(operation: Operation) -> &'static [&'static str] {
 }
 
 impl Query {
-    fn of(request: &Request, operation: Operation) -> Result<Query, Refusal> {
+    fn from_request(request: &Request, operation: Operation) -> Result<Query, Refusal> {
         let known = parameters(operation);
         let mut query = Query::default();
         for (name, value) in &request.query {
-            let wrong = |what: &str| {
-                Refusal::bad(format!("failed to read `{name}={value}`: it is no {what}"))
-            };
+            let wrong =
+                |what: &str| Refusal::bad(format!("failed to read `{name}={value}`: not a {what}"));
             match name.as_str() {
                 name if !known.contains(&name) => {
                     let known = match known {
-                        [] => "this path takes none".to_owned(),
-                        known => format!("this path takes {}", known.join(", ")),
+                        [] => "this path has no parameters".to_owned(),
+                        known => format!("use {}", known.join(", ")),
                     };
                     let why = format!("failed to read parameter `{name}`: {known}");
                     return Err(Refusal::bad(why));
@@ -282,7 +289,7 @@ impl Query {
                     query.sharing = match value.as_str() {
                         "each" => SharingName::Each,
                         "queue" => SharingName::Queue,
-                        _ => return Err(wrong("way to share: take each or queue")),
+                        _ => return Err(wrong("way to share; use each or queue")),
                     }
                 }
             }
@@ -291,28 +298,31 @@ impl Query {
     }
 }
 
-/// Samples of the queue that all batches share.
-fn batch(entry: Arc<Entry>, query: &Query, caller: &Caller<'_>) -> Result<Answer, Refusal> {
-    let most = query.max.unwrap_or(USUAL_BATCH);
-    if !(1..=MOST_BATCH).contains(&most) {
-        let why = format!("failed to read `{most}` samples: take 1 to {MOST_BATCH}");
+/// Reads samples from the queue that all batches share.
+fn batch(entry: Arc<ProfilerEntry>, query: &Query, caller: &Caller<'_>) -> Result<Answer, Refusal> {
+    let max = query.max.unwrap_or(DEFAULT_BATCH);
+    if !(1..=MAX_BATCH).contains(&max) {
+        let why = format!("failed to read `{max}` samples: use 1 to {MAX_BATCH}");
         return Err(Refusal::bad(why));
     }
     let wait_ms = query.wait_ms.unwrap_or(0);
-    if wait_ms > LONGEST_WAIT_MS {
-        let why = format!("failed to wait `{wait_ms}` ms: take {LONGEST_WAIT_MS} at most");
+    if wait_ms > MAX_WAIT_MS {
+        let why = format!("failed to wait `{wait_ms}` ms: use at most {MAX_WAIT_MS}");
         return Err(Refusal::bad(why));
     }
     let end = Instant::now() + Duration::from_millis(wait_ms);
     let mut reader = entry.profiler.reader(Sharing::Batch)?;
     let mut samples = Vec::new();
     let gone = entry.gone();
-    // Whoever deletes the profiler meanwhile does not wait for this.
+    // Deleting the profiler must not wait for this request.
     drop(entry);
-    while reader.read(&mut samples, most) == 0 {
+    while reader.read(&mut samples, max) == 0 {
         let left = end.saturating_duration_since(Instant::now());
         let over = left.is_zero() || gone.load(Ordering::Acquire);
-        if over || wait(&reader, caller.socket, left.min(TICK)) == Woken::Gone {
+        if over
+            || wait_for_samples(&reader, caller.socket, left.min(GONE_CHECK_INTERVAL))
+                == WakeReason::Disconnected
+        {
             break;
         }
     }
@@ -320,10 +330,10 @@ fn batch(entry: Arc<Entry>, query: &Query, caller: &Caller<'_>) -> Result<Answer
     ok(&json!({ "samples": samples }))
 }
 
-fn stream(entry: &Entry, query: &Query) -> Result<Answer, Refusal> {
+fn stream(entry: &ProfilerEntry, query: &Query) -> Result<Answer, Refusal> {
     let sharing = Sharing::from(query.sharing);
     let reader = match query.tid {
-        Some(tid) => entry.profiler.reader_of(tid, sharing)?,
+        Some(tid) => entry.profiler.reader_of_thread(tid, sharing)?,
         None => entry.profiler.reader(sharing)?,
     };
     Ok(Answer::Stream(SampleStream {
@@ -332,39 +342,43 @@ fn stream(entry: &Entry, query: &Query) -> Result<Answer, Refusal> {
     }))
 }
 
-/// Why a wait has ended.
+/// Reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Woken {
+pub(crate) enum WakeReason {
     /// There may be samples, or the time is over.
-    Look,
-    /// The other end has gone away.
-    Gone,
+    MaybeSamples,
+    /// The client has disconnected.
+    Disconnected,
 }
 
-/// Waits for samples, at most so long.
-pub(crate) fn wait(reader: &Reader, socket: &dyn AsFd, longest: Duration) -> Woken {
+/// Waits for samples for at most `max_wait`.
+pub(crate) fn wait_for_samples(
+    reader: &Reader,
+    socket: &dyn AsFd,
+    max_wait: Duration,
+) -> WakeReason {
     let timeout = Timespec {
-        tv_sec: longest.as_secs() as i64,
-        tv_nsec: i64::from(longest.subsec_nanos()),
+        tv_sec: max_wait.as_secs() as i64,
+        tv_nsec: i64::from(max_wait.subsec_nanos()),
     };
-    // Without flags the kernel still tells of an end that was closed.
+    // poll() always reports a hang-up, so no flags are needed for the socket.
     let mut fds = [
         PollFd::from_borrowed_fd(reader.as_fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty()),
     ];
-    // An interrupted wait is one that ended early.
+    // An interrupted wait just ends early.
     let _ = poll(&mut fds, Some(&timeout));
     match fds[1].revents().is_empty() {
-        true => Woken::Look,
-        false => Woken::Gone,
+        true => WakeReason::MaybeSamples,
+        false => WakeReason::Disconnected,
     }
 }
 
-/// Samples as lines.
-pub(crate) fn lines(samples: &[Sample]) -> Vec<u8> {
+/// Returns samples as lines of JSON.
+pub(crate) fn json_lines(samples: &[Sample]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(samples.len() * 256);
     for sample in samples {
-        // SANITY: a sample has nothing that JSON lacks, and memory takes what is written.
+        // A sample contains nothing that JSON cannot represent, and writing to memory cannot fail.
         serde_json::to_writer(&mut lines, &ShownSample::from(sample))
             .expect("SANITY: a sample is JSON");
         lines.push(b'\n');

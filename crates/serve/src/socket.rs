@@ -1,4 +1,5 @@
-//! The socket of the service: one service has it, and one that crashed leaves no trap.
+//! The Unix socket of the service. Only one service can use it, and a crash leaves nothing that
+//! blocks the next start.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -8,26 +9,42 @@ use std::path::{Path, PathBuf};
 
 use memgauge_online::{Error, ErrorKind, Result};
 
-/// A socket that this process listens at. It is removed when this is dropped.
+/// A listening socket. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Socket {
-    /// Takes connections.
+    /// Accepts connections.
     pub listener: UnixListener,
     path: PathBuf,
-    /// Device and file of the socket.
-    file: (u64, u64),
-    /// Held as long as the service lives, and removed before it is let go.
-    _lock: Lock,
+    /// Identifies the socket file.
+    file: FileId,
+    /// Held while the service runs. It is removed before the lock is released.
+    _lock: LockFile,
 }
 
-/// A file that one service has locked.
+/// Identifies a file on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&fs::Metadata> for FileId {
+    fn from(facts: &fs::Metadata) -> FileId {
+        FileId {
+            device: facts.dev(),
+            inode: facts.ino(),
+        }
+    }
+}
+
+/// A lock file.
 #[derive(Debug)]
-struct Lock {
+struct LockFile {
     path: PathBuf,
     _file: File,
 }
 
-impl Drop for Lock {
+impl Drop for LockFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -43,19 +60,17 @@ fn system(path: &Path, cause: io::Error) -> Error {
 }
 
 impl Socket {
-    /// Listens there. `open_to_all`: every user may connect.
+    /// Listens at `path`. `open_to_all`: whether every user may connect.
     ///
     /// # Errors
-    /// Another service listens there, something else has that name, or the system
-    /// refuses.
+    /// Another service listens there, the file is something else, or the system refuses.
     pub fn bind(path: &Path, open_to_all: bool) -> Result<Socket> {
-        // Of two that start at the same moment one gets the lock. It goes with its
-        // process, however that ends.
+        // If two services start at the same time, only one gets the lock. The kernel releases it
+        // when the process ends, for whatever reason.
         let lock = lock(path)?;
-        make_room(path)?;
+        remove_stale_socket(path)?;
         let listener = UnixListener::bind(path).map_err(|e| system(path, e))?;
-        // Whoever connects before this, under a strange umask, has no rights by it: they
-        // are those of the user.
+        // A client that connects before the mode is set gains nothing: rights depend on its user.
         let mode = if open_to_all { 0o666 } else { 0o600 };
         let facts = fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .and_then(|()| fs::symlink_metadata(path))
@@ -63,23 +78,24 @@ impl Socket {
         Ok(Socket {
             listener,
             path: path.to_owned(),
-            file: (facts.dev(), facts.ino()),
+            file: FileId::from(&facts),
             _lock: lock,
         })
     }
 }
 
-fn lock(path: &Path) -> Result<Lock> {
+fn lock(path: &Path) -> Result<LockFile> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
     loop {
-        let file = locked(path, &name)?;
-        // Who ended meanwhile has removed the file: another may lock a new one.
-        let place = |facts: fs::Metadata| (facts.dev(), facts.ino());
-        let own = file.metadata().map(place).map_err(|e| system(&name, e))?;
-        if fs::symlink_metadata(&name).map(place).ok() == Some(own) {
-            return Ok(Lock {
+        let file = open_locked(path, &name)?;
+        // The previous holder may have removed this file meanwhile, and another service may lock a
+        // new one.
+        let own = file.metadata().map_err(|e| system(&name, e))?;
+        let current = fs::symlink_metadata(&name).ok();
+        if current.map(|facts| FileId::from(&facts)) == Some(FileId::from(&own)) {
+            return Ok(LockFile {
                 path: name,
                 _file: file,
             });
@@ -87,7 +103,7 @@ fn lock(path: &Path) -> Result<Lock> {
     }
 }
 
-fn locked(path: &Path, name: &Path) -> Result<File> {
+fn open_locked(path: &Path, name: &Path) -> Result<File> {
     let opened = OpenOptions::new()
         .write(true)
         .create(true)
@@ -97,26 +113,26 @@ fn locked(path: &Path, name: &Path) -> Result<File> {
     let file = opened.map_err(|e| system(name, e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(served(path)),
+        Err(TryLockError::WouldBlock) => Err(already_served(path)),
         Err(TryLockError::Error(e)) => Err(system(name, e)),
     }
 }
 
-fn served(path: &Path) -> Error {
+fn already_served(path: &Path) -> Error {
     failed(
         path,
-        "another memgauge serve listens there: end it, or name another socket with --socket",
+        "another memgauge serve listens there; stop it, or use another socket with --socket",
     )
 }
 
-/// Removes a socket that nobody listens at.
-fn make_room(path: &Path) -> Result<()> {
+/// Removes a socket without a listener.
+fn remove_stale_socket(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(system(path, e)),
         Ok(facts) if !facts.file_type().is_socket() => {
-            let why = "a file of that name is there, and no socket: remove it, or name another \
-                       with --socket";
+            let why = "a file with this name exists and is not a socket; remove it, or use another \
+                       name with --socket";
             return Err(failed(path, why));
         }
         Ok(_) => {}
@@ -126,14 +142,14 @@ fn make_room(path: &Path) -> Result<()> {
             fs::remove_file(path).map_err(|e| system(path, e))
         }
         Err(e) => Err(system(path, e)),
-        Ok(_) => Err(served(path)),
+        Ok(_) => Err(already_served(path)),
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let same = |facts: fs::Metadata| (facts.dev(), facts.ino()) == self.file;
-        // Another one's socket of that name stays.
+        let same = |facts: fs::Metadata| FileId::from(&facts) == self.file;
+        // Keep the socket of another service that took the name.
         if fs::symlink_metadata(&self.path).is_ok_and(same) {
             let _ = fs::remove_file(&self.path);
         }
@@ -151,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_service_is_refused_and_the_first_goes_on() {
+    fn second_service_is_refused_and_first_continues() {
         let (_folder, path) = place();
         let first = Socket::bind(&path, true).expect("nobody is there");
         let error = Socket::bind(&path, true).expect_err("somebody is there");
@@ -167,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_a_crash_left_is_taken_over() {
+    fn socket_left_by_a_crash_is_replaced() {
         let (_folder, path) = place();
         // The standard library leaves the file where it is.
         drop(UnixListener::bind(&path).expect("a socket"));
@@ -182,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_another_programs_socket_stay() {
+    fn other_files_and_sockets_are_not_removed() {
         let (_folder, path) = place();
         fs::write(&path, "precious").expect("a file");
         let error = Socket::bind(&path, true).expect_err("a file is there");
@@ -198,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_took_the_name_is_not_removed() {
+    fn socket_with_the_same_name_is_not_removed() {
         let (_folder, path) = place();
         let first = Socket::bind(&path, true).expect("nobody is there");
         fs::remove_file(&path).expect("it is there");

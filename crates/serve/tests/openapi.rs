@@ -1,11 +1,11 @@
-//! The description of the service is that of the service: paths, parameters, fields.
+//! Checks that openapi.json matches the service: paths, parameters, fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_serve::{
-    AddProcess, AddThread, ChangeProfiler, ChangeThread, Cleaning, KINDS, NewProfiler, NewProgram,
-    OPENAPI, ROUTES, ShownProfiler, ShownProgram, ShownSample, ShownThread, SourceName, Totals,
-    parameters,
+    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanRequest, KINDS, NewProfiler,
+    NewProgram, OPENAPI, ROUTES, ShownProfiler, ShownProgram, ShownSample, ShownThread, SourceName,
+    Totals, parameters,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn parameters_of_each_route_are_described() {
     }
 }
 
-/// Fields as the service writes them, and as they are described.
+/// Fields as the service writes them, and as openapi.json describes them.
 fn check(schema: &str, written: &impl Serialize) {
     let api = described();
     let schema = &api["components"]["schemas"][schema];
@@ -119,7 +119,7 @@ fn fields_of_each_object_are_described() {
     check("ChangeThread", &change);
     check("AddThread", &AddThread { tid: 1 });
     check("AddProcess", &AddProcess { pid: 1 });
-    check("Cleaning", &Cleaning::default());
+    check("Cleaning", &CleanRequest::default());
     check("Profiler", &ShownProfiler::default());
     check("Program", &ShownProgram::default());
     check("Thread", &ShownThread::default());

@@ -113,7 +113,7 @@ pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
     Ok(Push {
         every: EVERY,
         send: Box::new(send),
-        tell: Box::new(tell),
+        report: Box::new(tell),
     })
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 use memgauge_host::memory_counters::NoCounters;
 use memgauge_io::{Filter, Meter, Setup};
-use memgauge_serve::{IoSource, Moved};
+use memgauge_serve::{IoSource, IoTransfer};
 use memgauge_trace::{Direction, IoRow, Owner};
 
 /// A meter that runs as long as the service.
@@ -28,7 +28,7 @@ impl IoAccounts {
         })
     }
 
-    fn moved_by(&self, row: &IoRow) -> Moved {
+    fn transfer_of(&self, row: &IoRow) -> IoTransfer {
         let device = self.meter.device(row.device);
         let command = (row.owner != Owner::DEVICE).then(|| {
             let owner = self.meter.owner(row.owner);
@@ -45,7 +45,7 @@ impl IoAccounts {
             netns if netns == 0 || Some(netns) == self.namespace => name.to_owned(),
             netns => format!("{name}@{netns}"),
         };
-        Moved {
+        IoTransfer {
             command,
             device,
             bytes,
@@ -54,9 +54,9 @@ impl IoAccounts {
 }
 
 impl IoSource for IoAccounts {
-    fn moved(&mut self) -> Result<Vec<Moved>, String> {
+    fn transfers(&mut self) -> Result<Vec<IoTransfer>, String> {
         let look = self.meter.look(false).map_err(|e| e.to_string())?;
-        Ok(look.rows.iter().map(|row| self.moved_by(row)).collect())
+        Ok(look.rows.iter().map(|row| self.transfer_of(row)).collect())
     }
 
     fn losses(&mut self) -> Vec<(String, u64)> {

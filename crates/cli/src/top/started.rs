@@ -74,7 +74,7 @@ impl Modelled {
         let run = SampledProgram::start_apart(&options, surroundings)?;
         let (event, pid) = (run.event().to_owned(), run.pid());
         Ok(Modelled {
-            profiler: Profiler::of_program(settings, Box::new(run))?,
+            profiler: Profiler::for_program(settings, Box::new(run))?,
             source: format!("event {event} of the modelled machine, exact for it"),
             pid,
         })

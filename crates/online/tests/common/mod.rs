@@ -1,6 +1,6 @@
-//! Threads to profile.
+//! Threads to profile, and helpers.
 
-// Each test file uses some of it.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use std::sync::Once;
@@ -12,13 +12,13 @@ use memgauge_online::{Profiler, Settings, Source};
 
 /// Work for a thread.
 pub(crate) enum Work {
-    /// Touches so many fresh pages.
+    /// Touches this number of fresh pages.
     Touch(usize),
-    /// Computes for so long.
+    /// Computes for this time.
     Compute(Duration),
 }
 
-/// A thread that works when told to.
+/// A thread that does the work sent to it.
 pub(crate) struct Worker {
     pub(crate) tid: u32,
     work: Option<Sender<Work>>,
@@ -32,10 +32,10 @@ pub(crate) fn own_tid() -> u32 {
     name.expect("a number")
 }
 
-/// Larger than what the allocator keeps for itself, so that it is mapped afresh.
+/// Larger than what the allocator caches, so that the pages are mapped afresh.
 const FRESH_BYTES: usize = 40 << 20;
 
-/// Touches pages that the process did not have: each is a fault.
+/// Touches pages that the process did not have yet: each is a fault.
 pub(crate) fn touch(pages: usize) -> u64 {
     static SMALL_PAGES: Once = Once::new();
     // SAFETY: sets a property of this process and takes no pointers.
@@ -90,7 +90,7 @@ impl Worker {
         work.expect("it has not ended").expect("the thread listens");
     }
 
-    /// Waits until it has done what it began.
+    /// Waits until the current work is done.
     pub(crate) fn done(&self) {
         self.done.recv().expect("the thread goes on");
     }
@@ -118,11 +118,11 @@ impl Drop for Worker {
 pub(crate) fn faults() -> Settings {
     Settings {
         period: Some(1),
-        ..Settings::of(Source::Pmu("page-faults:u".to_owned()))
+        ..Settings::new(Source::Pmu("page-faults:u".to_owned()))
     }
 }
 
-/// A profiler, or `None` where this machine allows none.
+/// Returns a profiler, or `None` where this machine allows none.
 pub(crate) fn profiler(settings: Settings) -> Option<Profiler> {
     if !std::path::Path::new("/proc/sys/kernel/perf_event_paranoid").exists() {
         memgauge_testing::skipped(
@@ -134,7 +134,7 @@ pub(crate) fn profiler(settings: Settings) -> Option<Profiler> {
     Some(Profiler::new(settings).expect("the settings make sense"))
 }
 
-/// Waits for a condition; fails when it does not come.
+/// Waits for a condition; fails after a minute.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {

@@ -1,40 +1,40 @@
-//! Regions of interest of samples: a number for each way of being in regions, as `load`,
-//! or `parse` within `load`.
+//! Regions of interest of samples. Each nesting of regions, such as `load` or `parse` within
+//! `load`, has a number.
 //!
-//! A sample in a ring has room for 16 bits. So a number stands for a region and the
-//! regions around it, as a frame does for a call and its callers.
+//! A sample in a ring has 16 bits for it, so the number stands for a region and all regions around
+//! it, as a node of a call tree stands for a function and its callers.
 
 use std::collections::HashMap;
 
-/// Regions that a sample's thread was in; [`crate::Profiler::region`] has their names.
+/// A region of interest and the regions around it. [`crate::Profiler::region`] returns their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId(pub u16);
 
 /// A region of interest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its name.
+    /// Name of the region.
     pub name: String,
-    /// The one that the thread entered before, and has not left.
+    /// The innermost region around this one.
     pub outer: Option<RegionId>,
 }
 
-/// All ways of being in regions that there were. Number 0 is none.
+/// All nestings of regions seen so far. Number 0 means no region.
 #[derive(Debug, Default)]
-pub(crate) struct RegionTree {
+pub(crate) struct RoiTree {
     regions: Vec<Region>,
     numbers: HashMap<(u16, String), u16>,
-    /// Samples whose regions have no number: there are too many ways.
+    /// Number of samples whose innermost region has no number because there are too many regions.
     pub(crate) unnumbered: u64,
 }
 
-impl RegionTree {
-    /// The number of regions, outermost first; of the outer ones, where there are too
-    /// many.
+impl RoiTree {
+    /// Returns the number of nested regions, given outermost first. If there are too many regions,
+    /// this is the number of an outer one.
     pub(crate) fn number<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> u16 {
         let mut outer = 0;
         for name in names {
-            // A look-up by reference needs no copy of the name, but a key of its own.
+            // A lookup without a copy of the name would need a key type of its own.
             let key = (outer, name.to_owned());
             outer = match self.numbers.get(&key) {
                 Some(&number) => number,
@@ -42,7 +42,7 @@ impl RegionTree {
                     Ok(number) => {
                         let region = Region {
                             name: name.to_owned(),
-                            outer: RegionId::of(outer),
+                            outer: RegionId::from_number(outer),
                         };
                         self.regions.push(region);
                         self.numbers.insert(key, number);
@@ -65,8 +65,8 @@ impl RegionTree {
 }
 
 impl RegionId {
-    /// `None` for 0.
-    pub(crate) fn of(number: u16) -> Option<RegionId> {
+    /// Returns `None` for 0.
+    pub(crate) fn from_number(number: u16) -> Option<RegionId> {
         (number > 0).then_some(RegionId(number))
     }
 }
@@ -76,8 +76,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_a_region_within_others_and_is_the_same_each_time() {
-        let mut tree = RegionTree::default();
+    fn nesting_of_regions_has_a_stable_number() {
+        let mut tree = RoiTree::default();
         let load = tree.number(["load"]);
         let inner = tree.number(["load", "parse"]);
         let alone = tree.number(["parse"]);
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn too_many_regions_count_as_the_ones_around_them() {
-        let mut tree = RegionTree::default();
+    fn region_beyond_the_limit_counts_as_its_outer_region() {
+        let mut tree = RoiTree::default();
         let outer = tree.number(["outer"]);
         for n in 0..70_000 {
             tree.number(["outer", &n.to_string()]);

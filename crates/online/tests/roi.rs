@@ -82,7 +82,7 @@ fn each_fault_is_in_the_regions_that_its_thread_was_in() {
         return skipped(Need::Tool, "needs cc");
     }
     let settings = Settings {
-        regions: true,
+        roi: true,
         buffer: 1 << 14,
         ring_pages: 128,
         ..faults()
