@@ -268,7 +268,7 @@ fn programs_that_cannot_or_may_not_be_started_are_refused_with_the_reason() {
     };
     for (body, says) in [
         (r#"{"program":{"command":[]}}"#, "is empty"),
-        (r#"{"program":{"command":["./true"]}}"#, "whole path"),
+        (r#"{"program":{"command":["./true"]}}"#, "absolute path"),
         (
             r#"{"program":{"command":["true"],"folder":"/no/such"}}"#,
             "/no/such",

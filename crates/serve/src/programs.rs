@@ -127,8 +127,8 @@ mod tests {
         for whole in [&["/bin/true"][..], &["true", "a/b"]] {
             assert!(check(&command(whole)).is_ok());
         }
-        assert!(refused(command(&[])).contains("names none"));
-        assert!(refused(command(&["./true"])).contains("whole path"));
+        assert!(refused(command(&[])).contains("is empty"));
+        assert!(refused(command(&["./true"])).contains("absolute path"));
         assert!(refused(command(&["true", "a\0b"])).contains("character"));
         let folder = NewProgram {
             folder: Some("here".into()),

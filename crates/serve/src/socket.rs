@@ -202,7 +202,7 @@ mod tests {
         let (_folder, path) = place();
         fs::write(&path, "precious").expect("a file");
         let error = Socket::bind(&path, true).expect_err("a file is there");
-        assert!(error.to_string().contains("no socket"), "{error}");
+        assert!(error.to_string().contains("not a socket"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "precious");
         fs::remove_file(&path).expect("it is there");
         let _other = UnixListener::bind(&path).expect("a socket");
