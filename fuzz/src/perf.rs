@@ -26,7 +26,7 @@ pub(crate) fn records(input: &[u8]) -> u64 {
         return 0;
     };
     let (first, second) = ring.split_at(ring.len() * usize::from(wrap) / 256);
-    let layout = Layout::of(&attr);
+    let layout = Layout::new(&attr);
     let walked = walk(first, second, &mut Vec::new(), |header, body| {
         look_at(&layout, header, body);
     });
@@ -58,7 +58,7 @@ impl Visit for Look {
     type Error = memgauge_perf::Error;
 
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
-        if let Some((_, layout)) = events.of_sample(body) {
+        if let Some((_, layout)) = events.event_of_sample(body) {
             look_at(layout, header, body);
         }
         Ok(())

@@ -31,7 +31,7 @@ use memgauge_emulate::{self as emulate, StreamOptions, geometry, stream};
 use memgauge_live::clock;
 use memgauge_live::target::Target;
 use memgauge_machine::PmuConfig;
-use memgauge_perf::derive::{AFTER, BEFORE, recipe};
+use memgauge_perf::derive::{BYTES_AFTER, BYTES_BEFORE, recipe};
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{Derivation, LINE_BYTES as LINE, Module, Sample};
 
@@ -225,8 +225,8 @@ impl Code<'_> {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(File::open(&region.name).ok()),
         };
-        let start = ip.saturating_sub(BEFORE).max(region.range.start);
-        let mut bytes = vec![0; (BEFORE + AFTER) as usize];
+        let start = ip.saturating_sub(BYTES_BEFORE).max(region.range.start);
+        let mut bytes = vec![0; (BYTES_BEFORE + BYTES_AFTER) as usize];
         let n = file
             .as_ref()?
             .read_at(&mut bytes, start.wrapping_add(offset));

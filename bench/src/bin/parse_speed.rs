@@ -33,7 +33,7 @@ fn image(words: usize) -> (Vec<u8>, u64) {
 }
 
 fn measure(name: &str, attr: &Attr, words: usize) {
-    let layout = Layout::of(attr);
+    let layout = Layout::new(attr);
     let (bytes, samples) = image(words);
     let mut scratch = Vec::new();
     let mut best = f64::MAX;

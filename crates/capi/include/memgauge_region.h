@@ -46,7 +46,7 @@
 extern "C" {
 #endif
 
-/* Layout of the file. Keep it the same as in crates/live/src/sample/regions.rs. */
+/* Layout of the file. Keep it the same as in crates/live/src/sampling/roi_marks.rs. */
 struct memgauge_slot_ {
     uint64_t number; /* index of the mark plus 1; written last */
     uint64_t time_ns;

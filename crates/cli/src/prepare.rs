@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_host::unwind;
-use memgauge_live::sample::StackRequest;
+use memgauge_live::sampling::StackRequest;
 use memgauge_live::stat::RING_PAGES;
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
@@ -78,7 +78,7 @@ pub(crate) fn stacks(settings: &Settings) -> Option<StackRequest> {
         .call_graph
         .or(settings.stacks.then_some(CallGraph::Fp));
     way.map(|way| StackRequest {
-        frames: settings.max_stack,
+        max_frames: settings.max_stack,
         copied_bytes: match way {
             CallGraph::Fp => None,
             CallGraph::Dwarf(bytes) => Some(bytes),

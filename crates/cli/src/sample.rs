@@ -5,7 +5,7 @@ use std::path::Path;
 
 use memgauge_analyze::summarise_end;
 use memgauge_live::events::{self, Event, Pmus};
-use memgauge_live::sample::{self, Options, Rate, usual_rate};
+use memgauge_live::sampling::{self, Options, Rate, default_rate};
 use memgauge_live::target::Target;
 use memgauge_recording::Recording;
 use memgauge_report::{loss_sentences, sampling_notes};
@@ -66,7 +66,7 @@ pub(crate) fn run(
     };
     let _output = prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
-    let outcome = sample::record(&options)?;
+    let outcome = sampling::record(&options)?;
     names::add(&settings.output);
     if verbose {
         print_notes(&settings.output)?;
@@ -85,7 +85,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     let rate = |event: &Event| match (settings.period, settings.frequency) {
         (Some(period), _) => Rate::Period(period),
         (None, Some(hertz)) => Rate::Frequency(hertz),
-        (None, None) => usual_rate(event),
+        (None, None) => default_rate(event),
     };
     let all = groups.into_iter().flat_map(|group| group.events);
     Ok(all.map(|event| (event.clone(), rate(&event))).collect())
@@ -95,7 +95,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
 ///
 /// # Errors
 /// The recording could not be written in full.
-pub(crate) fn ended(outcome: sample::Outcome) -> anyhow::Result<CommandEnd> {
+pub(crate) fn ended(outcome: sampling::Outcome) -> anyhow::Result<CommandEnd> {
     match &outcome.unwritten {
         Some(unwritten) => Err(lacking(unwritten, outcome.end.as_ref())),
         None => Ok(outcome.end.unwrap_or(CommandEnd::Exited(0))),

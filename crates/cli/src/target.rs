@@ -49,9 +49,9 @@ impl Targets {
         } else if !self.tid.is_empty() {
             Target::Threads(self.tid.clone())
         } else if let Some(cpus) = &self.cpu {
-            Target::Everybody(Some(cpus.0.clone()))
+            Target::AllProcesses(Some(cpus.0.clone()))
         } else if self.all {
-            Target::Everybody(None)
+            Target::AllProcesses(None)
         } else if let Some(name) = &self.cgroup {
             Target::Cgroup(cgroup(name)?)
         } else if let Some(name) = &self.container {

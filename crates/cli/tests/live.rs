@@ -150,7 +150,7 @@ fn threads_born_later_are_followed_without_inheritance_too() {
     };
     assert_eq!((threads(&inherited.0), threads(&rows)), (4, 4));
     let notes = summary["notes"].to_string();
-    assert!(notes.contains("one by one"), "{notes}");
+    assert!(notes.contains("on each new thread"), "{notes}");
     assert_eq!(sum(&rows, "page-faults"), total(&summary, "page-faults"));
     let (all, followed) = (
         total(&inherited.1, "page-faults") as f64,

@@ -142,7 +142,7 @@ fn counts_of_a_stopped_timer_are_estimated_and_the_stopped_time_is_a_loss() {
         "{value} of {faults}"
     );
     assert!(
-        shown.contains("the kernel takes 2000 ticks a second"),
+        shown.contains("the kernel allows 2000 ticks per second"),
         "{shown}"
     );
 }

@@ -593,7 +593,7 @@ fn sample_record(row: &Sample, id: u64, chain: &[u64], sample_type: u64) -> Reco
         out.u64(row.latency_cycles.into());
     }
     if has(sample::DATA_SRC) {
-        out.u64(DataSrc::of(row.kind, row.source).0);
+        out.u64(DataSrc::new(row.kind, row.source).0);
     }
     if has(sample::PHYS_ADDR) {
         out.u64(row.phys.map_or(0, |phys| phys.0));

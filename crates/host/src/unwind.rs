@@ -601,7 +601,7 @@ mod tests {
         mappings.mapped(&libc);
         let mut unwinder = Unwinder::default();
         let mut calls = |registers: &[(u32, u64)]| {
-            let layout = Layout::of(&Attr {
+            let layout = Layout::new(&Attr {
                 sample_type: sample::IP | sample::TID | sample::REGS_USER | sample::STACK_USER,
                 sample_regs_user: registers.iter().map(|(number, _)| 1 << number).sum(),
                 ..Attr::default()

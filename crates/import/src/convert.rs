@@ -116,7 +116,7 @@ impl EarliestTime {
 
     /// Returns the time of a record that is not a sample. Keeps its changes of code.
     fn side_band(&mut self, events: &Events, header: Header, body: &[u8]) -> Option<u64> {
-        let layout = events.of_others()?;
+        let layout = events.side_band_layout()?;
         let (record, trailer) = layout.record(header, body)?;
         let copied = |event: &FileEvent| event.attr.sample_type & sample::STACK_USER != 0;
         if self.changes.is_some() || events.all.iter().any(copied) {
@@ -138,7 +138,7 @@ impl Visit for EarliestTime {
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
         let time_ns = match header.kind {
             record::SAMPLE => events
-                .of_sample(body)
+                .event_of_sample(body)
                 .and_then(|(_, l)| l.sample_time(body)),
             _ => self.side_band(events, header, body),
         };
@@ -529,7 +529,7 @@ impl Converter {
             }
             Record::Lost { count, .. } => self.ring_lost += count,
             Record::Throttle { id } => {
-                if let Some(number) = events.of_id(*id) {
+                if let Some(number) = events.index_of(*id) {
                     self.sampled_facts(number).throttled += 1;
                 }
                 self.count_loss(LossKind::Throttled, "times sampling was stopped", 1);
@@ -554,7 +554,7 @@ impl Converter {
             );
         }
         let only = (events.all.len() == 1).then_some(0);
-        let number = events.of_id(trailer.id).or(only);
+        let number = events.index_of(trailer.id).or(only);
         let attr = number.map(|n| events.all[n].attr).unwrap_or_default();
         let is_timed = attr.sample_type & sample::TIME != 0 && attr.has(flag::SAMPLE_ID_ALL);
         let by_perf = match is_timed {
@@ -700,7 +700,9 @@ impl Visit for Converter {
             None => *self.later_kinds.entry(header.kind).or_default() += 1,
         }
         if header.kind == record::SAMPLE {
-            let known = events.of_sample(body).filter(|(_, l)| !l.is_unknown());
+            let known = events
+                .event_of_sample(body)
+                .filter(|(_, l)| !l.is_unknown());
             let Some((number, layout)) = known else {
                 return self.unreadable("samples");
             };
@@ -714,7 +716,9 @@ impl Visit for Converter {
                 None => Ok(()),
             };
         }
-        let Some((record, trailer)) = events.of_others().and_then(|l| l.record(header, body))
+        let Some((record, trailer)) = events
+            .side_band_layout()
+            .and_then(|l| l.record(header, body))
         else {
             return self.unreadable("records");
         };

@@ -76,7 +76,7 @@ impl Counters {
 
     #[inline(never)]
     fn find(&mut self, events: &Events, index: usize, id: u64, tid: u32) -> Option<usize> {
-        let event = events.of_id(id)?;
+        let event = events.index_of(id)?;
         let slot = *self.indices.entry((id, tid)).or_insert_with(|| {
             self.all.push(LastValue {
                 id,

@@ -1,25 +1,27 @@
-//! Tries which of the live sources work here.
+//! Checks for `memgauge doctor`: which of the live sources work on this machine.
 
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
 use super::counters::READ_FORMAT;
 use super::events::{self, Pmus};
-use super::sample::{Facilities, Rate, SampleRequest, attribute, facilities, relaxed};
-use super::stat::bare::sampled_tick_ns;
-use super::stat::{BEARABLE, RING_PAGES, SHORTEST_INTERVAL_NS, bearable_interval_ns};
+use super::sampling::{
+    PmuCapabilities, Rate, SampleRequest, drop_one_feature, pmu_capabilities, sampling_attr,
+};
+use super::stat::tick_cost::sampled_tick_ns;
+use super::stat::{MAX_TICK_SHARE, MIN_INTERVAL_NS, RING_PAGES, min_interval_without_warning_ns};
 use crate::sys::perf::{self, EventScope, Ring};
 use crate::sys::pfm;
 use memgauge_host::check::{Check, in_words, verdict};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
-/// Series, ring memory, attaching, addresses from the clock.
+/// Runs all checks.
 pub fn checks() -> Vec<Check> {
     vec![
         series(),
-        floors(),
-        vendors_names(),
-        rings(),
+        min_periods(),
+        vendor_events(),
+        ring_memory(),
         whole_processors(),
         attach(),
         confinement(),
@@ -29,7 +31,7 @@ pub fn checks() -> Vec<Check> {
 
 const PARANOID: &str = "sysctl kernel.perf_event_paranoid=2, or setcap cap_perfmon+ep on memgauge";
 
-/// A timer as `memgauge stat -I` has it, on this thread.
+/// The timer of `memgauge stat -I`.
 fn timer(interval_ns: u64, inherit: u64) -> Attr {
     let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
     attr.period = interval_ns;
@@ -47,17 +49,17 @@ fn series() -> Check {
         Some(0),
         None,
     );
-    let ticks = ticks_of(Duration::from_millis(100));
+    let ticks = ticks_per_second(Duration::from_millis(100));
     let threads = match &inherit {
         Ok(_) => "threads and children followed",
         Err(_) => "threads started later are followed one by one (kernel 6.13 inherits counters)",
     };
-    let bears = |shortest_us: u64| match sampled_tick_ns() {
+    let recommended = |shortest_us: u64| match sampled_tick_ns() {
         Some(tick_ns) => format!(
             "; a tick takes {:.1} us, which is less than {:.0} % of the time from -I {}us on",
             tick_ns / 1e3,
-            100.0 * BEARABLE,
-            bearable_interval_ns(tick_ns)
+            100.0 * MAX_TICK_SHARE,
+            min_interval_without_warning_ns(tick_ns)
                 .div_ceil(1000)
                 .max(shortest_us),
         ),
@@ -67,16 +69,15 @@ fn series() -> Check {
         Ok(rate) => format!(
             "the shortest interval is {:.0} us{}; {threads}",
             1e6 / rate.max(1.0),
-            bears((1e6 / rate.max(1.0)).round() as u64),
+            recommended((1e6 / rate.max(1.0)).round() as u64),
         ),
         Err(e) => format!("refused: {}", in_words(e)),
     };
     verdict("counter series", ticks.is_ok(), found, PARANOID)
 }
 
-/// Events whose smallest period is tried: what every machine has, then what
-/// precise sampling adds.
-const SAMPLED: [&str; 8] = [
+/// Events whose minimum period is tested: those that every machine has, then precise ones.
+const TESTED_EVENTS: [&str; 8] = [
     "page-faults:u",
     "context-switches",
     "cpu-clock:u",
@@ -87,57 +88,58 @@ const SAMPLED: [&str; 8] = [
     "arm_spe_0//u",
 ];
 
-/// Periods tried, the smallest first: those that some kernel or processor begins
-/// to take.
-const PERIODS: [u64; 10] = [1, 2, 16, 32, 128, 144, 1024, 2048, 10_000, 100_000];
+/// Periods that are tested, in ascending order: minimum periods of kernels and processors.
+const TESTED_PERIODS: [u64; 10] = [1, 2, 16, 32, 128, 144, 1024, 2048, 10_000, 100_000];
 
-/// The smallest period that the kernel takes, of each event that can be sampled.
-fn floors() -> Check {
+/// Tests the minimum period of each event that can be sampled.
+fn min_periods() -> Check {
     let pmus = Pmus::default();
-    let has = facilities(&pmus);
-    let shown = |name: &&str| {
+    let capabilities = pmu_capabilities(&pmus);
+    let describe = |name: &&str| {
         let unit = if name.starts_with("cpu-clock") {
             " ns"
         } else {
             ""
         };
-        Some(format!("{name} {}{unit}", floor(name, &pmus, &has)?))
+        Some(format!(
+            "{name} {}{unit}",
+            min_period(name, &pmus, &capabilities)?
+        ))
     };
-    let floors: Vec<String> = SAMPLED.iter().filter_map(shown).collect();
-    let found = match floors.is_empty() {
+    let periods: Vec<String> = TESTED_EVENTS.iter().filter_map(describe).collect();
+    let found = match periods.is_empty() {
         true => "no event can be sampled".to_owned(),
-        false => format!("smallest periods: {}", floors.join(", ")),
+        false => format!("smallest periods: {}", periods.join(", ")),
     };
-    verdict("event samples", !floors.is_empty(), found, PARANOID)
+    verdict("event samples", !periods.is_empty(), found, PARANOID)
 }
 
-fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
+fn min_period(name: &str, pmus: &Pmus, capabilities: &PmuCapabilities) -> Option<u64> {
     let groups = events::parse(name, pmus).ok()?;
     let event = groups.first()?.events.first()?;
-    let taken = |&&period: &&u64| {
-        let wanted = SampleRequest {
+    let is_supported = |&&period: &&u64| {
+        let request = SampleRequest {
             rate: Rate::Period(period),
             registers: false,
-            physical: false,
+            physical_address: false,
             stacks: None,
             timer_values: false,
         };
-        let built = attribute(event, &wanted, has);
-        let mut attr = built.attr;
-        // A period that the program had to raise counts as not taken.
-        attr.period == period && opens(&mut attr)
+        let mut attr = sampling_attr(event, &request, capabilities).attr;
+        // A period that memgauge had to raise is not supported.
+        attr.period == period && can_open(&mut attr)
     };
-    PERIODS.iter().find(taken).copied()
+    TESTED_PERIODS.iter().find(is_supported).copied()
 }
 
-fn opens(attr: &mut Attr) -> bool {
+fn can_open(attr: &mut Attr) -> bool {
     loop {
         match perf::open(attr, EventScope::Thread(0), None, None) {
             Ok(_) => return true,
             Err(e) => {
-                let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
-                match relaxed(attr, denied, false) {
-                    Some((less, _)) => *attr = less,
+                let is_denied = e.kind() == std::io::ErrorKind::PermissionDenied;
+                match drop_one_feature(attr, is_denied, false) {
+                    Some((next, _)) => *attr = next,
                     None => return false,
                 }
             }
@@ -145,7 +147,7 @@ fn opens(attr: &mut Attr) -> bool {
     }
 }
 
-fn vendors_names() -> Check {
+fn vendor_events() -> Check {
     let known = pfm::events().len();
     let (found, fix) = match pfm::is_installed() {
         true if known == 0 => (
@@ -164,10 +166,10 @@ fn vendors_names() -> Check {
     verdict("vendors' names", known > 0, found, fix)
 }
 
-/// Ticks a second at the shortest interval.
-fn ticks_of(span: Duration) -> std::io::Result<f64> {
+/// Number of ticks per second at the minimum interval.
+fn ticks_per_second(span: Duration) -> std::io::Result<f64> {
     let event = perf::open(
-        &timer(SHORTEST_INTERVAL_NS, 0),
+        &timer(MIN_INTERVAL_NS, 0),
         EventScope::Thread(0),
         None,
         None,
@@ -179,27 +181,25 @@ fn ticks_of(span: Duration) -> std::io::Result<f64> {
         sum = std::hint::black_box(sum.wrapping_add(1));
     }
     let seconds = began.elapsed().as_secs_f64();
-    let records =
-        ring.drain(|a, b| memgauge_perf::ring::walk(a, b, &mut Vec::new(), |_, _| {}).records);
-    Ok(records as f64 / seconds)
+    Ok(ring.read_records(|_, _| {}).records as f64 / seconds)
 }
 
-fn rings() -> Check {
+fn ring_memory() -> Check {
     let fits = |pages: &usize| {
         let event = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None);
         event.is_ok_and(|event| Ring::map(&event, *pages).is_ok())
     };
-    let most = [1024, 512, 256, RING_PAGES, 64, 16, 1]
+    let max_pages = [1024, 512, 256, RING_PAGES, 64, 16, 1]
         .into_iter()
         .find(fits);
-    let found = match most {
+    let found = match max_pages {
         Some(pages) => format!(
             "at least {} KiB for each ring",
             pages * perf::page_bytes() / 1024
         ),
         None => "no ring can be mapped".to_owned(),
     };
-    let ok = most.is_some_and(|pages| pages >= RING_PAGES);
+    let ok = max_pages.is_some_and(|pages| pages >= RING_PAGES);
     verdict(
         "ring memory",
         ok,
@@ -211,7 +211,7 @@ fn rings() -> Check {
 fn whole_processors() -> Check {
     let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
     attr.flags = flag::DISABLED;
-    let tried = perf::open(&attr, EventScope::Everybody, Some(0), None);
+    let tried = perf::open(&attr, EventScope::AllProcesses, Some(0), None);
     let found = match &tried {
         Ok(_) => "-a, -C, -G and --container work".to_owned(),
         Err(e) => format!("refused: {}", in_words(e)),
@@ -220,8 +220,8 @@ fn whole_processors() -> Check {
     verdict("whole processors", tried.is_ok(), found, fix)
 }
 
-/// Attaching to one's own processes needs perf alone; reading code that belongs
-/// to no file (JIT) needs the right to trace.
+/// The user's own processes can be attached to with perf events alone. Reading generated code,
+/// which is in no file, needs the right to trace.
 fn attach() -> Check {
     let scope = read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     let scope = scope
@@ -243,14 +243,14 @@ fn attach() -> Check {
 
 fn confinement() -> Check {
     let filtered = memgauge_host::sys::process::is_filtered();
-    let opens = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None).is_ok();
-    let found = match (filtered, opens) {
+    let can_open = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None).is_ok();
+    let found = match (filtered, can_open) {
         (false, _) => "no system-call filter",
         (true, true) => "a system-call filter that lets perf_event_open through",
         (true, false) => "a system-call filter, and perf_event_open fails",
     };
     let fix = "start the container with --cap-add PERFMON (or --security-opt seccomp=unconfined)";
-    verdict("confinement", opens || !filtered, found.to_owned(), fix)
+    verdict("confinement", can_open || !filtered, found.to_owned(), fix)
 }
 
 fn addresses() -> Check {

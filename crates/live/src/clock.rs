@@ -1,32 +1,31 @@
 //! Source `clock`: data addresses without a PMU.
 //!
-//! A timer samples the program with its registers. The instruction at the sampled
-//! address, or one next to it, is decoded, and its operand's address computed from the
-//! registers (`memgauge_perf::derive`). That works on any Linux and in any virtual
-//! machine, on a program that is started and on one that runs.
+//! A timer samples the program with its registers. memgauge decodes the instruction at the sampled
+//! address, or one next to it, and computes the address of its operand from the registers
+//! (`memgauge_perf::derive`). That works on any Linux and in any virtual machine, for a program
+//! that memgauge starts and for one that is running.
 //!
-//! The result says where the program *spends its time* and which data it handles there,
-//! not which accesses missed. A sample stands for time, not for an event of the caches.
+//! The result says where the program *spends its time* and which data it accesses there, not which
+//! accesses missed. A sample stands for time, not for an event of the caches.
 
 use std::path::PathBuf;
 
 use crate::events::{Event, Modes, Modifiers};
-use crate::sample::{self, Outcome, Rate, StackRequest};
+use crate::sampling::{self, Outcome, Rate, StackRequest};
 use crate::target::Target;
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
 
-/// Events to sample, and how often.
+/// What to sample, and what to write.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A command, processes or threads.
     pub target: Target,
-    /// A program that is started and whose end stops the run; another target is
-    /// observed.
+    /// A program to run while another target is observed. Recording stops when it ends.
     pub while_running: Option<Vec<String>>,
     /// Directory of the recording.
     pub output: PathBuf,
-    /// Time on a processor between two samples.
+    /// CPU time between two samples.
     pub period_ns: u64,
     /// Pages of each ring, a power of two.
     pub ring_pages: usize,
@@ -34,13 +33,13 @@ pub struct Options {
     pub keep_registers: bool,
     /// Record call stacks.
     pub stacks: Option<StackRequest>,
-    /// Part of the observed processor time that sampling may take.
+    /// Share of the observed CPU time that sampling may take, 0 to 1.
     pub overhead: Option<f64>,
-    /// Keep only samples taken inside these regions of interest; empty: all.
+    /// Keep only samples taken inside these regions of interest. Empty keeps all.
     pub regions: Vec<String>,
 }
 
-/// The event of this source: time on a processor in user space.
+/// The event of this source: CPU time in user space.
 pub fn timer() -> Event {
     let modes = Modes {
         user: true,
@@ -62,18 +61,16 @@ pub fn timer() -> Event {
     }
 }
 
-/// Samples until the program or the processes have ended or the user has had
-/// enough.
+/// Records samples until the program or the processes have ended, or the user interrupts.
 ///
 /// # Errors
-/// The program cannot run, nothing can be sampled, or the recording cannot be
-/// written.
+/// The program cannot run, nothing can be sampled, or the recording cannot be written.
 pub fn record(options: &Options) -> Result<Outcome> {
     if !cfg!(target_arch = "x86_64") {
         let message = "failed to sample addresses: source clock decodes x86-64 only";
         return Err(Error::new(ErrorKind::Missing, message));
     }
-    sample::record(&sample::Options {
+    sampling::record(&sampling::Options {
         target: options.target.clone(),
         while_running: options.while_running.clone(),
         events: vec![(timer(), Rate::Period(options.period_ns))],

@@ -1,63 +1,62 @@
 //! Opens groups of counters and reads them.
 //!
-//! Refusals of the kernel differ. An event that this machine lacks is left out and
-//! named. One that this user may not count is tried again in user space alone. A member
-//! that does not fit next to the others begins a group of its own.
+//! The kernel refuses events for different reasons. An event that this machine lacks is left out
+//! and named. An event that the user may not count is tried again in user space only. An event
+//! that does not fit into its group starts a new one.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::events::{Event, Modes};
-use super::target::Place;
+use super::target::Placement;
 use crate::sys::perf::{self, EventScope, Ring};
 use crate::{Error, ErrorKind};
 use memgauge_perf::abi::{Attr, flag, kind, read};
 use memgauge_perf::record::Reading;
 
-/// Why an event is not counted.
+/// An event that cannot be counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsupported {
+pub struct UnsupportedEvent {
     /// The event's name.
     pub name: String,
-    /// The reason, for people.
+    /// The reason, in words.
     pub why: String,
 }
 
-/// Events that this machine counts, and those it does not.
+/// Which of the requested events this machine can count.
 #[derive(Clone, Debug, Default)]
 pub struct EventSupport {
-    /// Events that can be opened; where only user space is allowed, they are changed
-    /// so.
+    /// Events that can be opened. If the user may count only user space, they are restricted to
+    /// it.
     pub usable: Vec<Event>,
-    /// The others.
-    pub unsupported: Vec<Unsupported>,
-    /// Names of those reduced to user space.
+    /// Events that cannot be opened.
+    pub unsupported: Vec<UnsupportedEvent>,
+    /// Names of the events that are restricted to user space.
     pub user_only: Vec<String>,
 }
 
-/// Tries each event on this process, or on processor 0 where it is of a PMU
-/// outside the cores.
-pub fn try_out(events: &[Event], scope: EventScope) -> EventSupport {
-    let mut tried = EventSupport::default();
+/// Tries to open each event in the scope, or on its own CPU if its PMU is outside the cores.
+pub fn check_support(events: &[Event], scope: EventScope) -> EventSupport {
+    let mut support = EventSupport::default();
     for event in events {
         match try_one(event, scope) {
             Ok(event) => {
-                if event.attr.flags != with_modes(&event).flags {
-                    tried.user_only.push(event.name.clone());
+                if event.attr.flags != with_requested_modes(&event).flags {
+                    support.user_only.push(event.name.clone());
                 }
-                tried.usable.push(event);
+                support.usable.push(event);
             }
-            Err(e) => tried.unsupported.push(Unsupported {
+            Err(e) => support.unsupported.push(UnsupportedEvent {
                 name: event.name.clone(),
-                why: reason(event, scope, &e),
+                why: unsupported_reason(event, scope, &e),
             }),
         }
     }
-    tried
+    support
 }
 
-/// The attribute as the modifiers alone have it.
-fn with_modes(event: &Event) -> Attr {
+/// The attribute with only the restrictions of the user's modifiers.
+fn with_requested_modes(event: &Event) -> Attr {
     let mut attr = event.attr;
     if !event.modifiers.modes.user && !event.modifiers.modes.kernel {
         attr.flags &= !(flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV);
@@ -68,12 +67,13 @@ fn with_modes(event: &Event) -> Attr {
 fn try_one(event: &Event, scope: EventScope) -> io::Result<Event> {
     let cpu = event.cpus.as_ref().and_then(|cpus| cpus.first().copied());
     let scope = if cpu.is_some() {
-        EventScope::Everybody
+        EventScope::AllProcesses
     } else {
         scope
     };
-    // A system-wide counter needs a processor; any will do.
-    let cpu = cpu.or(matches!(scope, EventScope::Everybody | EventScope::Cgroup(_)).then_some(0));
+    // A system-wide counter needs a CPU. Any CPU will do.
+    let cpu =
+        cpu.or(matches!(scope, EventScope::AllProcesses | EventScope::Cgroup(_)).then_some(0));
     let open = |event: &Event| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED;
@@ -88,24 +88,24 @@ fn try_one(event: &Event, scope: EventScope) -> io::Result<Event> {
         Err(e) => e,
     };
     let modes = event.modifiers.modes;
-    let may_reduce = !modes.user && !modes.kernel && !modes.hypervisor;
-    if is_denied(&denied) && may_reduce {
+    let may_restrict = !modes.user && !modes.kernel && !modes.hypervisor;
+    if is_denied(&denied) && may_restrict {
         event.attr.flags |= flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
         if open(&event).is_ok() {
             return Ok(event);
         }
     }
-    // The kernel looks at rights before it looks for the event: where it does not have
-    // the event at all, more rights would not help.
-    match lacking(&event) {
-        Some(lacking) if is_denied(&denied) => Err(lacking),
+    // The kernel checks rights before it looks for the event. If it does not have the event at
+    // all, more rights would not help.
+    match error_in_user_space(&event) {
+        Some(error) if is_denied(&denied) => Err(error),
         _ => Err(denied),
     }
 }
 
-/// Why the event cannot be counted even of this process in user space, which every
-/// user may; `None` where it can, or its PMU counts no processes.
-fn lacking(event: &Event) -> Option<io::Error> {
+/// Why the event cannot be counted even in this process's user space, which every user may do.
+/// `None` if it can, or if its PMU does not count processes.
+fn error_in_user_space(event: &Event) -> Option<io::Error> {
     if event.cpus.is_some() {
         return None;
     }
@@ -116,6 +116,7 @@ fn lacking(event: &Event) -> Option<io::Error> {
     (!is_denied(&error)).then_some(error)
 }
 
+/// The highest precision (`precise_ip`) that the event supports.
 pub(crate) fn most_precise(event: &Event, scope: EventScope, cpu: Option<u32>) -> u64 {
     let fits = |&precise: &u64| {
         let mut attr = event.attr;
@@ -130,8 +131,7 @@ fn is_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Whether there is a core PMU: software, tracepoint, breakpoint and the like
-/// are there without one.
+/// True if the kernel has a driver for the core PMU.
 fn has_core_pmu() -> bool {
     let folder = std::path::Path::new("/sys/bus/event_source/devices");
     ["cpu", "cpu_core", "armv8_pmuv3", "armv8_pmuv3_0"]
@@ -139,7 +139,7 @@ fn has_core_pmu() -> bool {
         .any(|name| folder.join(name).exists())
 }
 
-fn reason(event: &Event, scope: EventScope, error: &io::Error) -> String {
+fn unsupported_reason(event: &Event, scope: EventScope, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             if !event.is_software() && !has_core_pmu() {
@@ -153,7 +153,7 @@ fn reason(event: &Event, scope: EventScope, error: &io::Error) -> String {
         Some(libc::EACCES | libc::EPERM) => {
             let mut attr = event.attr;
             if event.modifiers.modes == Modes::default() {
-                // User space alone would do.
+                // Counting user space only would be enough.
                 attr.flags |= flag::EXCLUDE_KERNEL;
             }
             denied_reason(&attr, event.cpus.is_some(), scope)
@@ -166,24 +166,28 @@ fn reason(event: &Event, scope: EventScope, error: &io::Error) -> String {
     }
 }
 
-fn denied_reason(attr: &Attr, of_processors: bool, scope: EventScope) -> String {
-    let wide = of_processors || matches!(scope, EventScope::Everybody | EventScope::Cgroup(_));
-    not_allowed(level_needed(attr, wide), perf::paranoid_level())
+fn denied_reason(attr: &Attr, counts_on_cpus: bool, scope: EventScope) -> String {
+    let system_wide =
+        counts_on_cpus || matches!(scope, EventScope::AllProcesses | EventScope::Cgroup(_));
+    not_allowed(
+        max_paranoid_level(attr, system_wide),
+        perf::paranoid_level(),
+    )
 }
 
-/// The largest `kernel.perf_event_paranoid` at which an ordinary user may open the event.
-fn level_needed(attr: &Attr, wide: bool) -> i64 {
+/// The highest `kernel.perf_event_paranoid` at which an unprivileged user may open the event.
+fn max_paranoid_level(attr: &Attr, system_wide: bool) -> i64 {
     match attr.kind {
-        kind::TRACEPOINT if wide => -1,
-        _ if wide => 0,
+        kind::TRACEPOINT if system_wide => -1,
+        _ if system_wide => 0,
         _ if !attr.has(flag::EXCLUDE_KERNEL) => 1,
         _ => 2,
     }
 }
 
-/// The fix, by the level that is needed and the one that is set.
-fn not_allowed(needed: i64, set: Option<i64>) -> String {
-    match set {
+/// Explains a refusal by the level that is needed and the level that is set.
+fn not_allowed(needed: i64, current: Option<i64>) -> String {
+    match current {
         Some(level) if level > needed => format!(
             "not allowed to this user at kernel.perf_event_paranoid {level}: \
              sysctl kernel.perf_event_paranoid={needed}, or setcap cap_perfmon+ep on memgauge, \
@@ -196,7 +200,7 @@ fn not_allowed(needed: i64, set: Option<i64>) -> String {
     }
 }
 
-/// An event cannot be sampled, although all that can be given up was.
+/// The error for an event that cannot be sampled, even without optional features.
 pub(crate) fn not_sampled(name: &str, attr: &Attr, scope: EventScope, error: io::Error) -> Error {
     let is_software = matches!(attr.kind, kind::SOFTWARE | kind::TRACEPOINT);
     let why = match error.raw_os_error() {
@@ -231,105 +235,109 @@ pub(crate) fn not_sampled(name: &str, attr: &Attr, scope: EventScope, error: io:
     Error::new(ErrorKind::Missing, message)
 }
 
-/// One group of counters at one place.
+/// One group of counters at one placement.
 #[derive(Debug)]
-pub struct Counters {
-    /// The leader, then its members.
+pub struct CounterGroup {
+    /// The leader first.
     fds: Vec<OwnedFd>,
     format: u64,
     /// Where it counts.
-    pub place: Place,
-    /// Numbers of its events in the list it was opened with.
+    pub placement: Placement,
+    /// Its events, as indices into the list that it was opened with.
     pub events: Vec<usize>,
 }
 
-/// Settings common to all counters of a session.
+/// Settings of all counters in a session.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct CounterSettings {
     /// Flags for every event.
     pub flags: u64,
-    /// Flags for leaders only: what is switched on with the group.
+    /// Flags for leaders only.
     pub leader_flags: u64,
-    /// Trailer and sample of every event.
+    /// Fields in samples and record trailers.
     pub sample_type: u64,
-    /// Clock, with [`flag::USE_CLOCKID`].
+    /// The clock, if [`flag::USE_CLOCKID`] is set.
     pub clockid: i32,
 }
 
-/// Format of a group's readings.
+/// `read_format` of a group's leader.
 pub(crate) const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
-/// Read format of a member. In a READ record of an ending thread, a member with the
-/// group's format would have the values of all *others*, since the kernel takes it out
-/// of the group first.
+/// `read_format` of a member. With the group's format, the READ record of a member at the end of
+/// a thread would have the values of all *other* members, since the kernel removes it from the
+/// group first.
 pub(crate) const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
 
-fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
-    attr.flags |= setup.flags | if is_leader { setup.leader_flags } else { 0 };
-    attr.sample_type |= setup.sample_type;
+fn with_settings(mut attr: Attr, settings: &CounterSettings, is_leader: bool) -> Attr {
+    attr.flags |= settings.flags | if is_leader { settings.leader_flags } else { 0 };
+    attr.sample_type |= settings.sample_type;
     attr.read_format = if is_leader {
         READ_FORMAT
     } else {
         MEMBER_FORMAT
     };
-    attr.clockid = setup.clockid;
+    attr.clockid = settings.clockid;
     attr
 }
 
 /// The result of opening one group.
 pub enum GroupOpening {
     /// All members.
-    Whole(Counters),
-    /// The kernel took only the members before this one.
-    Until(Counters, usize),
-    /// Not even the leader.
-    None(io::Error),
+    Whole(CounterGroup),
+    /// Only the first members, and how many they are. The kernel refused the next one.
+    Partial(CounterGroup, usize),
+    /// Not even the leader, or an error that no smaller group would avoid.
+    Failed(io::Error),
 }
 
-impl Counters {
-    /// Opens `events` (numbers into `all`) as one group. If there is a `timer`, it
-    /// leads the group.
+impl CounterGroup {
+    /// Opens `events` (indices into `all`) as one group. If there is a `timer`, it leads the group.
     pub fn open(
         timer: Option<&Attr>,
         all: &[Event],
         events: &[usize],
-        place: Place,
-        setup: &Setup,
+        placement: Placement,
+        settings: &CounterSettings,
     ) -> GroupOpening {
         let mut fds: Vec<OwnedFd> = Vec::new();
         if let Some(timer) = timer {
-            match perf::open(&prepared(*timer, setup, true), place.scope, place.cpu, None) {
+            match perf::open(
+                &with_settings(*timer, settings, true),
+                placement.scope,
+                placement.cpu,
+                None,
+            ) {
                 Ok(fd) => fds.push(fd),
-                Err(e) => return GroupOpening::None(e),
+                Err(e) => return GroupOpening::Failed(e),
             }
         }
-        let mut taken = 0;
+        let mut opened = 0;
         for &event in events {
-            let attr = prepared(all[event].attr, setup, fds.is_empty());
-            match perf::open(&attr, place.scope, place.cpu, fds.first()) {
+            let attr = with_settings(all[event].attr, settings, fds.is_empty());
+            match perf::open(&attr, placement.scope, placement.cpu, fds.first()) {
                 Ok(fd) => fds.push(fd),
-                Err(e) if fds.is_empty() || is_final(&e) => return GroupOpening::None(e),
+                Err(e) if fds.is_empty() || is_fatal(&e) => return GroupOpening::Failed(e),
                 Err(_) => break,
             }
-            taken += 1;
+            opened += 1;
         }
-        let counters = Counters {
+        let counters = CounterGroup {
             fds,
             format: READ_FORMAT,
-            place,
-            events: events[..taken].to_vec(),
+            placement,
+            events: events[..opened].to_vec(),
         };
-        match taken == events.len() {
+        match opened == events.len() {
             true => GroupOpening::Whole(counters),
-            false => GroupOpening::Until(counters, taken),
+            false => GroupOpening::Partial(counters, opened),
         }
     }
 
-    /// The event that leads.
+    /// The group's leader.
     pub fn leader(&self) -> &OwnedFd {
         &self.fds[0]
     }
 
-    /// Ids of its events, the leader's first.
+    /// IDs of its events, the leader's first.
     ///
     /// # Errors
     /// The kernel's error.
@@ -337,8 +345,8 @@ impl Counters {
         self.fds.iter().map(perf::id).collect()
     }
 
-    /// Lets all of them write into the ring of `owner`, the leader of these or of
-    /// others on the same processor. Members have records too: their last values.
+    /// Lets all events write into the ring of `owner`, the leader of this group or of another one
+    /// on the same CPU. Members write records too: their last values at the end of a thread.
     ///
     /// # Errors
     /// The kernel's error.
@@ -354,11 +362,11 @@ impl Counters {
     ///
     /// # Errors
     /// The error of `read`.
-    pub fn read(&self) -> io::Result<Totals> {
+    pub fn read(&self) -> io::Result<GroupValues> {
         let mut bytes = vec![0u8; 8 * (3 + self.fds.len())];
         let n = perf::read_words(self.leader(), &mut bytes)?;
         let reading = Reading::parse(&bytes[..n], self.format).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Totals {
+        Ok(GroupValues {
             enabled_ns: reading.enabled_ns,
             running_ns: reading.running_ns,
             values: (0..reading.len())
@@ -368,8 +376,8 @@ impl Counters {
     }
 }
 
-/// Errors that no smaller group would cure.
-fn is_final(error: &io::Error) -> bool {
+/// True for errors that a smaller group would not avoid.
+fn is_fatal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EMFILE | libc::ENFILE | libc::ESRCH | libc::ENOMEM)
@@ -378,17 +386,17 @@ fn is_final(error: &io::Error) -> bool {
 
 /// Values of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct GroupValues {
     /// Nanoseconds enabled.
     pub enabled_ns: u64,
-    /// Nanoseconds really counting.
+    /// Nanoseconds of these in which it counted.
     pub running_ns: u64,
-    /// In the group's order, a timer first where there is one.
+    /// Values in the group's order. The timer is first, if there is one.
     pub values: Vec<u64>,
 }
 
-/// A ring; `None` where this user may not lock so much memory, but perhaps less.
-pub(crate) fn ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<Ring>> {
+/// Maps a ring. Returns `None` if the user may not lock that much memory, but perhaps less.
+pub(crate) fn map_ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<Ring>> {
     let error = match Ring::map(event, pages) {
         Ok(ring) => return Ok(Some(ring)),
         Err(e) => e,
@@ -397,22 +405,22 @@ pub(crate) fn ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<Ring>>
         Some(libc::EPERM) if pages > 1 => Ok(None),
         Some(libc::EPERM) => Err(Error::new(
             ErrorKind::Refused,
-            format!("failed to map a ring of a page: {LOCKED}"),
+            format!("failed to map a ring of one page: {LOCKED_MEMORY_LIMIT}"),
         )),
         _ => Err(refusal("map a ring", error)),
     }
 }
 
-const LOCKED: &str = "this user may not lock more memory (sysctl kernel.perf_event_mlock_kb, \
+const LOCKED_MEMORY_LIMIT: &str = "this user may not lock more memory (sysctl kernel.perf_event_mlock_kb, \
                       or ulimit -l)";
 
-/// The note about rings that are smaller than wanted.
-pub(crate) fn smaller_rings(pages: usize, wanted: usize) -> Option<String> {
-    let said = || format!("rings are of {pages} pages instead of {wanted}: {LOCKED}");
-    (pages < wanted).then(said)
+/// Note for the user if the rings are smaller than requested.
+pub(crate) fn ring_size_note(pages: usize, requested: usize) -> Option<String> {
+    let note = || format!("rings have {pages} pages instead of {requested}: {LOCKED_MEMORY_LIMIT}");
+    (pages < requested).then(note)
 }
 
-/// A refusal in words, with what would help.
+/// Explains a refusal of the kernel, with a remedy if there is one.
 pub fn refusal(what: &str, error: io::Error) -> Error {
     let (kind, fix) = match error.raw_os_error() {
         Some(libc::EMFILE) => (
@@ -436,14 +444,15 @@ mod tests {
     use super::*;
     use memgauge_perf::abi::software;
 
-    fn check(attr: Attr, wide: bool, needed: i64) {
-        assert_eq!(level_needed(&attr, wide), needed, "{attr:?}, {wide}");
+    fn check(attr: Attr, system_wide: bool, level: i64) {
+        let found = max_paranoid_level(&attr, system_wide);
+        assert_eq!(found, level, "{attr:?}, {system_wide}");
     }
 
     /// `perf_event_open(2)` and `perf_allow_cpu`, `perf_allow_kernel`,
     /// `perf_allow_tracepoint` of Linux 6.18.
     #[test]
-    fn the_level_named_is_the_one_that_the_kernel_asks_for() {
+    fn advised_level_is_the_one_that_the_kernel_requires() {
         let clock = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
         let user = Attr {
             flags: flag::EXCLUDE_KERNEL,
@@ -457,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_only_advised_where_it_is_not_set() {
+    fn level_is_advised_only_if_it_is_not_set() {
         assert!(not_allowed(0, Some(2)).contains("perf_event_paranoid=0"));
         for set in [Some(0), Some(-1), None] {
             let text = not_allowed(0, set);

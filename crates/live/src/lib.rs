@@ -1,10 +1,10 @@
-//! Sources that observe programs as they run: `pmu`, events that the kernel and the
-//! processor count and sample, through `perf_event_open` alone, and `clock`, data
-//! addresses without a PMU.
+//! Sources that observe running programs through `perf_event_open`: `pmu`, which counts and
+//! samples events of the kernel and the processor, and `clock`, which finds data addresses without
+//! a PMU.
 //!
-//! [`events`] turns names into attributes, [`stat`] counts, [`sample`] samples, [`clock`]
-//! samples by a timer and derives addresses, [`uncore`] reads the counters outside the
-//! cores. Decoding is the part of `memgauge-perf`. `unsafe` lives in [`sys`] alone.
+//! [`events`] resolves names, [`stat`] counts, [`sampling`] samples, [`clock`] samples by a timer
+//! and derives addresses, [`uncore`] reads the counters outside the cores. `memgauge-perf` decodes
+//! the kernel's records. Only [`sys`] has `unsafe` code.
 
 #![deny(unsafe_code)]
 
@@ -13,7 +13,7 @@ pub mod clock;
 pub mod counters;
 pub mod events;
 mod run;
-pub mod sample;
+pub mod sampling;
 pub mod stat;
 #[allow(unsafe_code)]
 pub mod sys;
@@ -26,11 +26,11 @@ pub use memgauge_recording::overflows::OVERFLOWS_PER_SAMPLE;
 
 use memgauge_host as host;
 
-/// Why a recording is not whole.
+/// Why a recording is incomplete.
 #[derive(Clone, Debug)]
 pub struct Unwritten {
     /// The first failure.
     pub why: String,
-    /// Rows, of all tables, that are missing.
+    /// Number of missing rows in all tables.
     pub lost_rows: u64,
 }

@@ -1,4 +1,4 @@
-//! The program or the processes that a run observes: started, watched, ended.
+//! Starts and watches the program or the processes that a run observes.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,9 +12,9 @@ use memgauge_host::sys::launch::Held;
 use memgauge_host::sys::process::Watched;
 use memgauge_host::sys::signals::interrupts;
 
-/// Targets of a run, and the condition for its end.
+/// What a run observes, and what ends it.
 pub(super) struct ObservedRun {
-    /// The program that is started, or waited for while others are observed.
+    /// The program to start. Its end ends the run.
     command: Vec<String>,
     held: Option<Held>,
     program: Option<Program>,
@@ -22,8 +22,8 @@ pub(super) struct ObservedRun {
 }
 
 impl ObservedRun {
-    /// Makes the program ready, if there is one, without letting it run yet.
-    /// `environment`: a variable that it has besides memgauge's own.
+    /// Creates the program's process, if there is a program, but does not let it run yet. It gets
+    /// one more environment variable if `environment` has one.
     pub(super) fn prepare(
         target: &Target,
         while_running: Option<&Vec<String>>,
@@ -52,13 +52,13 @@ impl ObservedRun {
         })
     }
 
-    /// The program's process, before it runs.
+    /// ID of the program's process, before it runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.held.as_ref().map(Held::pid)
     }
 
     /// Lets the program run.
-    pub(super) fn go(&mut self) -> Result<()> {
+    pub(super) fn start(&mut self) -> Result<()> {
         if let Some(held) = self.held.take() {
             let child = held.go().map_err(|e| not_started(&self.command[0], &e))?;
             self.program = Some(Program::of(child));
@@ -66,9 +66,9 @@ impl ObservedRun {
         Ok(())
     }
 
-    /// The end, if it has come: of the program, of all that was attached to, or by
-    /// the user. Only a program's has a manner.
-    pub(super) fn over(&mut self) -> Result<Option<Option<CommandEnd>>> {
+    /// Returns `Some` once the program or all attached processes have ended, or the user has
+    /// interrupted. The inner value says how a program ended.
+    pub(super) fn poll_end(&mut self) -> Result<Option<Option<CommandEnd>>> {
         if let Some(program) = &mut self.program {
             return Ok(program.ended()?.map(Some));
         }
@@ -79,10 +79,10 @@ impl ObservedRun {
 }
 
 impl Drop for ObservedRun {
-    /// Where observing failed, the program still runs to its end, and is waited for.
+    /// Waits for the program, which runs to its end even if observing it has failed.
     fn drop(&mut self) {
         if let Some(program) = &mut self.program {
-            // Whatever is wrong with it, nobody is left to hear of that.
+            // The failure that ended the run is reported; this one adds nothing.
             let _ = program.wait();
         }
     }

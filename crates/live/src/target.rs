@@ -1,4 +1,4 @@
-//! The targets that can be observed.
+//! What is observed: a program, processes, threads, whole CPUs or a control group.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,24 +10,24 @@ use crate::{Error, ErrorKind, Result};
 
 use super::events::cpu_list;
 
-/// Target that the command line names.
+/// The target that the user names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A program to start, and all it starts.
+    /// A program to start, with all threads and processes that it starts.
     Command(Vec<String>),
     /// Running processes with all their threads.
     Processes(Vec<u32>),
     /// Single threads.
     Threads(Vec<u32>),
-    /// Everybody, on these processors or on all.
-    Everybody(Option<Vec<u32>>),
-    /// The tasks of a control group.
+    /// All processes, on these CPUs or on all CPUs.
+    AllProcesses(Option<Vec<u32>>),
+    /// All processes of a control group, by its directory.
     Cgroup(PathBuf),
 }
 
 impl Target {
-    /// The program's words, or the target that it names, in words.
-    pub fn words(&self) -> Vec<String> {
+    /// The command line, or a description of the target.
+    pub fn description(&self) -> Vec<String> {
         let list = |what: &str, ids: &[u32]| {
             let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
             vec![format!("{what} {}", ids.join(", "))]
@@ -36,23 +36,23 @@ impl Target {
             Target::Command(command) => command.clone(),
             Target::Processes(ids) => list("process", ids),
             Target::Threads(ids) => list("thread", ids),
-            Target::Everybody(None) => vec!["all processors".to_owned()],
-            Target::Everybody(Some(cpus)) => list("processors", cpus),
+            Target::AllProcesses(None) => vec!["all processors".to_owned()],
+            Target::AllProcesses(Some(cpus)) => list("processors", cpus),
             Target::Cgroup(path) => vec![format!("control group {}", path.display())],
         }
     }
 }
 
-/// Where a group of counters is opened.
+/// Where a counter is opened: what it observes, and on which CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Scope that it observes.
+pub struct Placement {
+    /// The tasks that are observed.
     pub scope: EventScope,
-    /// On which processor; `None` is any.
+    /// The only CPU that is observed; `None` is any.
     pub cpu: Option<u32>,
 }
 
-/// Processors that are switched on.
+/// CPUs that are online.
 pub(crate) fn online_cpus() -> Vec<u32> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     match cpu_list(text.trim()) {
@@ -61,49 +61,50 @@ pub(crate) fn online_cpus() -> Vec<u32> {
     }
 }
 
-/// A target with what has to stay open for it.
+/// A target that has been looked up.
 #[derive(Debug)]
 pub struct OpenTarget {
     /// Threads, or the control group, or all processes.
-    scope: Vec<EventScope>,
+    scopes: Vec<EventScope>,
     cpus: Vec<u32>,
-    /// Whether counters follow one task, and not a processor.
+    /// True if counters follow tasks, false if they count on CPUs.
     pub per_task: bool,
+    /// Keeps the descriptor in `scopes` valid.
     _cgroup: Option<File>,
 }
 
 impl OpenTarget {
-    /// Looks the target up; of a command, `pid` is its process.
+    /// Looks the target up. `pid` is the process of a command.
     ///
     /// # Errors
-    /// There is no such process, thread, processor or control group.
-    pub fn at(target: &Target, pid: Option<u32>) -> Result<OpenTarget> {
+    /// There is no such process, thread, CPU or control group.
+    pub fn open(target: &Target, pid: Option<u32>) -> Result<OpenTarget> {
         let online = online_cpus();
-        let mut aimed = OpenTarget {
-            scope: Vec::new(),
+        let mut opened = OpenTarget {
+            scopes: Vec::new(),
             cpus: online,
             per_task: true,
             _cgroup: None,
         };
         match target {
-            Target::Command(_) => aimed.scope.extend(pid.map(EventScope::Thread)),
+            Target::Command(_) => opened.scopes.extend(pid.map(EventScope::Thread)),
             Target::Processes(pids) => {
                 for &pid in pids {
-                    aimed
-                        .scope
+                    opened
+                        .scopes
                         .extend(threads_of(pid)?.into_iter().map(EventScope::Thread));
                 }
             }
             Target::Threads(tids) => {
                 for &tid in tids {
-                    aimed.scope.push(EventScope::Thread(existing(tid)?));
+                    opened.scopes.push(EventScope::Thread(check_thread(tid)?));
                 }
             }
-            Target::Everybody(cpus) => {
-                aimed.per_task = false;
-                aimed.scope.push(EventScope::Everybody);
+            Target::AllProcesses(cpus) => {
+                opened.per_task = false;
+                opened.scopes.push(EventScope::AllProcesses);
                 if let Some(cpus) = cpus {
-                    aimed.cpus = among(cpus, &aimed.cpus)?;
+                    opened.cpus = check_online(cpus, &opened.cpus)?;
                 }
             }
             Target::Cgroup(path) => {
@@ -113,52 +114,52 @@ impl OpenTarget {
                         e,
                     )
                 })?;
-                aimed.per_task = false;
-                aimed.scope.push(EventScope::Cgroup(file.as_raw_fd()));
-                aimed._cgroup = Some(file);
+                opened.per_task = false;
+                opened.scopes.push(EventScope::Cgroup(file.as_raw_fd()));
+                opened._cgroup = Some(file);
             }
         }
-        Ok(aimed)
+        Ok(opened)
     }
 
-    /// Where to open counters that write into rings: a task's too are opened by
-    /// processor, since that is how the kernel lets children write.
-    pub fn places(&self) -> Vec<Place> {
-        let on = |scope: &EventScope| {
+    /// Where to open counters that write into rings. Counters of tasks are opened on each CPU as
+    /// well, since the kernel lets inherited counters share a ring only on their CPU.
+    pub fn placements(&self) -> Vec<Placement> {
+        let on_each_cpu = |scope: &EventScope| {
             let scope = *scope;
-            self.cpus.iter().map(move |&cpu| Place {
+            self.cpus.iter().map(move |&cpu| Placement {
                 scope,
                 cpu: Some(cpu),
             })
         };
-        self.scope.iter().flat_map(on).collect()
+        self.scopes.iter().flat_map(on_each_cpu).collect()
     }
 
     /// Where to open counters that are only read.
-    pub(crate) fn places_to_read(&self) -> Vec<Place> {
+    pub(crate) fn placements_to_read(&self) -> Vec<Placement> {
         if !self.per_task {
-            return self.places();
+            return self.placements();
         }
-        let anywhere = |&scope: &EventScope| Place { scope, cpu: None };
-        self.scope.iter().map(anywhere).collect()
+        let anywhere = |&scope: &EventScope| Placement { scope, cpu: None };
+        self.scopes.iter().map(anywhere).collect()
     }
 
-    /// Threads named, none where whole processors or a group are observed.
+    /// The observed threads; empty for whole CPUs and control groups.
     pub fn threads(&self) -> BTreeSet<u32> {
         let thread = |scope: &EventScope| match *scope {
             EventScope::Thread(tid) => Some(tid),
             _ => None,
         };
-        self.scope.iter().filter_map(thread).collect()
+        self.scopes.iter().filter_map(thread).collect()
     }
 
-    /// Processors observed.
+    /// The observed CPUs.
     pub fn cpus(&self) -> &[u32] {
         &self.cpus
     }
 }
 
-fn among(wanted: &[u32], online: &[u32]) -> Result<Vec<u32>> {
+fn check_online(wanted: &[u32], online: &[u32]) -> Result<Vec<u32>> {
     match wanted.iter().find(|cpu| !online.contains(cpu)) {
         None => Ok(wanted.to_vec()),
         Some(cpu) => Err(Error::new(
@@ -185,16 +186,15 @@ fn threads_of(pid: u32) -> Result<Vec<u32>> {
     }
 }
 
-fn existing(tid: u32) -> Result<u32> {
+fn check_thread(tid: u32) -> Result<u32> {
     match Path::new(&format!("/proc/{tid}")).exists() {
         true => Ok(tid),
         false => Err(no_process(tid)),
     }
 }
 
-/// Where control groups are mounted: version 2 alone, version 2 beside version 1,
-/// version 1.
-const ROOTS: &[&str] = &[
+/// Where control groups are mounted: version 2 alone, version 2 beside version 1, version 1.
+const CGROUP_ROOTS: &[&str] = &[
     "/sys/fs/cgroup",
     "/sys/fs/cgroup/unified",
     "/sys/fs/cgroup/perf_event",
@@ -205,22 +205,26 @@ const ROOTS: &[&str] = &[
 /// # Errors
 /// There is none of that name in a hierarchy that counts performance events.
 pub fn cgroup(name: &str) -> Result<PathBuf> {
-    find_cgroup(name, &roots())
+    find_cgroup(name, &cgroup_roots())
 }
 
-fn roots() -> Vec<PathBuf> {
-    let counts = |root: &&&str| {
-        // A hierarchy of version 2 always does; of version 1 only perf_event's.
+fn cgroup_roots() -> Vec<PathBuf> {
+    // Version 2 supports perf events in every hierarchy, version 1 only in perf_event's.
+    let supports_perf = |root: &&&str| {
         Path::new(root).join("cgroup.controllers").exists() || root.ends_with("perf_event")
     };
-    ROOTS.iter().filter(counts).map(PathBuf::from).collect()
+    CGROUP_ROOTS
+        .iter()
+        .filter(supports_perf)
+        .map(PathBuf::from)
+        .collect()
 }
 
 fn find_cgroup(name: &str, roots: &[PathBuf]) -> Result<PathBuf> {
     let relative = name.trim_start_matches('/');
     let given = Path::new(name);
-    let inside = |root: &PathBuf| given.starts_with(root) && given.is_dir();
-    if roots.iter().any(inside) {
+    let is_below = |root: &PathBuf| given.starts_with(root) && given.is_dir();
+    if roots.iter().any(is_below) {
         return Ok(given.to_owned());
     }
     let found = roots
@@ -243,9 +247,9 @@ fn find_cgroup(name: &str, roots: &[PathBuf]) -> Result<PathBuf> {
     })
 }
 
-/// How deep below a hierarchy's root container engines put their groups:
+/// Maximum depth below a hierarchy's root at which container engines put their groups:
 /// `machine.slice/libpod-ID.scope/container`, `kubepods.slice/…/…/…`.
-const DEPTH: usize = 6;
+const MAX_CONTAINER_DEPTH: usize = 6;
 
 /// The control group of a container by its ID, by a prefix of it that no other container
 /// shares, or by its name where an engine can be asked (`docker`, `podman`, `nerdctl`).
@@ -257,7 +261,7 @@ const DEPTH: usize = 6;
 /// No folder has the ID in its name, or several containers' IDs begin with it.
 pub fn container(name: &str) -> Result<PathBuf> {
     let id = ask_engines(name).unwrap_or_else(|| name.to_owned());
-    let candidates = find_containers(&id, &roots());
+    let candidates = find_containers(&id, &cgroup_roots());
     match candidates.as_slice() {
         [only] => Ok(only.group.clone()),
         [] => Err(Error::new(
@@ -311,7 +315,7 @@ fn find_containers(id: &str, roots: &[PathBuf]) -> Vec<Container> {
     let mut found: Vec<Container> = Vec::new();
     for root in roots {
         let mut in_root = Vec::new();
-        collect_containers(root, id, DEPTH, &mut in_root);
+        collect_containers(root, id, MAX_CONTAINER_DEPTH, &mut in_root);
         for container in in_root {
             if found.iter().all(|known| known.id != container.id) {
                 found.push(container);
@@ -468,9 +472,9 @@ mod tests {
 
     #[test]
     fn processes_that_do_not_exist_are_named() {
-        let error = OpenTarget::at(&Target::Processes(vec![u32::MAX / 2]), None).unwrap_err();
+        let error = OpenTarget::open(&Target::Processes(vec![u32::MAX / 2]), None).unwrap_err();
         assert!(error.to_string().contains(&(u32::MAX / 2).to_string()));
-        let error = OpenTarget::at(&Target::Everybody(Some(vec![9999])), None).unwrap_err();
+        let error = OpenTarget::open(&Target::AllProcesses(Some(vec![9999])), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }

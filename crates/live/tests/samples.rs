@@ -1,12 +1,12 @@
-//! Sampling whole processors for a task, as kernels before 6.2 need for IBS: tried
-//! with page faults, which every machine has.
+//! Sampling whole CPUs for a task, which kernels before 6.2 need for IBS. The tests use page faults,
+//! which every machine has.
 
 use memgauge_testing::{Need, skipped};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use memgauge_live::events::{Pmus, parse};
-use memgauge_live::sample::{Options, Outcome, Rate, record};
+use memgauge_live::sampling::{Options, Outcome, Rate, record};
 use memgauge_live::target::Target;
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{Sample, Thread};
@@ -51,10 +51,10 @@ fn sampled_programs(path: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn of_whole_processors_only_the_targets_samples_are_kept() {
+fn only_samples_of_the_target_are_kept_from_whole_cpus() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (wide, narrow) = (folder.path().join("w.mg"), folder.path().join("n.mg"));
-    // Another process, which has page faults all the while.
+    // Another process that causes page faults all the time.
     let mut other = std::process::Command::new("sh")
         .args(["-c", "while :; do ls / > /dev/null; done"])
         .spawn()
@@ -84,11 +84,11 @@ fn fault() {
     assert_eq!(std::hint::black_box(pages)[4096], 1);
 }
 
-/// A ring whose watermark was passed while it was read is ready once more and then
-/// waits: it must not be taken for that of a task that has ended.
+/// A ring that passed its watermark while it was read is reported as ready once more. It must not be
+/// mistaken for the ring of a task that has ended.
 #[test]
-fn a_ring_that_was_read_in_time_goes_on_telling() {
-    use memgauge_live::sys::perf::{self, EventScope, Ring, Said};
+fn ring_that_was_read_early_is_not_reported_as_ended() {
+    use memgauge_live::sys::perf::{self, EventScope, PollResult, Ring};
     use memgauge_perf::abi::{Attr, flag, kind, sample};
     let groups = parse("page-faults:u", &Pmus::default()).expect("an event");
     let mut attr: Attr = groups[0].events[0].attr;
@@ -106,11 +106,11 @@ fn a_ring_that_was_read_in_time_goes_on_telling() {
     for _ in 0..3 {
         fault();
         assert!(ring.unread() > 0);
-        // Read before it was asked for.
-        ring.drain(|a, b| memgauge_perf::ring::walk(a, b, &mut Vec::new(), |_, _| ()));
-        assert_eq!(perf::wait(&[fd], 0), [Said::Ready]);
+        // Before the first poll.
+        ring.discard();
+        assert_eq!(perf::wait(&[fd], 0), [PollResult::Ready]);
     }
-    // Of a thread that has ended.
+    // The ring of a thread that has ended.
     let (tid, ids) = std::sync::mpsc::channel();
     let (go, end) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -124,6 +124,6 @@ fn a_ring_that_was_read_in_time_goes_on_telling() {
     drop(go);
     thread.join().expect("it ends");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
-    assert_eq!(perf::wait(&[fd], 1000), [Said::Ended]);
+    assert_eq!(perf::wait(&[fd], 1000), [PollResult::Ended]);
     drop(ring);
 }

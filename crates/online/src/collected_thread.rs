@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use memgauge_live::sample::attached::{Attached, ProcessCode, Told};
+use memgauge_live::sampling::{AttachedThread, ProcessCode, SampleEvent};
 use memgauge_live::sys::perf;
 
 use crate::marks::ThreadMarks;
@@ -18,7 +18,7 @@ use crate::sample::{Sample, WORDS};
 pub(crate) struct CollectedThread {
     /// The thread as readers see it.
     pub(crate) registered: Arc<SampledThread>,
-    pub(crate) attached: Attached,
+    pub(crate) attached: AttachedThread,
     pub(crate) writer: RingWriter<WORDS>,
     /// Whether threads that it starts are sampled as well.
     pub(crate) follows: bool,
@@ -56,15 +56,15 @@ impl CollectedThread {
         if !self.attached.has_unread() {
             return drained;
         }
-        let start_ns = perf::own_thread_ns();
+        let start_ns = perf::thread_cpu_time_ns();
         let thread = &self.registered;
         let counts = &thread.counts;
         let (batch, follows) = (&mut self.batch, self.follows);
         let mut activity = self.phases.as_mut().map(|phases| &mut phases.activity);
         let (mut in_kernel, mut with_address, mut stands_for) = (0, 0, 0);
         self.attached.drain(code, |record| match record {
-            Told::Sample(sample) => {
-                let sample = Sample::from_taken(&sample);
+            SampleEvent::Sample(sample) => {
+                let sample = Sample::from_decoded(&sample);
                 in_kernel += u64::from(sample.in_kernel);
                 with_address += u64::from(sample.addr.is_some());
                 stands_for += sample.stands_for;
@@ -73,16 +73,22 @@ impl CollectedThread {
                 }
                 batch.push(sample.packed());
             }
-            Told::Unwanted => add(&counts.unwanted, 1),
-            Told::Throttled => add(&counts.throttled, 1),
-            Told::Started(task) if follows => started.push(StartedThread {
+            SampleEvent::UnwantedSample => add(&counts.unwanted, 1),
+            SampleEvent::Throttled => add(&counts.throttled, 1),
+            SampleEvent::TaskStarted(task) if follows => started.push(StartedThread {
                 pid: task.pid,
                 tid: task.tid,
             }),
-            Told::Started(_) => {}
-            Told::Named { ids, name, exec } => {
+            SampleEvent::TaskStarted(_) => {}
+            SampleEvent::Renamed {
+                pid,
+                tid,
+                name,
+                exec,
+            } => {
                 thread.set_command(&String::from_utf8_lossy(name));
-                drained.new_ids = exec.then_some(ThreadIds::from(ids)).or(drained.new_ids);
+                let ids = ThreadIds { pid, tid };
+                drained.new_ids = exec.then_some(ids).or(drained.new_ids);
             }
         });
         drained.has_samples = !batch.is_empty();
@@ -102,7 +108,7 @@ impl CollectedThread {
         add(&counts.stands_for, stands_for);
         self.writer.write(batch);
         batch.clear();
-        add(&counts.own_ns, perf::own_thread_ns() - start_ns);
+        add(&counts.own_ns, perf::thread_cpu_time_ns() - start_ns);
         drained
     }
 
@@ -114,7 +120,7 @@ impl CollectedThread {
         };
         set(&counts.lost, self.attached.lost());
         set(&counts.counted, self.attached.counted());
-        set(&counts.processor_ns, self.attached.processor_ns());
+        set(&counts.processor_ns, self.attached.cpu_time_ns());
         set(&counts.unreadable_bytes, self.attached.unreadable_bytes());
         set(&counts.period, self.attached.period());
     }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use memgauge_host::sys::scheduling::ask_for_short_slices;
-use memgauge_live::sample::attached::{Attached, Plan, ProcessCode};
-use memgauge_live::sys::perf::{self, Said};
+use memgauge_live::sampling::{AttachedThread, ProcessCode, SamplingPlan};
+use memgauge_live::sys::perf::{self, PollResult};
 
 use crate::backend::Backend;
 use crate::collected_thread::{CollectedThread, RoiLookup, StartedThread};
@@ -37,7 +37,7 @@ const MAX_ATTACH_ATTEMPTS: usize = 4;
 /// The sampled threads and their settings.
 pub(crate) struct Collector {
     pub(crate) settings: Settings,
-    pub(crate) plan: Plan,
+    pub(crate) plan: SamplingPlan,
     pub(crate) on: bool,
     threads: BTreeMap<u64, CollectedThread>,
     by_tid: HashMap<u32, u64>,
@@ -105,7 +105,7 @@ impl Collector {
             let (Some(identity_before), Some(directory)) = looked else {
                 return Ok(None);
             };
-            // Wake events must not take the descriptors that a new thread needs.
+            // WakeupPolicy events must not take the descriptors that a new thread needs.
             self.idle.resume_polling();
             let attached = self.plan.attach(tid, follows);
             // Check this after attaching: from then on the kernel stops sampling a program that
@@ -142,7 +142,7 @@ impl Collector {
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    fn register(&mut self, attached: Attached, pid: u32, follows: bool) -> u64 {
+    fn register(&mut self, attached: AttachedThread, pid: u32, follows: bool) -> u64 {
         let refuses = self.settings.when_full == WhenFull::RefuseNewest;
         let (ring, writer) = Ring::new(self.settings.buffer, refuses);
         let (number, tid) = (self.next, attached.tid());
@@ -152,7 +152,7 @@ impl Collector {
         thread.set_state(State::Started);
         self.registry.add(&thread);
         if !self.threads.values().any(|m| m.registered.pid() == pid) {
-            self.code.existing(pid);
+            self.code.scan(pid);
         }
         let thread = CollectedThread {
             registered: thread,
@@ -325,7 +325,7 @@ impl Collector {
             marks.forget(ids);
         }
         if !self.threads.values().any(|m| m.registered.pid() == pid) {
-            self.code.ended(pid);
+            self.code.forget_process(pid);
             self.followed.remove(&pid);
         }
         self.registry.changed();
@@ -497,7 +497,11 @@ impl Collector {
             .threads
             .iter()
             .flat_map(|(number, m)| {
-                let both = m.attached.herald().into_iter().chain([m.attached.as_fd()]);
+                let both = m
+                    .attached
+                    .task_event_fd()
+                    .into_iter()
+                    .chain([m.attached.as_fd()]);
                 both.map(|fd| (*number, fd.as_raw_fd()))
             })
             .unzip();
@@ -517,7 +521,7 @@ impl Collector {
 }
 
 /// Refuses an event that this machine lacks, before there is a thread to sample.
-fn check_event(plan: &mut Plan) -> Result<()> {
+fn check_event(plan: &mut SamplingPlan) -> Result<()> {
     // The kernel takes 0 for the calling thread.
     const CALLING_THREAD: u32 = 0;
     match plan.attach(CALLING_THREAD, false) {
@@ -670,11 +674,11 @@ pub(crate) fn collect(shared: &SharedCollector, mut signal: UnixStream) {
         let ready_ones = numbers
             .iter()
             .zip(&wait_results)
-            .filter(|n| *n.1 != Said::Nothing);
+            .filter(|n| *n.1 != PollResult::NotReady);
         ready.extend(ready_ones.map(|n| *n.0));
         if wait_results
             .last()
-            .is_some_and(|&result| result != Said::Nothing)
+            .is_some_and(|&result| result != PollResult::NotReady)
         {
             while matches!(signal.read(&mut [0; 64]), Ok(64)) {}
             shared.lock().idle.resume_polling();

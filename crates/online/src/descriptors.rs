@@ -14,7 +14,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use memgauge_live::sys::perf::{is_out_of_descriptors, open_files};
+use memgauge_live::sys::perf::{is_out_of_descriptors, open_file_limit};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -29,14 +29,14 @@ pub fn kept_descriptors(open_files: u64) -> u64 {
 }
 
 /// Returns whether sampling may keep a descriptor with this number.
-pub(crate) fn is_for_sampling(fd: RawFd) -> bool {
-    let limit = open_files();
+pub(crate) fn is_within_sampling_limit(fd: RawFd) -> bool {
+    let limit = open_file_limit();
     u64::try_from(fd).is_ok_and(|fd| fd < limit - kept_descriptors(limit))
 }
 
 /// Refuses a thread if sampling it would use a reserved descriptor.
 pub(crate) fn check(tid: u32, fd: RawFd) -> Result<()> {
-    match is_for_sampling(fd) {
+    match is_within_sampling_limit(fd) {
         true => Ok(()),
         false => Err(descriptor_limit_reached(tid)),
     }
@@ -51,7 +51,7 @@ pub(crate) fn proc_error(tid: u32, error: io::Error) -> Error {
 }
 
 fn descriptor_limit_reached(tid: u32) -> Error {
-    let limit = open_files();
+    let limit = open_file_limit();
     let message = format!(
         "failed to add `{tid}`: too many open files: {} of {limit} are reserved for other files; \
          raise the limit (ulimit -n)",

@@ -8,7 +8,7 @@
 //!
 //! A ring buffer wakes its reader when it is half full, and that threshold is fixed when the
 //! ring is opened. While idle, each thread therefore gets a *wake event*: a counter that fires
-//! when the thread is scheduled in. Wake events exist only while idle, because on a running
+//! when the thread is scheduled in. WakeupPolicy events exist only while idle, because on a running
 //! thread each context switch would cost a wake-up.
 //!
 //! A thread that ran neither before nor after its wake event was opened is asleep, and its next
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use memgauge_live::sample::attached::{Attached, Plan, Waker};
+use memgauge_live::sampling::{AttachedThread, SamplingPlan, WakeEvent};
 
-use crate::descriptors::is_for_sampling;
+use crate::descriptors::is_within_sampling_limit;
 
 /// Time without activity before wake events are opened.
 const QUIET_TIME: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ pub(crate) struct IdleDetector {
     /// CPU times at the start of the quiet period.
     cpu_times: CpuTimes,
     /// One wake event per thread; empty while polling.
-    wake_events: BTreeMap<u64, Waker>,
+    wake_events: BTreeMap<u64, WakeEvent>,
     is_idle: bool,
 }
 
@@ -50,8 +50,8 @@ impl IdleDetector {
     /// Checks whether all threads sleep. Called after a poll that found nothing.
     pub(crate) fn check<'a>(
         &mut self,
-        threads: impl Iterator<Item = (u64, &'a Attached)> + Clone,
-        plan: &Plan,
+        threads: impl Iterator<Item = (u64, &'a AttachedThread)> + Clone,
+        plan: &SamplingPlan,
     ) {
         let is_armed = !self.wake_events.is_empty();
         let is_settling = self
@@ -62,7 +62,7 @@ impl IdleDetector {
         }
         let cpu_times: CpuTimes = threads
             .clone()
-            .map(|(number, thread)| (number, thread.processor_ns()))
+            .map(|(number, thread)| (number, thread.cpu_time_ns()))
             .collect();
         let all_slept = self.quiet_since.is_some() && cpu_times == self.cpu_times;
         if !all_slept {
@@ -96,14 +96,14 @@ impl IdleDetector {
     /// without a wake event must be polled.
     fn open_wake_events<'a>(
         &mut self,
-        threads: impl Iterator<Item = (u64, &'a Attached)>,
-        plan: &Plan,
+        threads: impl Iterator<Item = (u64, &'a AttachedThread)>,
+        plan: &SamplingPlan,
     ) -> bool {
         for (number, thread) in threads {
             // Descriptors above the sampling limit belong to the embedding program.
             let event = plan
-                .waker(thread.tid())
-                .filter(|event| is_for_sampling(event.as_fd().as_raw_fd()));
+                .open_wake_event(thread.tid())
+                .filter(|event| is_within_sampling_limit(event.as_fd().as_raw_fd()));
             let Some(event) = event else { return false };
             self.wake_events.insert(number, event);
         }

@@ -29,12 +29,12 @@ mod atomic {
 /// Raises this process's limit of open files to its hard limit and returns it. A thread needs two
 /// descriptors, or three if its process is followed. Some descriptors are reserved for the program
 /// ([`kept_descriptors`]).
-pub use memgauge_live::sys::perf::raise_open_files;
+pub use memgauge_live::sys::perf::raise_open_file_limit;
 
 pub use descriptors::kept_descriptors;
 
 /// Name of the environment variable that tells programs the path of [`Profiler::marks_file`].
-pub use memgauge_live::sample::marks::VARIABLE as MARKS_VARIABLE;
+pub use memgauge_live::sampling::roi_marks::ENV_VARIABLE as MARKS_VARIABLE;
 
 pub use memgauge_host::sampled::SampledRun;
 pub use memgauge_host::{Error, ErrorKind, Result};

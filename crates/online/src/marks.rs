@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
 use memgauge_host::regions::OpenRegions;
-use memgauge_live::sample::attached::Plan;
-use memgauge_live::sample::marks::{Mark, MarkFile, MarkKind};
+use memgauge_live::sampling::SamplingPlan;
+use memgauge_live::sampling::roi_marks::{Mark, MarkFile, MarkKind};
 
 use crate::procfs::ThreadIds;
 use crate::roi::RoiTree;
@@ -85,7 +85,7 @@ impl ThreadMarks {
     pub(crate) fn read(&mut self) {
         let before = self.lost();
         let threads = &mut self.threads;
-        self.lost += self.file.take(false, |mark| add(threads, mark));
+        self.lost += self.file.drain(false, |mark| add(threads, mark));
         if self.lost() > before {
             // The lost marks can be of any thread and can include the end of a region.
             self.threads.values_mut().for_each(ThreadState::close_all);
@@ -128,7 +128,7 @@ fn add(threads: &mut HashMap<ThreadIds, ThreadState>, mark: Mark) {
 }
 
 /// Creates the file for marks. The times of marks and samples must be from the same clock.
-pub(crate) fn create_marks(plan: &Plan) -> Result<ThreadMarks> {
+pub(crate) fn create_marks(plan: &SamplingPlan) -> Result<ThreadMarks> {
     match plan.is_monotonic() {
         true => ThreadMarks::create(),
         false => Err(Error::new(

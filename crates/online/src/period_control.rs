@@ -1,13 +1,15 @@
 //! Chooses the period of a thread so that sampling keeps to an overhead. Pure.
 //!
-//! `memgauge_live::sample::budget` has the formula; this module applies it to one thread. A window
+//! `memgauge_live::sampling::budget` has the formula; this module applies it to one thread. A window
 //! of a tenth of a second quickly shows that a period is wrong by a fifth or more. Smaller errors
 //! are corrected over seconds, as precisely as the samples allow.
 //!
 //! If `phases` are detected, windows without a change use less than the budget. An interesting
 //! phase may use what they saved.
 
-use memgauge_live::sample::budget::{NEAR_ENOUGH, Window, aim, changed, factor_beyond};
+use memgauge_live::sampling::budget::{
+    TOLERANCE, Window, period_factor_within, scaled_period, target_overhead,
+};
 
 use crate::phases::WindowEvents;
 
@@ -98,7 +100,7 @@ impl PeriodController {
             observed_ns: now.observed_ns.saturating_sub(self.previous.observed_ns) as f64,
         };
         self.previous = now;
-        self.so_far = self.so_far.and(window);
+        self.so_far = self.so_far.plus(window);
         self.saved_ns += (allowed - window.overhead()) * window.observed_ns;
         self.saved_ns = self.saved_ns.min(allowed * SAVING_TIME_NS);
         let effort = match interest {
@@ -109,40 +111,42 @@ impl PeriodController {
         if self.interest.replace(interest) != Some(interest) {
             self.since_change = Window::default();
         }
-        self.since_change = self.since_change.and(window);
-        let aim = effort * aim(allowed, &self.so_far);
-        let factor = fast_factor(aim, window, cost_ns);
-        let factor = factor.or_else(|| self.slow_factor(aim, cost_ns))?;
+        self.since_change = self.since_change.plus(window);
+        let target = effort * target_overhead(allowed, &self.so_far);
+        let factor = fast_factor(target, window, cost_ns);
+        let factor = factor.or_else(|| self.slow_factor(target, cost_ns))?;
         self.since_change = Window::default();
-        Some(changed(period, factor, 1)).filter(|&next| next != period)
+        Some(scaled_period(period, factor, 1)).filter(|&next| next != period)
     }
 
     /// Factor for the period from all windows since it last changed.
-    fn slow_factor(&self, aim: f64, cost_ns: f64) -> Option<f64> {
+    fn slow_factor(&self, target: f64, cost_ns: f64) -> Option<f64> {
         let window = &self.since_change;
-        let tolerance = relative_error(aim, window, cost_ns).max(MIN_CORRECTION);
+        let tolerance = relative_error(target, window, cost_ns).max(MIN_CORRECTION);
         let is_significant = window.observed_ns >= MIN_SLOW_WINDOW_NS && tolerance <= 0.5;
         is_significant
-            .then(|| factor_beyond(tolerance, aim, window))
+            .then(|| period_factor_within(tolerance, target, window))
             .flatten()
     }
 }
 
 /// Factor for the period from one window. Memgauge's own time comes in bursts, for example when it
 /// reads the code of a program, so in one window it counts for at most half of the overhead.
-fn fast_factor(aim: f64, window: Window, cost_ns: f64) -> Option<f64> {
-    let tolerance = relative_error(aim, &window, cost_ns).max(NEAR_ENOUGH);
+fn fast_factor(target: f64, window: Window, cost_ns: f64) -> Option<f64> {
+    let tolerance = relative_error(target, &window, cost_ns).max(TOLERANCE);
     let without_bursts = Window {
-        own_ns: window.own_ns.min(MAX_OWN_SHARE * aim * window.observed_ns),
+        own_ns: window
+            .own_ns
+            .min(MAX_OWN_SHARE * target * window.observed_ns),
         ..window
     };
-    factor_beyond(tolerance, aim, &without_bursts)
+    period_factor_within(tolerance, target, &without_bursts)
 }
 
 /// Relative error of the number of random samples compared with the affordable number: two standard
 /// deviations.
-fn relative_error(aim: f64, window: &Window, cost_ns: f64) -> f64 {
-    let affordable = aim * window.observed_ns / cost_ns.max(1.0);
+fn relative_error(target: f64, window: &Window, cost_ns: f64) -> f64 {
+    let affordable = target * window.observed_ns / cost_ns.max(1.0);
     2.0 / affordable.max(window.samples as f64).max(1.0).sqrt()
 }
 

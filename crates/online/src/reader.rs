@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memgauge_live::sys::perf::{self, Said};
+use memgauge_live::sys::perf::{self, PollResult};
 
 use crate::registry::{ReaderEntry, Registry, SHARED_QUEUE, SampledThread, wake};
 use crate::ring::{Account, QUEUES};
@@ -127,7 +127,7 @@ impl Reader {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            if perf::wait(&[self.signal.as_raw_fd()], ms)[0] != Said::Nothing {
+            if perf::wait(&[self.signal.as_raw_fd()], ms)[0] != PollResult::NotReady {
                 return true;
             }
             if left < Duration::from_millis(1) {

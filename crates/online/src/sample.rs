@@ -1,6 +1,6 @@
 //! A sample as readers get it, and its packed form in the ring.
 
-use memgauge_live::sample::attached::Taken;
+use memgauge_live::sampling::DecodedSample;
 use memgauge_trace::{
     self as trace, AccessKind, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr,
 };
@@ -59,7 +59,7 @@ const IN_KERNEL: u64 = 4;
 const REGION_SHIFT: u32 = 48;
 
 impl Sample {
-    pub(crate) fn from_taken(sample: &Taken<'_>) -> Sample {
+    pub(crate) fn from_decoded(sample: &DecodedSample<'_>) -> Sample {
         Sample {
             in_kernel: !sample.user,
             stands_for: sample.stands_for,

@@ -2,8 +2,8 @@
 
 use memgauge_live::clock;
 use memgauge_live::events::{Event, Modes, Pmus, parse};
-use memgauge_live::sample::attached::{Plan, Wake};
-use memgauge_live::sample::{Rate, usual_rate};
+use memgauge_live::sampling::{PlanOptions, SamplingPlan, WakeupPolicy};
+use memgauge_live::sampling::{Rate, default_rate};
 
 use crate::period_control::Budget;
 use crate::{Error, ErrorKind, Result};
@@ -139,7 +139,7 @@ impl Settings {
         }
     }
 
-    pub(crate) fn plan(&self) -> Result<Plan> {
+    pub(crate) fn plan(&self) -> Result<SamplingPlan> {
         check_buffer(self.buffer)?;
         if !self.ring_pages.is_power_of_two() || self.ring_pages > MAX_RING_PAGES {
             let message = format!(
@@ -167,26 +167,30 @@ impl Settings {
         if self.only_user.is_some() {
             self.check_permission(&event)?;
         }
-        let period = match (self.period, usual_rate(&event)) {
+        let period = match (self.period, default_rate(&event)) {
             (Some(period), _) => check_period(period)?,
             (None, Rate::Period(period) | Rate::Frequency(period)) => period,
         };
-        let rebuild = self.source == Source::Clock;
-        if rebuild && (self.kernel || self.physical) {
+        let derives_addresses = self.source == Source::Clock;
+        if derives_addresses && (self.kernel || self.physical) {
             return Err(Error::usage(
                 "failed to sample with source clock: it has no kernel samples and no physical \
                  addresses; remove `kernel` and `physical`, or use an event",
             ));
         }
-        let wake = match self.latency {
-            Latency::TenMilliseconds => Wake::HalfFull,
-            Latency::OneMillisecond => Wake::EachRecord,
+        let wakeup = match self.latency {
+            Latency::TenMilliseconds => WakeupPolicy::HalfFull,
+            Latency::OneMillisecond => WakeupPolicy::EachRecord,
         };
-        Plan::new(
+        SamplingPlan::new(
             &event,
-            period,
-            (rebuild, self.physical),
-            (self.ring_pages, wake),
+            PlanOptions {
+                period,
+                registers: derives_addresses,
+                physical_address: self.physical,
+                ring_pages: self.ring_pages,
+                wakeup,
+            },
         )
     }
 
@@ -260,12 +264,12 @@ impl Settings {
 }
 
 /// Measures the cost of a sample, and raises the period of a timer to one that the budget allows.
-pub(crate) fn measure_budget(plan: &mut Plan, allowed: f64) -> Result<Budget> {
-    let cost = plan.cost().ok_or_else(|| {
+pub(crate) fn measure_budget(plan: &mut SamplingPlan, allowed: f64) -> Result<Budget> {
+    let cost = plan.measure_cost().ok_or_else(|| {
         let message = "failed to limit the overhead: the cost of a sample cannot be measured here";
         Error::new(ErrorKind::Missing, message)
     })?;
-    plan.afford(cost.ns, allowed);
+    plan.limit_cost(cost.ns, allowed);
     Ok(Budget {
         allowed,
         cost_ns: cost.ns,

@@ -422,7 +422,7 @@ fn a_descriptor_tells_that_there_are_samples() {
         all(&mut reader);
         let readable = |reader: &Reader| {
             memgauge_live::sys::perf::wait(&[reader.as_fd().as_raw_fd()], 0)[0]
-                != memgauge_live::sys::perf::Said::Nothing
+                != memgauge_live::sys::perf::PollResult::NotReady
         };
         assert!(!readable(&reader));
         assert!(!reader.wait(Duration::from_millis(1)));

@@ -1,15 +1,14 @@
-//! The kernel's words for performance events: `perf_event_attr` and the numbers
-//! of `perf_event_open(2)`.
+//! The kernel's interface for performance events: `perf_event_attr` and the constants of
+//! `perf_event_open(2)`.
 //!
-//! Numbers are those of Linux 6.18's `include/uapi/linux/perf_event.h`, which only ever
-//! grow. No binding generator is used: the interface is one structure and six lists of
+//! Constants are those of Linux 6.18's `include/uapi/linux/perf_event.h`, which never change. No binding generator is used: the interface is one structure and six lists of
 //! bits. The same structure is read from files, where its length depends on the writer.
 
 /// Kinds of event source.
 pub mod kind {
     /// Generic hardware events.
     pub const HARDWARE: u32 = 0;
-    /// Events the kernel counts itself.
+    /// Events that the kernel counts in software.
     pub const SOFTWARE: u32 = 1;
     /// Tracepoints.
     pub const TRACEPOINT: u32 = 2;
@@ -23,9 +22,9 @@ pub mod kind {
 
 /// Configurations of [`kind::SOFTWARE`].
 pub mod software {
-    /// A timer by processor.
+    /// A timer that ticks on each CPU.
     pub const CPU_CLOCK: u64 = 0;
-    /// Time of a task on any processor.
+    /// CPU time of a task.
     pub const TASK_CLOCK: u64 = 1;
     /// Counts nothing; carries side-band records.
     pub const DUMMY: u64 = 9;
@@ -45,13 +44,13 @@ pub mod sample {
     pub const READ: u64 = 1 << 4;
     /// Call chain.
     pub const CALLCHAIN: u64 = 1 << 5;
-    /// Event's id.
+    /// Event's ID.
     pub const ID: u64 = 1 << 6;
     /// Processor.
     pub const CPU: u64 = 1 << 7;
     /// Events since the last sample.
     pub const PERIOD: u64 = 1 << 8;
-    /// Id of the inherited event.
+    /// ID of the inherited event.
     pub const STREAM_ID: u64 = 1 << 9;
     /// Source's own bytes.
     pub const RAW: u64 = 1 << 10;
@@ -65,7 +64,7 @@ pub mod sample {
     pub const WEIGHT: u64 = 1 << 14;
     /// Where the data came from.
     pub const DATA_SRC: u64 = 1 << 15;
-    /// Event's id at a place known without the event.
+    /// Event's ID, at an offset that is the same for all events.
     pub const IDENTIFIER: u64 = 1 << 16;
     /// Transaction's state.
     pub const TRANSACTION: u64 = 1 << 17;
@@ -83,7 +82,7 @@ pub mod sample {
     pub const CODE_PAGE_SIZE: u64 = 1 << 23;
     /// Latencies in three parts.
     pub const WEIGHT_STRUCT: u64 = 1 << 24;
-    /// Every bit this version knows the size of.
+    /// All bits whose fields have a known size.
     pub const KNOWN: u64 = (1 << 25) - 1;
 }
 
@@ -91,9 +90,9 @@ pub mod sample {
 pub mod read {
     /// Time the event was enabled.
     pub const TIME_ENABLED: u64 = 1;
-    /// Time it really counted.
+    /// Time in which it counted.
     pub const TIME_RUNNING: u64 = 2;
-    /// Event's id.
+    /// Event's ID.
     pub const ID: u64 = 4;
     /// All events of the group.
     pub const GROUP: u64 = 8;
@@ -103,9 +102,9 @@ pub mod read {
 
 /// Bits of the attribute's flags.
 pub mod flag {
-    /// Starts switched off.
+    /// Starts disabled.
     pub const DISABLED: u64 = 1;
-    /// Children and threads born later count too.
+    /// Threads and processes that start later inherit it.
     pub const INHERIT: u64 = 1 << 1;
     /// Never multiplexed.
     pub const PINNED: u64 = 1 << 2;
@@ -127,11 +126,11 @@ pub mod flag {
     pub const FREQ: u64 = 1 << 10;
     /// READ records when a thread ends.
     pub const INHERIT_STAT: u64 = 1 << 11;
-    /// Switched on by exec.
+    /// Enabled by `exec`.
     pub const ENABLE_ON_EXEC: u64 = 1 << 12;
     /// FORK and EXIT records.
     pub const TASK: u64 = 1 << 13;
-    /// The wake-up field is in bytes.
+    /// `wakeup` is a number of bytes.
     pub const WATERMARK: u64 = 1 << 14;
     /// First of two bits of required precision.
     pub const PRECISE_SHIFT: u32 = 15;
@@ -149,11 +148,11 @@ pub mod flag {
     pub const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
     /// MMAP2 instead of MMAP records.
     pub const MMAP2: u64 = 1 << 23;
-    /// COMM records tell exec.
+    /// COMM records say whether the name comes from `exec`.
     pub const COMM_EXEC: u64 = 1 << 24;
-    /// Times are of the clock named.
+    /// Times are of the clock in `clockid`.
     pub const USE_CLOCKID: u64 = 1 << 25;
-    /// SWITCH records: the thread begins or ends to run (Linux 4.3).
+    /// SWITCH records: the thread is scheduled in or out (Linux 4.3).
     pub const CONTEXT_SWITCH: u64 = 1 << 26;
 }
 
@@ -197,8 +196,8 @@ pub mod misc {
 
 /// `struct perf_event_attr` of 136 bytes (`PERF_ATTR_SIZE_VER8`).
 ///
-/// The kernel takes it in this layout; older kernels accept it as long as the
-/// bytes they do not know are zero. Unions have the name that is used here.
+/// Older kernels accept it as long as the bytes that they do not know are zero. A union has the name
+/// of the member that is used here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attr {
@@ -208,11 +207,11 @@ pub struct Attr {
     pub size: u32,
     /// The event, in the PMU's terms.
     pub config: u64,
-    /// Events a sample, or samples a second with [`flag::FREQ`].
+    /// Number of events per sample, or samples per second with [`flag::FREQ`].
     pub period: u64,
     /// Fields of a sample ([`sample`]).
     pub sample_type: u64,
-    /// Values that reading gives ([`read`]).
+    /// Values that `read(2)` returns ([`read`]).
     pub read_format: u64,
     /// [`flag`].
     pub flags: u64,
@@ -226,13 +225,13 @@ pub struct Attr {
     pub config2: u64,
     /// Fields of a branch stack.
     pub branch_sample_type: u64,
-    /// Registers in user space, a bit each.
+    /// Registers in user space, one bit each.
     pub sample_regs_user: u64,
     /// Bytes of stack.
     pub sample_stack_user: u32,
     /// Clock of [`flag::USE_CLOCKID`].
     pub clockid: i32,
-    /// Registers at the interrupt, a bit each.
+    /// Registers at the interrupt, one bit each.
     pub sample_regs_intr: u64,
     /// Bytes of AUX trace before a wake-up.
     pub aux_watermark: u32,
@@ -272,7 +271,7 @@ impl Attr {
         }
     }
 
-    /// Whether all these flags are set.
+    /// True if all these flags are set.
     pub fn has(&self, flags: u64) -> bool {
         self.flags & flags == flags
     }
@@ -282,9 +281,8 @@ impl Attr {
         self.flags >> flag::PRECISE_SHIFT & 3
     }
 
-    /// The attribute a file holds in these bytes; what an older writer left out
-    /// is zero, what a newer one added is passed over. `None` below 64 bytes,
-    /// the first version's size.
+    /// Parses an attribute of a file. Fields that an older writer did not know are zero; fields that a
+    /// newer writer added are ignored. Returns `None` below 64 bytes, the size of the first version.
     pub fn parse(bytes: &[u8]) -> Option<Attr> {
         if bytes.len() < 64 {
             return None;

@@ -5,8 +5,8 @@
 //! ├ op ────┼ level ─┼ snoop┼ lock┼ tlb ─┼ number ┼ remote┼ snoop+┼ block┼ hops┤
 //! ```
 //!
-//! A processor fills in either the old bits of `level` or the newer `number`;
-//! the newer wins where both are there.
+//! A processor fills in either the old bits of `level` or the newer `number`. If both are there, the
+//! newer one counts.
 
 use memgauge_trace::{AccessKind, DataSource};
 
@@ -37,19 +37,19 @@ const TLB: &[(u64, &str)] = &[
 
 const HIT: u64 = 2;
 const MISS: u64 = 4;
-/// Of the older field of levels: the third one.
+/// The third level in the older field.
 const OLD_L3: u64 = 0x40;
 
-/// Words for the bits that are set.
+/// Names of the bits that are set.
 fn named(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
     let set = names.iter().filter(|(bit, _)| bits & bit != 0);
     set.map(|(_, name)| *name).collect()
 }
 
 impl DataSrc {
-    /// An access of that kind whose data came from there, and nothing more: as perf
-    /// packs it, with levels in both the older and the newer bits.
-    pub fn of(kind: AccessKind, source: DataSource) -> DataSrc {
+    /// Packs an access of this kind with data from this source as perf does, with the level in both the
+    /// older and the newer bits.
+    pub fn new(kind: AccessKind, source: DataSource) -> DataSrc {
         let operation = match kind {
             AccessKind::Unknown => 1,
             AccessKind::Load => 2,
@@ -75,7 +75,7 @@ impl DataSrc {
         self.0 >> at & ((1 << bits) - 1)
     }
 
-    /// Whether the processor said anything at all.
+    /// True if the processor reported anything.
     pub fn is_known(self) -> bool {
         self.level() != DataSource::Unknown || self.kind() != AccessKind::Unknown
     }
@@ -128,7 +128,7 @@ impl DataSrc {
         }
     }
 
-    /// All of it in words, separated by commas; empty where nothing is known.
+    /// All parts in words, separated by commas; empty if nothing is known.
     pub fn words(self) -> String {
         let mut words: Vec<String> = Vec::new();
         words.extend(self.operation().map(str::to_owned));
@@ -226,7 +226,7 @@ mod tests {
     fn what_is_packed_is_read_again() {
         for kind in (0..4).map(AccessKind::from_code) {
             for source in (0..8).map(DataSource::from_code) {
-                let packed = DataSrc::of(kind, source);
+                let packed = DataSrc::new(kind, source);
                 assert_eq!(
                     (packed.kind(), packed.level()),
                     (kind, source),

@@ -1,21 +1,22 @@
-//! The data address of a timer sample, from registers and code. Pure.
+//! Derives the data address of a sample from its registers and the code around it. Pure.
 //!
-//! At an interrupt the registers are those with which the instruction at the sampled
-//! address is about to run. So there are three ways to an address, tried in this order:
+//! At an interrupt, the instruction at the sampled address is about to execute with the sampled
+//! registers. The module tries three ways to an address, in this order:
 //!
-//! * **exact**: that instruction has an operand in memory. Its address follows
-//!   from the registers, and it will access it.
-//! * **previous**: the previous instruction has one and did not overwrite the registers
-//!   that make it up. At the head of a loop, that is the instruction before the jump
-//!   back. The access has just happened, if control came that way.
-//! * **next**: the first operand within the next few instructions whose registers
-//!   nothing in between writes. It will be accessed, unless a fault comes first.
+//! * **exact**: the instruction has an operand in memory. The registers give its address, and
+//!   the instruction will access it.
+//! * **previous**: the previous instruction has an operand in memory and did not overwrite the
+//!   registers of its address. At the head of a loop, the previous instruction is the one before
+//!   the jump back. The access has just happened if control came that way.
+//! * **next**: one of the next few instructions has an operand in memory, and no instruction in
+//!   between writes the registers of its address. The access will happen unless a fault comes
+//!   first.
 //!
-//! A PEBS record has the registers after the instruction that it is of. Only that one's
-//! operand counts, and only if it did not overwrite the registers that make it up. Such
-//! records have no data address before Haswell, but for latencies.
+//! A PEBS record has the registers after its instruction was executed. Only the operand of that
+//! instruction counts, and only if the instruction did not overwrite the registers of its
+//! address. Before Haswell, only PEBS records with latencies contain a data address.
 //!
-//! An operand relative to FS or GS has no address: samples lack these bases.
+//! An operand relative to FS or GS has no address: samples lack the bases of these segments.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
@@ -23,84 +24,90 @@ use iced_x86::{
 };
 use memgauge_trace::{AccessKind, Derivation};
 
-/// Bytes of code looked at before the sampled address.
-pub const BEFORE: u64 = 96;
-/// Bytes of code looked at after it.
-pub const AFTER: u64 = 192;
-/// The longest instruction (Intel SDM volume 2, 2.3.11).
-const LONGEST: usize = 15;
-/// Instructions looked ahead.
-const AHEAD: usize = 8;
+/// Number of bytes of code before the sampled address that are decoded.
+pub const BYTES_BEFORE: u64 = 96;
+/// Number of bytes of code after the sampled address that are decoded.
+pub const BYTES_AFTER: u64 = 192;
+/// Length of the longest instruction (Intel SDM volume 2, 2.3.11).
+const MAX_INSTRUCTION_BYTES: usize = 15;
+/// Number of instructions after the sampled one that are searched for an operand.
+const MAX_LOOKAHEAD: usize = 8;
 
 /// How to compute a sample's data address from its registers.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Recipe {
-    /// How it was found.
+    /// How the operand was found.
     pub derivation: Derivation,
     /// Kind of access to the operand.
     pub kind: AccessKind,
-    /// Bytes of the operand; 0 unknown.
+    /// Size of the operand in bytes; 0 if unknown.
     pub size_bytes: u16,
-    /// Address of the instruction whose operand it is.
+    /// Address of the instruction with this operand.
     pub instruction: u64,
     memory: UsedMemory,
 }
 
-/// Why there is none.
+/// Why a data address cannot be derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoRecipe {
     /// The code could not be read or decoded.
     NoCode,
     /// Neither the instruction nor its neighbours access memory.
     NoOperand,
-    /// The registers were overwritten, or are not in samples.
+    /// The registers were overwritten, or samples do not contain them.
     NoRegisters,
-    /// Relative to FS or GS: the kernel puts their bases into no sample, and only
-    /// stopping the thread would tell them.
+    /// The operand is relative to FS or GS. Samples lack these bases; reading them would mean to
+    /// stop the thread.
     NoBase,
 }
 
-/// How far the instruction at a sample's address is, with the sample's registers.
+/// What the sampled address is, relative to the instruction that the sample belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Moment {
-    /// It is about to run, as at an interrupt.
-    Begins,
-    /// It is the sample's own and has run: a PEBS record with the exact address.
-    Ran,
-    /// It follows the sample's own: a PEBS record with the address behind it.
-    Follows,
+pub enum IpPosition {
+    /// The instruction there is about to execute, as at an interrupt.
+    AboutToExecute,
+    /// The instruction there has been executed: a PEBS record with the exact address.
+    Executed,
+    /// The instruction before it has been executed: a PEBS record with the address after it.
+    AfterExecuted,
 }
 
-/// The recipe for samples at `ip`, whose code around it begins at `start`.
+/// Returns how to compute the data address of interrupt samples at `ip`. `code` begins at
+/// address `start`.
 ///
 /// # Errors
-/// Why there is none.
+/// Returns why there is no address.
 pub fn recipe(code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
-    recipe_at(Moment::Begins, code, start, ip)
+    recipe_at(IpPosition::AboutToExecute, code, start, ip)
 }
 
-/// The same, of samples at another moment.
+/// As [`recipe`], for samples at another position.
 ///
 /// # Errors
-/// Why there is none.
-pub fn recipe_at(moment: Moment, code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
-    let mut code = CodeReader::new(code, start);
-    let ran = match moment {
-        Moment::Begins => return code.about_to_run(ip),
-        Moment::Ran => (Derivation::Exact, code.decode(ip)),
-        Moment::Follows => (Derivation::Previous, code.just_ran(ip)),
+/// Returns why there is no address.
+pub fn recipe_at(
+    position: IpPosition,
+    code: &[u8],
+    start: u64,
+    ip: u64,
+) -> Result<Recipe, NoRecipe> {
+    let mut code = CodeWindow::new(code, start);
+    let executed = match position {
+        IpPosition::AboutToExecute => return code.recipe_before_execution(ip),
+        IpPosition::Executed => (Derivation::Exact, code.decode(ip)),
+        IpPosition::AfterExecuted => (Derivation::Previous, code.executed_before(ip)),
     };
-    let (derivation, Some(ran)) = ran else {
+    let (derivation, Some(executed)) = executed else {
         return Err(NoRecipe::NoCode);
     };
     let mut reason = NoRecipe::NoOperand;
-    let memory = code.operand_left(&ran, &mut reason).ok_or(reason)?;
-    Ok(made(derivation, ran.ip(), &memory))
+    let memory = code.intact_operand(&executed, &mut reason).ok_or(reason)?;
+    Ok(new_recipe(derivation, executed.ip(), &memory))
 }
 
 impl Recipe {
-    /// The address, of registers by the kernel's number.
+    /// Computes the address. `register` returns the value of a register by the kernel's number.
     pub fn address(&self, register: impl Fn(u32) -> Option<u64>) -> Option<u64> {
         self.memory.virtual_address(0, |r, _, _| match r {
             Register::CS | Register::DS | Register::ES | Register::SS => Some(0),
@@ -143,11 +150,10 @@ fn number(register: Register) -> Option<u32> {
     found.map(|n| n as u32)
 }
 
-/// The registers a recipe may need, as `sample_regs_user` wants them: all general
-/// ones.
+/// All general registers, as a mask for `sample_regs_user`: a recipe may need any of them.
 pub const REGISTERS: u64 = 0x00ff_01ff;
 
-fn made(derivation: Derivation, instruction: u64, memory: &UsedMemory) -> Recipe {
+fn new_recipe(derivation: Derivation, instruction: u64, memory: &UsedMemory) -> Recipe {
     let size = memory.memory_size().size();
     Recipe {
         derivation,
@@ -167,36 +173,36 @@ fn kind(access: OpAccess) -> AccessKind {
     }
 }
 
-fn parts(memory: &UsedMemory) -> impl Iterator<Item = Register> {
-    let parts = [memory.base(), memory.index()];
-    parts
+fn address_registers(memory: &UsedMemory) -> impl Iterator<Item = Register> {
+    let registers = [memory.base(), memory.index()];
+    registers
         .into_iter()
         .filter(|r| *r != Register::None)
         .map(|r| r.full_register())
 }
 
-/// Whether samples have all that makes up the address.
+/// True if samples contain every register of the address.
 fn is_computable(memory: &UsedMemory) -> bool {
     let flat = !matches!(memory.segment(), Register::FS | Register::GS);
-    flat && memory.vsib_size() == 0 && parts(memory).all(|r| number(r).is_some())
+    flat && memory.vsib_size() == 0 && address_registers(memory).all(|r| number(r).is_some())
 }
 
-fn why_not(memory: &UsedMemory) -> NoRecipe {
+fn missing_part(memory: &UsedMemory) -> NoRecipe {
     match memory.segment() {
         Register::FS | Register::GS => NoRecipe::NoBase,
         _ => NoRecipe::NoRegisters,
     }
 }
 
-struct CodeReader<'a> {
+struct CodeWindow<'a> {
     code: &'a [u8],
     start: u64,
     info: InstructionInfoFactory,
 }
 
-impl<'a> CodeReader<'a> {
-    fn new(code: &'a [u8], start: u64) -> CodeReader<'a> {
-        CodeReader {
+impl<'a> CodeWindow<'a> {
+    fn new(code: &'a [u8], start: u64) -> CodeWindow<'a> {
+        CodeWindow {
             code,
             start,
             info: InstructionInfoFactory::new(),
@@ -210,25 +216,25 @@ impl<'a> CodeReader<'a> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    fn about_to_run(&mut self, ip: u64) -> Result<Recipe, NoRecipe> {
+    fn recipe_before_execution(&mut self, ip: u64) -> Result<Recipe, NoRecipe> {
         let at = self.decode(ip).ok_or(NoRecipe::NoCode)?;
         let mut reason = NoRecipe::NoOperand;
         if let Some(memory) = self.operand(&at) {
             match is_computable(&memory) {
-                true => return Ok(made(Derivation::Exact, ip, &memory)),
-                false => reason = why_not(&memory),
+                true => return Ok(new_recipe(Derivation::Exact, ip, &memory)),
+                false => reason = missing_part(&memory),
             }
         }
-        if let Some(before) = self.before(ip)
-            && let Some(memory) = self.operand_left(&before, &mut reason)
+        if let Some(previous) = self.previous(ip)
+            && let Some(memory) = self.intact_operand(&previous, &mut reason)
         {
-            return Ok(made(Derivation::Previous, before.ip(), &memory));
+            return Ok(new_recipe(Derivation::Previous, previous.ip(), &memory));
         }
-        let (instruction, memory) = self.ahead(&at).ok_or(reason)?;
-        Ok(made(Derivation::Next, instruction, &memory))
+        let (instruction, memory) = self.next_operand(&at).ok_or(reason)?;
+        Ok(new_recipe(Derivation::Next, instruction, &memory))
     }
 
-    /// The operand in memory; of several the one that is not the stack.
+    /// The operand in memory. If there are several, the one that is not on the stack.
     fn operand(&mut self, instruction: &Instruction) -> Option<UsedMemory> {
         let accesses = |m: &&UsedMemory| kind(m.access()) != AccessKind::Unknown;
         let used = self.info.info(instruction).used_memory();
@@ -237,7 +243,7 @@ impl<'a> CodeReader<'a> {
         off_stack.or_else(|| used.iter().find(accesses)).copied()
     }
 
-    fn writes(&mut self, instruction: &Instruction) -> Vec<Register> {
+    fn written_registers(&mut self, instruction: &Instruction) -> Vec<Register> {
         let used = self.info.info(instruction).used_registers();
         let written = used.iter().filter(|r| {
             !matches!(
@@ -248,34 +254,38 @@ impl<'a> CodeReader<'a> {
         written.map(|r| r.register().full_register()).collect()
     }
 
-    /// The operand of an instruction that has run, if its registers are as they
-    /// were.
-    fn operand_left(&mut self, ran: &Instruction, reason: &mut NoRecipe) -> Option<UsedMemory> {
-        let memory = self.operand(ran)?;
-        let written = self.writes(ran);
-        let intact = parts(&memory).all(|r| !written.contains(&r));
+    /// The operand of an executed instruction, if the instruction left the registers of its
+    /// address intact.
+    fn intact_operand(
+        &mut self,
+        executed: &Instruction,
+        reason: &mut NoRecipe,
+    ) -> Option<UsedMemory> {
+        let memory = self.operand(executed)?;
+        let written = self.written_registers(executed);
+        let intact = address_registers(&memory).all(|r| !written.contains(&r));
         if intact && is_computable(&memory) {
             return Some(memory);
         }
-        *reason = why_not(&memory);
+        *reason = missing_part(&memory);
         None
     }
 
-    /// The instruction that ran before the one at `ip`. At the head of a loop it is the
+    /// The instruction that was executed before the one at `ip`. At the head of a loop it is the
     /// one before the jump back, else the one at the lower address.
-    fn before(&self, ip: u64) -> Option<Instruction> {
-        let place = self.jump_back_to(ip).unwrap_or(ip);
-        let before = self.standing_before(place)?;
-        matches!(before.flow_control(), FlowControl::Next).then_some(before)
+    fn previous(&self, ip: u64) -> Option<Instruction> {
+        let end = self.jump_back_to(ip).unwrap_or(ip);
+        let previous = self.preceding_in_code(end)?;
+        matches!(previous.flow_control(), FlowControl::Next).then_some(previous)
     }
 
-    /// The instruction of a precise sample that names the next one. It accessed memory, so
-    /// at the head of a loop it is the one that does so.
-    fn just_ran(&mut self, ip: u64) -> Option<Instruction> {
-        let looped = self.before(ip);
-        match looped.filter(|ran| self.operand(ran).is_some()) {
-            Some(ran) => Some(ran),
-            None => self.standing_before(ip),
+    /// The instruction of a precise sample whose address is that of the next instruction. It
+    /// accessed memory, so at the head of a loop a candidate without an operand is ruled out.
+    fn executed_before(&mut self, ip: u64) -> Option<Instruction> {
+        let previous = self.previous(ip);
+        match previous.filter(|executed| self.operand(executed).is_some()) {
+            Some(executed) => Some(executed),
+            None => self.preceding_in_code(ip),
         }
     }
 
@@ -289,11 +299,11 @@ impl<'a> CodeReader<'a> {
             if jumps && instruction.near_branch_target() == ip {
                 return Some(at);
             }
-            let goes_on = matches!(
+            let continues = matches!(
                 instruction.flow_control(),
                 FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Call
             );
-            if !goes_on {
+            if !continues {
                 return None;
             }
             at = instruction.next_ip();
@@ -301,48 +311,51 @@ impl<'a> CodeReader<'a> {
         None
     }
 
-    /// Instructions have no marks at their ends. Decoding from different places
-    /// before soon falls into step; the start on which most agree wins.
-    fn standing_before(&self, place: u64) -> Option<Instruction> {
-        let mut votes = [0u32; LONGEST + 1];
-        let first = self.start.max(place.saturating_sub(BEFORE));
-        for from in first..place {
-            if let Some(last) = self.last_before(from, place) {
-                votes[(place - last) as usize] += 1;
+    /// The instruction that ends at this address. Instructions do not mark their start, but
+    /// decoders that begin at different addresses soon agree. Decode from every address before
+    /// `end` and take the start that most of them find.
+    fn preceding_in_code(&self, end: u64) -> Option<Instruction> {
+        let mut votes = [0u32; MAX_INSTRUCTION_BYTES + 1];
+        let first = self.start.max(end.saturating_sub(BYTES_BEFORE));
+        for from in first..end {
+            if let Some(last) = self.last_start(from, end) {
+                votes[(end - last) as usize] += 1;
             }
         }
-        let best = (1..=LONGEST).max_by_key(|&length| votes[length])?;
+        let best = (1..=MAX_INSTRUCTION_BYTES).max_by_key(|&length| votes[length])?;
         (votes[best] > 0)
-            .then(|| self.decode(place - best as u64))
+            .then(|| self.decode(end - best as u64))
             .flatten()
     }
 
-    /// Decoding from `from` on: the start of the instruction that ends at `place`.
-    fn last_before(&self, from: u64, place: u64) -> Option<u64> {
+    /// Decodes from `from` on. Returns the start of the instruction that ends at `end`.
+    fn last_start(&self, from: u64, end: u64) -> Option<u64> {
         let mut at = from;
         loop {
             let next = self.decode(at)?.next_ip();
-            match next.cmp(&place) {
+            match next.cmp(&end) {
                 std::cmp::Ordering::Less => at = next,
-                std::cmp::Ordering::Equal => return (place - at <= LONGEST as u64).then_some(at),
+                std::cmp::Ordering::Equal => {
+                    return (end - at <= MAX_INSTRUCTION_BYTES as u64).then_some(at);
+                }
                 std::cmp::Ordering::Greater => return None,
             }
         }
     }
 
-    /// The first operand that lies ahead and whose registers stay as they are, and its
-    /// instruction's address.
-    fn ahead(&mut self, first: &Instruction) -> Option<(u64, UsedMemory)> {
+    /// The first operand after this instruction, with the address of its instruction. `None` if
+    /// an instruction in between writes the registers of its address.
+    fn next_operand(&mut self, first: &Instruction) -> Option<(u64, UsedMemory)> {
         let mut written = Vec::new();
         let mut at = *first;
-        for _ in 0..AHEAD {
+        for _ in 0..MAX_LOOKAHEAD {
             if !matches!(at.flow_control(), FlowControl::Next) {
                 return None;
             }
-            written.extend(self.writes(&at));
+            written.extend(self.written_registers(&at));
             at = self.decode(at.next_ip())?;
             if let Some(memory) = self.operand(&at) {
-                let intact = parts(&memory).all(|r| !written.contains(&r));
+                let intact = address_registers(&memory).all(|r| !written.contains(&r));
                 return (intact && is_computable(&memory)).then(|| (at.ip(), memory));
             }
         }
@@ -377,34 +390,34 @@ mod tests {
         assert_eq!(seen, expected, "{code:x?} at {ip_offset}");
     }
 
-    fn check_ran(moment: Moment, code: &[u8], expected: Result<u64, NoRecipe>) {
-        let ip = match moment {
-            Moment::Follows => BASE + code.len() as u64 - 1,
+    fn check_executed(position: IpPosition, code: &[u8], expected: Result<u64, NoRecipe>) {
+        let ip = match position {
+            IpPosition::AfterExecuted => BASE + code.len() as u64 - 1,
             _ => BASE,
         };
-        let seen = recipe_at(moment, code, BASE, ip).map(|r| r.address(value).unwrap());
-        assert_eq!(seen, expected, "{code:x?} {moment:?}");
+        let seen = recipe_at(position, code, BASE, ip).map(|r| r.address(value).unwrap());
+        assert_eq!(seen, expected, "{code:x?} {position:?}");
     }
 
     #[test]
-    fn of_a_done_instruction_only_its_own_operand_counts() {
-        for moment in [Moment::Ran, Moment::Follows] {
+    fn only_its_own_operand_counts_for_an_executed_instruction() {
+        for position in [IpPosition::Executed, IpPosition::AfterExecuted] {
             // mov rax, [rbx + 8]; nop: rbx 0x2000
-            check_ran(moment, &[0x48, 0x8b, 0x43, 0x08, NOP], Ok(0x2008));
+            check_executed(position, &[0x48, 0x8b, 0x43, 0x08, NOP], Ok(0x2008));
             // mov rbx, [rbx]; nop: the address is overwritten
             let overwritten = [0x48, 0x8b, 0x1b, NOP];
-            check_ran(moment, &overwritten, Err(NoRecipe::NoRegisters));
+            check_executed(position, &overwritten, Err(NoRecipe::NoRegisters));
             // add rax, 1; nop: nothing in memory, and what follows does not count
             let neither = [0x48, 0x83, 0xc0, 0x01, NOP];
-            check_ran(moment, &neither, Err(NoRecipe::NoOperand));
+            check_executed(position, &neither, Err(NoRecipe::NoOperand));
         }
     }
 
     #[test]
-    fn behind_a_precise_sample_at_a_loops_head_is_the_load() {
+    fn precise_sample_after_the_head_of_a_loop_belongs_to_the_load() {
         // mov rax, [rbx]; 1: dec ecx; jnz 1b
         let code = [0x48, 0x8b, 0x03, 0xff, 0xc9, 0x75, 0xfc];
-        let seen = recipe_at(Moment::Follows, &code, BASE, BASE + 3);
+        let seen = recipe_at(IpPosition::AfterExecuted, &code, BASE, BASE + 3);
         assert_eq!(seen.unwrap().address(value), Some(0x2000));
     }
 
@@ -412,7 +425,7 @@ mod tests {
 
     // Encodings by GNU as 2.40, of the instruction in the comment.
     #[test]
-    fn the_sampled_instructions_own_operand_is_exact() {
+    fn operand_of_the_sampled_instruction_is_exact() {
         let exact = |kind, size, address| Ok((Derivation::Exact, kind, size, address));
         // mov rax, [rbx + rcx*8 + 0x10]: rbx 0x2000, rcx 0x3000
         check(
@@ -439,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_instruction_before_serves_where_its_registers_are_intact() {
+    fn previous_operand_is_used_if_its_registers_are_intact() {
         let previous = |address| Ok((Derivation::Previous, AccessKind::Load, 8, address));
         let code = |load: &[u8]| [&[NOP; 16][..], load, &[NOP; 40]].concat();
         // mov rax, [rbx]
@@ -451,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_ahead_serves_until_something_writes_its_registers() {
+    fn next_operand_is_used_unless_its_registers_are_written_before() {
         let code =
             |between: &[u8]| [&[NOP; 16][..], between, &[0x48, 0x8b, 0x03], &[NOP; 40]].concat();
         let next = Ok((Derivation::Next, AccessKind::Load, 8, 0x2000));
@@ -463,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn at_a_loops_head_the_instruction_before_the_jump_back_ran_last() {
+    fn instruction_before_the_jump_back_was_executed_before_the_head_of_a_loop() {
         // mov rdx, [rsi]; head: inc rcx; nop; mov rax, [rbx]; jne head
         let body = [0x48, 0xff, 0xc1, NOP, 0x48, 0x8b, 0x03, 0x75, 0xf7];
         let code = [&[NOP; 16][..], &[0x48, 0x8b, 0x16], &body, &[NOP; 16]].concat();
@@ -475,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_without_an_address_are_refused() {
+    fn operands_without_a_computable_address_have_no_recipe() {
         // mov rax, fs:[0x28], then nothing
         let code = [
             &[0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0],
@@ -491,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn no_code_makes_the_decoder_panic() {
+    fn random_code_does_not_panic() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut code = [0u8; 288];
         for _ in 0..3000 {

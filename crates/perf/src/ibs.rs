@@ -27,15 +27,15 @@ const CAPS_ZEN4: u32 = 1 << 11;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Op {
-    /// Abilities of the processor's IBS (CPUID 8000_001B EAX).
+    /// Capabilities of the processor's IBS (CPUID 8000_001B EAX).
     pub caps: u32,
     /// Control: period and filters.
     pub ctl: u64,
     /// Address of the op's instruction.
     pub rip: u64,
-    /// How it went through the core.
+    /// Its progress through the core.
     pub data: u64,
-    /// Where its data came from.
+    /// Source of its data.
     pub data2: u64,
     /// Bits about the access.
     pub data3: u64,
@@ -106,7 +106,7 @@ fn take(word: u64, fields: &[Field]) -> Vec<(&'static str, u64)> {
 }
 
 impl Op {
-    /// The op in a sample's raw bytes; `None` where they are too short.
+    /// Parses a sample's raw bytes. Returns `None` if they are too short.
     pub fn parse(raw: &[u8]) -> Option<Op> {
         let mut f = Fields(raw);
         Some(Op {
@@ -150,7 +150,7 @@ impl Op {
         (bits(self.data, 38, 1) == 0).then_some(self.rip)
     }
 
-    /// Bytes accessed; 0 unknown. These are the op's bytes, which may be fewer than the
+    /// Size of the access in bytes; 0 if unknown. It is that of the op, which may be smaller than the
     /// instruction's.
     pub fn size_bytes(&self) -> u16 {
         match bits(self.data3, 22, 4) as u32 {
@@ -159,8 +159,8 @@ impl Op {
         }
     }
 
-    /// Cycles until a load that missed the first level had its data; 0 for
-    /// others: the processor does not count them.
+    /// Cycles until a load that missed the first level had its data. 0 for other ops, which the
+    /// processor does not time.
     pub fn latency_cycles(&self) -> u32 {
         match self.flag(0) && self.flag(7) {
             true => bits(self.data3, 32, 16) as u32,

@@ -1,16 +1,15 @@
-//! Decoders of what perf events say: bytes in, borrowed views out.
+//! Decoders of perf events: bytes in, borrowed views out.
 //!
 //! - [`abi`], [`record`] and [`ring`]: `perf_event_attr`, the records that the kernel
 //!   writes, and the walk over a ring of them.
-//! - [`data_src`], [`ibs`] and [`spe`]: where a sample's data came from, as Intel, AMD and
-//!   Arm say it.
+//! - [`data_src`], [`ibs`] and [`spe`]: where a sample's data came from, as the kernel, AMD and
+//!   Arm encode it.
 //! - [`perf_data`]: the file that `perf record` writes.
 //! - [`mod@derive`]: a sample's data address from its registers and the code around it.
 //! - [`builtin`]: the event names that every kernel knows.
 //!
-//! Everything here is pure and runs on bytes from anywhere: no system call, no clock.
-//! Every decoder takes damaged bytes without a panic; fuzz targets hold them to it.
-//! Opening events is the part of `memgauge-live`.
+//! Everything here is pure: no system call, no clock. No decoder panics on damaged bytes, which fuzz
+//! targets check. `memgauge-live` opens events.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +28,7 @@ pub mod spe;
 pub use error::{Error, Result};
 pub use hash::IdMap;
 
-/// Bytes as hexadecimal digits, as build ids are written.
+/// Formats bytes as hexadecimal digits, the form of build IDs.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

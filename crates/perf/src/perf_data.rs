@@ -5,12 +5,11 @@
 //! stream  magic, 16 │ attributes and features as records, then records …
 //! ```
 //!
-//! No field is trusted: data cut off, too large or overlapping ends the reading with a
-//! note of how far it was good. Memory does not depend on the file's size, nor on sizes
-//! that it claims.
+//! No field is trusted. If data is truncated, too large or overlapping, reading ends with a note of how
+//! far the file was valid. Memory use depends neither on the file's size nor on sizes in the file.
 //!
-//! Rejected: the crate linux-perf-data (it drops weights and data sources, which
-//! are what a memory profiler wants).
+//! Rejected: the crate linux-perf-data, which drops weights and data sources. A memory profiler needs
+//! them.
 
 mod features;
 mod tracing;
@@ -31,11 +30,11 @@ use unpack::Unpacker;
 pub struct FileEvent {
     /// As it was opened.
     pub attr: Attr,
-    /// Its name, where the file has it.
+    /// Its name; empty if the file does not have it.
     pub name: String,
 }
 
-/// The events, and which ids are theirs.
+/// The events with their IDs.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Events {
@@ -43,27 +42,27 @@ pub struct Events {
     pub all: Vec<FileEvent>,
     layouts: Vec<Layout>,
     by_id: IdMap<u64, usize>,
-    /// Names of tracepoints by their id, which is an event's configuration.
+    /// Names of tracepoints by their ID, which is the event's `config`.
     tracepoints: IdMap<u64, String>,
 }
 
-/// More events or ids than any machine has.
-const MOST_EVENTS: usize = 1 << 14;
-const MOST_IDS: usize = 1 << 22;
-/// The file ends before its records do: in one, or between two.
-const RECORDS_CUT: &str = "the records are cut off";
-const LAST_RECORD_CUT: &str = "the last record is cut off";
+/// Maximum number of events and IDs, more than any machine has.
+const MAX_EVENTS: usize = 1 << 14;
+const MAX_IDS: usize = 1 << 22;
+/// The file ends before its records do, between two records or within one.
+const RECORDS_TRUNCATED: &str = "the records are cut off";
+const LAST_RECORD_TRUNCATED: &str = "the last record is cut off";
 
 impl Events {
-    /// Takes an event and its ids, as many as any machine has.
+    /// Adds an event with its IDs. Events and IDs above the maximum are dropped.
     pub fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
-        if self.all.len() >= MOST_EVENTS {
+        if self.all.len() >= MAX_EVENTS {
             return;
         }
-        let number = self.all.len();
-        let room = MOST_IDS.saturating_sub(self.by_id.len());
-        self.by_id.extend(ids.take(room).map(|id| (id, number)));
-        self.layouts.push(Layout::of(&attr));
+        let index = self.all.len();
+        let room = MAX_IDS.saturating_sub(self.by_id.len());
+        self.by_id.extend(ids.take(room).map(|id| (id, index)));
+        self.layouts.push(Layout::new(&attr));
         let name = match attr.kind {
             kind::TRACEPOINT => self.tracepoints.get(&attr.config).cloned(),
             _ => None,
@@ -74,7 +73,7 @@ impl Events {
         });
     }
 
-    /// Names the events of a tracepoint that have no name yet, those to come included.
+    /// Names the events of a tracepoint that have no name yet, including events that are added later.
     fn name_tracepoint(&mut self, id: u64, name: String) {
         let is_of = |event: &&mut FileEvent| {
             event.name.is_empty() && event.attr.kind == kind::TRACEPOINT && event.attr.config == id
@@ -82,59 +81,58 @@ impl Events {
         for event in self.all.iter_mut().filter(is_of) {
             event.name.clone_from(&name);
         }
-        if self.tracepoints.len() < MOST_EVENTS {
+        if self.tracepoints.len() < MAX_EVENTS {
             self.tracepoints.insert(id, name);
         }
     }
 
-    /// Number of the event with that id.
-    pub fn of_id(&self, id: u64) -> Option<usize> {
+    /// Index of the event with this ID.
+    pub fn index_of(&self, id: u64) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
 
-    /// The event and layout of a sample's body.
+    /// Index of the event of a sample, and its layout.
     #[inline]
-    pub fn of_sample(&self, body: &[u8]) -> Option<(usize, &Layout)> {
+    pub fn event_of_sample(&self, body: &[u8]) -> Option<(usize, &Layout)> {
         let first = self.layouts.first()?;
         if self.layouts.len() == 1 {
             return Some((0, first));
         }
-        // perf lays all events of a file out so that the id is at one place.
+        // perf chooses the fields so that the ID has the same offset in all events.
         let id = Fields(body.get(first.id_offset()?..)?).u64()?;
-        let number = self.of_id(id)?;
+        let number = self.index_of(id)?;
         Some((number, &self.layouts[number]))
     }
 
-    /// The layout of records that are no samples: that of the first event, whose
-    /// trailer perf gives to all.
-    pub fn of_others(&self) -> Option<&Layout> {
+    /// Layout of records that are not samples: that of the first event, since perf gives all events the
+    /// same trailer.
+    pub fn side_band_layout(&self) -> Option<&Layout> {
         self.layouts.first()
     }
 
     fn set_name(&mut self, id: u64, name: &str) {
-        if let Some(number) = self.of_id(id) {
+        if let Some(number) = self.index_of(id) {
             name.clone_into(&mut self.all[number].name);
         }
     }
 }
 
-/// Why reading ended before the end.
+/// Why reading stopped before the end of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// Problems of the file, in words.
+    /// Problems in words.
     pub problems: Vec<String>,
-    /// Bytes not read.
+    /// Number of bytes that were not read.
     pub unread_bytes: u64,
 }
 
 /// Receives the records of a file.
 pub trait Visit {
-    /// Failure of the receiver over a record, besides the reading.
+    /// Error of the receiver.
     type Error: From<Error>;
 
-    /// A record of the kernel; events are complete as far as this record needs
-    /// them.
+    /// Receives a record of the kernel. `events` has all events that this record needs.
     fn record(
         &mut self,
         events: &Events,
@@ -142,29 +140,29 @@ pub trait Visit {
         body: &[u8],
     ) -> std::result::Result<(), Self::Error>;
 
-    /// perf has read all rings: no record after the next such mark is older than the
-    /// youngest before this one. False ends the reading.
+    /// Called when perf has read all rings once. No record after the next call is older than the youngest
+    /// before this one. Reading stops if it returns false.
     fn round(&mut self) -> bool {
         true
     }
 }
 
-/// A file whose head has been read.
+/// A file whose header has been read.
 #[non_exhaustive]
 pub struct PerfData<R> {
     source: R,
-    /// The events; a stream's come with its records.
+    /// The events. Those of a stream come with its records.
     pub events: Events,
-    /// Facts of the file about the machine; a stream's come with its records.
+    /// Facts about the machine. Those of a stream come with its records.
     pub facts: Facts,
-    /// Whether it is a stream.
+    /// True if it is a stream.
     pub is_stream: bool,
     data: std::ops::Range<u64>,
     damage: Damage,
 }
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
-/// Version 1, which perf wrote until 2012. What follows is laid out alike.
+/// Version 1, which perf wrote until 2012. The rest of the layout is the same.
 const MAGIC_1: &[u8; 8] = b"PERFFILE";
 const SWAPPED: [&[u8; 8]; 2] = [b"2ELIFREP", b"ELIFFREP"];
 const STREAM_HEADER_BYTES: u64 = 16;
@@ -172,7 +170,7 @@ const FILE_HEADER_BYTES: u64 = 104;
 /// The header of the oldest files ends before the bits of their features.
 const HEADER_BYTES_WITHOUT_FEATURES: u64 = 72;
 
-fn bad(why: impl Into<String>) -> Error {
+fn invalid(why: impl Into<String>) -> Error {
     Error::BadInput(why.into())
 }
 
@@ -196,29 +194,30 @@ impl Section {
 }
 
 impl<R: Read + Seek> PerfData<R> {
-    /// Reads the head.
+    /// Reads the header.
     ///
     /// # Errors
-    /// It is no perf.data, of a processor of the other byte order, or cut off
-    /// within its head.
+    /// It is not a perf.data file, it has the other byte order, or it ends within its header.
     pub fn open(mut source: R) -> Result<PerfData<R>> {
         let mut head = [0u8; FILE_HEADER_BYTES as usize];
         let n = read_up_to(&mut source, &mut head).map_err(unreadable)?;
         let mut f = Fields(&head[..n]);
         let magic = f
             .bytes(8)
-            .ok_or_else(|| bad("it is too short to be perf data"))?;
+            .ok_or_else(|| invalid("it is too short to be perf data"))?;
         if SWAPPED.iter().any(|swapped| magic == *swapped) {
-            return Err(bad(
+            return Err(invalid(
                 "it was made on a processor of the other byte order, which memgauge does not read",
             ));
         }
         if magic != MAGIC && magic != MAGIC_1 {
-            return Err(bad(
+            return Err(invalid(
                 "it is not perf data: its first bytes are neither PERFILE2 nor PERFFILE",
             ));
         }
-        let bytes = f.u64().ok_or_else(|| bad("it is cut off in its header"))?;
+        let bytes = f
+            .u64()
+            .ok_or_else(|| invalid("it is cut off in its header"))?;
         let mut file = PerfData {
             source,
             events: Events::default(),
@@ -229,7 +228,7 @@ impl<R: Read + Seek> PerfData<R> {
         };
         if !file.is_stream {
             file.read_head(bytes, f)
-                .ok_or_else(|| bad("it is cut off or damaged in its header"))?;
+                .ok_or_else(|| invalid("it is cut off or damaged in its header"))?;
         }
         Ok(file)
     }
@@ -248,7 +247,7 @@ impl<R: Read + Seek> PerfData<R> {
         let end = self.source.seek(SeekFrom::End(0)).ok()?;
         self.read_attributes(attributes, entry_bytes, end)?;
         self.read_event_types(event_types, end);
-        // A recorder that was killed left no length.
+        // If perf was killed, the length is 0.
         let bytes = if data.bytes == 0 {
             end.saturating_sub(data.at)
         } else {
@@ -257,7 +256,7 @@ impl<R: Read + Seek> PerfData<R> {
         let data_end = data.at.checked_add(bytes)?;
         self.data = data.at.min(end)..data_end.min(end);
         if data_end > end {
-            self.damage.problems.push(RECORDS_CUT.to_owned());
+            self.damage.problems.push(RECORDS_TRUNCATED.to_owned());
             self.damage.unread_bytes += data_end - end;
         } else {
             self.read_features(data_end, present, end);
@@ -277,26 +276,26 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     fn read_attributes(&mut self, all: Section, entry_bytes: u64, end: u64) -> Option<()> {
-        const MOST_BYTES: u64 = 1 << 26;
+        const MAX_BYTES: u64 = 1 << 26;
         let ids_at = usize::try_from(entry_bytes).ok()?.checked_sub(16)?;
-        let table = self.section(all, MOST_BYTES, end)?;
-        for entry in table.chunks_exact(entry_bytes as usize).take(MOST_EVENTS) {
+        let table = self.section(all, MAX_BYTES, end)?;
+        for entry in table.chunks_exact(entry_bytes as usize).take(MAX_EVENTS) {
             let (attr, ids) = entry.split_at_checked(ids_at)?;
             let ids = Section::parse(&mut Fields(ids))?;
-            let ids = self.section(ids, MOST_BYTES, end)?;
+            let ids = self.section(ids, MAX_BYTES, end)?;
             let words = ids.chunks_exact(8).filter_map(|word| Fields(word).u64());
             self.events.add(Attr::parse(attr)?, words);
         }
         (!self.events.all.is_empty()).then_some(())
     }
 
-    /// Names of tracepoints, in files from before features had them.
+    /// Reads names of tracepoints from old files, which have no feature for them.
     fn read_event_types(&mut self, section: Section, end: u64) {
-        const MOST_BYTES: u64 = 1 << 22;
+        const MAX_BYTES: u64 = 1 << 22;
         if section.bytes == 0 {
             return;
         }
-        match self.section(section, MOST_BYTES, end) {
+        match self.section(section, MAX_BYTES, end) {
             Some(bytes) => bytes
                 .chunks_exact(EVENT_TYPE_BYTES)
                 .for_each(|entry| name_tracepoint(&mut self.events, Fields(entry))),
@@ -308,7 +307,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     fn read_features(&mut self, table_at: u64, present: [u64; 4], end: u64) {
-        const MOST_BYTES: u64 = 1 << 24;
+        const MAX_BYTES: u64 = 1 << 24;
         let numbers = (0..256u32).filter(|n| present[*n as usize / 64] >> (n % 64) & 1 == 1);
         for (at, number) in numbers.enumerate() {
             let entry = Section {
@@ -326,8 +325,8 @@ impl<R: Read + Seek> PerfData<R> {
             if !features::is_read(number) {
                 continue;
             }
-            match self.section(place, MOST_BYTES, end) {
-                Some(bytes) => self.facts.take(number, &bytes, &mut self.events),
+            match self.section(place, MAX_BYTES, end) {
+                Some(bytes) => self.facts.read_feature(number, &bytes, &mut self.events),
                 None => self
                     .damage
                     .problems
@@ -336,27 +335,26 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// Hands every record to `visit`, compressed ones unpacked, in the file's
-    /// order. Returns what could not be read.
+    /// Passes every record to `visit` in the file's order, unpacked. Returns what could not be read.
     ///
     /// # Errors
     /// Errors of `visit`, and of the system when it cannot read the file.
     pub fn read<V: Visit>(&mut self, visit: &mut V) -> std::result::Result<Damage, V::Error> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
-        let mut walk = Walk::over(self.data.end - self.data.start);
+        let mut walk = Walk::new(self.data.end - self.data.start);
         let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
         let result = walk.records(&mut self.source, &mut told, visit);
         let mut damage = std::mem::take(&mut self.damage);
-        walk.judge(result, self.is_stream, &mut damage)?;
+        walk.damage(result, self.is_stream, &mut damage)?;
         Ok(damage)
     }
 
-    /// The same of a file that holds records only: `perf record --threads` writes one
-    /// for each of its threads, next to the file with the head.
+    /// Reads a file that has only records. `perf record --threads` writes one for each of its threads,
+    /// next to the file with the header.
     ///
     /// # Errors
     /// As of [`PerfData::read`].
@@ -365,14 +363,14 @@ impl<R: Read + Seek> PerfData<R> {
         source: &mut impl Read,
         visit: &mut V,
     ) -> std::result::Result<Damage, V::Error> {
-        let mut walk = Walk::over(u64::MAX);
+        let mut walk = Walk::new(u64::MAX);
         let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
         let result = walk.records(source, &mut told, visit);
         let mut damage = Damage::default();
-        walk.judge(result, true, &mut damage)?;
+        walk.damage(result, true, &mut damage)?;
         Ok(damage)
     }
 }
@@ -408,18 +406,18 @@ mod user {
     pub(super) const FEATURE: u32 = 80;
     pub(super) const COMPRESSED: u32 = 81;
     pub(super) const COMPRESSED_2: u32 = 83;
-    /// Later versions' are passed over.
+    /// Records of later versions are ignored below this number.
     pub(super) const PLAUSIBLE: u32 = 256;
 }
 
-/// Bytes read from the file at a time; a record has at most 64 KiB. Bytes that fit into
-/// a processor's own cache are parsed from there.
+/// Number of bytes that are read at a time. A record has at most 64 KiB. The buffer fits into the L2
+/// cache, so it is parsed from there.
 const BUFFER_BYTES: usize = 1 << 18;
 
 enum Stop<E> {
     Damaged(String),
     Failed(E),
-    /// Who is given the records wants no more.
+    /// The receiver wants no more records.
     Enough,
 }
 
@@ -432,7 +430,7 @@ impl<E> From<E> for Stop<E> {
 struct Walk {
     buffer: Vec<u8>,
     filled: std::ops::Range<usize>,
-    /// Bytes of the data not in the buffer yet.
+    /// Bytes of the data that are not in the buffer yet.
     left: u64,
     unpacker: Unpacker,
 }
@@ -440,8 +438,7 @@ struct Walk {
 type Step<T, E> = std::result::Result<T, Stop<E>>;
 
 impl Walk {
-    /// Makes `bytes` available, moving what is there to the buffer's front.
-    /// False at the end of the data.
+    /// Makes `bytes` bytes available. Returns false at the end of the data.
     fn fill<E: From<Error>>(&mut self, source: &mut impl Read, bytes: usize) -> Step<bool, E> {
         if self.filled.len() >= bytes {
             return Ok(true);
@@ -457,7 +454,7 @@ impl Walk {
         Ok(self.filled.len() >= bytes)
     }
 
-    fn over(bytes: u64) -> Walk {
+    fn new(bytes: u64) -> Walk {
         Walk {
             buffer: vec![0; BUFFER_BYTES],
             filled: 0..0,
@@ -466,9 +463,9 @@ impl Walk {
         }
     }
 
-    /// Why it ended. If the source's length is not known, only the bytes already read
-    /// are known to be lost.
-    fn judge<E>(
+    /// Returns why it ended. If the source's length is unknown, only the bytes already read are counted as
+    /// lost.
+    fn damage<E>(
         &self,
         result: Step<(), E>,
         endless: bool,
@@ -478,8 +475,8 @@ impl Walk {
             Ok(()) | Err(Stop::Enough) => Ok(()),
             Err(Stop::Failed(e)) => Err(e),
             Err(Stop::Damaged(why)) => {
-                let was_told =
-                    why == LAST_RECORD_CUT && damage.problems.iter().any(|p| p == RECORDS_CUT);
+                let was_told = why == LAST_RECORD_TRUNCATED
+                    && damage.problems.iter().any(|p| p == RECORDS_TRUNCATED);
                 damage.problems.extend((!was_told).then_some(why));
                 let behind = if endless { 0 } else { self.left.min(1 << 62) };
                 damage.unread_bytes += behind + self.filled.len() as u64;
@@ -498,7 +495,7 @@ impl Walk {
             if !self.fill(source, HEADER_BYTES)? {
                 return match self.filled.is_empty() {
                     true => Ok(()),
-                    false => Err(Stop::Damaged(LAST_RECORD_CUT.to_owned())),
+                    false => Err(Stop::Damaged(LAST_RECORD_TRUNCATED.to_owned())),
                 };
             }
             let header = Header::parse(&self.buffer[self.filled.clone()])
@@ -511,7 +508,7 @@ impl Walk {
                 )));
             }
             if !self.fill(source, size)? {
-                return Err(Stop::Damaged(LAST_RECORD_CUT.to_owned()));
+                return Err(Stop::Damaged(LAST_RECORD_TRUNCATED.to_owned()));
             }
             let start = self.filled.start;
             self.filled.start += size;
@@ -540,13 +537,14 @@ impl Walk {
             user::FEATURE => {
                 let number = body.u64().ok_or_else(cut)?;
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
-                told.facts.take(number, body.0, told.events);
+                told.facts.read_feature(number, body.0, told.events);
             }
             user::TRACING_DATA => {
                 let bytes = body.u32().ok_or_else(cut)?;
                 let padded = u64::from(bytes).next_multiple_of(8);
                 let data = self.bytes_between_records(source, padded)?;
-                told.facts.take(feature::TRACING_DATA, &data, told.events);
+                told.facts
+                    .read_feature(feature::TRACING_DATA, &data, told.events);
             }
             user::FINISHED_ROUND if !visit.round() => return Err(Stop::Enough),
             user::AUXTRACE => {
@@ -569,21 +567,21 @@ impl Walk {
         Ok(())
     }
 
-    /// Passes over bytes that lie between records.
+    /// Skips bytes between records.
     fn skip<E: From<Error>>(&mut self, source: &mut impl Read, bytes: u64) -> Step<(), E> {
         self.between_records(source, bytes, &mut |_| ())
     }
 
-    /// Takes bytes that lie between records, the first 16 MiB of them.
+    /// Reads bytes between records, at most 16 MiB of them.
     fn bytes_between_records<E: From<Error>>(
         &mut self,
         source: &mut impl Read,
         bytes: u64,
     ) -> Step<Vec<u8>, E> {
-        const MOST_BYTES: usize = 1 << 24;
+        const MAX_BYTES: usize = 1 << 24;
         let mut all = Vec::new();
         self.between_records(source, bytes, &mut |piece| {
-            let room = MOST_BYTES - all.len();
+            let room = MAX_BYTES - all.len();
             all.extend_from_slice(&piece[..piece.len().min(room)]);
         })?;
         Ok(all)
@@ -609,7 +607,7 @@ impl Walk {
     }
 }
 
-/// An attribute in a stream: it says its own size, ids follow.
+/// Parses an attribute in a stream. It contains its own size; IDs follow.
 fn attribute(events: &mut Events, body: Fields<'_>) -> Option<()> {
     let bytes = Fields(body.0.get(4..)?).u32()? as usize;
     let (attr, ids) = body.0.split_at_checked(bytes)?;
@@ -618,7 +616,7 @@ fn attribute(events: &mut Events, body: Fields<'_>) -> Option<()> {
     Some(())
 }
 
-/// Bytes of an entry that names a tracepoint (`struct perf_trace_event_type`): id, text.
+/// Size of an entry that names a tracepoint (`struct perf_trace_event_type`): ID, text.
 const EVENT_TYPE_BYTES: usize = 72;
 
 fn name_tracepoint(events: &mut Events, mut entry: Fields<'_>) {

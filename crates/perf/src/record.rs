@@ -1,7 +1,7 @@
 //! Parses the records that the kernel writes into rings and perf into files.
 //!
-//! Pure: bytes in, borrowed views out. A record whose length does not fit what
-//! its kind needs is `None`, never a panic; who calls counts it. Records:
+//! Pure: bytes in, borrowed views out. If the length of a record does not fit its kind, the parser
+//! returns `None`, and the caller counts it. Records:
 //!
 //! ```text
 //! ┌──────┬──────┬──────┬─────────────── size − 8 ───────────────┬─ trailer ─┐
@@ -16,8 +16,8 @@
 //! 8, number of values 8 (here 2), enabled 8, running 8, two values of 8: 72
 //! bytes, `0x48`.
 //!
-//! Rejected: a library's reader (it drops weights and data sources), and
-//! decoding into owned values (a call chain would be copied to be thrown away).
+//! Rejected: a library's reader (it drops weights and data sources), and decoding into owned values
+//! (call chains would be copied only to be dropped).
 
 mod layout;
 
@@ -26,7 +26,7 @@ use memgauge_trace::VirtAddr;
 
 pub use layout::Layout;
 
-/// Bytes of a record's header.
+/// Size of a record's header.
 pub const HEADER_BYTES: usize = 8;
 
 /// A record's header.
@@ -41,7 +41,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Header> {
         let head: [u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
@@ -53,18 +53,18 @@ impl Header {
         })
     }
 
-    /// Whether the processor was in user mode.
+    /// True if the CPU was in user mode.
     pub fn is_user(self) -> bool {
         self.misc & misc::CPU_MODE == 2
     }
 
-    /// Whether a precise sample's address is that of its own instruction, not behind it.
+    /// True if the address of a precise sample is that of its own instruction, not of the next one.
     pub fn is_exact(self) -> bool {
         self.misc & misc::EXACT_IP != 0
     }
 }
 
-/// Takes fixed-width fields off the front of some bytes.
+/// Parses fixed-width fields from the front of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
@@ -102,35 +102,35 @@ impl<'a> Fields<'a> {
         self.bytes(bytes).map(Words)
     }
 
-    /// A text up to its NUL; the padding after it stays.
+    /// A text up to its NUL.
     fn text(&self) -> &'a [u8] {
         self.0.split(|&b| b == 0).next().unwrap_or(self.0)
     }
 }
 
-/// Some 64-bit words of a record.
+/// A list of 64-bit words in a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words<'a>(&'a [u8]);
 
 impl<'a> Words<'a> {
-    /// How many.
+    /// Number of words.
     pub fn len(self) -> usize {
         self.0.len() / 8
     }
 
-    /// Whether there is none.
+    /// True if there are no words.
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 
-    /// The word of that number.
+    /// The word with this index.
     #[inline]
     pub fn get(self, index: usize) -> Option<u64> {
         let at = index.checked_mul(8)?;
         Fields(self.0.get(at..)?).u64()
     }
 
-    /// All of them.
+    /// Iterates over all words.
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
         self.0.chunks_exact(8).filter_map(|word| Fields(word).u64())
     }
@@ -140,15 +140,15 @@ impl<'a> Words<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reading<'a> {
-    /// Nanoseconds enabled; 0 where not asked for.
+    /// Nanoseconds enabled; 0 if not requested.
     pub enabled_ns: u64,
-    /// Nanoseconds really counting; 0 where not asked for.
+    /// Nanoseconds in which it counted; 0 if not requested.
     pub running_ns: u64,
     values: Words<'a>,
-    /// Words a counter: value, perhaps id, perhaps lost.
+    /// Words per counter: value, then ID and lost samples if requested.
     stride: usize,
     has_id: bool,
-    /// The id of an event that is read alone.
+    /// The ID of a single event.
     id_alone: Option<u64>,
 }
 
@@ -162,23 +162,21 @@ fn times(fields: &mut Fields<'_>, format: u64) -> Option<(u64, u64)> {
 }
 
 impl<'a> Reading<'a> {
-    /// The reading of this `read_format` at the start of `bytes`, as `read(2)` of an event
-    /// gives it.
+    /// Parses what `read(2)` of an event with this `read_format` returns.
     pub fn parse(bytes: &'a [u8], format: u64) -> Option<Reading<'a>> {
-        Reading::take(&mut Fields(bytes), format)
+        Reading::parse_from(&mut Fields(bytes), format)
     }
 
-    /// Takes a reading of this format.
     #[inline]
-    pub(crate) fn take(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
+    pub(crate) fn parse_from(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
         match format & read::GROUP {
-            0 => Reading::take_one(fields, format),
-            _ => Reading::take_group(fields, format),
+            0 => Reading::parse_single(fields, format),
+            _ => Reading::parse_group(fields, format),
         }
     }
 
     #[inline]
-    fn take_group(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
+    fn parse_group(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
         let counters = fields.u64()?;
         let (enabled_ns, running_ns) = times(fields, format)?;
         let has_id = format & read::ID != 0;
@@ -193,7 +191,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    fn take_one(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
+    fn parse_single(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
         let values = fields.words(1)?;
         let (enabled_ns, running_ns) = times(fields, format)?;
         let mut last = |bit| match format & bit {
@@ -218,7 +216,7 @@ impl<'a> Reading<'a> {
         self.values.len() / self.stride.max(1)
     }
 
-    /// Whether it holds none.
+    /// True if there are no counters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -229,7 +227,7 @@ impl<'a> Reading<'a> {
         self.values.get(index.checked_mul(self.stride)?)
     }
 
-    /// Its id, where asked for.
+    /// ID of a counter, if requested.
     pub fn id(&self, index: usize) -> Option<u64> {
         let at = index.checked_mul(self.stride)?.checked_add(1)?;
         let of_group = || self.has_id.then(|| self.values.get(at)).flatten();
@@ -248,7 +246,7 @@ pub struct Registers<'a> {
 }
 
 impl Registers<'_> {
-    /// The register of the kernel's number for it, if it was recorded.
+    /// Value of a register by the kernel's number, if it was recorded.
     pub fn get(&self, number: u32) -> Option<u64> {
         let bit = 1u64.checked_shl(number)?;
         let before = self.mask & (bit - 1);
@@ -257,13 +255,13 @@ impl Registers<'_> {
             .flatten()
     }
 
-    /// All of them, by the kernel's numbers.
+    /// All recorded registers by the kernel's numbers.
     pub fn all(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         let recorded = (0..64u8).filter(|n| self.mask >> n & 1 == 1);
         recorded.zip(self.values.iter())
     }
 
-    fn take<'a>(fields: &mut Fields<'a>, mask: u64) -> Option<Registers<'a>> {
+    fn parse_from<'a>(fields: &mut Fields<'a>, mask: u64) -> Option<Registers<'a>> {
         let abi = fields.u64()?;
         let values = match abi {
             0 => Words::default(),
@@ -273,7 +271,7 @@ impl Registers<'_> {
     }
 }
 
-/// A sample, with 0 where a field was not asked for.
+/// A sample. Fields that were not requested are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample<'a> {
@@ -301,10 +299,10 @@ pub struct Sample<'a> {
     pub callchain: Words<'a>,
     /// The source's own bytes.
     pub raw: &'a [u8],
-    /// Branches in the stack, of the sort that is no call stack.
+    /// The branch stack, unless it is a call stack.
     pub branches: u64,
-    /// The calls in the processor's own call stack (`--call-graph lbr`), innermost first:
-    /// three words each, the first one the address of the call.
+    /// The processor's own call stack (`--call-graph lbr`), innermost call first. Three words for each
+    /// call; the first one is its address.
     pub call_branches: Words<'a>,
     /// Registers in user space.
     pub user_regs: Option<Registers<'a>>,
@@ -327,20 +325,20 @@ pub struct Sample<'a> {
 /// Words of a branch: from, to, flags.
 const BRANCH_WORDS: usize = 3;
 
-/// Smallest word of a call chain that is no address but says whose the next ones are
-/// (`PERF_CONTEXT_MAX`).
-const LEAST_CONTEXT: u64 = -4095_i64 as u64;
+/// Minimum value of a word in a call chain that is not an address but names the mode of those that
+/// follow (`PERF_CONTEXT_MAX`).
+const MIN_CONTEXT: u64 = -4095_i64 as u64;
 
 impl Sample<'_> {
-    /// Appends the calls that led to the sampled instruction, innermost first, each by
-    /// an address in the calling instruction: the return address less one, or the place
-    /// where the thread entered the kernel. The processor's own call stack, where there is
-    /// one, takes the place of the frame pointers of user space, as in perf.
+    /// Appends the calls that led to the sampled instruction, innermost first. Each is an address in
+    /// the calling instruction: the return address minus one, or the instruction that entered the
+    /// kernel. If there is a call stack of the processor, it replaces the user space part, as in
+    /// perf.
     pub fn calls(&self, out: &mut Vec<VirtAddr>) {
         let is_kernels = |address: u64| address >> 63 == 1;
         let (mut begins, mut is_first) = (true, true);
         for word in self.callchain.iter() {
-            if word >= LEAST_CONTEXT {
+            if word >= MIN_CONTEXT {
                 begins = true;
                 continue;
             }
@@ -366,7 +364,7 @@ pub struct Trailer {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// Time in nanoseconds; 0 where not asked for.
+    /// Time in nanoseconds; 0 if not requested.
     pub time_ns: u64,
     /// Id of the event.
     pub id: u64,
@@ -387,15 +385,15 @@ pub struct Mmap<'a> {
     pub bytes: u64,
     /// Offset in the file, in bytes.
     pub file_offset: u64,
-    /// Whether it may be executed; MMAP records of data say it may not.
+    /// True if it is executable.
     pub executable: bool,
     /// The file.
     pub path: &'a [u8],
-    /// Its build id, where the kernel was asked for it.
+    /// Its build ID, if requested.
     pub build_id: &'a [u8],
 }
 
-/// A record by kind. Records that memgauge does not use keep their number only.
+/// A record. Of records that memgauge does not use, only the number is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -407,44 +405,44 @@ pub enum Record<'a> {
     Sample(Sample<'a>),
     /// A mapping (MMAP, MMAP2).
     Mmap(Mmap<'a>),
-    /// A thread's name, by exec or otherwise.
+    /// A thread got a name.
     Comm {
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
-        /// Whether by exec.
+        /// True if by `exec`.
         exec: bool,
         /// The name.
         name: &'a [u8],
     },
-    /// A thread began.
+    /// A thread started.
     Fork(Task),
     /// A thread ended.
     Exit(Task),
-    /// Records there was no room for.
+    /// Records were lost because the ring was full.
     Lost {
         /// Id of the event.
         id: u64,
-        /// How many.
+        /// Number of records or bytes.
         count: u64,
     },
-    /// Samples the hardware dropped.
+    /// The hardware dropped samples.
     LostSamples {
-        /// How many.
+        /// Number of records or bytes.
         count: u64,
     },
-    /// Sampling was stopped for being too fast.
+    /// The kernel stopped an event because it took too many samples.
     Throttle {
         /// Id of the event.
         id: u64,
     },
-    /// It goes on.
+    /// The kernel resumed the event.
     Unthrottle {
         /// Id of the event.
         id: u64,
     },
-    /// A thread's last counts.
+    /// The last values of a counter in a thread that ends.
     Read {
         /// Process.
         pid: u32,
@@ -457,9 +455,9 @@ pub enum Record<'a> {
     Aux {
         /// Where.
         offset: u64,
-        /// How many.
+        /// Number of records or bytes.
         bytes: u64,
-        /// 1: the trace was cut short.
+        /// 1: the trace was truncated.
         flags: u64,
     },
     /// A control group's name.
@@ -469,12 +467,12 @@ pub enum Record<'a> {
         /// Its path.
         path: &'a [u8],
     },
-    /// A context switch, of this processor's thread: true when it leaves.
+    /// A context switch.
     Switch {
-        /// Whether the thread leaves the processor.
+        /// True if the thread is scheduled out.
         out: bool,
     },
-    /// Kernel symbols, BPF programs, namespaces and what else there is.
+    /// Any other record: kernel symbols, BPF programs, namespaces.
     Other(u32),
 }
 
@@ -489,7 +487,7 @@ pub struct Task {
     pub tid: u32,
     /// Parent thread.
     pub parent_tid: u32,
-    /// When.
+    /// Time in nanoseconds.
     pub time_ns: u64,
 }
 

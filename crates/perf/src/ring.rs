@@ -1,23 +1,23 @@
 //! Walks the records of a ring's unread bytes.
 //!
-//! A record may wrap around the ring's end; only that one is copied. The kernel writes
-//! whole records. If a length does not fit, the remaining bytes cannot be told apart:
-//! they are given up and counted.
+//! A record may wrap around the ring's end. Only such a record is copied. The kernel writes whole
+//! records. If a length is invalid, the start of the next record is unknown: the remaining bytes are
+//! dropped and counted.
 
 use super::record::{HEADER_BYTES, Header};
 
-/// Bytes that could not be told apart into records.
+/// What a walk over a ring has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Walked {
-    /// Records handed out.
+    /// Number of records.
     pub records: u64,
-    /// Bytes given up.
+    /// Number of bytes that were dropped.
     pub unreadable_bytes: u64,
 }
 
-/// Calls `each` with every record's header and body. The bytes are `first`, then
-/// `second`; `scratch` keeps its memory between calls.
+/// Calls `each` with the header and body of every record. The ring's unread bytes are `first`, then
+/// `second`. `scratch` is for a record that wraps around; it is reused to save allocations.
 pub fn walk(
     first: &[u8],
     second: &[u8],
@@ -48,12 +48,12 @@ pub fn walk(
             each(header, &record[HEADER_BYTES..]);
             pieces.0 = rest;
         } else {
-            let behind = size - pieces.0.len();
+            let wrapped = size - pieces.0.len();
             scratch.clear();
             scratch.extend_from_slice(pieces.0);
-            scratch.extend_from_slice(&pieces.1[..behind]);
+            scratch.extend_from_slice(&pieces.1[..wrapped]);
             each(header, &scratch[HEADER_BYTES..]);
-            pieces = (&pieces.1[behind..], &[]);
+            pieces = (&pieces.1[wrapped..], &[]);
         }
     }
 }

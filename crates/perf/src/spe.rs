@@ -1,4 +1,4 @@
-//! Packets of ARM's statistical profiling extension, which arrive as an AUX trace.
+//! Decodes packets of ARM's statistical profiling extension, which arrive as an AUX trace.
 //!
 //! A packet is a header byte (two for an extended one) and a payload of 2^n bytes, n in
 //! bits 4 and 5 of the header. Packets up to a timestamp or an end make a record (*Arm
@@ -14,8 +14,8 @@
 //! Example: `b2 43 da 5d e6 aa aa 00 00` is an address (`10`) of 2^3 bytes and
 //! index 2, the data's virtual address, 0xaaaae65dda43.
 //!
-//! Pure: bytes in, packets and records out. Bytes that cannot be a packet end the
-//! record they are in. They are counted one by one until packets go on.
+//! Pure: bytes in, packets and records out. Bytes that are not a packet end the record that they are
+//! in. They are counted one by one until the next valid packet.
 
 use std::fmt;
 
@@ -25,15 +25,15 @@ use memgauge_trace::{AccessKind, DataSource};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Packet {
-    /// Nothing, to fill up.
+    /// Padding.
     Padding,
     /// The record ends without a time.
     End,
     /// The record's time, in ticks of the system counter; it ends the record.
     Timestamp(u64),
-    /// Events of the operation, a bit each.
+    /// Events of the operation, one bit each.
     Events(u64),
-    /// Where its data came from, in the processor's own numbers.
+    /// Data source, in the processor's own numbers.
     Source(u64),
     /// Context register of exception level 1 or 2.
     Context {
@@ -51,22 +51,22 @@ pub enum Packet {
     },
     /// An address: 0 instruction, 1 branch target, 2 data, 3 data physical.
     Address {
-        /// Which.
+        /// Index.
         index: u8,
         /// With its attribute bits.
         payload: u64,
     },
     /// Cycles: 0 all, 1 until issue, 2 in translation.
     Counter {
-        /// Which.
+        /// Index.
         index: u8,
-        /// How many.
+        /// Number of cycles.
         cycles: u64,
     },
 }
 
-/// The first packet in `bytes`, and its length; `None` where it is none.
-/// Alignment is padding.
+/// Returns the first packet in `bytes` and its length, or `None` if it is not a packet. Alignment is
+/// padding.
 pub fn packet(bytes: &[u8]) -> Option<(Packet, usize)> {
     let first = *bytes.first()?;
     match first {
@@ -107,7 +107,7 @@ fn plain(header: u8, payload: u64) -> Option<Packet> {
     })
 }
 
-/// Addresses and counters, of which there may be more than eight.
+/// Decodes addresses and counters, which have an index.
 fn indexed(header: u8, index: u8, payload: u64) -> Option<Packet> {
     let cycles = payload;
     match header & 0xf8 {
@@ -120,7 +120,7 @@ fn indexed(header: u8, index: u8, payload: u64) -> Option<Packet> {
 fn extended(bytes: &[u8], first: u8) -> Option<(Packet, usize)> {
     let second = *bytes.get(1)?;
     if second & 0xf0 == 0 {
-        // As many bytes as reach the next multiple; the trace starts aligned.
+        // It fills up to the next multiple. The trace itself starts aligned.
         return Some((Packet::Padding, 2));
     }
     let index = (first & 3) << 3 | second & 7;
@@ -146,7 +146,7 @@ const EVENTS: &[(u32, &str)] = &[
 ];
 
 /// An address without its attribute bits.
-const ADDRESS: u64 = (1 << 56) - 1;
+const ADDRESS_MASK: u64 = (1 << 56) - 1;
 
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -199,7 +199,7 @@ fn operation(class: u8, detail: u8) -> String {
 }
 
 fn address(f: &mut fmt::Formatter<'_>, index: u8, payload: u64) -> fmt::Result {
-    let (place, ns, level) = (payload & ADDRESS, payload >> 63, payload >> 61 & 3);
+    let (place, ns, level) = (payload & ADDRESS_MASK, payload >> 63, payload >> 61 & 3);
     match index {
         0 => write!(f, "PC {place:#x} el{level} ns={ns}"),
         1 => write!(f, "TGT {place:#x} el{level} ns={ns}"),
@@ -226,11 +226,11 @@ pub struct Operation {
     pub kind: AccessKind,
     /// Cycles from dispatch to the end.
     pub latency_cycles: u32,
-    /// Its events, a bit each.
+    /// Its events, one bit each.
     pub events: u64,
-    /// Where its data came from, in the processor's own numbers.
+    /// Data source, in the processor's own numbers.
     pub source: Option<u64>,
-    /// Its thread, where the kernel writes thread ids into the context register.
+    /// Value of the context register: the thread ID if the kernel is configured so.
     pub context: Option<u64>,
     /// Ticks of the system counter.
     pub timestamp: Option<u64>,
@@ -241,9 +241,8 @@ impl Operation {
         self.events >> bit & 1 == 1
     }
 
-    /// The level that delivered the data, from what was accessed and refilled.
-    /// That a processor says nothing of its last-level cache leaves a miss of the
-    /// first level unknown.
+    /// The level that delivered the data, from accesses and refills. If the processor does not report its
+    /// last-level cache, the level of a first-level miss is unknown.
     pub fn level(&self) -> DataSource {
         match (self.kind, self.addr) {
             (AccessKind::Unknown, _) | (_, None) => DataSource::Unknown,
@@ -256,7 +255,7 @@ impl Operation {
         }
     }
 
-    /// Its events in words.
+    /// The names of its events.
     pub fn words(&self) -> String {
         let kind = match self.kind {
             AccessKind::Load => "load",
@@ -282,7 +281,7 @@ impl Operation {
             Packet::Source(code) => self.source = Some(code),
             Packet::Context { value, .. } => self.context = Some(value),
             Packet::Operation { class: 1, detail } => {
-                // Atomics and swaps read and write; a bit tells them.
+                // Atomics and swaps read and write. They have a bit of their own.
                 let both = detail & 0xe2 == 0x02 && detail & 0x04 != 0;
                 self.kind = match (both, detail & 1) {
                     (true, _) => AccessKind::Modify,
@@ -290,7 +289,7 @@ impl Operation {
                     (false, _) => AccessKind::Load,
                 };
             }
-            Packet::Address { index, payload } => self.place(index, payload),
+            Packet::Address { index, payload } => self.set_address(index, payload),
             Packet::Counter { index: 0, cycles } => {
                 self.latency_cycles = u32::try_from(cycles).unwrap_or(u32::MAX);
             }
@@ -298,8 +297,8 @@ impl Operation {
         }
     }
 
-    fn place(&mut self, index: u8, payload: u64) {
-        let place = payload & ADDRESS;
+    fn set_address(&mut self, index: u8, payload: u64) {
+        let place = payload & ADDRESS_MASK;
         match index {
             0 => self.ip = canonical(place),
             2 => self.addr = Some(canonical(place)),
@@ -309,31 +308,30 @@ impl Operation {
     }
 }
 
-/// The top byte is a tag, or the exception level: an address of the kernel has
-/// all ones there.
-fn canonical(place: u64) -> u64 {
-    match place >> 48 {
-        0xff => place | 0xff << 56,
-        _ => place,
+/// The top byte is a tag or the exception level. In a kernel address it must be all ones.
+fn canonical(address: u64) -> u64 {
+    match address >> 48 {
+        0xff => address | 0xff << 56,
+        _ => address,
     }
 }
 
-/// Takes records out of a trace that comes in pieces.
+/// Decodes the records of a trace that arrives in pieces.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Decoder {
     rest: Vec<u8>,
     open: Operation,
     has_packets: bool,
-    /// Bytes that were no packets.
+    /// Number of bytes that were not packets.
     pub unreadable_bytes: u64,
 }
 
-/// The longest packet: an extended header and eight bytes.
-const LONGEST: usize = 10;
+/// Length of the longest packet: an extended header and eight bytes.
+const MAX_PACKET_BYTES: usize = 10;
 
 impl Decoder {
-    /// Decodes the next piece; what is cut at its end waits for the next.
+    /// Decodes the next piece. A packet that is cut at its end waits for the next piece.
     pub fn feed(&mut self, piece: &[u8], mut each: impl FnMut(&Operation)) {
         let mut bytes = std::mem::take(&mut self.rest);
         bytes.extend_from_slice(piece);
@@ -342,9 +340,9 @@ impl Decoder {
             match packet(&bytes[at..]) {
                 Some((packet, n)) => {
                     at += n;
-                    self.take(packet, &mut each);
+                    self.process(packet, &mut each);
                 }
-                None if bytes.len() - at < LONGEST => break,
+                None if bytes.len() - at < MAX_PACKET_BYTES => break,
                 None => {
                     at += 1;
                     self.skip();
@@ -354,7 +352,7 @@ impl Decoder {
         self.rest = bytes.split_off(at);
     }
 
-    /// No more pieces come: what waits was cut off.
+    /// Ends the trace. Bytes that still wait were cut off.
     pub fn finish(&mut self) {
         self.unreadable_bytes += self.rest.len() as u64;
         self.rest.clear();
@@ -366,7 +364,7 @@ impl Decoder {
         self.has_packets = false;
     }
 
-    fn take(&mut self, packet: Packet, each: &mut impl FnMut(&Operation)) {
+    fn process(&mut self, packet: Packet, each: &mut impl FnMut(&Operation)) {
         if packet == Packet::Padding {
             return;
         }

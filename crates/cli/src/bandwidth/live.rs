@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use memgauge_live::events::{self, Event, Pmus};
-use memgauge_live::sample::{self, Options, Rate, Tracing};
+use memgauge_live::sampling::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
 use memgauge_trace::{CommandEnd, LINE_BYTES};
 
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     };
     let _output = record::make_room(&options.output, args.force || again)?;
     terminal::catch_interrupts()?;
-    let outcome = sample::record(&options)?;
+    let outcome = sampling::record(&options)?;
     names::add(&options.output);
     if !args.quiet && !args.json && !args.csv {
         crate::sample::print_notes(&options.output)?;

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::interrupts;
-use memgauge_online::raise_open_files;
+use memgauge_online::raise_open_file_limit;
 use memgauge_serve::{IoSource, Limits, Policy, ProgramSource, Setup, Socket};
 
 use crate::outcome::{Exit, usage};
@@ -124,7 +124,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
     }
     let push = args.otlp.as_deref().map(collector::push).transpose()?;
     terminal::catch_interrupts()?;
-    raise_open_files();
+    raise_open_file_limit();
     let metrics = args.metrics.map(|address| {
         let listener = TcpListener::bind(address);
         listener.map_err(|e| {

@@ -77,7 +77,7 @@ pub(crate) enum StatSource {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval: Duration = text.parse()?;
-    match interval.ns >= memgauge_live::stat::SHORTEST_INTERVAL_NS {
+    match interval.ns >= memgauge_live::stat::MIN_INTERVAL_NS {
         true => Ok(interval),
         false => Err(
             "the shortest interval is 10us: the kernel's timer has no shorter \

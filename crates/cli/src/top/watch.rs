@@ -13,7 +13,7 @@ use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_online::{
     Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, kept_descriptors,
-    raise_open_files,
+    raise_open_file_limit,
 };
 use memgauge_trace::{DeviceId, Direction};
 
@@ -219,7 +219,7 @@ pub(super) struct Plan {
 
 impl Watch {
     pub(super) fn start(plan: &Plan) -> anyhow::Result<Watch> {
-        raise_open_files();
+        raise_open_file_limit();
         // Loading it takes seconds: before the program starts, and before the first interval.
         let io = match plan.io {
             true => Io::start(),
@@ -306,7 +306,7 @@ impl Watch {
             program: None,
             paced: plan.wanted.overhead.is_some(),
             on: true,
-            descriptors_at_most: raise_open_files(),
+            descriptors_at_most: raise_open_file_limit(),
             processes: BTreeMap::new(),
             threads: HashMap::new(),
             counted: now,

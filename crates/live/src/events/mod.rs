@@ -1,4 +1,4 @@
-//! Names of events, as perf spells them, into what the kernel takes.
+//! Resolves names of events, as perf spells them, to the kernel's attributes.
 //!
 //! ```text
 //! list      := item (',' item)*
@@ -10,16 +10,15 @@
 //!            | name [':' modifiers]
 //! ```
 //!
-//! `syntax` takes the text apart. `builtin` has the names that every kernel knows,
-//! `sysfs` those of this machine's PMUs, whose `format` files say which bits a term
-//! sets. Nothing here opens an event: a name that resolves is not always one that the
-//! machine can count.
+//! `syntax` splits the text. `builtin` has the names that every kernel knows, `sysfs` those of this
+//! machine's PMUs, whose `format` files say which bits a term sets. Nothing here opens an event:
+//! that a name resolves does not mean that the machine can count it.
 //!
-//! Names that neither knows are looked up in libpfm4 (`sys::pfm`), where that is
-//! installed: `RETIRED_INSTRUCTIONS`, `MEM_LOAD_RETIRED:L3_MISS`.
+//! Names that neither knows are looked up in libpfm4 (`sys::pfm`), if it is installed:
+//! `RETIRED_INSTRUCTIONS`, `MEM_LOAD_RETIRED:L3_MISS`.
 //!
-//! Rejected: a table of vendors' events of our own. It would be wrong for the
-//! next processor, the kernel describes what it can, and libpfm4 the rest.
+//! Rejected: a table of vendors' events in memgauge. It would be wrong for the next processor. The
+//! kernel describes most events, and libpfm4 the rest.
 
 mod suggest;
 mod syntax;
@@ -33,7 +32,7 @@ pub use sysfs::{Alias, Pmus};
 
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, flag, kind};
-use syntax::{Item, Written};
+use syntax::{Item, WrittenEvent};
 
 /// An event ready to be opened.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,18 +47,17 @@ pub struct Event {
     pub scale: f64,
     /// Unit of the scaled count; empty for plain counts.
     pub unit: String,
-    /// Processors it is counted on, for PMUs that are not of the cores.
+    /// CPUs that it is counted on, for PMUs outside the cores.
     pub cpus: Option<Vec<u32>>,
 }
 
 impl Event {
-    /// Whether it is a place in the kernel's code.
+    /// True for a tracepoint of the kernel.
     pub fn is_tracepoint(&self) -> bool {
         self.attr.kind == kind::TRACEPOINT
     }
 
-    /// Whether the kernel counts it without a PMU, so that it never competes for
-    /// a counter.
+    /// True if the kernel counts it without a PMU, so that it never competes for a counter.
     pub fn is_software(&self) -> bool {
         matches!(self.attr.kind, kind::SOFTWARE | kind::TRACEPOINT)
     }
@@ -68,7 +66,7 @@ impl Event {
 /// Modifiers after a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modifiers {
-    /// `u`, `k`, `h`: only in these modes; none of them means all.
+    /// `u`, `k`, `h`: count only in these modes. Without any of them, count in all.
     pub modes: Modes,
     /// Number of `p`: precision required.
     pub precise: u8,
@@ -80,7 +78,7 @@ pub struct Modifiers {
     pub exclusive: bool,
     /// `I`: not in the idle loop.
     pub not_idle: bool,
-    /// `W`: the group may be split where the PMU is too small for it.
+    /// `W`: the group may be split if the PMU is too small for it.
     pub weak: bool,
 }
 
@@ -102,7 +100,7 @@ impl Modes {
 }
 
 impl Modifiers {
-    /// Sets what the modifiers say in an attribute.
+    /// Sets the modifiers in an attribute.
     pub fn apply(self, attr: &mut Attr) {
         let mut set = |on: bool, bits: u64| attr.flags |= if on { bits } else { 0 };
         if self.modes.any() {
@@ -122,21 +120,21 @@ impl Modifiers {
 pub struct Group {
     /// In the order typed.
     pub events: Vec<Event>,
-    /// Whether typed in braces: then it is all or nothing.
+    /// True if the user put them in braces. Then all or none must be counted.
     pub braces: bool,
 }
 
 /// Resolves a list of events.
 ///
 /// # Errors
-/// The text is no list of events, or names one that this machine does not know;
-/// the message names its neighbours.
+/// The text is not a list of events, or an event is unknown on this machine. The message suggests
+/// similar names.
 pub fn parse(text: &str, pmus: &Pmus) -> Result<Vec<Group>> {
     let items = syntax::items(text).map_err(|why| unusable(text, &why))?;
     let mut groups = Vec::new();
     for item in &items {
         match item {
-            Item::One(event) => groups.extend(all_named(event, pmus)?.into_iter().map(|event| {
+            Item::One(event) => groups.extend(resolve_all(event, pmus)?.into_iter().map(|event| {
                 let events = vec![event];
                 Group {
                     events,
@@ -146,7 +144,7 @@ pub fn parse(text: &str, pmus: &Pmus) -> Result<Vec<Group>> {
             Item::Group(events) => {
                 let named: Vec<Vec<Event>> = events
                     .iter()
-                    .map(|event| all_named(event, pmus))
+                    .map(|event| resolve_all(event, pmus))
                     .collect::<Result<_>>()?;
                 groups.push(Group {
                     events: named.into_iter().flatten().collect(),
@@ -158,21 +156,21 @@ pub fn parse(text: &str, pmus: &Pmus) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// The event, or all tracepoints that a pattern as `sched:*` stands for.
-fn all_named(written: &Written, pmus: &Pmus) -> Result<Vec<Event>> {
+/// Returns the event, or all tracepoints that match a pattern such as `sched:*`.
+fn resolve_all(written: &WrittenEvent, pmus: &Pmus) -> Result<Vec<Event>> {
     let is_pattern = written.name.contains(':') && written.name.contains(['*', '?']);
     if !is_pattern || written.name.starts_with("mem:") || written.name.ends_with('/') {
         return Ok(vec![resolve(written, pmus)?]);
     }
     let names = pmus
-        .tracepoints_like(&written.name)
+        .matching_tracepoints(&written.name)
         .map_err(|why| unusable(&written.text, &why))?;
     let modifiers = &written.text[written.name.len()..];
     let one = |name: String| {
         let text = format!("{name}{modifiers}");
         let modifiers = written.modifiers;
         resolve(
-            &Written {
+            &WrittenEvent {
                 text,
                 name,
                 modifiers,
@@ -190,24 +188,24 @@ fn unusable(text: &str, why: &str) -> Error {
     )
 }
 
-fn resolve(written: &Written, pmus: &Pmus) -> Result<Event> {
+fn resolve(written: &WrittenEvent, pmus: &Pmus) -> Result<Event> {
     let mut event = match written.name.as_str() {
         name if name.starts_with("mem:") => breakpoint(name),
         name if name.ends_with('/') => pmus.event(name),
         name if name.contains(':') => {
-            let traced = pmus.tracepoint(name);
-            let vendors = |why| vendor(name).and_then(std::result::Result::ok).ok_or(why);
-            traced
-                .or_else(vendors)
+            let tracepoint = pmus.tracepoint(name);
+            let from_vendor = |why| vendor(name).and_then(std::result::Result::ok).ok_or(why);
+            tracepoint
+                .or_else(from_vendor)
                 .map_err(|why| match name.split_once(':') {
-                    // A name that is known by itself: it is the letters that are wrong.
-                    Some((own, letters)) if plain(own, pmus).is_ok() => {
+                    // The name is known, so the letters after it are wrong.
+                    Some((own, letters)) if resolve_name(own, pmus).is_ok() => {
                         syntax::no_modifiers(letters)
                     }
                     _ => why,
                 })
         }
-        name => plain(name, pmus),
+        name => resolve_name(name, pmus),
     }
     .map_err(|why| unusable(&written.text, &why))?;
     event.name.clone_from(&written.text);
@@ -227,7 +225,7 @@ fn simple(attr: Attr) -> Event {
     }
 }
 
-fn plain(name: &str, pmus: &Pmus) -> std::result::Result<Event, String> {
+fn resolve_name(name: &str, pmus: &Pmus) -> std::result::Result<Event, String> {
     if let Some(named) = builtin::find(name) {
         return Ok(simple(Attr::new(named.kind, named.config)));
     }
@@ -253,7 +251,7 @@ fn plain(name: &str, pmus: &Pmus) -> std::result::Result<Event, String> {
     ))
 }
 
-/// An event by its vendor's name, where libpfm4 is installed and knows it.
+/// An event by its vendor's name, if libpfm4 is installed and knows it.
 fn vendor(name: &str) -> Option<std::result::Result<Event, String>> {
     let encoded = crate::sys::pfm::encode(name)?;
     Some(encoded.map(simple))

@@ -1,16 +1,16 @@
-//! Names near one that there is not.
+//! Suggests names that are similar to an unknown one.
 
-/// Candidates near `name`, at most `n`, the nearest first: those in which two letters of
-/// five differ at most, or that contain the name. There may be none.
+/// Returns at most `n` candidates similar to `name`, the most similar first: those that differ in at
+/// most two of five letters, and those that contain the name.
 pub fn nearest(name: &str, candidates: impl Iterator<Item = String>, n: usize) -> Vec<String> {
     let name = name.to_lowercase();
     let length = name.chars().count();
     let rank = |candidate: &str| {
         let candidate = candidate.to_lowercase();
-        let far = distance(&name, &candidate);
-        let is_near = far * 5 <= length.max(candidate.chars().count()) * 2;
+        let distance = edit_distance(&name, &candidate);
+        let is_near = distance * 5 <= length.max(candidate.chars().count()) * 2;
         let is_part = length >= 3 && candidate.contains(&name);
-        (is_near || is_part).then_some(far)
+        (is_near || is_part).then_some(distance)
     };
     let mut near: Vec<(usize, String)> = candidates
         .filter_map(|candidate| Some((rank(&candidate)?, candidate)))
@@ -20,7 +20,7 @@ pub fn nearest(name: &str, candidates: impl Iterator<Item = String>, n: usize) -
     near.into_iter().take(n).map(|(_, name)| name).collect()
 }
 
-/// The end of a message, with the nearest candidates; empty where none is near.
+/// Returns the end of a message with the most similar candidates, or nothing if there are none.
 pub fn near_it(name: &str, candidates: impl Iterator<Item = String>) -> String {
     let near = nearest(name, candidates, 3);
     match near.is_empty() {
@@ -30,7 +30,7 @@ pub fn near_it(name: &str, candidates: impl Iterator<Item = String>) -> String {
 }
 
 /// Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, ca) in a.chars().enumerate() {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_are_near_are_suggested() {
+    fn only_similar_names_are_suggested() {
         let near = |name: &str| {
             let all = [
                 "OCR",

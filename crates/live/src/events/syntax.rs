@@ -1,21 +1,21 @@
-//! Takes a list of events apart, without knowing what any of them means.
+//! Splits a list of events into names and modifiers, without resolving the names.
 
 use super::{Modes, Modifiers};
 
-/// An event as written.
+/// An event as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Written {
-    /// All of it.
+pub(super) struct WrittenEvent {
+    /// The whole text.
     pub(super) text: String,
-    /// Without modifiers.
+    /// The text without modifiers.
     pub(super) name: String,
     pub(super) modifiers: Modifiers,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Item {
-    One(Written),
-    Group(Vec<Written>),
+    One(WrittenEvent),
+    Group(Vec<WrittenEvent>),
 }
 
 type Parsed<T> = Result<T, String>;
@@ -24,12 +24,12 @@ pub(super) fn items(text: &str) -> Parsed<Vec<Item>> {
     if text.trim().is_empty() {
         return Err("the list is empty".to_owned());
     }
-    split(text)?.into_iter().map(item).collect()
+    split_list(text)?.into_iter().map(item).collect()
 }
 
-/// Splits at commas outside of braces and slashes.
-fn split(text: &str) -> Parsed<Vec<&str>> {
-    let (mut parts, mut start, mut depth, mut terms) = (Vec::new(), 0, 0, false);
+/// Splits at commas outside braces and slashes.
+fn split_list(text: &str) -> Parsed<Vec<&str>> {
+    let (mut parts, mut start, mut depth, mut in_terms) = (Vec::new(), 0, 0, false);
     for (at, c) in text.char_indices() {
         match c {
             '{' if depth == 1 => return Err("groups cannot hold groups".to_owned()),
@@ -37,22 +37,22 @@ fn split(text: &str) -> Parsed<Vec<&str>> {
             '}' if depth == 0 => return Err("`}` closes nothing".to_owned()),
             '}' => depth -= 1,
             '/' if text[start..at].contains("mem:") => {}
-            '/' => terms = !terms,
-            ',' if depth == 0 && !terms => {
+            '/' => in_terms = !in_terms,
+            ',' if depth == 0 && !in_terms => {
                 parts.push(text[start..at].trim());
                 start = at + 1;
             }
             _ => {}
         }
     }
-    match (depth, terms) {
+    match (depth, in_terms) {
         (0, false) => {}
         (0, true) => return Err("a `/` is not closed".to_owned()),
         _ => return Err("a `{` is not closed".to_owned()),
     }
     parts.push(text[start..].trim());
     match parts.iter().any(|part| part.is_empty()) {
-        true => Err("no event stands between two commas".to_owned()),
+        true => Err("there is no event between two commas".to_owned()),
         false => Ok(parts),
     }
 }
@@ -61,10 +61,10 @@ fn item(text: &str) -> Parsed<Item> {
     let Some(inner) = text.strip_prefix('{') else {
         return event(text).map(Item::One);
     };
-    let (inner, behind) = inner.split_once('}').ok_or("a `{` is not closed")?;
-    let shared = behind.strip_prefix(':').unwrap_or(behind);
+    let (inner, suffix) = inner.split_once('}').ok_or("a `{` is not closed")?;
+    let shared = suffix.strip_prefix(':').unwrap_or(suffix);
     let shared = modifiers(shared).ok_or_else(|| no_modifiers(shared))?;
-    let events = split(inner)?.into_iter().map(|text| {
+    let events = split_list(inner)?.into_iter().map(|text| {
         let mut event = event(text)?;
         event.modifiers = merged(event.modifiers, shared);
         Ok(event)
@@ -72,31 +72,31 @@ fn item(text: &str) -> Parsed<Item> {
     events.collect::<Parsed<_>>().map(Item::Group)
 }
 
-fn event(text: &str) -> Parsed<Written> {
+fn event(text: &str) -> Parsed<WrittenEvent> {
     let (name, modifiers) = match text.rfind('/') {
-        Some(slash) if !text.starts_with("mem:") => behind_slash(text, slash)?,
-        _ => behind_colon(text)?,
+        Some(slash) if !text.starts_with("mem:") => split_after_slash(text, slash)?,
+        _ => split_after_colon(text)?,
     };
     if name.is_empty() {
         return Err("there is no name before the modifiers".to_owned());
     }
-    Ok(Written {
+    Ok(WrittenEvent {
         text: text.to_owned(),
         name,
         modifiers,
     })
 }
 
-fn behind_slash(text: &str, slash: usize) -> Parsed<(String, Modifiers)> {
+fn split_after_slash(text: &str, slash: usize) -> Parsed<(String, Modifiers)> {
     let letters = &text[slash + 1..];
     let letters = letters.strip_prefix(':').unwrap_or(letters);
     let modifiers = modifiers(letters).ok_or_else(|| no_modifiers(letters))?;
     Ok((text[..=slash].to_owned(), modifiers))
 }
 
-/// The part after the last colon, if it can be modifiers. `sched:sched_switch` has
-/// none, nor has the `:rw` of a breakpoint, which comes before them.
-fn behind_colon(text: &str) -> Parsed<(String, Modifiers)> {
+/// Splits off what follows the last colon, if that can be modifiers. `sched:sched_switch` has none.
+/// The `:rw` of a breakpoint are no modifiers either; they come before them.
+fn split_after_colon(text: &str) -> Parsed<(String, Modifiers)> {
     let Some((name, letters)) = text.rsplit_once(':') else {
         return Ok((text.to_owned(), Modifiers::default()));
     };
@@ -107,14 +107,13 @@ fn behind_colon(text: &str) -> Parsed<(String, Modifiers)> {
     }
     match modifiers(letters) {
         Some(modifiers) => Ok((name.to_owned(), modifiers)),
-        // A tracepoint, a vendor's event with its mask, or nothing that anybody
-        // knows.
+        // A tracepoint, a vendor's event with its mask, or an unknown name.
         None if !name.contains(':') || is_mask(letters) => whole,
         None => Err(no_modifiers(letters)),
     }
 }
 
-/// Masks of vendors' events are in capitals, or have a value (`c=1`).
+/// Masks of vendors' events have capital letters, or a value (`c=1`).
 fn is_mask(letters: &str) -> bool {
     let plain = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     letters.contains('=') || letters.len() > 1 && letters.chars().all(plain)
@@ -137,8 +136,8 @@ fn modifiers(letters: &str) -> Option<Modifiers> {
             'e' => all.exclusive = true,
             'I' => all.not_idle = true,
             'W' => all.weak = true,
-            // Reading the group at each sample is what memgauge does anyway;
-            // guests and hosts are counted as the kernel does by itself.
+            // memgauge reads the whole group at each sample anyway, and leaves guests and hosts
+            // to the kernel's default.
             'S' | 'G' | 'H' => {}
             _ => return None,
         }

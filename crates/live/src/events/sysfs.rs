@@ -54,7 +54,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Bits that belong to an event's description and are no events themselves.
+/// True for files that describe an event and are not events themselves.
 fn is_property(name: &str) -> bool {
     [".scale", ".unit", ".per-pkg", ".snapshot"]
         .iter()
@@ -62,8 +62,8 @@ fn is_property(name: &str) -> bool {
 }
 
 impl Pmus {
-    /// Descriptions kept elsewhere, for tests.
-    pub fn at(devices: &Path, tracepoints: &Path) -> Pmus {
+    /// Reads the descriptions from other directories, for tests.
+    pub fn from_dirs(devices: &Path, tracepoints: &Path) -> Pmus {
         Pmus {
             devices: devices.to_owned(),
             tracepoints: vec![tracepoints.to_owned()],
@@ -97,7 +97,7 @@ impl Pmus {
         self.names().into_iter().flat_map(of).collect()
     }
 
-    /// The event of a name that some PMU has given it.
+    /// The event with this name in any PMU.
     pub(super) fn by_alias(&self, name: &str) -> Option<Parsed<Event>> {
         let alias = self.aliases().into_iter().find(|a| a.name == name)?;
         Some(self.event(&format!("{}/{name}/", alias.pmu)))
@@ -142,19 +142,25 @@ impl Pmus {
         })
     }
 
-    /// Processors the PMU wants to be read on, one for each part of the machine.
+    /// CPUs on which the PMU must be read, one for each part of the machine.
     fn cpus(&self, pmu: &str) -> Option<Vec<u32>> {
         cpu_list(&text(&self.devices.join(pmu).join("cpumask"))?)
     }
 
-    /// `aliased` says whether a term may be the name of an event: an event's own
-    /// description may not, or it could go round in circles.
-    fn set_terms(&self, pmu: &str, terms: &str, event: &mut Event, aliased: bool) -> Parsed<()> {
+    /// Sets the terms of an event. With `allow_aliases` a term may be the name of an event. Within
+    /// the description of an event it may not, or the descriptions could be recursive.
+    fn set_terms(
+        &self,
+        pmu: &str,
+        terms: &str,
+        event: &mut Event,
+        allow_aliases: bool,
+    ) -> Parsed<()> {
         for term in terms.split(',').map(str::trim).filter(|t| !t.is_empty()) {
             let (name, value) = term.split_once('=').unwrap_or((term, ""));
             let alias = self.devices.join(pmu).join("events").join(name);
             let is_name = !name.contains(['/', '.']) || !name.starts_with('.');
-            match (aliased && value.is_empty() && is_name, text(&alias)) {
+            match (allow_aliases && value.is_empty() && is_name, text(&alias)) {
                 (true, Some(terms)) => {
                     self.set_terms(pmu, &terms, event, false)?;
                     self.set_scale(&alias, event);
@@ -195,7 +201,7 @@ impl Pmus {
             "period" => attr.period = value,
             _ => {
                 let bits = self.bits_of(pmu, name)?;
-                return scatter(&bits, name, value, attr);
+                return set_bits(&bits, name, value, attr);
             }
         }
         Ok(())
@@ -251,17 +257,18 @@ impl Pmus {
         }
     }
 
-    /// Names of all tracepoints that a pattern stands for, at least one.
-    pub(super) fn tracepoints_like(&self, pattern: &str) -> Parsed<Vec<String>> {
+    /// Names of all tracepoints that match a pattern, at least one.
+    pub(super) fn matching_tracepoints(&self, pattern: &str) -> Parsed<Vec<String>> {
         let has_id = |name: &String| {
             let path = name.replacen(':', "/", 1) + "/id";
             self.tracepoints
                 .iter()
                 .any(|root| root.join(&path).exists())
         };
-        let like = |name: &String| is_like(pattern.as_bytes(), name.as_bytes()) && has_id(name);
-        let mut names: Vec<String> = self.all_tracepoints().filter(like).collect();
-        // Both roots may show the same.
+        let matches =
+            |name: &String| matches_pattern(pattern.as_bytes(), name.as_bytes()) && has_id(name);
+        let mut names: Vec<String> = self.all_tracepoints().filter(matches).collect();
+        // Both directories may have the same tracepoints.
         names.sort();
         names.dedup();
         match names.is_empty() {
@@ -280,10 +287,10 @@ impl Pmus {
     }
 }
 
-/// Whether a name is what a pattern says: `*` is any text, `?` any character.
-fn is_like(pattern: &[u8], name: &[u8]) -> bool {
-    // Place of the last star, and the end of its text so far. Only that star may have
-    // to take more, so the time is at most the product of the lengths.
+/// True if the name matches the pattern, in which `*` is any text and `?` any character.
+fn matches_pattern(pattern: &[u8], name: &[u8]) -> bool {
+    // Position of the last star, and the end of the text that it matches so far. Only the last star
+    // may have to match more, so the time is at most the product of the lengths.
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         match pattern.get(p) {
@@ -293,25 +300,25 @@ fn is_like(pattern: &[u8], name: &[u8]) -> bool {
             }
             Some(&c) if c == b'?' || c == name[n] => (p, n) = (p + 1, n + 1),
             _ => {
-                let Some((at, taken)) = star else {
+                let Some((at, matched)) = star else {
                     return false;
                 };
-                star = Some((at, taken + 1));
-                (p, n) = (at + 1, taken + 1);
+                star = Some((at, matched + 1));
+                (p, n) = (at + 1, matched + 1);
             }
         }
     }
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// `0-3,8` as numbers; bounded, since it comes from a file.
+/// Parses a list such as `0-3,8`. Numbers are bounded, since the list comes from a file.
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
-    const MOST: u32 = 1 << 16;
+    const MAX_CPU: u32 = 1 << 16;
     let mut all = Vec::new();
     for part in text.split(',').filter(|p| !p.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last >= MOST || first > last {
+        if last >= MAX_CPU || first > last {
             return None;
         }
         all.extend(first..=last);
@@ -319,9 +326,9 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(all)
 }
 
-/// Spreads a value over the bits that a format file names, lowest first:
-/// `config:0-7,32-35` takes eight bits and then four.
-fn scatter(format: &str, name: &str, value: u64, attr: &mut Attr) -> Parsed<()> {
+/// Distributes a value over the bits that a format file names, the lowest first. With
+/// `config:0-7,32-35` these are eight bits and then four.
+fn set_bits(format: &str, name: &str, value: u64, attr: &mut Attr) -> Parsed<()> {
     let broken = || format!("the kernel's format `{format}` of term `{name}` is not understood");
     let (word, ranges) = format.split_once(':').ok_or_else(broken)?;
     let word = match word {
@@ -341,8 +348,8 @@ fn scatter(format: &str, name: &str, value: u64, attr: &mut Attr) -> Parsed<()> 
             bits.len()
         ));
     }
-    for (place, bit) in bits.iter().enumerate() {
-        *word = *word & !(1 << bit) | (value >> place & 1) << bit;
+    for (index, bit) in bits.iter().enumerate() {
+        *word = *word & !(1 << bit) | (value >> index & 1) << bit;
     }
     Ok(())
 }

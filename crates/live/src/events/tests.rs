@@ -31,7 +31,7 @@ fn machine() -> (tempfile::TempDir, Pmus) {
     }
     let traced = dir.path().join("tracing");
     write(&traced.join("sched/sched_switch/id"), "314\n");
-    let pmus = Pmus::at(&devices, &traced);
+    let pmus = Pmus::from_dirs(&devices, &traced);
     (dir, pmus)
 }
 
@@ -185,7 +185,7 @@ fn vendors_names_are_those_of_libpfm() {
     // A name of the kernel's own, which the library has on every machine.
     assert_eq!(encoded, Ok(Attr::new(kind::HARDWARE, 1)));
     let none = std::path::Path::new("/nonexistent");
-    let pmus = Pmus::at(none, none);
+    let pmus = Pmus::from_dirs(none, none);
     let groups = parse("PERF_COUNT_HW_INSTRUCTIONS:u", &pmus).unwrap();
     let event = &groups[0].events[0];
     assert_eq!((event.attr.kind, event.attr.config), (kind::HARDWARE, 1));
@@ -205,7 +205,7 @@ fn a_pattern_stands_for_all_tracepoints_like_it() {
         std::fs::create_dir_all(&path).unwrap();
         std::fs::write(path.join("id"), id.to_string()).unwrap();
     }
-    let pmus = Pmus::at(Path::new("/nonexistent"), folder.path());
+    let pmus = Pmus::from_dirs(Path::new("/nonexistent"), folder.path());
     let check = |text: &str, expected: &[&[&str]]| {
         let groups = parse(text, &pmus).unwrap();
         let named: Vec<Vec<&str>> = groups

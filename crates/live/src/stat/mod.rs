@@ -1,30 +1,30 @@
-//! `memgauge stat`: counters' totals, and their values at every tick of a timer.
+//! `memgauge stat`: totals of counters, and their values at every tick of a timer.
 //!
-//! For a series, a timer (`cpu-clock`) leads each group of counters. At each of its
-//! ticks the kernel writes the values of the whole group into a ring, without a kernel
-//! module and without a switch to this process:
+//! For a series, a timer (`cpu-clock`) leads each group of counters. At each tick the kernel writes
+//! the values of the whole group into a ring, without a kernel module and without a switch to
+//! memgauge:
 //!
 //! ```text
-//! timer ticks ─► sample: id, pid, tid, time, values ─► ring of the processor
+//! timer ticks ─► sample: id, pid, tid, time, values ─► ring of the CPU
 //! memgauge, when a ring is half full ─► order by time ─► differences ─► rows
 //! ```
 //!
-//! Counters of tasks are opened on every processor and inherited by the threads
-//! and processes born later, which write into the ring of their processor.
+//! Counters of tasks are opened on every CPU. Threads and processes that start later inherit them
+//! and write into the ring of their CPU.
 //!
-//! Rejected: reading counters from here every interval (a switch each time, and
-//! short-lived threads are missed), and one ring a thread (memory).
+//! Rejected: reading the counters every interval (a context switch each time, and short-lived
+//! threads are missed), and one ring for each thread (memory).
 
-pub(super) mod bare;
-mod follow;
+mod grouping;
+mod new_threads;
 mod open;
-mod plan;
+mod recording;
 mod series;
 mod session;
-mod sink;
-mod stops;
 mod stream;
 mod task_cost;
+mod throttling;
+pub(super) mod tick_cost;
 mod ticks;
 mod totals;
 
@@ -36,42 +36,43 @@ use memgauge_trace::{CountingFacts, Loss, Manifest, SeriesRow, Thread};
 
 pub use series::{Counter, Row, Series, SeriesRecord, SeriesRecordKind, Values};
 pub use session::run;
-use ticks::Ticks;
+use ticks::TickStatistics;
 
 use super::Unwritten;
 use super::events::Group;
 use super::target::Target;
 
-/// Shortest interval: below it the kernel takes this one (`perf_swevent_init_hrtimer`).
-pub const SHORTEST_INTERVAL_NS: u64 = 10_000;
+/// Minimum interval of a timer. The kernel raises shorter ones to it
+/// (`perf_swevent_init_hrtimer`).
+pub const MIN_INTERVAL_NS: u64 = 10_000;
 
-/// Pages of a ring: with its page of pointers what an ordinary user may lock a
-/// processor (`perf_event_mlock_kb`, 516 KiB).
+/// Default size of a ring in pages. With its page of pointers it is what an unprivileged user may
+/// lock for each CPU (`perf_event_mlock_kb`, 516 KiB).
 pub const RING_PAGES: usize = 128;
 
-/// Events to count, and how.
+/// What to count, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The target.
+    /// What to observe.
     pub target: Target,
-    /// A program that runs while others are observed, and says when to stop.
+    /// A program to run while another target is observed. Counting stops when it ends.
     pub while_running: Option<Vec<String>>,
     /// The events.
     pub groups: Vec<Group>,
-    /// Time between two rows; without it there are only totals.
+    /// Time between two rows. With `None` there are only totals.
     pub interval_ns: Option<u64>,
     /// Directory of the recording.
     pub output: Option<PathBuf>,
-    /// Measure at the end what the timer alone costs.
+    /// Measure the cost of a bare timer at the end.
     pub measure_timer: bool,
-    /// Pages of each ring, a power of two.
+    /// Size of each ring in pages, a power of two.
     pub ring_pages: usize,
-    /// Let counters be inherited where the kernel can; otherwise, as on kernels
-    /// before 6.13, new threads are followed one by one.
+    /// Let threads inherit counters if the kernel can do so (6.13). Otherwise counters are opened
+    /// on each new thread.
     pub inherit: bool,
 }
 
-/// A thread that was seen.
+/// A thread that was observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenThread {
     /// Process.
@@ -80,11 +81,11 @@ pub struct SeenThread {
     pub tid: u32,
     /// Parent process.
     pub parent_pid: u32,
-    /// Its last name.
+    /// Its latest name.
     pub program: String,
-    /// Nanoseconds since the start.
+    /// Start, in nanoseconds since the start of the run.
     pub start_ns: u64,
-    /// Nanoseconds since the start, once it has ended.
+    /// End, in nanoseconds since the start of the run; `None` if it has not ended.
     pub end_ns: Option<u64>,
 }
 
@@ -98,47 +99,46 @@ impl SeenThread {
 /// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// As it is in the recording, where there is one: events, end, cost, and in
-    /// `counting` what was counted.
+    /// The manifest of the recording, also without one: events, end of the program, cost, and the
+    /// counts in `counting`.
     pub manifest: Manifest,
-    /// Threads seen.
+    /// Observed threads.
     pub threads: Vec<Thread>,
     /// Losses of the run.
     pub losses: Vec<Loss>,
-    /// The part that is missing in the recording, where it could not be written in
-    /// full.
+    /// What is missing in the recording; `None` if it was written in full.
     pub unwritten: Option<Unwritten>,
 }
 
 impl Outcome {
-    /// Facts of the counting.
+    /// The counts.
     pub fn counting(&self) -> &CountingFacts {
         static NOTHING: LazyLock<CountingFacts> = LazyLock::new(CountingFacts::default);
         self.manifest.counting.as_ref().unwrap_or(&NOTHING)
     }
 }
 
-/// Part of the time that ticks may take before a series distorts what it shows: at
-/// shorter intervals the user is warned.
-pub(crate) const BEARABLE: f64 = 0.2;
+/// Share of the time that ticks may take. At shorter intervals the series distorts what it shows,
+/// and the user is warned.
+pub(crate) const MAX_TICK_SHARE: f64 = 0.2;
 
-/// The interval at which ticks of this cost take the bearable part of the time.
-pub fn bearable_interval_ns(tick_ns: f64) -> u64 {
-    SHORTEST_INTERVAL_NS.max((tick_ns / BEARABLE).round() as u64)
+/// The interval at which ticks of this cost take [`MAX_TICK_SHARE`] of the time.
+pub fn min_interval_without_warning_ns(tick_ns: f64) -> u64 {
+    MIN_INTERVAL_NS.max((tick_ns / MAX_TICK_SHARE).round() as u64)
 }
 
-/// News while it runs.
+/// Progress of a run.
 #[derive(Debug)]
 pub enum Update<'a> {
-    /// Names of the series' columns, a list for each group, the timer first.
+    /// Names of the series' columns, one list for each group, the timer first.
     Columns(&'a [Vec<String>]),
-    /// Before the start: an interval shorter than the machine bears, in words.
+    /// A warning about the interval, before the start.
     Warning(&'a str),
-    /// The next rows, in order of time; their times begin at 0.
+    /// The next rows, by time. Times begin at 0.
     Rows(&'a [Row]),
-    /// The same as rows of a recording's series.
+    /// The same rows as in a recording.
     Series(&'a [SeriesRow]),
-    /// Totals so far by event, asked for ten times a second.
+    /// Totals so far by event, ten times per second.
     Sums(&'a BTreeMap<String, u64>),
 }
 
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bearable_interval_leaves_four_fifths_to_the_program() {
-        assert_eq!(bearable_interval_ns(15_000.0), 75_000);
-        assert_eq!(bearable_interval_ns(100.0), SHORTEST_INTERVAL_NS);
+    fn interval_without_warning_leaves_80_percent_to_the_program() {
+        assert_eq!(min_interval_without_warning_ns(15_000.0), 75_000);
+        assert_eq!(min_interval_without_warning_ns(100.0), MIN_INTERVAL_NS);
     }
 }

@@ -1,63 +1,87 @@
-//! Ticks of timers into rows of a series. Pure.
+//! Turns ticks of timers into rows of a series. Pure.
 //!
-//! A counter's value in a tick is what it has counted since it was opened, by thread
-//! and processor: a *stream*. A row is the difference to the stream's last tick, so a
-//! tick that was lost makes the next row longer and loses nothing. Counts of a thread
-//! after its last tick come with its READ records when it ends. The thread that the
-//! counters were opened on writes none: its row is the difference to the counters'
-//! totals at the end.
+//! The values in a tick are what the counters have counted since they were opened, by thread and
+//! CPU: a *stream*. A row is the difference to the stream's previous tick. So if a tick is lost,
+//! the next row is longer and no count is lost. What a thread counts after its last tick comes with
+//! its READ records when it ends. The thread that the counters were opened on writes no such
+//! records. Its last row is the difference to the totals at the end.
 
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::stops::Stops;
-use memgauge_perf::record::{Layout, Record, Task, Trailer};
+use super::throttling::TimerThrottling;
+use memgauge_perf::abi::{Attr, flag};
+use memgauge_perf::record::{Layout, Reading, Record, Task, Trailer};
 
-/// Values of a group's counters, the timer's first. Values of the default events fit in
-/// place, so that a tick allocates nothing; there may be a hundred thousand ticks a
-/// second.
+/// Values of a group's counters, the timer's first. The default events fit without an allocation,
+/// since there may be a hundred thousand ticks per second.
 pub type Values = SmallVec<[u64; 6]>;
 
-/// One row: what a group's counters gained.
+/// One row: the increments of a group's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// End of the interval.
     pub time_ns: u64,
-    /// Time since the thread's (or processor's) last row.
+    /// Time since the previous row of the thread (or CPU).
     pub interval_ns: u64,
-    /// Process; 0 in a series by processor.
+    /// Process; 0 in a series by CPU.
     pub pid: u32,
-    /// Thread; 0 in a series by processor.
+    /// Thread; 0 in a series by CPU.
     pub tid: u32,
-    /// Processor, in a series by processor.
+    /// CPU, in a series by CPU.
     pub cpu: Option<u32>,
-    /// Number of the group.
+    /// Index of the group.
     pub group: usize,
-    /// Increments of the counters; the first is the timer's nanoseconds.
+    /// Increments of the counters. The first is the timer's, in nanoseconds.
     pub values: Values,
 }
 
-/// A counter, by its id.
+impl Row {
+    /// Identifies the thread or CPU among those of the series.
+    fn owner(&self) -> u32 {
+        self.cpu.unwrap_or(self.tid)
+    }
+}
+
+/// A counter, by its ID in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Number of its group.
+    /// Index of its group.
     pub group: usize,
-    /// Id of the group's leader at the same place.
+    /// ID of the group's leader at the same placement.
     pub leader: u64,
-    /// Its place in the group.
+    /// Index in the group.
     pub index: usize,
-    /// Processor it counts on.
+    /// CPU that it counts on.
     pub cpu: u32,
 }
 
-/// A record, as a series takes it.
+/// How long a counter was enabled, and how long it counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterTimes {
+    /// Nanoseconds enabled.
+    pub enabled_ns: u64,
+    /// Nanoseconds of these in which it counted.
+    pub running_ns: u64,
+}
+
+impl CounterTimes {
+    fn from_reading(reading: &Reading<'_>) -> CounterTimes {
+        CounterTimes {
+            enabled_ns: reading.enabled_ns,
+            running_ns: reading.running_ns,
+        }
+    }
+}
+
+/// A record that matters to a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeriesRecord {
-    /// When.
+    /// Time on the events' clock.
     pub time_ns: u64,
-    /// What.
-    pub what: SeriesRecordKind,
+    /// What happened.
+    pub kind: SeriesRecordKind,
 }
 
 /// Kinds of [`SeriesRecord`].
@@ -65,43 +89,43 @@ pub struct SeriesRecord {
 pub enum SeriesRecordKind {
     /// A timer ticked.
     Tick {
-        /// The leader's id.
+        /// ID of the group's leader.
         leader: u64,
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
-        /// Nanoseconds enabled and running.
-        times: (u64, u64),
-        /// The counters' values.
+        /// Times of the group.
+        times: CounterTimes,
+        /// Values of the counters.
         values: Values,
     },
-    /// A counter's last value in a thread that ends.
-    Last {
-        /// The counter's id.
+    /// The last value of a counter in a thread that ends.
+    LastValue {
+        /// ID of the counter.
         id: u64,
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
-        /// Nanoseconds enabled and running.
-        times: (u64, u64),
+        /// Times of the counter.
+        times: CounterTimes,
         /// Its value.
         value: u64,
     },
-    /// The kernel stopped a timer for being too fast.
-    Stopped,
-    /// A thread began.
+    /// The kernel stopped a timer because it ticked too fast.
+    Throttled,
+    /// A thread started.
     Fork(Task),
     /// A thread ended.
     Exit(Task),
-    /// A thread has a name.
+    /// A thread got a name.
     Comm {
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
-        /// Whether another program began.
+        /// True if the thread called `exec`.
         exec: bool,
         /// The name.
         name: String,
@@ -109,266 +133,258 @@ pub enum SeriesRecordKind {
 }
 
 impl SeriesRecord {
-    /// The record as a series takes it, if it matters to one.
-    pub fn of(record: &Record<'_>, trailer: &Trailer) -> Option<SeriesRecord> {
-        let at = |time_ns, what| Some(SeriesRecord { time_ns, what });
-        match *record {
-            Record::Sample(s) => {
-                let reading = s.reading?;
-                let values = (0..reading.len())
-                    .filter_map(|i| reading.value(i))
-                    .collect();
-                let (leader, pid, tid) = (s.id, s.pid, s.tid);
-                let times = (reading.enabled_ns, reading.running_ns);
-                at(
-                    s.time_ns,
-                    SeriesRecordKind::Tick {
-                        leader,
-                        pid,
-                        tid,
-                        times,
-                        values,
-                    },
-                )
+    /// Returns `None` if the record does not matter to a series.
+    pub fn from_record(record: &Record<'_>, trailer: &Trailer) -> Option<SeriesRecord> {
+        let (time_ns, kind) = match *record {
+            Record::Sample(sample) => {
+                let reading = sample.reading?;
+                let values = 0..reading.len();
+                let kind = SeriesRecordKind::Tick {
+                    leader: sample.id,
+                    pid: sample.pid,
+                    tid: sample.tid,
+                    times: CounterTimes::from_reading(&reading),
+                    values: values.filter_map(|index| reading.value(index)).collect(),
+                };
+                (sample.time_ns, kind)
             }
             Record::Read { pid, tid, reading } => {
-                let (id, value) = (trailer.id, reading.value(0)?);
-                let times = (reading.enabled_ns, reading.running_ns);
-                at(
-                    trailer.time_ns,
-                    SeriesRecordKind::Last {
-                        id,
-                        pid,
-                        tid,
-                        times,
-                        value,
-                    },
-                )
+                let kind = SeriesRecordKind::LastValue {
+                    id: trailer.id,
+                    pid,
+                    tid,
+                    times: CounterTimes::from_reading(&reading),
+                    value: reading.value(0)?,
+                };
+                (trailer.time_ns, kind)
             }
-            Record::Throttle { .. } => at(trailer.time_ns, SeriesRecordKind::Stopped),
-            Record::Fork(task) => at(task.time_ns, SeriesRecordKind::Fork(task)),
-            Record::Exit(task) => at(task.time_ns, SeriesRecordKind::Exit(task)),
+            Record::Throttle { .. } => (trailer.time_ns, SeriesRecordKind::Throttled),
+            Record::Fork(task) => (task.time_ns, SeriesRecordKind::Fork(task)),
+            Record::Exit(task) => (task.time_ns, SeriesRecordKind::Exit(task)),
             Record::Comm {
                 pid,
                 tid,
                 exec,
                 name,
             } => {
-                let name = String::from_utf8_lossy(name).into_owned();
-                at(
-                    trailer.time_ns,
-                    SeriesRecordKind::Comm {
-                        pid,
-                        tid,
-                        exec,
-                        name,
-                    },
-                )
+                let kind = SeriesRecordKind::Comm {
+                    pid,
+                    tid,
+                    exec,
+                    name: String::from_utf8_lossy(name).into_owned(),
+                };
+                (trailer.time_ns, kind)
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(SeriesRecord { time_ns, kind })
     }
 }
 
-/// The layout of every record that a session's counters write.
+/// The layout of the records of a session's counters.
 pub(super) fn layout(sample_type: u64, read_format: u64) -> Layout {
-    Layout::of(&memgauge_perf::abi::Attr {
+    Layout::new(&Attr {
         sample_type,
         read_format,
-        flags: memgauge_perf::abi::flag::SAMPLE_ID_ALL,
+        flags: flag::SAMPLE_ID_ALL,
         ..Default::default()
     })
 }
 
+/// Values of a group at the last tick of a thread on a CPU.
 #[derive(Clone, Debug, Default)]
-struct Stream {
+struct CounterStream {
     values: Values,
-    times: (u64, u64),
+    times: CounterTimes,
 }
 
-/// Turns happenings, in order of time, into rows.
+/// The last row of a thread that has ended, while its READ records arrive.
+#[derive(Debug, Default)]
+struct LastRow {
+    /// Time that the group ran after the thread's last tick.
+    running_ns: u64,
+    row: Row,
+}
+
+/// Turns records, in the order of time, into rows.
 #[derive(Debug, Default)]
 pub struct Series {
     counters: BTreeMap<u64, Counter>,
-    /// Values at the last tick, by leader and thread (0 in a series by processor).
-    streams: BTreeMap<(u64, u32), Stream>,
-    /// When a thread's (or processor's) last row was, or when it began.
-    since: BTreeMap<u32, u64>,
-    /// Counts of ended threads after their last tick, and the time they ran.
-    last: BTreeMap<(u32, usize), (u64, Row)>,
-    by_processor: bool,
-    /// Groups share the PMU by turns: rows are scaled up.
-    scaled: bool,
-    pub(super) stops: Stops,
+    /// By leader and thread (0 in a series by CPU).
+    streams: BTreeMap<(u64, u32), CounterStream>,
+    /// Time of the last row of a thread (or CPU), or of its start.
+    last_row_ns: BTreeMap<u32, u64>,
+    /// By thread and group.
+    last_rows: BTreeMap<(u32, usize), LastRow>,
+    by_cpu: bool,
+    /// Groups take turns on the PMU, so rows are scaled up.
+    is_multiplexed: bool,
+    pub(super) throttling: TimerThrottling,
     start_ns: u64,
-    /// Samples of unknown leaders, and values that did not fit.
-    pub strange: u64,
+    /// Number of records with an unknown counter.
+    pub unknown_counters: u64,
 }
 
 impl Series {
-    /// A series of these counters, begun at `start_ns`.
-    pub fn new(counters: BTreeMap<u64, Counter>, by_processor: bool, start_ns: u64) -> Series {
+    /// A series of these counters that starts at `start_ns`.
+    pub fn new(counters: BTreeMap<u64, Counter>, by_cpu: bool, start_ns: u64) -> Series {
         Series {
             counters,
-            by_processor,
+            by_cpu,
             start_ns,
             ..Series::default()
         }
     }
 
-    /// More counters, of a thread that has begun.
-    pub(super) fn add(&mut self, counters: Vec<(u64, Counter)>) {
+    /// Adds the counters of a new thread.
+    pub(super) fn add_counters(&mut self, counters: Vec<(u64, Counter)>) {
         self.counters.extend(counters);
     }
 
-    /// Scales rows of groups that did not count all the time.
-    pub fn scale(&mut self) {
-        self.scaled = true;
+    /// Scales up the rows of groups that did not count all the time.
+    pub fn scale_multiplexed(&mut self) {
+        self.is_multiplexed = true;
     }
 
-    /// Takes the next record.
-    pub fn observe(&mut self, happening: SeriesRecord, rows: &mut Vec<Row>) {
-        let time_ns = happening.time_ns;
-        match happening.what {
-            SeriesRecordKind::Tick {
-                leader,
-                pid,
-                tid,
-                times,
-                values,
-            } => {
-                self.tick(time_ns, leader, (pid, tid), times, values, rows);
-            }
-            SeriesRecordKind::Last {
-                id,
-                pid,
-                tid,
-                times,
-                value,
-            } => self.last_value(time_ns, id, (pid, tid), times, value),
-            SeriesRecordKind::Stopped => self.stops.see(),
+    /// Processes the next record and adds the rows that follow from it.
+    pub fn observe(&mut self, record: SeriesRecord, rows: &mut Vec<Row>) {
+        let time_ns = record.time_ns;
+        match record.kind {
+            SeriesRecordKind::Tick { .. } => rows.extend(self.tick(record)),
+            SeriesRecordKind::LastValue { .. } => self.add_last_value(&record),
+            SeriesRecordKind::Throttled => self.throttling.note_throttled(),
             SeriesRecordKind::Fork(task) => {
-                self.since.insert(task.tid, time_ns);
+                self.last_row_ns.insert(task.tid, time_ns);
             }
             SeriesRecordKind::Exit(_) | SeriesRecordKind::Comm { .. } => {}
         }
     }
 
-    fn tick(
-        &mut self,
-        time_ns: u64,
-        leader: u64,
-        (pid, tid): (u32, u32),
-        times: (u64, u64),
-        values: Values,
-        rows: &mut Vec<Row>,
-    ) {
-        let Some(&Counter { group, cpu, .. }) = self.counters.get(&leader) else {
-            self.strange += 1;
-            return;
-        };
-        let (pid, tid) = if self.by_processor {
-            (0, 0)
-        } else {
-            (pid, tid)
-        };
-        let stream = self.streams.entry((leader, tid)).or_default();
-        let mut gained = differences(&values, &stream.values);
-        let whose = if self.by_processor { cpu } else { tid };
-        let running_ns = times.1.saturating_sub(stream.times.1);
-        self.stops.fill(whose, group, running_ns, &mut gained);
-        if self.scaled {
-            scale(&mut gained, times, stream.times);
-        }
-        *stream = Stream { values, times };
-        let since = self.since.insert(whose, time_ns).unwrap_or(self.start_ns);
-        rows.push(Row {
-            time_ns,
-            interval_ns: time_ns.saturating_sub(since),
+    /// Returns the row of a tick; `None` if its leader is unknown.
+    fn tick(&mut self, record: SeriesRecord) -> Option<Row> {
+        let SeriesRecord { time_ns, kind } = record;
+        let SeriesRecordKind::Tick {
+            leader,
             pid,
             tid,
-            cpu: self.by_processor.then_some(cpu),
+            times,
+            values,
+        } = kind
+        else {
+            return None;
+        };
+        let Some(&Counter { group, cpu, .. }) = self.counters.get(&leader) else {
+            self.unknown_counters += 1;
+            return None;
+        };
+        let mut row = Row {
+            time_ns,
             group,
-            values: gained,
-        });
+            ..Row::default()
+        };
+        match self.by_cpu {
+            true => row.cpu = Some(cpu),
+            false => (row.pid, row.tid) = (pid, tid),
+        }
+        let stream = self.streams.entry((leader, row.tid)).or_default();
+        row.values = differences(&values, &stream.values);
+        let running_ns = times.running_ns.saturating_sub(stream.times.running_ns);
+        self.throttling
+            .add_estimate(row.owner(), group, running_ns, &mut row.values);
+        if self.is_multiplexed {
+            scale(&mut row.values, times, stream.times);
+        }
+        *stream = CounterStream { values, times };
+        self.set_interval(&mut row);
+        Some(row)
     }
 
-    fn last_value(
-        &mut self,
-        time_ns: u64,
-        id: u64,
-        (pid, tid): (u32, u32),
-        times: (u64, u64),
-        value: u64,
-    ) {
+    fn add_last_value(&mut self, record: &SeriesRecord) {
+        let SeriesRecordKind::LastValue {
+            id,
+            pid,
+            tid,
+            times,
+            value,
+        } = record.kind
+        else {
+            return;
+        };
         let Some(&counter) = self.counters.get(&id) else {
-            self.strange += 1;
+            self.unknown_counters += 1;
             return;
         };
         let stream = self.streams.entry((counter.leader, tid)).or_default();
         if stream.values.len() <= counter.index {
             stream.values.resize(counter.index + 1, 0);
         }
-        let gained = value.saturating_sub(stream.values[counter.index]);
+        let increment = value.saturating_sub(stream.values[counter.index]);
         stream.values[counter.index] = stream.values[counter.index].max(value);
-        let (running_ns, row) = self.last.entry((tid, counter.group)).or_default();
+        let last = self.last_rows.entry((tid, counter.group)).or_default();
         if counter.index == 0 {
-            *running_ns += times.1.saturating_sub(stream.times.1);
+            last.running_ns += times.running_ns.saturating_sub(stream.times.running_ns);
             stream.times = times;
         }
+        let row = &mut last.row;
         if row.values.len() <= counter.index {
             row.values.resize(counter.index + 1, 0);
         }
-        row.values[counter.index] += gained;
-        (row.time_ns, row.pid, row.tid, row.group) = (time_ns, pid, tid, counter.group);
+        row.values[counter.index] += increment;
+        row.time_ns = record.time_ns;
+        (row.pid, row.tid, row.group) = (pid, tid, counter.group);
     }
 
-    /// Rows of threads that have ended, once all their records have been seen.
-    pub fn ended(&mut self, rows: &mut Vec<Row>) {
-        let mut last: Vec<(u64, Row)> = std::mem::take(&mut self.last).into_values().collect();
-        last.sort_by_key(|(_, row)| (row.time_ns, row.tid, row.group));
-        for (running_ns, mut row) in last {
-            self.stops
-                .fill(row.tid, row.group, running_ns, &mut row.values);
-            self.since_last(row.tid, &mut row);
+    /// Adds the last rows of threads that have ended. Called when all their READ records have
+    /// been observed.
+    pub fn end_threads(&mut self, rows: &mut Vec<Row>) {
+        let mut last_rows: Vec<LastRow> =
+            std::mem::take(&mut self.last_rows).into_values().collect();
+        last_rows.sort_by_key(|LastRow { row, .. }| (row.time_ns, row.tid, row.group));
+        for LastRow {
+            running_ns,
+            mut row,
+        } in last_rows
+        {
+            self.throttling
+                .add_estimate(row.tid, row.group, running_ns, &mut row.values);
+            self.set_interval(&mut row);
             rows.push(row);
         }
     }
 
-    fn since_last(&mut self, whose: u32, row: &mut Row) {
-        let since = self
-            .since
-            .insert(whose, row.time_ns)
-            .unwrap_or(self.start_ns);
-        row.interval_ns = row.time_ns.saturating_sub(since);
+    /// Sets the time since the owner's previous row.
+    fn set_interval(&mut self, row: &mut Row) {
+        let previous_ns = self.last_row_ns.insert(row.owner(), row.time_ns);
+        row.interval_ns = row
+            .time_ns
+            .saturating_sub(previous_ns.unwrap_or(self.start_ns));
     }
 
-    /// Counts of the counters of `leader` beyond all ticks, added to the row of the
-    /// thread they were opened on.
-    pub fn rest(&mut self, leader: u64, running_ns: u64, totals: &[u64], row: &mut Row) {
-        let mut rest: Values = totals.into();
-        let mut rest_ns = running_ns;
+    /// Adds what the counters of `leader` counted beyond all ticks to the last row of the thread
+    /// that they were opened on.
+    pub fn add_remainder(&mut self, leader: u64, running_ns: u64, totals: &[u64], row: &mut Row) {
+        let mut remainder: Values = totals.into();
+        let mut remaining_ns = running_ns;
         for (_, stream) in self.streams.iter().filter(|(key, _)| key.0 == leader) {
-            rest_ns = rest_ns.saturating_sub(stream.times.1);
-            for (rest, seen) in rest.iter_mut().zip(&stream.values) {
-                *rest = rest.saturating_sub(*seen);
+            remaining_ns = remaining_ns.saturating_sub(stream.times.running_ns);
+            for (value, in_ticks) in remainder.iter_mut().zip(&stream.values) {
+                *value = value.saturating_sub(*in_ticks);
             }
         }
-        let whose = row.cpu.unwrap_or(row.tid);
-        self.stops.fill(whose, row.group, rest_ns, &mut rest);
-        row.values.resize(row.values.len().max(rest.len()), 0);
-        for (sum, rest) in row.values.iter_mut().zip(rest) {
-            *sum += rest;
+        self.throttling
+            .add_estimate(row.owner(), row.group, remaining_ns, &mut remainder);
+        row.values.resize(row.values.len().max(remainder.len()), 0);
+        for (sum, value) in row.values.iter_mut().zip(remainder) {
+            *sum += value;
         }
     }
 
-    /// Completes the last row of a thread or processor.
+    /// Adds the last row of a thread or CPU, unless nothing was counted.
     pub fn close(&mut self, mut row: Row, rows: &mut Vec<Row>) {
         if row.values.iter().all(|&v| v == 0) {
             return;
         }
-        let whose = row.cpu.unwrap_or(row.tid);
-        self.since_last(whose, &mut row);
+        self.set_interval(&mut row);
         rows.push(row);
     }
 }
@@ -377,20 +393,20 @@ fn differences(now: &[u64], before: &[u64]) -> Values {
     let before = before.iter().copied().chain(std::iter::repeat(0));
     now.iter()
         .zip(before)
-        .map(|(n, b)| n.saturating_sub(b))
+        .map(|(now, before)| now.saturating_sub(before))
         .collect()
 }
 
-/// Scales what was counted in `running` up to `enabled`, the timer excepted: it
-/// ticks only while its group counts, and says for how long.
-fn scale(gained: &mut [u64], now: (u64, u64), before: (u64, u64)) {
-    let enabled = now.0.saturating_sub(before.0);
-    let running = now.1.saturating_sub(before.1);
-    if running == 0 || running >= enabled {
+/// Scales what was counted while the group ran up to the time that it was enabled. The timer is
+/// not scaled: it ticks only while its group counts, and its value says for how long.
+fn scale(values: &mut [u64], now: CounterTimes, before: CounterTimes) {
+    let enabled_ns = now.enabled_ns.saturating_sub(before.enabled_ns);
+    let running_ns = now.running_ns.saturating_sub(before.running_ns);
+    if running_ns == 0 || running_ns >= enabled_ns {
         return;
     }
-    for value in gained.iter_mut().skip(1) {
-        let scaled = u128::from(*value) * u128::from(enabled) / u128::from(running);
+    for value in values.iter_mut().skip(1) {
+        let scaled = u128::from(*value) * u128::from(enabled_ns) / u128::from(running_ns);
         *value = u64::try_from(scaled).unwrap_or(u64::MAX);
     }
 }
@@ -399,7 +415,7 @@ fn scale(gained: &mut [u64], now: (u64, u64), before: (u64, u64)) {
 mod tests {
     use super::*;
 
-    /// Two processors, a group of a timer (ids 10, 20) and a counter (11, 21).
+    /// Two CPUs, with a group of a timer (IDs 10, 20) and a counter (11, 21) on each.
     fn series() -> Series {
         let counter = |leader, index, cpu| Counter {
             group: 0,
@@ -417,24 +433,24 @@ mod tests {
     }
 
     fn tick(time_ns: u64, leader: u64, tid: u32, values: &[u64]) -> SeriesRecord {
-        let what = SeriesRecordKind::Tick {
+        let kind = SeriesRecordKind::Tick {
             leader,
             pid: 7,
             tid,
-            times: (0, 0),
+            times: CounterTimes::default(),
             values: values.into(),
         };
-        SeriesRecord { time_ns, what }
+        SeriesRecord { time_ns, kind }
     }
 
     fn last(time_ns: u64, id: u64, tid: u32, value: u64) -> SeriesRecord {
         SeriesRecord {
             time_ns,
-            what: SeriesRecordKind::Last {
+            kind: SeriesRecordKind::LastValue {
                 id,
                 pid: 7,
                 tid,
-                times: (0, 0),
+                times: CounterTimes::default(),
                 value,
             },
         }
@@ -449,23 +465,23 @@ mod tests {
         };
         SeriesRecord {
             time_ns,
-            what: SeriesRecordKind::Fork(task),
+            kind: SeriesRecordKind::Fork(task),
         }
     }
 
-    fn run(series: &mut Series, happenings: Vec<SeriesRecord>) -> Vec<(u64, u64, u32, Vec<u64>)> {
+    fn run(series: &mut Series, records: Vec<SeriesRecord>) -> Vec<(u64, u64, u32, Vec<u64>)> {
         let mut rows = Vec::new();
-        for happening in happenings {
-            series.observe(happening, &mut rows);
+        for record in records {
+            series.observe(record, &mut rows);
         }
-        series.ended(&mut rows);
+        series.end_threads(&mut rows);
         rows.into_iter()
             .map(|r| (r.time_ns, r.interval_ns, r.tid, r.values.to_vec()))
             .collect()
     }
 
     #[test]
-    fn rows_are_differences_to_the_streams_last_tick() {
+    fn rows_are_differences_to_the_previous_tick_of_the_stream() {
         let rows = run(
             &mut series(),
             vec![
@@ -483,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_tick_makes_the_next_row_longer_and_loses_nothing() {
+    fn lost_tick_makes_the_next_row_longer_and_loses_no_count() {
         let all = run(
             &mut series(),
             vec![
@@ -506,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_too_short_for_a_tick_has_its_one_row() {
+    fn thread_without_a_tick_has_one_row() {
         let rows = run(
             &mut series(),
             vec![
@@ -520,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_threads_last_tick_is_in_its_last_row() {
+    fn counts_after_the_last_tick_are_in_the_last_row() {
         let rows = run(
             &mut series(),
             vec![
@@ -534,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_rest_sum_to_the_totals() {
+    fn rows_sum_to_the_totals() {
         let mut series = series();
         let mut rows = Vec::new();
         for h in [
@@ -544,15 +560,15 @@ mod tests {
         ] {
             series.observe(h, &mut rows);
         }
-        series.ended(&mut rows);
+        series.end_threads(&mut rows);
         let mut row = Row {
             time_ns: 1200,
             tid: 7,
             ..Row::default()
         };
         // Thread 7 went on to 130 and 6, thread 8 ended at 50 and 3.
-        series.rest(10, 0, &[180, 9], &mut row);
-        series.rest(20, 0, &[4, 1], &mut row);
+        series.add_remainder(10, 0, &[180, 9], &mut row);
+        series.add_remainder(20, 0, &[4, 1], &mut row);
         series.close(row, &mut rows);
         let sum = |i: usize| {
             rows.iter()
@@ -565,26 +581,29 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_take_turns_are_scaled_by_their_share() {
+    fn multiplexed_groups_are_scaled_up() {
         let mut series = series();
-        series.scale();
+        series.scale_multiplexed();
         let mut rows = Vec::new();
         let mut h = tick(1100, 10, 7, &[50, 5]);
-        if let SeriesRecordKind::Tick { times, .. } = &mut h.what {
-            *times = (200, 50);
+        if let SeriesRecordKind::Tick { times, .. } = &mut h.kind {
+            *times = CounterTimes {
+                enabled_ns: 200,
+                running_ns: 50,
+            };
         }
         series.observe(h, &mut rows);
         assert_eq!(rows[0].values[..], [50, 20]);
     }
 
     #[test]
-    fn ticks_of_nobody_are_counted() {
+    fn records_of_unknown_counters_are_counted() {
         let mut series = series();
         let rows = run(
             &mut series,
             vec![tick(1100, 99, 7, &[1]), last(1100, 98, 7, 1)],
         );
         assert!(rows.is_empty());
-        assert_eq!(series.strange, 2);
+        assert_eq!(series.unknown_counters, 2);
     }
 }

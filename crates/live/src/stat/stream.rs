@@ -1,154 +1,156 @@
-//! From the rings of all processors to rows in order of time.
+//! Reads the rings of all CPUs and turns their records into rows, in the order of time.
 //!
-//! Rings are emptied one after the other, so a record read late in a round may be older
-//! than one read early. Records older than the beginning of the *previous* round are
-//! complete in every ring, and only those are passed on. Memory is bounded by the size
-//! of two rounds of full rings.
+//! Rings are read one after the other, so a record read late in a round may be older than one read
+//! early. Every record older than the beginning of the *previous* round has been read, and only
+//! those are processed. At most two rounds of full rings wait in memory.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 
 use memgauge_trace::{Loss, LossKind};
 
-use super::follow::Follower;
-use super::open::{Open, Opener, layouts};
+use super::new_threads::NewThreadWatcher;
+use super::open::{CounterOpener, OpenCounters, RecordLayouts};
 use super::series::{Row, Series, SeriesRecord, SeriesRecordKind};
-use super::stops::Stops;
-use super::{SeenThread, Ticks};
+use super::throttling::TimerThrottling;
+use super::{SeenThread, TickStatistics};
 use crate::Result;
-use crate::counters::{Totals, refusal};
+use crate::counters::{GroupValues, refusal};
 use crate::events::Event;
-use crate::sys::perf::{self, EventScope, Ring, Said};
+use crate::sys::perf::{self, EventScope, PollResult, Ring};
+use crate::target::Placement;
 use memgauge_host::sys::process::Watched;
 use memgauge_perf::abi::record;
 use memgauge_perf::record::{Header, Layout, Record};
-use memgauge_perf::ring::walk;
 
-pub(super) struct Stream {
-    pub(super) open: Open,
-    pub(super) ticks: Ticks,
-    /// Layouts of leaders and of members.
-    layouts: (Layout, Layout),
+/// After the end of a thread, its READ records arrive within this time.
+const MAX_READ_DELAY_NS: u64 = 1_000_000;
+
+pub(super) struct RowStream {
+    pub(super) open: OpenCounters,
+    pub(super) ticks: TickStatistics,
+    layouts: RecordLayouts,
     series: Series,
     per_task: bool,
-    pending: Vec<SeriesRecord>,
-    scratch: Vec<u8>,
-    /// When the last round of reading began.
+    /// Records that wait for older ones.
+    waiting: Vec<SeriesRecord>,
+    /// Start of the last round of reading.
     round_ns: u64,
     unreadable: u64,
-    /// Threads that could not be followed: ended too soon, or files ran out.
-    not_followed: u64,
+    /// Number of new threads without counters: they ended too soon, or too many files were open.
+    threads_not_counted: u64,
     threads: BTreeMap<u32, SeenThread>,
     ended: Vec<SeenThread>,
 }
 
-impl Stream {
-    pub(super) fn new(open: Open, per_task: bool, interval_ns: u64) -> Stream {
-        Stream {
+impl RowStream {
+    pub(super) fn new(open: OpenCounters, per_task: bool, interval_ns: u64) -> RowStream {
+        RowStream {
             open,
-            ticks: Ticks::new(interval_ns),
-            layouts: layouts(),
+            ticks: TickStatistics::new(interval_ns),
+            layouts: RecordLayouts::new(),
             series: Series::default(),
             per_task,
-            pending: Vec::new(),
-            scratch: Vec::new(),
+            waiting: Vec::new(),
             round_ns: 0,
             unreadable: 0,
-            not_followed: 0,
+            threads_not_counted: 0,
             threads: BTreeMap::new(),
             ended: Vec::new(),
         }
     }
 
-    pub(super) fn start(&mut self, start_ns: u64, scaled: bool, stops: Stops) {
+    pub(super) fn start(
+        &mut self,
+        start_ns: u64,
+        is_multiplexed: bool,
+        throttling: TimerThrottling,
+    ) {
         self.series = Series::new(self.open.ids.clone(), !self.per_task, start_ns);
-        self.series.stops = stops;
-        if scaled {
-            self.series.scale();
+        self.series.throttling = throttling;
+        if is_multiplexed {
+            self.series.scale_multiplexed();
         }
     }
 
-    /// Switches on what does not wait for exec.
+    /// Enables the counters that do not wait for `exec`.
     pub(super) fn enable(&self, on_exec: bool) -> Result<()> {
-        let waits = |scope: EventScope| on_exec && matches!(scope, EventScope::Thread(_));
-        let mut now = self.open.counters.iter().filter(|c| !waits(c.place.scope));
+        let waits_for_exec = |scope: EventScope| on_exec && matches!(scope, EventScope::Thread(_));
+        let mut now = self
+            .open
+            .counters
+            .iter()
+            .filter(|c| !waits_for_exec(c.placement.scope));
         now.try_for_each(|c| perf::enable(c.leader()))
             .map_err(|e| refusal("switch counters on", e))
     }
 
     pub(super) fn disable(&self) {
         for counters in &self.open.counters {
-            // Counters of a task that has ended are off already.
+            // It fails only if the task has ended.
             let _ = perf::disable(counters.leader());
         }
     }
 
-    /// Waits for a ring to fill, a process to end, or the time to pass.
+    /// Waits until a ring is half full, a thread starts or a process ends, at most `timeout_ms`.
     pub(super) fn wait(&mut self, watched: &[Watched], timeout_ms: u64) {
-        let wakers = self.open.wakers.len();
-        let mut all: Vec<RawFd> = self.open.wakers.clone();
-        all.extend(watched.iter().filter_map(Watched::descriptor));
-        if let Some(follower) = &self.open.follower {
-            all.extend(follower.wakers());
+        let rings = self.open.poll_fds.len();
+        let mut fds: Vec<RawFd> = self.open.poll_fds.clone();
+        fds.extend(watched.iter().filter_map(Watched::descriptor));
+        if let Some(new_threads) = &self.open.new_threads {
+            fds.extend(new_threads.poll_fds());
         }
-        let said = perf::wait(&all, timeout_ms as i32);
-        for (waker, said) in self.open.wakers.iter_mut().zip(said).take(wakers) {
-            if said == Said::Ended {
-                *waker = -1;
+        let results = perf::wait(&fds, timeout_ms as i32);
+        for (fd, result) in self.open.poll_fds.iter_mut().zip(results).take(rings) {
+            if result == PollResult::Ended {
+                *fd = -1;
             }
         }
     }
 
-    /// Opens counters on threads that have begun, where they are not inherited.
-    pub(super) fn follow(&mut self, opener: &Opener<'_>, events: &[Event]) {
-        let born = self
-            .open
-            .follower
-            .as_mut()
-            .map_or(Vec::new(), Follower::born);
-        for task in born {
+    /// Opens counters on new threads, if they are not inherited.
+    pub(super) fn open_new_threads(&mut self, opener: &CounterOpener<'_>, events: &[Event]) {
+        let new_threads = self.open.new_threads.as_mut();
+        for task in new_threads.map_or(Vec::new(), NewThreadWatcher::new_threads) {
             match opener.open_thread(&mut self.open, events, task.tid) {
-                Ok(ids) if ids.is_empty() => self.not_followed += 1,
-                Ok(ids) => self.series.add(ids),
-                Err(_) => self.not_followed += 1,
+                Ok(ids) if ids.is_empty() => self.threads_not_counted += 1,
+                Ok(ids) => self.series.add_counters(ids),
+                Err(_) => self.threads_not_counted += 1,
             }
         }
     }
 
-    /// Reads all rings. Passes on what is certainly in order, or `all` there is.
+    /// Reads all rings, and adds the rows of all records that no ring can have older ones than.
+    /// With `all`, processes all records.
     pub(super) fn collect(&mut self, all: bool, rows: &mut Vec<Row>) {
-        let began = perf::monotonic_ns();
+        let began_ns = perf::monotonic_ns();
         let mut rings = std::mem::take(&mut self.open.rings);
         for ring in &mut rings {
             self.read_ring(ring);
         }
         self.open.rings = rings;
-        self.pending.sort_by_key(|h| h.time_ns);
-        let horizon = if all { u64::MAX } else { self.round_ns };
-        self.round_ns = began;
-        let ready = self.pending.partition_point(|h| h.time_ns < horizon);
-        let mut pending = std::mem::take(&mut self.pending);
-        for happening in pending.drain(..ready) {
-            self.pass_on(happening, rows);
+        self.waiting.sort_by_key(|record| record.time_ns);
+        let horizon_ns = if all { u64::MAX } else { self.round_ns };
+        self.round_ns = began_ns;
+        let ready = self
+            .waiting
+            .partition_point(|record| record.time_ns < horizon_ns);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for record in waiting.drain(..ready) {
+            self.process_record(record, rows);
         }
-        self.pending = pending;
-        self.series.ended(rows);
+        self.waiting = waiting;
+        self.series.end_threads(rows);
     }
 
     fn read_ring(&mut self, ring: &mut Ring) {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let walked = ring.drain(|first, second| {
-            walk(first, second, &mut scratch, |header, body| {
-                self.record(header, body)
-            })
-        });
+        let walked = ring.read_records(|header, body| self.queue_record(header, body));
         self.unreadable += walked.unreadable_bytes;
-        self.scratch = scratch;
     }
 
-    /// Only last values differ: they are a reading of the counter alone.
+    /// Only the READ records of members differ: they have the value of one counter, not of a group.
     fn layout(&self, header: Header, body: &[u8]) -> Layout {
-        let (leader, member) = self.layouts;
+        let RecordLayouts { leader, member } = self.layouts;
         if header.kind != record::READ {
             return leader;
         }
@@ -161,32 +163,35 @@ impl Stream {
         }
     }
 
-    fn record(&mut self, header: Header, body: &[u8]) {
+    fn queue_record(&mut self, header: Header, body: &[u8]) {
         let Some((record, trailer)) = self.layout(header, body).record(header, body) else {
             self.unreadable += 1;
             return;
         };
         match record {
             Record::Lost { count, .. } | Record::LostSamples { count } => self.ticks.lost += count,
-            _ => self.pending.extend(SeriesRecord::of(&record, &trailer)),
+            _ => self
+                .waiting
+                .extend(SeriesRecord::from_record(&record, &trailer)),
         }
     }
 
-    fn pass_on(&mut self, happening: SeriesRecord, rows: &mut Vec<Row>) {
-        self.note_thread(&happening);
-        self.ticks.throttled += u64::from(happening.what == SeriesRecordKind::Stopped);
-        let is_tick = matches!(happening.what, SeriesRecordKind::Tick { .. });
-        self.series.observe(happening, rows);
+    fn process_record(&mut self, record: SeriesRecord, rows: &mut Vec<Row>) {
+        self.note_thread(&record);
+        self.ticks.throttled += u64::from(record.kind == SeriesRecordKind::Throttled);
+        let is_tick = matches!(record.kind, SeriesRecordKind::Tick { .. });
+        self.series.observe(record, rows);
         if let Some(row) = rows.last().filter(|row| is_tick && row.group == 0) {
             let gap_ns = row.values.first().copied().unwrap_or(0);
             self.ticks.add(gap_ns);
         }
     }
 
-    fn note_thread(&mut self, happening: &SeriesRecord) {
-        let time_ns = happening.time_ns;
-        match &happening.what {
-            SeriesRecordKind::Tick { pid, tid, .. } | SeriesRecordKind::Last { pid, tid, .. }
+    fn note_thread(&mut self, record: &SeriesRecord) {
+        let time_ns = record.time_ns;
+        match &record.kind {
+            SeriesRecordKind::Tick { pid, tid, .. }
+            | SeriesRecordKind::LastValue { pid, tid, .. }
                 if self.per_task =>
             {
                 self.thread(*pid, *tid, time_ns);
@@ -205,22 +210,25 @@ impl Stream {
     }
 
     fn thread(&mut self, pid: u32, tid: u32, time_ns: u64) -> &mut SeenThread {
-        let new = || SeenThread {
+        let new_thread = || SeenThread {
             pid,
             tid,
             start_ns: time_ns,
             ..SeenThread::default()
         };
-        let thread = self.threads.entry(tid).or_insert_with(new);
-        // A number used again, except for the last values, which come after the end.
-        if thread.end_ns.is_some_and(|end| end + 1_000_000 < time_ns) {
-            self.ended.push(std::mem::replace(thread, new()));
+        let thread = self.threads.entry(tid).or_insert_with(new_thread);
+        // The ID is used again, unless this is a READ record, which comes just after the end.
+        if thread
+            .end_ns
+            .is_some_and(|end| end + MAX_READ_DELAY_NS < time_ns)
+        {
+            self.ended.push(std::mem::replace(thread, new_thread()));
         }
         thread
     }
 
-    /// Threads seen, their times beginning at `start_ns`.
-    pub(super) fn threads(&mut self, start_ns: u64) -> Vec<SeenThread> {
+    /// Returns the observed threads by start time. Their times are relative to `start_ns`.
+    pub(super) fn take_threads(&mut self, start_ns: u64) -> Vec<SeenThread> {
         let running = std::mem::take(&mut self.threads).into_values();
         let mut all: Vec<SeenThread> = std::mem::take(&mut self.ended)
             .into_iter()
@@ -234,7 +242,7 @@ impl Stream {
         all
     }
 
-    pub(super) fn read(&self) -> Result<Vec<Totals>> {
+    pub(super) fn read(&self) -> Result<Vec<GroupValues>> {
         self.open
             .counters
             .iter()
@@ -242,8 +250,8 @@ impl Stream {
             .collect()
     }
 
-    /// The last rows, of the threads and processors that counters were opened on.
-    pub(super) fn close(&mut self, readings: &[Totals], end_ns: u64, rows: &mut Vec<Row>) {
+    /// Adds the last rows of the threads and CPUs that counters were opened on.
+    pub(super) fn close(&mut self, readings: &[GroupValues], end_ns: u64, rows: &mut Vec<Row>) {
         let mut last: BTreeMap<(u32, usize), Row> = BTreeMap::new();
         for ((counters, reading), &group) in self
             .open
@@ -253,58 +261,44 @@ impl Stream {
             .zip(&self.open.group_of)
         {
             let Ok(ids) = counters.ids() else { continue };
-            let (whose, mut row) = self.last_row(counters.place, end_ns);
+            let mut row = self.last_row(counters.placement, end_ns);
+            let owner = row.cpu.unwrap_or(row.tid);
             row.group = group;
-            let row = last.entry((whose, group)).or_insert(row);
+            let row = last.entry((owner, group)).or_insert(row);
             self.series
-                .rest(ids[0], reading.running_ns, &reading.values, row);
+                .add_remainder(ids[0], reading.running_ns, &reading.values, row);
         }
         for (_, row) in last {
             self.series.close(row, rows);
         }
     }
 
-    fn last_row(&self, place: crate::target::Place, end_ns: u64) -> (u32, Row) {
-        let row = Row {
-            time_ns: end_ns,
-            ..Row::default()
-        };
-        match place.scope {
+    fn last_row(&self, placement: Placement, end_ns: u64) -> Row {
+        match placement.scope {
             EventScope::Thread(tid) if self.per_task => {
                 let thread = self.threads.get(&tid);
-                let pid = thread.map_or(tid, |t| t.pid);
-                let time_ns = thread.and_then(|t| t.end_ns).unwrap_or(end_ns);
-                (
+                Row {
+                    time_ns: thread.and_then(|thread| thread.end_ns).unwrap_or(end_ns),
+                    pid: thread.map_or(tid, |thread| thread.pid),
                     tid,
-                    Row {
-                        time_ns,
-                        pid,
-                        tid,
-                        ..row
-                    },
-                )
+                    ..Row::default()
+                }
             }
-            _ => {
-                let cpu = place.cpu.unwrap_or(0);
-                (
-                    cpu,
-                    Row {
-                        cpu: Some(cpu),
-                        ..row
-                    },
-                )
-            }
+            _ => Row {
+                time_ns: end_ns,
+                cpu: Some(placement.cpu.unwrap_or(0)),
+                ..Row::default()
+            },
         }
     }
 
-    /// Stops of the timers.
-    pub(super) fn stops(&self) -> &Stops {
-        &self.series.stops
+    pub(super) fn throttling(&self) -> &TimerThrottling {
+        &self.series.throttling
     }
 
-    /// Losses of the rings.
+    /// Losses of the run.
     pub(super) fn losses(&self) -> Vec<Loss> {
-        let unreadable = self.unreadable + self.series.strange;
+        let unreadable = self.unreadable + self.series.unknown_counters;
         let all = [
             (
                 LossKind::RingFull,
@@ -318,7 +312,7 @@ impl Stream {
             ),
             (
                 LossKind::StoppedTime,
-                self.stops().all_ns(),
+                self.throttling().total_ns(),
                 "counts of that time are estimated",
             ),
             (
@@ -328,17 +322,18 @@ impl Stream {
             ),
             (
                 LossKind::ThreadNotRecorded,
-                self.not_followed,
+                self.threads_not_counted,
                 "threads that ended before counters were open on them, or open files ran out",
             ),
         ];
-        let lost = all.into_iter().filter(|(_, count, _)| *count > 0);
-        lost.map(|(kind, count, detail)| Loss {
-            kind,
-            count,
-            detail: detail.to_owned(),
-            ..Loss::default()
-        })
-        .collect()
+        let losses = all.into_iter().filter(|(_, count, _)| *count > 0);
+        losses
+            .map(|(kind, count, detail)| Loss {
+                kind,
+                count,
+                detail: detail.to_owned(),
+                ..Loss::default()
+            })
+            .collect()
     }
 }

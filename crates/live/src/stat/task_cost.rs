@@ -14,8 +14,8 @@ use std::thread;
 
 use memgauge_trace::TaskCostFacts;
 
-use super::open::{Open, Opener};
-use super::plan::Planned;
+use super::grouping::PlannedGroup;
+use super::open::{CounterOpener, OpenCounters};
 use crate::events::Event;
 use crate::sys::perf;
 use crate::target::{OpenTarget, Target};
@@ -56,34 +56,34 @@ struct Round {
 /// Measures the cost for the counters that `opener` would open. Returns `None` if threads do not
 /// inherit them, or if they cannot be opened on this thread.
 pub(super) fn measure(
-    opener: &Opener<'_>,
+    opener: &CounterOpener<'_>,
     events: &[Event],
-    planned: &[Planned],
+    planned: &[PlannedGroup],
 ) -> Option<TaskCostFacts> {
-    let interval_ns = opener.interval_ns.filter(|_| opener.aimed.per_task)?;
-    let own_thread = OpenTarget::at(&Target::Threads(vec![perf::own_tid()]), None).ok()?;
+    let interval_ns = opener.interval_ns.filter(|_| opener.target.per_task)?;
+    let own_thread = OpenTarget::open(&Target::Threads(vec![perf::own_tid()]), None).ok()?;
     // Counters outside the cores belong to no task.
-    let inherited: Vec<Planned> = planned
+    let inherited: Vec<PlannedGroup> = planned
         .iter()
         .filter(|group| group.cpus.is_none())
         .cloned()
         .collect();
-    let opener = Opener {
-        aimed: &own_thread,
+    let opener = CounterOpener {
+        target: &own_thread,
         interval_ns: Some(interval_ns.max(MIN_INTERVAL_NS)),
         ring_pages: RING_PAGES,
         on_exec: false,
         ..*opener
     };
-    let began_ns = perf::own_process_cpu_ns();
+    let began_ns = perf::process_cpu_time_ns();
     let mut rounds = Vec::new();
     while rounds.len() < MAX_ROUNDS
-        && (rounds.is_empty() || perf::own_process_cpu_ns() - began_ns < MAX_CPU_TIME_NS)
+        && (rounds.is_empty() || perf::process_cpu_time_ns() - began_ns < MAX_CPU_TIME_NS)
     {
         let native_ns = cpu_ns_per_thread()?;
         // Opened for each round, so that the next threads without counters have none.
         let open = opener.open(events, &inherited).ok()?;
-        if open.follower.is_some() {
+        if open.new_threads.is_some() {
             return None;
         }
         rounds.push(measure_round(native_ns, &open)?);
@@ -91,7 +91,7 @@ pub(super) fn measure(
     from_rounds(&rounds)
 }
 
-fn measure_round(native_ns: f64, open: &Open) -> Option<Round> {
+fn measure_round(native_ns: f64, open: &OpenCounters) -> Option<Round> {
     for counters in &open.counters {
         perf::enable(counters.leader()).ok()?;
     }
@@ -107,7 +107,7 @@ fn measure_round(native_ns: f64, open: &Open) -> Option<Round> {
 
 /// Time that the timers of the first group have counted so far, in this thread and in those that
 /// have ended.
-fn counted_ns(open: &Open) -> Option<u64> {
+fn counted_ns(open: &OpenCounters) -> Option<u64> {
     let mut sum = 0;
     for (counters, &group) in open.counters.iter().zip(&open.group_of) {
         if group == 0 {
@@ -119,11 +119,11 @@ fn counted_ns(open: &Open) -> Option<u64> {
 
 /// CPU time of this process for a short thread, its start and end included.
 fn cpu_ns_per_thread() -> Option<f64> {
-    let before_ns = perf::own_process_cpu_ns();
+    let before_ns = perf::process_cpu_time_ns();
     for _ in 0..THREADS_PER_ROUND {
         thread::Builder::new().spawn(work).ok()?.join().ok()?;
     }
-    let cpu_ns = perf::own_process_cpu_ns().saturating_sub(before_ns);
+    let cpu_ns = perf::process_cpu_time_ns().saturating_sub(before_ns);
     Some(cpu_ns as f64 / THREADS_PER_ROUND as f64)
 }
 

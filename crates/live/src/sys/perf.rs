@@ -1,4 +1,4 @@
-//! Performance events: opening them, and the rings the kernel writes into.
+//! System calls for performance events, and the rings that the kernel writes into.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -7,38 +7,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use memgauge_perf::abi::Attr;
+use memgauge_perf::record::Header;
+use memgauge_perf::ring::{Walked, walk};
 
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: u64 = 8;
-/// `PERF_FLAG_PID_CGROUP`: the process id is a descriptor of a control group.
+/// `PERF_FLAG_PID_CGROUP`: the process ID is the descriptor of a control group.
 const PID_IS_CGROUP: u64 = 4;
 
+/// `PERF_EVENT_IOC_*`.
 const ENABLE: u64 = 0x2400;
 const DISABLE: u64 = 0x2401;
 const PERIOD: u64 = 0x4008_2404;
 const SET_OUTPUT: u64 = 0x2405;
 const ID: u64 = 0x8008_2407;
 
-/// Scope that an event observes.
+/// The tasks that an event observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventScope {
-    /// A thread; 0 is the calling one.
+    /// A thread; 0 is the calling thread.
     Thread(u32),
-    /// Everybody, on one processor.
-    Everybody,
-    /// A control group, by its directory's descriptor.
+    /// All processes, on one CPU.
+    AllProcesses,
+    /// A control group, by the descriptor of its directory.
     Cgroup(RawFd),
 }
 
-/// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
+/// `kernel.perf_event_paranoid`; `None` if the kernel has no perf events.
 pub(crate) fn paranoid_level() -> Option<i64> {
     let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
     text.trim().parse().ok()
 }
 
-/// `kernel.perf_event_max_sample_rate`: samples a second that the kernel takes of an event before
-/// it stops it.
-pub(crate) fn most_samples_a_second() -> Option<u64> {
+/// `kernel.perf_event_max_sample_rate`: samples per second above which the kernel throttles an
+/// event.
+pub(crate) fn max_sample_rate() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?;
     text.trim().parse().ok()
 }
@@ -55,7 +58,7 @@ pub fn open(
 ) -> io::Result<OwnedFd> {
     let (pid, flags) = match scope {
         EventScope::Thread(tid) => (tid as i32, CLOSE_ON_EXEC),
-        EventScope::Everybody => (-1, CLOSE_ON_EXEC),
+        EventScope::AllProcesses => (-1, CLOSE_ON_EXEC),
         EventScope::Cgroup(fd) => (fd, CLOSE_ON_EXEC | PID_IS_CGROUP),
     };
     let cpu = cpu.map_or(-1, |c| c as i32);
@@ -91,7 +94,7 @@ fn ioctl(fd: &OwnedFd, request: u64, argument: u64) -> io::Result<()> {
 /// `PERF_IOC_FLAG_GROUP`: the whole group of the event.
 const WHOLE_GROUP: u64 = 1;
 
-/// Switches a group on.
+/// Enables a group.
 ///
 /// # Errors
 /// The error of `ioctl`.
@@ -99,7 +102,7 @@ pub fn enable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, ENABLE, WHOLE_GROUP)
 }
 
-/// Switches a group off.
+/// Disables a group.
 ///
 /// # Errors
 /// The error of `ioctl`.
@@ -107,7 +110,7 @@ pub(crate) fn disable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, DISABLE, WHOLE_GROUP)
 }
 
-/// Lets an event write into the ring of another on the same processor.
+/// Lets an event write into the ring of another event on the same CPU.
 ///
 /// # Errors
 /// The error of `ioctl`.
@@ -123,7 +126,7 @@ pub(crate) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     ioctl(event, PERIOD, std::ptr::from_ref(&period) as u64)
 }
 
-/// The id that the event's records carry.
+/// The ID in the event's records.
 ///
 /// # Errors
 /// The error of `ioctl`.
@@ -133,7 +136,7 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
     Ok(id)
 }
 
-/// Reads counters into `words`; returns how many words came.
+/// Reads counters into `words`. Returns the number of bytes read.
 ///
 /// # Errors
 /// The error of `read`.
@@ -141,7 +144,7 @@ pub(crate) fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize>
     Ok(rustix::io::read(event, words)?)
 }
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub fn page_bytes() -> usize {
     rustix::param::page_size()
 }
@@ -159,6 +162,8 @@ pub struct Ring {
     base: *mut u8,
     page: usize,
     bytes: usize,
+    /// Buffer for records that wrap around the end of the ring.
+    scratch: Vec<u8>,
 }
 
 // SAFETY: the mapping belongs to this value alone, and its two pointers shared
@@ -191,10 +196,11 @@ impl Ring {
             base: base.cast(),
             page,
             bytes: page * pages,
+            scratch: Vec::new(),
         })
     }
 
-    /// Bytes of data it holds.
+    /// Size of its data in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -205,16 +211,29 @@ impl Ring {
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
 
-    /// Bytes not read yet.
+    /// Number of unread bytes.
     pub fn unread(&self) -> usize {
         let head = self.pointer(DATA_HEAD).load(Ordering::Acquire);
         let tail = self.pointer(DATA_TAIL).load(Ordering::Relaxed);
         (head.wrapping_sub(tail) as usize).min(self.bytes)
     }
 
-    /// Hands out what has not been read, in two pieces where it wraps, and then
-    /// gives its place back to the kernel.
-    pub fn drain<T>(&mut self, take: impl FnOnce(&[u8], &[u8]) -> T) -> T {
+    /// Reads all unread records.
+    pub fn read_records(&mut self, each: impl FnMut(Header, &[u8])) -> Walked {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let walked = self.drain(|first, second| walk(first, second, &mut scratch, each));
+        self.scratch = scratch;
+        walked
+    }
+
+    /// Drops all unread records.
+    pub fn discard(&mut self) {
+        self.drain(|_, _| {});
+    }
+
+    /// Passes the unread bytes to `read`, in two pieces if they wrap around, and then releases
+    /// them to the kernel.
+    fn drain<T>(&mut self, read: impl FnOnce(&[u8], &[u8]) -> T) -> T {
         let unread = self.unread();
         let tail = self.pointer(DATA_TAIL).load(Ordering::Relaxed);
         let start = (tail % self.bytes as u64) as usize;
@@ -226,10 +245,10 @@ impl Ring {
         // SAFETY: as above.
         let tail_piece =
             unsafe { std::slice::from_raw_parts(self.base.add(self.page), unread - first) };
-        let taken = take(head_piece, tail_piece);
+        let result = read(head_piece, tail_piece);
         let tail = tail.wrapping_add(unread as u64);
         self.pointer(DATA_TAIL).store(tail, Ordering::Release);
-        taken
+        result
     }
 }
 
@@ -240,8 +259,7 @@ impl Drop for Ring {
     }
 }
 
-/// Offsets in `struct perf_event_mmap_page` of what concerns the AUX area and
-/// the processor's counter of time.
+/// Offsets in `struct perf_event_mmap_page` of the AUX area and the CPU's time counter.
 const CAPABILITIES: usize = 40;
 const TIME_SHIFT_AND_MULT: usize = 48;
 const TIME_ZERO: usize = 64;
@@ -253,7 +271,7 @@ const AUX_SIZE: usize = 1080;
 /// `cap_user_time_zero`: the counter can be converted to the events' time.
 const CAN_CONVERT: u64 = 1 << 4;
 
-/// From ticks of the processor's counter to nanoseconds of the events' clock.
+/// Converts ticks of the CPU's time counter to nanoseconds of the events' clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
     zero: u64,
@@ -270,7 +288,7 @@ impl Conversion {
 }
 
 impl Ring {
-    /// How the counter's ticks become time, where the kernel says.
+    /// How to convert the counter's ticks; `None` if the kernel does not say.
     pub(crate) fn conversion(&self) -> Option<Conversion> {
         let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
         let both = word(TIME_SHIFT_AND_MULT);
@@ -283,7 +301,7 @@ impl Ring {
     }
 }
 
-/// An event's AUX area: a trace that its PMU writes next to the ring.
+/// The AUX area of an event, into which its PMU writes a trace.
 #[derive(Debug)]
 pub struct AuxArea {
     base: *mut u8,
@@ -324,9 +342,9 @@ impl AuxArea {
         Ok(AuxArea { base, bytes })
     }
 
-    /// Hands out what has not been read, in two pieces where it wraps, and then
-    /// gives its place back to the kernel.
-    pub fn drain<T>(&mut self, ring: &Ring, take: impl FnOnce(&[u8], &[u8]) -> T) -> T {
+    /// Passes the unread bytes to `read`, in two pieces if they wrap around, and then releases
+    /// them to the kernel.
+    pub fn drain<T>(&mut self, ring: &Ring, read: impl FnOnce(&[u8], &[u8]) -> T) -> T {
         let head = ring.pointer(AUX_HEAD).load(Ordering::Acquire);
         let tail = ring.pointer(AUX_TAIL).load(Ordering::Relaxed);
         let unread = (head.wrapping_sub(tail) as usize).min(self.bytes);
@@ -337,9 +355,9 @@ impl AuxArea {
         let head_piece = unsafe { std::slice::from_raw_parts(self.base.add(start), first) };
         // SAFETY: as above.
         let tail_piece = unsafe { std::slice::from_raw_parts(self.base, unread - first) };
-        let taken = take(head_piece, tail_piece);
+        let result = read(head_piece, tail_piece);
         ring.pointer(AUX_TAIL).store(head, Ordering::Release);
-        taken
+        result
     }
 }
 
@@ -350,21 +368,21 @@ impl Drop for AuxArea {
     }
 }
 
-/// What a descriptor that was waited for says.
+/// State of a descriptor after [`wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// Nothing yet.
-    Nothing,
-    /// There is something to read; of a ring that there was: a watermark that was passed
-    /// during the last look stays to be said.
+pub enum PollResult {
+    /// Nothing to read.
+    NotReady,
+    /// There is something to read. A ring may be empty nevertheless: if it passed its watermark
+    /// while it was read, it is still reported.
     Ready,
-    /// Its task has ended: it will be ready for ever.
+    /// The task has ended. The descriptor stays ready for ever.
     Ended,
 }
 
-/// Waits until one of the events has reached its watermark, ended, or
-/// `timeout_ms` has passed. Returns what each says; -1 as descriptor is skipped.
-pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<Said> {
+/// Waits until an event has reached its watermark or its task has ended, at most `timeout_ms`.
+/// Returns the state of each descriptor. Descriptor -1 is skipped.
+pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<PollResult> {
     let mut polled: Vec<libc::pollfd> = events
         .iter()
         .map(|&fd| libc::pollfd {
@@ -375,15 +393,15 @@ pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<Said> {
         .collect();
     // SAFETY: valid array of that length.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as _, timeout_ms) };
-    let said = |p: &libc::pollfd| match p.revents {
-        0 => Said::Nothing,
-        events if events & libc::POLLHUP != 0 => Said::Ended,
-        _ => Said::Ready,
+    let state = |p: &libc::pollfd| match p.revents {
+        0 => PollResult::NotReady,
+        events if events & libc::POLLHUP != 0 => PollResult::Ended,
+        _ => PollResult::Ready,
     };
-    polled.iter().map(said).collect()
+    polled.iter().map(state).collect()
 }
 
-/// Whether the task that an event observes has ended: nothing is written any more.
+/// True if the task that an event observes has ended. Its ring gets no more records.
 pub fn task_ended(event: &OwnedFd) -> bool {
     let mut polled = libc::pollfd {
         fd: event.as_raw_fd(),
@@ -395,8 +413,8 @@ pub fn task_ended(event: &OwnedFd) -> bool {
     polled.revents & libc::POLLHUP != 0
 }
 
-/// Processor time of the calling thread, nanoseconds.
-pub fn own_thread_ns() -> u64 {
+/// CPU time of the calling thread, in nanoseconds.
+pub fn thread_cpu_time_ns() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -407,7 +425,7 @@ pub fn own_thread_ns() -> u64 {
 }
 
 /// CPU time of this process with all its threads, in nanoseconds.
-pub(crate) fn own_process_cpu_ns() -> u64 {
+pub(crate) fn process_cpu_time_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
@@ -420,35 +438,35 @@ pub(crate) fn own_tid() -> u32 {
         .unsigned_abs()
 }
 
-/// The monotonic clock in nanoseconds: what `use_clockid` events carry.
+/// `CLOCK_MONOTONIC` in nanoseconds: the clock of events with `use_clockid`.
 pub fn monotonic_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Raises this process's limit of open files to what it may have; returns it.
-pub fn raise_open_files() -> u64 {
+/// Raises this process's limit of open files to its hard limit. Returns the limit.
+pub fn raise_open_file_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where the kernel refuses, what there was holds.
+    // If the kernel refuses, the previous limit applies.
     let _ = setrlimit(Resource::Nofile, limit);
-    open_files()
+    open_file_limit()
 }
 
-/// How many files this process may have open.
-pub fn open_files() -> u64 {
+/// Maximum number of files that this process may have open.
+pub fn open_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Whether no file could be opened since too many are open.
+/// True if a file could not be opened because too many are open.
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Copies from another process's memory; returns how many bytes came.
+/// Copies from another process's memory. Returns the number of bytes copied.
 ///
 /// # Errors
-/// The error of `process_vm_readv`: it needs the right to trace the process.
+/// The error of `process_vm_readv`, for example if the user may not trace the process.
 pub(crate) fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),

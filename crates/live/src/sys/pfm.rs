@@ -14,7 +14,7 @@ const PERF_EVENT: c_int = 1;
 /// `PFM_PLM0 | PFM_PLM3`: kernel and user space.
 const ALL_MODES: c_int = 0x1 | 0x8;
 /// More PMUs than any version of the library numbers.
-const MOST_PMUS: c_int = 2048;
+const MAX_PMUS: c_int = 2048;
 
 #[repr(C)]
 struct Encoding {
@@ -188,7 +188,7 @@ pub fn events() -> Vec<VendorEvent> {
     let Some(library) = library() else {
         return Vec::new();
     };
-    let present = (0..MOST_PMUS).filter_map(|number| pmu(library, number));
+    let present = (0..MAX_PMUS).filter_map(|number| pmu(library, number));
     present.flat_map(|pmu| events_of(library, &pmu)).collect()
 }
 

@@ -1,30 +1,30 @@
-//! The counters of this machine.
+//! Opens and reads the counters of this machine.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
-use super::fold::{Buses, Count, box_number, fold};
+use super::bytes::{BoxCount, Buses, box_number, bytes_by_series};
 use super::{Gained, Platform, platform_of};
-use crate::counters::{Counters, GroupOpening, Setup};
+use crate::counters::{CounterGroup, CounterSettings, GroupOpening};
 use crate::events::{self, Event, Pmus};
-use crate::sys::perf::{EventScope, enable, raise_open_files};
-use crate::target::Place;
+use crate::sys::perf::{EventScope, enable, raise_open_file_limit};
+use crate::target::Placement;
 use memgauge_host::check::in_words;
 use memgauge_perf::abi::flag;
 
-/// Counters under way.
+/// The counters of this machine.
 #[derive(Debug)]
 pub struct Uncore {
     platform: &'static Platform,
-    running: Vec<Running>,
+    running: Vec<BoxCounter>,
     buses: Buses,
     refused: Vec<String>,
 }
 
 /// A counter of one box.
 #[derive(Debug)]
-struct Running {
-    counters: Counters,
+struct BoxCounter {
+    counters: CounterGroup,
     counter: usize,
     pmu: String,
     socket: u32,
@@ -32,11 +32,10 @@ struct Running {
 }
 
 impl Uncore {
-    /// Opens this machine's counters, which stand still until [`Uncore::begin`]; the reason
-    /// in words where it has none.
+    /// Opens this machine's counters. They do not count before [`Uncore::begin`].
     ///
     /// # Errors
-    /// The processor is not known, or the kernel has none of its PMUs.
+    /// The processor is unknown, or the kernel has none of its PMUs.
     pub(super) fn start() -> Result<Uncore, String> {
         let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
         let platform = platform_of(&cpuinfo)
@@ -56,8 +55,8 @@ impl Uncore {
             buses: Buses::new(),
             refused,
         };
-        // Hundreds of counters on a machine of two sockets.
-        raise_open_files();
+        // A machine with two sockets has hundreds of counters.
+        raise_open_file_limit();
         for (counter, pmu, event) in wanted {
             uncore.open(counter, &pmu, event);
         }
@@ -77,7 +76,7 @@ impl Uncore {
         &self.refused
     }
 
-    /// Lets the counters count.
+    /// Starts counting.
     pub(super) fn begin(&mut self) {
         for running in &self.running {
             if let Err(e) = enable(running.counters.leader()) {
@@ -89,8 +88,8 @@ impl Uncore {
         self.take();
     }
 
-    /// Increments of the counters since the previous call. One that could not run all
-    /// the time is scaled to it.
+    /// Returns the increments since the previous call. The count of a multiplexed counter is scaled
+    /// up.
     pub(super) fn take(&mut self) -> Vec<Gained> {
         let mut counts = Vec::new();
         for running in &mut self.running {
@@ -104,34 +103,34 @@ impl Uncore {
             }
         }
         self.refused.dedup();
-        fold(self.platform, &counts, &self.buses)
+        bytes_by_series(self.platform, &counts, &self.buses)
     }
 
-    /// Every series there is, with nothing gained.
+    /// Returns all series, with increments of zero.
     pub(super) fn series(&self) -> Vec<Gained> {
-        let counts: Vec<Count> = self.running.iter().map(|r| r.count(0)).collect();
-        fold(self.platform, &counts, &self.buses)
+        let counts: Vec<BoxCount> = self.running.iter().map(|r| r.count(0)).collect();
+        bytes_by_series(self.platform, &counts, &self.buses)
     }
 
-    /// Opens a counter on each processor that its box is read on.
+    /// Opens a counter on each CPU that its box is read on.
     fn open(&mut self, counter: usize, pmu: &str, event: Event) {
-        let setup = Setup {
+        let setup = CounterSettings {
             flags: 0,
             leader_flags: flag::DISABLED,
             sample_type: 0,
             clockid: 0,
         };
         for cpu in event.cpus.clone().unwrap_or_else(|| vec![0]) {
-            let place = Place {
-                scope: EventScope::Everybody,
+            let place = Placement {
+                scope: EventScope::AllProcesses,
                 cpu: Some(cpu),
             };
-            match Counters::open(None, std::slice::from_ref(&event), &[0], place, &setup) {
+            match CounterGroup::open(None, std::slice::from_ref(&event), &[0], place, &setup) {
                 GroupOpening::Whole(counters) => self.add(counter, pmu, cpu, counters),
-                GroupOpening::Until(..) => self
+                GroupOpening::Partial(..) => self
                     .refused
                     .push(format!("no counter is free for `{}`", event.name)),
-                GroupOpening::None(e) => {
+                GroupOpening::Failed(e) => {
                     self.refused
                         .push(format!("failed to open `{}`: {}", event.name, in_words(&e)))
                 }
@@ -139,14 +138,14 @@ impl Uncore {
         }
     }
 
-    fn add(&mut self, counter: usize, pmu: &str, cpu: u32, counters: Counters) {
+    fn add(&mut self, counter: usize, pmu: &str, cpu: u32, counters: CounterGroup) {
         let socket = socket_of(cpu);
         if self.platform.counters[counter].term.is_of_a_port()
             && let Some(bus) = bus_of(Path::new("/sys/devices"), pmu, socket)
         {
             self.buses.insert((pmu.to_owned(), socket), bus);
         }
-        self.running.push(Running {
+        self.running.push(BoxCounter {
             counters,
             counter,
             pmu: pmu.to_owned(),
@@ -156,8 +155,8 @@ impl Uncore {
     }
 }
 
-impl Running {
-    fn gained(&mut self) -> std::io::Result<Count> {
+impl BoxCounter {
+    fn gained(&mut self) -> std::io::Result<BoxCount> {
         let totals = self.counters.read()?;
         let value = u128::from(totals.values.first().copied().unwrap_or(0));
         let (enabled, running) = (u128::from(totals.enabled_ns), u128::from(totals.running_ns));
@@ -168,8 +167,8 @@ impl Running {
         Ok(self.count(count))
     }
 
-    fn count(&self, count: u64) -> Count {
-        Count {
+    fn count(&self, count: u64) -> BoxCount {
+        BoxCount {
             socket: self.socket,
             pmu: self.pmu.clone(),
             counter: self.counter,
@@ -188,7 +187,7 @@ fn wanted(platform: &Platform, pmus: &Pmus) -> (Vec<RequestedCounter>, Vec<Strin
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
     for (number, counter) in platform.counters.iter().enumerate() {
         let boxes = names.iter().filter(|name| {
-            box_number(name, counter.pmu).is_some_and(|number| counter.boxes.has(number))
+            box_number(name, counter.pmu).is_some_and(|number| counter.boxes.contains(number))
         });
         for pmu in boxes {
             match events::parse(&format!("{pmu}/{}/", counter.event), pmus) {
@@ -233,7 +232,7 @@ mod tests {
                 std::fs::write(pmu.join("format").join(term), bits).unwrap();
             }
         }
-        let pmus = Pmus::at(folder.path(), Path::new("/nowhere"));
+        let pmus = Pmus::from_dirs(folder.path(), Path::new("/nowhere"));
         (folder, pmus)
     }
 
@@ -245,7 +244,7 @@ mod tests {
     const PLAIN: &[(&str, &str)] = &[("event", "config:0-7"), ("umask", "config:8-15")];
 
     #[test]
-    fn haswells_boxes_get_their_filters() {
+    fn haswells_boxes_have_filters() {
         let formats = &[
             ("event", "config:0-7"),
             ("umask", "config:8-15"),
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_masks_and_fabrics_are_encoded_as_their_formats_say() {
+    fn wide_masks_and_fabrics_are_encoded_by_their_formats() {
         let cha: &[(&str, &str)] = &[("event", "config:0-7"), ("umask", "config:8-15,32-55")];
         let df: &[(&str, &str)] = &[
             ("event", "config:0-7,32-37"),
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_driver_has_no_words_for_is_named() {
+    fn terms_that_a_driver_lacks_are_named() {
         let (_folder, pmus) = machine(&[("uncore_cbox_0", PLAIN)]);
         let (found, refused) = wanted(platform("haswell-ep"), &pmus);
         assert_eq!(found.len(), 3);
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_of_ports_knows_its_bus() {
+    fn bus_of_a_stack_of_ports_is_read() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("uncore_iio_2")).unwrap();
         std::fs::write(folder.path().join("uncore_iio_2/die1"), "0000:5d\n").unwrap();

@@ -1,12 +1,12 @@
-//! Counters outside the cores that tell how much memory traffic devices make.
+//! Reads the counters outside the cores, which show how much memory traffic devices cause.
 //!
-//! Each processor has others: `platforms` says, as data, which boxes count what, and
-//! `live` opens them. All are converted to a few [`Term`]s in bytes, and only these are
-//! recorded and calculated with (`memgauge_analyze` has the formulas). So a new
-//! processor needs a new table and nothing else. `replay` reads the same terms from a
-//! file, for machines whose counters were read by other means, and for tests.
+//! They differ between processors: `platforms` says, as data, which boxes count what, and `live`
+//! opens them. All counts are converted to bytes of a few [`Term`]s, and only these are recorded
+//! and used (`memgauge_analyze` has the formulas). So a new processor needs only a new table.
+//! `replay` reads counts from a file, for machines whose counters were read by other means, and
+//! for tests.
 
-mod fold;
+mod bytes;
 mod live;
 mod platforms;
 mod replay;
@@ -14,31 +14,31 @@ mod replay;
 use std::path::Path;
 
 use live::Uncore;
-use platforms::{Boxes, Counter, PLATFORMS, Platform, platform_of};
-use replay::Replay;
+use platforms::{BoxSelection, Counter, PLATFORMS, Platform, platform_of};
+use replay::ReplayedCounts;
 
 use crate::Result;
 use memgauge_host::memory_counters::MemoryCounters;
 pub(crate) use memgauge_host::memory_counters::{Gained, Series, Term};
 
-/// Where counters of memory traffic come from.
+/// The source of counts of memory traffic.
 #[derive(Debug)]
 pub enum MemoryCounting {
-    /// Nowhere; the reason in words.
+    /// None, with the reason in words.
     None(String),
-    /// This machine.
+    /// The counters of this machine.
     Live(Uncore),
-    /// A file.
-    File(Replay),
+    /// A file with counts.
+    File(ReplayedCounts),
 }
 
 impl MemoryCounting {
-    /// Opens this machine's counters, or a file in their place.
+    /// Opens this machine's counters, or a file instead of them.
     ///
     /// # Errors
     /// The file cannot be read. A machine without counters is no error.
     pub fn start(file: Option<&Path>) -> Result<MemoryCounting> {
-        Ok(match file.map(Replay::open).transpose()? {
+        Ok(match file.map(ReplayedCounts::open).transpose()? {
             Some(replay) => MemoryCounting::File(replay),
             None => Uncore::start().map_or_else(MemoryCounting::None, MemoryCounting::Live),
         })
@@ -64,10 +64,10 @@ impl MemoryCounters for MemoryCounting {
     fn missing(&self) -> Vec<String> {
         match self {
             MemoryCounting::Live(uncore) => uncore.refused().to_vec(),
-            MemoryCounting::File(replay) if replay.left() > 0 => {
+            MemoryCounting::File(replay) if replay.remaining() > 0 => {
                 vec![format!(
                     "{} counts of the file lie beyond the end",
-                    replay.left()
+                    replay.remaining()
                 )]
             }
             _ => Vec::new(),

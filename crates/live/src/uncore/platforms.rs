@@ -1,4 +1,4 @@
-//! Which processor counts what where.
+//! The counters outside the cores of each supported processor.
 //!
 //! Encodings are those of Intel's and AMD's uncore manuals, in the words of the
 //! kernel's `format` files. Compared with Intel's event lists (perfmon, the source of
@@ -25,24 +25,24 @@ use memgauge_trace::LINE_BYTES;
 
 use super::Term;
 
-/// Boxes of a PMU that a counter runs on.
+/// The boxes of a PMU that a counter runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Boxes {
-    /// Each.
+pub(super) enum BoxSelection {
+    /// All boxes.
     All,
-    /// Boxes with even numbers; the count is scaled to all.
+    /// Boxes with even numbers. The count is scaled to all boxes.
     Even,
-    /// Boxes with odd numbers; the count is scaled to all.
+    /// Boxes with odd numbers. The count is scaled to all boxes.
     Odd,
 }
 
-impl Boxes {
-    /// Whether the counter runs on the box of this number.
-    pub(super) fn has(self, number: u32) -> bool {
+impl BoxSelection {
+    /// True if the counter runs on the box with this number.
+    pub(super) fn contains(self, number: u32) -> bool {
         match self {
-            Boxes::All => true,
-            Boxes::Even => number.is_multiple_of(2),
-            Boxes::Odd => !number.is_multiple_of(2),
+            BoxSelection::All => true,
+            BoxSelection::Even => number.is_multiple_of(2),
+            BoxSelection::Odd => !number.is_multiple_of(2),
         }
     }
 }
@@ -50,15 +50,15 @@ impl Boxes {
 /// A counter of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
-    /// Its meaning.
+    /// What it counts.
     pub(super) term: Term,
-    /// Name of its PMUs, up to their number.
+    /// Name of its PMUs without their number.
     pub(super) pmu: &'static str,
-    /// Which of them.
-    pub(super) boxes: Boxes,
+    /// The boxes that it runs on.
+    pub(super) boxes: BoxSelection,
     /// The event, as between the slashes of perf's `pmu/…/`.
     pub(super) event: &'static str,
-    /// Bytes that one count stands for.
+    /// Number of bytes per count.
     pub(super) bytes: u64,
     /// Number of the port, for terms of ports.
     pub(super) port: u32,
@@ -68,21 +68,22 @@ const fn all(term: Term, pmu: &'static str, event: &'static str) -> Counter {
     Counter {
         term,
         pmu,
-        boxes: Boxes::All,
+        boxes: BoxSelection::All,
         event,
         bytes: LINE_BYTES,
         port: 0,
     }
 }
 
-const fn half(term: Term, pmu: &'static str, boxes: Boxes, event: &'static str) -> Counter {
+const fn half(term: Term, pmu: &'static str, boxes: BoxSelection, event: &'static str) -> Counter {
     Counter {
         boxes,
         ..all(term, pmu, event)
     }
 }
 
-/// Counters of stacks' ports that run always: 0 to 7 in, and what follows.
+/// Free-running counters of the ports of a stack: first those of incoming bytes, by port, then
+/// those of outgoing bytes.
 const FREE_RUNNING: [&str; 16] = [
     "event=0xff,umask=0x20",
     "event=0xff,umask=0x21",
@@ -102,7 +103,7 @@ const FREE_RUNNING: [&str; 16] = [
     "event=0xff,umask=0x37",
 ];
 
-/// Ports 0 to N - 1, from this free-running counter on; in units of four bytes.
+/// Counters of ports 0 to N - 1, from this free-running counter on. They count units of four bytes.
 const fn ports<const N: usize>(term: Term, first: usize) -> [Counter; N] {
     let mut list = [Counter {
         bytes: 4,
@@ -117,7 +118,7 @@ const fn ports<const N: usize>(term: Term, first: usize) -> [Counter; N] {
     list
 }
 
-/// One list of several; it must have as many counters as they together.
+/// Concatenates lists. N must be the sum of their lengths.
 const fn joined<const N: usize>(parts: &[&[Counter]]) -> [Counter; N] {
     let mut list = [all(Term::Miss, "", ""); N];
     let (mut filled, mut part) = (0, 0);
@@ -134,21 +135,21 @@ const fn joined<const N: usize>(parts: &[&[Counter]]) -> [Counter; N] {
     list
 }
 
-/// A processor whose counters are known.
+/// A supported processor.
 #[derive(Debug)]
 pub(super) struct Platform {
     /// Name, for people.
     pub(super) name: &'static str,
     vendor: &'static str,
     family: u32,
-    /// Models of the family; all where empty.
+    /// Models of the family. Empty means all.
     models: &'static [u32],
     /// Its counters.
     pub(super) counters: &'static [Counter],
 }
 
 impl Platform {
-    fn is(&self, vendor: &str, family: u32, model: u32) -> bool {
+    fn matches(&self, vendor: &str, family: u32, model: u32) -> bool {
         let model = self.models.is_empty() || self.models.contains(&model);
         self.vendor == vendor && self.family == family && model
     }
@@ -169,13 +170,13 @@ pub(super) static PLATFORMS: &[Platform] = &[
             half(
                 Term::IoReadMiss,
                 "uncore_cbox",
-                Boxes::Even,
+                BoxSelection::Even,
                 "event=0x35,umask=0x3,tid_en=1,filter_opc=0x19e,filter_tid=0x3e",
             ),
             half(
                 Term::IoWriteMiss,
                 "uncore_cbox",
-                Boxes::Odd,
+                BoxSelection::Odd,
                 "event=0x35,umask=0x3,tid_en=1,filter_opc=0x1c8,filter_tid=0x3e",
             ),
             // To this socket's memory, and to another's.
@@ -228,13 +229,13 @@ static SKYLAKE: [Counter; 12] = joined(&[
         half(
             Term::IoReadMiss,
             "uncore_cha",
-            Boxes::Even,
+            BoxSelection::Even,
             "event=0x35,umask=0x24,config1=0x43c3300000000",
         ),
         half(
             Term::IoWriteMiss,
             "uncore_cha",
-            Boxes::Odd,
+            BoxSelection::Odd,
             "event=0x35,umask=0x24,config1=0x4903300000000",
         ),
         all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
@@ -296,7 +297,7 @@ const ZEN: &[Counter] = &[
     all(Term::DeviceWrite, "amd_df", "event=0x8df,umask=0x7ff"),
 ];
 
-/// The platform of a machine, by the text of its `/proc/cpuinfo`.
+/// Returns the platform of a machine from its `/proc/cpuinfo`.
 pub(super) fn platform_of(cpuinfo: &str) -> Option<&'static Platform> {
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| {
@@ -307,7 +308,7 @@ pub(super) fn platform_of(cpuinfo: &str) -> Option<&'static Platform> {
     };
     let number = |name| field(name)?.parse::<u32>().ok();
     let (vendor, family, model) = (field("vendor_id")?, number("cpu family")?, number("model")?);
-    PLATFORMS.iter().find(|p| p.is(vendor, family, model))
+    PLATFORMS.iter().find(|p| p.matches(vendor, family, model))
 }
 
 #[cfg(test)]
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_known_by_its_family_and_model() {
+    fn platform_is_recognised_by_family_and_model() {
         check("GenuineIntel", 6, 63, Some("haswell-ep"));
         check("GenuineIntel", 6, 85, Some("skylake-sp"));
         check("GenuineIntel", 6, 106, Some("ice-lake-sp"));
@@ -341,7 +342,7 @@ mod tests {
             let platform = PLATFORMS.iter().find(|p| p.name == platform).unwrap();
             for number in [0, 1] {
                 let of_box = platform.counters.iter();
-                let of_box = of_box.filter(|c| c.pmu == pmu && c.boxes.has(number));
+                let of_box = of_box.filter(|c| c.pmu == pmu && c.boxes.contains(number));
                 let events: Vec<&str> = of_box.map(|c| c.event).collect();
                 let filters = events.iter().filter(|e| e.contains(filter));
                 assert_eq!((filters.count(), events.len()), (1, counters));
@@ -355,7 +356,7 @@ mod tests {
     /// to the filter's second register: place of the memory, kinds of request
     /// (`skx_cha_filter_mask` in intel_uncore_snbep.c).
     #[test]
-    fn skylakes_filter_is_where_the_driver_looks_for_it() {
+    fn skylakes_filter_is_in_the_bits_that_the_driver_reads() {
         let kept = 0b11_u64 << 32 | 1 << 35 | 0b11 << 36 | 0x3ff << 41 | 0x3ff << 51 | 0b11 << 62;
         let of = |term| {
             let counter = SKYLAKE.iter().find(|c| c.term == term).unwrap();
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_count_from_their_first_mask_on() {
+    fn ports_have_consecutive_masks() {
         let mask_of = |name: &str, term, port| {
             let platform = PLATFORMS.iter().find(|p| p.name == name).unwrap();
             let is = |c: &&Counter| c.term == term && c.port == port;
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn every_platform_tells_devices_traffic_from_all_traffic() {
+    fn every_platform_distinguishes_device_traffic() {
         for platform in PLATFORMS {
             let has = |term| platform.counters.iter().any(|c| c.term == term);
             let by_misses = has(Term::IoReadMiss) && has(Term::IoWriteMiss);

@@ -1,59 +1,58 @@
-//! Counter values from a file, in place of the machine's own.
+//! Reads counts from a file, instead of the machine's own counters.
 //!
 //! ```text
-//! # comments and empty lines are passed over
+//! # comments and empty lines are ignored
 //! platform skylake-sp
 //! bus uncore_iio_free_running_0 0 0000:17
 //! 0.100 0 uncore_cha_2/event=0x35,umask=0x24,config1=0x43c3300000000/ 81
 //! ```
 //!
-//! `platform` comes first. `bus PMU SOCKET BUS` says which root bus a stack of ports
-//! has. Every other line is the increment of one counter of one box in the interval
-//! that ends at a time: seconds since the start, socket, event as perf spells it,
-//! count.
+//! `platform` comes first. `bus PMU SOCKET BUS` gives the root bus of a stack of ports. Every other
+//! line is the increment of one counter of one box in an interval: the end of the interval in
+//! seconds since the start, socket, event as perf spells it, count.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::fold::{Buses, Count, box_number, fold};
+use super::bytes::{BoxCount, Buses, box_number, bytes_by_series};
 use super::{Counter, Gained, PLATFORMS, Platform};
 use crate::events::number;
 use crate::{Error, ErrorKind, Result};
 
-/// A larger file is no record of counters: 64 MiB are a million lines.
-const MOST_BYTES: u64 = 64 << 20;
+/// Maximum size of a file. 64 MiB are a million lines.
+const MAX_BYTES: u64 = 64 << 20;
 
-/// Counter values of a file, by time.
+/// Counts of a file, by time.
 #[derive(Debug)]
-pub struct Replay {
+pub struct ReplayedCounts {
     platform: &'static Platform,
     buses: Buses,
-    /// Counts by the nanosecond their interval ends at.
-    left: BTreeMap<u64, Vec<Count>>,
+    /// Counts that have not been taken, by the end of their interval in nanoseconds.
+    remaining: BTreeMap<u64, Vec<BoxCount>>,
 }
 
-impl Replay {
+impl ReplayedCounts {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, or a line is not as it should be; the message names it.
-    pub(super) fn open(path: &Path) -> Result<Replay> {
+    /// It cannot be read, or a line is invalid. The message has its number.
+    pub(super) fn open(path: &Path) -> Result<ReplayedCounts> {
         let failed = |e| Error::system(format!("failed to read counters `{}`", path.display()), e);
         let bytes = std::fs::metadata(path).map_err(failed)?.len();
-        if bytes > MOST_BYTES {
+        if bytes > MAX_BYTES {
             return Err(
-                bad(&format!("it has {bytes} bytes: the limit is {MOST_BYTES}"))
+                invalid(&format!("it has {bytes} bytes: the limit is {MAX_BYTES}"))
                     .about(&format!("failed to read counters `{}`", path.display())),
             );
         }
         let text = std::fs::read(path).map_err(failed)?;
-        Replay::parse(&String::from_utf8_lossy(&text))
+        ReplayedCounts::parse(&String::from_utf8_lossy(&text))
             .map_err(|e| e.about(&format!("failed to read counters `{}`", path.display())))
     }
 
-    /// The same from the text.
-    pub(super) fn parse(text: &str) -> Result<Replay> {
-        let mut replay: Option<Replay> = None;
+    /// Parses the text of a file.
+    pub(super) fn parse(text: &str) -> Result<ReplayedCounts> {
+        let mut replay: Option<ReplayedCounts> = None;
         for (number, line) in text.lines().enumerate() {
             let words: Vec<&str> = line.split_whitespace().collect();
             let done = match (words.as_slice(), &mut replay) {
@@ -61,11 +60,11 @@ impl Replay {
                 ([first, ..], _) if first.starts_with('#') => Ok(()),
                 (["platform", name], replay @ None) => platform(name).map(|p| *replay = Some(p)),
                 (_, None) => Err("the first line must be `platform NAME`".to_owned()),
-                (words, Some(replay)) => replay.line(words),
+                (words, Some(replay)) => replay.parse_line(words),
             };
-            done.map_err(|why| bad(&format!("line {}: {why}", number + 1)))?;
+            done.map_err(|why| invalid(&format!("line {}: {why}", number + 1)))?;
         }
-        replay.ok_or_else(|| bad("it has no line `platform NAME`"))
+        replay.ok_or_else(|| invalid("it has no line `platform NAME`"))
     }
 
     /// The platform it was recorded on.
@@ -73,26 +72,29 @@ impl Replay {
         self.platform.name
     }
 
-    /// Increments of intervals that ended by this time and were not taken yet.
+    /// Takes the increments of all intervals that end by this time.
     pub(super) fn take_until(&mut self, time_ns: u64) -> Vec<Gained> {
-        let later = self.left.split_off(&time_ns.saturating_add(1));
-        let taken = std::mem::replace(&mut self.left, later);
-        let counts: Vec<Count> = taken.into_values().flatten().collect();
-        fold(self.platform, &counts, &self.buses)
+        let later = self.remaining.split_off(&time_ns.saturating_add(1));
+        let taken = std::mem::replace(&mut self.remaining, later);
+        let counts: Vec<BoxCount> = taken.into_values().flatten().collect();
+        bytes_by_series(self.platform, &counts, &self.buses)
     }
 
-    /// Every series there is.
+    /// Returns all series.
     pub(super) fn series(&self) -> Vec<Gained> {
-        let counts: Vec<Count> = self.left.values().flatten().cloned().collect();
-        fold(self.platform, &counts, &self.buses)
+        let counts: Vec<BoxCount> = self.remaining.values().flatten().cloned().collect();
+        bytes_by_series(self.platform, &counts, &self.buses)
     }
 
-    /// Counts of intervals that have not been taken.
-    pub(super) fn left(&self) -> u64 {
-        self.left.values().map(|counts| counts.len() as u64).sum()
+    /// Number of counts that have not been taken.
+    pub(super) fn remaining(&self) -> u64 {
+        self.remaining
+            .values()
+            .map(|counts| counts.len() as u64)
+            .sum()
     }
 
-    fn line(&mut self, words: &[&str]) -> std::result::Result<(), String> {
+    fn parse_line(&mut self, words: &[&str]) -> std::result::Result<(), String> {
         match words {
             ["bus", pmu, socket, bus] => {
                 let socket = socket
@@ -104,14 +106,19 @@ impl Replay {
             [time, socket, event, count] => {
                 let time_ns = nanoseconds(time).ok_or_else(|| format!("`{time}` is not a time"))?;
                 let count = self.count(socket, event, count)?;
-                self.left.entry(time_ns).or_default().push(count);
+                self.remaining.entry(time_ns).or_default().push(count);
             }
             _ => return Err("it must have four words: SECONDS SOCKET EVENT COUNT".to_owned()),
         }
         Ok(())
     }
 
-    fn count(&self, socket: &str, event: &str, count: &str) -> std::result::Result<Count, String> {
+    fn count(
+        &self,
+        socket: &str,
+        event: &str,
+        count: &str,
+    ) -> std::result::Result<BoxCount, String> {
         let socket = socket
             .parse()
             .map_err(|_| format!("`{socket}` is not a socket"))?;
@@ -121,10 +128,11 @@ impl Replay {
         let found = event.strip_suffix('/').and_then(|e| e.split_once('/'));
         let (pmu, terms) = found.ok_or_else(|| format!("`{event}` is not PMU/TERMS/"))?;
         let terms =
-            settings(terms).ok_or_else(|| format!("`{event}` has a term without a value"))?;
+            parse_terms(terms).ok_or_else(|| format!("`{event}` has a term without a value"))?;
         let is = |counter: &Counter| {
-            let on = box_number(pmu, counter.pmu).is_some_and(|number| counter.boxes.has(number));
-            on && settings(counter.event).as_ref() == Some(&terms)
+            let on =
+                box_number(pmu, counter.pmu).is_some_and(|number| counter.boxes.contains(number));
+            on && parse_terms(counter.event).as_ref() == Some(&terms)
         };
         let counter = self.platform.counters.iter().position(is);
         let counter = counter.ok_or_else(|| {
@@ -133,7 +141,7 @@ impl Replay {
                 self.platform.name
             )
         })?;
-        Ok(Count {
+        Ok(BoxCount {
             socket,
             pmu: pmu.to_owned(),
             counter,
@@ -142,8 +150,8 @@ impl Replay {
     }
 }
 
-/// Terms of an event by name, in any order and base.
-fn settings(terms: &str) -> Option<BTreeMap<&str, u64>> {
+/// Values of an event's terms by name. Their order and number base do not matter.
+fn parse_terms(terms: &str) -> Option<BTreeMap<&str, u64>> {
     let setting = |term: &'_ str| -> Option<(usize, u64)> {
         let at = term.find('=')?;
         Some((at, number(&term[at + 1..])?))
@@ -154,7 +162,7 @@ fn settings(terms: &str) -> Option<BTreeMap<&str, u64>> {
         .collect()
 }
 
-fn platform(name: &str) -> std::result::Result<Replay, String> {
+fn platform(name: &str) -> std::result::Result<ReplayedCounts, String> {
     let known = || {
         PLATFORMS
             .iter()
@@ -165,22 +173,22 @@ fn platform(name: &str) -> std::result::Result<Replay, String> {
     let found = PLATFORMS.iter().find(|p| p.name == name);
     let platform =
         found.ok_or_else(|| format!("platform `{name}` is not known; known are {}", known()))?;
-    Ok(Replay {
+    Ok(ReplayedCounts {
         platform,
         buses: Buses::new(),
-        left: BTreeMap::new(),
+        remaining: BTreeMap::new(),
     })
 }
 
 fn nanoseconds(seconds: &str) -> Option<u64> {
     let seconds: f64 = seconds.parse().ok()?;
-    // A century: beyond it, the nanoseconds would not fit.
+    // 3e9 seconds are a century. The nanoseconds of much more would overflow.
     (0.0..=3e9)
         .contains(&seconds)
         .then(|| (seconds * 1e9).round() as u64)
 }
 
-fn bad(why: &str) -> Error {
+fn invalid(why: &str) -> Error {
     Error::new(ErrorKind::BadInput, why)
 }
 
@@ -210,20 +218,23 @@ bus uncore_iio_free_running_0 0 0000:17
     }
 
     #[test]
-    fn intervals_are_taken_once_when_their_time_has_come() {
-        let mut replay = Replay::parse(TEXT).unwrap();
+    fn intervals_are_taken_once_after_their_end() {
+        let mut replay = ReplayedCounts::parse(TEXT).unwrap();
         assert_eq!(replay.platform(), "skylake-sp");
         assert_eq!(replay.take_until(99_999_999), []);
         let misses = gained(Term::IoReadMiss, "", 30 * 64);
         assert_eq!(replay.take_until(100_000_000), [misses]);
-        assert_eq!(replay.left(), 1);
+        assert_eq!(replay.remaining(), 1);
         let port = gained(Term::PortIn, "0000:17/2", 28);
         assert_eq!(replay.take_until(u64::MAX), [port]);
-        assert_eq!((replay.take_until(u64::MAX).len(), replay.left()), (0, 0));
+        assert_eq!(
+            (replay.take_until(u64::MAX).len(), replay.remaining()),
+            (0, 0)
+        );
     }
 
     #[test]
-    fn a_line_that_makes_no_sense_is_named() {
+    fn invalid_line_is_named() {
         for (text, words) in [
             ("", "no line `platform NAME`"),
             ("0.1 0 a/b=1/ 1", "line 1: the first line"),
@@ -255,23 +266,23 @@ bus uncore_iio_free_running_0 0 0000:17
                 "has no counter",
             ),
         ] {
-            let error = Replay::parse(text).unwrap_err().to_string();
+            let error = ReplayedCounts::parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }
 
     #[test]
-    fn no_text_makes_it_panic() {
+    fn invalid_text_does_not_panic() {
         for text in [
             "platform zen4\nbus",
             "platform zen4\nbus a b c",
             "platform\nplatform",
             "\u{0}\u{fffd}",
         ] {
-            assert!(Replay::parse(text).is_err(), "{text}");
+            assert!(ReplayedCounts::parse(text).is_err(), "{text}");
         }
         let counts = "platform zen4\n1 0 amd_umc_0/event=0xa,rdwrmask=1/ 18446744073709551615\n";
-        let mut replay = Replay::parse(counts).unwrap();
+        let mut replay = ReplayedCounts::parse(counts).unwrap();
         assert_eq!(replay.take_until(u64::MAX)[0].bytes, u64::MAX);
     }
 }

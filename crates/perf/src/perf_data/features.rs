@@ -25,11 +25,11 @@ pub struct Facts {
     pub sample_times: Option<(u64, u64)>,
     /// Build ids in hexadecimal, by path.
     pub build_ids: BTreeMap<String, String>,
-    /// Bytes of AUX traces passed over.
+    /// Number of bytes of AUX traces that were skipped.
     pub trace_bytes: u64,
 }
 
-/// Numbers of the sections behind the data, as in perf's `header.h`.
+/// Numbers of the sections after the data, as in perf's `header.h`.
 pub mod feature {
     /// Descriptions of tracepoints.
     pub const TRACING_DATA: u32 = 1;
@@ -62,12 +62,12 @@ use feature::{
     TOTAL_MEM, TRACING_DATA, VERSION,
 };
 
-/// Whether this version has a use for the feature.
+/// True if memgauge uses the feature.
 pub(super) fn is_read(number: u32) -> bool {
     matches!(number, TRACING_DATA..=CPUDESC | TOTAL_MEM..=EVENT_DESC | SAMPLE_TIME)
 }
 
-/// A text up to its NUL; bytes that are no UTF-8 are replaced.
+/// A text up to its NUL. Invalid UTF-8 is replaced.
 pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
@@ -80,15 +80,15 @@ fn counted_text(f: &mut Fields<'_>) -> Option<String> {
 }
 
 impl Facts {
-    /// Takes a feature in; one that does not fit its form is left out.
-    pub(super) fn take(&mut self, number: u32, bytes: &[u8], events: &mut Events) {
+    /// Reads a feature. A malformed feature is ignored.
+    pub(super) fn read_feature(&mut self, number: u32, bytes: &[u8], events: &mut Events) {
         let mut f = Fields(bytes);
         let text = |f: &mut Fields<'_>| counted_text(f).unwrap_or_default();
         match number {
             TRACING_DATA => drop(tracing::tracepoints(bytes, &mut |id, name| {
                 events.name_tracepoint(id, name);
             })),
-            BUILD_ID => self.take_build_ids(bytes),
+            BUILD_ID => self.read_build_ids(bytes),
             HOSTNAME => self.host.name = text(&mut f),
             OSRELEASE => self.host.kernel = text(&mut f),
             VERSION => self.version = text(&mut f),
@@ -112,21 +112,21 @@ const SHA1_BYTES: usize = 20;
 const HAS_LENGTH: u16 = 1 << 15;
 
 impl Facts {
-    /// A header of 8 bytes, then [`Facts::take_build_id`]'s body, for each file.
-    fn take_build_ids(&mut self, mut bytes: &[u8]) {
+    /// A header of 8 bytes, then [`Facts::read_build_id`]'s body, for each file.
+    fn read_build_ids(&mut self, mut bytes: &[u8]) {
         while let Some(header) = bytes.first_chunk::<8>() {
             let misc = u16::from_le_bytes([header[4], header[5]]);
             let length = usize::from(u16::from_le_bytes([header[6], header[7]]));
             let Some(record) = bytes.get(8..length) else {
                 return;
             };
-            self.take_build_id(misc, record);
+            self.read_build_id(misc, record);
             bytes = &bytes[length..];
         }
     }
 
     /// Process (4 bytes), build id (24), path.
-    pub(super) fn take_build_id(&mut self, misc: u16, body: &[u8]) {
+    pub(super) fn read_build_id(&mut self, misc: u16, body: &[u8]) {
         let Some((id, path)) = body
             .get(4..)
             .and_then(|b| b.split_at_checked(BUILD_ID_BYTES))
@@ -142,8 +142,8 @@ impl Facts {
 }
 
 fn words(mut f: Fields<'_>) -> Option<Vec<String>> {
-    const MOST: u32 = 1 << 16;
-    let n = f.u32()?.min(MOST);
+    const MAX_WORDS: u32 = 1 << 16;
+    let n = f.u32()?.min(MAX_WORDS);
     Some((0..n).map_while(|_| counted_text(&mut f)).collect())
 }
 
@@ -157,7 +157,7 @@ fn names(mut f: Fields<'_>, events: &mut Events) -> Option<()> {
         let ids = f.u32()?;
         let name = counted_text(&mut f)?;
         f.bytes((ids as usize).checked_mul(8)?)?;
-        // The same order as the attributes.
+        // They have the same order as the attributes.
         events.all.get_mut(number)?.name = name;
     }
     Some(())

@@ -1,4 +1,4 @@
-//! From the attributes of an event to the layout of its records, and from bytes to records.
+//! The layout of an event's records, from its attributes, and parsing records by it.
 
 use super::{
     BRANCH_WORDS, Fields, HEADER_BYTES, Header, Mmap, Reading, Record, Registers, Sample, Task,
@@ -24,8 +24,8 @@ const BRANCH_HW_INDEX: u64 = 1 << 17;
 const BRANCH_COUNTERS: u64 = 1 << 19;
 
 impl Layout {
-    /// That of this event's records.
-    pub fn of(attr: &Attr) -> Layout {
+    /// The layout of this event's records.
+    pub fn new(attr: &Attr) -> Layout {
         Layout {
             sample_type: attr.sample_type,
             read_format: attr.read_format,
@@ -36,13 +36,13 @@ impl Layout {
         }
     }
 
-    /// Whether samples have all these fields.
+    /// True if samples have all these fields.
     #[inline]
     pub fn has(&self, fields: u64) -> bool {
         self.sample_type & fields == fields
     }
 
-    /// Whether samples have fields of unknown size, so that none can be read.
+    /// True if samples have fields of unknown size. Then none can be parsed.
     pub fn is_unknown(&self) -> bool {
         self.sample_type & !sample::KNOWN != 0
     }
@@ -62,16 +62,15 @@ impl Layout {
         }
     }
 
-    /// Bytes that a sample's record has at least: header and fields of fixed size.
-    pub fn least_sample_bytes(&self) -> usize {
+    /// Minimum size of a sample's record: header and fields of fixed size.
+    pub fn min_sample_bytes(&self) -> usize {
         let fixed = self.sample_type & sample::KNOWN;
         let registers = self.has(sample::REGS_INTR).then_some(self.regs_intr);
         let words = fixed.count_ones() + registers.map_or(0, u64::count_ones);
         HEADER_BYTES + words as usize * 8
     }
 
-    /// Bytes before a sample's id, if samples have one: where the id stands has
-    /// to be known before the event is.
+    /// Offset of the ID in a sample, if samples have one. It must be known before the event is.
     pub fn id_offset(&self) -> Option<usize> {
         if self.has(sample::IDENTIFIER) {
             return Some(0);
@@ -81,7 +80,7 @@ impl Layout {
             .then(|| before.count_ones() as usize * 8)
     }
 
-    /// A sample's time alone.
+    /// Parses only the time of a sample.
     #[inline]
     pub fn sample_time(&self, body: &[u8]) -> Option<u64> {
         let before = self.sample_type & (sample::IDENTIFIER | sample::IP | sample::TID);
@@ -96,20 +95,20 @@ impl Layout {
     #[inline]
     pub fn sample<'a>(&self, body: &'a [u8]) -> Option<Sample<'a>> {
         match self.sample_type {
-            USUAL => fixed(USUAL, body),
-            USUAL_WITH_DATA => fixed(USUAL_WITH_DATA, body),
+            COMMON_FIELDS => fixed(COMMON_FIELDS, body),
+            COMMON_FIELDS_WITH_DATA => fixed(COMMON_FIELDS_WITH_DATA, body),
             _ => self.any_sample(body),
         }
     }
 
-    /// Inlined, a quarter faster (`bench/src/bin/parse_speed.rs`).
+    /// Inlining makes it a quarter faster (`bench/src/bin/parse_speed.rs`).
     #[inline]
     fn any_sample<'a>(&self, body: &'a [u8]) -> Option<Sample<'a>> {
         let mut f = Fields(body);
         let mut out = Sample::default();
-        where_and_when(self.sample_type, &mut f, &mut out)?;
+        parse_leading_fields(self.sample_type, &mut f, &mut out)?;
         if self.has(sample::READ) {
-            out.reading = Some(Reading::take(&mut f, self.read_format)?);
+            out.reading = Some(Reading::parse_from(&mut f, self.read_format)?);
         }
         if self.sample_type >= sample::CALLCHAIN << 1 || self.has(sample::CALLCHAIN) {
             self.stacks(&mut f, &mut out)?;
@@ -135,7 +134,7 @@ impl Layout {
             }
         }
         if self.has(sample::REGS_USER) {
-            out.user_regs = Some(Registers::take(f, self.regs_user)?);
+            out.user_regs = Some(Registers::parse_from(f, self.regs_user)?);
         }
         if self.has(sample::STACK_USER) {
             out.stack = stack(f)?;
@@ -159,7 +158,7 @@ impl Layout {
     fn data<'a>(&self, f: &mut Fields<'a>, out: &mut Sample<'a>) -> Option<()> {
         data_before_registers(self.sample_type, f, out)?;
         if self.has(sample::REGS_INTR) {
-            out.intr_regs = Some(Registers::take(f, self.regs_intr)?);
+            out.intr_regs = Some(Registers::parse_from(f, self.regs_intr)?);
         }
         if self.has(sample::PHYS_ADDR) {
             out.phys = f.u64()?;
@@ -176,7 +175,7 @@ impl Layout {
         Some(())
     }
 
-    /// The latency of a sample in cycles: the weight, or its first part.
+    /// Latency of a sample in cycles: the weight, or its first part.
     pub fn latency(&self, sample: &Sample<'_>) -> u32 {
         if self.has(sample::WEIGHT_STRUCT) {
             sample.weight as u32
@@ -218,7 +217,7 @@ impl Layout {
         Some(())
     }
 
-    /// Parses a record's body, which begins behind the header.
+    /// Parses a record's body, which follows the header.
     #[inline]
     pub fn record<'a>(&self, header: Header, body: &'a [u8]) -> Option<(Record<'a>, Trailer)> {
         if header.kind == record::SAMPLE {
@@ -254,7 +253,7 @@ impl Layout {
             record::UNTHROTTLE => Record::Unthrottle { id: throttled(f)? },
             record::READ => {
                 let (pid, tid) = f.pair()?;
-                let reading = Reading::take(&mut f, self.read_format)?;
+                let reading = Reading::parse_from(&mut f, self.read_format)?;
                 Record::Read { pid, tid, reading }
             }
             record::AUX => Record::Aux {
@@ -274,24 +273,24 @@ impl Layout {
     }
 }
 
-/// Fields of the samples that memgauge asks for itself: of counters and timers without
-/// anything more, and of precise ones.
-const USUAL: u64 = sample::IDENTIFIER
+/// Fields of the samples that memgauge itself requests, of counters and timers. They have a parser of
+/// their own.
+const COMMON_FIELDS: u64 = sample::IDENTIFIER
     | sample::IP
     | sample::TID
     | sample::TIME
     | sample::ADDR
     | sample::CPU
     | sample::PERIOD;
-const USUAL_WITH_DATA: u64 = USUAL | sample::DATA_SRC | sample::WEIGHT_STRUCT;
+const COMMON_FIELDS_WITH_DATA: u64 = COMMON_FIELDS | sample::DATA_SRC | sample::WEIGHT_STRUCT;
 
 #[inline(always)]
 const fn has(sample_type: u64, fields: u64) -> bool {
     sample_type & fields == fields
 }
 
-/// A sample whose fields are a word each. Compiled for each type anew, in which no field
-/// has to be asked for.
+/// Parses a sample whose fields are one word each. It is compiled for each type, so it does not have to
+/// check which fields there are.
 #[inline(always)]
 fn fixed<'a>(sample_type: u64, body: &'a [u8]) -> Option<Sample<'a>> {
     if body.len() < sample_type.count_ones() as usize * 8 {
@@ -299,14 +298,14 @@ fn fixed<'a>(sample_type: u64, body: &'a [u8]) -> Option<Sample<'a>> {
     }
     let mut f = Fields(body);
     let mut out = Sample::default();
-    where_and_when(sample_type, &mut f, &mut out)?;
+    parse_leading_fields(sample_type, &mut f, &mut out)?;
     data_before_registers(sample_type, &mut f, &mut out)?;
     Some(out)
 }
 
-/// The fields before those that have a length of their own.
+/// Parses the fields before those of variable length.
 #[inline(always)]
-fn where_and_when(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
+fn parse_leading_fields(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
     if has(sample_type, sample::IDENTIFIER) {
         out.id = f.u64()?;
     }
@@ -337,7 +336,7 @@ fn where_and_when(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) ->
     Some(())
 }
 
-/// The fields behind those with a length of their own, up to the registers.
+/// Parses the fields between those of variable length and the registers.
 #[inline(always)]
 fn data_before_registers(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
     if sample_type & (sample::WEIGHT | sample::WEIGHT_STRUCT) != 0 {
@@ -380,7 +379,7 @@ fn task(mut f: Fields<'_>) -> Option<Task> {
 }
 
 /// `BUILD_ID_SIZE_MAX`.
-const MOST_BUILD_ID_BYTES: usize = 20;
+const MAX_BUILD_ID_BYTES: usize = 20;
 
 /// `PROT_EXEC`.
 const PROT_EXEC: u32 = 4;
@@ -393,10 +392,10 @@ fn mmap<'a>(header: Header, mut f: Fields<'a>) -> Option<Mmap<'a>> {
     let mut executable = header.misc & misc::DATA_OR_EXEC == 0;
     let mut build_id = &[][..];
     if header.kind == record::MMAP2 {
-        // Device and inode, which are not used, or the build id behind its length.
+        // Device and inode, which are not used, or the build ID after its length.
         let which = f.bytes(24)?;
         if header.misc & misc::MMAP_BUILD_ID != 0 {
-            let length = usize::from(which[0]).min(MOST_BUILD_ID_BYTES);
+            let length = usize::from(which[0]).min(MAX_BUILD_ID_BYTES);
             build_id = &which[4..4 + length];
         }
         executable = f.u32()? & PROT_EXEC != 0;

@@ -90,7 +90,7 @@ fn every_combination_of_fields_is_read_as_it_was_written() {
     for sample_type in random.chain(single).chain([FIELDS]) {
         let attr = attribute(sample_type);
         let bytes = written(&attr);
-        let s = Layout::of(&attr).sample(&bytes).unwrap();
+        let s = Layout::new(&attr).sample(&bytes).unwrap();
         let expect = |bit: u64, value: u64| if sample_type & bit != 0 { value } else { 0 };
         let same = |bit| expect(bit, bit);
         assert_eq!(
@@ -138,7 +138,7 @@ fn every_combination_of_fields_is_read_as_it_was_written() {
             assert_eq!((value(0), value(1)), ((1, 11), (2, 22)));
         }
         assert!(
-            Layout::of(&attr)
+            Layout::new(&attr)
                 .sample(&bytes[..bytes.len().saturating_sub(1)])
                 .is_none()
                 || bytes.is_empty()
@@ -151,7 +151,7 @@ fn the_id_stands_where_the_layout_says() {
     let mut dice = Dice(77);
     for _ in 0..500 {
         let attr = attribute(dice.next() & FIELDS | sample::ID);
-        let layout = Layout::of(&attr);
+        let layout = Layout::new(&attr);
         let bytes = written(&attr);
         let at = layout.id_offset().unwrap();
         let id = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -166,7 +166,7 @@ fn a_counter_read_alone_has_its_value_before_its_times() {
         .flat_map(u64::to_le_bytes)
         .collect();
     let format = read::TIME_ENABLED | read::TIME_RUNNING | read::ID;
-    let reading = Reading::take(&mut Fields(&words), format).unwrap();
+    let reading = Reading::parse_from(&mut Fields(&words), format).unwrap();
     let seen = (
         reading.value(0),
         reading.id(0),
@@ -194,7 +194,7 @@ fn no_bytes_make_the_parser_panic() {
             misc: dice.next() as u16,
             size: 0,
         };
-        if let Some((Record::Sample(s), _)) = Layout::of(&attr).record(header, &bytes) {
+        if let Some((Record::Sample(s), _)) = Layout::new(&attr).record(header, &bytes) {
             assert!(s.callchain.len() * 8 + s.raw.len() + s.stack.len() <= bytes.len());
         }
     }

@@ -1,4 +1,4 @@
-//! The recording of a run of `memgauge stat`.
+//! Writes the recording of a run of `memgauge stat`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,30 +15,29 @@ use crate::Unwritten;
 use crate::events::{Event, builtin_events};
 use crate::{Result, host};
 
-/// Parts are closed at this pace (docs/format.md).
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// Time after which a part is closed (docs/format.md).
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A recording that is written while there is room for it; counting goes on without.
-pub(super) struct Sink {
+/// A recording that is written as long as there is room. Counting goes on without it.
+pub(super) struct RecordingWriter {
     writer: Writer,
     flushed: Instant,
-    /// Why rows could not be written, the first time.
-    failure: Option<memgauge_recording::Error>,
+    /// The first failed write.
+    write_error: Option<memgauge_recording::Error>,
 }
 
-/// The id of an event: that of the catalogue where it means the same, else one of
-/// the source's own.
-pub(super) fn id(event: &Event, number: usize) -> EventId {
+/// ID of an event: the catalogue's if it means the same, else one of the source's own.
+pub(super) fn event_id(event: &Event, index: usize) -> EventId {
     match (event.name.as_str(), event.attr.flags) {
         ("instructions", 0) => catalogue::INSTRUCTIONS,
         ("cycles", 0) => catalogue::CYCLES,
-        _ => EventId(catalogue::FIRST_FREE + 1 + number as u16),
+        _ => EventId(catalogue::FIRST_FREE + 1 + index as u16),
     }
 }
 
 pub(super) const TIMER_ID: EventId = EventId(catalogue::FIRST_FREE);
 
-fn definition(event: &Event, number: usize) -> EventDef {
+fn definition(event: &Event, index: usize) -> EventDef {
     let named = builtin_events()
         .into_iter()
         .find(|named| named.name == event.name);
@@ -47,7 +46,7 @@ fn definition(event: &Event, number: usize) -> EventDef {
         |named| named.description,
     );
     EventDef {
-        id: id(event, number),
+        id: event_id(event, index),
         name: event.name.clone(),
         unit: if event.name == "cycles" {
             Unit::Cycles
@@ -65,7 +64,7 @@ fn timer_definition() -> EventDef {
         name: TIMER.to_owned(),
         unit: Unit::Count,
         provenance: Provenance::Counted,
-        description: "Nanoseconds on a processor".to_owned(),
+        description: "CPU time in nanoseconds".to_owned(),
     }
 }
 
@@ -81,35 +80,37 @@ fn facts(options: &Options) -> SourceFacts {
     }
 }
 
-/// The manifest of a run, as far as it is known at its start.
+/// The manifest of a run, as far as it is known at the start.
 pub(super) fn manifest(options: &Options, events: &[Event]) -> Manifest {
-    let numbered = events.iter().enumerate();
-    let own = numbered.map(|(number, event)| definition(event, number));
+    let indexed = events.iter().enumerate();
+    let own = indexed.map(|(index, event)| definition(event, index));
     let timer = options.interval_ns.map(|_| timer_definition());
     Manifest {
         events: timer.into_iter().chain(own).collect(),
-        ..host::beginning(facts(options), options.target.words(), "monotonic")
+        ..host::beginning(facts(options), options.target.description(), "monotonic")
     }
 }
 
-/// Rows of a stat as rows of a recording's series.
-pub(super) struct Ids {
-    /// Event of each value, by group; `None` for the timers of later groups, which
-    /// count the same time again.
+/// Converts rows to those of a recording.
+pub(super) struct EventIds {
+    /// Event of each value, by group. `None` for the timers of all groups but the first: they count
+    /// the same time again.
     ids: Vec<Vec<Option<EventId>>>,
 }
 
-impl Ids {
-    pub(super) fn of(events: &[Event], groups: &[Vec<usize>]) -> Ids {
+impl EventIds {
+    pub(super) fn new(events: &[Event], groups: &[Vec<usize>]) -> EventIds {
         let timer = |group| (group == 0).then_some(TIMER_ID);
-        let ids = groups.iter().enumerate().map(|(number, group)| {
-            let members = group.iter().map(|&event| Some(id(&events[event], event)));
-            std::iter::once(timer(number)).chain(members).collect()
+        let ids = groups.iter().enumerate().map(|(index, group)| {
+            let members = group
+                .iter()
+                .map(|&event| Some(event_id(&events[event], event)));
+            std::iter::once(timer(index)).chain(members).collect()
         });
-        Ids { ids: ids.collect() }
+        EventIds { ids: ids.collect() }
     }
 
-    pub(super) fn series(&self, rows: &[Row], into: &mut Vec<SeriesRow>) {
+    pub(super) fn convert(&self, rows: &[Row], into: &mut Vec<SeriesRow>) {
         into.clear();
         for row in rows {
             for (&value, id) in row.values.iter().zip(&self.ids[row.group]) {
@@ -128,53 +129,52 @@ impl Ids {
     }
 }
 
-impl Sink {
-    pub(super) fn create(path: &Path, manifest: &Manifest) -> Result<Sink> {
-        Ok(Sink {
+impl RecordingWriter {
+    pub(super) fn create(path: &Path, manifest: &Manifest) -> Result<RecordingWriter> {
+        Ok(RecordingWriter {
             writer: Writer::create(path, manifest.clone())?,
             flushed: Instant::now(),
-            failure: None,
+            write_error: None,
         })
     }
 
-    /// Writes rows. The writer counts those that it cannot write, and tries again with
-    /// the next: somebody may have made room.
+    /// Writes rows. The writer counts the rows that it cannot write and goes on, since the user may
+    /// make room.
     pub(super) fn write(&mut self, rows: &[SeriesRow]) {
         let written = self.writer.append(rows);
-        self.note(written);
-        if self.flushed.elapsed() > FLUSH_EVERY {
+        self.check(written);
+        if self.flushed.elapsed() > FLUSH_INTERVAL {
             self.flushed = Instant::now();
             let flushed = self.writer.flush_due();
-            self.note(flushed);
+            self.check(flushed);
         }
     }
 
-    fn note(&mut self, written: memgauge_recording::Result<()>) {
+    fn check(&mut self, written: memgauge_recording::Result<()>) {
         if let Err(error) = written {
-            self.failure.get_or_insert(error);
+            self.write_error.get_or_insert(error);
         }
     }
 
-    /// Completes the recording with the outcome, in which its size is noted, and what
-    /// could not be written.
+    /// Completes the recording. Adds its size to the outcome, and what could not be written.
     pub(super) fn finish(mut self, outcome: &mut Outcome) {
         let flushed = self.writer.flush_so_far();
-        self.note(flushed);
-        // Few rows, and what the report needs most: they have the room that was kept.
+        self.check(flushed);
+        // These few rows are what the report needs most, so they may use the reserved room.
         self.writer.free_reserved_space();
         let threads = self.writer.extend(outcome.threads.iter().cloned());
-        self.note(threads);
+        self.check(threads);
         let losses = self.writer.extend(outcome.losses.iter().cloned());
-        self.note(losses);
+        self.check(losses);
         let flushed = self.writer.flush_so_far();
-        self.note(flushed);
+        self.check(flushed);
         outcome.manifest.own_cost.recording_bytes = self.writer.bytes_written();
         let lost_rows = self.writer.lost_rows();
         let manifest = outcome.manifest.clone();
         let finished = self.writer.finish(|m| *m = manifest);
         outcome.manifest.complete = lost_rows == 0 && finished.is_ok();
-        let failure = self.failure.take().or(finished.err());
-        outcome.unwritten = failure.map(|error| Unwritten {
+        let error = self.write_error.take().or(finished.err());
+        outcome.unwritten = error.map(|error| Unwritten {
             why: error.to_string(),
             lost_rows,
         });

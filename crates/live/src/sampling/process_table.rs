@@ -1,5 +1,5 @@
-//! Processes, threads and mappings of a live recording: what the kernel's
-//! side-band records say, and what `/proc` says of those that were there before.
+//! Processes, threads and mappings of a recording, from the kernel's side-band records, and from
+//! `/proc` for processes that were running before.
 
 use std::collections::HashSet;
 use std::fs::{read_dir, read_to_string};
@@ -7,52 +7,52 @@ use std::fs::{read_dir, read_to_string};
 use memgauge_recording::Writer;
 use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
 
-use super::code::Code;
-use super::marks;
+use super::code::CodeReader;
+use super::roi_marks;
 use crate::Result;
 use ahash::HashMap;
 use memgauge_host::maps;
 use memgauge_host::program::{Mappings, ProgramFiles};
 use memgauge_perf::record::{Mmap, Record, Task};
 
-/// Who runs, and what they have mapped.
-pub(super) struct Followed {
+/// Processes and threads with their mappings.
+pub(super) struct ProcessTable {
     threads: HashMap<u32, Thread>,
-    /// Process and thread of the last sample; nothing has been said of others since.
-    sampled: Option<(u32, u32)>,
+    /// Process and thread of the last sample, if no side-band record came after it.
+    last_sampled: Option<(u32, u32)>,
     mappings: Mappings,
-    /// Which files they are.
     pub(super) files: ProgramFiles,
-    done: Vec<Thread>,
-    /// Code by address, for samples whose data address has to be rebuilt.
-    pub(super) code: Code,
-    /// Processes of the target, where samples of other processes come too.
-    pub(super) only: Option<HashSet<u32>>,
+    /// Threads that have ended, and earlier programs of threads that called `exec`.
+    ended: Vec<Thread>,
+    /// Code by address, for deriving data addresses.
+    pub(super) code: CodeReader,
+    /// Processes of the target. `None` if only the target is sampled.
+    pub(super) target_pids: Option<HashSet<u32>>,
 }
 
-impl Followed {
-    pub(super) fn new() -> Followed {
-        Followed {
+impl ProcessTable {
+    pub(super) fn new() -> ProcessTable {
+        ProcessTable {
             threads: HashMap::default(),
-            sampled: None,
+            last_sampled: None,
             mappings: Mappings::default(),
             files: ProgramFiles::new(),
-            done: Vec::new(),
-            code: Code::default(),
-            only: None,
+            ended: Vec::new(),
+            code: CodeReader::default(),
+            target_pids: None,
         }
     }
 
-    /// Takes what a side-band record says; `time_ns` is since the start.
-    pub(super) fn take(
+    /// Processes a side-band record. `time_ns` is relative to the start.
+    pub(super) fn observe(
         &mut self,
         record: &Record<'_>,
         time_ns: u64,
         writer: &mut Writer,
     ) -> Result<()> {
-        self.sampled = None;
+        self.last_sampled = None;
         match record {
-            Record::Mmap(map) => self.mapped(map, time_ns, writer),
+            Record::Mmap(map) => self.add_mapping(map, time_ns, writer),
             Record::Comm {
                 pid,
                 tid,
@@ -60,14 +60,14 @@ impl Followed {
                 name,
             } => {
                 if *exec {
-                    self.replaced(*pid, *tid, time_ns, writer)?;
+                    self.exec(*pid, *tid, time_ns, writer)?;
                 }
                 let name = String::from_utf8_lossy(name).into_owned();
                 self.thread(*pid, *tid, time_ns).program = name;
                 Ok(())
             }
             Record::Fork(task) => {
-                self.forked(task, time_ns);
+                self.fork(task, time_ns);
                 Ok(())
             }
             Record::Exit(task) => {
@@ -81,44 +81,46 @@ impl Followed {
         }
     }
 
-    /// A sample came of this thread: its row begins, if there is none, and what its process
-    /// inherited is written. The next ones of the same thread need neither.
+    /// Makes sure that the thread of a sample has a row, and that the mappings which its process
+    /// inherited are written. Nothing is left to do if the previous sample had the same thread.
     #[inline]
-    pub(super) fn sampled(
+    pub(super) fn observe_sample(
         &mut self,
         (pid, tid): (u32, u32),
         time_ns: u64,
         writer: &mut Writer,
     ) -> Result<()> {
-        if self.sampled == Some((pid, tid)) {
+        if self.last_sampled == Some((pid, tid)) {
             return Ok(());
         }
         self.thread(pid, tid, time_ns);
-        self.inherited(pid, writer)?;
-        self.sampled = Some((pid, tid));
+        self.write_inherited_mappings(pid, writer)?;
+        self.last_sampled = Some((pid, tid));
         Ok(())
     }
 
-    /// What processes have mapped.
+    /// Mappings of all processes.
     pub(super) fn mappings(&self) -> &Mappings {
         &self.mappings
     }
 
-    /// Whether samples of the process are wanted.
-    pub(super) fn wants(&self, pid: u32) -> bool {
-        self.only.as_ref().is_none_or(|only| only.contains(&pid))
+    /// True if samples of the process are recorded.
+    pub(super) fn is_target(&self, pid: u32) -> bool {
+        self.target_pids
+            .as_ref()
+            .is_none_or(|pids| pids.contains(&pid))
     }
 
-    fn mapped(&mut self, map: &Mmap<'_>, time_ns: u64, writer: &mut Writer) -> Result<()> {
+    fn add_mapping(&mut self, map: &Mmap<'_>, time_ns: u64, writer: &mut Writer) -> Result<()> {
         let path = String::from_utf8_lossy(map.path);
         let path = match path.as_ref() {
             "//anon" => "[anon]",
-            path if marks::is_mark_file(path) => "[regions of interest]",
+            path if roi_marks::is_mark_file(path) => "[regions of interest]",
             path => path,
         };
         if map.executable {
             self.code
-                .mapped(map.pid, map.start, map.bytes, map.file_offset, path);
+                .add_mapping(map.pid, map.start, map.bytes, map.file_offset, path);
         }
         let mut row = Module {
             pid: Pid(map.pid),
@@ -131,24 +133,24 @@ impl Followed {
             ..Module::default()
         };
         self.files.identify(&mut row);
-        self.inherited(map.pid, writer)?;
+        self.write_inherited_mappings(map.pid, writer)?;
         self.mappings.mapped(&row);
         writer.push(row)?;
         Ok(())
     }
 
-    /// Something happened in a process: what it has mapped is needed, also where it
-    /// was mapped before the fork.
-    pub(super) fn inherited(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {
+    /// Writes the mappings that a process inherited from its parent, once the process is of
+    /// interest. Most forked processes call `exec` before they are.
+    fn write_inherited_mappings(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {
         let rows = self.mappings.inherited(pid);
         self.files.seen(&rows);
         writer.extend(rows)?;
         Ok(())
     }
 
-    /// Another program began: its row is a new one, its mappings too.
-    fn replaced(&mut self, pid: u32, tid: u32, time_ns: u64, writer: &mut Writer) -> Result<()> {
-        self.code.replaced(pid);
+    /// A thread called `exec`. The new program gets a row of its own.
+    fn exec(&mut self, pid: u32, tid: u32, time_ns: u64, writer: &mut Writer) -> Result<()> {
+        self.code.forget_process(pid);
         self.mappings.replaced(pid);
         writer.push(Module {
             pid: Pid(pid),
@@ -156,31 +158,31 @@ impl Followed {
             path: Module::EXEC.to_owned(),
             ..Module::default()
         })?;
-        if let Some(mut before) = self.threads.remove(&tid).filter(|t| !t.program.is_empty()) {
-            before.end_ns = Some(time_ns);
-            self.done.push(before);
+        if let Some(mut previous) = self.threads.remove(&tid).filter(|t| !t.program.is_empty()) {
+            previous.end_ns = Some(time_ns);
+            self.ended.push(previous);
         }
         Ok(())
     }
 
-    fn forked(&mut self, task: &Task, time_ns: u64) {
-        self.done.extend(self.threads.remove(&task.tid));
+    fn fork(&mut self, task: &Task, time_ns: u64) {
+        // An earlier thread may have had the same ID.
+        self.ended.extend(self.threads.remove(&task.tid));
         let parent = self.threads.get(&task.parent_tid);
         let program = parent.map(|t| t.program.clone()).unwrap_or_default();
-        self.code.forked(task.pid, task.parent_pid);
+        self.code.fork(task.pid, task.parent_pid);
         self.mappings.forked(task.pid, task.parent_pid, time_ns);
-        if let Some(only) = &mut self.only
-            && only.contains(&task.parent_pid)
+        if let Some(pids) = &mut self.target_pids
+            && pids.contains(&task.parent_pid)
         {
-            only.insert(task.pid);
+            pids.insert(task.pid);
         }
         let thread = self.thread(task.pid, task.tid, time_ns);
         thread.program = program;
         thread.parent_pid = Pid(task.parent_pid);
     }
 
-    /// The thread's row.
-    pub(super) fn thread(&mut self, pid: u32, tid: u32, time_ns: u64) -> &mut Thread {
+    fn thread(&mut self, pid: u32, tid: u32, time_ns: u64) -> &mut Thread {
         self.threads.entry(tid).or_insert_with(|| Thread {
             pid: Pid(pid),
             tid: Tid(tid),
@@ -189,27 +191,27 @@ impl Followed {
         })
     }
 
-    /// Threads that have not ended.
-    pub(super) fn alive(&self) -> impl Iterator<Item = u32> {
+    /// IDs of the threads that have not ended.
+    pub(super) fn alive_tids(&self) -> impl Iterator<Item = u32> {
         let alive = self.threads.values().filter(|t| t.end_ns.is_none());
         alive.map(|t| t.tid.0)
     }
 
-    /// Threads that there are or were.
-    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
-        let all = self.threads.values().chain(&self.done);
+    /// IDs of all threads, including those that have ended.
+    pub(super) fn all_tids(&self) -> impl Iterator<Item = u32> {
+        let all = self.threads.values().chain(&self.ended);
         all.map(|t| t.tid.0)
     }
 
-    /// Whether a thread is known to have ended.
+    /// True if the thread is known to have ended.
     pub(super) fn has_ended(&self, tid: u32) -> bool {
         self.threads.get(&tid).is_some_and(|t| t.end_ns.is_some())
     }
 
-    /// A process or thread that runs already, and what it has mapped. One that ends
-    /// meanwhile, or that may not be looked at, has no mappings.
-    pub(super) fn existing(&mut self, id: u32, writer: &mut Writer) -> Result<()> {
-        let pid = process_of(id).unwrap_or(id);
+    /// Adds a running process or thread with its mappings from `/proc`. It has no mappings if it
+    /// ends meanwhile or the user may not read them.
+    pub(super) fn add_running(&mut self, id: u32, writer: &mut Writer) -> Result<()> {
+        let pid = pid_of_thread(id).unwrap_or(id);
         self.files.attached(pid);
         for line in maps::of(pid) {
             let path = match line.path.as_str() {
@@ -226,34 +228,33 @@ impl Followed {
                 path: path.as_bytes(),
                 build_id: &[],
             };
-            self.mapped(&map, 0, writer)?;
+            self.add_mapping(&map, 0, writer)?;
         }
         let comm = read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
         self.thread(pid, id, 0).program = comm.trim().to_owned();
         Ok(())
     }
 
-    /// All processes there are.
-    pub(super) fn everybody(&mut self, writer: &mut Writer) -> Result<()> {
+    /// Adds all running processes.
+    pub(super) fn add_all_running(&mut self, writer: &mut Writer) -> Result<()> {
         let entries = read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
         for pid in pids {
-            self.existing(pid, writer)?;
+            self.add_running(pid, writer)?;
         }
         Ok(())
     }
 
-    /// Rows of all threads, in order of time.
-    pub(super) fn rows(&mut self) -> Vec<Thread> {
-        let mut all = std::mem::take(&mut self.done);
+    /// Returns the rows of all threads by start time.
+    pub(super) fn take_rows(&mut self) -> Vec<Thread> {
+        let mut all = std::mem::take(&mut self.ended);
         all.extend(std::mem::take(&mut self.threads).into_values());
         all.sort_by_key(|t| (t.start_ns, t.tid));
         all
     }
 }
 
-/// The process of a thread.
-fn process_of(tid: u32) -> Option<u32> {
+fn pid_of_thread(tid: u32) -> Option<u32> {
     let status = read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
@@ -261,16 +262,16 @@ fn process_of(tid: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::process_of;
+    use super::pid_of_thread;
 
     #[test]
-    fn mappings_of_a_thread_are_its_processes() {
+    fn process_of_a_thread_is_read_from_proc() {
         let own = std::process::id();
         let thread = std::thread::spawn(|| {
             let link = std::fs::read_link("/proc/thread-self").expect("procfs");
             let tid = link.file_name().and_then(|n| n.to_str()?.parse().ok());
             let tid: u32 = tid.expect("a number");
-            (tid, process_of(tid))
+            (tid, pid_of_thread(tid))
         });
         let (tid, process) = thread.join().expect("the thread ends");
         assert_ne!(tid, own);

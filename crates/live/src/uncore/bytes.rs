@@ -1,26 +1,26 @@
-//! From counts of single boxes to bytes of terms. Pure.
+//! Converts counts of single boxes to bytes of terms. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Boxes, Counter, Gained, Platform, Series};
+use super::{BoxSelection, Counter, Gained, Platform, Series};
 
-/// Increment of one counter of one box.
+/// The increment of one counter of one box.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Count {
-    /// The socket (die) the box is on.
+pub(super) struct BoxCount {
+    /// Socket (die) of the box.
     pub(super) socket: u32,
     /// The PMU, with the box's number: `uncore_cbox_3`.
     pub(super) pmu: String,
-    /// Which of the platform's counters.
+    /// Index of the platform's counter.
     pub(super) counter: usize,
-    /// Counts.
+    /// The increment.
     pub(super) count: u64,
 }
 
-/// Root bus (`0000:17`) of a stack of ports, by PMU and socket.
+/// Root bus (`0000:17`) of each stack of ports, by PMU and socket.
 pub(super) type Buses = BTreeMap<(String, u32), String>;
 
-/// Number of a PMU's box; a PMU that is alone of its kind is 0.
+/// Number of a PMU's box. A PMU that is the only one of its kind has number 0.
 pub(super) fn box_number(pmu: &str, prefix: &str) -> Option<u32> {
     match pmu.strip_prefix(prefix)? {
         "" => Some(0),
@@ -28,18 +28,22 @@ pub(super) fn box_number(pmu: &str, prefix: &str) -> Option<u32> {
     }
 }
 
-/// Bytes by series. Counts of only some boxes are scaled to all boxes that are there.
-pub(super) fn fold(platform: &Platform, counts: &[Count], buses: &Buses) -> Vec<Gained> {
+/// Returns the bytes by series. If only some boxes have a counter, its count is scaled to all boxes.
+pub(super) fn bytes_by_series(
+    platform: &Platform,
+    counts: &[BoxCount],
+    buses: &Buses,
+) -> Vec<Gained> {
     let mut sums: BTreeMap<Series, u128> = BTreeMap::new();
-    for (number, counter) in platform.counters.iter().enumerate() {
-        let (counted, present) = share(platform, counter, number, counts);
+    for (index, counter) in platform.counters.iter().enumerate() {
+        let (counting, present) = count_boxes(platform, counter, index, counts);
         let mut of_counter: BTreeMap<Series, u128> = BTreeMap::new();
-        for count in counts.iter().filter(|c| c.counter == number) {
+        for count in counts.iter().filter(|c| c.counter == index) {
             let bytes = u128::from(count.count) * u128::from(counter.bytes);
             *of_counter.entry(series(counter, count, buses)).or_default() += bytes;
         }
         for (series, bytes) in of_counter {
-            let scaled = bytes * present as u128 / counted.max(1) as u128;
+            let scaled = bytes * present as u128 / counting.max(1) as u128;
             *sums.entry(series).or_default() += scaled;
         }
     }
@@ -50,32 +54,32 @@ pub(super) fn fold(platform: &Platform, counts: &[Count], buses: &Buses) -> Vec<
     sums.into_iter().map(gained).collect()
 }
 
-/// Boxes that count, and boxes that there are.
-fn share(
+/// Returns the number of boxes with this counter, and the number of all boxes.
+fn count_boxes(
     platform: &Platform,
     counter: &Counter,
-    number: usize,
-    counts: &[Count],
+    index: usize,
+    counts: &[BoxCount],
 ) -> (usize, usize) {
-    if counter.boxes == Boxes::All {
+    if counter.boxes == BoxSelection::All {
         return (1, 1);
     }
-    let is_kin = |c: &&Count| {
+    let is_of_same_pmu = |c: &&BoxCount| {
         platform
             .counters
             .get(c.counter)
-            .is_some_and(|kin| kin.pmu == counter.pmu)
+            .is_some_and(|other| other.pmu == counter.pmu)
     };
-    let boxes = |wanted: &dyn Fn(&Count) -> bool| {
-        let of = counts.iter().filter(is_kin).filter(|c| wanted(c));
+    let boxes = |wanted: &dyn Fn(&BoxCount) -> bool| {
+        let of = counts.iter().filter(is_of_same_pmu).filter(|c| wanted(c));
         of.map(|c| (c.socket, c.pmu.as_str()))
             .collect::<BTreeSet<_>>()
             .len()
     };
-    (boxes(&|c| c.counter == number), boxes(&|_| true))
+    (boxes(&|c| c.counter == index), boxes(&|_| true))
 }
 
-fn series(counter: &Counter, count: &Count, buses: &Buses) -> Series {
+fn series(counter: &Counter, count: &BoxCount, buses: &Buses) -> Series {
     let port = if counter.term.is_of_a_port() {
         let bus = buses.get(&(count.pmu.clone(), count.socket));
         let unknown = || format!("{}@{}", count.pmu, count.socket);
@@ -100,11 +104,11 @@ mod tests {
 
     /// Every counter of a platform gains `1000 + its number` on each of `boxes` boxes that it
     /// runs on.
-    fn each(platform: &Platform, boxes: u32) -> Vec<Count> {
+    fn counts_of_all(platform: &Platform, boxes: u32) -> Vec<BoxCount> {
         let all = platform.counters.iter().enumerate();
         let of = |(number, counter): (usize, &Counter)| {
-            let boxes = (0..boxes).filter(|&n| counter.boxes.has(n));
-            let count = |n: u32| Count {
+            let boxes = (0..boxes).filter(|&n| counter.boxes.contains(n));
+            let count = |n: u32| BoxCount {
                 socket: 0,
                 pmu: format!("{}_{n}", counter.pmu),
                 counter: number,
@@ -116,7 +120,11 @@ mod tests {
     }
 
     fn check(name: &str, boxes: u32, expected: &[(Term, u64)]) {
-        let gained = fold(platform(name), &each(platform(name), boxes), &Buses::new());
+        let gained = bytes_by_series(
+            platform(name),
+            &counts_of_all(platform(name), boxes),
+            &Buses::new(),
+        );
         let sum = |term| {
             let of = gained.iter().filter(|g| g.series.term == term);
             of.map(|g| g.bytes).sum::<u64>()
@@ -174,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_kept_apart_by_the_bus_of_their_stack() {
+    fn ports_are_distinguished_by_the_bus_of_their_stack() {
         let skylake = platform("skylake-sp");
         let counter = |port| {
             let is = |c: &Counter| c.term == Term::PortIn && c.port == port;
             skylake.counters.iter().position(is).unwrap()
         };
         let pmu = "uncore_iio_free_running_1";
-        let count = |socket, port, count| Count {
+        let count = |socket, port, count| BoxCount {
             socket,
             pmu: pmu.to_owned(),
             counter: counter(port),
@@ -189,7 +197,7 @@ mod tests {
         };
         let buses = Buses::from([((pmu.to_owned(), 0), "0000:17".to_owned())]);
         let counts = [count(0, 0, 5), count(0, 2, 7), count(1, 0, 9)];
-        let found: Vec<(String, u64)> = fold(skylake, &counts, &buses)
+        let found: Vec<(String, u64)> = bytes_by_series(skylake, &counts, &buses)
             .into_iter()
             .map(|g| (g.series.port, g.bytes))
             .collect();
@@ -205,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_has_a_number() {
+    fn box_numbers_are_parsed() {
         assert_eq!(box_number("uncore_imc_11", "uncore_imc"), Some(11));
         assert_eq!(box_number("amd_df", "amd_df"), Some(0));
         assert_eq!(box_number("uncore_imc_free_running_0", "uncore_imc"), None);
