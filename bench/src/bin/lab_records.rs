@@ -175,7 +175,7 @@ fn is_user(ip: u64) -> bool {
 fn recorded(path: &str, by_processor: bool) -> Result<BTreeMap<u32, Vec<Line>>, Failure> {
     let recording = Recording::open(std::path::Path::new(path))?;
     let (mut all, mut problems) = (BTreeMap::<u32, Vec<Line>>::new(), Vec::new());
-    recording.each_sound(&Selection::all(), &mut problems, |rows: &[Sample]| {
+    recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows: &[Sample]| {
         for row in rows.iter().filter(|row| is_user(row.ip.0)) {
             let line = line(row);
             let whose = if by_processor {

@@ -263,7 +263,7 @@ fn each<R: Row>(
     problems: &mut Vec<String>,
     take: impl FnMut(&[R]),
 ) -> Result<()> {
-    recording.each_sound(&Selection::all(), problems, take)
+    recording.for_each_intact_batch(&Selection::all(), problems, take)
 }
 
 /// Who moved what.

@@ -24,7 +24,7 @@ pub fn summarise_io_over_time(recording: &Recording) -> Result<(IoSummary, Vec<S
     // Damaged parts were told by the first pass.
     let mut again = Vec::new();
     let all = Selection::all();
-    recording.each_sound(&all, &mut again, |rows: &[IoRow]| accounts.observe(rows))?;
+    recording.for_each_intact_batch(&all, &mut again, |rows: &[IoRow]| accounts.observe(rows))?;
     again.retain(|problem| !problems.contains(problem));
     problems.extend(again);
     summary.over_time = Some(accounts.finish(&summary));

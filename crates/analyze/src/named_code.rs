@@ -33,17 +33,17 @@ pub fn symbol_rows(recording: &Recording, symbols: &mut dyn Resolve) -> Result<V
         since: HashMap::new(),
     };
     let of_samples = Selection::all().columns(&["time_ns", "pid", "ip"]);
-    recording.each_sound(&of_samples, &mut problems, |rows: &[Sample]| {
+    recording.for_each_intact_batch(&of_samples, &mut problems, |rows: &[Sample]| {
         for row in rows {
             seen.add(row.pid, row.ip.0, When::At(row.time_ns));
         }
     })?;
-    recording.each_sound(&Selection::all(), &mut problems, |rows: &[Frame]| {
+    recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows: &[Frame]| {
         for row in rows {
             seen.add(row.pid, row.ip.0, When::At(row.time_ns));
         }
     })?;
-    recording.each_sound(&Selection::all(), &mut problems, |rows: &[SiteCount]| {
+    recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows: &[SiteCount]| {
         for row in rows {
             seen.add(
                 row.pid,

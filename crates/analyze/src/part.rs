@@ -23,14 +23,14 @@ pub fn summarise_part(
     let spaces = address_spaces(recording, &mut problems)?;
     let mut samples = SampleTimes::from(&spaces, time_ns.start);
     let of_time = Selection::all().time(time_ns.clone());
-    recording.each_sound(&of_time, &mut problems, |rows: &[Sample]| {
+    recording.for_each_intact_batch(&of_time, &mut problems, |rows: &[Sample]| {
         samples.observe(rows)
     })?;
     let mut series = Series::with_width(finest_bin_ns(recording.manifest()), FINEST_BINS);
     // A row is known by its end: that of an interval that only begins here lies later.
     let until = time_ns.end.saturating_add(longest_interval(recording));
     let of_time = Selection::all().time(time_ns.start.saturating_add(1)..until);
-    recording.each_sound(&of_time, &mut problems, |rows: &[SeriesRow]| {
+    recording.for_each_intact_batch(&of_time, &mut problems, |rows: &[SeriesRow]| {
         let inside: Vec<SeriesRow> = rows.iter().filter_map(|r| cut(r, &time_ns)).collect();
         series.observe(&inside);
     })?;

@@ -85,11 +85,11 @@ pub fn stacked_samples(
     let spaces = address_spaces(recording, &mut problems)?;
     let is_modelled = recording.manifest().machine.is_some();
     let mut calls = Frames::new(&spaces).seen(is_modelled);
-    recording.each_sound(&all, &mut problems, |rows: &[Frame]| calls.observe(rows))?;
+    recording.for_each_intact_batch(&all, &mut problems, |rows: &[Frame]| calls.observe(rows))?;
     let mut ran = HashSet::new();
     if calls.asks_what_ran() {
         let selection = Selection::all().columns(&["pid", "ip"]);
-        recording.each_sound(&selection, &mut problems, |rows: &[Sample]| {
+        recording.for_each_intact_batch(&selection, &mut problems, |rows: &[Sample]| {
             let mapping = |s: &Sample| Some((s.pid, spaces.doubtful(s.pid, s.ip.0)?));
             ran.extend(rows.iter().filter_map(mapping));
         })?;
@@ -106,7 +106,7 @@ pub fn stacked_samples(
         known: HashMap::new(),
     };
     let selection = Selection::all().columns(COLUMNS);
-    recording.each_sound(&selection, &mut problems, |rows: &[Sample]| {
+    recording.for_each_intact_batch(&selection, &mut problems, |rows: &[Sample]| {
         let wanted = |sample: &&Sample| event.is_none_or(|event| sample.event == event);
         rows.iter().filter(wanted).for_each(|s| stacking.add(s));
     })?;

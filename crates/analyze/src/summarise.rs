@@ -171,7 +171,7 @@ impl Reader<'_> {
         A::Row: Row,
     {
         self.recording
-            .each_sound(selection, self.problems, |rows| analysis.observe(rows))?;
+            .for_each_intact_batch(selection, self.problems, |rows| analysis.observe(rows))?;
         Ok(analysis.finish())
     }
 

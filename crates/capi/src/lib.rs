@@ -127,16 +127,16 @@ impl CreatedObject for CReader {
 /// `pointer` is NULL or a profiler or reader that was not freed.
 unsafe fn live_object<'a, T: CreatedObject>(pointer: *const T) -> Result<&'a T, Error> {
     // SAFETY: as the caller promises.
-    let made = unsafe { object(pointer, T::WHAT) }?;
-    if made.creator_pid() != std::process::id() {
+    let object = unsafe { object(pointer, T::WHAT) }?;
+    if object.creator_pid() != std::process::id() {
         return Err(Error::usage(format!(
             "failed to use a {0}: it was created by process {1}, and this process was forked \
              later; create another one",
             T::WHAT,
-            made.creator_pid()
+            object.creator_pid()
         )));
     }
-    Ok(made)
+    Ok(object)
 }
 
 /// Frees an object. In a forked child, only forgets it.
@@ -147,9 +147,9 @@ unsafe fn free<T: CreatedObject>(pointer: *mut T) {
     // SAFETY: as the caller promises.
     if unsafe { live_object(pointer) }.is_ok() {
         // SAFETY: made by `Box::into_raw`, and freed once.
-        let made = unsafe { Box::from_raw(pointer) };
+        let object = unsafe { Box::from_raw(pointer) };
         let _ = catch_errors_as_int(|| {
-            drop(made);
+            drop(object);
             Ok(())
         });
     }
@@ -551,7 +551,7 @@ pub unsafe extern "C" fn memgauge_reader_new(
             0 => profiler.reader(sharing(how)?)?,
             tid => profiler.reader_of_thread(tid, sharing(how)?)?,
         };
-        let made = Box::into_raw(Box::new(CReader {
+        let reader = Box::into_raw(Box::new(CReader {
             inner: Mutex::new(BufferedReader {
                 reader,
                 samples: Vec::new(),
@@ -559,7 +559,7 @@ pub unsafe extern "C" fn memgauge_reader_new(
             creator_pid: std::process::id(),
         }));
         // SAFETY: not NULL, as above.
-        unsafe { put(into, made, "reader") }
+        unsafe { put(into, reader, "reader") }
     })
 }
 

@@ -161,7 +161,7 @@ fn firefox(
     let mut symbols = Symbols::of(&args.recording);
     let (stacked, mut problems) = stacked_samples(&recording, &mut symbols, event)?;
     let mut values: Vec<CodeValue> = Vec::new();
-    recording.each_sound(&Selection::all(), &mut problems, |rows| {
+    recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows| {
         values.extend_from_slice(rows);
     })?;
     say_new(&problems, &summary.problems);

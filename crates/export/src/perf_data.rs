@@ -127,7 +127,7 @@ impl Fields {
             sample_type: BASE_FIELDS,
             ..Fields::default()
         };
-        recording.each_sound(&selection, problems, |rows: &[Sample]| {
+        recording.for_each_intact_batch(&selection, problems, |rows: &[Sample]| {
             for row in rows.iter().filter(|row| is_wanted(row, event)) {
                 *fields.samples.entry(row.event).or_default() += 1;
                 fields.sample_type |= has(row);
@@ -417,11 +417,11 @@ fn records<W: Write + Seek>(
     let all = Selection::all();
     let mut side = Vec::new();
     let sample_type = fields.sample_type;
-    recording.each_sound(&all, &mut written.problems, |rows: &[Thread]| {
+    recording.for_each_intact_batch(&all, &mut written.problems, |rows: &[Thread]| {
         rows.iter()
             .for_each(|row| thread_records(row, sample_type, &mut side));
     })?;
-    recording.each_sound(&all, &mut written.problems, |rows: &[Module]| {
+    recording.for_each_intact_batch(&all, &mut written.problems, |rows: &[Module]| {
         // perf records only new mappings.
         let ends = |row: &Module| [Module::EXEC, Module::UNMAPPED].contains(&row.path.as_str());
         let maps = rows.iter().filter(|row| !ends(row));
@@ -432,7 +432,7 @@ fn records<W: Write + Seek>(
         body.write(out)?;
     }
     let mut calls = Vec::new();
-    recording.each_sound(&all, &mut written.problems, |rows: &[Frame]| {
+    recording.for_each_intact_batch(&all, &mut written.problems, |rows: &[Frame]| {
         for row in rows {
             // Frame IDs are consecutive. If a part is missing, its frames have no callers.
             let number = row.id.0 as usize;
@@ -448,7 +448,7 @@ fn records<W: Write + Seek>(
         truncated,
         problems,
     } = written;
-    recording.each_sound(&all, problems, |rows: &[Sample]| {
+    recording.for_each_intact_batch(&all, problems, |rows: &[Sample]| {
         for row in rows.iter().filter(|row| is_wanted(row, event)) {
             let id = 1 + events.iter().position(|e| e.of == row.event).unwrap_or(0) as u64;
             let (chain, is_cut) = chain(row, &calls);

@@ -382,9 +382,9 @@ impl Converter {
             return Default::default();
         }
         if source.is_known() {
-            let seen = self.sources.entry(source.words()).or_default();
-            seen.0 += 1;
-            seen.1 += u64::from(latency_cycles);
+            let totals = self.sources.entry(source.words()).or_default();
+            totals.0 += 1;
+            totals.1 += u64::from(latency_cycles);
         }
         (source.kind(), source.level())
     }

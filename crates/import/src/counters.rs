@@ -133,8 +133,8 @@ mod tests {
                 time_ns,
             };
             let increment = counters.read(&events, index, value);
-            let seen = increment.map(|g| (g.event, g.value, g.interval_ns));
-            assert_eq!(seen, expected, "{value:?}");
+            let found = increment.map(|g| (g.event, g.value, g.interval_ns));
+            assert_eq!(found, expected, "{value:?}");
         }
     }
 }

@@ -27,8 +27,8 @@ pub fn join_partitions(parts: &[Distances], block_bytes: u64) -> Curve {
         .iter()
         .flat_map(|part| {
             let spread = compulsory as f64 / part.compulsory.max(1) as f64;
-            let whole = move |distance: u64| (distance as f64 * spread).round() as u64;
-            part.counts.iter().map(move |&(d, n)| (whole(d), n as f64))
+            let scale = move |distance: u64| (distance as f64 * spread).round() as u64;
+            part.counts.iter().map(move |&(d, n)| (scale(d), n as f64))
         })
         .collect();
     weighted.sort_by_key(|count| count.0);

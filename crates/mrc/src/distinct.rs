@@ -74,8 +74,8 @@ impl Distinct {
 
     /// Relative variance of the estimate.
     pub(super) fn variance(&self) -> f64 {
-        let seen = self.limit as f64 / (1u64 << 32) as f64;
-        (1.0 - seen) / self.held.max(1) as f64
+        let sampled_share = self.limit as f64 / (1u64 << 32) as f64;
+        (1.0 - sampled_share) / self.held.max(1) as f64
     }
 
     /// Returns the estimated number of distinct blocks of the stream.

@@ -35,16 +35,16 @@ pub fn divide(curves: &[Curve], unit_bytes: u64, units: usize, method: Method) -
         let curve: &Curve = &curves[program];
         curve.misses(units as u64 * unit_bytes / curve.block_bytes)
     };
-    let given = match method {
+    let granted = match method {
         _ if curves.is_empty() => Vec::new(),
         Method::Greedy => step_by_step(curves.len(), units, 1, &misses),
         Method::LookAhead => step_by_step(curves.len(), units, units, &misses),
         Method::Optimal => optimal(curves.len(), units, &misses),
     };
-    let each = given.iter().enumerate();
+    let each = granted.iter().enumerate();
     Division {
         misses: each.map(|(program, &units)| misses(program, units)).sum(),
-        bytes: given
+        bytes: granted
             .iter()
             .map(|&units| units as u64 * unit_bytes)
             .collect(),
@@ -59,11 +59,11 @@ fn step_by_step(
     ahead: usize,
     misses: &impl Fn(usize, usize) -> f64,
 ) -> Vec<usize> {
-    let mut given = vec![0; programs];
+    let mut granted = vec![0; programs];
     let mut left = units;
     while left > 0 {
         let (mut best, mut choice) = (0.0, None);
-        for (program, &has) in given.iter().enumerate() {
+        for (program, &has) in granted.iter().enumerate() {
             let now = misses(program, has);
             for more in 1..=ahead.min(left) {
                 let saved = (now - misses(program, has + more)) / more as f64;
@@ -73,10 +73,10 @@ fn step_by_step(
             }
         }
         let (program, more) = choice.unwrap_or((left % programs, 1));
-        given[program] += more;
+        granted[program] += more;
         left -= more;
     }
-    given
+    granted
 }
 
 fn optimal(programs: usize, units: usize, misses: &impl Fn(usize, usize) -> f64) -> Vec<usize> {
@@ -96,7 +96,7 @@ fn optimal(programs: usize, units: usize, misses: &impl Fn(usize, usize) -> f64)
         least = sums;
     }
     let mut left = units;
-    let mut given: Vec<usize> = choices
+    let mut granted: Vec<usize> = choices
         .iter()
         .rev()
         .map(|choice| {
@@ -105,8 +105,8 @@ fn optimal(programs: usize, units: usize, misses: &impl Fn(usize, usize) -> f64)
             own
         })
         .collect();
-    given.reverse();
-    given
+    granted.reverse();
+    granted
 }
 
 #[cfg(test)]

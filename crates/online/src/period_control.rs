@@ -201,7 +201,7 @@ mod tests {
         let (mut pace, mut now, mut random) =
             (PeriodController::default(), SamplingCounts::default(), 7u64);
         // 150 samples per second are 0.9 %: 15 ± 4 samples per window.
-        let (mut period, mut changes, mut taken) = (6_666_667u64, 0, 0.0);
+        let (mut period, mut changes, mut overhead_ns) = (6_666_667u64, 0, 0.0);
         for window in 0..1200 {
             random = random.wrapping_mul(6_364_136_223_846_793_005) | 1;
             let noise = (random >> 61) + (random >> 58 & 7);
@@ -210,13 +210,13 @@ mod tests {
             now.own_ns += (samples as f64 * OWN_NS) as u64;
             now.observed_ns += WINDOW_NS;
             if window >= 600 {
-                taken += samples as f64 * (59_000.0 + OWN_NS);
+                overhead_ns += samples as f64 * (59_000.0 + OWN_NS);
             }
             let next = pace.end_window(now, budget(0.01, 59_000.0), Interest::Unknown, period);
             changes += u32::from(next.is_some());
             period = next.unwrap_or(period);
         }
-        let mean = taken / (600.0 * WINDOW_NS as f64);
+        let mean = overhead_ns / (600.0 * WINDOW_NS as f64);
         assert!((0.009..=0.0105).contains(&mean), "{mean}");
         assert!(changes < 60, "{changes} changes in two minutes");
     }

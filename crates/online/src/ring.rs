@@ -207,22 +207,24 @@ impl<const W: usize> Ring<W> {
             }
             // If a copied word is from a newer sample, its reservation is visible after this fence.
             fence(Ordering::Acquire);
-            let whole = from.max(self.floor());
+            let intact_from = from.max(self.floor());
             let until = from + most;
-            if whole >= until {
+            if intact_from >= until {
                 overtaken = true;
                 continue;
             }
-            let taken =
+            let claim =
                 queue
                     .next
                     .compare_exchange(next, until, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_err() {
+            if claim.is_err() {
                 continue;
             }
-            queue.overwritten.fetch_add(whole - next, Ordering::Relaxed);
-            self.record_delivery(whole, until);
-            let torn = (whole - from) as usize;
+            queue
+                .overwritten
+                .fetch_add(intact_from - next, Ordering::Relaxed);
+            self.record_delivery(intact_from, until);
+            let torn = (intact_from - from) as usize;
             into.copy_within(torn..most as usize, 0);
             return most as usize - torn;
         }

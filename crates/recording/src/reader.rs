@@ -26,7 +26,7 @@ pub struct Recording {
     parts: BTreeMap<&'static str, Vec<KnownPart>>,
     problems: Vec<String>,
     /// Whether a part was found to be damaged while its rows were read.
-    passed_over: AtomicBool,
+    has_skipped_parts: AtomicBool,
 }
 
 /// A part whose footer was intact when the recording was opened.
@@ -45,7 +45,7 @@ impl Recording {
             manifest,
             parts: BTreeMap::new(),
             problems: altered.into_iter().collect(),
-            passed_over: AtomicBool::new(false),
+            has_skipped_parts: AtomicBool::new(false),
         };
         macro_rules! find {
             ($($row:ident in $table:ident, $name:literal;)+) => {
@@ -89,7 +89,7 @@ impl Recording {
         Rows::new(parts, selection.columns_for::<R>(), time_ns)
     }
 
-    /// Calls `take` with the rows of a table, as [`Recording::rows`], and skips damaged parts. Each
+    /// Calls `visit` with the rows of a table, as [`Recording::rows`], and skips damaged parts. Each
     /// of them is added to `problems`.
     ///
     /// Results are computed from a recording in this way: from the intact parts, with the damaged
@@ -97,17 +97,17 @@ impl Recording {
     ///
     /// # Errors
     /// The file system fails, or the selection contains an unknown column.
-    pub fn each_sound<R: Row>(
+    pub fn for_each_intact_batch<R: Row>(
         &self,
         selection: &Selection,
         problems: &mut Vec<String>,
-        mut take: impl FnMut(&[R]),
+        mut visit: impl FnMut(&[R]),
     ) -> Result<()> {
         for batch in self.rows::<R>(selection) {
             match batch {
-                Ok(rows) => take(&rows),
+                Ok(rows) => visit(&rows),
                 Err(e) if e.kind() == ErrorKind::Corrupt => {
-                    self.passed_over.store(true, Ordering::Relaxed);
+                    self.has_skipped_parts.store(true, Ordering::Relaxed);
                     let problem = e.to_string();
                     // A table can be read more than once.
                     if !problems.contains(&problem) {
@@ -126,10 +126,10 @@ impl Recording {
     }
 
     /// Returns whether a part is missing or damaged: [`Recording::problems`], and parts that
-    /// [`Recording::each_sound`] has skipped so far. A recording of a killed writer is not damaged,
+    /// [`Recording::for_each_intact_batch`] has skipped so far. A recording of a killed writer is not damaged,
     /// only shorter.
     pub fn is_damaged(&self) -> bool {
-        !self.problems.is_empty() || self.passed_over.load(Ordering::Relaxed)
+        !self.problems.is_empty() || self.has_skipped_parts.load(Ordering::Relaxed)
     }
 
     fn find_parts<R: Row>(&mut self) {

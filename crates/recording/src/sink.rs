@@ -126,6 +126,6 @@ pub(super) fn checksum_position(footer: &[u8]) -> Option<usize> {
         .windows(key.len())
         .rposition(|window| window == key)?;
     let value = found + key.len() + FIELD.len();
-    let whole = footer.len() >= value + CHECKSUM_DIGITS;
-    (whole && footer[found + key.len()..value] == FIELD).then_some(value)
+    let is_complete = footer.len() >= value + CHECKSUM_DIGITS;
+    (is_complete && footer[found + key.len()..value] == FIELD).then_some(value)
 }

@@ -204,10 +204,10 @@ impl Writer {
         f(&mut self.manifest);
         let events_written = self.list_events();
         let losses_written = self.write_losses();
-        let whole = self.lost_rows() == 0;
+        let is_complete = self.lost_rows() == 0;
         let tables = self.table_facts();
         let saved = self.update_manifest(|manifest| {
-            manifest.complete = whole;
+            manifest.complete = is_complete;
             manifest.tables = tables;
         });
         flushed.and(events_written).and(losses_written).and(saved)

@@ -83,8 +83,8 @@ impl Client {
         while let Some(chunk) = self.read_chunk()? {
             pending.extend_from_slice(&chunk);
             while let Some(end) = pending.iter().position(|b| *b == b'\n') {
-                let whole: Vec<u8> = pending.drain(..=end).collect();
-                if !line(String::from_utf8_lossy(&whole).trim_end()) {
+                let bytes: Vec<u8> = pending.drain(..=end).collect();
+                if !line(String::from_utf8_lossy(&bytes).trim_end()) {
                     return Ok(false);
                 }
             }

@@ -223,7 +223,7 @@ mod tests {
         assert!(
             sums.devices.len() <= MAX_DEVICES + 1 && sums.pending.len() <= MAX_PENDING_COMMANDS
         );
-        let told: u64 = sums.commands.values().flatten().sum();
-        assert_eq!(told, all);
+        let sum: u64 = sums.commands.values().flatten().sum();
+        assert_eq!(sum, all);
     }
 }

@@ -286,10 +286,10 @@ impl Profilers {
         self.reserve(peer.uid)?;
         // Do not hold the lock here: with a limit of the overhead, the cost of a sample is
         // measured.
-        let made = self.start_profiler(peer, &mut new, &mut settings);
+        let started = self.start_profiler(peer, &mut new, &mut settings);
         let mut table = lock(&self.table);
         *table.pending.entry(peer.uid).or_default() -= 1;
-        let (profiler, program) = made?;
+        let (profiler, program) = started?;
         // A refused profiler gets no number.
         let id = table.next;
         table.next += 1;
@@ -351,10 +351,10 @@ impl Profilers {
     /// Reserves a place for a profiler that is being created.
     fn reserve(&self, uid: u32) -> Result<(), Refusal> {
         let mut table = lock(&self.table);
-        let made = table.entries.values().filter(|e| e.uid == uid).count();
+        let existing = table.entries.values().filter(|e| e.uid == uid).count();
         let pending = table.pending.entry(uid).or_default();
         let limit = self.limits.profilers_of_user;
-        if made + *pending >= limit {
+        if existing + *pending >= limit {
             let why = format!(
                 "failed to create a profiler: user {uid} has reached the limit of {limit}; \
                  delete one"
@@ -523,20 +523,20 @@ mod tests {
         }
         let all = profilers(Limits::default());
         let (one, two) = (peer(1001), peer(1002));
-        let made = all
+        let profiler = all
             .create(own_rights(&one), NewProfiler::default(), 1)
             .expect("a profiler");
-        assert_eq!(made.settings.only_user, Some(1001));
-        assert!(all.get(own_rights(&one), made.id).is_ok());
-        assert_eq!(refused(all.get(own_rights(&two), made.id)), 403);
-        assert_eq!(refused(all.get(own_rights(&one), made.id + 1)), 404);
-        assert!(all.get(client(&two, Rights::All), made.id).is_ok());
-        let seen = |who| all.list(who).len();
+        assert_eq!(profiler.settings.only_user, Some(1001));
+        assert!(all.get(own_rights(&one), profiler.id).is_ok());
+        assert_eq!(refused(all.get(own_rights(&two), profiler.id)), 403);
+        assert_eq!(refused(all.get(own_rights(&one), profiler.id + 1)), 404);
+        assert!(all.get(client(&two, Rights::All), profiler.id).is_ok());
+        let count = |who| all.list(who).len();
         assert_eq!(
             [
-                seen(own_rights(&one)),
-                seen(own_rights(&two)),
-                seen(client(&two, Rights::All))
+                count(own_rights(&one)),
+                count(own_rights(&two)),
+                count(client(&two, Rights::All))
             ],
             [1, 0, 1]
         );
@@ -579,7 +579,7 @@ mod tests {
         make(&two).expect("another user's first");
         all.delete(first);
         make(&one).expect("there is room again");
-        // What could not be made takes no place.
+        // A profiler that could not be created does not count.
         all.delete(first + 1);
         let wrong = NewProfiler {
             event: Some("no-such-event".to_owned()),
@@ -603,8 +603,8 @@ mod tests {
                 lifetime,
                 ..NewProfiler::default()
             };
-            let made = all.create(client(&one, Rights::Own), new, connection);
-            made.expect("a profiler").gone()
+            let created = all.create(client(&one, Rights::Own), new, connection);
+            created.expect("a profiler").gone()
         };
         let gone = [
             make(Lifetime::Connection, 1),

@@ -134,9 +134,9 @@ pub(crate) fn find(method: &str, path: &str) -> Result<RouteMatch, Refusal> {
 }
 
 fn matches(template: &str, path: &str) -> bool {
-    let (mut parts, mut given) = (template.split('/'), path.split('/'));
+    let (mut parts, mut segments) = (template.split('/'), path.split('/'));
     loop {
-        match (parts.next(), given.next()) {
+        match (parts.next(), segments.next()) {
             (None, None) => return true,
             (Some(part), Some(word)) if part == word => {}
             (Some(part), Some(word)) if part.starts_with('{') && !word.is_empty() => {}

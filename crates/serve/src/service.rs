@@ -139,8 +139,8 @@ impl Service {
             }
             Operation::CreateProfiler => {
                 let new: NewProfiler = parse_or_default(body)?;
-                let made = self.profilers.create(client, new, caller.connection)?;
-                with_status(201, &made.show())
+                let profiler = self.profilers.create(client, new, caller.connection)?;
+                with_status(201, &profiler.show())
             }
             Operation::ShowProfiler => ok(&self.profilers.find(client, found.id)?.show()),
             Operation::ChangeProfiler => change_profiler(&*entry()?, &parse(body)?),

@@ -222,11 +222,11 @@ fn put_leb128(mut value: u64, out: &mut Vec<u8>) {
 /// bytes were not created by [`pack`] from this many times.
 pub(crate) fn unpack(bytes: &[u8], first: u64, count: usize, out: &mut Vec<u64>) -> Option<()> {
     let start = out.len();
-    let whole = unpack_all(bytes, first, count, out);
-    if whole.is_none() {
+    let unpacked = unpack_all(bytes, first, count, out);
+    if unpacked.is_none() {
         out.truncate(start);
     }
-    whole
+    unpacked
 }
 
 fn unpack_all(mut bytes: &[u8], first: u64, count: usize, out: &mut Vec<u64>) -> Option<()> {
@@ -293,13 +293,13 @@ fn get_bits(packed: &[u8], width: usize, minimum: u64, frame: &mut [u64]) {
     for (row, values) in frame.chunks_mut(LANES).enumerate() {
         let (at, shift) = (row * width / 32, row * width % 32);
         let (low, high) = (&words[at], &words[at + 1]);
-        let mut whole = low.map(|word| word >> shift);
+        let mut wide = low.map(|word| word >> shift);
         if shift + width > 32 {
-            for (value, word) in whole.iter_mut().zip(high) {
+            for (value, word) in wide.iter_mut().zip(high) {
                 *value |= word << (32 - shift);
             }
         }
-        for (value, read) in values.iter_mut().zip(whole) {
+        for (value, read) in values.iter_mut().zip(wide) {
             *value = minimum.wrapping_add(u64::from(read & mask));
         }
     }
@@ -323,20 +323,20 @@ mod tests {
     fn packed(times: &[u64], max_step_ns: u64) -> (Vec<u8>, Vec<u64>, u64) {
         let mut packed = Vec::new();
         let (last, step_ns) = pack(times, max_step_ns, &mut packed);
-        let mut got = vec![7];
+        let mut unpacked = vec![7];
         let first = times.first().copied().unwrap_or(0);
-        assert_eq!(unpack(&packed, first, times.len(), &mut got), Some(()));
+        assert_eq!(unpack(&packed, first, times.len(), &mut unpacked), Some(()));
         assert_eq!(
-            got.pop().filter(|_| !times.is_empty()).unwrap_or(last),
+            unpacked.pop().filter(|_| !times.is_empty()).unwrap_or(last),
             last
         );
-        got.extend((!times.is_empty()).then_some(last));
-        (packed, got.split_off(1.min(got.len())), step_ns)
+        unpacked.extend((!times.is_empty()).then_some(last));
+        (packed, unpacked.split_off(1.min(unpacked.len())), step_ns)
     }
 
     fn round_trip(times: &[u64]) -> Vec<u8> {
-        let (packed, got, step_ns) = packed(times, 1);
-        assert_eq!((got.as_slice(), step_ns), (times, 1));
+        let (packed, unpacked, step_ns) = packed(times, 1);
+        assert_eq!((unpacked.as_slice(), step_ns), (times, 1));
         packed
     }
 
@@ -390,13 +390,13 @@ mod tests {
                     time
                 })
                 .collect();
-            let (_, got, step_ns) = packed(&times, max_step_ns);
+            let (_, unpacked, step_ns) = packed(&times, max_step_ns);
             assert!(step_ns <= max_step_ns, "{step_ns} of {max_step_ns}");
-            assert!(got.windows(2).all(|two| two[0] <= two[1]));
+            assert!(unpacked.windows(2).all(|two| two[0] <= two[1]));
             for (frame, exact) in times[1..].chunks(FRAME_LEN).enumerate() {
                 let before = times[frame * FRAME_LEN];
                 let mean = (exact[exact.len() - 1] - before) / exact.len() as u64;
-                let here = &got[1 + frame * FRAME_LEN..];
+                let here = &unpacked[1 + frame * FRAME_LEN..];
                 for (a, b) in here.iter().zip(exact) {
                     assert!(a <= b && b - a <= mean / MIN_STEPS, "{a} {b} {mean}");
                 }
@@ -409,9 +409,9 @@ mod tests {
         // Eight overflows 350 ns apart, then computing for 90 µs.
         let time = |n: u64| n * 350 + n / 8 * 90_000;
         let times: Vec<u64> = (0..2_000).map(time).collect();
-        let (_, got, step_ns) = packed(&times, 1 << 20);
+        let (_, unpacked, step_ns) = packed(&times, 1 << 20);
         assert!(step_ns <= 64, "{step_ns}");
-        let bursts = got.windows(2).filter(|two| two[1] - two[0] < 10_000);
+        let bursts = unpacked.windows(2).filter(|two| two[1] - two[0] < 10_000);
         assert!(bursts.clone().count() > 1_700);
         for two in bursts {
             assert!((two[1] - two[0]).abs_diff(350) <= 64, "{two:?}");

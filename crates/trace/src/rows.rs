@@ -263,13 +263,14 @@ impl OverflowBlock {
     pub fn unpack(&self, out: &mut Vec<u64>) -> bool {
         let count = self.count as usize;
         let start = out.len();
-        let whole = count <= Self::MAX_OVERFLOWS
+        let is_complete = count <= Self::MAX_OVERFLOWS
             && packed::unpack(&self.packed, self.time_ns, count, out).is_some();
-        let sound = whole && out.get(start..).and_then(<[u64]>::last) == Some(&self.last_ns);
-        if !sound {
+        let is_valid =
+            is_complete && out.get(start..).and_then(<[u64]>::last) == Some(&self.last_ns);
+        if !is_valid {
             out.truncate(start);
         }
-        sound
+        is_valid
     }
 }
 

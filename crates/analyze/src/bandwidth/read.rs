@@ -93,7 +93,7 @@ pub(super) fn each<R: Row>(
     problems: &mut Vec<String>,
     observe: impl FnMut(&[R]),
 ) -> Result<()> {
-    recording.each_sound(selection, problems, observe)
+    recording.for_each_intact_batch(selection, problems, observe)
 }
 
 /// Bandwidth of the event with the most overflows.

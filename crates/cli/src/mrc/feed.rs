@@ -435,7 +435,7 @@ fn for_samples(
 ) -> anyhow::Result<()> {
     let columns = Selection::all().columns(&["event", "addr", "period", "size_bytes"]);
     let mut failed = None;
-    recording.each_sound(&columns, problems, |samples| {
+    recording.for_each_intact_batch(&columns, problems, |samples| {
         if failed.is_none() {
             failed = take(samples).err();
         }

@@ -55,9 +55,13 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
     tell(Update::Columns(&[columns.map(str::to_owned).collect()]));
     let mut series = Vec::new();
     if args.interval.is_some() {
-        recording.each_sound(&Selection::all(), &mut problems, |rows: &[SeriesRow]| {
-            series.extend_from_slice(rows);
-        })?;
+        recording.for_each_intact_batch(
+            &Selection::all(),
+            &mut problems,
+            |rows: &[SeriesRow]| {
+                series.extend_from_slice(rows);
+            },
+        )?;
         tell(Update::Series(&series));
     }
     let rows = rows(&series, &events);
@@ -101,10 +105,10 @@ fn outcome(
 ) -> anyhow::Result<Outcome> {
     let (mut threads, mut losses) = (Vec::new(), Vec::new());
     let all = Selection::all();
-    recording.each_sound(&all, problems, |rows: &[Thread]| {
+    recording.for_each_intact_batch(&all, problems, |rows: &[Thread]| {
         threads.extend_from_slice(rows)
     })?;
-    recording.each_sound(&all, problems, |rows: &[Loss]| {
+    recording.for_each_intact_batch(&all, problems, |rows: &[Loss]| {
         losses.extend_from_slice(rows)
     })?;
     let mut manifest = recording.manifest().clone();
