@@ -105,7 +105,7 @@ impl Collector {
             let (Some(identity_before), Some(directory)) = looked else {
                 return Ok(None);
             };
-            // WakeupPolicy events must not take the descriptors that a new thread needs.
+            // Wake events must not take the descriptors that a new thread needs.
             self.idle.resume_polling();
             let attached = self.plan.attach(tid, follows);
             // Check this after attaching: from then on the kernel stops sampling a program that

@@ -8,7 +8,7 @@
 //!
 //! A ring buffer wakes its reader when it is half full, and that threshold is fixed when the
 //! ring is opened. While idle, each thread therefore gets a *wake event*: a counter that fires
-//! when the thread is scheduled in. WakeupPolicy events exist only while idle, because on a running
+//! when the thread is scheduled in. Wake events exist only while idle, because on a running
 //! thread each context switch would cost a wake-up.
 //!
 //! A thread that ran neither before nor after its wake event was opened is asleep, and its next

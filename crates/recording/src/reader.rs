@@ -89,8 +89,8 @@ impl Recording {
         Rows::new(parts, selection.columns_for::<R>(), time_ns)
     }
 
-    /// Calls `visit` with the rows of a table, as [`Recording::rows`], and skips damaged parts. Each
-    /// of them is added to `problems`.
+    /// Calls `visit` with the rows of a table, as [`Recording::rows`], and skips damaged parts,
+    /// which are added to `problems`.
     ///
     /// Results are computed from a recording in this way: from the intact parts, with the damaged
     /// ones listed.
@@ -126,8 +126,8 @@ impl Recording {
     }
 
     /// Returns whether a part is missing or damaged: [`Recording::problems`], and parts that
-    /// [`Recording::for_each_intact_batch`] has skipped so far. A recording of a killed writer is not damaged,
-    /// only shorter.
+    /// [`Recording::for_each_intact_batch`] has skipped so far. A recording of a killed writer is
+    /// not damaged, only shorter.
     pub fn is_damaged(&self) -> bool {
         !self.problems.is_empty() || self.has_skipped_parts.load(Ordering::Relaxed)
     }
