@@ -6,7 +6,7 @@
  * clock is not. A thread that polls and sleeps between would sleep dozens of times more
  * often than on the modelled machine, and virtual time would follow the host's clock. So
  * a sleeper goes on when nobody is at work whose clock is behind the end of the sleep.
- * The recorder knows the clocks and decides (crates/emulate/src/holds.rs). It also says
+ * The recorder knows the clocks and decides (crates/emulate/src/sleep_gate.rs). It also says
  * who was at work lately, so that nobody asks who sleeps alone.
  *
  * It is the one place where a thread waits for the model, and not for long: after

@@ -3,7 +3,7 @@
  * How long a wait lasts that somebody outside of the session ends: a client of a server,
  * who types at a terminal, another host. Only the host's clock can say. But while others of
  * the session work, that clock runs dozens of times faster than theirs: such time is left
- * out. The recorder sees who works (crates/emulate/src/holds.rs) and sums up for how long.
+ * out. The recorder sees who works (crates/emulate/src/sleep_gate.rs) and sums up for how long.
  *
  * Who was the cause, the recorder finds from what was ready: nobody of the session has ever
  * given anything there. After a wait for events, all that can be read is told of: another

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use memgauge_trace::LossKind;
 
-use super::births::{self, Births, StartMark};
 use super::catalogue::{Catalogue, CatalogueEvent};
-use super::holds::{Activity, Asleep, AtWork, Behind, Worked, is_running};
 use super::session::{Entry, ProcessEntry, Ring, Session};
+use super::sleep_gate::{Activity, Asleep, AtWork, Behind, Worked, is_running};
 use super::sync::{Before, Waits};
+use super::thread_starts::{self, Births, StartMark};
 use super::wire;
 use memgauge_host::sys::process::Watched;
 
@@ -72,7 +72,7 @@ impl<P> Process<P> {
     /// Whether its first thread is still to come.
     fn is_about_to_begin(&self, at: Instant) -> bool {
         let since = self.without_threads.filter(|_| !self.ended);
-        since.is_some_and(|since| at.duration_since(since) < births::PATIENCE)
+        since.is_some_and(|since| at.duration_since(since) < thread_starts::PATIENCE)
     }
 }
 

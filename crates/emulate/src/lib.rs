@@ -14,12 +14,10 @@
 
 mod address_space;
 mod ahead;
-mod births;
 mod catalogue;
 mod engine;
 mod follow;
 pub mod geometry;
-mod holds;
 mod numbers;
 mod pace;
 mod parts;
@@ -31,10 +29,12 @@ mod replay;
 pub mod sampled;
 mod session;
 mod sets;
+mod sleep_gate;
 mod stream;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;
+mod thread_starts;
 mod waits;
 mod walk;
 mod wire;

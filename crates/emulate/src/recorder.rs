@@ -11,7 +11,6 @@ use memgauge_trace::{
 };
 
 use super::address_space::AddressSpace;
-use super::births::StartMark;
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::path::{CallPath, CallsThen};
@@ -21,6 +20,7 @@ use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::sets::ClassSums;
 use super::sync::{MarkKind, Sync};
+use super::thread_starts::StartMark;
 use super::waits::{Waits, host_ns};
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;

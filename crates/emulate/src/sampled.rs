@@ -20,7 +20,6 @@ use memgauge_trace::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::births::StartMark;
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::engine::{Emulator, not_started, resolve};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
@@ -29,6 +28,7 @@ use super::regions::{RegionMark, RegionMarkKind};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::sync::Sync;
+use super::thread_starts::StartMark;
 use super::waits::{Marker, Waits};
 use super::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, engine_command, spawn, start};
 use crate::{Error, Result};

@@ -16,10 +16,10 @@ use std::ops::Range;
 use memgauge_host::sys::process::Watched;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::births::StartMark;
 use super::numbers::Elsewhere;
 use super::pipes::Pipe;
 use super::sync::{MarkKind, Sync};
+use super::thread_starts::StartMark;
 use super::wire;
 
 /// Releases remembered for each key. The oldest is forgotten first: a wait that came

@@ -14,7 +14,7 @@ use super::wire;
 const WAITS: Duration = Duration::from_micros(200);
 /// A thread that starts another one, becomes another program or ends works for so long at
 /// most in that call.
-const HANDS_ON: Duration = super::births::PATIENCE;
+const HANDS_ON: Duration = super::thread_starts::PATIENCE;
 /// Who waits for the end of a thread or process is awake so long after it: the system shows
 /// the end a little earlier.
 const WOKEN: Duration = Duration::from_millis(1);
