@@ -187,11 +187,11 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     if is_full {
         found.push(cause(CauseKind::BandwidthBound, used, BANDWIDTH_SHARE));
     }
-    let order = order(evidence.totals, evidence.functions);
-    let (Some(stalls), Some(order)) = (stalls(evidence), order) else {
+    let Some(stalls) = stalls(evidence) else {
         return found;
     };
-    if !is_full && stalls.data >= STALL_SHARE {
+    let order = order(evidence.totals, evidence.functions);
+    if let Some(order) = order.filter(|_| !is_full && stalls.data >= STALL_SHARE) {
         let kind = match order {
             Order::Scattered => CauseKind::LatencyBound,
             Order::Stream => CauseKind::StreamBound,
@@ -225,7 +225,7 @@ fn stalls(evidence: &Evidence) -> Option<Stalls> {
     let share = |event: &str| Some(total(evidence, event)? / cycles);
     // With `--sets`, translation is not modelled and takes no time.
     let translation = share("stall.tlb").unwrap_or(0.0);
-    let data = share("stall.irregular")? + share("stall.regular")? + share("stall.stores")?;
+    let data = share("stall.irregular")? + share("stall.regular")? + share("stall.writebacks")?;
     Some(Stalls { data, translation })
 }
 
@@ -281,7 +281,7 @@ mod tests {
             ("stores", 10_000_000),
             ("stall.irregular", 0),
             ("stall.regular", 0),
-            ("stall.stores", 0),
+            ("stall.writebacks", 0),
             ("stall.tlb", 0),
         ]
         .map(|(n, v)| (n.to_owned(), v))
@@ -335,7 +335,7 @@ mod tests {
             ("l1d.load_miss", 500_000),
             ("stall.irregular", 150_000_000),
             ("stall.regular", 1_000_000),
-            ("stall.stores", 10_000_000),
+            ("stall.writebacks", 10_000_000),
         ];
         assert_eq!(kinds(&totals, 0.2), [CauseKind::LatencyBound]);
     }

@@ -1,10 +1,13 @@
 //! Order in which a modelled run misses, and how much of each line it uses.
 //!
 //! The model charges a load miss by its order: the exposed part of its latency, or for a miss
-//! close to the one before it, its latency divided by the misses in flight. It counts the stalled
-//! cycles of both, and those of stores that fill the way to memory. So the order is that of the
-//! accesses that cost the time, not of those that are most frequent: filling an array in order
-//! stalls hardly at all, however many lines it brings.
+//! close to the one before it, its latency divided by the misses in flight. A store miss costs
+//! what it waits in a full queue to memory. The stalled cycles of both are counted by the order of
+//! the miss. So the order is that of the accesses that cost the time, not of those that are most
+//! frequent: filling an array in order stalls hardly at all, however many lines it brings.
+//!
+//! Stalls of writebacks are left out. A line leaves the cache long after the access that wrote
+//! it, so they say nothing of an order.
 
 use crate::counts::Counts;
 use crate::hotspots::HotTable;
@@ -24,27 +27,18 @@ pub(crate) enum Order {
     Stride,
 }
 
-/// Returns the order of the accesses that cause most of the stall, or `None` if the recording does
-/// not count stalls by cause.
+/// Returns the order of the misses that cause most of the stall, or `None` if no miss stalls or the
+/// recording does not count stalls by cause.
 pub(crate) fn order(totals: &Counts, functions: &HotTable) -> Option<Order> {
     let stall = |event: &str| totals.get(event).copied();
-    let irregular_loads = stall("stall.irregular")?;
-    let regular_loads = stall("stall.regular")?;
-    let stores = stall("stall.stores")?;
-    let uses_lines = uses_lines(functions);
-    if stores > irregular_loads + regular_loads {
-        // Stores wait for the way to memory in whatever order they come. Only the use of lines
-        // distinguishes filling an array from scattered updates.
-        return Some(match uses_lines {
-            true => Order::Stream,
-            false => Order::Scattered,
-        });
+    let irregular = stall("stall.irregular")?;
+    let regular = stall("stall.regular")?;
+    match (regular >= irregular, uses_lines(functions)) {
+        _ if irregular + regular == 0 => None,
+        (false, _) => Some(Order::Scattered),
+        (true, true) => Some(Order::Stream),
+        (true, false) => Some(Order::Stride),
     }
-    Some(match (regular_loads >= irregular_loads, uses_lines) {
-        (false, _) => Order::Scattered,
-        (true, true) => Order::Stream,
-        (true, false) => Order::Stride,
-    })
 }
 
 /// Whether at least half of the first-level misses are in functions with several loads and stores
@@ -67,19 +61,12 @@ mod tests {
     use super::*;
     use crate::hotspots::HotRow;
 
-    /// Stalled cycles by cause.
-    struct Stalls {
-        irregular_loads: u64,
-        regular_loads: u64,
-        stores: u64,
-    }
-
-    /// The order of a run with 1000 first-level misses.
-    fn found(stalls: Stalls, accesses_per_miss: u64) -> Option<Order> {
+    /// The order of a run with 1000 first-level misses, stalled for these cycles.
+    fn found(irregular: u64, regular: u64, accesses_per_miss: u64) -> Option<Order> {
         let totals: Counts = [
-            ("stall.irregular", stalls.irregular_loads),
-            ("stall.regular", stalls.regular_loads),
-            ("stall.stores", stalls.stores),
+            ("stall.irregular", irregular),
+            ("stall.regular", regular),
+            ("stall.writebacks", 1_000_000),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
@@ -111,35 +98,17 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_stall_of_loads_decides_the_order() {
-        let loads = |irregular_loads, regular_loads, accesses| {
-            let stores = 0;
-            found(
-                Stalls {
-                    irregular_loads,
-                    regular_loads,
-                    stores,
-                },
-                accesses,
-            )
-        };
-        assert_eq!(loads(90_000, 10_000, 8), Some(Order::Scattered));
-        assert_eq!(loads(50_001, 50_000, 8), Some(Order::Scattered));
-        assert_eq!(loads(50_000, 50_000, 8), Some(Order::Stream));
-        assert_eq!(loads(0, 10_000, 2), Some(Order::Stream));
-        assert_eq!(loads(0, 10_000, 1), Some(Order::Stride));
+    fn the_larger_stall_of_misses_decides_the_order() {
+        assert_eq!(found(90_000, 10_000, 8), Some(Order::Scattered));
+        assert_eq!(found(50_001, 50_000, 8), Some(Order::Scattered));
+        assert_eq!(found(50_000, 50_000, 8), Some(Order::Stream));
+        assert_eq!(found(0, 10_000, 2), Some(Order::Stream));
+        assert_eq!(found(0, 10_000, 1), Some(Order::Stride));
     }
 
     #[test]
-    fn stores_that_fill_the_way_to_memory_are_told_apart_by_their_use_of_lines() {
-        let stalls = |stores| Stalls {
-            irregular_loads: 20_000,
-            regular_loads: 10_000,
-            stores,
-        };
-        assert_eq!(found(stalls(29_000), 8), Some(Order::Scattered));
-        assert_eq!(found(stalls(31_000), 8), Some(Order::Stream));
-        assert_eq!(found(stalls(31_000), 1), Some(Order::Scattered));
+    fn stalls_of_writebacks_alone_have_no_order() {
+        assert_eq!(found(0, 0, 8), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod harness;
 
 use harness::{Recorded, needs, workloads, write_machine};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// The kinds of causes of a run on a small machine (L1D 32 KiB, L2 256 KiB, LLC 1 MiB)
 /// whose memory carries `dram_bytes_per_s`.
@@ -94,6 +95,18 @@ fn phases_are_named() {
     assert!(causes.iter().any(|kind| kind == "phases"), "{causes:?}");
 }
 
+/// Compiles a program in a folder; its path.
+fn compiled_in(folder: &TempDir, name: &str, source: &str) -> String {
+    let file = folder.path().join(name).with_extension("c");
+    std::fs::write(&file, source).expect("the source can be written");
+    let program = folder.path().join(name);
+    let mut gcc = std::process::Command::new("gcc");
+    let status = gcc.arg("-O1").arg("-o").arg(&program).arg(&file).status();
+    assert!(status.expect("gcc runs").success(), "the program compiles");
+    let program = program.to_str().expect("temporary paths are text");
+    program.to_owned()
+}
+
 /// Fills 16 MiB in order, then adds up 64-byte lines of it: `random` of them in no order, and all
 /// of them in order `passes` times.
 const FILL_THEN_READ: &str = r#"
@@ -121,13 +134,7 @@ fn filling_memory_does_not_hide_how_it_is_read() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let source = folder.path().join("fill.c");
-    std::fs::write(&source, FILL_THEN_READ).expect("the source can be written");
-    let program = folder.path().join("fill");
-    let mut gcc = std::process::Command::new("gcc");
-    let status = gcc.arg("-O1").arg("-o").arg(&program).arg(&source).status();
-    assert!(status.expect("gcc runs").success(), "the program compiles");
-    let program = program.to_str().expect("temporary paths are text");
+    let program = compiled_in(&folder, "fill", FILL_THEN_READ);
     let seed = format!("{}", std::process::id());
     for (random, passes, expected) in [
         // A fifth of the lines, read in no order, against all that were filled in order.
@@ -136,11 +143,46 @@ fn filling_memory_does_not_hide_how_it_is_read() {
         // 200 000 irregular misses stall longer than 262 144 regular ones.
         ("200000", "1", "latency_bound"),
     ] {
-        let found = causes(FAST, &[program, random, passes, &seed]);
+        let found = causes(FAST, &[&program, random, passes, &seed]);
         assert_eq!(
             found.first().map(String::as_str),
             Some(expected),
             "{random} random reads, {passes} passes, seed {seed}: {found:?}"
         );
+    }
+}
+
+/// Fills 64-byte lines of 32 MiB completely: 500 000 in no order, or all of them in order.
+const FILL_LINES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+struct line { volatile long field[8]; };
+int main(int argc, char **argv) {
+    size_t n = 32 << 20 >> 6, in_order = strcmp(argv[1], "in-order") == 0;
+    struct line *lines = aligned_alloc(64, n * sizeof *lines);
+    unsigned long x = atol(argv[2]);
+    for (size_t i = 0; i < 500000; i++) {
+        x = x * 6364136223846793005UL + 1442695040888963407UL;
+        struct line *line = &lines[in_order ? i : x >> 45];
+        for (int field = 0; field < 8; field++) line->field[field] = i;
+    }
+    printf("%ld\n", lines[5].field[1] + argc);
+    return 0;
+}
+"#;
+
+#[test]
+fn stores_to_whole_lines_in_no_order_are_no_stream() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled_in(&folder, "lines", FILL_LINES);
+    let seed = format!("{}", std::process::id());
+    for (order, expected) in [("random", "latency_bound"), ("in-order", "stream_bound")] {
+        let found = causes(FAST, &[&program, order, &seed]);
+        let first = found.first().map(String::as_str);
+        assert_eq!(first, Some(expected), "{order}, seed {seed}: {found:?}");
     }
 }

@@ -20,7 +20,7 @@ const NOT_MODELLED: [&str; 10] = [
     "stall.tlb",
     "stall.irregular",
     "stall.regular",
-    "stall.stores",
+    "stall.writebacks",
     "cycles",
     "virtual_ns",
     "idle_ns",

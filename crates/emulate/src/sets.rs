@@ -412,7 +412,7 @@ pub(super) fn weight_of(event: memgauge_trace::EventId, one_in: u32) -> u64 {
         events::MODIFIES,
         events::STALL_IRREGULAR,
         events::STALL_REGULAR,
-        events::STALL_STORES,
+        events::STALL_WRITEBACKS,
         events::STALL_TLB,
     ];
     match exact.contains(&event) {

@@ -179,17 +179,15 @@ impl Core {
     /// Adds the stall of a miss. A load stalls for its latency or for the queue,
     /// whichever is longer; a store only for a queue longer than buffers hold.
     fn pay(&mut self, source: DataSource, regular: bool, waited: u64, kind: AccessKind) {
-        let (cause, stall) = if is_load(kind) {
-            let stall = self.costs.stall[source as usize][usize::from(regular)].max(waited);
+        let stall = match is_load(kind) {
+            true => self.costs.stall[source as usize][usize::from(regular)].max(waited),
+            false => waited.saturating_sub(self.costs.slack),
+        };
+        if stall > 0 {
             let cause = match regular {
                 true => STALL_REGULAR,
                 false => STALL_IRREGULAR,
             };
-            (cause, stall)
-        } else {
-            (STALL_STORES, waited.saturating_sub(self.costs.slack))
-        };
-        if stall > 0 {
             self.stall(cause, stall);
         }
     }
@@ -295,7 +293,7 @@ impl Core {
     fn transfer_posted(&mut self, shared: &mut Shared) {
         let waited = self.transfer(shared);
         if waited > self.costs.slack {
-            self.stall(STALL_STORES, waited - self.costs.slack);
+            self.stall(STALL_WRITEBACKS, waited - self.costs.slack);
         }
     }
 

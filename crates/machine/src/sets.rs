@@ -28,7 +28,7 @@ const EXACT: [usize; 9] = [
     // Each line that is fed stalls for all that it stands for.
     catalogue::STALL_IRREGULAR.0 as usize,
     catalogue::STALL_REGULAR.0 as usize,
-    catalogue::STALL_STORES.0 as usize,
+    catalogue::STALL_WRITEBACKS.0 as usize,
     catalogue::STALL_TLB.0 as usize,
 ];
 

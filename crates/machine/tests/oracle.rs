@@ -166,7 +166,7 @@ fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
 const STALLS: [EventId; 4] = [
     c::STALL_IRREGULAR,
     c::STALL_REGULAR,
-    c::STALL_STORES,
+    c::STALL_WRITEBACKS,
     c::STALL_TLB,
 ];
 

@@ -140,12 +140,12 @@ pub mod catalogue {
         DRAM_WRITE_BYTES = 22, "dram.write_bytes", Bytes;
         /// Instructions that read and write the same operand (also counted once in loads and once in stores).
         MODIFIES = 23, "modifies", Count;
-        /// Cycles that the core waited for lines whose load missed the first level away from earlier misses: latency that out-of-order execution hardly hides.
+        /// Cycles that the core waited for lines that missed the first level away from earlier misses: latency of loads that out-of-order execution hardly hides, or the queue to memory.
         STALL_IRREGULAR = 24, "stall.irregular", Cycles;
-        /// Cycles that the core waited for lines whose load missed the first level close to the miss before it in its page: latency divided by the misses in flight, or the queue to memory.
+        /// Cycles that the core waited for lines that missed the first level close to the miss before them in their page: latency of loads divided by the misses in flight, or the queue to memory.
         STALL_REGULAR = 25, "stall.regular", Cycles;
-        /// Cycles that the core waited because stores and writebacks filled its way to memory.
-        STALL_STORES = 26, "stall.stores", Cycles;
+        /// Cycles that the core waited because lines written to memory filled its way there.
+        STALL_WRITEBACKS = 26, "stall.writebacks", Cycles;
         /// Cycles that loads waited for the second-level TLB or a page-table walk.
         STALL_TLB = 27, "stall.tlb", Cycles;
     }
