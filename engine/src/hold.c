@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * A sleep ends when the threads at work have come as far in virtual time.
+ * Keeps a thread that has slept from going on before the running threads have caught up.
  *
- * The emulated program is some dozens of times slower than the modelled one, the host's
- * clock is not. A thread that polls and sleeps between would sleep dozens of times more
- * often than on the modelled machine, and virtual time would follow the host's clock. So
- * a sleeper goes on when nobody is at work whose clock is behind the end of the sleep.
- * The recorder knows the clocks and decides (crates/emulate/src/sleep_gate.rs). It also says
- * who was at work lately, so that nobody asks who sleeps alone.
+ * The emulated program is dozens of times slower than the modelled one, the host's clock is
+ * not. A thread that polls and sleeps in between would sleep dozens of times more often than
+ * on the modelled machine, and virtual time would follow the host's clock. So a sleep that
+ * has timed out on the host is held until every running thread of the session has reached
+ * its end in virtual time. The recorder knows the clocks and decides
+ * (crates/emulate/src/sleep_gate.rs).
  *
- * It is the one place where a thread waits for the model, and not for long: after
- * LONGEST_NS the sleep ends all the same. It then lasted, in virtual time, only until
- * where the others are. Otherwise the sleeper's clock would run ahead of theirs, and who
- * waits for it would be idle for nothing. A signal ends it at once in the same way.
+ * Every sleep asks the recorder, also one beside which nobody seems to run. The recorder
+ * could publish who ran when it last looked, and threads that sleep alone would not ask. But
+ * on a busy host it last looked before the program's other threads began to run: the watcher
+ * of a Go program then slept its 20 us again and again, up to 20 ms ahead of them.
+ *
+ * After LONGEST_NS the sleep ends all the same. In virtual time it then lasted only until
+ * where the others are. Otherwise the sleeper's clock would run ahead of theirs, and a thread
+ * that waits for the sleeper would be idle for nothing. A signal ends it at once in the same
+ * way.
  */
 #include "qemu/osdep.h"
 #include "hw/core/cpu.h"
@@ -27,8 +32,6 @@
 #include "session.h"
 #include "timers.h"
 
-/* Below that, what the recorder told lately of who works is enough. */
-#define SHORT_NS 20000000u
 #define LONGEST_NS 1000000000ull
 /* A signal may come between the look for it and the wait, which then does not notice:
  * the first look after it, each later twice as long. */
@@ -60,12 +63,6 @@ void mg_call_end(void)
     uint32_t calls = atomic_load_explicit(&r->calls, memory_order_relaxed);
     atomic_store_explicit(&r->calls, calls >> MG_DOES_BITS << MG_DOES_BITS | MG_RUNS,
                           memory_order_release);
-}
-
-static bool others_work(const struct mg_ring *r)
-{
-    uint32_t at_work = atomic_load_explicit(&mg_shared()->at_work, memory_order_relaxed);
-    return at_work != MG_NOBODY && at_work != r->number + 1;
 }
 
 /* A signal for the program, or another reason to leave what it does. */
@@ -114,7 +111,7 @@ uint64_t mg_hold(uint64_t ns, bool (*has_come)(void), bool *held)
 {
     *held = false;
     struct mg_ring *r = mg_recorded_ring();
-    if (!r || !ns || atomic_load(&mg_shared()->stop) || (ns < SHORT_NS && !others_work(r)))
+    if (!r || !ns || atomic_load(&mg_shared()->stop) || !mg_shared()->models_time)
         return ns;
     if (ns <= ahead_ns && mg_host_ns() < ahead_until_ns) {
         ahead_ns -= ns;

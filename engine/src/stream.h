@@ -70,7 +70,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 21u
+#define MG_WIRE_VERSION 22u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -168,16 +168,13 @@ struct mg_control {
     _Atomic uint32_t stop;     /* recorder: nobody reads any more */
     _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
     uint64_t sets;             /* recorder: classes of lines to follow; 0: all, as words */
-    _Atomic uint32_t at_work;  /* recorder: who was at work lately: MG_NOBODY, MG_SEVERAL_WORK
-                                * or the number of the only ring, plus one */
+    uint32_t models_time;      /* recorder: threads have clocks, so sleeps are held (hold.c) */
     _Atomic uint32_t holds;    /* recorder: a thread that has slept is held (hold.c) */
     _Atomic uint64_t worked_ns; /* recorder: host's time in which somebody was at work */
     uint64_t pid_space;        /* recorder: its PID namespace, as /proc numbers them */
     _Atomic uint32_t apart;    /* processes and threads that may not write here (any more) */
     _Atomic uint32_t crowded;  /* recorder: many threads have not been read from yet */
 };
-#define MG_NOBODY 0u
-#define MG_SEVERAL_WORK 0xffffffffu
 
 /* What a thread does, in the lowest bits of mg_ring.calls; the others count its calls. One
  * that hands on is in a call after which another thread goes on or begins: it starts one,
@@ -344,7 +341,7 @@ struct mg_map {
 
 static_assert(sizeof(struct mg_control) == 72, "wire");
 static_assert(offsetof(struct mg_control, apart) == 64, "wire");
-static_assert(offsetof(struct mg_control, at_work) == 40, "wire");
+static_assert(offsetof(struct mg_control, models_time) == 40, "wire");
 static_assert(offsetof(struct mg_control, holds) == 44, "wire");
 static_assert(offsetof(struct mg_control, worked_ns) == 48, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");

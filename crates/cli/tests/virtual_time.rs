@@ -433,6 +433,71 @@ fn parked_thread_does_not_outlast_its_process_when_another_is_woken_and_joined()
     }
 }
 
+/// Virtual time of a program that stops its recorder now and then. The recorder goes on after each
+/// `stall`.
+fn virtual_ns_with_stalls(program: &[&str], stall: Duration) -> i64 {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("run.mg");
+    let mut run = Command::new(harness::PROGRAM)
+        .args(["record", "-q", "--source", "emulate"])
+        .args(["--machine", "i5-6600k", "-o"])
+        .arg(&file)
+        .arg("--")
+        .args(program)
+        .env("MEMGAUGE_QEMU", harness::engine())
+        .spawn()
+        .expect("memgauge runs");
+    let pid = run.id().to_string();
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, fields)| fields.starts_with('T'))
+    };
+    while run.try_wait().expect("memgauge is a child").is_none() {
+        if is_stopped() {
+            // The length of the stall is what is tested.
+            std::thread::sleep(stall);
+            let sent = Command::new("kill").args(["-CONT", &pid]).status();
+            assert!(sent.expect("kill runs").success());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let text = std::fs::read(file.join("manifest.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_slice(&text).expect("JSON");
+    let found = manifest["totals"]["virtual_ns"].as_i64();
+    found.expect("a total")
+}
+
+/// A watcher sleeps for 20 µs again and again. In each of eight stalls of 100 ms it could sleep
+/// hundreds of times before the recorder sees that another thread works. At the end of each round
+/// the worker waits for one of those sleeps.
+#[test]
+fn watcher_does_not_run_ahead_while_its_recorder_is_stopped() {
+    if !needs(&["gcc", "kill"]) {
+        return;
+    }
+    let alone = virtual_ns_of(&[polls(), "unwatched"]);
+    let stall = Duration::from_millis(100);
+    let watched = virtual_ns_with_stalls(&[polls(), "watched"], stall);
+    assert_near(watched, alone, 0.05);
+}
+
+/// A held sleep would last until the engine gives up, a second later.
+#[test]
+fn program_of_a_curve_sleeps_as_long_as_it_asks() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let run = harness::memgauge()
+        .args(["mrc", "--", polls(), "sleeps-long"])
+        .output()
+        .expect("memgauge runs");
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    let took = said.lines().next().and_then(|line| line.parse().ok());
+    let took = Duration::from_nanos(took.expect("the program says how long it slept"));
+    assert!(took < Duration::from_secs(8), "{took:?} for eight sleeps");
+}
+
 /// The recorder is killed while a thread that has slept is held for the work of another.
 #[test]
 fn a_program_goes_on_polling_where_its_recorder_was_killed() {
@@ -483,13 +548,18 @@ fn a_program_of_go_takes_no_longer_for_its_thread_that_watches() {
         .status()
         .expect("go runs");
     assert!(built.success(), "the program compiles");
-    // It scans 256 MiB, at 9.1 ns a line of 64 bytes.
     let program = program.to_str().expect("temporary paths are text");
+    // It scans 256 MiB, at 9.1 ns a line of 64 bytes.
     one_is_right(
         "a scan",
-        || virtual_ns_of(&[program]),
+        || virtual_ns_of(&[program, "4"]),
         |ns| (25_000_000..90_000_000).contains(ns),
     );
+    // The start of a program takes less than the first 50 sleeps of the watcher, which are of 20 µs.
+    for _ in 0..5 {
+        let start = virtual_ns_of(&[program, "0"]);
+        assert!(start < 1_000_000, "{start}");
+    }
 }
 
 fn pipeline() -> &'static str {

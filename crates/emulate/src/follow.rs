@@ -9,9 +9,9 @@ use memgauge_trace::LossKind;
 
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::session::{Entry, ProcessEntry, Ring, Session};
-use super::sleep_gate::{Activity, Asleep, AtWork, Behind, Worked, is_running};
+use super::sleep_gate::{Activity, Asleep, AtWork, Behind, Progress, Worked, is_running};
 use super::sync::{Before, Waits};
-use super::thread_starts::{self, Births, StartMark};
+use super::thread_starts::{START_TIMEOUT, StartMark, ThreadStarts};
 use super::wire;
 use memgauge_host::sys::process::Watched;
 
@@ -72,7 +72,7 @@ impl<P> Process<P> {
     /// Whether its first thread is still to come.
     fn is_about_to_begin(&self, at: Instant) -> bool {
         let since = self.without_threads.filter(|_| !self.ended);
-        since.is_some_and(|since| at.duration_since(since) < thread_starts::PATIENCE)
+        since.is_some_and(|since| at.duration_since(since) < START_TIMEOUT)
     }
 }
 
@@ -228,7 +228,7 @@ pub(super) struct Followed<R: Reader> {
     /// The held threads were woken to look for their events, and nobody has worked since.
     held_have_looked: bool,
     worked: Worked,
-    births: Births,
+    starts: ThreadStarts,
     /// A turn, where several threads have words to read.
     turn_words: usize,
     /// Processes that have appeared since it was looked who has ended.
@@ -253,7 +253,7 @@ impl<R: Reader> Followed<R> {
             holds: false,
             held_have_looked: false,
             worked: Worked::default(),
-            births: Births::default(),
+            starts: ThreadStarts::default(),
             turn_words,
             unreaped: 0,
         }
@@ -263,7 +263,9 @@ impl<R: Reader> Followed<R> {
     /// found anything.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> bool {
         let mut busy = self.add_new(session);
-        let until = match eager || self.holds {
+        // A sleep that has just been held ends only when all before it is read.
+        let is_held = self.threads.iter().any(|t| t.ring.held().is_some());
+        let until = match eager || is_held {
             true => Until::Now,
             false => Until::Sealed,
         };
@@ -297,7 +299,7 @@ impl<R: Reader> Followed<R> {
     /// Looks who works, and ends the sleeps of threads that are not ahead of those. One that
     /// is held itself comes before others that are to end later.
     fn end_sleeps(&mut self, session: &Session) {
-        let (at, mut at_work, mut behind) = (Instant::now(), AtWork::default(), Behind::default());
+        let (at, mut at_work, mut behind) = (Instant::now(), AtWork::Nobody, Behind::default());
         let mut asleep: Vec<Asleep> = Vec::new();
         self.holds = false;
         for (index, thread) in self.threads.iter_mut().enumerate() {
@@ -307,12 +309,17 @@ impl<R: Reader> Followed<R> {
             let now_ns = self.reader.now(&thread.kept);
             let (ring, activity) = (&thread.ring, &mut thread.activity);
             let unread = ring.unread_words();
-            let works = activity.look((ring.calls(), busy_ns, unread), at, || is_running(ring.tid));
+            let progress = Progress {
+                calls: ring.calls(),
+                busy_ns,
+                unread_words: unread,
+            };
+            let works = activity.update(progress, at, || is_running(ring.tid));
             let process = self.processes.get(&ring.process);
             let has_ended = || ring.finished() || process.is_none_or(|p| p.watched.ended());
             let works = works && (unread > 0 || !activity.is_over(at, has_ended));
             if works {
-                at_work.add(thread.ring.number);
+                at_work.add(index);
             }
             if let Some(held) = thread.ring.held() {
                 self.holds = true;
@@ -323,28 +330,26 @@ impl<R: Reader> Followed<R> {
                 asleep.extend(thread.ring.asks().map(|asks| Asleep {
                     now_ns,
                     end_ns: now_ns.saturating_add(asks.ns),
-                    deadline_since: asks.by_deadline.then(|| thread.activity.called()),
+                    deadline_since: asks.by_deadline.then(|| thread.activity.called_at()),
                 }));
             }
         }
         let fresh = self.processes.values().filter(|p| p.is_about_to_begin(at));
         let fresh = fresh.map(|p| self.reader.process_now(&p.kept));
-        for ns in fresh.chain(self.births.expected(at)) {
-            at_work.add(wire::SEVERAL_WORK);
+        for ns in fresh.chain(self.starts.pending_times(at)) {
+            at_work = AtWork::Several;
             behind.add(usize::MAX, ns);
         }
-        session.tell_at_work(at_work.word());
         session.tell_holds(self.holds);
-        let (worked, more) = self.worked.look(&at_work, at);
+        let (worked, more) = self.worked.look(at_work, at);
         session.tell_worked(worked);
-        let mut threads = self.threads.iter();
-        if let Some(only) = threads.find(|t| Some(t.ring.number) == at_work.only()) {
-            only.ring.add_alone(more);
+        if let AtWork::Only(index) = at_work {
+            self.threads[index].ring.add_alone(more);
         }
         if !self.holds {
             return;
         }
-        if at_work.word() != wire::NOBODY {
+        if at_work != AtWork::Nobody {
             self.held_have_looked = false;
         } else if self.is_somebody_woken(session) {
             self.held_have_looked = false;
@@ -440,7 +445,7 @@ impl<R: Reader> Followed<R> {
         self.born.processes += 1;
         self.unreaped += 1;
         let number = entry.number;
-        self.births.appear(entry.birth);
+        self.starts.thread_appeared(entry.birth);
         let before = self.end_by_exec(entry.pid);
         if let Some((owner, _)) = entry.parent {
             self.read_catalogue(owner);
@@ -504,7 +509,7 @@ impl<R: Reader> Followed<R> {
         process.live_threads += 1;
         process.without_threads = None;
         if ring.birth != process.entry.birth {
-            self.births.appear(ring.birth);
+            self.starts.thread_appeared(ring.birth);
         }
         let kept = self.reader.begin_thread(process, &ring);
         let waits = self.reader.birth_of(&ring).map(|number| Waits {
@@ -556,7 +561,7 @@ impl<R: Reader> Followed<R> {
             .reader
             .read(process, thread.ring.tid, &mut thread.kept, &words);
         for mark in self.reader.started() {
-            self.births.take(mark, Instant::now());
+            self.starts.record(mark, Instant::now());
         }
         if taken.to == unread.from && taken.waits.is_none() && !is_last {
             // What is there belongs together with more.

@@ -256,6 +256,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let emulator = Emulator::find()?;
     let machine = model(options)?;
     let mut session = Session::create(options.sets.map_or(0, SetSample::classes))?;
+    session.tell_models_time();
     session.name_functions(&options.functions)?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let recorder = Recorder::new(machine, writer, asked.regions.clone(), options);

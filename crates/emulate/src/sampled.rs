@@ -181,6 +181,7 @@ impl SampledProgram {
         let machine =
             Machine::new(options.machine.clone(), pmu).map_err(|e| Error::usage(e.to_string()))?;
         let session = Session::create(0)?;
+        session.tell_models_time();
         let program = match surroundings {
             None => spawn(&options.command, &emulator, &session)?,
             Some(surroundings) => {

@@ -314,13 +314,11 @@ impl Session {
         self.control.u32(control::STOP).store(1, Ordering::SeqCst);
     }
 
-    /// Tells threads that have slept who is at work.
-    pub(super) fn tell_at_work(&self, word: u32) {
-        let told = self.control.u32(control::AT_WORK);
-        // Threads look at it often, so it is written only where it changes.
-        if told.load(Ordering::Relaxed) != word {
-            told.store(word, Ordering::Relaxed);
-        }
+    /// Tells the program that its threads have clocks, by which their sleeps end. Called before
+    /// the program starts.
+    pub(super) fn tell_models_time(&self) {
+        let told = self.control.u32(control::MODELS_TIME);
+        told.store(1, Ordering::Relaxed);
     }
 
     /// Tells threads for how long somebody has been at work.

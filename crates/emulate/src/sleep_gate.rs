@@ -1,170 +1,221 @@
-//! Who works, and how far in virtual time: until there, sleeps may last.
+//! Keeps sleeping threads from waking in virtual time before running threads have caught up.
 //!
-//! A thread that has slept is held until those that work have come as far
-//! (`engine/src/hold.c` says why). Whether a thread works is seen from its count of system
-//! calls and its clock, at each look. Rejected: a count of those at work that the threads
-//! keep themselves. It costs each system call two writes to a word that all share, and a
-//! killed thread leaves it wrong.
+//! A thread that wakes from a sleep is held until every running thread has reached the same
+//! virtual time (`engine/src/hold.c` explains why). This module decides which threads count as
+//! running, from two numbers that each thread publishes: its count of system calls and its
+//! virtual clock.
+//!
+//! A shared counter of running threads would need two writes to one contended word per system
+//! call, and a killed thread would leave it wrong.
 
 use std::time::{Duration, Instant};
 
+use super::thread_starts::START_TIMEOUT;
 use super::wire;
 
-/// A thread that is in the same system call for so long waits.
-const WAITS: Duration = Duration::from_micros(200);
-/// A thread that starts another one, becomes another program or ends works for so long at
-/// most in that call.
-const HANDS_ON: Duration = super::thread_starts::PATIENCE;
-/// Who waits for the end of a thread or process is awake so long after it: the system shows
-/// the end a little earlier.
-const WOKEN: Duration = Duration::from_millis(1);
-/// A thread that neither executes anything nor calls for so long may be stopped: the system
-/// is asked, and again after as long.
-const STOPPED: Duration = Duration::from_millis(20);
-/// A host that is very busy runs each thread at least as often.
-const LOST: Duration = Duration::from_millis(500);
-/// Calls over which it is seen whether a thread does anything between them.
-const CALLS: u32 = 64;
-/// A system call takes a kernel about as long. A thread that executes less between its
-/// calls, as one that yields until another has slept, hardly moves on in virtual time, in
-/// which calls take none: who waits for it to come as far would wait for long.
-const CALL_NS: u64 = 200;
-/// From so many words on, a thread may have executed much that is not known yet.
-const MANY_UNREAD: usize = 4096;
+/// A thread that stays in one system call longer than this is waiting.
+const WAIT_THRESHOLD: Duration = Duration::from_micros(200);
 
-/// Whether a thread runs or could, as far as the system says.
-pub(super) fn is_running(tid: u32) -> bool {
-    let told = std::fs::read_to_string(format!("/proc/{tid}/task/{tid}/stat"));
-    // The name before it may hold anything.
-    told.is_ok_and(|stat| {
-        stat.rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with('R'))
-    })
+/// Maximum time that clone, exec and exit count as running.
+const HANDOVER_TIMEOUT: Duration = START_TIMEOUT;
+
+/// Time a thread stays awake after the exit it waited for. The kernel reports an exit slightly
+/// before the waiter runs.
+const WAKE_DELAY: Duration = Duration::from_millis(1);
+
+/// After this time without progress, ask the kernel whether the thread is stopped.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A runnable thread makes progress at least this often, even on a very busy host.
+const MAX_SCHEDULING_DELAY: Duration = Duration::from_millis(500);
+
+/// Number of system calls over which a thread's progress is judged. The start of a Go program makes
+/// about 200, most of them in a loop over all signals.
+const CALLS_PER_CHECK: u32 = 256;
+
+/// Least progress per system call, in nanoseconds. An emulated call takes the host about 1 µs, in
+/// which emulated code advances by some 20 ns. A thread that executes less than this between its
+/// calls (a `sched_yield` loop) hardly advances, because calls take no virtual time. On a busy host
+/// each of its calls may take milliseconds. Sleeping threads must not wait for it.
+const MIN_PROGRESS_NS: u64 = 50;
+
+/// With this many unread words, a thread may have executed much that is not accounted for yet.
+const MANY_UNREAD_WORDS: usize = 4096;
+
+/// What a thread published, and how much of its output is still unread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// Number of system calls and the current activity, as in `wire.rs`.
+    pub calls: u32,
+    /// Virtual time spent executing, in nanoseconds.
+    pub busy_ns: u64,
+    pub unread_words: usize,
 }
 
-/// What a thread does, of the word of its calls.
-fn does(calls: u32) -> u32 {
+impl Progress {
+    fn activity(self) -> u32 {
+        activity(self.calls)
+    }
+
+    fn call_count(self) -> u32 {
+        self.calls >> wire::DOES_BITS
+    }
+}
+
+/// What a thread that publishes `calls` does.
+fn activity(calls: u32) -> u32 {
     calls & ((1 << wire::DOES_BITS) - 1)
 }
 
-/// What is seen of a thread from look to look.
+/// Asks the kernel whether a thread is running or runnable. A thread that has ended is not.
+pub(super) fn is_running(tid: u32) -> bool {
+    // The command name comes first and may contain spaces and parentheses.
+    std::fs::read_to_string(format!("/proc/{tid}/task/{tid}/stat")).is_ok_and(|stat| {
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, fields)| fields.starts_with('R'))
+    })
+}
+
+/// A held sleep of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    /// Number of the sleep.
+    number: u32,
+    since: Instant,
+}
+
+/// What a thread did between two looks at it.
 #[derive(Debug)]
 pub(super) struct Activity {
-    calls: u32,
-    busy_ns: u64,
-    /// When it made its last call, and when it did anything.
-    called: Instant,
-    moved: Instant,
+    progress: Progress,
+    called_at: Instant,
+    /// Host time at which it last executed something or made a call.
+    moved_at: Instant,
     is_stopped: bool,
-    /// When something was read of it.
-    wrote: Instant,
-    ended: Option<Instant>,
-    /// The sleep that is held, and since when.
-    held: Option<(u32, Instant)>,
-    /// Its calls and its time at the last look at what it does between them.
-    before: (u32, u64),
+    /// Host time at which it last had words to read.
+    wrote_at: Instant,
+    ended_at: Option<Instant>,
+    hold: Option<Hold>,
+    /// Its progress when the last [`CALLS_PER_CHECK`] calls began.
+    check_start: Progress,
+    /// It executes hardly anything between its calls.
     only_calls: bool,
 }
 
 impl Activity {
-    pub(super) fn new(at: Instant) -> Activity {
-        Activity {
+    pub(super) fn new(now: Instant) -> Activity {
+        let progress = Progress {
             calls: 0,
             busy_ns: 0,
-            called: at,
-            moved: at,
+            unread_words: 0,
+        };
+        Activity {
+            progress,
+            called_at: now,
+            moved_at: now,
             is_stopped: false,
-            wrote: at,
-            ended: None,
-            held: None,
-            before: (0, 0),
+            wrote_at: now,
+            ended_at: None,
+            hold: None,
+            check_start: progress,
             only_calls: false,
         }
     }
 
-    /// Whether a thread works that shows this word of its calls and has executed for so
-    /// long in virtual time, as far as is known: `unread` words of it are still to be read.
-    /// One that waits works until they are. A busy host may let it lie for any time:
-    /// `is_running` asks the system whether that is so.
-    pub(super) fn look(
+    /// Notes what the thread has published. Returns whether it counts as running.
+    ///
+    /// A thread with unread words counts as running, because they may contain anything. A busy
+    /// host may leave a thread that executes code without a processor for any time, so
+    /// `is_running` asks the kernel about one without progress.
+    pub(super) fn update(
         &mut self,
-        (calls, busy_ns, unread): (u32, u64, usize),
-        at: Instant,
+        progress: Progress,
+        now: Instant,
         is_running: impl FnOnce() -> bool,
     ) -> bool {
-        if calls != self.calls {
-            self.called = at;
+        let has_called = progress.calls != self.progress.calls;
+        let has_moved = has_called || progress.busy_ns != self.progress.busy_ns;
+        if has_called {
+            self.called_at = now;
         }
-        if calls != self.calls || busy_ns != self.busy_ns {
-            self.moved = at;
+        if has_moved {
+            self.moved_at = now;
             self.is_stopped = false;
-        } else if does(calls) == wire::RUNS && at.duration_since(self.moved) >= STOPPED {
-            self.moved = at;
+        } else if progress.activity() == wire::RUNS
+            && now.duration_since(self.moved_at) >= STOP_CHECK_INTERVAL
+        {
+            self.moved_at = now;
             self.is_stopped = !is_running();
         }
-        if calls != self.calls || busy_ns != self.busy_ns || unread > 0 {
-            self.wrote = at;
+        if has_moved || progress.unread_words > 0 {
+            self.wrote_at = now;
         }
-        (self.calls, self.busy_ns) = (calls, busy_ns);
-        let most = u32::MAX >> wire::DOES_BITS;
-        let made = (calls >> wire::DOES_BITS).wrapping_sub(self.before.0) & most;
-        if made >= CALLS {
-            let executed_ns = busy_ns.saturating_sub(self.before.1);
-            let little = executed_ns < u64::from(made) * CALL_NS;
-            self.only_calls = little && unread < MANY_UNREAD;
-            self.before = (calls >> wire::DOES_BITS, busy_ns);
-        } else if busy_ns.saturating_sub(self.before.1) > u64::from(CALLS) * CALL_NS {
-            self.only_calls = false;
-        }
-        let stands_still = match does(calls) {
+        self.progress = progress;
+        self.check_calls();
+        let stands_still = match progress.activity() {
             wire::RUNS => self.is_stopped,
             wire::SLEEPS => true,
-            wire::HANDS_ON => at.duration_since(self.called) >= HANDS_ON,
-            _ => at.duration_since(self.called) >= WAITS,
+            wire::HANDS_ON => now.duration_since(self.called_at) >= HANDOVER_TIMEOUT,
+            _ => now.duration_since(self.called_at) >= WAIT_THRESHOLD,
         };
-        (!stands_still || unread > 0) && !self.only_calls
+        (!stands_still || progress.unread_words > 0) && !self.only_calls
     }
 
-    /// Whether a thread that shows this word of its calls executes more, as soon as the host
-    /// lets it. One that writes nothing for long may have lost its memory for that.
-    pub(super) fn runs(&self, calls: u32, at: Instant) -> bool {
-        let is_lost = at.saturating_duration_since(self.wrote) >= LOST;
-        does(calls) == wire::RUNS && !self.is_stopped && !self.only_calls && !is_lost
-    }
-
-    /// Since when the sleep of that number is held.
-    pub(super) fn held_since(&mut self, number: u32, at: Instant) -> Instant {
-        match self.held {
-            Some((held, since)) if held == number => since,
-            _ => self.held.insert((number, at)).1,
+    /// Judges how much the thread executes between its calls.
+    fn check_calls(&mut self) {
+        let (now, start) = (self.progress, self.check_start);
+        let executed_ns = now.busy_ns.saturating_sub(start.busy_ns);
+        let calls =
+            now.call_count().wrapping_sub(start.call_count()) & (u32::MAX >> wire::DOES_BITS);
+        if calls >= CALLS_PER_CHECK {
+            let is_little = executed_ns < u64::from(calls) * MIN_PROGRESS_NS;
+            self.only_calls = is_little && now.unread_words < MANY_UNREAD_WORDS;
+            self.check_start = now;
+        } else if executed_ns > u64::from(CALLS_PER_CHECK) * MIN_PROGRESS_NS {
+            self.only_calls = false;
         }
     }
 
-    /// When it made its last call.
-    pub(super) fn called(&self) -> Instant {
-        self.called
+    /// Whether a thread that publishes `calls` executes more as soon as the host lets it. A
+    /// thread that has written nothing for long may have lost the memory to write to.
+    pub(super) fn runs(&self, calls: u32, now: Instant) -> bool {
+        let is_lost = now.saturating_duration_since(self.wrote_at) >= MAX_SCHEDULING_DELAY;
+        activity(calls) == wire::RUNS && !self.is_stopped && !self.only_calls && !is_lost
     }
 
-    /// Whether it has ended, and the host has had time to wake who waited for that.
-    pub(super) fn is_over(&mut self, at: Instant, has_ended: impl FnOnce() -> bool) -> bool {
-        if does(self.calls) != wire::HANDS_ON {
+    /// Host time since which the sleep with this number is held.
+    pub(super) fn held_since(&mut self, number: u32, now: Instant) -> Instant {
+        match self.hold {
+            Some(hold) if hold.number == number => hold.since,
+            _ => self.hold.insert(Hold { number, since: now }).since,
+        }
+    }
+
+    /// Host time at which its last call was seen.
+    pub(super) fn called_at(&self) -> Instant {
+        self.called_at
+    }
+
+    /// Whether it has ended, and the host has had time to wake the thread that waits for its end.
+    pub(super) fn is_over(&mut self, now: Instant, has_ended: impl FnOnce() -> bool) -> bool {
+        if self.progress.activity() != wire::HANDS_ON {
             return false;
         }
-        if self.ended.is_none() && has_ended() {
-            self.ended = Some(at);
+        if self.ended_at.is_none() && has_ended() {
+            self.ended_at = Some(now);
         }
-        self.ended
-            .is_some_and(|ended| at.duration_since(ended) >= WOKEN)
+        self.ended_at
+            .is_some_and(|ended_at| now.duration_since(ended_at) >= WAKE_DELAY)
     }
 
-    /// Whether it has done anything since it was looked at.
-    pub(super) fn has_moved(&self, calls: u32, unread: usize) -> bool {
-        (calls != self.calls || unread > 0) && !self.only_calls
+    /// Whether it has done anything since the last update.
+    pub(super) fn has_moved(&self, calls: u32, unread_words: usize) -> bool {
+        (calls != self.progress.calls || unread_words > 0) && !self.only_calls
     }
 
-    /// Whether a thread that waits may have been woken, and not have been run since.
+    /// Whether it waits in a call, from which it may have been woken without having run since.
     pub(super) fn may_be_woken(&self) -> bool {
-        does(self.calls) != wire::RUNS && !self.only_calls
+        self.progress.activity() != wire::RUNS && !self.only_calls
     }
 }
 
@@ -229,39 +280,33 @@ pub(super) struct Worked {
 
 impl Worked {
     /// Adds the time since the last look, if somebody works. All of it, and what was added.
-    pub(super) fn look(&mut self, at_work: &AtWork, at: Instant) -> (Duration, Duration) {
+    pub(super) fn look(&mut self, at_work: AtWork, at: Instant) -> (Duration, Duration) {
         let before = self.looked.replace(at).unwrap_or(at);
-        let more = match at_work.word() {
-            wire::NOBODY => Duration::ZERO,
-            _ => at.duration_since(before),
+        let more = match at_work {
+            AtWork::Nobody => Duration::ZERO,
+            AtWork::Only(_) | AtWork::Several => at.duration_since(before),
         };
         self.all += more;
         (self.all, more)
     }
 }
 
-/// Which rings are of threads at work, as the control page tells.
-#[derive(Debug, Default)]
-pub(super) struct AtWork(u32);
+/// Which threads are at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtWork {
+    Nobody,
+    /// The thread of that index alone.
+    Only(usize),
+    Several,
+}
 
 impl AtWork {
-    pub(super) fn add(&mut self, ring: u32) {
-        self.0 = match self.0 {
-            wire::NOBODY => ring.saturating_add(1),
-            _ => wire::SEVERAL_WORK,
+    /// Adds the thread of that index.
+    pub(super) fn add(&mut self, index: usize) {
+        *self = match self {
+            AtWork::Nobody => AtWork::Only(index),
+            AtWork::Only(_) | AtWork::Several => AtWork::Several,
         };
-    }
-
-    pub(super) fn word(&self) -> u32 {
-        self.0
-    }
-
-    /// The ring of the only one.
-    pub(super) fn only(&self) -> Option<u32> {
-        match self.0 {
-            wire::NOBODY | wire::SEVERAL_WORK => None,
-            word => Some(word - 1),
-        }
     }
 }
 
@@ -275,7 +320,15 @@ mod tests {
         true
     }
 
-    /// A word of `made` calls.
+    fn progress(calls: u32, busy_ns: u64, unread_words: usize) -> Progress {
+        Progress {
+            calls,
+            busy_ns,
+            unread_words,
+        }
+    }
+
+    /// The published word after `made` calls.
     fn word(made: u32, does: u32) -> u32 {
         made << wire::DOES_BITS | does
     }
@@ -285,31 +338,71 @@ mod tests {
         let start = Instant::now();
         let after = |us| start + Duration::from_micros(us);
         let mut activity = Activity::new(start);
-        assert!(activity.look((word(0, wire::RUNS), 0, 0), after(0), running));
-        assert!(activity.look((word(1, CALL), 500, 0), after(100), running));
-        assert!(activity.look((word(1, CALL), 500, 0), after(299), running));
-        assert!(!activity.look((word(1, CALL), 500, 0), after(300), running));
+        assert!(activity.update(progress(word(0, wire::RUNS), 0, 0), after(0), running));
+        assert!(activity.update(progress(word(1, CALL), 500, 0), after(100), running));
+        assert!(activity.update(progress(word(1, CALL), 500, 0), after(299), running));
+        assert!(!activity.update(progress(word(1, CALL), 500, 0), after(300), running));
         // Another call, though it is in one again.
-        assert!(activity.look((word(2, CALL), 500, 0), after(400), running));
-        assert!(activity.look((word(2, wire::RUNS), 500, 0), after(1_000), running));
+        assert!(activity.update(progress(word(2, CALL), 500, 0), after(400), running));
+        assert!(activity.update(progress(word(2, wire::RUNS), 500, 0), after(1_000), running));
         // Words that are read late show that it runs.
-        assert!(activity.look((word(2, wire::RUNS), 900, 0), after(100_000), running));
+        assert!(activity.update(
+            progress(word(2, wire::RUNS), 900, 0),
+            after(100_000),
+            running
+        ));
         // The host runs others, or it is stopped and goes on.
         let stopped = || false;
-        assert!(activity.look((word(2, wire::RUNS), 900, 0), after(119_999), stopped));
-        assert!(activity.look((word(2, wire::RUNS), 900, 0), after(150_000), running));
-        assert!(activity.look((word(2, wire::RUNS), 900, 0), after(160_000), stopped));
-        assert!(!activity.look((word(2, wire::RUNS), 900, 0), after(170_000), stopped));
-        assert!(!activity.look((word(2, wire::RUNS), 900, 0), after(180_000), running));
-        assert!(activity.look((word(2, wire::RUNS), 900, 0), after(190_000), running));
-        assert!(activity.look((word(2, wire::RUNS), 901, 0), after(300_000), stopped));
+        assert!(activity.update(
+            progress(word(2, wire::RUNS), 900, 0),
+            after(119_999),
+            stopped
+        ));
+        assert!(activity.update(
+            progress(word(2, wire::RUNS), 900, 0),
+            after(150_000),
+            running
+        ));
+        assert!(activity.update(
+            progress(word(2, wire::RUNS), 900, 0),
+            after(160_000),
+            stopped
+        ));
+        assert!(!activity.update(
+            progress(word(2, wire::RUNS), 900, 0),
+            after(170_000),
+            stopped
+        ));
+        assert!(!activity.update(
+            progress(word(2, wire::RUNS), 900, 0),
+            after(180_000),
+            running
+        ));
+        assert!(activity.update(
+            progress(word(2, wire::RUNS), 900, 0),
+            after(190_000),
+            running
+        ));
+        assert!(activity.update(
+            progress(word(2, wire::RUNS), 901, 0),
+            after(300_000),
+            stopped
+        ));
         // What it wrote before it waited is still to be read.
-        assert!(activity.look((word(3, CALL), 901, 0), after(300_000), running));
-        assert!(activity.look((word(3, CALL), 901, 1), after(400_000), running));
-        assert!(!activity.look((word(3, CALL), 901, 0), after(400_001), running));
+        assert!(activity.update(progress(word(3, CALL), 901, 0), after(300_000), running));
+        assert!(activity.update(progress(word(3, CALL), 901, 1), after(400_000), running));
+        assert!(!activity.update(progress(word(3, CALL), 901, 0), after(400_001), running));
         // A sleep needs no second look.
-        assert!(!activity.look((word(4, wire::SLEEPS), 901, 0), after(400_002), running));
-        assert!(activity.look((word(4, wire::RUNS), 901, 0), after(400_003), running));
+        assert!(!activity.update(
+            progress(word(4, wire::SLEEPS), 901, 0),
+            after(400_002),
+            running
+        ));
+        assert!(activity.update(
+            progress(word(4, wire::RUNS), 901, 0),
+            after(400_003),
+            running
+        ));
     }
 
     #[test]
@@ -337,9 +430,9 @@ mod tests {
         let after = |ms| start + Duration::from_millis(ms);
         let mut activity = Activity::new(start);
         let calls = word(1, wire::HANDS_ON);
-        assert!(activity.look((calls, 500, 0), after(1), running));
-        assert!(activity.look((calls, 500, 0), after(1000), running));
-        assert!(!activity.look((calls, 500, 0), after(1001), running));
+        assert!(activity.update(progress(calls, 500, 0), after(1), running));
+        assert!(activity.update(progress(calls, 500, 0), after(1000), running));
+        assert!(!activity.update(progress(calls, 500, 0), after(1001), running));
         let ended = || true;
         assert!(!activity.is_over(after(2000), || false));
         assert!(!activity.is_over(after(2000), ended) && !activity.is_over(after(2000), ended));
@@ -353,25 +446,27 @@ mod tests {
     fn who_only_calls_does_not_count_as_at_work_until_it_computes() {
         let start = Instant::now();
         let mut activity = Activity::new(start);
-        // 100 ns of execution for each call.
-        let works = (1..=640)
-            .map(|n| activity.look((word(n, wire::RUNS), u64::from(n) * 100, 0), start, running));
+        // 49 ns of execution for each call.
+        let works = (1..=1024_u32).map(|n| {
+            let calls = word(n, wire::RUNS);
+            activity.update(progress(calls, u64::from(n) * 49, 0), start, running)
+        });
         let works: Vec<bool> = works.collect();
-        assert!(works[..63].iter().all(|&works| works));
-        assert!(works[63..].iter().all(|&works| !works));
+        assert!(works[..255].iter().all(|&works| works));
+        assert!(works[255..].iter().all(|&works| !works));
         // Nobody knows what it did.
         let mut lags = Activity::new(start);
-        assert!(lags.look((word(100, wire::RUNS), 0, MANY_UNREAD), start, running));
-        // 64 times 200 ns without a call.
-        assert!(!activity.look((word(640, wire::RUNS), 64_000 + 12_800, 0), start, running));
-        assert!(activity.look((word(640, wire::RUNS), 64_000 + 12_801, 0), start, running));
-        // 300 ns for each call.
-        for n in 1..=640 {
-            let busy_ns = 76_801 + u64::from(n) * 300;
-            assert!(
-                activity.look((word(640 + n, wire::RUNS), busy_ns, 0), start, running),
-                "{n}"
-            );
+        let unread = progress(word(300, wire::RUNS), 0, MANY_UNREAD_WORDS);
+        assert!(lags.update(unread, start, running));
+        // 256 times 50 ns without a call.
+        let executed = |ns: u64| progress(word(1024, wire::RUNS), 1024 * 49 + ns, 0);
+        assert!(!activity.update(executed(12_800), start, running));
+        assert!(activity.update(executed(12_801), start, running));
+        // 51 ns for each call.
+        for n in 1..=1024_u32 {
+            let calls = word(1024 + n, wire::RUNS);
+            let progress = progress(calls, 62_977 + u64::from(n) * 51, 0);
+            assert!(activity.update(progress, start, running), "{n}");
         }
     }
 
@@ -380,13 +475,21 @@ mod tests {
         let start = Instant::now();
         let mut activity = Activity::new(start);
         let last = u32::MAX >> wire::DOES_BITS;
-        activity.look(
-            (word(last, wire::RUNS), 1_000_000_000_000, 0),
+        activity.update(
+            progress(word(last, wire::RUNS), 1_000_000_000_000, 0),
             start,
             running,
         );
-        assert!(activity.look((word(0, wire::RUNS), 1_000_000_000_001, 0), start, running));
-        assert!(!activity.look((word(63, wire::RUNS), 1_000_000_000_001, 0), start, running));
+        assert!(activity.update(
+            progress(word(0, wire::RUNS), 1_000_000_000_001, 0),
+            start,
+            running
+        ));
+        assert!(!activity.update(
+            progress(word(255, wire::RUNS), 1_000_000_000_001, 0),
+            start,
+            running
+        ));
     }
 
     #[test]
@@ -404,25 +507,23 @@ mod tests {
     }
 
     #[test]
-    fn the_only_one_at_work_is_named() {
-        let mut at_work = AtWork::default();
-        assert_eq!((at_work.word(), at_work.only()), (wire::NOBODY, None));
+    fn the_only_one_at_work_is_known() {
+        let mut at_work = AtWork::Nobody;
         at_work.add(7);
-        assert_eq!((at_work.word(), at_work.only()), (8, Some(7)));
+        assert_eq!(at_work, AtWork::Only(7));
         at_work.add(0);
-        assert_eq!((at_work.word(), at_work.only()), (wire::SEVERAL_WORK, None));
+        assert_eq!(at_work, AtWork::Several);
     }
 
     #[test]
     fn time_counts_as_worked_in_which_somebody_was_at_work() {
         let start = Instant::now();
         let ms = Duration::from_millis;
-        let (nobody, mut one) = (AtWork::default(), AtWork::default());
-        one.add(3);
+        let (nobody, one) = (AtWork::Nobody, AtWork::Only(3));
         let mut worked = Worked::default();
-        assert_eq!(worked.look(&one, start), (ms(0), ms(0)));
-        assert_eq!(worked.look(&one, start + ms(2)), (ms(2), ms(2)));
-        assert_eq!(worked.look(&nobody, start + ms(9)), (ms(2), ms(0)));
-        assert_eq!(worked.look(&one, start + ms(10)), (ms(3), ms(1)));
+        assert_eq!(worked.look(one, start), (ms(0), ms(0)));
+        assert_eq!(worked.look(one, start + ms(2)), (ms(2), ms(2)));
+        assert_eq!(worked.look(nobody, start + ms(9)), (ms(2), ms(0)));
+        assert_eq!(worked.look(one, start + ms(10)), (ms(3), ms(1)));
     }
 }

@@ -1,73 +1,88 @@
-//! Threads and processes that were started and have not been seen yet.
+//! Threads and processes that have been started but have not executed anything yet.
 //!
-//! A fork takes the host some milliseconds, and so does a program's start, in which nobody
-//! executes anything. A sleeper that is not to go on before the child has come as far must
-//! know that there will be one. The mark of the start says so (`engine/src/sync.c`).
-//! Rejected: a count in shared memory. A killed process leaves it wrong.
+//! Forking, or loading a program, keeps the host busy for milliseconds in which the new thread
+//! executes nothing. A sleeping thread must not wake in virtual time before the new thread has
+//! caught up, so the scheduler has to know that the thread exists before its first word arrives.
+//! The engine writes a start mark for this purpose (`engine/src/sync.c`).
+//!
+//! A shared-memory counter of pending starts would be simpler, but a killed process would leave
+//! it wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Who does not appear for so long is taken for killed on the way.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Who appeared is remembered until its start is read, which comes soon.
-const MOST_EARLY: usize = 4096;
+/// A thread that has not appeared after this time was killed during its start.
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A mark of a start has been read.
+/// Maximum number of threads remembered that appeared before their start mark was read.
+/// The mark usually follows within one scheduling turn.
+const MAX_EARLY_THREADS: usize = 4096;
+
+/// A start mark read from a thread's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartMark {
-    /// Its number, and the time of who starts another.
-    Started(u64, u64),
-    /// The start of that number failed.
-    Failed(u64),
+    Started {
+        /// Identifies the start; the new thread reports the same ID.
+        start_id: u64,
+        /// Virtual time of the parent, in nanoseconds.
+        parent_ns: u64,
+    },
+    Failed {
+        start_id: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Expected {
-    /// When it was started in virtual time.
-    ns: u64,
-    /// Since when it is known.
-    since: Instant,
+struct PendingStart {
+    parent_ns: u64,
+    /// Host time at which the mark was read.
+    seen_at: Instant,
 }
 
-/// Starts by the number of their mark.
+/// Pending starts, keyed by start ID.
 #[derive(Debug, Default)]
-pub(super) struct Births {
-    expected: BTreeMap<u64, Expected>,
-    /// Those that have appeared before their mark was read.
+pub(super) struct ThreadStarts {
+    pending: BTreeMap<u64, PendingStart>,
+    /// Threads that appeared before their start mark was read.
     early: BTreeSet<u64>,
 }
 
-impl Births {
-    pub(super) fn take(&mut self, mark: StartMark, since: Instant) {
+impl ThreadStarts {
+    pub(super) fn record(&mut self, mark: StartMark, seen_at: Instant) {
         match mark {
-            StartMark::Started(number, ns) => {
-                if !self.early.remove(&number) {
-                    self.expected.insert(number, Expected { ns, since });
+            StartMark::Started {
+                start_id,
+                parent_ns,
+            } => {
+                if !self.early.remove(&start_id) {
+                    self.pending
+                        .insert(start_id, PendingStart { parent_ns, seen_at });
                 }
             }
-            StartMark::Failed(number) => {
-                self.expected.remove(&number);
+            StartMark::Failed { start_id } => {
+                self.pending.remove(&start_id);
             }
         }
     }
 
-    /// Who was started by the mark of that number has appeared.
-    pub(super) fn appear(&mut self, number: u64) {
-        if number == 0 || self.expected.remove(&number).is_some() {
+    /// Notes that the thread with this start ID has executed its first word. ID 0 means that
+    /// the thread was not started by a followed one.
+    pub(super) fn thread_appeared(&mut self, start_id: u64) {
+        if start_id == 0 || self.pending.remove(&start_id).is_some() {
             return;
         }
-        self.early.insert(number);
-        if self.early.len() > MOST_EARLY {
+        self.early.insert(start_id);
+        if self.early.len() > MAX_EARLY_THREADS {
             self.early.pop_first();
         }
     }
 
-    /// When those were started that are still to appear.
-    pub(super) fn expected(&mut self, at: Instant) -> impl Iterator<Item = u64> {
-        self.expected
-            .retain(|_, birth| at.duration_since(birth.since) < PATIENCE);
-        self.expected.values().map(|birth| birth.ns)
+    /// Virtual start times of the threads that have still to appear, in nanoseconds. Forgets
+    /// starts older than [`START_TIMEOUT`].
+    pub(super) fn pending_times(&mut self, now: Instant) -> impl Iterator<Item = u64> {
+        self.pending
+            .retain(|_, start| now.duration_since(start.seen_at) < START_TIMEOUT);
+        self.pending.values().map(|start| start.parent_ns)
     }
 }
 
@@ -75,29 +90,44 @@ impl Births {
 mod tests {
     use super::*;
 
-    #[test]
-    fn who_was_started_is_expected_until_it_appears_its_start_failed_or_too_long() {
-        let start = Instant::now();
-        let births = &mut Births::default();
-        let started = |number| StartMark::Started(number, 100 * number);
-        for number in 1..=4 {
-            births.take(started(number), start);
+    fn started(start_id: u64) -> StartMark {
+        StartMark::Started {
+            start_id,
+            parent_ns: 100 * start_id,
         }
-        births.appear(0);
-        births.appear(2);
-        births.take(StartMark::Failed(3), start);
-        let expected = |births: &mut Births, at| births.expected(at).collect::<Vec<_>>();
-        assert_eq!(expected(births, start), [100, 400]);
-        births.take(started(5), start + PATIENCE / 2);
-        assert_eq!(expected(births, start + PATIENCE), [500]);
+    }
+
+    fn pending_times(starts: &mut ThreadStarts, now: Instant) -> Vec<u64> {
+        starts.pending_times(now).collect()
     }
 
     #[test]
-    fn who_appears_before_its_start_is_read_is_not_expected() {
-        let start = Instant::now();
-        let births = &mut Births::default();
-        births.appear(7);
-        births.take(StartMark::Started(7, 700), start);
-        assert_eq!(births.expected(start).count(), 0);
+    fn start_is_pending_until_thread_appears_or_start_fails() {
+        let now = Instant::now();
+        let mut starts = ThreadStarts::default();
+        for start_id in 1..=4 {
+            starts.record(started(start_id), now);
+        }
+        starts.thread_appeared(2);
+        starts.record(StartMark::Failed { start_id: 3 }, now);
+        assert_eq!(pending_times(&mut starts, now), [100, 400]);
+    }
+
+    #[test]
+    fn start_is_forgotten_after_timeout() {
+        let now = Instant::now();
+        let mut starts = ThreadStarts::default();
+        starts.record(started(4), now);
+        starts.record(started(5), now + START_TIMEOUT / 2);
+        assert_eq!(pending_times(&mut starts, now + START_TIMEOUT), [500]);
+    }
+
+    #[test]
+    fn thread_that_appears_before_its_mark_is_not_pending() {
+        let now = Instant::now();
+        let mut starts = ThreadStarts::default();
+        starts.thread_appeared(7);
+        starts.record(started(7), now);
+        assert!(pending_times(&mut starts, now).is_empty());
     }
 }

@@ -210,7 +210,10 @@ impl Waits {
                 .repeat(sync.number, ns),
             MarkKind::Start => {
                 self.starts.insert(sync.number, by.now_ns);
-                let start = StartMark::Started(sync.number, by.now_ns);
+                let start = StartMark::Started {
+                    start_id: sync.number,
+                    parent_ns: by.now_ns,
+                };
                 self.started.push(start);
             }
             MarkKind::Exit(tid, with_process) => {
@@ -255,7 +258,7 @@ impl Waits {
             }
             MarkKind::NotStarted(number) => {
                 self.starts.remove(&number);
-                self.started.push(StartMark::Failed(number));
+                self.started.push(StartMark::Failed { start_id: number });
             }
             MarkKind::Mapped(_) | MarkKind::Nothing => {}
         }

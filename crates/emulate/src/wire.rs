@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 21;
+pub(super) const WIRE_VERSION: u32 = 22;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -79,9 +79,6 @@ pub(super) const TAKEN_BYTES: u64 = (1 << TAKEN_SHIFT) - 1;
 pub(super) const SYNC_GROUP: u64 = 0;
 /// A time of the host's clock, as a mark has it.
 pub(super) const SYNC_NS: u64 = ADDRESS;
-/// Who is at work, besides a ring's number plus one.
-pub(super) const NOBODY: u32 = 0;
-pub(super) const SEVERAL_WORK: u32 = u32::MAX;
 /// What a thread does, in the lowest bits of its count of calls.
 pub(super) const DOES_BITS: u32 = 2;
 /// Flag of how long a call waits: until a time of the host's clock.
@@ -122,7 +119,7 @@ pub(super) mod control {
     pub(in super::super) const REFUSED: usize = 16;
     pub(in super::super) const STOP: usize = 20;
     pub(in super::super) const SETS: usize = 32;
-    pub(in super::super) const AT_WORK: usize = 40;
+    pub(in super::super) const MODELS_TIME: usize = 40;
     pub(in super::super) const HOLDS: usize = 44;
     pub(in super::super) const WORKED_NS: usize = 48;
     pub(in super::super) const PID_SPACE: usize = 56;

@@ -117,16 +117,49 @@ static void *yield_until_done(void *unused)
     return unused;
 }
 
+static void sleep_often(int times, int us)
+{
+    long began = now_ns();
+    for (int i = 0; i < times; i++)
+        usleep(us);
+    printf("%ld\n", now_ns() - began);
+}
+
 static void sleep_beside(void *(*what)(void *), int threads)
 {
     for (int i = 0; i < threads; i++)
         start(what, NULL);
     usleep(20000);
-    long began = now_ns();
-    for (int i = 0; i < SLEEPS; i++)
-        usleep(100);
-    printf("%ld\n", now_ns() - began);
+    sleep_often(SLEEPS, 100);
     atomic_store(&done, 1);
+}
+
+static void *watch(void *unused)
+{
+    while (!atomic_load(&done))
+        usleep(20);
+    return unused;
+}
+
+/* Sleeps and works in turn. With a watcher, the work begins while the recorder, which started this
+ * program, is stopped: it last saw a thread that only sleeps. */
+static void work_while_recorder_is_stopped(int is_watched)
+{
+    enum { ROUNDS = 8 };
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t watcher;
+        atomic_store(&done, 0);
+        if (is_watched)
+            pthread_create(&watcher, NULL, watch, NULL);
+        usleep(2000);
+        if (is_watched)
+            kill(getppid(), SIGSTOP);
+        for (volatile char *p = memory, *end = p + SCAN_BYTES / 2; p < end; p += 64)
+            sink += *p;
+        atomic_store(&done, 1);
+        if (is_watched)
+            pthread_join(watcher, NULL);
+    }
 }
 
 static volatile sig_atomic_t signalled;
@@ -229,6 +262,12 @@ int main(int argc, char **argv)
         sleep_beside(wait_for_ever, 4);
     else if (strcmp(mode, "sleeps-beside-yielding") == 0)
         sleep_beside(yield_until_done, 1);
+    else if (strcmp(mode, "sleeps-long") == 0)
+        sleep_often(8, 25000);
+    else if (strcmp(mode, "unwatched") == 0)
+        work_while_recorder_is_stopped(0);
+    else if (strcmp(mode, "watched") == 0)
+        work_while_recorder_is_stopped(1);
     else if (strcmp(mode, "signal") == 0)
         signal_a_sleeper();
     else if (strcmp(mode, "tell") == 0)

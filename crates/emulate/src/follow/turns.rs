@@ -75,7 +75,7 @@ impl<R: Reader> Followed<R> {
     pub(super) fn reached(&mut self, at: Instant) -> u64 {
         let fresh = self.processes.values().filter(|p| p.is_about_to_begin(at));
         let fresh = fresh.map(|p| self.reader.process_now(&p.kept));
-        let first = fresh.chain(self.births.expected(at)).min();
+        let first = fresh.chain(self.starts.pending_times(at)).min();
         let dry = self.threads.iter().filter(|t| t.is_dry(at));
         let reached = dry.map(|t| self.reader.now(&t.kept)).chain(first).min();
         reached.unwrap_or(u64::MAX)
