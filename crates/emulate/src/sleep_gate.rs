@@ -67,12 +67,13 @@ fn activity(calls: u32) -> u32 {
     calls & ((1 << wire::DOES_BITS) - 1)
 }
 
-/// Asks the kernel whether a thread is running or runnable. A thread that has ended is not.
+/// Asks the kernel whether a thread is running, runnable, or in an uninterruptible wait: for a page,
+/// a disk or a lock of the kernel, which take no virtual time. A thread that has ended is neither.
 pub(super) fn is_running(tid: u32) -> bool {
     // The command name comes first and may contain spaces and parentheses.
     std::fs::read_to_string(format!("/proc/{tid}/task/{tid}/stat")).is_ok_and(|stat| {
         stat.rsplit_once(") ")
-            .is_some_and(|(_, fields)| fields.starts_with('R'))
+            .is_some_and(|(_, fields)| fields.starts_with(['R', 'D']))
     })
 }
 
