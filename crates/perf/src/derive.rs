@@ -10,7 +10,8 @@
 //!   the jump back. The access has just happened if control came that way.
 //! * **next**: one of the next few instructions has an operand in memory, and no instruction in
 //!   between writes the registers of its address. The access will happen unless a fault comes
-//!   first.
+//!   first. A branch back to the head of the loop counts as taken; in the last iteration it is
+//!   not.
 //!
 //! A PEBS record has the registers after its instruction was executed. Only the operand of that
 //! instruction counts, and only if the instruction did not overwrite the registers of its
@@ -345,15 +346,26 @@ impl<'a> CodeWindow<'a> {
 
     /// The first operand after this instruction, with the address of its instruction. `None` if
     /// an instruction in between writes the registers of its address.
+    ///
+    /// Follows one branch back, since loops mostly go on: the head of a loop that chases pointers
+    /// uses the register that its load has just written.
     fn next_operand(&mut self, first: &Instruction) -> Option<(u64, UsedMemory)> {
         let mut written = Vec::new();
         let mut at = *first;
+        let mut branched_back = false;
         for _ in 0..MAX_LOOKAHEAD {
-            if !matches!(at.flow_control(), FlowControl::Next) {
-                return None;
-            }
+            let next_ip = match at.flow_control() {
+                FlowControl::Next => at.next_ip(),
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+                    if !branched_back && at.near_branch_target() <= first.ip() =>
+                {
+                    branched_back = true;
+                    at.near_branch_target()
+                }
+                _ => return None,
+            };
             written.extend(self.written_registers(&at));
-            at = self.decode(at.next_ip())?;
+            at = self.decode(next_ip)?;
             if let Some(memory) = self.operand(&at) {
                 let intact = address_registers(&memory).all(|r| !written.contains(&r));
                 return (intact && is_computable(&memory)).then(|| (at.ip(), memory));
@@ -485,6 +497,32 @@ mod tests {
             19,
             Ok((Derivation::Previous, AccessKind::Load, 8, 0x2000)),
         );
+    }
+
+    #[test]
+    fn behind_the_load_of_a_pointer_chase_the_loops_head_uses_what_it_loaded() {
+        // head: mov rdx, [rdi + rdx*8]; sub eax, 1; jne head: rdi 0x6000, rdx 0x4000
+        let chase = [0x48, 0x8b, 0x14, 0xd7, 0x83, 0xe8, 0x01, 0x75, 0xf7];
+        let code = [&[NOP; 16][..], &chase, &[NOP; 16]].concat();
+        let address = 0x6000 + 8 * 0x4000;
+        let load = |derivation| Ok((derivation, AccessKind::Load, 8, address));
+        check(&code, 16, load(Derivation::Exact));
+        check(&code, 20, load(Derivation::Next));
+        check(&code, 23, load(Derivation::Next));
+        // inc rdx between the branch's target and the load: the register is not what it will be
+        let changed = [
+            0x48, 0xff, 0xc2, 0x48, 0x8b, 0x14, 0xd7, 0x83, 0xe8, 0x01, 0x75, 0xf4,
+        ];
+        let code = [&[NOP; 16][..], &changed, &[NOP; 16]].concat();
+        check(&code, 23, Err(NoRecipe::NoRegisters));
+        // a loop without an operand is followed once only
+        let empty = [0x83, 0xe8, 0x01, 0x75, 0xfb];
+        let code = [&[NOP; 16][..], &empty, &[NOP; 16]].concat();
+        check(&code, 16, Err(NoRecipe::NoOperand));
+        // a branch forward is not followed: jne over a byte to mov rax, [rbx]
+        let forward = [0x75, 0x01, NOP, 0x48, 0x8b, 0x03];
+        let code = [&[NOP; 16][..], &forward, &[NOP; 16]].concat();
+        check(&code, 16, Err(NoRecipe::NoOperand));
     }
 
     #[test]
