@@ -169,6 +169,11 @@ export interface RegionTable {
   event: string;
   samples: number;
   samples_without_address: number;
+  address_gap?: {
+    samples: number;
+    with_address: number;
+    function: { name: string; module: string; share: number; samples: number; with_address: number } | null;
+  };
   events: number;
   rows: {
     name: string;

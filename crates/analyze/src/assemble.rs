@@ -3,6 +3,7 @@
 use memgauge_trace::{EventId, Loss, Manifest, RegionSpan, Thread};
 
 use crate::Analysis;
+use crate::address_gap::address_gap;
 use crate::cause::CauseKind;
 use crate::causes::{Evidence, causes};
 use crate::code_regions::{CodeRegions, CodeValueRow};
@@ -11,7 +12,7 @@ use crate::counts::{Counts, EventNames};
 use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::excerpts;
 use crate::findings::findings;
-use crate::heat::HeatMap;
+use crate::heat::{HeatMap, HeatMaps};
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
@@ -73,8 +74,8 @@ pub struct Parts<'a> {
     pub stacks: Option<(Frames<'a>, SampledStacks<'a>)>,
     /// Samples by region.
     pub regions: SampledRegions<'a>,
-    /// Samples by address and time.
-    pub heat: HeatMap,
+    /// Samples of each event by address and time.
+    pub heat: HeatMaps,
     /// Every event over time in fine bins, where a timeline is wanted.
     pub fine: Option<Curves>,
     /// Samples over time, likewise.
@@ -129,7 +130,10 @@ pub fn assemble(
         every_order: options.limits.every_order,
     };
     let mut regions = parts.regions.tables(symbols, &names, region_rows);
-    let mut heat = parts.heat;
+    for table in &mut regions {
+        table.address_gap = address_gap(table, &hot.functions);
+    }
+    let mut heat = heat_map(parts.heat, &parts.samples, &names, options);
     let region_times = by_region(&parts.region_spans);
     let regions_over_time = over_time(&region_times, duration_ns);
     let timeline = (parts.times.zip(parts.fine))
@@ -149,7 +153,7 @@ pub fn assemble(
         let counted = regions.iter_mut();
         let counted = counted.filter(|table| sampling.has_every(&table.event));
         counted.for_each(RegionTable::know_every);
-        if sampling.has_all() {
+        if let Some(heat) = heat.as_mut().filter(|heat| sampling.has_every(&heat.event)) {
             heat.know_every();
         }
     }
@@ -187,7 +191,7 @@ pub fn assemble(
         hot,
         timeline,
         sources,
-        heat: (heat.samples > 0).then_some(heat),
+        heat,
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
         losses: parts.losses,
@@ -209,10 +213,7 @@ fn hot(
     names: &EventNames,
     options: &Options,
 ) -> HotTables {
-    let asked = match options.rank.as_ref().map(|rank| rank.events.as_slice()) {
-        Some(&[event]) if samples.was_sampled(event) => Some(event),
-        _ => samples.most_sampled(),
-    };
+    let asked = chosen_event(samples, options);
     let (sites, best) = match asked.filter(|_| sites.places() == 0) {
         Some(event) => (sampled_sites.of_event(event), Rank::event(event, names)),
         None => {
@@ -222,6 +223,34 @@ fn hot(
     };
     let rank = options.rank.clone().unwrap_or(best);
     hot_tables(&sites, symbols, names, &rank, options.limits)
+}
+
+/// The event whose samples are shown: the rank's if it was sampled, else the one with most
+/// samples.
+fn chosen_event(samples: &SampleTotals, options: &Options) -> Option<EventId> {
+    match options.rank.as_ref().map(|rank| rank.events.as_slice()) {
+        Some(&[event]) if samples.was_sampled(event) => Some(event),
+        _ => samples.most_sampled(),
+    }
+}
+
+fn heat_map(
+    mut maps: HeatMaps,
+    samples: &SampleTotals,
+    names: &EventNames,
+    options: &Options,
+) -> Option<HeatMap> {
+    let event = chosen_event(samples, options)?;
+    let event = match maps.contains_key(&event) {
+        true => event,
+        // No sample of that event has an address.
+        false => *maps.iter().max_by_key(|(_, map)| map.samples)?.0,
+    };
+    let map = maps.remove(&event)?;
+    Some(HeatMap {
+        event: names.name(event),
+        ..map
+    })
 }
 
 /// Summary of a run that counted natively, whose series was observed as it went on. No
@@ -261,7 +290,7 @@ impl<'a> Parts<'a> {
             sampled_sites: SampledSites::new(spaces),
             stacks: None,
             regions: Regions::new(spaces).finish(),
-            heat: HeatMap::default(),
+            heat: HeatMaps::new(),
             fine: None,
             times: None,
             code_regions: CodeRegions::default(),

@@ -4,8 +4,10 @@
 //! Memory is bounded: beyond [`MOST_BLOCKS`] blocks the blocks double in size,
 //! beyond [`BINS`] bins of time the bins do.
 
+use std::collections::BTreeMap;
+
 use ahash::{HashMap, HashMapExt};
-use memgauge_trace::{LINE_BYTES, Sample, VirtAddr};
+use memgauge_trace::{EventId, LINE_BYTES, Sample, VirtAddr};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -25,9 +27,9 @@ const GAP_BYTES: u64 = 4 << 20;
 const STRETCHES: usize = 3;
 const ROWS: usize = 8;
 
-/// Gathers samples with a data address.
+/// Samples of one event by address and time.
 #[derive(Clone, Debug)]
-pub struct Heat {
+struct Heat {
     block_shift: u32,
     bin_ns: u64,
     cells: HashMap<u64, Vec<u64>>,
@@ -78,6 +80,8 @@ pub struct HotPlace {
 /// The resulting map.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeatMap {
+    /// Name of the event.
+    pub event: String,
     /// Samples with a data address.
     pub samples: u64,
     /// The stretches with the most samples, by address.
@@ -117,21 +121,21 @@ fn add(sum: &mut Vec<u64>, other: &[u64]) {
 }
 
 impl Heat {
-    fn observe_sample(&mut self, sample: &Sample) {
-        let Some(addr) = sample.addr else { return };
+    fn add(&mut self, time_ns: u64, address: VirtAddr) {
         self.samples += 1;
-        self.end_ns = self.end_ns.max(sample.time_ns);
-        while sample.time_ns / self.bin_ns >= BINS as u64 {
+        self.end_ns = self.end_ns.max(time_ns);
+        while time_ns / self.bin_ns >= BINS as u64 {
             self.double_bins();
         }
-        let bin = (sample.time_ns / self.bin_ns) as usize;
-        let cell = self.cells.entry(addr.0 >> self.block_shift).or_default();
+        let bin = (time_ns / self.bin_ns) as usize;
+        let block = address.0 >> self.block_shift;
+        let cell = self.cells.entry(block).or_default();
         cell.resize(cell.len().max(bin + 1), 0);
         cell[bin] += 1;
         while self.cells.len() > MOST_BLOCKS {
             self.double_blocks();
         }
-        count(&mut self.lines, addr.0 / LINE_BYTES, 1);
+        count(&mut self.lines, address.0 / LINE_BYTES, 1);
     }
 
     fn double_bins(&mut self) {
@@ -205,16 +209,42 @@ impl Heat {
 /// Places listed.
 const LISTED: usize = 10;
 
-impl Analysis for Heat {
+/// Gathers samples with a data address, each event on its own: samples of different events
+/// stand for different things, and their sum for nothing.
+#[derive(Clone, Debug, Default)]
+pub struct HeatByEvent {
+    events: BTreeMap<EventId, Heat>,
+}
+
+/// A heat map of each event that has samples with a data address.
+pub type HeatMaps = BTreeMap<EventId, HeatMap>;
+
+impl Analysis for HeatByEvent {
     type Row = Sample;
-    type Output = HeatMap;
+    type Output = HeatMaps;
 
     fn observe(&mut self, batch: &[Sample]) {
         for sample in batch {
-            self.observe_sample(sample);
+            if let Some(address) = sample.addr {
+                let heat = self.events.entry(sample.event).or_default();
+                heat.add(sample.time_ns, address);
+            }
         }
     }
 
+    fn merge(&mut self, other: Self) {
+        for (event, heat) in other.events {
+            self.events.entry(event).or_default().merge(heat);
+        }
+    }
+
+    fn finish(self) -> HeatMaps {
+        let events = self.events.into_iter();
+        events.map(|(event, heat)| (event, heat.finish())).collect()
+    }
+}
+
+impl Heat {
     fn merge(&mut self, mut other: Self) {
         while self.bin_ns < other.bin_ns {
             self.double_bins();
@@ -243,9 +273,6 @@ impl Analysis for Heat {
     }
 
     fn finish(self) -> HeatMap {
-        if self.samples == 0 {
-            return HeatMap::default();
-        }
         let columns = self.end_ns / self.bin_ns + 1;
         let by_block = self
             .cells
@@ -253,6 +280,7 @@ impl Analysis for Heat {
             .map(|(b, cell)| (b << self.block_shift, cell.iter().sum()));
         let by_line = self.lines.iter().map(|(line, n)| (line * LINE_BYTES, *n));
         HeatMap {
+            event: String::new(),
             samples: self.samples,
             stretches: self.stretches(),
             pages: self.hottest(by_block, LISTED),
@@ -283,11 +311,11 @@ mod tests {
     }
 
     fn map(batches: &[&[Sample]]) -> HeatMap {
-        let mut heat = Heat::default();
+        let mut heat = HeatByEvent::default();
         for batch in batches {
             heat.observe(batch);
         }
-        heat.finish()
+        heat.finish().remove(&EventId::default()).expect("samples")
     }
 
     #[test]
@@ -326,12 +354,12 @@ mod tests {
         let (a, b) = all.split_at(700);
         let whole = map(&[&all]);
         assert_eq!(map(&[a, b]), whole);
-        let mut first = Heat::default();
+        let mut first = HeatByEvent::default();
         first.observe(a);
-        let mut second = Heat::default();
+        let mut second = HeatByEvent::default();
         second.observe(b);
         first.merge(second);
-        assert_eq!(first.finish(), whole);
+        assert_eq!(first.finish()[&EventId::default()], whole);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::listed;
 use crate::regions::wilson_95;
 use crate::resolve::{Caller, Resolve, Symbol};
 use crate::set_groups::{EstimateInterval, FollowedGroups};
-use crate::sites::SiteTotals;
+use crate::sites::{SampleCount, SiteTotals};
 use crate::spaces::{AddressSpaces, GeneratedName, JIT, PathId, UNKNOWN, is_file};
 
 /// Order of a table: the sum of some events.
@@ -110,7 +110,7 @@ impl Default for Limits {
 }
 
 /// A function or a source line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotRow {
     /// Function, or the module where it has no symbols. For inlined code it is the
     /// innermost function.
@@ -142,6 +142,9 @@ pub struct HotRow {
     pub share: Option<f64>,
     /// Samples that the row is estimated from; `None` where every event was counted.
     pub samples: Option<u64>,
+    /// Samples with a data address; `None` where every event was counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_with_address: Option<u64>,
     /// Lower end of the share's 95 % interval, where it is estimated: not where each event
     /// is a sample.
     pub share_low: Option<f64>,
@@ -352,7 +355,7 @@ fn without_symbol(path: &str) -> String {
 #[derive(Default)]
 struct RowSums {
     tally: Tally,
-    samples: u64,
+    samples: SampleCount,
     /// By group of cache sets, where some were followed.
     by_set: GroupTally,
 }
@@ -365,10 +368,16 @@ struct Groups {
 }
 
 impl Groups {
-    fn add(&mut self, name: Name, tally: &Tally, samples: u64, by_set: Option<&GroupTally>) {
+    fn add(
+        &mut self,
+        name: Name,
+        tally: &Tally,
+        samples: SampleCount,
+        by_set: Option<&GroupTally>,
+    ) {
         let row = self.rows.entry(name).or_default();
         row.tally.add_all(tally);
-        row.samples += samples;
+        row.samples.add(samples);
         if let Some(by_set) = by_set {
             row.by_set.add_all(by_set);
         }
@@ -448,6 +457,7 @@ fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) ->
         intervals: BTreeMap::new(),
         share: ratio(value, total),
         samples: None,
+        samples_with_address: None,
         share_low: None,
         share_high: None,
     }
@@ -495,10 +505,11 @@ fn unit_of(event: EventId) -> u64 {
 }
 
 /// How sure a row is that comes from `samples` of as many as `alike` of equal weight.
-fn estimated(row: HotRow, samples: u64, alike: u64) -> HotRow {
+fn estimated(row: HotRow, samples: SampleCount, alike: u64) -> HotRow {
     let interval = row.share.and_then(|share| wilson_95(share, alike));
     HotRow {
-        samples: Some(samples),
+        samples: Some(samples.samples),
+        samples_with_address: Some(samples.with_address),
         share_low: interval.map(|i| i.0),
         share_high: interval.map(|i| i.1),
         ..row

@@ -14,6 +14,7 @@
 //! and ties are ordered by name, then address.
 #![forbid(unsafe_code)]
 
+mod address_gap;
 mod assemble;
 pub mod bandwidth;
 mod cause;
@@ -68,7 +69,7 @@ pub use dram::{BandwidthCurve, Dram};
 pub use excerpts::Excerpt;
 pub use findings::{Finding, findings};
 pub use fine_heat::{FineHeat, FineStretch};
-pub use heat::{Heat, HeatMap, HotPlace, Stretch};
+pub use heat::{HeatByEvent, HeatMap, HeatMaps, HotPlace, Stretch};
 pub use hotspots::{HotRow, HotTable, HotTables, Limits, OtherRows, Rank, hot_tables};
 pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
 pub use io_curves::{IoCurve, IoOverTime};
@@ -83,7 +84,10 @@ pub use placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };
 pub use region_times::{RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan};
-pub use regions::{RegionRow, RegionTable, Regions, RowLimit, SampledRegions, wilson, wilson_95};
+pub use regions::{
+    AddressGap, RegionRow, RegionTable, Regions, RowLimit, SampledRegions, UnaddressedFunction,
+    wilson, wilson_95,
+};
 pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
@@ -91,7 +95,9 @@ pub use set_groups::EstimateInterval;
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use stacked::{StackFrame, StackedSample, StackedSamples, stacked_samples};
-pub use stacks::{CallNode, CallTree, CalledFrom, Frames, SampledStacks, TimedCalls};
+pub use stacks::{
+    CallEdge, CallNode, CallTree, CalledFrom, Frames, InclusiveRow, SampledStacks, TimedCalls,
+};
 pub use summarise::{summarise, summarise_end};
 pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 pub use threads::{

@@ -75,20 +75,8 @@ mod tests {
             .into();
         let row = HotRow {
             function: "f".to_owned(),
-            inlined_into: Vec::new(),
-            module: String::new(),
-            file: None,
-            line: None,
-            offset: None,
             counts,
-            value: 0,
-            value_low: None,
-            value_high: None,
-            intervals: std::collections::BTreeMap::new(),
-            share: None,
-            samples: None,
-            share_low: None,
-            share_high: None,
+            ..HotRow::default()
         };
         let functions = HotTable {
             rows: vec![row],

@@ -234,8 +234,35 @@ pub struct RowLimit {
     pub every_order: bool,
 }
 
-/// Regions by falling events, ties by name, then process.
+/// Samples without a data address that make the shares of regions doubtful.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AddressGap {
+    /// Samples of the event.
+    pub samples: u64,
+    /// Samples with a data address, on which the shares of regions rest.
+    pub with_address: u64,
+    /// The hottest function that has an address in less than half of its samples, if one with
+    /// at least a tenth of the event does.
+    pub function: Option<UnaddressedFunction>,
+}
+
+/// A hot function whose accesses mostly have no data address.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UnaddressedFunction {
+    /// Name of the function.
+    pub name: String,
+    /// File or mapping that contains it.
+    pub module: String,
+    /// Its share of the event, in 0..=1.
+    pub share: f64,
+    /// Its samples.
+    pub samples: u64,
+    /// Those with a data address.
+    pub with_address: u64,
+}
+
+/// Regions by falling events, ties by name, then process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RegionTable {
     /// The event sampled.
     pub event: String,
@@ -243,6 +270,9 @@ pub struct RegionTable {
     pub samples: u64,
     /// Samples without one; in no row.
     pub samples_without_address: u64,
+    /// Why the shares may mislead, if too few samples have an address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address_gap: Option<AddressGap>,
     /// Events the samples with an address stand for.
     pub events: u64,
     /// The hottest.
@@ -344,6 +374,7 @@ impl SampledRegions<'_> {
             event: String::new(),
             samples: all.samples,
             samples_without_address: self.without_address.get(&event).copied().unwrap_or(0),
+            address_gap: None,
             events: all.events,
             rows: rows
                 .map(|((name, pid), region)| row(name, pid, &region, all, whole.as_ref()))

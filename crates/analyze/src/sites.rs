@@ -78,7 +78,7 @@ impl<'a> Analysis for Sites<'a> {
             rows: self
                 .rows
                 .into_iter()
-                .map(|(place, tally)| (place, tally, 0))
+                .map(|(place, tally)| (place, tally, SampleCount::default()))
                 .collect(),
             by_group: self.by_group,
             followed: None,
@@ -89,13 +89,28 @@ impl<'a> Analysis for Sites<'a> {
     }
 }
 
+/// Samples of one event at a place in the code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SampleCount {
+    pub(crate) samples: u64,
+    /// Samples with a data address.
+    pub(crate) with_address: u64,
+}
+
+impl SampleCount {
+    pub(crate) fn add(&mut self, other: SampleCount) {
+        self.samples += other.samples;
+        self.with_address += other.with_address;
+    }
+}
+
 /// Sums samples of one event by file and offset: what stands in for exact sums where a
 /// source does not see every event. Only analyses over the same [`AddressSpaces`] may
 /// be merged.
 #[derive(Clone, Debug)]
 pub struct SampledSites<'a> {
     spaces: &'a AddressSpaces,
-    rows: BTreeMap<(PathId, u64), (Tally, BTreeMap<EventId, u64>)>,
+    rows: BTreeMap<(PathId, u64), (Tally, BTreeMap<EventId, SampleCount>)>,
     /// Sums of the squares of periods.
     squares: BTreeMap<EventId, u128>,
 }
@@ -120,7 +135,9 @@ impl<'a> Analysis for SampledSites<'a> {
             let place = self.spaces.code_of(sample);
             let (events, samples) = self.rows.entry(place).or_default();
             events.add(sample.event, sample.period);
-            *samples.entry(sample.event).or_default() += 1;
+            let count = samples.entry(sample.event).or_default();
+            count.samples += 1;
+            count.with_address += u64::from(sample.addr.is_some());
             let squares = self.squares.entry(sample.event).or_default();
             *squares = squares.saturating_add(u128::from(sample.period).pow(2));
         }
@@ -130,8 +147,8 @@ impl<'a> Analysis for SampledSites<'a> {
         for (place, (events, samples)) in other.rows {
             let row = self.rows.entry(place).or_default();
             row.0.add_all(&events);
-            for (event, n) in samples {
-                *row.1.entry(event).or_default() += n;
+            for (event, count) in samples {
+                row.1.entry(event).or_default().add(count);
             }
         }
         for (event, theirs) in other.squares {
@@ -146,16 +163,16 @@ impl<'a> Analysis for SampledSites<'a> {
 }
 
 impl<'a> SampledSites<'a> {
-    /// The sums, with how many samples of `event` each place has.
+    /// The sums, with the number of samples of `event` at each place.
     pub fn of_event(self, event: EventId) -> SiteTotals<'a> {
         let mut totals = Tally::default();
         let mut sampled = 0;
         let mut rows = Vec::with_capacity(self.rows.len());
         for (place, (events, samples)) in self.rows {
-            let n = samples.get(&event).copied().unwrap_or(0);
+            let count = samples.get(&event).copied().unwrap_or_default();
             totals.add_all(&events);
-            sampled += n;
-            rows.push((place, events, n));
+            sampled += count.samples;
+            rows.push((place, events, count));
         }
         let squares = self.squares.get(&event).copied().unwrap_or(0);
         SiteTotals {
@@ -174,8 +191,8 @@ impl<'a> SampledSites<'a> {
 #[derive(Clone, Debug)]
 pub struct SiteTotals<'a> {
     pub(crate) spaces: &'a AddressSpaces,
-    /// Ordered by file, then offset; with the samples there, where sums are of samples.
-    pub(crate) rows: Vec<((PathId, u64), Tally, u64)>,
+    /// Ordered by file, then offset. Sample counts are 0 unless the sums are of samples.
+    pub(crate) rows: Vec<((PathId, u64), Tally, SampleCount)>,
     /// Sums by group of cache sets of the places that have such.
     pub(crate) by_group: BTreeMap<(PathId, u64), GroupTally>,
     /// The groups that were followed, where these are some.

@@ -266,7 +266,57 @@ pub struct CalledFrom<'a> {
     pub paths: Vec<(Option<f64>, Vec<&'a str>)>,
 }
 
+/// A function with all that it calls.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InclusiveRow<'a> {
+    /// The function.
+    pub function: &'a str,
+    /// Path of the file that contains it. Several files may have a function of the same name.
+    pub module: &'a str,
+    /// Events in the function and in what it calls, as a share of all events.
+    pub share: Option<f64>,
+    /// Events in the function itself, as a share of all events.
+    pub own_share: Option<f64>,
+}
+
+/// One function calls another, with the events that this led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallEdge<'a> {
+    /// The node of the caller; nodes of the same function and module are the same function.
+    pub caller: &'a CallNode,
+    /// The node of the function that it calls.
+    pub callee: &'a CallNode,
+}
+
 impl CallTree {
+    /// Calls from one node to another whose events add up to what each call led to: a call
+    /// is left out if the same function already called the same one further out, since those
+    /// events include its own.
+    pub fn edges(&self) -> Vec<CallEdge<'_>> {
+        let node = |at: Option<u32>| at.and_then(|at| self.nodes.get(at as usize));
+        let is_same =
+            |a: &CallNode, b: &CallNode| (&a.function, &a.module) == (&b.function, &b.module);
+        let mut edges = Vec::new();
+        for callee in &self.nodes {
+            let Some(caller) = node(callee.caller) else {
+                continue;
+            };
+            let mut inner = caller;
+            let mut is_outermost = true;
+            while let Some(outer) = node(inner.caller) {
+                if is_same(outer, caller) && is_same(inner, callee) {
+                    is_outermost = false;
+                    break;
+                }
+                inner = outer;
+            }
+            if is_outermost {
+                edges.push(CallEdge { caller, callee });
+            }
+        }
+        edges
+    }
+
     /// Names from `node`'s caller outwards.
     pub fn callers(&self, node: &CallNode) -> Vec<&str> {
         let mut names = Vec::new();
@@ -278,10 +328,10 @@ impl CallTree {
         names
     }
 
-    /// The functions with most events in them and in what they call, most first: name, and
-    /// events with and without what it calls in parts of all. A function that calls itself
-    /// counts once; of equals the outermost comes first.
-    pub fn inclusive(&self, functions: usize) -> Vec<(&str, Option<f64>, Option<f64>)> {
+    /// The functions with most events in them and in what they call, most first. A function
+    /// that calls itself counts once. If several have the same number, the outermost comes
+    /// first.
+    pub fn inclusive(&self, functions: usize) -> Vec<InclusiveRow<'_>> {
         // Events with and without what it calls, and its first node.
         let mut sums: HashMap<(&str, &str), (u64, u64, u32)> = HashMap::new();
         // Of the node that is looked at: it and its callers, which come before it.
@@ -303,8 +353,13 @@ impl CallTree {
         all.sort_by_key(|&(_, (events, _, first))| (std::cmp::Reverse(events), first));
         let share = |events| ratio(events, self.events);
         let all = all.into_iter().take(functions);
-        all.map(|((function, _), (events, own, _))| (function, share(events), share(own)))
-            .collect()
+        let row = |((function, module), (events, own, _))| InclusiveRow {
+            function,
+            module,
+            share: share(events),
+            own_share: share(own),
+        };
+        all.map(row).collect()
     }
 
     /// Share of the events that came by further chains than are kept; `None` without any.

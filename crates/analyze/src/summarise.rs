@@ -5,7 +5,7 @@ use memgauge_trace::Manifest;
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
 
 use crate::assemble::{Options, Parts, assemble};
-use crate::heat::Heat;
+use crate::heat::HeatByEvent;
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::series::FIRST_WIDTH_NS;
@@ -201,11 +201,10 @@ impl Reader<'_> {
         let regions = Regions::new(spaces).of_sets(sets);
         let common = (SampleTotals::default(), regions);
         let places = needs_places.then(|| SampledSites::new(spaces));
-        let heat = (!is_modelled).then(Heat::default);
         let times = timed.then(|| SampleTimes::from(spaces, 0));
-        let ((samples, regions), ((native, times), stacks)) =
+        let heat = HeatByEvent::default();
+        let ((samples, regions), (((sampled_sites, heat), times), stacks)) =
             self.read((common, (((places, heat), times), stacks)), &selection)?;
-        let (sampled_sites, heat) = native;
         let nothing = Parts::nothing(spaces);
         Ok(Parts {
             stacks: stacks.map(|sampled| (frames, sampled)),
@@ -213,7 +212,7 @@ impl Reader<'_> {
             regions,
             times,
             sampled_sites: sampled_sites.unwrap_or(nothing.sampled_sites),
-            heat: heat.unwrap_or(nothing.heat),
+            heat,
             ..nothing
         })
     }

@@ -3,7 +3,7 @@
 import type { Data, RegionTable, TimedSamples } from "../data";
 import { hasEvery } from "../data";
 import { h } from "../dom";
-import { amount, bytes, count, name } from "../format";
+import { amount, bytes, count, name, percent } from "../format";
 import { heatMap } from "../heatmap";
 import { follow, isWhole } from "../range";
 import { firstByEach, interval, shareBar, table } from "../table";
@@ -27,7 +27,7 @@ export function data(all: Data): Section | null {
   });
   function fill(): void {
     const timed = ordered[chosen];
-    if (isWhole() || timed === undefined) place.replaceChildren(...tables.slice(chosen, chosen + 1).map((table) => regionTable(table, hasEvery(run, table.event))));
+    if (isWhole() || timed === undefined) place.replaceChildren(...tables.slice(chosen, chosen + 1).flatMap((table) => withGap(table, regionTable(table, hasEvery(run, table.event)))));
     else place.replaceChildren(timedTable(run, timed, "regions", "Regions", "Process"));
   }
   follow(fill);
@@ -51,6 +51,19 @@ export function data(all: Data): Section | null {
     heat === null ? null : heatMap(heat),
     more,
   );
+}
+
+/** The table, after a warning where its shares rest on too few samples. */
+function withGap(regions: RegionTable, shown: HTMLElement): HTMLElement[] {
+  const gap = regions.address_gap;
+  return gap === undefined ? [shown] : [h("p", { class: "state warn" }, gapInWords(gap)), shown];
+}
+
+function gapInWords(gap: NonNullable<RegionTable["address_gap"]>): string {
+  const all = `Shares rest on ${count(gap.with_address)} of ${count(gap.samples)} samples, those with a data address.`;
+  const f = gap.function;
+  if (f === null) return all;
+  return `${all} ${name(f.name)} has ${percent(f.share)} of all events, but only ${count(f.with_address)} of its ${count(f.samples)} samples have an address.`;
 }
 
 function regionTable(regions: RegionTable, every: boolean): HTMLElement {

@@ -171,12 +171,47 @@ fn what_a_function_calls_counts_in_it_once() {
     let found = tree.inclusive(3);
     let found: Vec<_> = found
         .iter()
-        .map(|(name, all, own)| (name.trim_end_matches(" [no symbols]"), *all, *own))
+        .map(|row| {
+            let name = row.function.trim_end_matches(" [no symbols]");
+            (name, row.share, row.own_share)
+        })
         .collect();
     assert_eq!(
         found,
         [shown("b", 8, 2), shown("a", 6, 0), shown("d", 6, 6)]
     );
+}
+
+#[test]
+fn edges_of_a_recursion_count_its_events_once() {
+    // a calls b, b calls b, b calls c, which calls b again.
+    let frames = [
+        frame(0, None, 0x1010),
+        frame(1, Some(0), 0x2010),
+        frame(2, Some(1), 0x2010),
+        frame(3, Some(2), 0x3010),
+        frame(4, Some(3), 0x2010),
+        frame(5, Some(4), 0x2010),
+    ];
+    let samples = [sample(Some(5), 0x4000, 7), sample(Some(0), 0x2000, 1)];
+    let tree = tree(&frames, &samples);
+    let name = |node: &CallNode| node.function.trim_end_matches(" [no symbols]").to_owned();
+    let mut edges: Vec<(String, String, u64)> = tree
+        .edges()
+        .iter()
+        .map(|edge| (name(edge.caller), name(edge.callee), edge.callee.events))
+        .collect();
+    edges.sort();
+    // The inner b to b and is inside the outer one.
+    let expected = [
+        ("a", "b", 8),
+        ("b", "b", 7),
+        ("b", "c", 7),
+        ("b", "d", 7),
+        ("c", "b", 7),
+    ];
+    let expected = expected.map(|(caller, callee, n)| (caller.to_owned(), callee.to_owned(), n));
+    assert_eq!(edges, expected);
 }
 
 #[test]

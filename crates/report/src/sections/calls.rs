@@ -1,6 +1,6 @@
 //! The calls that led to the hottest functions, and functions with all that they call.
 
-use memgauge_analyze::{CallTree, CalledFrom, Summary};
+use memgauge_analyze::{CallTree, CalledFrom, Summary, file_name};
 use memgauge_trace::SourceFacts;
 
 use super::{has_every, of_samples, or_none, plural};
@@ -32,7 +32,7 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     let samples = of_samples(has_every(summary, &tree.event), tree.samples);
     let mut note = format!("{samples}; innermost caller first");
     if let Some(share) = tree.share_of_others() {
-        note += &format!("; {} by chains not told apart", units::share(share));
+        note += &format!("; {} in merged call chains", units::share(share));
     }
     let mut table = Table::new(&[("share", Kind::Number), ("function", Kind::Text)]);
     for function in tree.hottest(FUNCTIONS) {
@@ -86,10 +86,16 @@ fn inclusive(tree: &CallTree, style: &Style) -> String {
         ("with calls", Kind::Number),
         ("alone", Kind::Number),
         ("function", Kind::Text),
+        ("module", Kind::Text),
     ]);
-    for (function, all, alone) in tree.inclusive(INCLUSIVE) {
+    for row in tree.inclusive(INCLUSIVE) {
         let share = |share| or_none(share, units::share, style);
-        table.row(vec![share(all), share(alone), style.name(function)]);
+        table.row(vec![
+            share(row.share),
+            share(row.own_share),
+            style.name(row.function),
+            style.name(file_name(row.module)),
+        ]);
     }
     style.heading(&title, note) + &table.draw(style)
 }

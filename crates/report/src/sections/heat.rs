@@ -2,29 +2,32 @@
 
 use memgauge_analyze::{HeatMap, HotPlace, Stretch, Summary};
 
-use super::{has_all, of_samples};
+use super::hot::rank_name;
+use super::{has_every, samples_note};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
 pub(super) fn heat(summary: &Summary, style: &Style) -> String {
-    summary
-        .heat
-        .as_ref()
-        .map_or_else(String::new, |map| drawn(map, has_all(summary), style))
+    summary.heat.as_ref().map_or_else(String::new, |map| {
+        let every = has_every(summary, &map.event);
+        let note = samples_note(summary, every, map.samples);
+        drawn(map, &note, every, style)
+    })
 }
 
-fn drawn(map: &HeatMap, every: bool, style: &Style) -> String {
+fn drawn(map: &HeatMap, samples: &str, every: bool, style: &Style) -> String {
     let duration = units::nanoseconds(map.duration_ns, style);
     let note = format!("samples at addresses (rows) over {duration} (columns); darker is more");
-    let mut text = style.heading("Heat map", &note);
+    let event = style.name(&rank_name(&map.event));
+    let mut text = style.heading(&format!("Heat map of {event}"), &note);
     for stretch in &map.stretches {
         text += &draw(stretch, map.samples, style);
     }
     let pages = format!("Hottest pages of {}", units::capacity(map.page_bytes));
-    let of = (map.samples, every);
-    text += &places(&pages, &map.pages, of, style);
-    text + &places("Hottest cache lines", &map.lines, of, style)
+    text += &places(&style.heading(&pages, samples), &map.pages, every, style);
+    let lines = style.heading("Hottest cache lines", samples);
+    text + &places(&lines, &map.lines, every, style)
 }
 
 fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
@@ -52,7 +55,7 @@ fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
     text
 }
 
-fn places(title: &str, places: &[HotPlace], (all, every): (u64, bool), style: &Style) -> String {
+fn places(heading: &str, places: &[HotPlace], every: bool, style: &Style) -> String {
     let mut columns = vec![("share", Kind::Number)];
     columns.extend((!every).then_some(("95 % interval", Kind::Number)));
     columns.extend([("n", Kind::Number), ("address", Kind::Number)]);
@@ -65,9 +68,7 @@ fn places(title: &str, places: &[HotPlace], (all, every): (u64, bool), style: &S
         cells.extend([units::count(place.samples), format!("{:x}", place.start.0)]);
         table.row(cells);
     }
-    let is_of = if every { "counted" } else { "estimated" };
-    let note = format!("{}; {is_of}", of_samples(every, all));
-    format!("\n{}{}", style.heading(title, &note), table.draw(style))
+    format!("\n{heading}{}", table.draw(style))
 }
 
 #[cfg(test)]
@@ -83,6 +84,7 @@ mod tests {
             interval: (0.1, 0.4),
         };
         HeatMap {
+            event: "llc.miss".to_owned(),
             samples: 100,
             stretches: vec![Stretch {
                 start: VirtAddr(0x10_0000),
@@ -98,7 +100,12 @@ mod tests {
     }
 
     fn text(unicode: bool) -> String {
-        drawn(&example(), false, &crate::fixture::plain(80, unicode))
+        drawn(
+            &example(),
+            "sampled, n = 100",
+            false,
+            &crate::fixture::plain(80, unicode),
+        )
     }
 
     #[test]

@@ -140,6 +140,19 @@ fn has_all(summary: &Summary) -> bool {
     sampling.is_some_and(memgauge_analyze::Sampling::has_all)
 }
 
+/// How many samples a table is of, and where its numbers come from.
+fn samples_note(summary: &Summary, every_event: bool, n: u64) -> String {
+    with_provenance(of_samples(every_event, n), summary, every_event)
+}
+
+fn with_provenance(note: String, summary: &Summary, every_event: bool) -> String {
+    match provenance(summary) {
+        words if words.is_empty() => note,
+        words if every_event => format!("{note}; {}", words.replace("sampled", "counted")),
+        words => format!("{note}; {words}"),
+    }
+}
+
 /// How many samples a table is of.
 fn of_samples(every_event: bool, n: u64) -> String {
     match every_event {

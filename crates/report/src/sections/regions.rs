@@ -1,9 +1,9 @@
 //! Hottest memory regions.
 
-use memgauge_analyze::{RegionRow, RegionTable, Summary};
+use memgauge_analyze::{AddressGap, RegionRow, RegionTable, Summary};
 
 use super::hot::{events_title, rank_name};
-use super::{SHOWN, has_every, of_samples, or_none, plural, provenance};
+use super::{SHOWN, has_every, of_samples, or_none, plural, with_provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -22,11 +22,34 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     if regions.rows.is_empty() {
         return heading + "  no samples with a data address\n";
     }
+    let gap = regions.address_gap.as_ref().map_or(String::new(), |gap| {
+        let sentence = gap_in_words(gap, style);
+        style.paint_lines(Role::Warning, &style.wrap(&sentence, 2))
+    });
     let shown = Columns {
         every: has_every(summary, &regions.event),
         processes: summary.processes.len() > 1,
     };
-    heading + &table(regions, shown, style).draw(style)
+    heading + &gap + &table(regions, shown, style).draw(style)
+}
+
+/// What the shares rest on.
+fn gap_in_words(gap: &AddressGap, style: &Style) -> String {
+    let all = format!(
+        "shares rest on {} of {} samples, those with a data address",
+        units::count(gap.with_address),
+        units::count(gap.samples),
+    );
+    match &gap.function {
+        Some(function) => format!(
+            "{all}; {} has {} of all events, but only {} of its {} samples have an address",
+            style.name(&function.name),
+            units::share(function.share),
+            units::count(function.with_address),
+            units::count(function.samples),
+        ),
+        None => all,
+    }
 }
 
 /// The first table with enough samples, else the one with the most.
@@ -42,11 +65,7 @@ fn note(regions: &RegionTable, summary: &Summary) -> String {
         let n = regions.samples_without_address;
         note += &format!(", {n} more without address");
     }
-    match provenance(summary) {
-        words if words.is_empty() => note,
-        words if every => format!("{note}; {}", words.replace("sampled", "counted")),
-        words => format!("{note}; {words}"),
-    }
+    with_provenance(note, summary, every)
 }
 
 /// Which columns a table has.
@@ -110,4 +129,38 @@ fn other_rows(regions: &RegionTable, shown: Columns, style: &Style) -> Option<Ve
     cells.extend(shown.processes.then(String::new));
     cells.push(format!("({})", plural(rows, "other region")));
     (rows > 0).then_some(cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use memgauge_analyze::UnaddressedFunction;
+
+    #[test]
+    fn a_table_that_lacks_the_hottest_codes_addresses_begins_with_that() {
+        let mut summary = fixture::full();
+        let gap = AddressGap {
+            samples: 2017,
+            with_address: 121,
+            function: Some(UnaddressedFunction {
+                name: "chase\x1b[2J".to_owned(),
+                module: "chase".to_owned(),
+                share: 0.932,
+                samples: 1900,
+                with_address: 0,
+            }),
+        };
+        for table in &mut summary.regions {
+            table.address_gap = Some(gap.clone());
+        }
+        let text = regions(&summary, &fixture::plain(200, false));
+        let first = text.lines().nth(1).expect("a line after the heading");
+        assert!(first.contains("rest on 121 of 2.02k samples"), "{text}");
+        assert!(
+            first.contains("93.2 %") && first.contains("only 0 of its 1.90k"),
+            "{text}"
+        );
+        assert!(!text.contains('\x1b'));
+    }
 }
