@@ -89,6 +89,42 @@ fn callgrind_annotate_sums_what_the_report_does() {
     );
 }
 
+/// Every miss is a sample, so a function's inclusive cost is exactly its nodes' events.
+#[test]
+fn callgrind_annotate_finds_what_a_function_and_its_callees_miss() {
+    if !needs(&[]) {
+        return;
+    }
+    let options = ["--machine", "i5-6600k", "-g", "-e", "llc.miss:1"];
+    let recorded = Recorded::new(&options, &["/bin/ls", "-l", "/usr/bin"]);
+    let file = export(&recorded, "callgrind");
+    let annotate = Command::new("callgrind_annotate");
+    let options = ["--inclusive=yes", "--threshold=100", "--show=llc_miss"];
+    let Some(text) = reads(annotate, &options, &file) else {
+        return;
+    };
+    let report = recorded.report();
+    let tree = &report["calls"][0];
+    assert_eq!(tree["event"], "llc.miss");
+    let nodes = tree["nodes"].as_array().expect("nodes");
+    for function in ["dl_main", "_dl_relocate_object", "_dl_sysdep_start"] {
+        let of_function = nodes.iter().filter(|node| node["function"] == function);
+        let expected: u64 = of_function
+            .map(|node| node["events"].as_u64().unwrap())
+            .sum();
+        let name = format!(":{function} ");
+        let line = text.lines().find(|line| line.contains(&name));
+        let line = line.unwrap_or_else(|| panic!("no {function}: {text}"));
+        let shown = line
+            .split_whitespace()
+            .next()
+            .expect("a number")
+            .replace(',', "");
+        assert_eq!(shown.parse(), Ok(expected), "{line}");
+        assert!(expected > 10, "{line}");
+    }
+}
+
 #[test]
 fn pprof_sums_what_the_report_does() {
     let Some(recorded) = recorded() else { return };

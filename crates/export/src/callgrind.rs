@@ -1,41 +1,55 @@
-//! Writes callgrind's format, version 1: costs by line of each function, without calls.
+//! Writes callgrind's format, version 1: costs by line of each function, and its calls where the
+//! recording has call chains.
+//!
+//! A line's own costs are those of the report. The cost of a call is what the samples with
+//! a call chain add up to, so it is known for sampled events only, and a function's inclusive
+//! cost is as exact as its samples. A recording does not count calls, and the format requires
+//! a number: it is 0.
 //!
 //! Inlined code is charged to the innermost function, as everywhere in memgauge. Names of events
 //! may only contain letters, digits and `_`, so other characters become `_`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
-use memgauge_analyze::Summary;
+use memgauge_analyze::{CallNode, HotRow, Summary};
 
 use super::places::{events, values, with_rest};
 use super::{Error, NOT_LISTED};
 
-/// Module, source file and name of a function.
-type FunctionKey<'a> = (&'a str, &'a str, &'a str);
+/// What the format identifies a function by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FunctionKey<'a> {
+    module: &'a str,
+    file: &'a str,
+    function: &'a str,
+}
+
+#[derive(Default)]
+struct FunctionCosts<'a> {
+    by_line: BTreeMap<u32, Vec<u64>>,
+    calls: BTreeMap<FunctionKey<'a>, Vec<u64>>,
+}
+
+const UNKNOWN_FILE: &str = "???";
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     let table = &summary.hot.lines;
     let events = events(summary, table)?;
-    let mut functions: BTreeMap<FunctionKey<'_>, BTreeMap<u32, Vec<u64>>> = BTreeMap::new();
+    let mut functions: BTreeMap<FunctionKey<'_>, FunctionCosts<'_>> = BTreeMap::new();
     let mut totals = vec![0; events.len()];
     for (row, counts) in with_rest(table) {
-        let (function, line) = match row {
-            Some(row) => {
-                let file = row.file.as_deref().unwrap_or("???");
-                let line = row.line.unwrap_or(0);
-                ((row.module.as_str(), file, row.function.as_str()), line)
-            }
-            None => ((NOT_LISTED, "???", NOT_LISTED), 0),
+        let (key, line) = match row {
+            Some(row) => (key_of_row(row), row.line.unwrap_or(0)),
+            None => (NOT_LISTED_KEY, 0),
         };
         let counts = values(counts, &events);
         add(&mut totals, &counts);
-        let lines = functions.entry(function).or_default();
-        add(
-            lines.entry(line).or_insert_with(|| vec![0; events.len()]),
-            &counts,
-        );
+        let lines = &mut functions.entry(key).or_default().by_line;
+        let sums = lines.entry(line).or_insert_with(|| vec![0; events.len()]);
+        add(sums, &counts);
     }
+    add_calls(summary, &events, &mut functions);
     let names = event_words(&events);
     writeln!(out, "# callgrind format\nversion: 1\ncreator: memgauge")?;
     writeln!(
@@ -49,15 +63,71 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
     }
     writeln!(out, "positions: line\nevents: {}", names.join(" "))?;
     writeln!(out, "summary: {}", joined(&totals))?;
-    for ((module, file, function), lines) in functions {
-        let [module, file, function] = [module, file, function].map(one_line);
+    for (key, costs) in functions {
+        let [module, file, function] = [key.module, key.file, key.function].map(one_line);
         writeln!(out, "\nob={module}\nfl={file}\nfn={function}")?;
-        for (line, counts) in lines {
+        for (line, counts) in costs.by_line {
             writeln!(out, "{line} {}", joined(&counts))?;
+        }
+        for (callee, counts) in costs.calls {
+            let [module, file, function] =
+                [callee.module, callee.file, callee.function].map(one_line);
+            writeln!(out, "cob={module}\ncfi={file}\ncfn={function}")?;
+            // Neither the line of the call nor that of the callee is known.
+            writeln!(out, "calls=0 0\n0 {}", joined(&counts))?;
         }
     }
     writeln!(out, "\ntotals: {}", joined(&totals))?;
     Ok(())
+}
+
+const NOT_LISTED_KEY: FunctionKey<'_> = FunctionKey {
+    module: NOT_LISTED,
+    file: UNKNOWN_FILE,
+    function: NOT_LISTED,
+};
+
+fn key_of_row(row: &HotRow) -> FunctionKey<'_> {
+    FunctionKey {
+        module: &row.module,
+        file: row.file.as_deref().unwrap_or(UNKNOWN_FILE),
+        function: &row.function,
+    }
+}
+
+fn add_calls<'a>(
+    summary: &'a Summary,
+    events: &[String],
+    functions: &mut BTreeMap<FunctionKey<'a>, FunctionCosts<'a>>,
+) {
+    // Chains name no source file. The rows are ordered by rank, so the first one of a
+    // function names the file with most of it.
+    let mut files: HashMap<(&str, &str), &str> = HashMap::new();
+    for row in &summary.hot.lines.rows {
+        let file = row.file.as_deref().unwrap_or(UNKNOWN_FILE);
+        files.entry((&row.module, &row.function)).or_insert(file);
+    }
+    let key = |node: &'a CallNode| {
+        let (module, function) = (node.module.as_str(), node.function.as_str());
+        let file = files.get(&(module, function)).copied();
+        FunctionKey {
+            module,
+            file: file.unwrap_or(UNKNOWN_FILE),
+            function,
+        }
+    };
+    for tree in &summary.calls {
+        let Some(column) = events.iter().position(|event| *event == tree.event) else {
+            continue;
+        };
+        for edge in tree.edges() {
+            let calls = &mut functions.entry(key(edge.caller)).or_default().calls;
+            let counts = calls
+                .entry(key(edge.callee))
+                .or_insert_with(|| vec![0; events.len()]);
+            counts[column] += edge.callee.events;
+        }
+    }
 }
 
 fn add(sums: &mut [u64], counts: &[u64]) {

@@ -1,9 +1,10 @@
 //! Writes folded stacks for flame graphs: `outer;inner COUNT`. These are the call chains of an
 //! event if stacks were recorded, otherwise the module and the inlined functions.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use memgauge_analyze::{CallTree, HotRow, HotTable, Summary, file_name};
+use memgauge_analyze::{CallNode, CallTree, HotRow, HotTable, Summary, file_name};
 
 use super::places::{events, with_rest};
 use super::{Error, NOT_LISTED};
@@ -78,12 +79,42 @@ fn write_calls(tree: &CallTree, out: &mut dyn Write) -> Result<(), Error> {
     if nodes().next().is_none() {
         return Err(Error::NoCounts(tree.event.clone()));
     }
+    let modules = modules_by_function(tree);
     for node in nodes() {
-        let callers = tree.callers(node);
-        let names = callers.into_iter().rev().chain([node.function.as_str()]);
+        let mut chain = vec![frame_name(node, &modules)];
+        let mut caller = node.caller;
+        while let Some(outer) = caller.and_then(|at| tree.nodes.get(at as usize)) {
+            chain.push(frame_name(outer, &modules));
+            caller = outer.caller;
+        }
+        let names = chain.iter().rev().map(String::as_str);
         writeln!(out, "{} {}", folded(names), node.own_events)?;
     }
     Ok(())
+}
+
+/// The modules that have a function of a name.
+fn modules_by_function(tree: &CallTree) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut modules: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for node in &tree.nodes {
+        modules
+            .entry(&node.function)
+            .or_default()
+            .insert(&node.module);
+    }
+    modules
+}
+
+/// The function, with its module if others have a function of that name, as the program and
+/// the dynamic loader both have a `_start`: tools add up frames of equal names.
+fn frame_name(node: &CallNode, modules: &BTreeMap<&str, BTreeSet<&str>>) -> String {
+    let is_ambiguous = modules
+        .get(node.function.as_str())
+        .is_some_and(|m| m.len() > 1);
+    match is_ambiguous && !node.module.is_empty() {
+        true => format!("{} [{}]", node.function, file_name(&node.module)),
+        false => node.function.clone(),
+    }
 }
 
 fn folded<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -94,7 +125,6 @@ fn folded<'a>(names: impl Iterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memgauge_analyze::CallNode;
 
     #[test]
     fn event_without_counts_is_refused() {
