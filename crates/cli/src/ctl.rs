@@ -467,7 +467,7 @@ fn change_period(service: &mut Service, asked: &Period) -> anyhow::Result<()> {
             let now: Option<ShownThread> = service.ask(("PATCH", &path), Some(&body))?;
             if let Some(now) = now.filter(|now| now.period != period) {
                 eprintln!(
-                    "memgauge: the period is {}: the event takes no other near it",
+                    "memgauge: period set to {}, the nearest that this event supports",
                     now.period
                 );
             }

@@ -61,10 +61,10 @@ Examples:
   memgauge -- xz -k file            record a program and show what its memory did
   memgauge record -o r.mg -- make   record only, children included
   memgauge report r.mg              show a recording
-  memgauge top                      who runs on which code and data, live
-  memgauge io                       who moves bytes through which device, live
-  memgauge list                     the events and machines there are
-  memgauge doctor                   what this machine offers";
+  memgauge top                      busy processes, their code and data, live
+  memgauge io                       bytes by process and device, live
+  memgauge list                     list events and machines
+  memgauge doctor                   check what works on this machine";
 
 /// Shows how programs use memory: which cache levels serve their accesses, how
 /// many bytes they move, and which code and data do it.
@@ -74,12 +74,12 @@ Examples:
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Shorten names in tables so that lines fit N columns, from 80 on (else: those of
-    /// the terminal or of COLUMNS; off a terminal nothing is shortened)
+    /// Shorten names in tables to fit N columns, at least 80 [default: the terminal's width or
+    /// COLUMNS; output that is not a terminal is not shortened]
     #[arg(long, value_name = "N", global = true, value_parser = width)]
     width: Option<u16>,
-    /// Let other users read the recording and the files that are written, as far as the umask
-    /// does (else only their owner may, who under sudo is the user who called it)
+    /// Let other users read the recording and other written files, within the umask [default:
+    /// only the owner, which under sudo is the calling user]
     #[arg(long, global = true)]
     shared: bool,
     #[command(flatten)]
@@ -92,9 +92,9 @@ enum Verb {
     Record(args::Record),
     /// Show a recording
     Report(args::Report),
-    /// Show a recording in a browser, parts of it in full
+    /// Show a recording in a browser, with any part of it in detail
     View(view::View),
-    /// Compare runs with a first one; gates on the differences
+    /// Compare runs with a first one, and fail if a limit is exceeded
     Diff(diff::Diff),
     /// Write a recording in the format of another tool: pprof, callgrind, Perfetto, CSV
     Export(export::Export),
@@ -102,27 +102,27 @@ enum Verb {
     Numa(numa::Numa),
     Serve(serve::Serve),
     Ctl(ctl::Ctl),
-    /// Account I/O: which process moves how many bytes through which device
+    /// Account I/O: bytes by process and device
     Io(args::Io),
-    /// Convert a recording of perf to a recording of memgauge
+    /// Convert a recording of perf or another tool
     Import(import::Import),
     /// Count events: totals, or a row every 100 us
     Stat(stat::Stat),
     /// Show bandwidth over time, from the times of counter overflows
     Bandwidth(bandwidth::Bandwidth),
-    /// Measure the losses of overflow records at each period; `bandwidth` corrects by them
+    /// Measure the losses of overflow records at each period, for `bandwidth` to correct
     Calibrate(bandwidth::Calibrate),
-    /// Show how many misses a memory of any size would have: a miss-rate curve
+    /// Show the miss-ratio curve: the misses of a cache of every size
     Mrc(mrc::Mrc),
-    /// Divide memory between programs by their miss-rate curves
+    /// Divide memory between programs by their miss-ratio curves
     Partition(mrc::Partition),
     /// List events and modelled machines
     List(list::List),
     /// Check which sources work on this machine, and how to get the others
     Doctor(args::Json),
-    /// Print what completes memgauge's arguments in a shell
+    /// Print a completion script for a shell
     Completions(manual::Completions),
-    /// Write the pages of the manual
+    /// Write the manual pages
     #[command(hide = true)]
     Man(manual::Man),
 }
@@ -155,19 +155,17 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// A curve is of all machines at once.
-const MRC_MACHINE: &str = "mrc models no machine: its curve has the misses of a memory of any \
-                           size: `--block` says of which blocks, `--sizes 32KiB,1MiB` names sizes \
-                           to list";
+const MRC_MACHINE: &str = "--machine does not apply to mrc: the curve covers every cache size; \
+                           use --block for the block size, `--sizes 32KiB,1MiB` to list sizes";
 
-/// What to write instead, where no program is named, the first word is neither a verb nor
-/// behind `--`, or options of a verb stand before it.
+/// Returns the command that was probably meant, for mistakes that clap explains badly: a missing
+/// program, a program without `--`, and options before the subcommand.
 fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     if error.kind() == ErrorKind::InvalidUtf8 {
         let word = words.iter().find(|word| word.contains('\u{fffd}'))?;
         return Some(format!(
-            "failed to read `{word}`: arguments must be UTF-8: give a recording another name; let a \
-             shell insert an argument of the program, as in `memgauge -- sh -c 'cat caf?.txt'`"
+            "failed to read `{word}`: arguments must be UTF-8; rename the recording, or let a shell \
+             insert the program's argument, for example `memgauge -- sh -c 'cat caf?.txt'`"
         ));
     }
     if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
@@ -178,7 +176,7 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
             .filter(|verb| ["record", "stat"].contains(&verb.as_str()))
     {
         return Some(format!(
-            "no program is named: `memgauge {verb} -- PROGRAM`, or `-p PID` for one that runs \
+            "no program given; use `memgauge {verb} -- PROGRAM`, or `-p PID` for a running one \
              (memgauge {verb} --help)"
         ));
     }
@@ -201,7 +199,7 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
             let (before, behind) = (words[..at].join(" "), words[at + 1..].join(" "));
             let line = format!("memgauge {word} {before} {behind}");
             Some(format!(
-                "options stand behind the verb: `{}`",
+                "options go after the subcommand: `{}`",
                 line.trim_end()
             ))
         }
@@ -211,12 +209,12 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
             let alike = |verb: &&str| (strsim::jaro_winkler(verb, word) * 1000.0) as u64;
             let near = verbs.iter().copied().max_by_key(alike);
             let near = near.filter(|verb| alike(verb) >= 800);
-            let near = near.map_or(String::new(), |verb| format!("; near it: {verb}"));
+            let near = near.map_or(String::new(), |verb| format!("; did you mean `{verb}`?"));
             let program = match has_program {
                 true => String::new(),
-                false => format!("; a program goes behind `--`: `memgauge -- {word}`"),
+                false => format!("; to run a program, put `--` before it: `memgauge -- {word}`"),
             };
-            Some(format!("there is no verb `{word}`{near}{program}"))
+            Some(format!("unknown subcommand `{word}`{near}{program}"))
         }
     }
 }
@@ -232,12 +230,12 @@ fn shown(words: &clap::Error) -> ExitCode {
     }
 }
 
-/// Stack that the first thread needs at least, and that of a thread which does its work where
-/// `ulimit -s` leaves less.
+/// Minimum stack of the first thread, and the stack of the thread that replaces it if `ulimit -s`
+/// allows less.
 const LEAST_STACK_BYTES: u64 = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 
-/// Data that memgauge needs at least: where it gets none, it could not even say so.
+/// Minimum of `ulimit -d`. With less, memgauge could not even allocate an error message.
 const LEAST_DATA_BYTES: u64 = 64 << 20;
 
 fn main() -> ExitCode {
@@ -253,7 +251,8 @@ fn start() -> ExitCode {
     }
     if process::data_limit().is_some_and(|bytes| bytes < LEAST_DATA_BYTES) {
         return outcome::explain(&anyhow::anyhow!(
-            "failed to begin: the limit of data is below {} MiB: raise it (ulimit -d unlimited)",
+            "failed to start: the limit of the data segment is below {} MiB; raise it with `ulimit -d \
+             unlimited`",
             LEAST_DATA_BYTES >> 20
         ));
     }
@@ -272,7 +271,7 @@ fn begin() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(mut error) => {
-            // Its advice to put an option behind `--` would make a program of the option.
+            // clap suggests to put an unknown option after `--`, which would run it as a program.
             if error.kind() == ErrorKind::UnknownArgument {
                 error.remove(ContextKind::Suggested);
             }

@@ -24,7 +24,7 @@ pub(crate) struct Man {
     directory: PathBuf,
 }
 
-/// Prints what completes memgauge's arguments in a shell.
+/// Prints a completion script for a shell.
 ///
 /// # Errors
 /// Standard output cannot be written.

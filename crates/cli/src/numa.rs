@@ -127,12 +127,12 @@ fn no_memory(pid: u32) -> anyhow::Error {
 fn refused_memory(own: u32, owner: Option<u32>) -> &'static str {
     match owner {
         Some(owner) if own != 0 && own != owner => {
-            "it is another user's: run memgauge as that user or as root"
+            "permission denied: it belongs to another user; run memgauge as that user or as root"
         }
-        // Rights that root lacks in a container, and processes that hide from their user.
+        // In a container root lacks CAP_SYS_PTRACE, and some processes are not dumpable.
         _ => {
-            "access to its memory is refused (ptrace access): memgauge needs CAP_SYS_PTRACE \
-             here, in a container that of its user namespace"
+            "permission denied: reading its memory needs CAP_SYS_PTRACE (in a container, in the \
+             container's user namespace)"
         }
     }
 }

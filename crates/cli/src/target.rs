@@ -1,4 +1,4 @@
-//! Options that choose whom to observe, shared by the verbs of live sources.
+//! Options that choose what to observe, shared by the commands that use live sources.
 
 use clap::Args;
 use memgauge_live::events;
@@ -35,7 +35,7 @@ pub(crate) struct Cpus(Vec<u32>);
 fn cpus(text: &str) -> Result<Cpus, String> {
     let list = events::cpu_list(text).filter(|list| !list.is_empty());
     list.map(Cpus)
-        .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
+        .ok_or_else(|| "expected processors, for example 0-3,8".to_owned())
 }
 
 impl Targets {
@@ -67,7 +67,7 @@ impl Targets {
         self.all || self.cpu.is_some() || group || !self.tid.is_empty()
     }
 
-    /// Whether they name anybody.
+    /// Whether any target is named.
     pub(crate) fn are_any(&self) -> bool {
         self.are_wide() || !self.pid.is_empty()
     }

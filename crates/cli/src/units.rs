@@ -1,4 +1,4 @@
-//! Numbers with units, as people type them.
+//! Parsing and printing of quantities with units.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,11 +11,11 @@ use memgauge_trace::{EventId, catalogue};
 pub(crate) fn recording(text: &str) -> Result<PathBuf, String> {
     match text {
         "-" => Err(
-            "a recording is a directory and cannot go to standard output: name one, as in \
+            "a recording is a directory and cannot go to standard output; name one, for example \
              -o run.mg"
                 .to_owned(),
         ),
-        "" => Err("a recording is a directory: name one, as in -o run.mg".to_owned()),
+        "" => Err("a recording is a directory; name one, for example -o run.mg".to_owned()),
         path => Ok(PathBuf::from(path)),
     }
 }
@@ -26,9 +26,7 @@ pub(crate) fn width(text: &str) -> Result<u16, String> {
     const NARROWEST: u16 = 80;
     match text.parse() {
         Ok(columns) if columns >= NARROWEST => Ok(columns),
-        _ => Err(format!(
-            "expected a number of columns from {NARROWEST} on: tables do not get narrower"
-        )),
+        _ => Err(format!("the width must be at least {NARROWEST} columns")),
     }
 }
 
@@ -76,7 +74,7 @@ fn is_number(text: &str) -> bool {
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     if !is_number(number) {
-        return Err("expected a number with a unit, as in 3.6ms".to_owned());
+        return Err("expected a number with a unit, for example 3.6ms".to_owned());
     }
     let each = match unit {
         "ns" => 1,
@@ -94,7 +92,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     if !is_number(number) {
-        return Err("expected a size, as in 32KiB".to_owned());
+        return Err("expected a size, for example 32KiB".to_owned());
     }
     let each = match unit {
         "" | "B" => 1,
@@ -109,7 +107,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("unknown unit `{unit}` (use KiB, MiB, GiB or TiB)")),
     };
     let bytes = whole(number, each).filter(|&bytes| bytes > 0);
-    bytes.ok_or_else(|| "a size is above 0 and below 16 EiB".to_owned())
+    bytes.ok_or_else(|| "a size must be above 0 and below 16 EiB".to_owned())
 }
 
 /// A length of time of at least a microsecond.
@@ -124,7 +122,7 @@ impl FromStr for Duration {
     fn from_str(text: &str) -> Result<Self, String> {
         match nanoseconds(text)? {
             ns if ns >= 1_000 => Ok(Duration { ns }),
-            _ => Err("the shortest interval is 1us".to_owned()),
+            _ => Err("the interval must be at least 1us".to_owned()),
         }
     }
 }
@@ -144,7 +142,7 @@ impl FromStr for Percent {
             .filter(|p| *p > 0.0 && *p <= 100.0);
         percent
             .map(Percent)
-            .ok_or_else(|| "expected a percentage above 0 and up to 100, as in 2%".to_owned())
+            .ok_or_else(|| "expected a percentage above 0 and up to 100, for example 2%".to_owned())
     }
 }
 
@@ -192,8 +190,8 @@ fn unknown_event(name: &str) -> String {
     let live = memgauge_live::events::builtin_events();
     if live.iter().any(|event| event.name == name) {
         return format!(
-            "event `{name}` is counted by the kernel, not modelled: give its period with -c, and \
-             name no event beside it that the kernel does not know"
+            "event `{name}` is counted by the kernel, not modelled; give its period with -c, and do \
+             not combine it with modelled events"
         );
     }
     if ["emulate", "clock", "pmu"].contains(&name) {
@@ -202,7 +200,7 @@ fn unknown_event(name: &str) -> String {
     let names = catalogue::ALL.iter().map(|e| e.1.to_owned());
     let names = names.chain(live.into_iter().map(|e| e.name));
     let near = memgauge_live::events::near_it(name, names);
-    format!("there is no event `{name}`{near} (see `memgauge list`)")
+    format!("unknown event `{name}`{near} (see `memgauge list`)")
 }
 
 /// A way from an overflow to a record, by name.
@@ -215,7 +213,7 @@ impl FromStr for DeliveryName {
     fn from_str(text: &str) -> Result<Self, String> {
         Delivery::by_name(text).map(DeliveryName).ok_or_else(|| {
             let names = Delivery::NAMED.map(|n| n.0).join(", ");
-            format!("there is no delivery `{text}`; there are {names}")
+            format!("unknown delivery `{text}`; use one of {names}")
         })
     }
 }
@@ -234,7 +232,7 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
         .parse()
         .ok()
         .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
-    pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
+    pages.ok_or_else(|| "the number of pages must be a power of two up to 262144".to_owned())
 }
 
 /// A part of the cache sets: `1/8`, or `1/8:SEED`.
@@ -245,7 +243,7 @@ pub(crate) fn sets(text: &str) -> Result<SetSample, String> {
     let one_in = one_in.filter(is_part).ok_or_else(|| {
         let all = (0..=SetSample::MOST.ilog2()).map(|n| format!("1/{}", 1 << n));
         format!(
-            "`{part}` is not one of {}",
+            "expected {}, not `{part}`",
             all.collect::<Vec<_>>().join(", ")
         )
     })?;

@@ -33,21 +33,25 @@ fn a_word_that_is_no_verb_gets_the_near_one_and_the_way_to_run_a_program() {
         let mut command = Command::new(PROGRAM);
         command.args(arguments).output().expect("memgauge runs")
     };
-    let typo = ["`rpeort`; near it: report", "`memgauge -- rpeort`"];
+    let typo = ["`rpeort`; did you mean `report`?", "`memgauge -- rpeort`"];
     check_line(&run(&["rpeort", "x.mg"]), USAGE, &typo);
     let with_program = run(&["recrod", "--", "ls"]);
-    check_line(&with_program, USAGE, &["no verb `recrod`; near it: record"]);
+    check_line(
+        &with_program,
+        USAGE,
+        &["unknown subcommand `recrod`; did you mean `record`?"],
+    );
     let program = run(&["./prog"]);
     check_line(
         &program,
         USAGE,
-        &["no verb `./prog`; a program goes behind `--`"],
+        &["unknown subcommand `./prog`; to run a program"],
     );
     let quiet = run(&["-q", "record", "-o", "x.mg"]);
     check_line(
         &quiet,
         USAGE,
-        &["behind the verb: `memgauge record -q -o x.mg`"],
+        &["after the subcommand: `memgauge record -q -o x.mg`"],
     );
 }
 
@@ -56,7 +60,7 @@ fn who_names_no_program_is_told_how() {
     for (verb, options) in [("record", ["-I", "1ms"]), ("stat", ["-e", "page-faults"])] {
         let mut command = Command::new(PROGRAM);
         let out = command.arg(verb).args(options).output();
-        let told = format!("no program is named: `memgauge {verb} -- PROGRAM`");
+        let told = format!("no program given; use `memgauge {verb} -- PROGRAM`");
         check_line(&out.expect("memgauge runs"), USAGE, &[&told]);
     }
 }
@@ -118,7 +122,11 @@ fn curves_have_no_machine_and_say_so() {
     };
     for machine in [&["--machine", "zen4"][..], &["--machine=zen4"]] {
         let output = run(&[&["mrc"], machine, &["--", "true"]].concat());
-        check_line(&output, USAGE, &["mrc models no machine", "`--sizes"]);
+        check_line(
+            &output,
+            USAGE,
+            &["--machine does not apply to mrc", "`--sizes"],
+        );
     }
     // No option becomes a program behind `--`.
     let output = run(&["mrc", "--nosuch", "--", "true"]);

@@ -116,7 +116,7 @@ fn curves_of_spoilt_samples_do_not_blame_the_source() {
     let said = said(&output);
     assert!(said.contains("samples/part-000000.parquet"), "{said}");
     assert!(
-        said.contains("what is left of its samples has none"),
+        said.contains("no remaining sample has an address"),
         "{said}"
     );
     assert!(!said.contains("source"), "{said}");

@@ -168,14 +168,14 @@ fn what_cannot_be_is_one_line_and_the_right_code() {
     check(&live, 125, "4194304");
     check(&["bandwidth", "-e", "pigeons", "--", "true"], 2, "pigeons");
     let coarse = ["bandwidth", "--resolution", "1s", "--", "true"];
-    check(&coarse, 2, "neither exact nor");
+    check(&coarse, 2, "expected `exact` or a time");
     check(&["bandwidth", "--repeat", "0", "--", "true"], 2, "repeat");
     check(&["bandwidth", "-i", "/nowhere.mg"], 125, "/nowhere.mg");
     check(&["bandwidth"], 2, "required");
     check(
         &["bandwidth", "--delivery", "pigeon", "--", "true"],
         2,
-        "there is no delivery",
+        "unknown delivery",
     );
     check(
         &["bandwidth", "--correct", "-3", "--", "true"],

@@ -236,11 +236,11 @@ fn a_region_that_the_program_does_not_have_is_named_in_the_end() {
     let said = run.said();
     assert!(said.contains("no function `nosuch*`:"), "{said}");
     assert!(
-        said.contains("no function `leave`; near it: leaf"),
+        said.contains("no function `leave`; similar: leaf"),
         "{said}"
     );
     assert!(
-        said.contains("no region `mark?`; near it: marked"),
+        said.contains("no region `mark?`; similar: marked"),
         "{said}"
     );
 }
@@ -557,7 +557,7 @@ fn functions_without_a_curve_are_named_and_other_parts_refused() {
     let (code, said) = run(&["--function", "sort"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains("there is no function `sort`; near it: sorts"),
+        said.contains("there is no function `sort`; similar: sorts"),
         "{said}"
     );
     let (code, said) = run(&["--function", "sorts", "--by", "module"]);

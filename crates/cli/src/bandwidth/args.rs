@@ -30,7 +30,7 @@ impl FromStr for Resolution {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || format!("`{text}` is neither exact nor 1ns to 1024ns, as in 64ns");
+        let refused = || format!("expected `exact` or a time from 1ns to 1024ns, not `{text}`");
         let ns = match text {
             "exact" => 1,
             _ => {
@@ -48,12 +48,12 @@ impl FromStr for Resolution {
 /// How losses are corrected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Correct {
-    /// By the machine's calibration, else by memory's own counter, else not.
+    /// Use the machine's calibration, else the counter of memory traffic, else nothing.
     Auto,
     None,
     Calibration,
     Reference,
-    /// So many events with each record.
+    /// Each record loses this number of events.
     Lost(f64),
 }
 
@@ -74,7 +74,7 @@ impl FromStr for Correct {
     }
 }
 
-/// Where overflows come from.
+/// Source of the overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TraceSource {
     /// The best source that works on this machine
@@ -96,7 +96,7 @@ pub(crate) struct Bandwidth {
     /// Directory to write the recording to
     #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
-    /// Replace a recording that exists, instead of keeping it as DIR.old
+    /// Replace an existing recording instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Where overflows come from
@@ -106,14 +106,14 @@ pub(crate) struct Bandwidth {
     /// (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "precise")]
     pub(crate) delivery: DeliveryName,
-    /// Event whose overflows are traced, of the modelled machine or in perf's spelling
-    /// (default: misses of the last-level cache)
+    /// Event whose overflows are traced, of the modelled machine or as in perf [default: misses of
+    /// the last-level cache]
     #[arg(short, long, value_name = "EVENT")]
     pub(crate) event: Option<String>,
-    /// Bytes that one live event moves (default: a page for faults, else a cache line)
+    /// Bytes that one live event moves [default: a page for faults, else a cache line]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) bytes: Option<u64>,
-    /// Read counters of memory traffic from this file, not from this machine (docs/io.md)
+    /// Read the counters of memory traffic from this file instead of this machine (docs/io.md)
     #[arg(long, value_name = "FILE")]
     pub(crate) counters: Option<PathBuf>,
     /// Events between two overflows
@@ -123,8 +123,8 @@ pub(crate) struct Bandwidth {
     /// Interval at which reference counters are read (100us; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100us")]
     pub(crate) interval: Duration,
-    /// Precision of overflow times: `exact`, or the largest step to round down to. The step is
-    /// also at most a 32nd of the usual distance between overflows
+    /// Precision of overflow times: `exact`, or a step to round down to. The step used is at most
+    /// 1/32 of the usual distance between overflows
     #[arg(long, value_name = "exact|TIME", default_value = "1024ns")]
     pub(crate) resolution: Resolution,
     #[command(flatten)]
@@ -141,7 +141,7 @@ pub(crate) struct Bandwidth {
     /// Width of the curve's windows, from 1us (100us; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "100us")]
     pub(crate) bin: Duration,
-    /// Run the program N times; totals get a standard error. The last recording is kept
+    /// Run the program N times, which gives totals a standard error. Keeps the last recording
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["input", "target"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
@@ -152,7 +152,7 @@ pub(crate) struct Bandwidth {
     /// Rows in each table
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) rows: usize,
-    /// Print the curve as CSV, a line for each window
+    /// Print the curve as CSV, one line per window
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
     /// Print JSON (docs/metrics.md describes it)

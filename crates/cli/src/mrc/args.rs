@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 use super::addresses::Format;
 use crate::units::size;
 
-/// Options that exclude curves by phase. Those that only go with `--phases` exclude them, too:
-/// clap drops a requirement that conflicts with another option, and would ignore them.
+/// Options that exclude curves by phase. Options that need `--phases` list them as conflicts, too,
+/// because clap ignores `requires` if the required option conflicts with another one.
 const WITHOUT_PHASES: [&str; 6] = [
     "sample",
     "sample_size",
@@ -31,7 +31,7 @@ Examples:
   memgauge mrc run1.mg run2.mg run3.mg       the curve of all runs together
   memgauge mrc a.raw --against b.raw         two curves and how they differ";
 
-/// What the vertical axis counts.
+/// Vertical axis of the curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Axis {
     /// Misses / references
@@ -42,7 +42,7 @@ pub(crate) enum Axis {
     Mpki,
 }
 
-/// Of which windows the curves of phases are.
+/// Windows that the curve of a phase covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PhaseCurves {
     /// Curves of the whole of each phase
@@ -51,10 +51,10 @@ pub(crate) enum PhaseCurves {
     OnChange,
 }
 
-/// The event whose rate tells phases apart.
+/// Rate that separates phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
-    /// Misses of a memory of --phase-size per 1000 instructions (of a list: references)
+    /// Misses of a cache of --phase-size per 1000 instructions (for a list: references)
     Mpki,
     /// First references to a block per 1000 of them
     NewBlocks,
@@ -88,21 +88,21 @@ pub(crate) struct CurveOptions {
     /// Sample at most this number of blocks (64 or more); memory use is bounded
     #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u64).range(64..1 << 31))]
     pub(crate) sample_size: Option<u64>,
-    /// Use the sample alone: several times as fast, but without numbers for memories smaller
-    /// than 16 blocks of the sample
+    /// Use the sample alone: several times faster, but without numbers for sizes below 16 sampled
+    /// blocks
     #[arg(long)]
     pub(crate) sample_only: bool,
-    /// Number of the sample; samples of different numbers are independent
+    /// Seed of the sample; samples with different seeds are independent
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) salt: u64,
-    /// Threads for each exact curve, up to 4, with the same result
+    /// Threads for each exact curve, up to 4; the result is the same
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
     pub(crate) threads: u8,
-    /// Memory that curves may take (default: three quarters of the free memory); a run that
-    /// needs more ends with an error
+    /// Maximum memory for the curves [default: three quarters of the free memory]; a run that
+    /// needs more fails
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Format of the list: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN (default: guessed)
+    /// Format of the list: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN [default: detected]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 }
@@ -110,8 +110,8 @@ pub(crate) struct CurveOptions {
 #[derive(Debug, Args)]
 #[command(after_help = MRC_EXAMPLES)]
 pub(crate) struct Mrc {
-    /// List of addresses, `-` for standard input, or a recording with data addresses. Several
-    /// inputs each get a memory of their own; their curves are added up
+    /// List of addresses, `-` for standard input, or a recording with data addresses. Each of
+    /// several inputs has its own cache; their curves are added up
     #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
     pub(crate) inputs: Vec<PathBuf>,
     #[arg(long, hide = true, value_name = "PART")]
@@ -120,11 +120,11 @@ pub(crate) struct Mrc {
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) making: CurveOptions,
-    /// Add a curve for each thread, as if it had a memory of its own
+    /// Add a curve for each thread, as if it had its own cache
     #[arg(long)]
     pub(crate) per_thread: bool,
-    /// Add a curve for each module (by code), region (by data) or region of interest: as if
-    /// each had a memory of its own
+    /// Add a curve for each module (by code), region (by data) or region of interest, as if each
+    /// had its own cache
     #[arg(
         long,
         value_enum,
@@ -133,8 +133,8 @@ pub(crate) struct Mrc {
         conflicts_with = "per_thread"
     )]
     pub(crate) by: Option<Part>,
-    /// Add a curve for each of these functions, with all that they call, as regions of interest:
-    /// symbols, or patterns as in 'sort*'
+    /// Add a curve for each of these functions with their callees, as regions of interest:
+    /// symbols, or patterns like 'sort*'
     #[arg(
         long = "function",
         value_name = "SYMBOLS",
@@ -143,7 +143,7 @@ pub(crate) struct Mrc {
         conflicts_with = "per_thread"
     )]
     pub(crate) functions: Vec<String>,
-    /// Show a curve for each phase of the run; `on-change` reads only the beginning of each
+    /// Show a curve for each phase of the run; `on-change` reads only the start of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = WITHOUT_PHASES)]
     pub(crate) phases: Option<PhaseCurves>,
@@ -151,39 +151,39 @@ pub(crate) struct Mrc {
     #[arg(long, value_enum, default_value = "mpki", requires = "phases",
           conflicts_with_all = WITHOUT_PHASES)]
     pub(crate) phases_by: By,
-    /// Memory size for `--phases-by mpki` (default: the L2 cache for lines, 256 blocks for larger blocks)
+    /// Cache size for `--phases-by mpki` [default: the L2 cache for lines, 256 blocks for larger blocks]
     #[arg(long, value_name = "SIZE", requires = "phases", value_parser = size,
           conflicts_with_all = WITHOUT_PHASES)]
     pub(crate) phase_size: Option<u64>,
-    /// Least number of instructions in a window (references for a list)
+    /// Minimum number of instructions in a window (references for a list)
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "phases",
           conflicts_with_all = WITHOUT_PHASES, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) phase_window: u64,
-    /// Sizes of memory to list, as in 32KiB,1MiB (default: a choice)
+    /// Sizes to list, for example 32KiB,1MiB [default: a selection]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<u64>,
     /// Number to show for each size
     #[arg(long, value_enum, default_value = "ratio")]
     pub(crate) y: Axis,
-    /// Instructions that a list of addresses stands for, to compute MPKI
+    /// Number of instructions behind a list of addresses, to compute MPKI
     #[arg(long, value_name = "N")]
     pub(crate) instructions: Option<u64>,
-    /// Leave first references to a block out of the misses
+    /// Exclude first references to a block from the misses
     #[arg(long)]
     pub(crate) no_compulsory: bool,
     /// Another list to compare with
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) against: Option<PathBuf>,
-    /// Print JSON (docs/mrc.md), or write it to FILE. With a program to run, FILE is needed
+    /// Print JSON (docs/mrc.md), or write it to FILE (required when a program runs)
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
-    /// Print CSV with a row for each size, or write it to FILE
+    /// Print CSV with one row per size, or write it to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
-    /// Write a page with the curves, which opens in a browser, off line
+    /// Write a page with the curves that opens in a browser, offline
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Write every size at which misses change to JSON and CSV, not a choice of sizes
+    /// Write every size at which the misses change to JSON and CSV, instead of a selection
     #[arg(long, conflicts_with = "sizes")]
     pub(crate) full: bool,
     /// Program to run, after `--`
@@ -193,7 +193,7 @@ pub(crate) struct Mrc {
 
 #[derive(Debug, Args)]
 pub(crate) struct Partition {
-    /// Lists of addresses or recordings, one for each program
+    /// Lists of addresses or recordings, one per program
     #[arg(value_name = "FILE|DIR", required = true, num_args = 1..=16)]
     pub(crate) inputs: Vec<PathBuf>,
     #[arg(long, hide = true, value_name = "PART")]
@@ -211,7 +211,7 @@ pub(crate) struct Partition {
 fn block(text: &str) -> Result<u64, String> {
     match size(text) {
         Ok(bytes) if bytes.is_power_of_two() => Ok(bytes),
-        _ => Err("a block has a power of two of bytes: 64, 4K".to_owned()),
+        _ => Err("the block size must be a power of two, for example 64 or 4K".to_owned()),
     }
 }
 
@@ -222,7 +222,7 @@ fn rate(text: &str) -> Result<f64, String> {
     };
     match parsed {
         Ok(rate) if rate > 0.0 && rate <= 1.0 => Ok(rate),
-        _ => Err("a rate is above 0 and at most 1: 0.01, or 1%".to_owned()),
+        _ => Err("the rate must be above 0 and at most 1, for example 0.01 or 1%".to_owned()),
     }
 }
 

@@ -338,7 +338,7 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(Option<String
         tell(&recording, &problems);
         if !problems.is_empty() {
             bail!(
-                "failed to read addresses from `{}`: what is left of its samples has none",
+                "failed to read addresses from `{}`: no remaining sample has an address",
                 input.display()
             );
         }

@@ -23,19 +23,19 @@ pub(crate) struct Stat {
     /// system:tracepoint, with modifiers (:u :k :p); `memgauge list` has names
     #[arg(short, long = "event", value_name = "EVENTS")]
     pub(crate) events: Vec<String>,
-    /// A row every TIME (100us, 1ms; a bare number is milliseconds), from 10us
+    /// Print a row every TIME (100us, 1ms; a bare number is milliseconds), at least 10us
     #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
     /// Directory to record totals and, with -I, the series to
     #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
-    /// Replace a recording that exists, instead of keeping it as DIR.old
+    /// Replace an existing recording instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Write CSV, to standard error or to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
-    /// Write JSON, to standard error or to FILE; with -I one line for each row
+    /// Write JSON, to standard error or to FILE; with -I one line per row
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct Stat {
     /// Where counts come from
     #[arg(long, value_enum, default_value_t)]
     pub(crate) source: StatSource,
-    /// Pages of each processor's ring (a power of two)
+    /// Pages in the ring buffer of each processor, a power of two
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
     /// Follow new threads one by one, as on kernels before 6.13, which cannot
@@ -56,7 +56,7 @@ pub(crate) struct Stat {
     /// Print no report
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Program to run; with -p, -a and the like, counting lasts as long as it
+    /// Program to run. With -p, -a and similar, counting ends when it does
     #[arg(
         trailing_var_arg = true,
         value_name = "CMD",
@@ -65,7 +65,7 @@ pub(crate) struct Stat {
     pub(crate) command: Vec<String>,
 }
 
-/// Where counts come from.
+/// Source of the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum StatSource {
     /// Counters of the kernel and of the processor's PMU, if there is one
@@ -79,10 +79,8 @@ fn interval(text: &str) -> Result<Duration, String> {
     let interval: Duration = text.parse()?;
     match interval.ns >= memgauge_live::stat::MIN_INTERVAL_NS {
         true => Ok(interval),
-        false => Err(
-            "the shortest interval is 10us: the kernel's timer has no shorter \
-        one"
-            .to_owned(),
-        ),
+        false => {
+            Err("the interval must be at least 10us, the minimum of the kernel's timer".to_owned())
+        }
     }
 }

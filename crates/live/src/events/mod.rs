@@ -247,7 +247,7 @@ fn resolve_name(name: &str, pmus: &Pmus) -> std::result::Result<Event, String> {
         false => "; vendors' names need libpfm4",
     };
     Err(format!(
-        "there is no event `{name}` here{near} (see `memgauge list`{more})"
+        "unknown event `{name}`{near} (see `memgauge list`{more})"
     ))
 }
 

@@ -25,7 +25,7 @@ pub fn near_it(name: &str, candidates: impl Iterator<Item = String>) -> String {
     let near = nearest(name, candidates, 3);
     match near.is_empty() {
         true => String::new(),
-        false => format!("; near it: {}", near.join(", ")),
+        false => format!("; similar: {}", near.join(", ")),
     }
 }
 

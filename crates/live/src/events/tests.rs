@@ -142,7 +142,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     check("{cycles", &["not closed"]);
     check("cycles}", &["closes nothing"]);
     check("{{cycles}}", &["cannot hold groups"]);
-    check("page-fault", &["there is no event", "page-faults"]);
+    check("page-fault", &["unknown event", "page-faults"]);
     check("cpu/nonsense=1/", &["no term `nonsense`", "umask"]);
     check("cpu/event=0x1ff/", &["too large", "8 bits"]);
     check("cpu/event=x/", &["not a number"]);
