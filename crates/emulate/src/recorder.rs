@@ -34,7 +34,7 @@ mod sites;
 
 use mapped::{Change, Mapped, module, nothing_until};
 use rows::Rows;
-use sites::{take_blocks, take_counts, take_misses};
+use sites::{Carries, take_blocks, take_counts, take_misses};
 
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
@@ -56,6 +56,7 @@ struct Recorded {
     /// Latest time of any of its threads.
     now_ns: u64,
     mapped: Mapped,
+    carries: Carries,
 }
 
 /// Data kept of a thread.
@@ -778,7 +779,14 @@ impl ModelReader {
         process.kept.program.set_outside(false);
         process.kept.program.catalogue.clear_outside();
         let mut rows = Vec::new();
-        take_blocks(process, &mut rows, self.sets.is_some());
+        let timing = &self.machine.config().timing;
+        let instruction_millicycles = u64::from(timing.cycles_per_1000_instructions);
+        take_blocks(
+            process,
+            &mut rows,
+            self.sets.is_some(),
+            instruction_millicycles,
+        );
         take_misses(process, &mut rows, self.sets.as_ref());
         let written = self.writer.extend(rows);
         self.note(written);

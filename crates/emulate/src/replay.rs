@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgauge_machine::{Core, LINE_BYTES, Missed, Outcome, Shared};
-use memgauge_trace::{AccessKind, VirtAddr};
+use memgauge_trace::{AccessKind, DataSource, VirtAddr};
 
 use super::ahead::{Event, Events, PendingKind};
 use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
@@ -46,12 +46,46 @@ impl SiteMisses {
     }
 }
 
+/// Millicycles that an access of the code stalled its core, by what it waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SiteStalls {
+    pub(super) l2: u64,
+    pub(super) llc: u64,
+    pub(super) dram: u64,
+    pub(super) queue: u64,
+    pub(super) tlb: u64,
+    pub(super) stores: u64,
+}
+
+impl SiteStalls {
+    #[inline(always)]
+    fn add(&mut self, outcome: &Outcome) {
+        let stalled = &outcome.stalled;
+        let level = match outcome.source {
+            DataSource::Dram => &mut self.dram,
+            DataSource::Llc => &mut self.llc,
+            _ => &mut self.l2,
+        };
+        *level += stalled.latency;
+        self.queue += stalled.queue;
+        self.tlb += stalled.translation;
+        self.stores += stalled.stores;
+    }
+
+    pub(super) fn sum(&self) -> u64 {
+        self.l2 + self.llc + self.dram + self.queue + self.tlb + self.stores
+    }
+}
+
 /// Data that a process's threads share.
 #[derive(Default)]
 pub(super) struct Program {
     pub(super) catalogue: Catalogue,
     /// One for each access of the catalogue.
     pub(super) sites: Vec<SiteMisses>,
+    /// One for each access of the catalogue. Apart from the misses, since most stores that miss
+    /// stall nothing: a miss then writes one host line less.
+    pub(super) stalls: Vec<SiteStalls>,
     /// The same where some sets are followed.
     pub(super) by_group: sets::GroupedSites,
     /// What runs now is outside of the regions that are recorded: no place in the code
@@ -74,6 +108,7 @@ impl Program {
     /// counters must not overflow.
     pub(super) fn forget_counts(&mut self) {
         self.sites.fill(SiteMisses::default());
+        self.stalls.fill(SiteStalls::default());
         self.catalogue.forget_counts();
     }
 }
@@ -624,9 +659,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
     let sites = &mut program.sites;
     if index as usize >= sites.len() {
-        sites.resize(program.catalogue.access_count(), SiteMisses::default());
+        let accesses = program.catalogue.access_count();
+        sites.resize(accesses, SiteMisses::default());
+        program.stalls.resize(accesses, SiteStalls::default());
     }
     sites[index as usize].add(outcome);
+    if outcome.stalled.sum() > 0 {
+        program.stalls[index as usize].add(outcome);
+    }
 }
 
 /// The line that an access of a run touched last: the next one of the same line, if it

@@ -414,6 +414,11 @@ pub(super) fn weight_of(event: memgauge_trace::EventId, one_in: u32) -> u64 {
         events::STALL_REGULAR,
         events::STALL_WRITEBACKS,
         events::STALL_TLB,
+        events::STALL_L2,
+        events::STALL_LLC,
+        events::STALL_DRAM,
+        events::STALL_QUEUE,
+        events::STALL_STORES,
     ];
     match exact.contains(&event) {
         true => 1,

@@ -14,12 +14,23 @@ indices! {
     INSTRUCTIONS CYCLES LOADS STORES SPLITS L1D_HIT L1D_MISS L1D_LOAD_MISS L1D_STORE_MISS L2_HIT
     L2_MISS LLC_HIT LLC_MISS DTLB_MISS STLB_HIT DTLB_WALK L1D_WRITEBACK L2_WRITEBACK LLC_WRITEBACK
     PREFETCHES PREFETCH_HITS DRAM_READ_BYTES DRAM_WRITE_BYTES MODIFIES STALL_IRREGULAR
-    STALL_REGULAR STALL_WRITEBACKS STALL_TLB
+    STALL_REGULAR STALL_WRITEBACKS STALL_TLB STALL_L2 STALL_LLC STALL_DRAM STALL_QUEUE STALL_STORES
 }
 
-/// Events that divide the stalled time by its cause. Their sum is the stalled time, up to a cycle
-/// each for rounding.
-pub(crate) const STALLS: [usize; 4] = [STALL_IRREGULAR, STALL_REGULAR, STALL_WRITEBACKS, STALL_TLB];
+/// Events that count stalled time, consecutive from [`STALL_IRREGULAR`]. Two groups of them each
+/// add up to the stalled time, up to a cycle each for rounding: irregular, regular, writebacks and
+/// TLB by cause; TLB, L2, LLC, DRAM, queue and stores by what the core waited for.
+pub(crate) const STALLS: [usize; 9] = [
+    STALL_IRREGULAR,
+    STALL_REGULAR,
+    STALL_WRITEBACKS,
+    STALL_TLB,
+    STALL_L2,
+    STALL_LLC,
+    STALL_DRAM,
+    STALL_QUEUE,
+    STALL_STORES,
+];
 
 /// Whether the event happens at an access (rather than when a block retires),
 /// so that its overflow can name the access.

@@ -97,6 +97,13 @@ impl Costs {
     }
 }
 
+fn order_of(regular: bool) -> usize {
+    match regular {
+        true => STALL_REGULAR,
+        false => STALL_IRREGULAR,
+    }
+}
+
 fn is_load(kind: AccessKind) -> bool {
     kind != AccessKind::Store
 }
@@ -132,6 +139,7 @@ impl Core {
         if is_load(kind) {
             let stall = u64::from(cycles) * self.costs.translation_stall;
             self.stall(STALL_TLB, stall);
+            out.stalled.translation += stall;
         }
         cycles
     }
@@ -166,7 +174,11 @@ impl Core {
             0
         };
         self.costs.deliver(source, (waited / 1000) as u32, out);
-        self.pay(source, pattern.regular, waited, kind);
+        if is_load(kind) {
+            self.stall_for_load(source, pattern.regular, waited, out);
+        } else {
+            self.stall_for_store(order_of(pattern.regular), waited, out);
+        }
         if self.prefetch.next_line && eager {
             self.prefetch_line(shared, tag, 1, out);
         }
@@ -176,19 +188,39 @@ impl Core {
         }
     }
 
-    /// Adds the stall of a miss. A load stalls for its latency or for the queue,
-    /// whichever is longer; a store only for a queue longer than buffers hold.
-    fn pay(&mut self, source: DataSource, regular: bool, waited: u64, kind: AccessKind) {
-        let stall = match is_load(kind) {
-            true => self.costs.stall[source as usize][usize::from(regular)].max(waited),
-            false => waited.saturating_sub(self.costs.slack),
+    /// A load that missed stalls for the latency of its line or for the queue to memory,
+    /// whichever is longer.
+    fn stall_for_load(
+        &mut self,
+        source: DataSource,
+        regular: bool,
+        waited: u64,
+        out: &mut Outcome,
+    ) {
+        let latency = self.costs.stall[source as usize][usize::from(regular)];
+        let queue = waited.saturating_sub(latency);
+        if latency + queue == 0 {
+            return;
+        }
+        self.stall(order_of(regular), latency + queue);
+        let level = match source {
+            DataSource::Dram => STALL_DRAM,
+            DataSource::Llc => STALL_LLC,
+            _ => STALL_L2,
         };
-        if stall > 0 {
-            let cause = match regular {
-                true => STALL_REGULAR,
-                false => STALL_IRREGULAR,
-            };
+        self.divide_stall(level, latency);
+        self.divide_stall(STALL_QUEUE, queue);
+        out.stalled.latency += latency;
+        out.stalled.queue += queue;
+    }
+
+    /// A store or a writeback stalls only for a queue longer than buffers hold.
+    fn stall_for_store(&mut self, cause: usize, waited: u64, out: &mut Outcome) {
+        if waited > self.costs.slack {
+            let stall = waited - self.costs.slack;
             self.stall(cause, stall);
+            self.divide_stall(STALL_STORES, stall);
+            out.stalled.stores += stall;
         }
     }
 
@@ -278,7 +310,7 @@ impl Core {
         self.counts[LLC_WRITEBACK] += 1;
         self.counts[DRAM_WRITE_BYTES] += u64::from(LINE_BYTES);
         out.dram_write_bytes += LINE_BYTES;
-        self.transfer_posted(shared);
+        self.transfer_posted(shared, out);
     }
 
     /// Books a line's way to or from memory; millicycles until it can start.
@@ -290,11 +322,9 @@ impl Core {
     }
 
     /// Books a transfer that nothing waits for, unless the queue is too long.
-    fn transfer_posted(&mut self, shared: &mut Shared) {
+    fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) {
         let waited = self.transfer(shared);
-        if waited > self.costs.slack {
-            self.stall(STALL_WRITEBACKS, waited - self.costs.slack);
-        }
+        self.stall_for_store(STALL_WRITEBACKS, waited, out);
     }
 
     /// Prefetches the line `distance` lines away, if it is in the same page and
@@ -311,7 +341,7 @@ impl Core {
         }
         if !self.fill_llc(shared, wanted, 0, out) {
             self.read_dram(out);
-            self.transfer_posted(shared);
+            self.transfer_posted(shared, out);
         }
     }
 

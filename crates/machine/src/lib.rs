@@ -75,7 +75,7 @@ pub use devices::DeviceOutcome;
 pub use first_level::{Missed, NO_ACCESS, Touches};
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};
-pub use outcome::Outcome;
+pub use outcome::{Outcome, Stalled};
 pub use pmu::{Delivered, Delivery, Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
 pub use processor::Core;

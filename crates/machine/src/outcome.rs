@@ -2,6 +2,28 @@
 
 use memgauge_trace::DataSource;
 
+/// Millicycles that the core stalled for an access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stalled {
+    /// Latency of the level that delivered the line; of the farthest, [`Outcome::source`], if
+    /// the access touched several lines.
+    pub latency: u64,
+    /// Time in the queue to memory beyond that latency.
+    pub queue: u64,
+    /// Address translation.
+    pub translation: u64,
+    /// Stores and writebacks that filled the way to memory.
+    pub stores: u64,
+}
+
+impl Stalled {
+    /// All of it.
+    #[inline]
+    pub fn sum(&self) -> u64 {
+        self.latency + self.queue + self.translation + self.stores
+    }
+}
+
 /// Events that [`Core::access`](crate::Core::access) counted for one access, so that
 /// they can be charged to the instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +50,8 @@ pub struct Outcome {
     /// Cycles to the data of the slowest line, translation and queueing
     /// included, whether or not the core waited for them.
     pub latency_cycles: u32,
+    /// Time that the core waited for it.
+    pub stalled: Stalled,
 }
 
 impl Outcome {

@@ -466,20 +466,25 @@ impl Core {
         nearest.min(LONGEST_FUSE) as i64 - 1
     }
 
-    /// Stands still for `millicycles` because of `cause`, one of [`STALLS`].
+    /// Stalls for `millicycles` because of `cause`, one of the first four [`STALLS`].
     pub(crate) fn stall(&mut self, cause: usize, millicycles: u64) {
         if millicycles >= self.long_stall {
             self.end_interval_before_stall();
         }
         self.stalled += millicycles;
-        let by_cause = &mut self.stalled_by_cause[cause - STALL_IRREGULAR];
-        *by_cause += millicycles;
-        // Otherwise they are worked out when the counters are read.
-        if self.samples_stalls {
-            self.counts[cause] = *by_cause / 1000;
-        }
+        self.divide_stall(cause, millicycles);
         // At least as much as the instructions that would have taken this long.
         self.fuse -= (millicycles >> self.costs.instruction_shift) as i64 + 1;
+    }
+
+    /// Counts stalled time as `event`, one of [`STALLS`].
+    pub(crate) fn divide_stall(&mut self, event: usize, millicycles: u64) {
+        let sum = &mut self.stalled_by_cause[event - STALL_IRREGULAR];
+        *sum += millicycles;
+        // Otherwise they are worked out when the counters are read.
+        if self.samples_stalls {
+            self.counts[event] = *sum / 1000;
+        }
     }
 
     /// A core that comes late to a time in which others have used all that memory can move

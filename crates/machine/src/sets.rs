@@ -19,7 +19,7 @@ use crate::{CacheConfig, Config, Core, Counts, LINE_BYTES, Machine, Missed};
 pub const CLASSES: u32 = 64;
 
 /// Events that a machine of some sets counts in full.
-const EXACT: [usize; 9] = [
+const EXACT: [usize; 14] = [
     catalogue::INSTRUCTIONS.0 as usize,
     catalogue::CYCLES.0 as usize,
     catalogue::LOADS.0 as usize,
@@ -30,6 +30,11 @@ const EXACT: [usize; 9] = [
     catalogue::STALL_REGULAR.0 as usize,
     catalogue::STALL_WRITEBACKS.0 as usize,
     catalogue::STALL_TLB.0 as usize,
+    catalogue::STALL_L2.0 as usize,
+    catalogue::STALL_LLC.0 as usize,
+    catalogue::STALL_DRAM.0 as usize,
+    catalogue::STALL_QUEUE.0 as usize,
+    catalogue::STALL_STORES.0 as usize,
 ];
 
 /// The class of the line at an address of a space, by its set in the last-level cache.

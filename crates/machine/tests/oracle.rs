@@ -163,24 +163,67 @@ fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
     outcome
 }
 
-const STALLS: [EventId; 4] = [
+const STALL_CAUSES: [EventId; 4] = [
     c::STALL_IRREGULAR,
     c::STALL_REGULAR,
     c::STALL_WRITEBACKS,
     c::STALL_TLB,
 ];
 
-/// The four causes of stalls add up to the cycles that are no instruction's own.
+const STALL_LEVELS: [EventId; 6] = [
+    c::STALL_L2,
+    c::STALL_LLC,
+    c::STALL_DRAM,
+    c::STALL_QUEUE,
+    c::STALL_STORES,
+    c::STALL_TLB,
+];
+
+/// The causes of stalls, and what was waited for, each add up to the cycles that are no
+/// instruction's own.
 fn check_stalls(config: &Config, counts: &Counts) {
     let per_1000 = u64::from(config.timing.cycles_per_1000_instructions);
     let own = counts.get(c::INSTRUCTIONS) * per_1000 / 1000;
-    let stalled: u64 = STALLS.iter().map(|&event| counts.get(event)).sum();
+    let sum = |events: &[EventId]| -> u64 { events.iter().map(|&event| counts.get(event)).sum() };
+    let stalled = sum(&STALL_CAUSES);
     let expected = counts.get(c::CYCLES) - own;
     // Each cause is rounded down to cycles by itself.
     assert!(
         (stalled..=stalled + 4).contains(&expected),
         "{stalled} of {expected}"
     );
+    let by_level = sum(&STALL_LEVELS);
+    assert!(
+        (by_level..=by_level + 6).contains(&expected),
+        "{by_level} of {expected}"
+    );
+}
+
+/// What each access stalled adds up to what the cores did. Only writebacks of lines that an
+/// inclusive last-level cache took from a core's caches belong to no access.
+fn check_outcomes_have_all_stalls(
+    config: &Config,
+    machine: &Machine,
+    ids: &[CoreId],
+    millicycles: u64,
+) {
+    let by_core = ids.iter().map(|&id| {
+        let counts = machine.core(id).counts();
+        STALL_CAUSES
+            .iter()
+            .map(|&event| counts.get(event))
+            .sum::<u64>()
+    });
+    let counted: u64 = by_core.sum();
+    let of_accesses = millicycles / 1000;
+    let rounding = 4 * ids.len() as u64;
+    assert!(
+        of_accesses <= counted + rounding,
+        "{of_accesses} of {counted}"
+    );
+    if !config.inclusive_llc || ids.len() == 1 {
+        assert!(of_accesses >= counted, "{of_accesses} of {counted}");
+    }
 }
 
 fn check(config: &Config, ops: &[Op], cores: usize) {
@@ -189,6 +232,7 @@ fn check(config: &Config, ops: &[Op], cores: usize) {
     let mut twins: Vec<TwinCore> = (0..cores).map(|_| TwinCore::new(config)).collect();
     let mut llc = TwinLlc::new(config);
     let mut seen = [0u64; 7];
+    let mut stalled = 0;
     for op in ops {
         let (core, shared) = machine.core_mut(ids[op.core]);
         let out = feed(core, shared, op);
@@ -206,12 +250,15 @@ fn check(config: &Config, ops: &[Op], cores: usize) {
             .for_each(|(sum, by)| *sum += u64::from(by));
         seen[5] += u64::from(out.dram_read_bytes);
         seen[6] += u64::from(out.dram_write_bytes);
+        stalled += out.stalled.sum();
     }
+    check_outcomes_have_all_stalls(config, &machine, &ids, stalled);
     for (id, twin) in ids.iter().zip(&twins) {
         let counts = machine.core(*id).counts();
         let untimed = counts
             .iter()
-            .filter(|(event, _)| *event != c::CYCLES && !STALLS.contains(event));
+            .filter(|(event, _)| *event != c::CYCLES)
+            .filter(|(event, _)| !STALL_CAUSES.contains(event) && !STALL_LEVELS.contains(event));
         for (event, value) in untimed {
             assert_eq!(value, twin.get(event), "{}", c::name(event).unwrap());
         }

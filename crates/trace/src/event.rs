@@ -148,6 +148,16 @@ pub mod catalogue {
         STALL_WRITEBACKS = 26, "stall.writebacks", Cycles;
         /// Cycles that loads waited for the second-level TLB or a page-table walk.
         STALL_TLB = 27, "stall.tlb", Cycles;
+        /// Cycles that loads waited for the latency of the second-level cache.
+        STALL_L2 = 28, "stall.l2", Cycles;
+        /// Cycles that loads waited for the latency of the last-level cache.
+        STALL_LLC = 29, "stall.llc", Cycles;
+        /// Cycles that loads waited for the latency of memory.
+        STALL_DRAM = 30, "stall.dram", Cycles;
+        /// Cycles that loads waited in the queue to memory, beyond its latency.
+        STALL_QUEUE = 31, "stall.queue", Cycles;
+        /// Cycles that the core waited because stores and lines written to memory filled its way there.
+        STALL_STORES = 32, "stall.stores", Cycles;
     }
 
     /// Number of events; IDs are `0..COUNT`.

@@ -6,10 +6,51 @@ use memgauge_trace::{EventId, Pid, SiteCount, VirtAddr, catalogue as events};
 
 use super::{Process, Running};
 use crate::catalogue::{Block, Catalogue, Tally};
-use crate::replay::{Program, SiteMisses};
+use crate::replay::{Program, SiteMisses, SiteStalls};
 use crate::session::Ring;
 use crate::sets::ClassSums;
 use crate::wire;
+
+/// Turns millicycles of many places into whole cycles that add up to the whole: less than a cycle
+/// of one place is carried to the next.
+#[derive(Debug, Default)]
+struct Carry {
+    millicycles: u64,
+}
+
+impl Carry {
+    fn add(&mut self, millicycles: u64) -> u64 {
+        let sum = self.millicycles + millicycles;
+        self.millicycles = sum % 1000;
+        sum / 1000
+    }
+}
+
+/// The carries of a process, by event.
+#[derive(Debug, Default)]
+pub(super) struct Carries {
+    cycles: Carry,
+    l2: Carry,
+    llc: Carry,
+    dram: Carry,
+    queue: Carry,
+    tlb: Carry,
+    stores: Carry,
+}
+
+impl Carries {
+    fn stalls(&mut self, stalls: &SiteStalls) -> [(EventId, u64); 7] {
+        [
+            (events::CYCLES, self.cycles.add(stalls.sum())),
+            (events::STALL_L2, self.l2.add(stalls.l2)),
+            (events::STALL_LLC, self.llc.add(stalls.llc)),
+            (events::STALL_DRAM, self.dram.add(stalls.dram)),
+            (events::STALL_QUEUE, self.queue.add(stalls.queue)),
+            (events::STALL_TLB, self.tlb.add(stalls.tlb)),
+            (events::STALL_STORES, self.stores.add(stalls.stores)),
+        ]
+    }
+}
 
 /// Takes in what a thread has counted of executions, where it does that itself.
 pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Running) {
@@ -25,9 +66,15 @@ pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Runni
     }
 }
 
-/// Executions. Instructions are charged to the first of each block, loads and stores to the very
-/// instruction. `told` where each execution says all that was executed.
-pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told: bool) {
+/// Executions. Instructions and the cycles that they take without stalls are charged to the first
+/// of each block, loads and stores to the very instruction. `told` where each execution says all
+/// that was executed: cycles are not known by place then.
+pub(super) fn take_blocks(
+    process: &mut Process,
+    rows: &mut Vec<SiteCount>,
+    told: bool,
+    instruction_millicycles: u64,
+) {
     let pid = Pid(process.entry.pid);
     let kept = &mut process.kept;
     let (catalogue, mapped) = (&mut kept.program.catalogue, &kept.mapped);
@@ -76,6 +123,10 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
             kept.missing_runs += (execs * block.further_runs(number as usize)) as i64;
         }
         add(VirtAddr(block.vaddr), events::INSTRUCTIONS, insns);
+        if !told {
+            let cycles = kept.carries.cycles.add(insns * instruction_millicycles);
+            add(VirtAddr(block.vaddr), events::CYCLES, cycles);
+        }
         for (ip, [loads, stores]) in accesses(catalogue, block, execs, [loads, stores]) {
             add(ip, events::LOADS, loads);
             add(ip, events::STORES, stores);
@@ -118,7 +169,7 @@ fn accesses(
         .collect()
 }
 
-/// Misses: charged to the very instruction. Where some sets are followed, by group of
+/// Misses and stalls: charged to the very instruction. Where some sets are followed, by group of
 /// sets, and each counted stands for as many as there are groups to one that is followed.
 pub(super) fn take_misses(
     process: &mut Process,
@@ -129,17 +180,23 @@ pub(super) fn take_misses(
     let Program {
         catalogue,
         sites,
+        stalls,
         by_group,
         ..
     } = &mut process.kept.program;
     let mapped = &process.kept.mapped;
+    let carries = &mut process.kept.carries;
     for number in catalogue.numbers() {
         let Some(block) = catalogue.block(number) else {
             continue;
         };
         let code_ns = mapped.code_ns(block.mappings);
         for index in block.accesses.clone() {
-            let place = (pid, catalogue.ip(number, index), code_ns);
+            let place = SitePlace {
+                pid,
+                ip: catalogue.ip(number, index),
+                code_ns,
+            };
             match sets {
                 Some(sets) => {
                     let one_in = u64::from(sets.sample.one_in);
@@ -152,21 +209,33 @@ pub(super) fn take_misses(
                         break;
                     };
                     add_rows(rows, place, None, std::mem::take(site), 1);
+                    let stalled = std::mem::take(&mut stalls[index as usize]);
+                    if stalled.sum() > 0 {
+                        add_counts(rows, place, None, &carries.stalls(&stalled));
+                    }
                 }
             }
         }
     }
 }
 
+/// An instruction of a process, and since when its code was mapped.
+#[derive(Clone, Copy)]
+struct SitePlace {
+    pid: Pid,
+    ip: VirtAddr,
+    code_ns: u64,
+}
+
 /// Rows of the events that there were, each of which stands for `weight`.
 fn add_rows(
     rows: &mut Vec<SiteCount>,
-    (pid, ip, code_ns): (Pid, VirtAddr, u64),
+    place: SitePlace,
     set_group: Option<u8>,
     misses: SiteMisses,
     weight: u64,
 ) {
-    let counts: [(EventId, u32); 7] = [
+    let counts = [
         (events::L1D_MISS, misses.l1d),
         (events::L2_MISS, misses.l2),
         (events::LLC_MISS, misses.llc),
@@ -175,13 +244,23 @@ fn add_rows(
         (events::DRAM_READ_BYTES, misses.dram_read_bytes),
         (events::DRAM_WRITE_BYTES, misses.dram_write_bytes),
     ];
-    let seen = counts.iter().filter(|c| c.1 > 0);
-    rows.extend(seen.map(|&(event, count)| SiteCount {
-        pid,
-        ip,
+    let counts = counts.map(|(event, count)| (event, u64::from(count) * weight));
+    add_counts(rows, place, set_group, &counts);
+}
+
+fn add_counts(
+    rows: &mut Vec<SiteCount>,
+    place: SitePlace,
+    set_group: Option<u8>,
+    counts: &[(EventId, u64)],
+) {
+    let counts = counts.iter().filter(|(_, count)| *count > 0);
+    rows.extend(counts.map(|&(event, count)| SiteCount {
+        pid: place.pid,
+        ip: place.ip,
         event,
-        count: u64::from(count) * weight,
+        count,
         set_group,
-        code_ns: Some(code_ns),
+        code_ns: Some(place.code_ns),
     }));
 }
