@@ -1,35 +1,34 @@
-//! What limits a run, in sentences: the figure, the threshold it is held against, and what
-//! to do next.
+//! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
-use memgauge_analyze::{Cause, CauseKind, LossRow, Summary, sentence};
+use memgauge_analyze::{Cause, CauseKind, Counts, LossRow, Summary, file_name, sentence};
 use memgauge_trace::LossKind;
 use serde::Serialize;
 
 use crate::units;
 
-/// What tells a stream from a stride.
-const LINE_USE: &str = "1.5 accesses or more a miss";
+/// Separates a stream from a stride.
+const LINE_USE: &str = "at least 1.5 accesses per miss";
 
 /// A sentence of the overview.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Statement {
     /// `cause`, `caution` or `fact`.
     pub kind: &'static str,
-    /// What is so.
+    /// The finding.
     pub text: String,
-    /// By which rule; empty for facts.
+    /// The rule that led to it; empty for facts.
     pub rule: String,
-    /// What to do next; may be empty.
+    /// The next step; may be empty.
     pub next: String,
 }
 
-/// What to do about a run that is too short. It may be longer than was recorded.
+/// Next step for a run that is too short. It may have been longer than the recording.
 fn longer_run(summary: &Summary) -> &'static str {
     let lack = |loss: &LossRow| {
         loss.kind == sentence(LossKind::ThreadNotRecorded).0 || loss.detail == LossKind::NO_ROOM
     };
     match summary.losses.iter().any(lack) {
-        true => "Much of it may have run unrecorded (see Losses): record that first.",
+        true => "Much of it may not have been recorded (see Losses). Fix that first.",
         false => "Record a longer run: a larger input, or more repetitions.",
     }
 }
@@ -58,14 +57,14 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::Tiny => (
             format!(
-                "The run is too short to judge: {} instructions, in which its start weighs much.",
+                "The run is too short to judge: startup is a large part of its {} instructions.",
                 units::count(value as u64)
             ),
             format!("fewer than {threshold} instructions"),
             longer_run(summary),
         ),
         CauseKind::FewSamples if value == 0.0 => (
-            "It has no samples: nothing is known of its code.".to_owned(),
+            "There are no samples, so nothing is known about the code.".to_owned(),
             format!("fewer than {threshold} samples"),
             "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
         ),
@@ -77,81 +76,80 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!("fewer than {threshold} samples"),
             "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
         ),
-        // Counters tell who ran, not why the others did not.
+        // Counters show which threads ran, but not why others did not.
         CauseKind::Idle if summary.counting.is_some() => (
             format!(
-                "It ran for {} of the time at most: it waits, or other programs had the \
+                "It ran for at most {} of the time. Otherwise it waited, or other programs had the \
                  processors.",
                 percent(1.0 - value)
             ),
             format!("on no processor for at least {threshold} of the time"),
-            "On a machine that does nothing else, it waits: `memgauge io -- CMD` shows disks and \
-             networks. Else repeat it when the machine is free.",
+            "On an otherwise idle machine it waited: `memgauge io -- CMD` shows disks and \
+             networks. On a busy one, repeat the run.",
         ),
         CauseKind::Idle => (
             format!(
-                "It mostly waits: its threads wait for {} of their time.",
+                "It mostly waits: its threads sleep for {} of their time.",
                 percent(value)
             ),
-            format!("at least {threshold} of the time waited"),
-            "Find what it waits for: `memgauge io -- CMD` shows disks and networks; the table \
-             of threads shows who waits. A thread that polls and sleeps (Go's runtime has one) \
+            format!("threads sleep for at least {threshold} of the time"),
+            "Find what it waits for: `memgauge io -- CMD` shows disks and networks, and the table \
+             of threads shows which ones sleep. A thread that polls and sleeps (Go's runtime has one) \
              makes virtual time too long.",
         ),
         CauseKind::BandwidthBound => (
             format!(
-                "Memory bandwidth limits it: it moves {} of the {limit} GB/s that memory can.",
+                "Memory bandwidth is the limit: it uses {} of memory's {limit} GB/s.",
                 percent(value)
             ),
             format!("at least {threshold} of the bandwidth on average"),
             "Move fewer bytes: work in blocks that fit a cache, use smaller types, join loops \
-             that pass over the same data. Start with the hottest functions.",
+             over the same data. Start with the hottest functions.",
         ),
         CauseKind::LatencyBound => (
             format!(
-                "It waits for single cache lines: caches and memory hold it up for {} of its \
-                 cycles, yet it moves only {} of the {limit} GB/s that memory can.",
+                "It waits for single cache lines: {} of its cycles wait for caches and memory, at \
+                 only {} of memory's {limit} GB/s.",
                 percent(value),
                 percent(other)
             ),
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
-            "Use more of each line that comes: put what is loaded or stored together next to each \
-             other, go through it in that order, and make it smaller. Where loads need the one \
-             before (lists, trees, hash chains), shorten the chain. Rows or nodes that lie a large \
-             power of two apart share few sets: pad them. The tables of regions say which data; `--prefetch stride` models what \
-             prefetchers hide.",
+            "Use more of each line: place data that is used together next to each other, access it \
+             in that order, and make it smaller. If each load needs the one before (lists, trees, \
+             hash chains), shorten the chain. Rows or nodes at a large power of two apart compete \
+             for few cache sets: pad them. The table of regions names the data; \
+             `--prefetch stride` models what prefetchers hide.",
         ),
         CauseKind::StreamBound => (
             format!(
-                "It streams: it goes through data in order and waits for the lines for {} of its \
-                 cycles, at {} of the {limit} GB/s that memory can.",
+                "It streams: it reads data in order, and {} of its cycles wait for the lines, at {} \
+                 of memory's {limit} GB/s.",
                 percent(value),
                 percent(other)
             ),
             format!("at least {threshold} of the cycles stalled, most misses in order, {LINE_USE}"),
-            "Bring each line in fewer times: join loops that pass over the same data, work in \
-             blocks that fit a cache, use smaller types. Large arrays that are only written: \
-             non-temporal stores spare the read of each line. Loops that skip bytes (a field of \
-             large structures): an array for each field. `--prefetch stride` models what prefetchers hide.",
+            "Load each line fewer times: join loops over the same data, work in blocks that fit a \
+             cache, use smaller types. If loops skip bytes (one field of large structures), use an \
+             array per field. `--prefetch stride` models what prefetchers hide.",
         ),
         CauseKind::StrideBound => (
             format!(
-                "It goes through data in order, with about one access to a line, and waits for \
-                 the lines for {} of its cycles, at {} of the {limit} GB/s that memory can.",
+                "It reads data in order with about one access per line, and {} of its cycles wait \
+                 for the lines, at {} of memory's {limit} GB/s.",
                 percent(value),
                 percent(other)
             ),
             format!(
                 "at least {threshold} of the cycles stalled, most misses in order, but not {LINE_USE}"
             ),
-            "Accesses of a few bytes: use more of each line, keep together what is used together \
-             (an array for each field), or swap loops. Vectors that take whole lines: pass over \
+            "If accesses are a few bytes wide, use more of each line: keep together what is used \
+             together (an array per field), or swap loops. If vectors load whole lines, pass over \
              the data fewer times, in blocks that fit a cache. `--prefetch stride` models what \
              prefetchers hide.",
         ),
         CauseKind::TlbBound => (
             format!(
-                "Translation of addresses holds it up for {} of its cycles.",
+                "{} of its cycles wait for address translation.",
                 percent(value)
             ),
             format!("at least {threshold} of the cycles"),
@@ -159,53 +157,58 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::PageFaults => (
             format!(
-                "Page faults hold it up: {} a second of processor time, about {} of it at \
+                "Page faults: {} a second of processor time, which takes about {} of it at \
                  0.5 µs each.",
                 units::count(value as u64),
                 percent(other)
             ),
             format!("at least {threshold} a second of processor time"),
-            "Keep memory and use it again instead of returning it; use huge pages for large \
+            "Reuse memory instead of returning it; use huge pages for large \
              arrays. `memgauge record -e page-faults -c 1 -- CMD` shows where they happen.",
         ),
         CauseKind::CacheMisses => (
             format!(
-                "It misses the last-level cache {} times in 1000 instructions.",
+                "It misses the last-level cache {} times per 1000 instructions.",
                 units::rate(value)
             ),
-            format!("at least {threshold} in 1000 instructions"),
+            format!("at least {threshold} per 1000 instructions"),
             "`memgauge mrc -- CMD` shows how much cache it needs, `memgauge -- CMD` which code \
              and data miss.",
         ),
         CauseKind::L1Bound => (
             format!(
-                "Few cache misses: the first-level cache answers {} of its look-ups, at \
+                "Few cache misses: the first-level cache serves {} of its look-ups, at \
                  {other:.2} accesses per instruction.",
                 percent(value)
             ),
-            format!("at least {threshold} answered, few stalls"),
+            format!("at least {threshold} of the look-ups hit, few stalls"),
             match summary.threads.len() {
                 0 | 1 => {
                     "Look for fewer instructions and accesses: a better algorithm, values kept in \
                      registers, vector instructions."
                 }
-                // False sharing costs this program nothing here, and may be all it waits for.
+                // The model has no coherence: false sharing costs nothing here and may be the cause.
                 _ => {
-                    "Several threads run, and lines that they share or share falsely are not \
-                     modelled: check that with `perf c2c` on a machine with a PMU. Otherwise look \
-                     for fewer instructions and accesses."
+                    "Several threads run, and sharing of lines between them is not modelled: check \
+                     it with `perf c2c` on a machine with a PMU. Otherwise look for fewer \
+                     instructions and accesses."
                 }
             },
         ),
         CauseKind::Phases => (
             format!(
-                "Its memory traffic comes in phases: its rate varies by {} of its mean.",
+                "Its memory traffic comes in phases: the standard deviation of its rate is {} of \
+                 the mean.",
                 percent(value)
             ),
             format!("a standard deviation of at least {threshold} of the mean"),
-            "On the page of `report --html`, select the busy stretch in the plot of bandwidth: the \
+            "In the page of `report --html`, select the busy stretch in the plot of bandwidth; the \
              tables then show it alone.",
         ),
+    };
+    let text = match stalled_function(cause.kind, summary) {
+        Some(place) => format!("{} {place}", text),
+        None => text,
     };
     Statement {
         kind: if is_caution { "caution" } else { "cause" },
@@ -213,6 +216,48 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         rule,
         next: next.to_owned(),
     }
+}
+
+/// Share of the stalls from which the function that has them is worth naming.
+const NAMED_SHARE: f64 = 0.2;
+
+/// Names the function that stalls most for this cause, and its hottest line.
+fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
+    let events: &[&str] = match kind {
+        CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound => &[
+            "stall.l2",
+            "stall.llc",
+            "stall.dram",
+            "stall.queue",
+            "stall.stores",
+        ],
+        CauseKind::TlbBound => &["stall.tlb"],
+        _ => return None,
+    };
+    let stalled = |counts: &Counts| -> u64 {
+        let known = events.iter().filter_map(|event| counts.get(*event));
+        known.sum()
+    };
+    let functions = summary.hot.functions.rows.iter();
+    let first = functions.max_by_key(|row| stalled(&row.counts))?;
+    let all = stalled(&summary.totals);
+    let share = stalled(&first.counts) as f64 / all.max(1) as f64;
+    if share < NAMED_SHARE {
+        return None;
+    }
+    let lines = summary.hot.lines.rows.iter();
+    let lines =
+        lines.filter(|row| (&row.function, &row.module) == (&first.function, &first.module));
+    let line = lines.max_by_key(|row| stalled(&row.counts));
+    let line = line.and_then(|row| Some((row.file.as_deref()?, row.line?)));
+    let line = line.map_or(String::new(), |(file, line)| {
+        format!(" (most at {}:{line})", file_name(file))
+    });
+    let share = units::share(share);
+    Some(format!(
+        "{share} of that time is in {}{line}.",
+        first.function
+    ))
 }
 
 #[cfg(test)]
