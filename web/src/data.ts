@@ -39,6 +39,7 @@ export interface Summary {
   sets?: { one_in: number; estimates: Record<string, { value: number; low: number; high: number }> };
   run: { duration_ns: number; wall_s: number | null; instructions: number | null };
   totals: Counts;
+  time?: { on: string; cycles: number; share: number }[];
   levels: {
     name: string;
     lookups: number | null;

@@ -26,6 +26,7 @@ use crate::spaces::AddressSpaces;
 use crate::stacks::{Frames, SampledStacks, call_trees};
 use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
+use crate::time_use::time_parts;
 use crate::timeline::{SampleTimes, Timeline};
 
 /// Contents and limits of a summary.
@@ -176,6 +177,7 @@ pub fn assemble(
         recording: RecordingFacts::of(manifest),
         provenance: Provenances::of(&manifest.events),
         run,
+        time: time_parts(&totals),
         levels: levels(&totals, has_l2),
         findings: findings(&totals, has_l2, &dram, dram_limit),
         causes,

@@ -28,7 +28,7 @@ pub struct Rank {
 
 /// Cycles of a first-level miss that the second level, the last level or memory serves:
 /// about those of the built-in machines. They only choose an order.
-const CYCLES: [u64; 3] = [12, 40, 300];
+const MISS_CYCLES: [u64; 3] = [12, 40, 300];
 
 impl Rank {
     /// Bytes moved between the last-level cache and memory, both ways.
@@ -47,15 +47,18 @@ impl Rank {
         }
     }
 
-    /// DRAM bytes if any moved, else last-level misses, first-level ones, instructions; else
-    /// the event that was counted most. First-level misses where those that a cache serves
-    /// cost more than those that reach memory.
+    /// Cycles if the source knows them by place. Else DRAM bytes if any moved, last-level misses,
+    /// first-level ones, instructions, the event that was counted most. First-level misses come
+    /// first where those that a cache serves cost more than those that reach memory.
     pub(crate) fn best_of(sites: &SiteTotals, names: &EventNames) -> Self {
         let event = |id| Rank::event(id, names);
+        if sites.totals.get(catalogue::CYCLES) > 0 {
+            return event(catalogue::CYCLES);
+        }
         let l1d = event(catalogue::L1D_MISS);
         let misses = [catalogue::L1D_MISS, catalogue::L2_MISS, catalogue::LLC_MISS];
         let [l1d_misses, l2_misses, llc_misses] = misses.map(|id| sites.totals.sum(&[id]));
-        let cost = |served: u64, level: usize| served.saturating_mul(CYCLES[level]);
+        let cost = |served: u64, level: usize| served.saturating_mul(MISS_CYCLES[level]);
         let of_caches = cost(l1d_misses.saturating_sub(l2_misses), 0)
             .saturating_add(cost(l2_misses.saturating_sub(llc_misses), 1));
         // Lines that are written back, or that a prefetcher brought, miss nobody.
@@ -80,7 +83,8 @@ impl Rank {
 
 /// Events beside the rank by which readers of a page sort code. `web/src/sections/hot.ts` has
 /// a column for each.
-pub(crate) const SORT_EVENTS: [EventId; 3] = [
+pub(crate) const SORT_EVENTS: [EventId; 4] = [
+    catalogue::DRAM_READ_BYTES,
     catalogue::LLC_MISS,
     catalogue::L1D_MISS,
     catalogue::DTLB_WALK,
@@ -525,7 +529,7 @@ mod tests {
     use crate::spaces::AddressSpaces;
     use crate::spaces::tests::{code, spaces};
     use memgauge_trace::catalogue::{
-        DRAM_READ_BYTES, DRAM_WRITE_BYTES, INSTRUCTIONS, L1D_MISS, LLC_MISS,
+        CYCLES, DRAM_READ_BYTES, DRAM_WRITE_BYTES, INSTRUCTIONS, L1D_MISS, LLC_MISS,
     };
     use memgauge_trace::{Pid, SetsFacts, SiteCount, VirtAddr};
 
@@ -757,6 +761,8 @@ mod tests {
         assert_eq!(rank(&[]), "l1d.miss");
         assert_eq!(rank(&[site(0x1000, LLC_MISS, 1)]), "llc.miss");
         assert_eq!(rank(&[site(0x1000, DRAM_WRITE_BYTES, 64)]), "dram_bytes");
+        let cycles = [site(0x1000, DRAM_WRITE_BYTES, 64), site(0x1000, CYCLES, 1)];
+        assert_eq!(rank(&cycles), "cycles");
     }
 
     #[test]

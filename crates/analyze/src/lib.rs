@@ -54,6 +54,7 @@ mod stacks;
 mod summarise;
 mod summary;
 mod threads;
+mod time_use;
 mod timeline;
 
 #[cfg(test)]
@@ -103,6 +104,7 @@ pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary
 pub use threads::{
     ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
 };
+pub use time_use::{TimePart, TimeUse};
 pub use timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
 
 /// One way of reading one table.

@@ -22,6 +22,7 @@ use crate::regions::RegionTable;
 use crate::samples::Sampling;
 use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
+use crate::time_use::TimePart;
 use crate::timeline::Timeline;
 
 /// Version of the JSON form of [`Summary`]; grows when a field changes meaning
@@ -43,6 +44,9 @@ pub struct Summary {
     pub totals: Counts,
     /// Where `totals` come from.
     pub totals_from: TotalsFrom,
+    /// What the cycles of all threads were spent on; empty if the source does not know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub time: Vec<TimePart>,
     /// Cache and TLB levels.
     pub levels: Vec<Level>,
     /// Memory traffic.
@@ -69,8 +73,7 @@ pub struct Summary {
     /// Values that the program told, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_values: Vec<CodeValueRow>,
-    /// Where in memory samples fall, and when; `None` where none has a data address,
-    /// and of modelled machines.
+    /// Where in memory samples of one event fall, and when; `None` if none has a data address.
     pub heat: Option<HeatMap>,
     /// Results over time, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]

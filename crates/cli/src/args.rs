@@ -220,8 +220,8 @@ pub(crate) struct Report {
     /// Write a baseline: a small sorted file to commit, for `diff` to compare with
     #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "json", "output"])]
     pub(crate) baseline: Option<PathBuf>,
-    /// Rank functions, lines and instructions by this event [default: bytes to and from memory,
-    /// or the misses that cost most]
+    /// Rank functions, lines and instructions by this event [default: cycles; without
+    /// them bytes to and from memory, or the misses that cost most]
     #[arg(short, long, value_name = "EVENT", conflicts_with = "baseline")]
     pub(crate) event: Option<String>,
     /// Rows in each table (on a page: 100 by default)

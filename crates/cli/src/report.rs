@@ -60,6 +60,9 @@ pub(crate) struct Shown {
 
 /// The order by an event of the recording.
 pub(crate) fn ranked_by(recording: &Recording, event: &str) -> anyhow::Result<Rank> {
+    if event == "dram_bytes" {
+        return Ok(Rank::dram_bytes());
+    }
     let manifest = recording.manifest();
     let names = EventNames::of(manifest);
     let found = manifest.events.iter().find(|def| def.name == event);

@@ -387,7 +387,7 @@ fn an_export_that_cannot_be_says_why() {
         text.contains("`nosuch`") && text.contains("llc.miss"),
         "{text}"
     );
-    // The event that ranks the report's functions is taken, though it is a sum of two.
+    // Reports may be ranked by it, though it is a sum of two events.
     let ranked = said(&["-f", "folded", "-e", "dram_bytes"]);
     assert_eq!(ranked, (Some(0), String::new()));
     assert_eq!(said(&["-f", "csv"]).0, Some(2));

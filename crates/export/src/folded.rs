@@ -9,6 +9,9 @@ use memgauge_analyze::{CallNode, CallTree, HotRow, HotTable, Summary, file_name}
 use super::places::{events, with_rest};
 use super::{Error, NOT_LISTED};
 
+/// Bytes to and from memory: the sum of two events, by which reports may be ranked.
+const DRAM_BYTES: &str = "dram_bytes";
+
 pub(crate) fn write(
     summary: &Summary,
     event: Option<&str>,
@@ -29,13 +32,18 @@ fn write_functions(
 ) -> Result<(), Error> {
     // The event that orders the table can be a sum, which is not among the counts of a row.
     let event = event.filter(|&event| event != table.rank);
-    let unknown = event.filter(|&event| !known.iter().any(|name| name == event));
+    let is_known = |event: &str| event == DRAM_BYTES || known.iter().any(|name| name == event);
+    let unknown = event.filter(|event| !is_known(event));
     if let Some(event) = unknown {
         return Err(Error::NoEvent(event.to_owned(), known.to_vec()));
     }
     let mut is_empty = true;
     for (row, counts) in with_rest(table) {
         let count = match (event, row) {
+            (Some(DRAM_BYTES), _) => {
+                let directions = ["dram.read_bytes", "dram.write_bytes"];
+                directions.iter().filter_map(|name| counts.get(*name)).sum()
+            }
             (Some(event), _) => counts.get(event).copied().unwrap_or(0),
             (None, Some(row)) => row.value,
             (None, None) => table.others.value,

@@ -541,6 +541,27 @@ mod tests {
         assert!(!asked.text(10, &plain(80, false)).contains("--event"));
     }
 
+    #[test]
+    fn time_by_function_ranks_and_opens_the_comparison() {
+        let run = |cycles: u64, misses: u64| {
+            let counts = [("cycles", cycles), ("llc.miss", misses)];
+            let counts = counts.map(|(event, n)| (event.to_owned(), n));
+            Measured {
+                metrics: [("cycles".to_owned(), cycles as f64)].into(),
+                functions: [("sum (sums)".to_owned(), counts.into())].into(),
+                ..Measured::default()
+            }
+        };
+        let compared = of(run(2000, 1_000_000), run(500, 10));
+        assert_eq!(compared.ranked_by.as_deref(), Some("cycles"));
+        let text = compared.text(10, &plain(200, false));
+        let first = text.lines().next().expect("a line");
+        assert_eq!(
+            first,
+            "75.0 % fewer cycles: 2.00k before, 500 after. 100 % of the difference is in sum (sums)."
+        );
+    }
+
     /// As a run with `--sets` and one without: no TLB is modelled in the first.
     #[test]
     fn an_event_that_one_run_does_not_know_ranks_nothing() {

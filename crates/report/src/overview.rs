@@ -86,6 +86,7 @@ fn events_in_words(rank: &str) -> String {
         "dram_bytes" => "the bytes between last-level cache and memory".to_owned(),
         "llc.miss" => "the misses of the last-level cache".to_owned(),
         "l1d.miss" => "the misses of the first-level cache".to_owned(),
+        "cycles" => "the cycles".to_owned(),
         "cpu-clock" | "task-clock" => "the processor time".to_owned(),
         event => format!("the events {event}"),
     }

@@ -68,13 +68,41 @@ export function overview(data: Data): Section {
     const kind = said.kind === "cause" || said.kind === "caution" ? said.kind : "fact";
     const item = h("li", { class: kind }, h("p", { class: "said" }, name(said.text)));
     if (said.next !== "") add(item, h("p", { class: "next" }, h("b", {}, "Next: "), ...withCode(said.next)));
-    if (said.rule !== "") add(item, h("p", { class: "rule" }, `Said where: ${said.rule}.`));
+    if (said.rule !== "") add(item, h("p", { class: "rule" }, `Shown because: ${said.rule}.`));
     list.appendChild(item);
   }
   const element = h("section", { id: "overview", "aria-labelledby": "overview-title" }, h("h2", { id: "overview-title" }, "Overview"), list);
-  const figures = data.summary === null ? null : keyFigures(data.summary);
-  add(element, figures);
+  if (data.summary !== null) add(element, timeUse(data.summary), keyFigures(data.summary));
   return { id: "overview", short: "Overview", element };
+}
+
+const TIME_USES: Record<string, string> = {
+  work: "work",
+  l2: "waiting for L2",
+  llc: "waiting for the last-level cache",
+  dram: "waiting for DRAM",
+  queue: "queued at DRAM",
+  tlb: "translating addresses",
+  stores: "waiting for stores",
+};
+
+/** A bar of all cycles by what they were spent on. */
+function timeUse(run: Summary): HTMLElement | null {
+  const parts = (run.time ?? []).filter((part) => part.cycles > 0);
+  if (parts.length === 0) return null;
+  const words = (on: string): string => TIME_USES[on] ?? on;
+  const bar = parts.map((part) => {
+    const title = `${percent(part.share)} ${words(part.on)}: ${count(part.cycles)} cycles`;
+    return h("span", { class: `stall level-${part.on}`, style: `width: ${(100 * part.share).toFixed(2)}%`, title });
+  });
+  const legend = parts.map((part) => h("li", {}, h("span", { class: `level-${part.on}` }), `${percent(part.share)} ${words(part.on)}`));
+  return h(
+    "div",
+    { class: "time-use" },
+    h("h3", {}, `Where ${count(run.totals["cycles"] ?? 0)} cycles went`),
+    h("div", { class: "time-bar", role: "img", "aria-label": parts.map((part) => `${percent(part.share)} ${words(part.on)}`).join(", ") }, ...bar),
+    h("ul", { class: "time-legend" }, ...legend),
+  );
 }
 
 function keyFigures(run: Summary): HTMLElement | null {
@@ -87,7 +115,7 @@ function keyFigures(run: Summary): HTMLElement | null {
     ["memory written", dram.write_bytes === null ? null : bytes(dram.write_bytes)],
     ["mean written", perSecond(dram.mean_write_bytes_per_s)],
     ["peak, both", perSecond(dram.peak?.per_s ?? null)],
-    ["memory can", machine === null ? null : perSecond(machine.dram_bytes_per_s)],
+    ["memory limit", machine === null ? null : perSecond(machine.dram_bytes_per_s)],
     ["caches", machine === null ? null : caches(machine).map((c) => capacity(c.bytes)).join(", ")],
   ];
   const derived = run.counting?.derived ?? [];

@@ -1,7 +1,7 @@
 // Hot functions and lines: exact over the run where the source sees all, of samples in a
 // selected range.
 
-import type { Data, Excerpt, HotRow, HotTable, Summary, TimedSamples } from "../data";
+import type { Counts, Data, Excerpt, HotRow, HotTable, Summary, TimedSamples } from "../data";
 import { hasEvery, modelled } from "../data";
 import { h } from "../dom";
 import { amount, base, count, name, percent } from "../format";
@@ -61,7 +61,18 @@ export function hot(data: Data): Section | null {
   );
 }
 
+/** Stalls by what is waited for: event, class of its colour, words. */
+const STALLS: readonly (readonly [string, string, string])[] = [
+  ["stall.l2", "l2", "waiting for L2"],
+  ["stall.llc", "llc", "waiting for the last-level cache"],
+  ["stall.dram", "dram", "waiting for memory"],
+  ["stall.queue", "queue", "waiting in the queue to memory"],
+  ["stall.tlb", "tlb", "waiting for address translation"],
+  ["stall.stores", "stores", "waiting because of stores"],
+];
+
 function rankInWords(rank: string): string {
+  if (rank === "cycles") return "cycles";
   return rank === "dram_bytes" ? "bytes between last-level cache and memory" : `events ${name(rank)}`;
 }
 
@@ -94,7 +105,7 @@ function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: Hot
   const full = (row: HotRow): string => name(row.file === null ? row.module : `${row.file}:${row.line ?? ""}`);
   const chain = (row: HotRow): string => row.inlined_into.map((c) => name(c.function)).join(" ← ");
   // The same events as `SORT_EVENTS` of `analyze`, which keeps the first rows by each.
-  const others = ["llc.miss", "l1d.miss", "dtlb.walk"].filter((e) => e !== hot.rank && hot.rows.some((r) => r.counts[e] !== undefined));
+  const others = ["llc.miss", "l1d.miss", "dtlb.walk", "dram.read_bytes"].filter((e) => e !== hot.rank && hot.rows.some((r) => r.counts[e] !== undefined));
   const rest =
     hot.others.rows > 0 || hot.others.value > 0
       ? `${count(hot.others.rows)} more ${isLines ? "lines" : "functions"} have ${percent(hot.others.share)}.${firstByEach(hot)}`
@@ -107,7 +118,8 @@ function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: Hot
       { title: isLines ? "Line" : "Function", cell: (r) => h("bdi", { title: chain(r) === "" ? full(r) : `${full(r)}, inlined into ${chain(r)}` }, title(r)), value: (r) => (isLines ? full(r) : r.function) },
       { title: "Share", cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share },
       ...(hasInterval ? [{ title: "95 % interval", numeric: true, cell: (r: HotRow) => interval(r.share_low, r.share_high), value: (r: HotRow) => r.share_low }] : []),
-      { title: hot.rank === "dram_bytes" ? "DRAM" : "Events", about: name(hot.rank), numeric: true, cell: (r) => h("span", { title: ends(hot.rank, r) }, amount(hot.rank, r.value)), value: (r) => r.value },
+      { title: hot.rank === "dram_bytes" ? "DRAM" : hot.rank === "cycles" ? "Cycles" : "Events", about: name(hot.rank), numeric: true, cell: (r) => h("span", { title: ends(hot.rank, r) }, amount(hot.rank, r.value)), value: (r) => r.value },
+      ...(hot.rank === "cycles" ? [{ title: "Stalled", about: "What these cycles were spent on: work, or waiting", cell: (r: HotRow) => timeBar(r.counts), value: (r: HotRow) => stalled(r.counts) }] : []),
       ...others.map((event) => ({ title: event, numeric: true, cell: (r: HotRow) => count(r.counts[event] ?? 0), value: (r: HotRow) => r.counts[event] ?? 0 })),
       isLines
         ? { title: "Function", cell: (r: HotRow) => h("bdi", {}, name(r.function)), value: (r: HotRow) => r.function }
@@ -116,6 +128,21 @@ function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: Hot
     foot: rest,
     detail,
   });
+}
+
+/** Cycles that a place stalled. */
+function stalled(counts: Counts): number {
+  return STALLS.reduce((sum, [event]) => sum + (counts[event] ?? 0), 0);
+}
+
+/** A bar of the cycles of a place: work, then what it waited for. */
+function timeBar(counts: Counts): HTMLElement {
+  const cycles = counts.cycles ?? 0;
+  const all = stalled(counts);
+  const parts = STALLS.map(([event, level, words]) => ({ level, words, cycles: counts[event] ?? 0 })).filter((part) => part.cycles > 0);
+  const words = parts.map((part) => `${percent(part.cycles / cycles)} ${part.words}`);
+  const bar = parts.map((part) => h("span", { class: `stall level-${part.level}`, style: `width: ${((100 * part.cycles) / Math.max(1, cycles)).toFixed(2)}%` }));
+  return h("span", { class: "time", title: words.join(", ") }, h("span", { class: "time-bar" }, ...bar), h("span", { class: "time-share" }, percent(all / Math.max(1, cycles))));
 }
 
 function source(row: HotRow, excerpts: Excerpt[], hotLines: Map<string, HotRow>): HTMLElement | null {

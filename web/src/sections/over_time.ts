@@ -58,7 +58,7 @@ function bandwidth(run: Summary, timeline: Timeline): Section | null {
       lines,
       ...frame(timeline),
       height: 200,
-      limit: machine === null ? undefined : { label: "memory can", value: machine.dram_bytes_per_s },
+      limit: machine === null ? undefined : { label: "memory limit", value: machine.dram_bytes_per_s },
       total: bytes,
       fileName: "bandwidth",
     }),

@@ -2,9 +2,11 @@
 
 use super::{Changed, Groups, Measured, Places, changed};
 
-/// Events that functions have exact counts of, with the cycles that one costs a processor
-/// of today, about: what it adds to an access that has come as far. They only say which
-/// difference matters more, so that no model's timing is needed.
+/// What counts if functions have it.
+pub(super) const CYCLES: &str = "cycles";
+/// Events that functions have exact counts of, with the approximate cost of one in cycles: what it
+/// adds to an access that has come as far. Without cycles they decide which difference matters
+/// more.
 const COSTS: [(&str, f64); 6] = [
     ("llc.miss", 200.0),
     ("l2.miss", 30.0),
@@ -22,6 +24,13 @@ pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec
     if let Some(event) = event {
         return Some((event.to_owned(), functions(event)));
     }
+    let all_runs = || groups.iter().copied().flatten();
+    if all_runs().all(|run| has_by_function(run, CYCLES)) {
+        let rows = functions(CYCLES);
+        if difference(&rows) > 0 {
+            return Some((CYCLES.to_owned(), rows));
+        }
+    }
     let comparable = COSTS.into_iter().filter(|(event, _)| have(groups, event));
     let costs = comparable.map(|(event, cycles)| {
         let rows = functions(event);
@@ -36,6 +45,13 @@ pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec
     let rest = LAST.into_iter().filter(|event| have(groups, event));
     let mut rest = rest.map(|event| (event.to_owned(), functions(event)));
     rest.find(|(_, rows)| difference(rows) > 0)
+}
+
+/// With `--sets`, cycles are known of the run and not by function.
+fn has_by_function(run: &Measured, event: &str) -> bool {
+    run.functions
+        .values()
+        .any(|counts| counts.contains_key(event))
 }
 
 fn have(groups: Groups, event: &str) -> bool {

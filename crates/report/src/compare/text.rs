@@ -1,5 +1,6 @@
 //! A comparison as text.
 
+use super::rank::CYCLES;
 use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
@@ -17,6 +18,10 @@ impl Comparison {
         if measured.all(|m| m.difference.is_none()) {
             text += "The runs have no metric in common: their sources or events differ.\n";
         }
+        if let Some(headline) = self.headline(style) {
+            text += &style.paint_lines(Role::Heading, &style.wrap(&headline, 0));
+            text += "\n";
+        }
         if self.metrics.iter().any(Metric::is_change) {
             text += "Metrics that changed\n";
             text += &self.metrics_table(style).draw(style);
@@ -24,9 +29,13 @@ impl Comparison {
         text += &self.unchanged(style);
         if let Some(event) = &self.ranked_by {
             if self.ranked_by_cost && !self.functions.is_empty() {
-                let line = format!(
-                    "Ranked by {event}: its differences cost most cycles (--event takes another)."
-                );
+                let line = match event.as_str() {
+                    CYCLES => "Ranked by cycles; --event ranks by another event.".to_owned(),
+                    _ => format!(
+                        "Ranked by {event}, whose differences cost the most cycles; --event ranks by \
+                         another event."
+                    ),
+                };
                 text += &format!("\n{}", style.wrap(&line, 0));
             }
             let tables = [("Functions", &self.functions), ("Lines", &self.lines)];
@@ -42,6 +51,31 @@ impl Comparison {
             text += &shares("Regions", table, rows, style);
         }
         text
+    }
+
+    /// The change of the time, and the function that it comes from most.
+    fn headline(&self, style: &Style) -> Option<String> {
+        if self.ranked_by.as_deref() != Some(CYCLES) {
+            return None;
+        }
+        let cycles = self.metrics.iter().find(|metric| metric.name == CYCLES)?;
+        let (before, after) = (cycles.before?, cycles.after?);
+        let relative = cycles.relative.filter(|_| cycles.is_change())?;
+        let more = if relative < 0.0 { "fewer" } else { "more" };
+        let mut text = format!(
+            "{} {more} cycles: {} before, {} after.",
+            units::share(relative.abs()),
+            units::count(before as u64),
+            units::count(after as u64),
+        );
+        if let Some(first) = self.functions.first() {
+            let share = units::share(first.share);
+            text += &format!(
+                " {share} of the difference is in {}.",
+                style.name(&first.function)
+            );
+        }
+        Some(text)
     }
 
     pub(super) fn notes(&self, style: &Style) -> String {

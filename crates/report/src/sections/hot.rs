@@ -13,6 +13,16 @@ const READ: &str = "dram.read_bytes";
 const WRITE: &str = "dram.write_bytes";
 const LLC: &str = "llc.miss";
 const L1D: &str = "l1d.miss";
+const CYCLES: &str = "cycles";
+/// Stalls of a place, and what it waited for.
+const STALLS: [(&str, &str); 6] = [
+    ("stall.l2", "L2"),
+    ("stall.llc", "LLC"),
+    ("stall.dram", "DRAM"),
+    ("stall.queue", "queue"),
+    ("stall.tlb", "TLB"),
+    ("stall.stores", "stores"),
+];
 
 pub(super) fn functions(summary: &Summary, style: &Style) -> String {
     let shown = Shown {
@@ -126,7 +136,7 @@ impl Shown {
     }
 
     fn table(&self, hot: &HotTable, rank: &str, style: &Style) -> Table {
-        let own_column = !["dram_bytes", LLC, L1D].contains(&hot.rank.as_str());
+        let own_column = !["dram_bytes", LLC, L1D, CYCLES].contains(&hot.rank.as_str());
         let own = |value| own_column.then_some(value);
         let columns = Column::known_in(hot);
         let is_estimated = hot.rows.iter().any(|row| row.share_low.is_some());
@@ -205,6 +215,11 @@ impl Shown {
 /// What is shown of a place beside what ranks it.
 #[derive(Clone, Copy)]
 enum Column {
+    Cycles,
+    /// Share of the cycles that stalled.
+    Stalled,
+    /// What most of the stalled cycles waited for.
+    WaitsFor,
     Dram,
     Llc,
     L1d,
@@ -215,13 +230,26 @@ impl Column {
     fn known_in(hot: &HotTable) -> Vec<Column> {
         let rows = hot.rows.iter().map(|row| &row.counts);
         let all: Vec<&Counts> = rows.chain([&hot.others.counts]).collect();
-        let mut columns = vec![Column::Dram, Column::Llc, Column::L1d];
+        // Where time is known, what it was spent on matters more than the bytes that moved.
+        let mut columns = match hot.rank == CYCLES {
+            true => vec![
+                Column::Cycles,
+                Column::Stalled,
+                Column::WaitsFor,
+                Column::L1d,
+                Column::Llc,
+            ],
+            false => vec![Column::Dram, Column::Llc, Column::L1d],
+        };
         columns.retain(|column| all.iter().any(|counts| column.of(counts).is_some()));
         columns
     }
 
     fn title(self) -> &'static str {
         match self {
+            Column::Cycles => "cycles",
+            Column::Stalled => "stalled",
+            Column::WaitsFor => "on",
             Column::Dram => "DRAM",
             Column::Llc => "LLC miss",
             Column::L1d => "L1D miss",
@@ -235,6 +263,8 @@ impl Column {
                 (None, None) => None,
                 (read, write) => Some(read.unwrap_or(0).saturating_add(write.unwrap_or(0))),
             },
+            Column::Cycles => get(CYCLES),
+            Column::Stalled | Column::WaitsFor => get(CYCLES).and(stalled(counts)),
             Column::Llc => get(LLC),
             Column::L1d => get(L1D),
         }
@@ -244,9 +274,32 @@ impl Column {
         let value = self.of(counts).unwrap_or(0);
         match self {
             Column::Dram => units::bytes(value),
-            Column::Llc | Column::L1d => units::count(value),
+            Column::Stalled => match counts.get(CYCLES) {
+                Some(&cycles) if cycles > 0 => units::share(value as f64 / cycles as f64),
+                _ => String::new(),
+            },
+            Column::WaitsFor => waits_for(counts).unwrap_or_default().to_owned(),
+            Column::Cycles | Column::Llc | Column::L1d => units::count(value),
         }
     }
+}
+
+/// Cycles that a place stalled.
+fn stalled(counts: &Counts) -> Option<u64> {
+    let known = STALLS.iter().filter_map(|(event, _)| counts.get(*event));
+    known.copied().reduce(u64::saturating_add)
+}
+
+/// What most of the stalled cycles of a place waited for, if they are at least 1 % of its cycles.
+fn waits_for(counts: &Counts) -> Option<&'static str> {
+    let cycles = *counts.get(CYCLES)?;
+    stalled(counts).filter(|stalled| stalled * 100 >= cycles)?;
+    let known = STALLS
+        .iter()
+        .filter_map(|&(event, name)| Some((*counts.get(event)?, name)));
+    known
+        .max_by_key(|&(cycles, _)| cycles)
+        .map(|(_, name)| name)
 }
 
 /// Events besides the ranked one that have columns.

@@ -13,6 +13,7 @@ mod regions;
 mod sampling;
 mod sets;
 mod threads;
+mod time_use;
 
 pub(crate) use closing::{findings, of_regions};
 pub(crate) use hot::chain;
@@ -46,6 +47,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         headline::headline(summary, style),
         headline::run(summary, style),
+        time_use::time_use(summary, style),
         counting::counters(summary, style),
         counting::derived(summary, style),
         caches(levels::levels),
