@@ -456,7 +456,7 @@ fn loads_and_stores_in_straight_code_are_on_their_own_lines() {
     let program = compile(folder.path(), TAKE_AND_PUT, &[]);
     for options in [&[][..], &["--sets", "1/8"]] {
         let recorded = Recorded::new(options, &[program.to_str().expect("UTF-8")]);
-        let report = report_with(&recorded, ["--event", "loads"]);
+        let report = report_with(&recorded, ["--rows", "10000"]);
         let count = |table: &str, function: &str, event: &str| {
             let rows = report["hot"][table]["rows"].as_array().expect("rows");
             let row = rows.iter().find(|row| row["function"] == function);
