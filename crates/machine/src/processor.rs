@@ -327,6 +327,7 @@ impl Core {
             base: &mut self.base,
             counts: &mut self.counts,
             stalled: &mut self.stalled,
+            stalled_by_cause: &mut self.stalled_by_cause,
             pipe_free: &mut self.pipe_free,
             clock: self.clock,
             pending: self.sampler.pending_mut(),

@@ -136,6 +136,36 @@ fn the_counter_beside_loses_only_what_was_cleared_and_memory_nothing() {
     assert_eq!(rest, heard.delivered.rest);
 }
 
+/// The cycles of each cause add up to those that no instruction takes.
+fn check_stalls(heard: &Heard) {
+    let causes = [
+        c::STALL_IRREGULAR,
+        c::STALL_REGULAR,
+        c::STALL_STORES,
+        c::STALL_TLB,
+    ];
+    let config = Config::preset("i5-6600k").unwrap();
+    let per_1000 = u64::from(config.timing.cycles_per_1000_instructions);
+    let own = heard.counts.get(c::INSTRUCTIONS) * per_1000 / 1000;
+    let stalled = heard.counts.get(c::CYCLES) - own;
+    let by_cause: u64 = causes.iter().map(|&event| heard.counts.get(event)).sum();
+    // Each cause is rounded down to cycles by itself.
+    assert!(
+        (by_cause..=by_cause + causes.len() as u64).contains(&stalled),
+        "{by_cause} of {stalled}"
+    );
+}
+
+#[test]
+fn no_cause_keeps_a_stall_that_a_stop_hid() {
+    for (name, delivery) in Delivery::NAMED {
+        let heard = run(delivery, c::LLC_MISS, 100, worst_case());
+        let hidden = heard.delivered.cleared_lines;
+        assert!(hidden > 0 || delivery == Delivery::Ideal, "{name}");
+        check_stalls(&heard);
+    }
+}
+
 #[test]
 fn dependent_loads_lose_next_to_nothing() {
     let plain = run(Delivery::Ideal, c::LLC_MISS, 100, chase());
@@ -270,6 +300,7 @@ proptest! {
         }
         let cleared = heard.delivered.cleared_lines;
         prop_assert_eq!(get(c::L1D_MISS) + cleared, plain.counts.get(c::L1D_MISS));
+        check_stalls(&heard);
         prop_assert!(heard.overflows.is_sorted_by_key(|o| o.time_ns));
         if !tagged {
             let recorded = heard.overflows.len() as u64 * period;

@@ -31,6 +31,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) counts: &'a mut [u64; catalogue::COUNT],
     /// Millicycles the core stood still.
     pub(crate) stalled: &'a mut u64,
+    /// The same by cause, in the order of [`STALLS`].
+    pub(crate) stalled_by_cause: &'a mut [u64; STALLS.len()],
     /// When its way to memory is free.
     pub(crate) pipe_free: &'a mut u64,
     /// Millicycles since virtual time zero at which it started, waits and stops:
@@ -111,8 +113,8 @@ pub(crate) struct Courier {
     window: Window,
     buffer: Buffer,
     place: u64,
-    /// The core's stalls when last looked at.
-    stalled: u64,
+    /// The core's stalls by cause when last looked at.
+    stalled_by_cause: [u64; STALLS.len()],
     /// Instructions when sums were last looked at.
     summed: u64,
     /// Long misses since the last stop.
@@ -147,7 +149,7 @@ impl Courier {
             window: Window::default(),
             buffer: Buffer::default(),
             place: 0,
-            stalled: 0,
+            stalled_by_cause: [0; STALLS.len()],
             summed: 0,
             misses: 0,
             behind_miss: false,
@@ -203,13 +205,12 @@ impl Courier {
         access: &Access,
         out: &mut Outcome,
     ) {
-        let stall = stage.stalled.saturating_sub(self.stalled);
         self.place = instructions.max(self.place + 1);
         self.hand_over(stage);
         if self.is_due(stage.now()) {
             self.stop(stage);
         }
-        self.make_again(stage, access.kind, stall, out);
+        self.make_again(stage, access.kind, out);
         self.behind_miss = out.l2_misses > 0;
         self.misses += u64::from(out.l2_misses);
         for at in 0..self.counters.len() {
@@ -217,7 +218,7 @@ impl Courier {
                 self.count(at, stage, access);
             }
         }
-        self.stalled = *stage.stalled;
+        self.stalled_by_cause = *stage.stalled_by_cause;
     }
 
     /// Instructions have retired, some loads and stores among them.
@@ -230,7 +231,7 @@ impl Courier {
                 self.count_sum(at, stage, after, instructions);
             }
         }
-        self.stalled = *stage.stalled;
+        self.stalled_by_cause = *stage.stalled_by_cause;
     }
 
     /// Distance to the next deadline of each event told in sums.
@@ -348,16 +349,15 @@ impl Courier {
     }
 
     /// Takes back what a load counted that was aborted and made again.
-    fn make_again(
-        &mut self,
-        stage: &mut Stage<'_>,
-        kind: AccessKind,
-        stall: u64,
-        out: &mut Outcome,
-    ) {
+    fn make_again(&mut self, stage: &mut Stage<'_>, kind: AccessKind, out: &mut Outcome) {
         if self.place > self.window.until || kind == AccessKind::Store {
             return;
         }
+        let mut stalls = *stage.stalled_by_cause;
+        for (stall, before) in stalls.iter_mut().zip(self.stalled_by_cause) {
+            *stall -= before;
+        }
+        let stall: u64 = stalls.iter().sum();
         let alone = stall * 2 > u64::from(out.latency_cycles) * 1000;
         if alone || (out.l1d_misses > 0 && self.window.lines == 0) {
             return;
@@ -370,6 +370,16 @@ impl Courier {
         self.window.hidden -= hidden;
         *stage.stalled -= hidden;
         *stage.pipe_free -= hidden.min(*stage.pipe_free);
+        let mut left = hidden;
+        for (cause, stall) in stalls.into_iter().enumerate() {
+            let part = stall.min(left);
+            left -= part;
+            let sum = &mut stage.stalled_by_cause[cause];
+            *sum -= part;
+            // Zero unless stalls are sampled.
+            let count = &mut stage.counts[STALLS[cause]];
+            *count = (*count).min(*sum / 1000);
+        }
     }
 
     /// Moves a counter of accesses on.
