@@ -15,6 +15,11 @@ const PERIOD: u64 = 100;
 
 /// A recording of threads' overflow times, in as many blocks as they take.
 fn record(path: &Path, threads: &[(u32, &[u64])]) -> Recording {
+    record_with(path, threads, None)
+}
+
+/// The same with a further row of the series.
+fn record_with(path: &Path, threads: &[(u32, &[u64])], row: Option<SeriesRow>) -> Recording {
     let manifest = Manifest {
         events: catalogue::definitions(Provenance::Modelled),
         ..Manifest::default()
@@ -45,6 +50,7 @@ fn record(path: &Path, threads: &[(u32, &[u64])]) -> Recording {
         ..SeriesRow::default()
     };
     writer.push(counted).unwrap();
+    writer.extend(row).unwrap();
     writer.finish(|_| {}).unwrap();
     Recording::open(path).unwrap()
 }
@@ -97,6 +103,37 @@ fn an_overflow_stands_for_its_period_and_what_its_record_lost() {
                 .all(|b| (b - 120.0 * 64.0 * 100.0).abs() < 1.0)
         );
     }
+}
+
+#[test]
+fn a_reference_outside_the_interval_contradicts_the_correction() {
+    let dir = tempfile::tempdir().unwrap();
+    let recording = record(&dir.path().join("r.mg"), &[(1, &steady())]);
+    let contradicts = |recording, correction: &Correction| {
+        let shown = show(recording, &settings(100_000), correction);
+        shown.reference.unwrap().contradicts
+    };
+    let lost = |events| Correction::Model("a test".to_owned(), LossModel::constant(events));
+    // The reference has 120 lines for each overflow.
+    assert!(!contradicts(&recording, &lost(20.0)));
+    for events in [0.0, 19.0, 21.0] {
+        assert!(contradicts(&recording, &lost(events)), "{events}");
+    }
+    // A total without a correction claims nothing, and one from the reference is no check.
+    assert!(!contradicts(&recording, &Correction::None));
+    assert!(!contradicts(&recording, &Correction::Reference));
+
+    // The reference also counts prefetched lines, which the event does not.
+    let path = dir.path().join("prefetched.mg");
+    let prefetched = SeriesRow {
+        time_ns: 1_000,
+        interval_ns: 1_000,
+        event: catalogue::PREFETCHES,
+        value: 1,
+        ..SeriesRow::default()
+    };
+    let recording = record_with(&path, &[(1, &steady())], Some(prefetched));
+    assert!(!contradicts(&recording, &lost(0.0)));
 }
 
 #[test]
@@ -238,6 +275,7 @@ fn what_counters_saw_beside_is_in_the_curve_where_they_saw_it() {
         let rows = [
             (catalogue::INSTRUCTIONS, 6_000),
             (catalogue::CYCLES, 100_000),
+            (catalogue::STALL_IRREGULAR, misses * 66),
             (catalogue::L1D_LOAD_MISS, misses),
             (LLC_MISS, misses),
             (DRAM_READ_BYTES, misses * 64),
