@@ -446,6 +446,11 @@ impl Reading {
             return None;
         };
         let mechanism = model.mechanism(self.period)?;
+        let events = &recording.manifest().events;
+        let has = |id| events.iter().any(|event| event.id == id);
+        if !has(catalogue::STALL_REGULAR) || !has(catalogue::STALL_IRREGULAR) {
+            return None;
+        }
         let hertz = recording.manifest().machine.as_ref()?.frequency_hz;
         let width = self.base.width_ns;
         let length = self.end_ns() - self.base.from_ns;

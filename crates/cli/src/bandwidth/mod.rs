@@ -4,6 +4,8 @@ mod args;
 mod calibrate;
 mod live;
 mod loops;
+#[cfg(test)]
+mod sweep;
 
 use std::path::Path;
 
