@@ -214,7 +214,11 @@ fn groups_of_runs_have_intervals_and_name_functions_and_lines() {
         json["functions"][0]["interval"],
         serde_json::json!([131_072.0, 131_072.0])
     );
-    let gated = groups(&before, &after, &["--fail-if", "stores > +5%"]);
+    let gated = groups(
+        &before,
+        &after,
+        &["--width", "80", "--fail-if", "stores > +5%"],
+    );
     assert_eq!(gated.status.code(), Some(1), "{}", out(&gated));
     assert!(
         out(&gated).lines().all(|line| line.chars().count() <= 80),

@@ -197,10 +197,7 @@ fn processes_that_run_already_are_observed_until_they_end() {
     if !perf_works() {
         return;
     }
-    let mut running = Command::new("sleep")
-        .arg("0.5")
-        .spawn()
-        .expect("sleep runs");
+    let mut running = Command::new("sleep").arg("3").spawn().expect("sleep runs");
     let pid = running.id().to_string();
     let output = memgauge()
         .args([

@@ -470,7 +470,7 @@ fn bad_input_is_refused_with_one_line() {
         (
             &["--source", "emulate", "--overhead", "1%", "--", "true"],
             2,
-            "no setting of an overhead",
+            "setting of an overhead does not apply",
         ),
         (&["--source", "pmu"], 2, "-e"),
         (&["--once", "-e", "no-such-event"], 2, "no-such-event"),

@@ -20,6 +20,7 @@ indices! {
 /// Events that count stalled time, consecutive from [`STALL_IRREGULAR`]. Two groups of them each
 /// add up to the stalled time, up to a cycle each for rounding: irregular, regular, writebacks and
 /// TLB by cause; TLB, L2, LLC, DRAM, queue and stores by what the core waited for.
+/// The first [`STALL_CAUSES`] of them are the causes.
 pub(crate) const STALLS: [usize; 9] = [
     STALL_IRREGULAR,
     STALL_REGULAR,
@@ -31,6 +32,9 @@ pub(crate) const STALLS: [usize; 9] = [
     STALL_QUEUE,
     STALL_STORES,
 ];
+
+/// Number of causes in [`STALLS`]; the last one is address translation.
+pub(crate) const STALL_CAUSES: usize = 4;
 
 /// Whether the event happens at an access (rather than when a block retires),
 /// so that its overflow can name the access.

@@ -17,6 +17,20 @@ pub struct Stalled {
 }
 
 impl Stalled {
+    /// Takes back what was not waited for after all: of lines first, then of translation.
+    pub(crate) fn take_back(&mut self, mut millicycles: u64) {
+        for part in [
+            &mut self.latency,
+            &mut self.queue,
+            &mut self.stores,
+            &mut self.translation,
+        ] {
+            let taken = millicycles.min(*part);
+            *part -= taken;
+            millicycles -= taken;
+        }
+    }
+
     /// All of it.
     #[inline]
     pub fn sum(&self) -> u64 {

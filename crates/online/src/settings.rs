@@ -223,7 +223,7 @@ impl Settings {
             Source::Clock => return Ok(clock::timer()),
             Source::Program => {
                 return Err(Error::usage(
-                    "failed to sample a program: give the profiler the program (`of_program`)",
+                    "failed to sample a program: give the profiler the program (`for_program`)",
                 ));
             }
             Source::Pmu(name) => name,

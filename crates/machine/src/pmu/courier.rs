@@ -357,7 +357,7 @@ impl Courier {
         for (stall, before) in stalls.iter_mut().zip(self.stalled_by_cause) {
             *stall -= before;
         }
-        let stall: u64 = stalls.iter().sum();
+        let stall: u64 = stalls[..STALL_CAUSES].iter().sum();
         let alone = stall * 2 > u64::from(out.latency_cycles) * 1000;
         if alone || (out.l1d_misses > 0 && self.window.lines == 0) {
             return;
@@ -371,15 +371,21 @@ impl Courier {
         *stage.stalled -= hidden;
         *stage.pipe_free -= hidden.min(*stage.pipe_free);
         let mut left = hidden;
-        for (cause, stall) in stalls.into_iter().enumerate() {
-            let part = stall.min(left);
-            left -= part;
-            let sum = &mut stage.stalled_by_cause[cause];
+        let mut take_stall = |event: usize, left: &mut u64| {
+            let part = stalls[event].min(*left);
+            *left -= part;
+            let sum = &mut stage.stalled_by_cause[event];
             *sum -= part;
             // Zero unless stalls are sampled.
-            let count = &mut stage.counts[STALLS[cause]];
+            let count = &mut stage.counts[STALLS[event]];
             *count = (*count).min(*sum / 1000);
-        }
+        };
+        (0..STALL_CAUSES - 1).for_each(|event| take_stall(event, &mut left));
+        // What is left is of translation, which is in both groups.
+        let mut of_lines = hidden - left;
+        take_stall(STALL_CAUSES - 1, &mut left);
+        (STALL_CAUSES..STALLS.len()).for_each(|event| take_stall(event, &mut of_lines));
+        out.stalled.take_back(hidden);
     }
 
     /// Moves a counter of accesses on.
