@@ -46,11 +46,11 @@ fn environment(padding: usize) -> Vec<(&'static str, String)> {
 /// Runs it without its debug server, whose mapping has a name with process and file
 /// numbers. A program that reads its own maps would make as many loads as they have
 /// digits.
-fn valgrind(tool: &[&str], program: &[&str]) -> Command {
+fn valgrind(tool: &[&str], program: &[&str], padding: usize) -> Command {
     let mut command = Command::new("valgrind");
     command
         .env_clear()
-        .envs(environment(0))
+        .envs(environment(padding))
         .arg("--vgdb=no")
         .args(tool)
         .args(program)
@@ -62,7 +62,7 @@ fn valgrind(tool: &[&str], program: &[&str]) -> Command {
 /// Where the stack starts under valgrind: just above the first store, with which
 /// the dynamic loader calls its first function.
 fn stack_under_valgrind(program: &[&str]) -> u64 {
-    let mut command = valgrind(&["--tool=lackey", "--trace-mem=yes"], program);
+    let mut command = valgrind(&["--tool=lackey", "--trace-mem=yes"], program, 0);
     let mut child = command
         .stderr(Stdio::piped())
         .spawn()
@@ -113,19 +113,20 @@ fn stack_under_qemu(program: &[&str], folder: &Path) -> u64 {
         .expect("an address in hexadecimal")
 }
 
-/// Bytes of environment that memgauge's program needs beyond cachegrind's.
+/// Bytes of environment that cachegrind's program needs beyond memgauge's, whose stack the
+/// environment does not move.
 fn padding(program: &[&str], folder: &Path) -> usize {
     let (theirs, ours) = (
         stack_under_valgrind(program),
         stack_under_qemu(program, folder),
     );
-    (ours.wrapping_sub(theirs) % PAGE) as usize
+    (theirs.wrapping_sub(ours) % PAGE) as usize
 }
 
 /// References, D1 misses and LL misses of a whole program.
 type Counts = [i64; 3];
 
-fn cachegrind(program: &[&str], input: &Path) -> Counts {
+fn cachegrind(program: &[&str], input: &Path, padding: usize) -> Counts {
     let tool = [
         "--tool=cachegrind",
         "--cache-sim=yes",
@@ -133,7 +134,7 @@ fn cachegrind(program: &[&str], input: &Path) -> Counts {
         "--D1=32768,8,64",
         "--LL=1048576,16,64",
     ];
-    let mut command = valgrind(&tool, program);
+    let mut command = valgrind(&tool, program, padding);
     let output = command
         .stdin(std::fs::File::open(input).expect("the input is there"))
         .output();
@@ -151,7 +152,7 @@ fn cachegrind(program: &[&str], input: &Path) -> Counts {
     })
 }
 
-fn memgauge(program: &[&str], input: &Path, padding: usize, folder: &Path) -> Counts {
+fn memgauge(program: &[&str], input: &Path, folder: &Path) -> Counts {
     let machine = folder.join("machine.json");
     write_machine(&machine, [(32, 8), (1024, 16), (4096, 16)]);
     let options = [
@@ -161,7 +162,7 @@ fn memgauge(program: &[&str], input: &Path, padding: usize, folder: &Path) -> Co
     let recorded = Recorded::with(&options, program, |command| {
         command
             .env_clear()
-            .envs(environment(padding))
+            .envs(environment(0))
             .write_stdin(std::fs::read(input).expect("the input is there"));
     });
     let totals = recorded.totals();
@@ -178,8 +179,8 @@ fn check(program: &[&str], input: &str) {
     let path = folder.path().join("input");
     std::fs::write(&path, input).expect("the input can be written");
     let padding = padding(program, folder.path());
-    let theirs = cachegrind(program, &path);
-    let ours = memgauge(program, &path, padding, folder.path());
+    let theirs = cachegrind(program, &path, padding);
+    let ours = memgauge(program, &path, folder.path());
     println!("{program:?}: cachegrind {theirs:?}, memgauge {ours:?}");
     let compared = [
         ("references", TOLERANCE),
@@ -264,7 +265,9 @@ fn lackey(arguments: &str) -> [i64; 2] {
         .chain(arguments.split_whitespace())
         .collect();
     let tool = ["--tool=lackey", "--basic-counts=no", "--trace-mem=yes"];
-    let output = valgrind(&tool, &program).output().expect("valgrind runs");
+    let output = valgrind(&tool, &program, 0)
+        .output()
+        .expect("valgrind runs");
     let log = String::from_utf8(output.stderr).expect("its log is text");
     let main = format!("I  {:08x},", start_of_main());
     let (_, since) = log.split_once(&main).expect("main runs");
