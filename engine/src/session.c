@@ -346,7 +346,7 @@ static void ring_begin(void)
     r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
     r->number = number;
     if (mg_sets())
-        mg_follow_all(r);
+        mg_begin_sets(r);
     publish(&r->entry);
     use_ring(r);
     pthread_setspecific(thread_end, r);

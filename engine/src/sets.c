@@ -22,18 +22,42 @@
 /* States of mg_ring.narrowed. */
 enum { NARROWED = 1, TO_NARROW, PEEKING };
 
-/* Runs of all lines that are told at a time, every how many attentions, and at the latest after so many
- * instructions told by runs: a thread that touches a followed set now and then has few attentions. */
-enum { PEEK_RUNS = 1024, PEEK_EVERY = 8, PEEK_AFTER = 1 << 22 };
+/* Number of runs that a look at all lines records. With as many runs in longer looks, fewer looks said less. */
+enum { PEEK_RUNS = 4096 };
+
+/* Mean number of instructions between two looks of a thread. The gap doubles every PEEK_DOUBLING looks
+ * of the process, so that a short program has some dozen looks and a long one spends little on them. A
+ * thread that starts later begins with the gap of that time: in looks of its own, close to one another, it would get out of step
+ * with the others. */
+enum { PEEK_FIRST_GAP = 1 << 15, PEEK_DOUBLING = 4, PEEK_DOUBLINGS = 7 };
+
+/* Looks of this process that have been planned. */
+static atomic_uint planned_peeks;
 
 static uint8_t *table(struct mg_ring *r)
 {
     return (uint8_t *)r + MG_TABLE_AT;
 }
 
-void mg_follow_all(struct mg_ring *r)
+static void follow_all(struct mg_ring *r)
 {
     memset(table(r), MG_HERE | MG_NEXT, MG_CLASSES);
+}
+
+/* Instructions to the next look: random between half and one and a half times the mean, or looks
+ * would always meet the same part of a loop. */
+static uint32_t next_gap(void)
+{
+    uint32_t number = atomic_fetch_add(&planned_peeks, 1);
+    uint32_t mean = PEEK_FIRST_GAP << MIN(number / PEEK_DOUBLING, PEEK_DOUBLINGS);
+    uint32_t random = (number + 1) * 2654435761u;
+    return mean / 2 + (random ^ random >> 15) % mean;
+}
+
+void mg_begin_sets(struct mg_ring *r)
+{
+    follow_all(r);
+    r->peek_gap = next_gap();
 }
 
 static void narrow(struct mg_ring *r)
@@ -70,7 +94,7 @@ PART void put(struct mg_ring *r, uint64_t address, uint64_t run, bool several)
     __atomic_store_n(&r->w, w + 3, __ATOMIC_RELEASE);
     r->ran = r->full ? MG_ATTENTION : 0;
     r->since_peek += ran >> MG_RAN_INSNS_SHIFT;
-    if (w + 3 >= r->end || r->since_peek >= PEEK_AFTER || (r->peek && !--r->peek))
+    if (w + 3 >= r->end || r->since_peek >= r->peek_gap || (r->peek && !--r->peek))
         ask_for_attention(r);
     if (!r->narrowed && run >> MG_STORES_BIT & 1) {
         r->narrowed = TO_NARROW;
@@ -156,6 +180,7 @@ static void put_mark(struct mg_ring *r, uint64_t mark)
 {
     uint64_t ran = executed(r);
     bool after_rep = r->rep_w == r->w && r->rep_ran == ran;
+    r->since_peek += ran >> MG_RAN_INSNS_SHIFT;
     r->w[0] = mark;
     r->w[1] = ran;
     __atomic_store_n(&r->w, r->w + 2, __ATOMIC_RELEASE);
@@ -174,17 +199,19 @@ void mg_put_sum(void)
 /* Begins a look at all lines, or ends it. */
 static void peek(struct mg_ring *r)
 {
-    bool late = r->since_peek >= PEEK_AFTER;
-    if (late) /* also where no look can begin now, or each run would ask again */
+    bool due = r->since_peek >= r->peek_gap;
+    if (due) /* also where no look can begin now, or each run would ask again */
         r->since_peek = 0;
-    if (r->narrowed == NARROWED && (++r->attentions % PEEK_EVERY == 1 || late)) {
-        r->since_peek = 0;
+    if (r->narrowed == NARROWED && due) {
         put_mark(r, MG_MARK_PEEK | 1);
-        mg_follow_all(r);
+        r->since_peek = 0;
+        r->peek_gap = next_gap();
+        follow_all(r);
         r->narrowed = PEEKING;
         r->peek = PEEK_RUNS;
     } else if (r->narrowed == PEEKING && !r->peek) {
         put_mark(r, MG_MARK_PEEK);
+        r->since_peek = 0;
         narrow(r);
     }
 }

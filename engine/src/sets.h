@@ -12,7 +12,7 @@ uint64_t mg_own_sets(void);
 
 /* Has a thread keep every run until its first store, by which the recorder knows its
  * stack. */
-void mg_follow_all(struct mg_ring *r);
+void mg_begin_sets(struct mg_ring *r);
 
 /* A block found the top bit of mg_ring.ran set. */
 void mg_attention(void);

@@ -253,8 +253,8 @@ struct mg_ring {
     uint32_t piece_stores;
     uint32_t piece_lines;
     uint32_t peek;             /* runs left for which all lines are told */
-    uint32_t attentions;
-    uint64_t since_peek;       /* instructions told by kept runs since the last look began */
+    uint32_t peek_gap;         /* instructions from the end of a look to the next one */
+    uint64_t since_peek;       /* instructions since the last look began or ended */
 };
 
 /* Where some sets are followed, behind the ring: for each class of lines what to do with

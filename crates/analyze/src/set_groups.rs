@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::catalogue::L1D_MISS;
 use memgauge_trace::groups::{GROUPS, student, variance_of_sum};
-use memgauge_trace::{CrowdFacts, EventId, Pid, SetsFacts};
+use memgauge_trace::{EventId, Pid, SetsFacts};
 use serde::Serialize;
 
 /// Two-sided 95 % quantile of the normal distribution.
@@ -45,17 +45,14 @@ impl FollowedGroups {
     /// `None` where all were followed, and nothing is estimated.
     pub(crate) fn of(sets: Option<&SetsFacts>) -> Option<FollowedGroups> {
         let sets = sets.filter(|sets| (2..GROUPS).contains(&sets.one_in))?;
-        let crowded = |crowds: CrowdFacts| {
-            let (least, most) = crowds.missing(sets.one_in);
-            Crowded {
-                missing: most.max(0.0),
-                too_many: (-least).max(0.0),
-            }
+        let crowded = |(least, most): (f64, f64)| Crowded {
+            missing: most.max(0.0),
+            too_many: (-least).max(0.0),
         };
         Some(FollowedGroups {
             one_in: sets.one_in,
-            crowded: crowded(sets.far_crowds),
-            near: crowded(sets.crowds),
+            crowded: crowded(sets.far_crowds.missing(sets.one_in)),
+            near: crowded(sets.looks.unlike(sets.one_in).unwrap_or_default()),
         })
     }
 
@@ -198,6 +195,7 @@ impl FollowedGroups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memgauge_trace::LookFacts;
     use memgauge_trace::catalogue::LLC_MISS;
 
     const EIGHT: FollowedGroups = FollowedGroups {
@@ -219,11 +217,12 @@ mod tests {
 
     #[test]
     fn crowded_lines_may_be_of_any_part() {
-        let crowds = |lines, followed| {
+        let crowds = |misses, followed| {
             FollowedGroups::of(Some(&SetsFacts {
                 one_in: 8,
-                crowds: CrowdFacts {
-                    lines,
+                looks: LookFacts {
+                    looks: 20,
+                    misses,
                     followed,
                     error: 100,
                 },

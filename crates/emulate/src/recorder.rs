@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memgauge_machine::{Core, CoreId, Counts, Delivered, LINE_BYTES, Machine};
+use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
@@ -160,7 +160,7 @@ impl Recorder {
         options: &Options,
     ) -> Recorder {
         let (traces, sets) = (options.traces, options.sets);
-        let lines = machine.config().l1d.size_bytes / u64::from(LINE_BYTES);
+        let first_level = machine.config().l1d;
         let reader = ModelReader {
             machine,
             writer,
@@ -180,7 +180,7 @@ impl Recorder {
             traces,
             delivered: Delivered::default(),
             notes: Vec::new(),
-            sets: sets.map(|sets| ClassSums::new(sets, lines)),
+            sets: sets.map(|sets| ClassSums::new(sets, first_level)),
             stacks: Stacks::new(),
             with_stacks: options.stacks,
             started_in: BTreeMap::new(),

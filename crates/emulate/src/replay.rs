@@ -114,7 +114,7 @@ impl Program {
 }
 
 /// State that one thread carries from one slice of words to the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Cursor {
     /// Where a rep instruction is being repeated, if the last block ended in one.
     repeating: Option<VirtAddr>,

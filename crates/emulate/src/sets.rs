@@ -4,11 +4,9 @@
 //! of which one in `one_in` is followed. The sum is estimated by the followed ones' times
 //! `one_in`. How much these differ from one another says how far off that may be.
 
-use std::collections::HashSet;
-
-use memgauge_machine::{CLASSES, Config, LINE_BYTES, Outcome};
+use memgauge_machine::{CLASSES, CacheConfig, Config, LINE_BYTES, Outcome};
 use memgauge_trace::groups::{student, variance_of_sum};
-use memgauge_trace::{CrowdFacts, EstimatedFacts, SetsFacts, catalogue as events};
+use memgauge_trace::{CrowdFacts, EstimatedFacts, LookFacts, SetsFacts, catalogue as events};
 
 use crate::{Error, Result};
 
@@ -106,7 +104,8 @@ const NAMES: [&str; SUMMED] = [
 pub(super) struct ClassSums {
     pub(super) sample: SetSample,
     pub(super) classes: u64,
-    pub(super) crowds: Crowds,
+    pub(super) first_level: CacheConfig,
+    pub(super) looks: Looks,
     sums: [[u64; SUMMED]; CLASSES as usize],
 }
 
@@ -134,71 +133,120 @@ impl Groups {
     }
 }
 
-/// Lines of a class in a look.
+/// First-level misses of a class in a look.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Touched {
-    /// Different ones.
+pub(super) struct ClassLook {
+    misses: u32,
+    /// Different lines that missed.
     lines: u32,
-    /// How often it was another one than the last time.
-    touches: u32,
-    last: u64,
 }
 
-/// What a look at all lines shows.
-#[derive(Debug)]
-pub(super) struct Seen {
-    lines: HashSet<u64>,
-    pub(super) classes: [Touched; CLASSES as usize],
+/// A first-level cache that is fed in looks alone.
+///
+/// Between two looks it keeps its lines. They are not those that the program's cache has by then, but
+/// a set that has no room for its lines misses in both. Where these lines come round more slowly than a
+/// look lasts, some old ones are still there, and the difference between sets is understated. Replacement is LRU on every machine.
+/// [`memgauge_machine`]'s first level is laid out for long runs: its 128 KiB would be cold at each look.
+struct LineCache {
+    sets: u64,
+    ways: usize,
+    /// Line numbers, set by set, the last used first; `u64::MAX` where there is none.
+    lines: Vec<u64>,
 }
 
-impl Default for Seen {
-    fn default() -> Seen {
-        Seen {
-            lines: HashSet::new(),
-            classes: [Touched::default(); CLASSES as usize],
+impl LineCache {
+    fn new(config: &CacheConfig) -> LineCache {
+        let (sets, ways) = (config.sets(), config.ways as usize);
+        LineCache {
+            sets,
+            ways,
+            lines: vec![u64::MAX; sets as usize * ways],
         }
+    }
+
+    /// Reads a line. Returns whether it was there.
+    fn read(&mut self, line: u64) -> bool {
+        let start = (line % self.sets) as usize * self.ways;
+        let set = &mut self.lines[start..start + self.ways];
+        if set[0] == line {
+            return true;
+        }
+        let held = set.iter().position(|&held| held == line);
+        set[..=held.unwrap_or(self.ways - 1)].rotate_right(1);
+        set[0] = line;
+        held.is_some()
     }
 }
 
-impl Seen {
-    pub(super) fn touch(&mut self, class: u32, line: u64) {
-        let of = &mut self.classes[class as usize];
-        if of.last != line {
-            of.last = line;
-            of.touches += 1;
-            of.lines += u32::from(self.lines.insert(line));
+/// The accesses of a thread to all sets, for a short time now and then.
+#[derive(Default)]
+pub(super) struct Look {
+    /// `None` before the first look.
+    cache: Option<LineCache>,
+    /// Class and line of each miss.
+    misses: Vec<(u8, u64)>,
+}
+
+impl Look {
+    /// A run that begins in a line.
+    pub(super) fn read(&mut self, first_level: &CacheConfig, class: u32, line: u64) {
+        let cache = self
+            .cache
+            .get_or_insert_with(|| LineCache::new(first_level));
+        if !cache.read(line) {
+            self.misses.push((class as u8, line));
         }
+    }
+
+    /// Ends a look. Returns the misses of each class.
+    pub(super) fn end(&mut self) -> [ClassLook; CLASSES as usize] {
+        let mut classes = [ClassLook::default(); CLASSES as usize];
+        self.misses.sort_unstable();
+        let mut last = None;
+        for miss in self.misses.drain(..) {
+            let class = &mut classes[usize::from(miss.0)];
+            class.misses += 1;
+            class.lines += u32::from(last != Some(miss));
+            last = Some(miss);
+        }
+        classes
     }
 }
 
-/// Touches of crowded lines.
+/// Misses in looks, scaled to the run.
 #[derive(Clone, Copy, Debug, Default)]
-struct CrowdSums {
+struct LookSums {
     /// In all classes, and in those followed.
     all: f64,
     followed: f64,
-    /// The squares of how far each look says that the followed classes are off.
+    /// Sum of the squares of each look's `all - one_in * followed`.
     squares: f64,
 }
 
-/// Lines that crowd in few classes, as those of a stride by a large power of two do. The
-/// classes followed may hold all of them or none, which their spread does not tell. So the
-/// engine tells the lines of all classes now and then, for some runs of accesses. A class
-/// is crowded in such a look if its sets of the first level have no room for its lines, and
-/// it has more of them than lines that fall anywhere would have. Other levels have more room
-/// than a look shows: there it has much more lines than the others have on average.
+/// How the followed sets compare with the others, by looks.
+///
+/// A few sets may have most of the first level's misses: a stride by a large power of two, or a
+/// buffer as large as the cache that shares some sets with the stack. The followed classes may have
+/// all of these sets or none, which their spread does not show. So the engine records the accesses
+/// to all sets now and then, and a first level that is fed in these looks alone gives the misses of
+/// each class. At the start of a look it lacks lines that the program's cache has by then, in all sets alike, so the difference
+/// between all misses and `one_in` times the followed ones has no bias. Its spread between looks gives the error.
+///
+/// The other levels turn over too slowly for that. There, a class is crowded in a look if it misses on
+/// many more different lines than the others do on average.
+///
+/// Rejected: lines that a set has no room for within a look. They miss a set whose lines
+/// come around more slowly, as one of a buffer as large as the cache.
 #[derive(Clone, Debug)]
-pub(super) struct Crowds {
+pub(super) struct Looks {
     sample: SetSample,
-    /// Lines of a class that the first level has room for.
-    room: f64,
     /// Of the first level, and of those below.
-    near: CrowdSums,
-    far: CrowdSums,
-    looks: f64,
+    near: LookSums,
+    far: LookSums,
+    looks: u32,
 }
 
-impl CrowdSums {
+impl LookSums {
     fn add(&mut self, one_in: u32, all: f64, followed: f64) {
         let off = all - f64::from(one_in) * followed;
         self.all += all;
@@ -206,67 +254,66 @@ impl CrowdSums {
         self.squares += off * off;
     }
 
-    /// With the error that the followed classes' part of them has in 95 of 100 runs, as the looks
-    /// differ.
-    fn facts(&self, one_in: u32, looks: f64) -> CrowdFacts {
+    /// Half the 95 % interval of `all - one_in * followed`.
+    fn error(&self, one_in: u32, looks: u32) -> f64 {
         let off = self.all - f64::from(one_in) * self.followed;
-        let variance = match looks >= 2.0 {
-            true => (self.squares - off * off / looks) * looks / (looks - 1.0),
+        let n = f64::from(looks);
+        let variance = match looks >= 2 {
+            true => (self.squares - off * off / n) * n / (n - 1.0),
             false => self.squares,
         };
-        let error = student(looks as u32) * variance.max(0.0).sqrt();
-        CrowdFacts {
-            lines: self.all.round() as u64,
-            followed: self.followed.round() as u64,
-            error: error.round() as u64,
-        }
+        student(looks) * variance.max(0.0).sqrt()
     }
 }
 
-impl Crowds {
-    /// So many standard deviations of lines that fall anywhere are no accident.
-    const DEVIATIONS: f64 = 4.0;
-    /// So many times the average of all classes, and some lines more, are a crowd in all levels.
+impl Looks {
+    /// A class is crowded with [`Self::TIMES`] the mean number of lines and [`Self::MORE`] more.
     const TIMES: f64 = 3.0;
     const MORE: f64 = 8.0;
 
-    /// None so far, under a first level of so many lines.
-    fn new(sample: SetSample, lines: u64) -> Crowds {
-        Crowds {
+    fn new(sample: SetSample) -> Looks {
+        Looks {
             sample,
-            room: lines as f64 / f64::from(CLASSES),
-            near: CrowdSums::default(),
-            far: CrowdSums::default(),
-            looks: 0.0,
+            near: LookSums::default(),
+            far: LookSums::default(),
+            looks: 0,
         }
     }
 
-    /// What was seen in a look that stands for so many like it.
-    pub(super) fn add(&mut self, seen: &[Touched; CLASSES as usize], weight: f64) {
-        let lines: u32 = seen.iter().map(|class| class.lines).sum();
-        let mean = f64::from(lines) / f64::from(CLASSES);
-        let near = self.room.max(mean + Self::DEVIATIONS * mean.sqrt());
-        let far = Self::TIMES * mean + Self::MORE;
+    /// Adds a look; `weight` is the part of the run that it stands for, in looks.
+    pub(super) fn add(&mut self, look: &[ClassLook; CLASSES as usize], weight: f64) {
+        let lines: u32 = look.iter().map(|class| class.lines).sum();
+        let crowd = Self::TIMES * f64::from(lines) / f64::from(CLASSES) + Self::MORE;
         let classes = self.sample.classes();
-        let beyond = |most: f64| {
-            let crowded = |class: &Touched| f64::from(class.lines) > most;
-            let all = seen.iter().enumerate().filter(|(_, class)| crowded(class));
-            all.fold((0.0, 0.0), |(all, followed), (number, class)| {
-                let touches = weight * f64::from(class.touches);
-                let is_followed = (classes >> number & 1) as f64;
-                (all + touches, followed + touches * is_followed)
-            })
-        };
-        for (sums, most) in [(&mut self.near, near), (&mut self.far, far)] {
-            let (all, followed) = beyond(most);
+        for (sums, least) in [(&mut self.near, 0.0), (&mut self.far, crowd)] {
+            let (mut all, mut followed) = (0.0, 0.0);
+            for (number, class) in look.iter().enumerate() {
+                if f64::from(class.lines) > least {
+                    let misses = weight * f64::from(class.misses);
+                    all += misses;
+                    followed += misses * (classes >> number & 1) as f64;
+                }
+            }
             sums.add(self.sample.one_in, all, followed);
         }
-        self.looks += 1.0;
+        self.looks += 1;
     }
 
-    /// Those of the first level, and of those below.
-    fn facts(&self) -> [CrowdFacts; 2] {
-        [self.near, self.far].map(|sums| sums.facts(self.sample.one_in, self.looks))
+    fn facts(&self) -> LookFacts {
+        LookFacts {
+            looks: u64::from(self.looks),
+            misses: self.near.all.round() as u64,
+            followed: self.near.followed.round() as u64,
+            error: self.near.error(self.sample.one_in, self.looks).round() as u64,
+        }
+    }
+
+    fn far_crowds(&self) -> CrowdFacts {
+        CrowdFacts {
+            lines: self.far.all.round() as u64,
+            followed: self.far.followed.round() as u64,
+            error: self.far.error(self.sample.one_in, self.looks).round() as u64,
+        }
     }
 }
 
@@ -276,12 +323,13 @@ pub(super) fn ratio(a: u64, b: u64) -> f64 {
 }
 
 impl ClassSums {
-    /// Nothing so far, under a first level of so many lines.
-    pub(super) fn new(sample: SetSample, lines: u64) -> ClassSums {
+    /// Sums of 0, on a machine with this first level.
+    pub(super) fn new(sample: SetSample, first_level: CacheConfig) -> ClassSums {
         ClassSums {
             sample,
             classes: sample.classes(),
-            crowds: Crowds::new(sample, lines),
+            first_level,
+            looks: Looks::new(sample),
             sums: [[0; SUMMED]; CLASSES as usize],
         }
     }
@@ -320,9 +368,9 @@ impl ClassSums {
             let followed = (0..CLASSES).filter(|&class| self.follows(class));
             followed.map(move |class| self.sums[class as usize][event])
         };
-        let [near, far] = self.crowds.facts();
+        let (looks, far) = (self.looks.facts(), self.looks.far_crowds());
         SetsFacts {
-            crowds: near,
+            looks,
             far_crowds: far,
             one_in: self.sample.one_in,
             seed: self.sample.seed,
@@ -338,10 +386,14 @@ impl ClassSums {
                     };
                     let estimate = estimate(&sums, u64::from(unit));
                     let seen = sums.iter().sum();
-                    let crowds = if *name == "l1d.miss" { near } else { far };
-                    let (least, most) = crowds.missing(self.sample.one_in);
-                    let unit = f64::from(unit);
-                    let of = widened(estimate, seen, least * unit, most * unit);
+                    let of = if *name == "l1d.miss" {
+                        let unlike = looks.unlike(self.sample.one_in);
+                        unlike.map_or(estimate, |missing| reaching(estimate, seen, missing))
+                    } else {
+                        let (least, most) = far.missing(self.sample.one_in);
+                        let unit = f64::from(unit);
+                        widened(estimate, seen, least * unit, most * unit)
+                    };
                     ((*name).to_owned(), of)
                 })
                 .collect(),
@@ -387,6 +439,19 @@ fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
         } else {
             0.0
         },
+    }
+}
+
+/// An estimate whose interval reaches to the number that the looks show: between `least` and
+/// `most` more than the estimate.
+fn reaching(estimate: EstimatedFacts, seen: u64, (least, most): (f64, f64)) -> EstimatedFacts {
+    let value = estimate.value as f64;
+    let low = (value + least).max(seen as f64).round() as u64;
+    let high = (value + most).max(seen as f64).round() as u64;
+    EstimatedFacts {
+        low: estimate.low.min(low),
+        high: estimate.high.max(high),
+        ..estimate
     }
 }
 
@@ -483,7 +548,7 @@ mod tests {
 
     #[test]
     fn each_followed_class_has_a_sum_of_its_own_unless_all_are_followed() {
-        let sums = ClassSums::new(with(8, 5), 512);
+        let sums = ClassSums::new(with(8, 5), first_level());
         let groups = sums.groups();
         let classes: Vec<u32> = groups.classes().flatten().map(u32::from).collect();
         assert_eq!((groups.count(), classes.len()), (8, 8));
@@ -491,7 +556,7 @@ mod tests {
             assert!(sums.follows(class));
             assert_eq!(groups.sum_of(class), number);
         }
-        let all = ClassSums::new(with(1, 5), 512).groups();
+        let all = ClassSums::new(with(1, 5), first_level()).groups();
         assert_eq!((all.count(), all.sum_of(63)), (1, 0));
         assert_eq!(all.classes().collect::<Vec<_>>(), [None]);
     }
@@ -519,38 +584,124 @@ mod tests {
         assert_eq!(of.low, (640.0 - half).round() as u64);
     }
 
-    #[test]
-    fn crowded_lines_that_are_not_followed_widen_the_interval() {
-        let sample = with(8, 0);
-        let mut sums = ClassSums::new(sample, 512);
-        let outside = (0..CLASSES).find(|&class| !sums.follows(class)).unwrap();
-        let inside = (0..CLASSES).find(|&class| sums.follows(class)).unwrap();
-        // Four lines in each class, and more in one, twice each.
-        let look = |crowded: Option<u32>, lines: u32| {
-            let mut seen = Seen::default();
-            for class in 0..CLASSES {
-                let more = if crowded == Some(class) { lines } else { 0 };
-                for line in (0..4 + more).chain(0..4 + more) {
-                    seen.touch(class, u64::from(CLASSES * (line + 1) + class));
-                }
+    fn first_level() -> CacheConfig {
+        Config::preset("skylake-sp").expect("a preset").l1d
+    }
+
+    /// A look with `misses` in each class, and `more` in one of them, all on different lines.
+    fn look(misses: u32, one: u32, more: u32) -> [ClassLook; CLASSES as usize] {
+        let mut look = Look::default();
+        for class in 0..CLASSES {
+            let more = if class == one { more } else { 0 };
+            for line in 0..misses + more {
+                let line = u64::from(CLASSES * line + class);
+                look.read(&first_level(), class, line);
             }
-            seen.classes
+        }
+        look.end()
+    }
+
+    #[test]
+    fn a_look_misses_where_a_set_has_no_room() {
+        let mut look = Look::default();
+        let mut misses = |lines: u64| {
+            for i in 0..10 * lines {
+                look.read(&first_level(), 5, 5 + u64::from(CLASSES) * (i % lines));
+            }
+            let class = look.end()[5];
+            (class.misses, class.lines)
         };
-        sums.crowds.add(&look(None, 0), 10.0);
-        sums.crowds.add(&look(Some(outside), 4), 10.0);
-        assert_eq!(sums.facts().crowds.lines, 0, "eight lines have room");
-        sums.crowds.add(&look(Some(outside), 256), 10.0);
+        assert_eq!(misses(8), (8, 8));
+        assert_eq!(misses(8), (0, 0), "the lines are still there");
+        assert_eq!(misses(9), (82, 9), "eight lines are still there");
+    }
+
+    #[test]
+    fn misses_of_sets_that_are_not_followed_widen_the_interval() {
+        let mut sums = ClassSums::new(with(8, 0), first_level());
+        let outside = (0..CLASSES).find(|&class| !sums.follows(class)).unwrap();
+        for _ in 0..3 {
+            sums.looks.add(&look(4, outside, 0), 10.0);
+        }
         let facts = sums.facts();
-        assert_eq!((facts.crowds.lines, facts.crowds.followed), (5200, 0));
-        assert_eq!(facts.far_crowds, facts.crowds);
-        // One look of three: by hand, the variance of their sum is 3 · (5200² − 5200² / 3) / 2.
-        let error = (3.182f64 * 5200.0).round() as u64;
-        assert_eq!(facts.crowds.error, error);
-        assert_eq!(facts.estimates["llc.miss"].high, 5200 + error + 3 * 8);
-        // As much within: eight times of it is too much.
-        sums.crowds.add(&look(Some(inside), 256), 10.0);
+        assert_eq!((facts.looks.misses, facts.looks.followed), (7680, 960));
+        assert_eq!(facts.looks.unlike(8), None, "all sets are alike");
+        let alone = facts.estimates["l1d.miss"];
+        for more in [30, 30, 36] {
+            sums.looks.add(&look(4, outside, more), 10.0);
+        }
         let facts = sums.facts();
-        assert_eq!((facts.crowds.lines, facts.crowds.followed), (10_400, 5200));
+        assert_eq!(facts.looks.missing(8), 960.0);
+        // By hand: looks of 0, 0, 0, 300, 300, 360 have a variance of 6 · 156 000 / 5.
+        assert_eq!(
+            facts.looks.error,
+            (2.365 * 187_200f64.sqrt()).round() as u64
+        );
+        assert_eq!(facts.looks.unlike(8), None, "they may be alike");
+        for _ in 0..18 {
+            sums.looks.add(&look(4, outside, 32), 10.0);
+        }
+        let facts = sums.facts();
+        let (least, most) = facts.looks.unlike(8).expect("a difference");
+        assert!(least < 6720.0 && 6720.0 < most, "{least} {most}");
+        let estimate = facts.estimates["l1d.miss"];
+        assert_eq!((estimate.low, estimate.high), (alone.low, most as u64));
+    }
+
+    #[test]
+    fn an_interval_reaches_to_the_number_of_the_looks() {
+        let estimate = EstimatedFacts {
+            value: 80_000,
+            low: 79_000,
+            high: 81_000,
+            largest_share: 0.3,
+        };
+        let ends = |missing| {
+            let of = reaching(estimate, 10_000, missing);
+            (of.low, of.high)
+        };
+        assert_eq!(ends((-31_200.0, -100.0)), (48_800, 81_000));
+        assert_eq!(ends((20_000.0, 30_000.0)), (79_000, 110_000));
+        assert_eq!(ends((-90_000.0, -75_000.0)), (10_000, 81_000));
+    }
+
+    /// Misses that fall into random sets are no difference between sets, however many looks there are.
+    #[test]
+    fn random_misses_seldom_look_like_a_difference() {
+        let mut state = 7;
+        let mut unlike = 0;
+        for run in 0..1000 {
+            let mut looks = Looks::new(with(8, run));
+            for _ in 0..20 {
+                let mut look = Look::default();
+                for _ in 0..1 + next(&mut state) % 1000 {
+                    let line = next(&mut state);
+                    look.read(&first_level(), (line % u64::from(CLASSES)) as u32, line);
+                }
+                looks.add(&look.end(), 1.0 + (next(&mut state) % 100) as f64);
+            }
+            unlike += u32::from(looks.facts().unlike(8).is_some());
+            assert_eq!(looks.far_crowds().lines, 0, "{run}");
+        }
+        assert!(unlike < 80, "{unlike} of 1000");
+    }
+
+    #[test]
+    fn a_crowd_of_lines_widens_the_intervals_of_the_other_levels() {
+        let sample = with(8, 0);
+        let mut sums = ClassSums::new(sample, first_level());
+        let outside = (0..CLASSES).find(|&class| !sums.follows(class)).unwrap();
+        sums.looks.add(&look(4, outside, 0), 10.0);
+        sums.looks.add(&look(4, outside, 12), 10.0);
+        assert_eq!(sums.facts().far_crowds.lines, 0, "sixteen lines have room");
+        sums.looks.add(&look(4, outside, 256), 10.0);
+        let facts = sums.facts();
+        let crowds = facts.far_crowds;
+        assert_eq!((crowds.lines, crowds.followed), (2600, 0));
+        // One look of three: by hand, the variance of their sum is 3 · (2600² − 2600² / 3) / 2.
+        let error = (3.182f64 * 2600.0).round() as u64;
+        assert_eq!(crowds.error, error);
+        assert_eq!(facts.estimates["llc.miss"].high, 2600 + error + 3 * 8);
         let estimate = EstimatedFacts {
             value: 80_000,
             low: 79_000,
@@ -561,31 +712,6 @@ mod tests {
         assert_eq!((wide.low, wide.high), (79_000 - 31_200, 81_000));
         let wide = widened(estimate, 70_000, -31_200.0, 200.0);
         assert_eq!((wide.low, wide.high), (70_000, 81_200));
-    }
-
-    /// Twelve lines and four more in a set of eight ways displace each other.
-    #[test]
-    fn a_few_lines_too_many_are_a_crowd_and_lines_that_fall_anywhere_are_none() {
-        let mut crowds = Crowds::new(with(8, 0), 512);
-        let mut seen = Seen::default();
-        for class in 0..CLASSES {
-            for line in 0..if class == 7 { 16 } else { 4 } {
-                seen.touch(class, u64::from(CLASSES * (line + 1) + class));
-            }
-        }
-        crowds.add(&seen.classes, 1.0);
-        assert_eq!((crowds.near.all, crowds.far.all), (16.0, 0.0));
-        let mut state = 7;
-        let mut random = Crowds::new(with(8, 0), 512);
-        for _ in 0..1000 {
-            let mut seen = Seen::default();
-            for _ in 0..1024 {
-                let line = next(&mut state);
-                seen.touch((line % u64::from(CLASSES)) as u32, line);
-            }
-            random.add(&seen.classes, 1.0);
-        }
-        assert!(random.near.all < 1e-3 * 1_024_000.0, "{random:?}");
     }
 
     #[test]

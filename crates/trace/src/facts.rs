@@ -298,13 +298,41 @@ pub struct SetsFacts {
     pub seed: u64,
     /// Sums over all sets by event name. `dram.bytes` includes both directions.
     pub estimates: BTreeMap<String, EstimatedFacts>,
-    /// Lines that share few sets of the first level.
-    pub crowds: CrowdFacts,
+    /// First-level misses of all sets during short looks.
+    pub looks: LookFacts,
     /// Lines that share few sets of the other levels.
     pub far_crowds: CrowdFacts,
 }
 
-/// Lines that crowd into few sets, found by checking all sets from time to time.
+/// First-level misses of all sets during short looks, scaled to the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LookFacts {
+    /// Number of looks.
+    pub looks: u64,
+    /// Misses in all sets. Too many: a look begins without the lines that the cache has by then.
+    pub misses: u64,
+    /// Misses in the followed sets, as much too many.
+    pub followed: u64,
+    /// Half the 95 % interval of `misses - one_in * followed`, from the spread between looks.
+    pub error: u64,
+}
+
+impl LookFacts {
+    /// Number of misses that the followed sets times `one_in` lack; below zero, that they have too many.
+    pub fn missing(&self, one_in: u32) -> f64 {
+        self.misses as f64 - f64::from(one_in) * self.followed as f64
+    }
+
+    /// Ends of the 95 % interval of [`missing`](Self::missing), or `None` where it contains 0: then
+    /// the followed sets are like the others as far as the looks can tell.
+    pub fn unlike(&self, one_in: u32) -> Option<(f64, f64)> {
+        let (missing, error) = (self.missing(one_in), self.error as f64);
+        (missing.abs() > error).then_some((missing - error, missing + error))
+    }
+}
+
+/// Lines that crowd into few sets, found in looks at all sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CrowdFacts {

@@ -25,8 +25,8 @@ pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
 pub use facts::{
     CounterFacts, CountingFacts, CrowdFacts, DataFromFacts, DeliveryFacts, DerivationFacts,
-    EstimatedFacts, ImportFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, SetsFacts,
-    TableFacts, TaskCostFacts, TickFacts, UnsupportedFacts,
+    EstimatedFacts, ImportFacts, LookFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts,
+    SetsFacts, TableFacts, TaskCostFacts, TickFacts, UnsupportedFacts,
 };
 pub use ids::{Cpu, FrameId, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};

@@ -8,7 +8,7 @@ use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::{Cursor, LINE, OverflowSink, Program, SiteMisses};
 use crate::catalogue::{Access, Block};
-use crate::sets::{ClassSums, Groups, Seen, ratio};
+use crate::sets::{ClassSums, Groups, Look, ratio};
 use crate::wire;
 use crate::words::load;
 
@@ -65,16 +65,16 @@ impl GroupedSites {
     }
 }
 
-/// Looks at the lines of all sets, for a time each.
-#[derive(Debug, Default)]
+/// A thread's looks at all sets.
+#[derive(Default)]
 pub(crate) struct Peek {
     /// Instructions since the last mark.
     executed: u64,
-    /// From the last look to this one.
+    /// Instructions from the last look to this one.
     before: u64,
-    /// The look is under way.
+    /// A look is under way.
     looks: bool,
-    seen: Seen,
+    look: Look,
 }
 
 /// What was executed, as the engine sums it.
@@ -144,16 +144,17 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         let before = std::mem::take(&mut peek.before);
         let weight = ratio(before + executed, executed);
         peek.looks = false;
-        self.sums.crowds.add(&peek.seen.classes, weight);
-        peek.seen = Seen::default();
+        self.sums.looks.add(&peek.look.end(), weight);
     }
 
     /// A run that touches a line of the followed sets, or an access that is a block.
     fn kept(&mut self, word: u64, kept: u64) {
         if self.cursor.peek.looks {
+            // A run that reaches into a second line counts for the first.
             let addr = word & wire::ADDRESS;
             let class = class_of(addr, self.space);
-            self.cursor.peek.seen.touch(class, addr / LINE);
+            let look = &mut self.cursor.peek.look;
+            look.read(&self.sums.first_level, class, addr / LINE);
         }
         let is_plain = word & wire::SEVERAL == 0 && kept & wire::KEPT_PIECE == 0;
         if is_plain && self.cursor.first_store.is_some() {

@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Of lines that crowd in few sets one run may have all and the other none.
+    /// Of few sets that have most of the misses, one run may follow all and the other none.
     #[test]
     fn errors_that_are_no_chance_add_up() {
         let of = |warnings: &[&str]| {
@@ -153,11 +153,11 @@ mod tests {
             compared(&warned, &run(1060, Some(40)))
         };
         assert!(of(&[]).changed && of(&[]).warnings.is_empty());
-        let doubtful = of(&["lines crowd"]);
+        let doubtful = of(&["few sets miss"]);
         assert!(!doubtful.changed);
-        assert_eq!(doubtful.warnings, ["before: lines crowd"]);
+        assert_eq!(doubtful.warnings, ["before: few sets miss"]);
         let text = doubtful.text(10, &plain(100, true));
-        assert!(text.contains("Warning, before: lines crowd."), "{text}");
+        assert!(text.contains("Warning, before: few sets miss."), "{text}");
     }
 
     #[test]

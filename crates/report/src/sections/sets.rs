@@ -10,9 +10,10 @@ use crate::units;
 /// A class with so many times its share of the misses may be a hot set.
 const HOT: f64 = 3.0;
 
-/// Part of the misses that crowded lines must be off by, and misses that count at least.
-const CROWDED: f64 = 0.1;
-const LEAST_CROWDED: u64 = 10_000;
+/// Part of the misses that looks at all sets must add or take away before the report warns, and the
+/// least number of misses that this is a part of.
+const UNLIKE: f64 = 0.1;
+const LEAST_UNLIKE: u64 = 10_000;
 
 /// Part of an estimate that its interval may reach before the report says more.
 const WIDE: f64 = 0.2;
@@ -46,11 +47,11 @@ pub(super) fn estimated(summary: &Summary, style: &Style) -> String {
 
 /// What speaks against the estimates.
 pub(crate) fn warnings(summary: &Summary, sets: &SetsFacts) -> Vec<String> {
-    let crowded = crowded(sets);
-    let uneven = uneven(sets, crowded.is_some());
+    let unlike = unlike(sets);
+    let uneven = uneven(sets, unlike.is_some());
     let shared = shared(sets, &summary.threads);
     let more = more_than_all(summary, sets);
-    let first = crowded.into_iter().chain(more);
+    let first = unlike.into_iter().chain(more);
     first.chain(shared).chain(uneven).collect()
 }
 
@@ -67,21 +68,21 @@ fn more_than_all(summary: &Summary, sets: &SetsFacts) -> Option<String> {
     })
 }
 
-/// What lines that crowd in few sets say against the estimates.
-fn crowded(sets: &SetsFacts) -> Option<String> {
-    let all = sets.crowds.lines as f64;
-    let off = all - f64::from(sets.one_in) * sets.crowds.followed as f64;
+/// Followed sets that miss more or less than the others do, by looks at all sets.
+fn unlike(sets: &SetsFacts) -> Option<String> {
+    let looks = sets.looks;
+    looks.unlike(sets.one_in)?;
+    let missing = looks.missing(sets.one_in);
     let misses = sets.estimates.get("l1d.miss").map_or(0, |of| of.value);
-    (off.abs() > CROWDED * misses.max(LEAST_CROWDED) as f64).then(|| {
-        let followed = units::share(sets.crowds.followed as f64 / all);
-        let by = units::count(off.abs().round() as u64);
-        let what = if off > 0.0 { "low" } else { "high" };
+    (missing.abs() > UNLIKE * misses.max(LEAST_UNLIKE) as f64).then(|| {
+        let followed = units::share(looks.followed as f64 / looks.misses as f64);
+        let by = units::count(missing.abs().round() as u64);
+        let direction = if missing > 0.0 { "low" } else { "high" };
         format!(
-            "lines crowd in few sets (a stride by a large power of two, as rows of a matrix or \
-             arrays of structures have), and the sets followed have {followed} of these, not 1/{}: \
-             misses may be too {what} by {by}, and shares of functions, lines and regions wrong: record \
-             without --sets",
-            sets.one_in
+            "l1d.miss: about {by} too {direction}, because the followed sets are not like the others: in {} \
+             short looks at all sets they had {followed} of the misses instead of 1/{}; numbers and shares of \
+             functions, lines and regions may be as wrong: record without --sets",
+            looks.looks, sets.one_in
         )
     })
 }
@@ -139,6 +140,7 @@ fn uneven(sets: &SetsFacts, crowded: bool) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::fixture::full;
+    use memgauge_trace::LookFacts;
 
     fn of(event: &str, largest_share: f64) -> SetsFacts {
         let estimate = EstimatedFacts {
@@ -152,6 +154,29 @@ mod tests {
             estimates: [(event.to_owned(), estimate)].into(),
             ..SetsFacts::default()
         }
+    }
+
+    #[test]
+    fn looks_warn_where_the_followed_sets_are_unlike_the_others() {
+        let warning = |misses, followed| {
+            let mut sets = of("l1d.miss", 0.2);
+            sets.looks = LookFacts {
+                looks: 40,
+                misses,
+                followed,
+                error: 50_000,
+            };
+            unlike(&sets)
+        };
+        let low = warning(1_250_000, 125_000).expect("250 000 are missing");
+        assert!(low.starts_with("l1d.miss: about 250k too low"), "{low}");
+        assert!(low.contains("had 10.0 % of the misses"), "{low}");
+        assert!(low.ends_with("record without --sets"), "{low}");
+        let high = warning(1_000_000, 150_000).expect("200 000 are too many");
+        assert!(high.starts_with("l1d.miss: about 200k too high"), "{high}");
+        assert_eq!(warning(1_050_000, 125_000), None, "the looks cannot tell");
+        assert_eq!(warning(1_090_000, 125_000), None, "less than a tenth");
+        assert_eq!(warning(0, 0), None);
     }
 
     #[test]
