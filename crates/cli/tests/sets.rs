@@ -235,8 +235,8 @@ fn threads_whose_memory_has_no_room_together_displace_each_others_lines() {
         Recorded::with(&options, &[program.as_str(), mode], |_| {}).totals()["llc.miss"]
     };
     let lines = 8 * 5 * (1 << 20) / 64;
-    // Of some sets, time and so the turns are rougher.
-    for (sets, least) in [(&[][..], 85), (&["--sets", "1/8"], 70)] {
+    // With some sets, time and so the turns are rougher: 50 to 94 % in 40 runs on a busy machine.
+    for (sets, least) in [(&[][..], 85), (&["--sets", "1/8"], 45)] {
         // With nothing to do, the program fills the memory and no more.
         let found = misses("share", sets) - misses("work", sets);
         assert!(
@@ -270,7 +270,7 @@ fn lines_that_crowd_in_few_sets_are_told() {
         if (value - exact).abs() > exact / 5 {
             far_off += 1;
             let text = text(&some);
-            assert!(text.contains("l1d.miss: about"), "{text}");
+            assert!(text.contains("l1d.miss: at least"), "{text}");
             let warnings = some.report()["warnings"].to_string();
             assert!(warnings.contains("not like the others"), "{warnings}");
         }

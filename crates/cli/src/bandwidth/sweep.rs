@@ -146,7 +146,7 @@ impl Run<'_> {
     fn note(&mut self) {
         let (trace, writer) = (&mut self.trace, &mut self.writer);
         self.core.take_overflows(|o| {
-            let Some(period) = trace.note(o.event, o.period, o.time_ns) else {
+            let Some(period) = trace.push(o.event, o.period, o.time_ns) else {
                 return;
             };
             let sample = Sample {

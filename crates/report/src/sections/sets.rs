@@ -79,7 +79,7 @@ fn unlike(sets: &SetsFacts) -> Option<String> {
         let by = units::count(missing.abs().round() as u64);
         let direction = if missing > 0.0 { "low" } else { "high" };
         format!(
-            "l1d.miss: about {by} too {direction}, because the followed sets are not like the others: in {} \
+            "l1d.miss: at least {by} too {direction}, because the followed sets are not like the others: in {} \
              short looks at all sets they had {followed} of the misses instead of 1/{}; numbers and shares of \
              functions, lines and regions may be as wrong: record without --sets",
             looks.looks, sets.one_in
@@ -169,11 +169,11 @@ mod tests {
             unlike(&sets)
         };
         let low = warning(1_250_000, 125_000).expect("250 000 are missing");
-        assert!(low.starts_with("l1d.miss: about 250k too low"), "{low}");
+        assert!(low.starts_with("l1d.miss: at least 250k too low"), "{low}");
         assert!(low.contains("had 10.0 % of the misses"), "{low}");
         assert!(low.ends_with("record without --sets"), "{low}");
         let high = warning(1_000_000, 150_000).expect("200 000 are too many");
-        assert!(high.starts_with("l1d.miss: about 200k too high"), "{high}");
+        assert!(high.starts_with("l1d.miss: at least 200k too high"), "{high}");
         assert_eq!(warning(1_050_000, 125_000), None, "the looks cannot tell");
         assert_eq!(warning(1_090_000, 125_000), None, "less than a tenth");
         assert_eq!(warning(0, 0), None);
