@@ -51,8 +51,9 @@ pub fn run(options: &Options, on_update: &mut dyn FnMut(Update<'_>)) -> Result<O
         on_exec: matches!(options.target, Target::Command(_)),
         inherit: options.inherit,
     };
-    let task_cost = super::task_cost::measure(&opener, &events, &planned);
     let open = opener.open(&events, &planned)?;
+    // After opening: a process that is attached to may end while the cost is measured.
+    let task_cost = super::task_cost::measure(&opener, &events, &planned);
     let mut session = Session::new(options, opener, events, open, &support)?;
     session.task_cost = task_cost;
     on_update(Update::Columns(&session.columns()));
