@@ -141,7 +141,7 @@ fn check_stalls(heard: &Heard) {
     let causes = [
         c::STALL_IRREGULAR,
         c::STALL_REGULAR,
-        c::STALL_STORES,
+        c::STALL_WRITEBACKS,
         c::STALL_TLB,
     ];
     let config = Config::preset("i5-6600k").unwrap();

@@ -173,7 +173,10 @@ mod tests {
         assert!(low.contains("had 10.0 % of the misses"), "{low}");
         assert!(low.ends_with("record without --sets"), "{low}");
         let high = warning(1_000_000, 150_000).expect("200 000 are too many");
-        assert!(high.starts_with("l1d.miss: at least 200k too high"), "{high}");
+        assert!(
+            high.starts_with("l1d.miss: at least 200k too high"),
+            "{high}"
+        );
         assert_eq!(warning(1_050_000, 125_000), None, "the looks cannot tell");
         assert_eq!(warning(1_090_000, 125_000), None, "less than a tenth");
         assert_eq!(warning(0, 0), None);
