@@ -254,10 +254,27 @@ fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
         format!(" (most at {}:{line})", file_name(file))
     });
     let share = units::share(share);
-    Some(format!(
-        "{share} of that time is in {}{line}.",
-        first.function
-    ))
+    let function = short_name(&first.function);
+    Some(format!("{share} of that time is in {function}{line}."))
+}
+
+/// A function's name without the arguments of templates and of the call, which fill a paragraph
+/// in C++: `std::map<>::find()`. Operators such as `operator<` keep theirs.
+fn short_name(name: &str) -> String {
+    if name.contains("operator") {
+        return name.to_owned();
+    }
+    let mut short = String::new();
+    let mut depth = 0;
+    for c in name.chars() {
+        let closes = matches!(c, '>' | ')') && depth > 0;
+        depth -= i32::from(closes);
+        if depth == 0 {
+            short.push(c);
+        }
+        depth += i32::from(matches!(c, '<' | '('));
+    }
+    short
 }
 
 #[cfg(test)]
@@ -273,6 +290,17 @@ mod tests {
             other: Some(0.25),
         };
         of_cause(&cause, summary).text
+    }
+
+    #[test]
+    fn names_in_sentences_are_short() {
+        let long = "std::_Hashtable<unsigned long, std::pair<int, int> >::_M_find(int) const";
+        assert_eq!(short_name(long), "std::_Hashtable<>::_M_find() const");
+        assert_eq!(short_name("sum"), "sum");
+        assert_eq!(
+            short_name("a::operator<(a const&)"),
+            "a::operator<(a const&)"
+        );
     }
 
     #[test]

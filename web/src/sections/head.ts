@@ -71,8 +71,11 @@ export function overview(data: Data): Section {
     if (said.rule !== "") add(item, h("p", { class: "rule" }, `Shown because: ${said.rule}.`));
     list.appendChild(item);
   }
-  const element = h("section", { id: "overview", "aria-labelledby": "overview-title" }, h("h2", { id: "overview-title" }, "Overview"), list);
-  if (data.summary !== null) add(element, timeUse(data.summary), keyFigures(data.summary));
+  const element = h("section", { id: "overview", "aria-labelledby": "overview-title" }, h("h2", { id: "overview-title" }, "Overview"));
+  const run = data.summary;
+  if (run !== null) add(element, timeUse(run));
+  add(element, list);
+  if (run !== null) add(element, keyFigures(run));
   return { id: "overview", short: "Overview", element };
 }
 

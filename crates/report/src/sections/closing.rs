@@ -141,7 +141,8 @@ pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
             true => said.text,
             false => said.text.replace('µ', "u"),
         };
-        text += &style.wrap(&sentence, 2);
+        // It may name a function of the program.
+        text += &style.wrap(&style.name(&sentence), 2);
         text += &style.wrap(&said.next, 4);
     }
     for finding in findings(summary, style) {
