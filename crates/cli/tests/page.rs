@@ -96,6 +96,8 @@ fn sound_of(result: &Value) -> Value {
 const PLOTS: &str = r#"
   find("details").forEach((part) => (part.open = true));
   await until(() => find(".chart, .stretch").every((plot) => plot.querySelector("canvas") || plot.matches("canvas")));
+  // The browser may tell its colours only after the first page has been drawn.
+  await until(() => innerWidth > 500 || matchMedia("(prefers-color-scheme: dark)").matches);
   await frames();
   return {
     plots: find("figure.plot").length,

@@ -122,7 +122,7 @@ impl Outcome {
 /// and the user is warned.
 pub(crate) const MAX_TICK_SHARE: f64 = 0.2;
 
-/// The interval at which ticks of this cost take [`MAX_TICK_SHARE`] of the time.
+/// The interval at which ticks of this cost take `MAX_TICK_SHARE` of the time.
 pub fn min_interval_without_warning_ns(tick_ns: f64) -> u64 {
     MIN_INTERVAL_NS.max((tick_ns / MAX_TICK_SHARE).round() as u64)
 }
