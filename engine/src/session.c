@@ -306,6 +306,13 @@ static bool is_wanted(struct mg_ring *r)
     return access(path, F_OK) == 0 || atomic_load(&r->taken) == MG_TAKEN;
 }
 
+/* Whether the recorder has not come to many of the entries before this one. It cannot say so
+ * itself (control->crowded) while it waits for a processor. */
+static bool is_far_ahead(const struct mg_ring *r)
+{
+    return (int32_t)(r->number - atomic_load(&control->seen)) >= MG_MOST_UNSEEN;
+}
+
 /* Where sleepers are held, or many threads have just been started, the program waits until
  * the recorder has come to this thread's start. Without that, a program that starts one
  * short thread or process after another is done with all of them while the recorder, and
@@ -313,7 +320,8 @@ static bool is_wanted(struct mg_ring *r)
 static void wait_for_turn(struct mg_ring *r)
 {
     uint64_t began = mg_host_ns();
-    while (r->birth && (atomic_load(&control->holds) || atomic_load(&control->crowded)) &&
+    while (r->birth &&
+           (atomic_load(&control->holds) || atomic_load(&control->crowded) || is_far_ahead(r)) &&
            !atomic_load(&r->begun) &&
            mg_host_ns() - began < LONGEST_NS && mg_recorder_lives() && is_wanted(r)) {
         struct timespec look = { 0, 20 * 1000 * 1000 };

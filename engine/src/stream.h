@@ -174,7 +174,11 @@ struct mg_control {
     uint64_t pid_space;        /* recorder: its PID namespace, as /proc numbers them */
     _Atomic uint32_t apart;    /* processes and threads that may not write here (any more) */
     _Atomic uint32_t crowded;  /* recorder: many threads have not been read from yet */
+    _Atomic uint32_t seen;     /* recorder: entries it has come to, the first of all */
 };
+
+/* A thread waits to begin while the recorder is this many entries behind it. */
+#define MG_MOST_UNSEEN 32
 
 /* What a thread does, in the lowest bits of mg_ring.calls; the others count its calls. One
  * that hands on is in a call after which another thread goes on or begins: it starts one,
@@ -339,7 +343,8 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 72, "wire");
+static_assert(sizeof(struct mg_control) == 80, "wire");
+static_assert(offsetof(struct mg_control, seen) == 72, "wire");
 static_assert(offsetof(struct mg_control, apart) == 64, "wire");
 static_assert(offsetof(struct mg_control, models_time) == 40, "wire");
 static_assert(offsetof(struct mg_control, holds) == 44, "wire");

@@ -438,6 +438,7 @@ impl<R: Reader> Followed<R> {
         }
         let new = self.threads.iter().filter(|t| !t.has_begun).count();
         session.tell_crowded(new >= CROWD);
+        session.tell_seen();
         any
     }
 

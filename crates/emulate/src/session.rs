@@ -344,6 +344,12 @@ impl Session {
         }
     }
 
+    /// Tells new threads how many entries have been looked at: those far ahead wait.
+    pub(super) fn tell_seen(&self) {
+        let told = self.control.u32(control::SEEN);
+        told.store(self.seen, Ordering::Relaxed);
+    }
+
     /// The next entry, once its owner has filled it in.
     ///
     /// Entries come in order of birth, but one that stays unfinished keeps the

@@ -125,6 +125,7 @@ pub(super) mod control {
     pub(in super::super) const PID_SPACE: usize = 56;
     pub(in super::super) const APART: usize = 64;
     pub(in super::super) const CROWDED: usize = 68;
+    pub(in super::super) const SEEN: usize = 72;
 }
 
 /// Offsets in every entry's first page.
