@@ -531,7 +531,7 @@ fn short_processes_take_the_recorder_little_memory() {
     let manifest = std::fs::read(recorded.path().join("manifest.json")).expect("a manifest");
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("it is JSON");
     let peak = manifest["own_cost"]["peak_memory_bytes"].as_u64();
-    assert!(peak < Some(350 << 20), "{peak:?} bytes");
+    assert!(peak < Some(300 << 20), "{peak:?} bytes");
 }
 
 const CRASHES: &str = "#include <signal.h>\nint main(void) { raise(SIGSEGV); return 0; }\n";

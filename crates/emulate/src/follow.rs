@@ -198,7 +198,7 @@ pub(super) trait Reader {
 const MOST_GO_ON: usize = 256;
 
 /// Of so many that were started and are not read yet, more are not to start.
-const CROWD: usize = 16;
+const CROWD: usize = 8;
 
 /// Processes that outlive the command are read for so long after its end: most are about
 /// to end too, as the first commands of a pipe are.
