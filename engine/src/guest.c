@@ -25,6 +25,7 @@
 #include "decode.h"
 #include "hold.h"
 #include "region.h"
+#include "seed.h"
 #include "session.h"
 #include "sync.h"
 
@@ -522,6 +523,7 @@ static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
     }
     char *arg0 = e.count ? e.args[e.lead] : e.path;
     snprintf(option, sizeof option, "memgauge,session=%s", mg_session_dir);
+    mg_seed_option(option, sizeof option);
     if (e.count)
         e.args[e.lead] = e.path; /* QEMU takes argv[0] apart */
     else

@@ -15,6 +15,7 @@
 #include "guest.h"
 #include "region.h"
 #include "runs.h"
+#include "seed.h"
 #include "session.h"
 #include "sets.h"
 #include "sync.h"
@@ -307,15 +308,17 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
 
 static void child_of_fork(void)
 {
+    mg_seed_child_of_fork();
     pthread_mutex_init(&translate_lock, NULL);
     mg_sync_begin();
 }
 
-static const char *session_argument(int argc, char **argv)
+/* Value of the argument NAME=VALUE; `name` ends with "=". */
+static const char *argument(int argc, char **argv, const char *name)
 {
     for (int i = 0; i < argc; i++)
-        if (strncmp(argv[i], "session=", 8) == 0)
-            return argv[i] + 8;
+        if (strncmp(argv[i], name, strlen(name)) == 0)
+            return argv[i] + strlen(name);
     return NULL;
 }
 
@@ -325,7 +328,10 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
 int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
     (void)info;
-    const char *dir = session_argument(argc, argv);
+    const char *dir = argument(argc, argv, "session=");
+    const char *seed = argument(argc, argv, "seed=");
+    if (seed)
+        mg_seed(seed);
     if (!dir || !mg_session_open(dir)) {
         fprintf(stderr, "memgauge: the recording has ended or is out of reach; the program is not recorded\n");
         return 0; /* the program itself must still run */
@@ -337,7 +343,7 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
                 strerror(errno));
         exit(125);
     }
-    pthread_atfork(NULL, NULL, child_of_fork);
+    pthread_atfork(mg_seed_before_fork, NULL, child_of_fork);
     mg_sync_begin();
     mg_region_install(id);
     mg_guest_install(id);

@@ -70,7 +70,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 22u
+#define MG_WIRE_VERSION 23u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -159,6 +159,14 @@ enum mg_region_kind { MG_REGION_BEGIN = 1, MG_REGION_END, MG_REGION_VALUE };
 enum mg_entry_kind { MG_PROCESS = 1, MG_THREAD = 2 };
 #define MG_NO_ENTRY 0xffffffffu
 
+/* One of the modelled machine's caches. Without ways: no machine is modelled. */
+struct mg_cache {
+    uint64_t bytes;
+    uint32_t ways;
+    uint32_t padding;
+};
+#define MG_CACHES 3 /* L1D, L2, last level */
+
 struct mg_control {
     uint32_t magic;
     uint32_t version;
@@ -175,6 +183,8 @@ struct mg_control {
     _Atomic uint32_t apart;    /* processes and threads that may not write here (any more) */
     _Atomic uint32_t crowded;  /* recorder: many threads have not been read from yet */
     _Atomic uint32_t seen;     /* recorder: entries it has come to, the first of all */
+    uint32_t padding;
+    struct mg_cache caches[MG_CACHES]; /* recorder: what the program shall see (cpuid.c) */
 };
 
 /* A thread waits to begin while the recorder is this many entries behind it. */
@@ -343,7 +353,9 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 80, "wire");
+static_assert(sizeof(struct mg_control) == 128, "wire");
+static_assert(offsetof(struct mg_control, caches) == 80, "wire");
+static_assert(sizeof(struct mg_cache) == 16, "wire");
 static_assert(offsetof(struct mg_control, seen) == 72, "wire");
 static_assert(offsetof(struct mg_control, apart) == 64, "wire");
 static_assert(offsetof(struct mg_control, models_time) == 40, "wire");

@@ -180,6 +180,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         pmu: PmuConfig::default(),
         traces: None,
         sets: None,
+        seed: None,
         stacks: false,
         functions: Vec::new(),
         regions: Vec::new(),

@@ -137,6 +137,10 @@ pub(crate) struct Modelled {
     /// Hardware prefetchers to model: next-line, stride (none by default)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) prefetch: Vec<Prefetcher>,
+    /// Seed of the program's random numbers (getrandom, /dev/urandom, rdrand), so that counts of
+    /// programs with random hash tables repeat [default: random, as without memgauge]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
 }
 
 impl Modelled {

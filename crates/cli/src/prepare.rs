@@ -28,6 +28,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
     let clock = source == Source::Clock;
     let is_modelled = !settings.modelled.prefetch.is_empty()
         || settings.modelled.machine != HOST
+        || settings.modelled.seed.is_some()
         || settings.delivery.0 != Delivery::Ideal
         || settings.sets.is_some();
     let all = [
@@ -41,7 +42,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
         (
-            "--machine, --prefetch, --delivery and --sets",
+            "--machine, --prefetch, --seed, --delivery and --sets",
             !emulate && is_modelled,
         ),
     ];

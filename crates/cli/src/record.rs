@@ -101,6 +101,7 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
         pmu: pmu(settings)?,
         traces: None,
         sets: settings.sets,
+        seed: settings.modelled.seed,
         stacks: settings.stacks,
         functions: settings.functions.clone(),
         regions: settings.regions.clone(),

@@ -3,9 +3,9 @@
 //!
 //! The emulator places the program, its libraries and its stack at the same addresses
 //! in every run whatever the kernel's address randomisation does. Two things still
-//! differ between runs: the sixteen random bytes that the kernel hands to every
-//! program, and what the program itself asks for (clock, process number, directory
-//! order). No access of the programs here depends on them.
+//! differ between runs: random numbers, which `--seed` fixes (`seed.rs`), and what the program
+//! itself asks for (clock, process number, directory order). No access of the programs here
+//! depends on them.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

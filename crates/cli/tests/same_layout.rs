@@ -1,10 +1,12 @@
-//! Counts do not depend on what surrounds a program: its environment and the length of its
-//! arguments.
+//! Counts do not depend on what surrounds a program: its environment, the length of its arguments
+//! and of its path, its working directory, and the limit of its stack.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{Recorded, needs};
+use std::path::{Path, PathBuf};
+
+use harness::{PROGRAM, Recorded, needs};
 
 /// A working set that just fits the first-level cache: a buffer on the stack beside a table. Where
 /// the stack lies decides how many lines of the two collide.
@@ -28,18 +30,22 @@ int main(void) {
 }
 "#;
 
+fn compiled(folder: &Path) -> PathBuf {
+    let (source, program) = (folder.join("collides.c"), folder.join("collides"));
+    std::fs::write(&source, COLLIDES).expect("the source can be written");
+    let mut gcc = std::process::Command::new("gcc");
+    let gcc = gcc.args(["-O1", "-o"]).arg(&program).arg(&source);
+    assert!(gcc.status().expect("gcc runs").success());
+    program
+}
+
 #[test]
 fn environment_and_arguments_do_not_move_the_stack() {
     if !needs(&["gcc"]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let source = folder.path().join("collides.c");
-    std::fs::write(&source, COLLIDES).expect("the source can be written");
-    let program = folder.path().join("collides");
-    let mut gcc = std::process::Command::new("gcc");
-    let gcc = gcc.args(["-O1", "-o"]).arg(&program).arg(&source);
-    assert!(gcc.status().expect("gcc runs").success());
+    let program = compiled(folder.path());
     let program = program.to_str().expect("temporary paths are text");
     // Lengths differ from run to run of the test, by multiples of neither a line nor a page.
     let odd = 1 + std::process::id() as usize % 4000;
@@ -64,5 +70,53 @@ fn environment_and_arguments_do_not_move_the_stack() {
             misses.abs_diff(now) <= allowed as u64,
             "{sizes}: {misses}, {now}"
         );
+    }
+}
+
+#[test]
+fn path_folder_and_stack_limit_do_not_move_the_stack() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path());
+    let odd = 1 + std::process::id() as usize % 200;
+    let deep = folder.path().join("d".repeat(odd));
+    std::fs::create_dir(&deep).expect("the folder can be made");
+    let moved = deep.join("a-longer-name-of-the-same-program");
+    std::fs::copy(&program, &moved).expect("the program can be copied");
+    let run = |program: &Path, folder: &Path, stack_kib: &str| {
+        let recording = folder.join("run.mg");
+        let output = std::process::Command::new("bash")
+            .args(["-c", "ulimit -S -s $0 && exec \"$@\"", stack_kib, PROGRAM])
+            .args(["record", "--quiet", "--force", "--source", "emulate"])
+            .args(["--machine", "i5-6600k", "--seed", "1", "-o"])
+            .arg(&recording)
+            .arg("--")
+            .arg(program)
+            .env_clear()
+            .env("PATH", harness::PATH)
+            .current_dir(folder)
+            .output()
+            .expect("bash runs");
+        let (printed, said) = (output.stdout, String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{said}");
+        let manifest = std::fs::read(recording.join("manifest.json")).expect("it is recorded");
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("it is JSON");
+        let misses = manifest["totals"]["l1d.miss"]
+            .as_u64()
+            .expect("it has misses");
+        (String::from_utf8_lossy(&printed).into_owned(), misses)
+    };
+    let (printed, misses) = run(&program, folder.path(), "8192");
+    for (program, folder, stack_kib) in [
+        (&program, &deep, "8192"),
+        (&moved, &deep, "8192"),
+        (&program, &deep, "16384"),
+        (&program, &deep, "1024"),
+    ] {
+        let (now_printed, now) = run(program, folder, stack_kib);
+        assert_eq!(now_printed, printed, "{program:?} {stack_kib}");
+        assert!(misses.abs_diff(now) <= misses / 1000, "{misses}, {now}");
     }
 }

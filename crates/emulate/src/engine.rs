@@ -119,9 +119,10 @@ fn find_engine() -> Result<PathBuf> {
     })
 }
 
-/// The engine's option that names the session.
-pub(super) fn option(session: &Path) -> String {
-    format!("memgauge,session={}", session.display())
+/// The engine's option that names the session, and the seed of the program's random numbers.
+pub(super) fn option(session: &Path, seed: Option<u64>) -> String {
+    let seed = seed.map_or(String::new(), |seed| format!(",seed={seed}"));
+    format!("memgauge,session={}{seed}", session.display())
 }
 
 impl Emulator {
@@ -169,7 +170,7 @@ impl Emulator {
     /// [`ErrorKind::Missing`] where it does not run.
     pub fn try_out(&self) -> Result<()> {
         let output = Command::new(&self.path)
-            .args(["-plugin", &option(Path::new("/nonexistent"))])
+            .args(["-plugin", &option(Path::new("/nonexistent"), None)])
             .arg(find_on_path("true").unwrap_or_else(|| "/bin/true".into()))
             .output()
             .map_err(|e| Error::system("failed to run the emulator", e))?;

@@ -85,6 +85,8 @@ pub struct Options {
     pub traces: Option<u64>,
     /// Follow some cache sets only, and estimate all from them.
     pub sets: Option<SetSample>,
+    /// Seed of the program's random numbers; `None`: they differ from run to run.
+    pub seed: Option<u64>,
     /// Record the calls that lead to each sample.
     pub stacks: bool,
     /// Functions that are regions of interest: names of symbols, or patterns with `*`,
@@ -170,6 +172,9 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     if let Some(sets) = options.sets {
         settings.insert("sets".to_owned(), sets.to_string());
     }
+    if let Some(seed) = options.seed {
+        settings.insert(SourceFacts::SEED.to_owned(), seed.to_string());
+    }
     for (name, given) in [
         (SourceFacts::REGIONS, &options.regions),
         (SourceFacts::FUNCTIONS, &options.functions),
@@ -217,17 +222,32 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     }
 }
 
-fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Program> {
-    let mut engine = engine_command(command, emulator, session)?;
+fn spawn(
+    command: &[String],
+    emulator: &Emulator,
+    session: &Session,
+    seed: Option<u64>,
+) -> Result<Program> {
+    let mut engine = engine_command(command, emulator, session, seed)?;
     start(&mut engine, emulator).map(Program::of)
 }
 
 /// The command that runs a program under the engine.
-fn engine_command(command: &[String], emulator: &Emulator, session: &Session) -> Result<Command> {
+fn engine_command(
+    command: &[String],
+    emulator: &Emulator,
+    session: &Session,
+    seed: Option<u64>,
+) -> Result<Command> {
     let (path, args) = resolve(command)?;
     let mut engine = Command::new(&emulator.path);
     engine
-        .args(["-0", &args[0], "-plugin", &engine::option(session.dir())])
+        .args([
+            "-0",
+            &args[0],
+            "-plugin",
+            &engine::option(session.dir(), seed),
+        ])
         .arg(path)
         .args(&args[1..]);
     without_randomisation(&mut engine);
@@ -257,12 +277,13 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let machine = model(options)?;
     let mut session = Session::create(options.sets.map_or(0, SetSample::classes))?;
     session.tell_models_time();
+    session.tell_caches(&options.machine);
     session.name_functions(&options.functions)?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let recorder = Recorder::new(machine, writer, asked.regions.clone(), options);
     let mut run = EmulatedRun {
         started: Instant::now(),
-        program: spawn(&options.command, &emulator, &session)?,
+        program: spawn(&options.command, &emulator, &session, options.seed)?,
         recorder,
         asked,
     };

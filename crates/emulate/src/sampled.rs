@@ -181,11 +181,12 @@ impl SampledProgram {
         let machine =
             Machine::new(options.machine.clone(), pmu).map_err(|e| Error::usage(e.to_string()))?;
         let session = Session::create(0)?;
+        session.tell_caches(&options.machine);
         session.tell_models_time();
         let program = match surroundings {
-            None => spawn(&options.command, &emulator, &session)?,
+            None => spawn(&options.command, &emulator, &session, None)?,
             Some(surroundings) => {
-                let mut engine = engine_command(&options.command, &emulator, &session)?;
+                let mut engine = engine_command(&options.command, &emulator, &session, None)?;
                 surroundings.give_to(&mut engine);
                 RunningProgram::apart(start(&mut engine, &emulator)?)
             }

@@ -14,6 +14,7 @@ use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
 use memgauge_host::sys::process::free_bytes;
 use memgauge_host::{LOCK_FILE, lock_shared_memory, remove_orphans};
+use memgauge_machine::Config;
 
 /// Below this much free memory-backed space a disk-backed directory is used.
 pub const SHARED_MEMORY_BYTES: u64 = 256 << 20;
@@ -122,6 +123,11 @@ pub(super) struct Unread {
 
 /// How often another recorder may remove a new directory before its control page is locked.
 const MAX_REMOVALS: usize = 100;
+
+/// Size of a cache in the control page, and where its ways are (`struct mg_cache`); its capacity
+/// comes first.
+const CACHE_BYTES: usize = 16;
+const CACHE_WAYS: usize = 8;
 
 /// Begin of the directory's name; the recorder's process number follows.
 const NAME: &str = "memgauge-";
@@ -312,6 +318,18 @@ impl Session {
     /// Tells every recorded process that memgauge has stopped reading.
     pub(super) fn stop(&self) {
         self.control.u32(control::STOP).store(1, Ordering::SeqCst);
+    }
+
+    /// Tells the program which caches to see (`cpuid`). Called before the program starts.
+    pub(super) fn tell_caches(&self, machine: &Config) {
+        let caches = [&machine.l1d, &machine.l2, &machine.llc];
+        for (at, cache) in (control::CACHES..).step_by(CACHE_BYTES).zip(caches) {
+            let ways = self.control.u32(at + CACHE_WAYS);
+            self.control
+                .u64(at)
+                .store(cache.size_bytes, Ordering::Relaxed);
+            ways.store(cache.ways, Ordering::Relaxed);
+        }
     }
 
     /// Tells the program that its threads have clocks, by which their sleeps end. Called before

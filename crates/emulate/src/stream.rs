@@ -150,7 +150,7 @@ fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Re
     let mut session = Session::create(0)?;
     session.name_functions(&wanted.functions)?;
     let mut run = StreamRun {
-        program: spawn(command, &emulator, &session)?,
+        program: spawn(command, &emulator, &session, None)?,
         followed: Followed::new(ReferenceReader::new(wanted, sink), follow::turn_words(None)),
     };
     let end = run.until_the_end(&mut session);

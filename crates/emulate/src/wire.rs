@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 22;
+pub(super) const WIRE_VERSION: u32 = 23;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -126,6 +126,8 @@ pub(super) mod control {
     pub(in super::super) const APART: usize = 64;
     pub(in super::super) const CROWDED: usize = 68;
     pub(in super::super) const SEEN: usize = 72;
+    /// Caches of the modelled machine.
+    pub(in super::super) const CACHES: usize = 80;
 }
 
 /// Offsets in every entry's first page.

@@ -103,6 +103,8 @@ impl SourceFacts {
     pub const REGIONS: &'static str = "regions";
     /// Name of the setting with the functions that are regions of interest.
     pub const FUNCTIONS: &'static str = "functions";
+    /// Name of the setting with the seed of the program's random numbers.
+    pub const SEED: &'static str = "seed";
 
     /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.
     pub const CALL_GRAPH: &'static str = "call_graph";

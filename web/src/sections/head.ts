@@ -28,6 +28,7 @@ function subtitle(run: Summary): HTMLElement {
     ["source", name(recording.source.name)],
     ["started", when],
     ["ended", ended(recording.end)],
+    ["seed of random numbers", recording.source.settings["seed"]],
     ["recorded inside regions alone", name(recording.source.settings["regions"] ?? "")],
     [recording.clock === "virtual" ? "virtual time" : "time", time(run.run.duration_ns)],
     ["instructions", run.run.instructions === null ? null : count(run.run.instructions)],

@@ -83,6 +83,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         },
         traces: Some(args.resolution.0),
         sets: None,
+        seed: args.modelled.seed,
         stacks: false,
         functions: Vec::new(),
         regions: Vec::new(),

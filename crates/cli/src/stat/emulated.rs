@@ -43,6 +43,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         },
         traces: None,
         sets: None,
+        seed: None,
         stacks: false,
         functions: Vec::new(),
         regions: Vec::new(),

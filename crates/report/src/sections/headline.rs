@@ -24,6 +24,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
         text += &style.wrap(&format!("measured on: {}", style.name(&facts.host.cpu)), 2);
     }
     text += &sets::estimated(summary, style);
+    text += &seed(summary, style);
     text += &regions(summary, style);
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
@@ -40,6 +41,18 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
         text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
     text
+}
+
+/// The seed of the program's random numbers, if they were fixed.
+fn seed(summary: &Summary, style: &Style) -> String {
+    let seed = summary.recording.source.settings.get(SourceFacts::SEED);
+    seed.map_or(String::new(), |seed| {
+        let line = format!(
+            "random numbers of the program: fixed by seed {}",
+            style.name(seed)
+        );
+        style.wrap(&line, 2)
+    })
 }
 
 /// Of which regions of interest the recording is, and which functions are some.
