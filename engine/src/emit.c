@@ -37,6 +37,7 @@ __thread struct mg_plan mg_plan;
 #define AHEAD 1024
 
 #define RING (offsetof(CPUState, neg.memgauge_ring) - sizeof(CPUState))
+#define CALLS (offsetof(CPUState, neg.memgauge_calls) - sizeof(CPUState))
 
 /* The block under translation. */
 static __thread struct {
@@ -188,6 +189,17 @@ bool mg_emit_goto(const TranslationBlock *tb, uintptr_t pc)
     plugin_gen_disable_mem_helpers();
     tcg_gen_op2(INDEX_op_memgauge_goto, TCG_TYPE_I64, tcgv_i64_arg((TCGv_i64)pc), (uintptr_t)tb);
     return true;
+}
+
+/* A call has stored its return address where the stack pointer `sp` (a TCGv_i64) is now. */
+void mg_emit_call(uintptr_t sp, uint64_t returns_to)
+{
+    if (!mg_heap_is_on)
+        return;
+    TCGv_i64 top = tcg_temp_ebb_new_i64();
+    tcg_gen_op5(INDEX_op_memgauge_call, TCG_TYPE_I64, tcgv_i64_arg(top), tcgv_ptr_arg(tcg_env),
+                tcgv_i64_arg((TCGv_i64)sp), CALLS, returns_to);
+    tcg_temp_free_i64(top);
 }
 
 /* A block is left by a fault, after an instruction's start before which it had stored so

@@ -30,6 +30,11 @@ bool mg_emit_access(unsigned index, const struct qemu_plugin_regular_cb *callbac
 void mg_emit_after_insn(void);
 void mg_emit_exit(void);
 
+/* Whether the open calls of threads are kept (heap.c). */
+extern bool mg_heap_is_on;
+/* Called by the translator behind a call's store (engine/qemu.patch). `sp`: a TCGv_i64. */
+void mg_emit_call(uintptr_t sp, uint64_t returns_to);
+
 /* Goes to the block at `pc` (a TCGv_i64), which has the flags of this one; false where
  * QEMU is to look for it. */
 bool mg_emit_goto(const struct TranslationBlock *tb, uintptr_t pc);

@@ -24,8 +24,8 @@
 
 #include "decode.h"
 #include "hold.h"
-#include "region.h"
 #include "seed.h"
+#include "symbols.h"
 #include "session.h"
 #include "sync.h"
 
@@ -65,7 +65,7 @@ static void report_map(uint32_t kind, uint64_t start, uint64_t end, uint64_t off
     };
     mg_catalogue(&m, sizeof m, name, padded);
     if (kind == MG_REC_MAP && prot & PROT_EXEC && path_bytes)
-        mg_region_map(start, end, offset, path);
+        mg_symbols_map(start, end, offset, path);
 }
 
 typedef void (*map_visitor)(uint64_t start, uint64_t end, uint64_t offset, const char *perms,

@@ -13,6 +13,7 @@
 #include "decode.h"
 #include "emit.h"
 #include "guest.h"
+#include "heap.h"
 #include "region.h"
 #include "runs.h"
 #include "seed.h"
@@ -303,6 +304,7 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
         hook_block(tb, number, alone);
     mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn),
                         &block);
+    mg_heap_translate(tb, vaddr);
     pthread_mutex_unlock(&translate_lock);
 }
 
@@ -346,6 +348,7 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
     pthread_atfork(mg_seed_before_fork, NULL, child_of_fork);
     mg_sync_begin();
     mg_region_install(id);
+    mg_heap_install(id);
     mg_guest_install(id);
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
     return 0;

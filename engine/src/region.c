@@ -20,20 +20,16 @@
 #include "qemu/qemu-plugin.h"
 #include "hw/core/cpu.h"
 
-#include <elf.h>
-#include <fcntl.h>
 #include <fnmatch.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "decode.h"
 #include "region.h"
 #include "session.h"
+#include "symbols.h"
 #include "sync.h"
 
 enum { MOST_NAMES = 65535, MOST_FRAMES = 1024, MARKER_BYTES = 7 };
@@ -203,7 +199,7 @@ static bool is_wanted(const char *name)
 }
 
 /* One that has an address in both tables of symbols has its first name. */
-static void add_function(uint64_t vaddr, const char *name)
+static void add_function(const char *name, uint64_t vaddr)
 {
     uint32_t number = number_of(name);
     pthread_mutex_lock(&lock);
@@ -212,98 +208,23 @@ static void add_function(uint64_t vaddr, const char *name)
     pthread_mutex_unlock(&lock);
 }
 
-/* A file's contents, and what is mapped of it where. */
-struct image {
-    const uint8_t *data;
-    size_t bytes;
-    uint64_t start, end, offset;
+struct range {
+    uint64_t start, end;
 };
 
-static bool has(const struct image *i, uint64_t at, uint64_t bytes)
+static gboolean lies_in(void *vaddr, void *number, void *range)
 {
-    return at <= i->bytes && bytes <= i->bytes - at;
-}
-
-/* Where a symbol's value is mapped, if in this mapping and as code; else 0. */
-static uint64_t place(const struct image *i, const Elf64_Ehdr *e, uint64_t value)
-{
-    const Elf64_Phdr *p = (const void *)(i->data + e->e_phoff);
-    for (unsigned n = 0; n < e->e_phnum; n++) {
-        if (p[n].p_type != PT_LOAD || !(p[n].p_flags & PF_X) || value < p[n].p_vaddr ||
-            value - p[n].p_vaddr >= p[n].p_filesz)
-            continue;
-        uint64_t at = value - p[n].p_vaddr + p[n].p_offset;
-        if (at >= i->offset && at - i->offset < i->end - i->start)
-            return i->start + (at - i->offset);
-    }
-    return 0;
-}
-
-static void read_symbols(const struct image *i, const Elf64_Ehdr *e, const Elf64_Shdr *table,
-                         const Elf64_Shdr *text)
-{
-    if (!has(i, table->sh_offset, table->sh_size) || !has(i, text->sh_offset, text->sh_size) ||
-        !text->sh_size || i->data[text->sh_offset + text->sh_size - 1])
-        return;
-    const Elf64_Sym *s = (const void *)(i->data + table->sh_offset);
-    for (size_t n = 0; n < table->sh_size / sizeof *s; n++) {
-        if (ELF64_ST_TYPE(s[n].st_info) != STT_FUNC || s[n].st_shndx == SHN_UNDEF ||
-            s[n].st_name >= text->sh_size)
-            continue;
-        const char *name = (const char *)i->data + text->sh_offset + s[n].st_name;
-        uint64_t vaddr = is_wanted(name) ? place(i, e, s[n].st_value) : 0;
-        if (vaddr)
-            add_function(vaddr, name);
-    }
-}
-
-static void read_image(const struct image *i)
-{
-    const Elf64_Ehdr *e = (const void *)i->data;
-    if (i->bytes < sizeof *e || memcmp(e->e_ident, ELFMAG, SELFMAG) != 0 ||
-        e->e_ident[EI_CLASS] != ELFCLASS64 || e->e_shentsize != sizeof(Elf64_Shdr) ||
-        e->e_phentsize != sizeof(Elf64_Phdr) || e->e_shoff % 8 || e->e_phoff % 8 ||
-        !has(i, e->e_phoff, (uint64_t)e->e_phnum * sizeof(Elf64_Phdr)) ||
-        !has(i, e->e_shoff, (uint64_t)e->e_shnum * sizeof(Elf64_Shdr)))
-        return;
-    const Elf64_Shdr *s = (const void *)(i->data + e->e_shoff);
-    static const uint32_t kinds[] = { SHT_SYMTAB, SHT_DYNSYM };
-    for (unsigned k = 0; k < 2; k++)
-        for (unsigned n = 0; n < e->e_shnum; n++)
-            if (s[n].sh_type == kinds[k] && s[n].sh_link < e->e_shnum && s[n].sh_offset % 8 == 0)
-                read_symbols(i, e, &s[n], &s[s[n].sh_link]);
-}
-
-static gboolean lies_in(void *vaddr, void *number, void *mapped)
-{
-    const struct image *i = mapped;
+    const struct range *r = range;
     (void)number;
-    return (uint64_t)vaddr >= i->start && (uint64_t)vaddr < i->end;
+    return (uint64_t)vaddr >= r->start && (uint64_t)vaddr < r->end;
 }
 
-void mg_region_map(uint64_t start, uint64_t end, uint64_t offset, const char *path)
+static void forget_functions(uint64_t start, uint64_t end)
 {
-    struct stat st;
-    struct image i = { .start = start, .end = end, .offset = offset };
-    if (!patterns)
-        return;
-    /* What was known of the place is so no longer. */
+    struct range range = { start, end };
     pthread_mutex_lock(&lock);
-    g_hash_table_foreach_remove(functions, lies_in, &i);
+    g_hash_table_foreach_remove(functions, lies_in, &range);
     pthread_mutex_unlock(&lock);
-    int fd = path[0] == '/' ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
-        void *data = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data != MAP_FAILED) {
-            i.data = data;
-            i.bytes = st.st_size;
-            read_image(&i);
-            munmap(data, st.st_size);
-        }
-    }
-    close(fd);
 }
 
 static bool is_function(uint64_t vaddr, void **number)
@@ -362,4 +283,5 @@ void mg_region_install(uint64_t plugin)
     board = qemu_plugin_scoreboard_new(sizeof(uint64_t));
     in_functions = qemu_plugin_scoreboard_u64(board);
     qemu_plugin_register_vcpu_init_cb(plugin, on_thread);
+    mg_symbols_ask((struct mg_symbol_user){ is_wanted, add_function, forget_functions });
 }

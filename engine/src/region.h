@@ -10,8 +10,6 @@ struct mg_decoded;
 
 /* Reads which functions are regions, from the session's directory. */
 void mg_region_install(uint64_t plugin);
-/* A file was mapped: finds the functions in it that are regions. */
-void mg_region_map(uint64_t start, uint64_t end, uint64_t offset, const char *path);
 /* A block is translated, which begins with these bytes. */
 void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_t *code,
                          size_t bytes, const struct mg_decoded *block);

@@ -60,6 +60,10 @@
  * has a code for a run, see sets.c.
  *   MG_MARK_REGION | kind number   a region of the code begins or ends (region.c), or a
  *                            value: MG_MARK_VALUE_HIGH and _LOW follow with 32 bits each
+ *   MG_MARK_ALLOCATED | line an allocation function has returned (heap.c; its line in the
+ *                            session's file): three MG_MARK_FIELD follow with the memory's
+ *                            address, its bytes, and the path of the call, or 0
+ *   MG_MARK_FREED | address  the memory there is freed
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -101,6 +105,12 @@
 #define MG_MARK_REGION (MG_SEVERAL | 0xff10ull << MG_ID_SHIFT)
 #define MG_MARK_VALUE_HIGH (MG_SEVERAL | 0xff11ull << MG_ID_SHIFT)
 #define MG_MARK_VALUE_LOW (MG_SEVERAL | 0xff12ull << MG_ID_SHIFT)
+#define MG_MARK_ALLOCATED (MG_SEVERAL | 0xff13ull << MG_ID_SHIFT)
+#define MG_MARK_FIELD (MG_SEVERAL | 0xff14ull << MG_ID_SHIFT)
+#define MG_MARK_FREED (MG_SEVERAL | 0xff15ull << MG_ID_SHIFT)
+#define MG_FIELD ((1ull << MG_ID_SHIFT) - 1)
+#define MG_OPEN_CALL_BYTES 16  /* struct open_call of heap.c */
+#define MG_PATH_CALLS 12       /* the innermost calls of an allocation */
 #define MG_REGION_KIND_SHIFT 40
 #define MG_REGION_NAME 256     /* bytes of a region's name, with the NUL */
 #define MG_SYNC_KIND_SHIFT 40
@@ -301,7 +311,8 @@ struct mg_ring {
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
                       MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
-                      MG_REC_CRASHED = 8, MG_REC_UNSUPPORTED = 9, MG_REC_REGION = 16 };
+                      MG_REC_CRASHED = 8, MG_REC_UNSUPPORTED = 9, MG_REC_PATH = 10,
+                      MG_REC_REGION = 16 };
 
 struct mg_record {
     uint32_t kind;
@@ -356,6 +367,13 @@ struct mg_map {
 static_assert(sizeof(struct mg_control) == 128, "wire");
 static_assert(offsetof(struct mg_control, caches) == 80, "wire");
 static_assert(sizeof(struct mg_cache) == 16, "wire");
+/* Where the calls of a path return to, the innermost first; 0 beyond the outermost. */
+struct mg_path {
+    struct mg_record record;
+    uint64_t number;           /* from 1 on */
+    uint64_t returns_to[MG_PATH_CALLS];
+};
+
 static_assert(offsetof(struct mg_control, seen) == 72, "wire");
 static_assert(offsetof(struct mg_control, apart) == 64, "wire");
 static_assert(offsetof(struct mg_control, models_time) == 40, "wire");

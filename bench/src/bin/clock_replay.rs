@@ -182,6 +182,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         sets: None,
         seed: None,
         stacks: false,
+        data: None,
         functions: Vec::new(),
         regions: Vec::new(),
     };

@@ -9,6 +9,7 @@ use crate::causes::{Evidence, causes};
 use crate::code_regions::{CodeRegions, CodeValueRow};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
+use crate::data::{Allocations, DataSums, data_results};
 use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::excerpts;
 use crate::findings::findings;
@@ -73,6 +74,12 @@ pub struct Parts<'a> {
     pub sampled_sites: SampledSites<'a>,
     /// Calls, and samples by what called them, where stacks were recorded.
     pub stacks: Option<(Frames<'a>, SampledStacks<'a>)>,
+    /// Calls that allocations have.
+    pub frames: Frames<'a>,
+    /// What accesses to data cost.
+    pub data: DataSums<'a>,
+    /// Allocations.
+    pub allocations: Allocations,
     /// Samples by region.
     pub regions: SampledRegions<'a>,
     /// Samples of each event by address and time.
@@ -134,6 +141,14 @@ pub fn assemble(
     for table in &mut regions {
         table.address_gap = address_gap(table, &hot.functions);
     }
+    let data = data_results(
+        &parts.data,
+        &parts.allocations,
+        &parts.frames,
+        &parts.regions,
+        symbols,
+        &names,
+    );
     let mut heat = heat_map(parts.heat, &parts.samples, &names, options);
     let region_times = by_region(&parts.region_spans);
     let regions_over_time = over_time(&region_times, duration_ns);
@@ -187,6 +202,8 @@ pub fn assemble(
         bandwidth,
         calls,
         regions,
+        data: data.table,
+        heap: data.heap,
         code_regions: parts.code_regions.rows(&names),
         regions_over_time,
         code_values: parts.code_values,
@@ -291,6 +308,9 @@ impl<'a> Parts<'a> {
             samples: SampleTotals::default(),
             sampled_sites: SampledSites::new(spaces),
             stacks: None,
+            frames: Frames::new(spaces),
+            data: DataSums::new(spaces),
+            allocations: Allocations::default(),
             regions: Regions::new(spaces).finish(),
             heat: HeatMaps::new(),
             fine: None,

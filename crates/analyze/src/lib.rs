@@ -22,6 +22,7 @@ mod causes;
 mod code_regions;
 mod counting;
 mod counts;
+mod data;
 mod derived;
 mod dram;
 mod excerpts;
@@ -65,6 +66,9 @@ pub use cause::{Cause, CauseKind};
 pub use code_regions::{CodeRegionRow, CodeRegions, CodeValueRow, CodeValues};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
+pub use data::{
+    AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable, HeapUse,
+};
 pub use derived::{Derived, derived};
 pub use dram::{BandwidthCurve, Dram};
 pub use excerpts::Excerpt;

@@ -71,6 +71,11 @@ impl<'a> Frames<'a> {
         Frames { are_seen, ..self }
     }
 
+    /// The mappings by which places are named.
+    pub(crate) fn spaces(&self) -> &'a AddressSpaces {
+        self.spaces
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()

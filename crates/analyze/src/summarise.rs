@@ -1,8 +1,8 @@
 //! All analyses over one recording.
 
 use memgauge_recording::{Recording, Result, Row, Selection};
-use memgauge_trace::Manifest;
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
+use memgauge_trace::{Manifest, SourceFacts};
 
 use crate::assemble::{Options, Parts, assemble};
 use crate::heat::HeatByEvent;
@@ -15,8 +15,8 @@ use crate::stacks::{Frames, SampledStacks};
 use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
-    Analysis, CodeRegions, CodeValues, Generated, Losses, Modules, RegionTimes, Regions, Series,
-    Sites, ThreadNames, ThreadTotals,
+    Allocations, Analysis, CodeRegions, CodeValues, DataSums, Generated, Losses, Modules,
+    RegionTimes, Regions, Series, Sites, ThreadNames, ThreadTotals,
 };
 
 /// Columns of the samples that are used of every recording.
@@ -84,7 +84,11 @@ pub fn summarise(
     let code_regions = reader.read(CodeRegions::default(), &all)?;
     let region_spans = reader.read(RegionTimes::default(), &all)?;
     let code_values = reader.read(CodeValues::default(), &all)?;
+    let data = reader.read(DataSums::new(&spaces), &all)?;
+    let allocations = reader.read(Allocations::default(), &all)?;
     let parts = Parts {
+        data,
+        allocations,
         curves,
         threads,
         known_threads,
@@ -141,6 +145,14 @@ pub fn summarise_end(recording: &Recording) -> Result<Summary> {
     ))
 }
 
+/// Whether samples have calls: frames may be of allocations alone.
+fn with_stacks(manifest: &Manifest) -> bool {
+    let settings = &manifest.source.settings;
+    settings
+        .get(SourceFacts::DATA)
+        .is_none_or(|_| settings.contains_key(SourceFacts::STACKS))
+}
+
 struct Reader<'a> {
     recording: &'a Recording,
     problems: &'a mut Vec<String>,
@@ -189,7 +201,8 @@ impl Reader<'_> {
         }
         let frames = Frames::new(spaces).seen(is_modelled);
         let frames = self.read(frames, &Selection::all())?;
-        let stacks = (!frames.is_empty()).then(|| match timed {
+        let with_stacks = !frames.is_empty() && with_stacks(self.recording.manifest());
+        let stacks = with_stacks.then(|| match timed {
             true => SampledStacks::new(spaces).timed(),
             false => SampledStacks::new(spaces),
         });
@@ -207,7 +220,8 @@ impl Reader<'_> {
             self.read((common, (((places, heat), times), stacks)), &selection)?;
         let nothing = Parts::nothing(spaces);
         Ok(Parts {
-            stacks: stacks.map(|sampled| (frames, sampled)),
+            stacks: stacks.map(|sampled| (frames.clone(), sampled)),
+            frames,
             samples,
             regions,
             times,

@@ -10,6 +10,7 @@ use crate::cause::Cause;
 use crate::code_regions::{CodeRegionRow, CodeValueRow};
 use crate::counting::Counting;
 use crate::counts::Counts;
+use crate::data::{DataTable, HeapUse};
 use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::Excerpt;
 use crate::findings::Finding;
@@ -64,6 +65,13 @@ pub struct Summary {
     pub calls: Vec<CallTree>,
     /// Memory regions, one table for each sampled event.
     pub regions: Vec<RegionTable>,
+    /// Data by the cycles that were spent waiting for it; `None` if the source does not see every
+    /// access.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataTable>,
+    /// Memory that the program allocated; `None` if allocations were not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heap: Option<HeapUse>,
     /// Regions of interest, those with most time first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_regions: Vec<CodeRegionRow>,

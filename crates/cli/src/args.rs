@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use memgauge_emulate::{SetSample, geometry};
+use memgauge_emulate::{Allocator, AllocatorEffect, SetSample, geometry};
 use memgauge_host::unwind::{MOST_STACK_BYTES, STACK_BYTES};
 use memgauge_machine::Config;
 
@@ -80,6 +80,17 @@ pub(crate) struct Settings {
     /// Record the call stack of each sample: exact under emulate, by frame pointers live
     #[arg(short = 'g')]
     pub(crate) stacks: bool,
+    /// Do not charge misses and stalls to data (allocations, variables, mappings), and record no
+    /// allocations
+    #[arg(long)]
+    pub(crate) no_data: bool,
+    /// Treat a function of the program as one that allocates, for example pool_get:size=arg1 or
+    /// grow:size=arg1*arg2,old=arg0 (arguments count from arg0)
+    #[arg(long = "alloc", value_name = "FUNCTION:size=ARG", value_parser = allocator)]
+    pub(crate) allocators: Vec<Allocator>,
+    /// Treat a function of the program as one that frees memory, for example pool_put:arg0
+    #[arg(long = "free", value_name = "FUNCTION:ARG", value_parser = deallocator)]
+    pub(crate) deallocators: Vec<Allocator>,
     /// How to find the callers of live samples: fp follows frame pointers (compile with
     /// -fno-omit-frame-pointer); dwarf copies the stack with each sample (8192 bytes;
     /// dwarf,BYTES: up to 65528) and unwinds it
@@ -109,6 +120,63 @@ pub(crate) enum CallGraph {
     Fp,
     /// Copies of the stack, of this number of bytes.
     Dwarf(u32),
+}
+
+/// Number of an argument that is written as arg0 to arg5.
+fn argument(text: &str) -> Result<u8, String> {
+    let number = text.strip_prefix("arg").and_then(|n| n.parse().ok());
+    let number = number.filter(|&n| n < 6);
+    number.ok_or_else(|| format!("`{text}` is not an argument: use arg0 to arg5"))
+}
+
+/// `FUNCTION:size=ARG`, `FUNCTION:size=ARG*ARG`, and with `,old=ARG` one that reallocates.
+fn allocator(text: &str) -> Result<Allocator, String> {
+    const USAGE: &str = "use FUNCTION:size=arg0, size=arg0*arg1, or size=arg1,old=arg0";
+    let (name, rest) = text.rsplit_once(':').ok_or(USAGE)?;
+    let (mut size, mut old) = (None, None);
+    for part in rest.split(',') {
+        match part.split_once('=') {
+            Some(("size", value)) => size = Some(value),
+            Some(("old", value)) => old = Some(argument(value)?),
+            _ => return Err(USAGE.to_owned()),
+        }
+    }
+    let size = size.ok_or(USAGE)?;
+    let effect = match (size.split_once('*'), old) {
+        (None, None) => AllocatorEffect::Allocates {
+            bytes: argument(size)?,
+        },
+        (None, Some(memory)) => AllocatorEffect::Reallocates {
+            memory,
+            bytes: argument(size)?,
+        },
+        (Some((count, bytes)), None) => AllocatorEffect::AllocatesArray {
+            count: argument(count)?,
+            bytes: argument(bytes)?,
+        },
+        (Some((count, "arg2")), Some(memory)) => AllocatorEffect::ReallocatesArray {
+            memory,
+            count: argument(count)?,
+        },
+        (Some(_), Some(_)) => return Err("with old=, use size=ARG*arg2".to_owned()),
+    };
+    Ok(Allocator {
+        name: name.to_owned(),
+        effect,
+    })
+}
+
+/// `FUNCTION:ARG`.
+fn deallocator(text: &str) -> Result<Allocator, String> {
+    let (name, memory) = text
+        .rsplit_once(':')
+        .ok_or("use FUNCTION:arg0, with the argument that points to the memory")?;
+    Ok(Allocator {
+        name: name.to_owned(),
+        effect: AllocatorEffect::Frees {
+            memory: argument(memory)?,
+        },
+    })
 }
 
 /// `fp`, `dwarf` or `dwarf,BYTES`.

@@ -103,6 +103,18 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
         sets: settings.sets,
         seed: settings.modelled.seed,
         stacks: settings.stacks,
+        data: (!settings.no_data).then(|| {
+            // Those of the user come last: the engine takes the last one of a name.
+            let mut all = emulate::known_allocators();
+            all.extend(
+                settings
+                    .allocators
+                    .iter()
+                    .chain(&settings.deallocators)
+                    .cloned(),
+            );
+            all
+        }),
         functions: settings.functions.clone(),
         regions: settings.regions.clone(),
     };

@@ -123,6 +123,27 @@ impl AddressSpace {
         around.end.checked_sub(address).filter(|&bytes| bytes > 0)
     }
 
+    /// Whether variables of a program or library may lie at `address`: in a mapped file, or in
+    /// the nameless memory behind one that was mapped right after it, which holds the variables
+    /// that begin as zero.
+    pub(super) fn has_variables(&self, address: u64) -> bool {
+        let mut below = self.mappings.range(..=address).rev();
+        let Some((start, around)) = below.next().filter(|(_, m)| address < m.end) else {
+            return false;
+        };
+        let is_file = |mapping: &Mapping| mapping.path.starts_with('/');
+        let belongs = |file: &Mapping| {
+            is_file(file) && file.end == *start && file.number + 1 == around.number
+        };
+        is_file(around) || around.path == ANON && below.next().is_some_and(|(_, m)| belongs(m))
+    }
+
+    /// First address of the mapping around `address`.
+    pub(super) fn start_of(&self, address: u64) -> Option<u64> {
+        let (&start, around) = self.mappings.range(..=address).next_back()?;
+        (address < around.end).then_some(start)
+    }
+
     /// All mappings in order of address.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mapping)> {
         self.mappings.iter().map(|(&start, m)| (start, m))

@@ -360,6 +360,8 @@ pub(super) enum CatalogueEvent {
     Unsupported(String),
     /// The region of interest with this number has this name.
     Region(u32, String),
+    /// The path of calls with this number: where they return to, the innermost first.
+    Path(u64, Box<[u64]>),
 }
 
 impl CatalogueEvent {
@@ -629,6 +631,10 @@ pub(super) fn to_usize(range: &Range<u32>) -> Range<usize> {
 }
 
 fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
+    if kind == wire::record::PATH {
+        let calls = (2..).map_while(|n| u64_at(body, 8 * n).filter(|&call| call != 0));
+        return Some(CatalogueEvent::Path(u64_at(body, 8)?, calls.collect()));
+    }
     let range = u64_at(body, 8)?..u64_at(body, 16)?;
     let prot = u32_at(body, 32)?;
     let path_bytes = u32_at(body, 36)? as usize;

@@ -14,7 +14,9 @@
 
 mod address_space;
 mod ahead;
+mod allocators;
 mod catalogue;
+mod data;
 mod engine;
 mod follow;
 pub mod geometry;
@@ -55,6 +57,7 @@ use memgauge_trace::{
 use engine::not_started;
 pub use engine::{Emulator, resolve, would_gain_rights};
 
+pub use allocators::{Allocator, AllocatorEffect, known_allocators};
 use memgauge_host as host;
 use memgauge_host::regions::RequestedNames;
 use memgauge_host::run::Program;
@@ -89,6 +92,9 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Record the calls that lead to each sample.
     pub stacks: bool,
+    /// Charge misses to data, too: to what these functions allocate, and to variables and
+    /// mappings. Not with `sets`.
+    pub data: Option<Vec<Allocator>>,
     /// Functions that are regions of interest: names of symbols, or patterns with `*`,
     /// `?` and `[…]`.
     pub functions: Vec<String>,
@@ -174,6 +180,12 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     }
     if let Some(seed) = options.seed {
         settings.insert(SourceFacts::SEED.to_owned(), seed.to_string());
+    }
+    if options.stacks {
+        settings.insert(SourceFacts::STACKS.to_owned(), "all".to_owned());
+    }
+    if options.data.is_some() && options.sets.is_none() {
+        settings.insert(SourceFacts::DATA.to_owned(), "all".to_owned());
     }
     for (name, given) in [
         (SourceFacts::REGIONS, &options.regions),
@@ -279,6 +291,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     session.tell_models_time();
     session.tell_caches(&options.machine);
     session.name_functions(&options.functions)?;
+    session.name_allocators(options.data.as_deref().unwrap_or_default())?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let recorder = Recorder::new(machine, writer, asked.regions.clone(), options);
     let mut run = EmulatedRun {

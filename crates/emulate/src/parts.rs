@@ -199,7 +199,8 @@ impl Parts {
             | CatalogueEvent::LeakSearch
             | CatalogueEvent::Crashed { .. }
             | CatalogueEvent::Unsupported(_)
-            | CatalogueEvent::Region(..) => {}
+            | CatalogueEvent::Region(..)
+            | CatalogueEvent::Path(..) => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! Writes what the modelled machine makes of the threads of a session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
@@ -10,7 +10,6 @@ use memgauge_trace::{
     catalogue as events,
 };
 
-use super::address_space::AddressSpace;
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::path::{CallPath, CallsThen};
@@ -29,6 +28,7 @@ use memgauge_recording::overflows::Trace;
 
 mod mapped;
 mod marks;
+mod objects;
 mod rows;
 mod sites;
 
@@ -43,7 +43,8 @@ type Thread = follow::Thread<Running>;
 #[derive(Default)]
 struct Recorded {
     program: Program,
-    space: AddressSpace,
+    /// Paths of calls to allocation functions, by number: return addresses, the innermost first.
+    paths: HashMap<u64, Box<[u64]>>,
     path: String,
     parent_pid: Pid,
     stack_named: bool,
@@ -57,6 +58,7 @@ struct Recorded {
     now_ns: u64,
     mapped: Mapped,
     carries: Carries,
+    data_carries: Carries,
 }
 
 /// Data kept of a thread.
@@ -130,6 +132,10 @@ struct ModelReader {
     sets: Option<ClassSums>,
     stacks: Stacks,
     with_stacks: bool,
+    /// Misses are charged to data, too.
+    with_data: bool,
+    /// Names of allocation functions, in the order of the session's file.
+    allocators: Vec<String>,
     /// Calls of threads as they started another thread or process, by number of the start.
     started_in: BTreeMap<u64, CallsThen>,
 }
@@ -183,6 +189,11 @@ impl Recorder {
             sets: sets.map(|sets| ClassSums::new(sets, first_level)),
             stacks: Stacks::new(),
             with_stacks: options.stacks,
+            with_data: options.data.is_some() && sets.is_none(),
+            allocators: match &options.data {
+                Some(allocators) => allocators.iter().map(|a| a.name.clone()).collect(),
+                None => Vec::new(),
+            },
             started_in: BTreeMap::new(),
         };
         Recorder(Followed::new(
@@ -385,6 +396,7 @@ impl Reader for ModelReader {
 
     fn begin_process(&mut self, entry: &ProcessEntry, origin: Origin<'_, Recorded>) -> Recorded {
         let mut kept = Recorded::default();
+        kept.program.data = self.with_data.then(Box::default);
         if let Some(before) = origin.before {
             kept.now_ns = before.kept.now_ns;
             kept.parent_pid = before.kept.parent_pid;
@@ -396,13 +408,16 @@ impl Reader for ModelReader {
             kept.parent_pid = Pid(parent.entry.pid);
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
             kept.program.calls = parent.kept.program.calls.inherited();
-            kept.space = parent.kept.space.clone();
+            kept.program.space = parent.kept.program.space.clone();
+            let data = parent.kept.program.data.as_ref();
+            kept.program.data = data.map(|data| Box::new(data.inherited()));
+            kept.paths = parent.kept.paths.clone();
             kept.path = parent.kept.path.clone();
             kept.regions = parent.kept.regions.clone();
             let forked_ns = self.waits.start(entry.birth);
             kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
             let (mapped, now_ns) = (&parent.kept.mapped, kept.now_ns);
-            kept.mapped = mapped.inherited(now_ns, &mut kept.space);
+            kept.mapped = mapped.inherited(now_ns, &mut kept.program.space);
             kept.stack_named = true;
         }
         self.write_space(entry.pid, &kept);
@@ -474,7 +489,7 @@ impl Reader for ModelReader {
                 kept.mapped.tell(bytes, Change::Unmap(range), Some(row));
             }
             CatalogueEvent::Break(at) => {
-                let heap = kept.space.set_break(at);
+                let heap = kept.program.space.set_break(at);
                 let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
                 kept.mapped.tell(bytes, Change::Break, row);
             }
@@ -489,6 +504,9 @@ impl Reader for ModelReader {
             CatalogueEvent::Region(number, name) => {
                 self.names.insert(name.clone());
                 kept.regions.insert(number, name);
+            }
+            CatalogueEvent::Path(number, calls) => {
+                kept.paths.insert(number, calls);
             }
             CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
             CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
@@ -735,15 +753,17 @@ impl ModelReader {
     /// A thread comes to what its process mapped and unmapped, which the first so many bytes of the
     /// catalogue tell of.
     fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
-        let Recorded { mapped, space, .. } = &mut process.kept;
-        let rows = mapped.reach(bytes, now_ns, space);
+        let Recorded {
+            mapped, program, ..
+        } = &mut process.kept;
+        let rows = mapped.reach(bytes, now_ns, &mut program.space);
         let written = self.writer.extend(rows);
         self.note(written);
     }
 
     /// Writes all mappings of a process, as a forked child has them from the start.
     fn write_space(&mut self, pid: u32, kept: &Recorded) {
-        let all = kept.space.iter();
+        let all = kept.program.space.iter();
         let mut rows: Vec<Module> = all
             .map(|(start, m)| module(pid, kept.now_ns, start, m))
             .collect();
@@ -763,9 +783,9 @@ impl ModelReader {
             false => ("[stack]".to_owned(), u64::MAX),
             true => (format!("[stack {tid}]"), STACK_TOP_BYTES),
         };
-        let named = match kept.space.left_from(address) {
+        let named = match kept.program.space.left_from(address) {
             Some(bytes) if bytes > within => None,
-            Some(_) => kept.space.name_around(address, &name),
+            Some(_) => kept.program.space.name_around(address, &name),
             None => kept.mapped.name_gone(address, within, &name),
         };
         if let Some((start, mapping)) = named {
@@ -790,6 +810,7 @@ impl ModelReader {
         take_misses(process, &mut rows, self.sets.as_ref());
         let written = self.writer.extend(rows);
         self.note(written);
+        self.write_data(process);
     }
 }
 

@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgauge_machine::{Core, LINE_BYTES, Missed, Outcome, Shared};
 use memgauge_trace::{AccessKind, DataSource, VirtAddr};
 
+use super::address_space::AddressSpace;
 use super::ahead::{Event, Events, PendingKind};
 use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
+use super::data::{DataMap, HeapMark};
 use super::path::ProcessCalls;
 use super::wire;
 use super::words::{Special, load};
@@ -59,7 +61,7 @@ pub(super) struct SiteStalls {
 
 impl SiteStalls {
     #[inline(always)]
-    fn add(&mut self, outcome: &Outcome) {
+    pub(super) fn add(&mut self, outcome: &Outcome) {
         let stalled = &outcome.stalled;
         let level = match outcome.source {
             DataSource::Dram => &mut self.dram,
@@ -70,6 +72,15 @@ impl SiteStalls {
         self.queue += stalled.queue;
         self.tlb += stalled.translation;
         self.stores += stalled.stores;
+    }
+
+    pub(super) fn add_all(&mut self, other: &SiteStalls) {
+        self.l2 += other.l2;
+        self.llc += other.llc;
+        self.dram += other.dram;
+        self.queue += other.queue;
+        self.tlb += other.tlb;
+        self.stores += other.stores;
     }
 
     pub(super) fn sum(&self) -> u64 {
@@ -93,6 +104,10 @@ pub(super) struct Program {
     pub(super) is_outside: bool,
     /// Where stacks are recorded.
     pub(super) calls: ProcessCalls,
+    /// What is mapped.
+    pub(super) space: AddressSpace,
+    /// Misses by data, where they are recorded.
+    pub(super) data: Option<Box<DataMap>>,
 }
 
 impl Program {
@@ -110,6 +125,9 @@ impl Program {
         self.sites.fill(SiteMisses::default());
         self.stalls.fill(SiteStalls::default());
         self.catalogue.forget_counts();
+        if let Some(data) = &mut self.data {
+            data.forget_counts();
+        }
     }
 }
 
@@ -384,7 +402,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let outcome = self
             .core
             .supply(self.shared, event.missed, addr, size, access.kind);
-        self.charge(index, &outcome);
+        self.charge(index, addr, &outcome);
         if outcome.overflow {
             let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
             self.take_overflow(words, event.at as usize, (block, index));
@@ -479,11 +497,30 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 self.cursor.repeating = None;
                 Some(1)
             }
-            None => {
-                self.cursor.stray += 1;
-                Some(1)
-            }
+            None => self.heap_mark(words, at, whole),
         }
+    }
+
+    /// Memory was allocated or freed; how many words say so.
+    fn heap_mark(&mut self, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
+        let is_first = matches!(
+            wire::mark(load(words, at)?),
+            wire::MARK_ALLOCATED | wire::MARK_FREED
+        );
+        let Some((mark, length)) = HeapMark::at(words, at) else {
+            if is_first && !whole {
+                return None;
+            }
+            self.cursor.stray += 1;
+            return Some(1);
+        };
+        // What was accessed before is charged to the objects of that time.
+        self.complete(words);
+        let now_ns = self.core.time_ns();
+        if let Some(data) = &mut self.program.data {
+            data.take(&mark, now_ns);
+        }
+        Some(length)
     }
 
     /// A run that lies in two lines, access by access.
@@ -563,7 +600,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if outcome.is_plain_hit() && !outcome.overflow {
             return true;
         }
-        self.charge(index, &outcome);
+        self.charge(index, addr, &outcome);
         if outcome.overflow {
             self.take_overflow(words, at, (block, index));
         }
@@ -571,9 +608,13 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, index: u32, outcome: &Outcome) {
-        if !self.program.is_outside {
-            charge(self.program, index, outcome);
+    fn charge(&mut self, index: u32, addr: u64, outcome: &Outcome) {
+        if self.program.is_outside {
+            return;
+        }
+        charge(self.program, index, outcome);
+        if let Some(data) = &mut self.program.data {
+            data.charge(addr, outcome, &self.program.space);
         }
     }
 

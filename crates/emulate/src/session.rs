@@ -11,7 +11,7 @@ use super::numbers::{self, number_here};
 use super::wire::{self, control, entry, process, ring};
 use super::words::begins_block;
 use crate::sys::{Shared, futex_wake};
-use crate::{Error, Result};
+use crate::{Allocator, Error, Result};
 use memgauge_host::sys::process::free_bytes;
 use memgauge_host::{LOCK_FILE, lock_shared_memory, remove_orphans};
 use memgauge_machine::Config;
@@ -28,6 +28,8 @@ const MOST_LATE: usize = 256;
 
 /// File of the functions that are regions, a pattern a line (`engine/src/region.c`).
 const FUNCTIONS: &str = "functions";
+/// File of the functions that allocate and free, one a line (`engine/src/heap.c`).
+const ALLOCATORS: &str = "allocators";
 
 /// Why a thread of the program could not be recorded.
 const NO_ROOM: &str = "shared memory is full, or too few descriptors are left (ulimit -n), or files \
@@ -262,6 +264,19 @@ impl Session {
         }
         fs::write(self.dir.join(FUNCTIONS), patterns.join("\n"))
             .map_err(|e| Error::system("failed to name functions to the emulator", e))
+    }
+
+    /// Says which functions allocate and free, before the program starts.
+    ///
+    /// # Errors
+    /// The file of them could not be written.
+    pub(super) fn name_allocators(&self, allocators: &[Allocator]) -> Result<()> {
+        if allocators.is_empty() {
+            return Ok(());
+        }
+        let lines: Vec<String> = allocators.iter().map(Allocator::to_string).collect();
+        fs::write(self.dir.join(ALLOCATORS), lines.join("\n"))
+            .map_err(|e| Error::system("failed to name allocators to the emulator", e))
     }
 
     /// Makes the directory and its control page. `sets` are the classes of lines to follow;

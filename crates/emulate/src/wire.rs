@@ -39,6 +39,9 @@ pub(super) const REPEAT_DOWN: u64 = 1 << 40;
 pub(super) const MARK_REGION: u64 = SEVERAL | 0xff10 << ID_SHIFT;
 pub(super) const MARK_VALUE_HIGH: u64 = SEVERAL | 0xff11 << ID_SHIFT;
 pub(super) const MARK_VALUE_LOW: u64 = SEVERAL | 0xff12 << ID_SHIFT;
+pub(super) const MARK_ALLOCATED: u64 = SEVERAL | 0xff13 << ID_SHIFT;
+pub(super) const MARK_FIELD: u64 = SEVERAL | 0xff14 << ID_SHIFT;
+pub(super) const MARK_FREED: u64 = SEVERAL | 0xff15 << ID_SHIFT;
 pub(super) const REGION_KIND_SHIFT: u32 = 40;
 pub(super) const REGION_BEGIN: u64 = 1;
 pub(super) const REGION_END: u64 = 2;
@@ -192,6 +195,7 @@ pub(super) mod record {
     pub(in super::super) const LEAK_SEARCH: u32 = 7;
     pub(in super::super) const CRASHED: u32 = 8;
     pub(in super::super) const UNSUPPORTED: u32 = 9;
+    pub(in super::super) const PATH: u32 = 10;
     pub(in super::super) const REGION: u32 = 16;
 }
 

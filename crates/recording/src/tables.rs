@@ -5,10 +5,10 @@
 use super::columns::{Column, Packing, ToArray, Width, arrays};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
-    AccessKind, CodeRegion, CodeValue, Cpu, DataSource, Derivation, Direction, EventId, EventRow,
-    Frame, FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow,
-    OverflowBlock, Owner, PhysAddr, Pid, RegionSpan, Sample, SampleRegister, SeriesRow, SiteCount,
-    SymbolRow, Thread, Tid, VirtAddr,
+    AccessKind, AllocationRow, CodeRegion, CodeValue, Cpu, DataRow, DataSource, Derivation,
+    Direction, EventId, EventRow, Frame, FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss,
+    LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, RegionSpan, Sample,
+    SampleRegister, SeriesRow, SiteCount, SymbolRow, Thread, Tid, VirtAddr,
 };
 
 /// Location of a table.
@@ -44,6 +44,8 @@ macro_rules! each_table {
             Overflow in overflows, "overflows";
             OverflowBlock in overflow_blocks, "overflow_blocks";
             SiteCount in sites, "sites";
+            DataRow in data, "data";
+            AllocationRow in allocations, "allocations";
             Thread in threads, "threads";
             Module in modules, "modules";
             Loss in losses, "losses";
@@ -265,6 +267,59 @@ impl Columns for SiteCount {
             Some(v),)
         .optional(),
     ];
+}
+
+impl Columns for DataRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        number!(
+            "site",
+            U32,
+            Delta,
+            |r: &Self| r.site.map(u64::from),
+            |r, v| r.site = Some(v as _),
+        )
+        .optional(),
+        optional!("addr", U64, Delta, addr, VirtAddr),
+        field!("time_ns", U64, Dictionary, time_ns),
+        field!("l1d_misses", U64, Dictionary, l1d_misses),
+        field!("l2_misses", U64, Dictionary, l2_misses),
+        field!("llc_misses", U64, Dictionary, llc_misses),
+        field!("dtlb_misses", U64, Dictionary, dtlb_misses),
+        field!("dtlb_walks", U64, Dictionary, dtlb_walks),
+        field!("dram_read_bytes", U64, Dictionary, dram_read_bytes),
+        field!("dram_write_bytes", U64, Dictionary, dram_write_bytes),
+        field!("stall_l2", U64, Dictionary, stall_l2),
+        field!("stall_llc", U64, Dictionary, stall_llc),
+        field!("stall_dram", U64, Dictionary, stall_dram),
+        field!("stall_queue", U64, Dictionary, stall_queue),
+        field!("stall_tlb", U64, Dictionary, stall_tlb),
+        field!("stall_stores", U64, Dictionary, stall_stores),
+    ];
+}
+
+impl Columns for AllocationRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        field!("site", U32, Delta, site),
+        Column::text(
+            "function",
+            |r| &r.function,
+            |r, v| v.clone_into(&mut r.function),
+        ),
+        optional!("caller", U32, Delta, caller, FrameId),
+        field!("allocations", U64, Dictionary, allocations),
+        field!("bytes", U64, Dictionary, bytes),
+        field!("frees", U64, Dictionary, frees),
+        field!("freed_bytes", U64, Dictionary, freed_bytes),
+        field!("lifetime_ns", U64, Dictionary, lifetime_ns),
+        field!("live_bytes", U64, Dictionary, live_bytes),
+        field!("at_peak_bytes", U64, Dictionary, at_peak_bytes),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.function.len()
+    }
 }
 
 impl Columns for Thread {

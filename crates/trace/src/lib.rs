@@ -34,8 +34,8 @@ pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };
 pub use rows::{
-    AccessKind, CodeRegion, CodeValue, DataSource, Derivation, EventRow, Frame, GeneratedCode,
-    Loss, LossKind, Module, Overflow, OverflowBlock, RegionSpan, Sample, SampleRegister, SeriesRow,
-    SiteCount, SymbolRow, Thread,
+    AccessKind, AllocationRow, CodeRegion, CodeValue, DataRow, DataSource, Derivation, EventRow,
+    Frame, GeneratedCode, Loss, LossKind, Module, Overflow, OverflowBlock, RegionSpan, Sample,
+    SampleRegister, SeriesRow, SiteCount, SymbolRow, Thread,
 };
 pub use spans::RegionSpans;

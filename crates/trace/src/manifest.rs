@@ -106,6 +106,10 @@ impl SourceFacts {
     /// Name of the setting with the seed of the program's random numbers.
     pub const SEED: &'static str = "seed";
 
+    /// Name of the setting that says that samples of a modelled machine have call stacks.
+    pub const STACKS: &'static str = "stacks";
+    /// Name of the setting that says that misses are charged to data, and allocations recorded.
+    pub const DATA: &'static str = "data";
     /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.
     pub const CALL_GRAPH: &'static str = "call_graph";
 

@@ -3,6 +3,7 @@
 //! Times are in nanoseconds since the start of the recording, on the clock that the manifest names
 //! (virtual for `emulate`, monotonic for hardware).
 
+use crate::catalogue;
 use crate::{Cpu, EventId, FrameId, PhysAddr, Pid, Tid, VirtAddr, packed};
 
 /// Effect of an access on memory.
@@ -293,6 +294,110 @@ pub struct SiteCount {
     /// Time that identifies the code: the mapping at `ip` at this time on the recording's clock, or
     /// the next one after it (0: the first mapping). `None` if unknown.
     pub code_ns: Option<u64>,
+}
+
+/// What accesses to some data of one process cost, from sources that see every access.
+///
+/// The data is the memory allocated by one place in the code ([`AllocationRow`]), or a stretch
+/// of other memory: a cache line where variables of a file may lie, elsewhere a mapping. A reader
+/// adds up rows of equal data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataRow {
+    /// Process.
+    pub pid: Pid,
+    /// The allocations, by [`AllocationRow::site`]; `None` for other memory.
+    pub site: Option<u32>,
+    /// First address of other memory.
+    pub addr: Option<VirtAddr>,
+    /// Time on the recording's clock at which the mappings of the process say what lies at `addr`.
+    pub time_ns: u64,
+    /// Misses of the first-level data cache.
+    pub l1d_misses: u64,
+    /// Misses of the second-level cache.
+    pub l2_misses: u64,
+    /// Misses of the last-level cache.
+    pub llc_misses: u64,
+    /// Misses of the first-level data TLB.
+    pub dtlb_misses: u64,
+    /// Page walks.
+    pub dtlb_walks: u64,
+    /// Bytes read from memory.
+    pub dram_read_bytes: u64,
+    /// Bytes of other lines that were written to memory to make room.
+    pub dram_write_bytes: u64,
+    /// Cycles in which the core waited for the second-level cache.
+    pub stall_l2: u64,
+    /// For the last-level cache.
+    pub stall_llc: u64,
+    /// For memory.
+    pub stall_dram: u64,
+    /// For other requests to memory.
+    pub stall_queue: u64,
+    /// For address translation.
+    pub stall_tlb: u64,
+    /// For room in the store queue.
+    pub stall_stores: u64,
+}
+
+impl DataRow {
+    /// All events with their counts. `cycles` are those of stalls.
+    pub fn counts(&self) -> [(EventId, u64); 14] {
+        let stalls = [
+            self.stall_l2,
+            self.stall_llc,
+            self.stall_dram,
+            self.stall_queue,
+            self.stall_tlb,
+            self.stall_stores,
+        ];
+        [
+            (catalogue::L1D_MISS, self.l1d_misses),
+            (catalogue::L2_MISS, self.l2_misses),
+            (catalogue::LLC_MISS, self.llc_misses),
+            (catalogue::DTLB_MISS, self.dtlb_misses),
+            (catalogue::DTLB_WALK, self.dtlb_walks),
+            (catalogue::DRAM_READ_BYTES, self.dram_read_bytes),
+            (catalogue::DRAM_WRITE_BYTES, self.dram_write_bytes),
+            (catalogue::CYCLES, stalls.iter().sum()),
+            (catalogue::STALL_L2, self.stall_l2),
+            (catalogue::STALL_LLC, self.stall_llc),
+            (catalogue::STALL_DRAM, self.stall_dram),
+            (catalogue::STALL_QUEUE, self.stall_queue),
+            (catalogue::STALL_TLB, self.stall_tlb),
+            (catalogue::STALL_STORES, self.stall_stores),
+        ]
+    }
+}
+
+/// Memory that one call path of a process allocated with one function.
+///
+/// A source may write several rows of a site: a reader adds up all fields but `live_bytes` and
+/// `at_peak_bytes`, of which the last row holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllocationRow {
+    /// Process.
+    pub pid: Pid,
+    /// Number of the site in the process.
+    pub site: u32,
+    /// Name of the function that allocates, as its symbol has it.
+    pub function: String,
+    /// The innermost call of the path, in the `frames` table; `None` if unknown.
+    pub caller: Option<FrameId>,
+    /// Allocations. `realloc` ends one and begins another.
+    pub allocations: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Allocations that were freed.
+    pub frees: u64,
+    /// Their bytes.
+    pub freed_bytes: u64,
+    /// Time from allocation to free, summed over those that were freed.
+    pub lifetime_ns: u64,
+    /// Bytes that were not freed by the end of the process or recording. A child that was forked
+    /// has those of its parent, which it did not allocate.
+    pub live_bytes: u64,
+    /// Bytes in use when the process as a whole used most.
+    pub at_peak_bytes: u64,
 }
 
 /// A thread of the recorded program. A thread that executes another program has one row per

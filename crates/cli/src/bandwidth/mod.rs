@@ -85,6 +85,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         sets: None,
         seed: args.modelled.seed,
         stacks: false,
+        data: None,
         functions: Vec::new(),
         regions: Vec::new(),
     };

@@ -45,6 +45,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         sets: None,
         seed: None,
         stacks: false,
+        data: None,
         functions: Vec::new(),
         regions: Vec::new(),
     };

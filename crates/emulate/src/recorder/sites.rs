@@ -14,12 +14,12 @@ use crate::wire;
 /// Turns millicycles of many places into whole cycles that add up to the whole: less than a cycle
 /// of one place is carried to the next.
 #[derive(Debug, Default)]
-struct Carry {
+pub(super) struct Carry {
     millicycles: u64,
 }
 
 impl Carry {
-    fn add(&mut self, millicycles: u64) -> u64 {
+    pub(super) fn add(&mut self, millicycles: u64) -> u64 {
         let sum = self.millicycles + millicycles;
         self.millicycles = sum % 1000;
         sum / 1000
@@ -29,13 +29,13 @@ impl Carry {
 /// The carries of a process, by event.
 #[derive(Debug, Default)]
 pub(super) struct Carries {
-    cycles: Carry,
-    l2: Carry,
-    llc: Carry,
-    dram: Carry,
-    queue: Carry,
-    tlb: Carry,
-    stores: Carry,
+    pub(super) cycles: Carry,
+    pub(super) l2: Carry,
+    pub(super) llc: Carry,
+    pub(super) dram: Carry,
+    pub(super) queue: Carry,
+    pub(super) tlb: Carry,
+    pub(super) stores: Carry,
 }
 
 impl Carries {

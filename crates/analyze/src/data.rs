@@ -1,0 +1,521 @@
+//! What data costs: misses and stalls by allocation, variable and mapping, and how much memory
+//! was allocated where.
+//!
+//! The sums are exact, as their source sees every access. Memory from the same call path is one row,
+//! whichever process allocated it; so is a variable of a file.
+//!
+//! Memory: 150 bytes for each allocating call path, variable and mapping of each process.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+
+use memgauge_trace::{AllocationRow, DataRow, EventId, FrameId, Pid, catalogue};
+use serde::Serialize;
+
+use crate::Analysis;
+use crate::counts::{Counts, EventNames, Tally};
+use crate::hotspots::{module_of, place_symbol};
+use crate::regions::{Extent, Place, SampledRegions, place};
+use crate::resolve::Resolve;
+use crate::spaces::{AddressSpaces, PathId};
+use crate::stacks::Frames;
+
+/// Rows of the list of data, and of that of allocations.
+const MOST_ROWS: usize = 100;
+
+/// Sums of the accesses to data. Only analyses over the same [`AddressSpaces`] may be merged.
+#[derive(Clone, Debug)]
+pub struct DataSums<'a> {
+    spaces: &'a AddressSpaces,
+    by_site: BTreeMap<(Pid, u32), Tally>,
+    by_place: BTreeMap<(Pid, Place), Tally>,
+}
+
+impl<'a> DataSums<'a> {
+    /// Data outside of allocations is named by these mappings.
+    pub fn new(spaces: &'a AddressSpaces) -> Self {
+        DataSums {
+            spaces,
+            by_site: BTreeMap::new(),
+            by_place: BTreeMap::new(),
+        }
+    }
+}
+
+impl<'a> Analysis for DataSums<'a> {
+    type Row = DataRow;
+    type Output = DataSums<'a>;
+
+    fn observe(&mut self, batch: &[DataRow]) {
+        for row in batch {
+            let tally = match (row.site, row.addr) {
+                (Some(site), _) => self.by_site.entry((row.pid, site)).or_default(),
+                (None, Some(addr)) => {
+                    let place = place(self.spaces, row.pid, addr.0, row.time_ns);
+                    self.by_place.entry((row.pid, place)).or_default()
+                }
+                (None, None) => self.by_place.entry((row.pid, Place::Unknown)).or_default(),
+            };
+            for (event, count) in row.counts() {
+                tally.add(event, count);
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (key, tally) in other.by_site {
+            self.by_site.entry(key).or_default().add_all(&tally);
+        }
+        for (key, tally) in other.by_place {
+            self.by_place.entry(key).or_default().add_all(&tally);
+        }
+    }
+
+    fn finish(self) -> Self {
+        self
+    }
+}
+
+/// Allocations by site.
+#[derive(Clone, Debug, Default)]
+pub struct Allocations(BTreeMap<(Pid, u32), AllocationRow>);
+
+impl Analysis for Allocations {
+    type Row = AllocationRow;
+    type Output = Allocations;
+
+    fn observe(&mut self, batch: &[AllocationRow]) {
+        for row in batch {
+            let sums = self.0.entry((row.pid, row.site)).or_default();
+            *sums = AllocationRow {
+                allocations: sums.allocations + row.allocations,
+                bytes: sums.bytes + row.bytes,
+                frees: sums.frees + row.frees,
+                freed_bytes: sums.freed_bytes + row.freed_bytes,
+                lifetime_ns: sums.lifetime_ns + row.lifetime_ns,
+                ..row.clone()
+            };
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        let rows: Vec<_> = other.0.into_values().collect();
+        self.observe(&rows);
+    }
+
+    fn finish(self) -> Self {
+        self
+    }
+}
+
+/// What data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataKind {
+    /// Memory that an allocation function returned.
+    Allocated,
+    /// A variable of a program or library, a stack, or another mapping.
+    Mapped,
+}
+
+/// A call on the way to an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct AllocationCall {
+    /// The function that calls.
+    pub function: String,
+    /// Its file or mapping.
+    pub module: String,
+    /// Source file of the call, where known.
+    pub file: Option<String>,
+    /// Line of the call, where known.
+    pub line: Option<u32>,
+}
+
+/// Memory allocated by one call path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AllocationSite {
+    /// The allocation function: `malloc`, `_Znwm`.
+    pub function: String,
+    /// The calls that led to it, the innermost first, at most twelve and those inlined there.
+    pub calls: Vec<AllocationCall>,
+    /// Which of `calls` names the site: the innermost outside of the libraries' own
+    /// allocation code.
+    pub named_by: usize,
+    /// Allocations.
+    pub allocations: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Allocations that were freed.
+    pub frees: u64,
+    /// Bytes in use when each process used most.
+    pub at_peak_bytes: u64,
+    /// Bytes that were never freed.
+    pub live_bytes: u64,
+    /// Mean time from allocation to free; `None` if none was freed.
+    pub mean_lifetime_ns: Option<f64>,
+}
+
+/// Data and what accesses to it cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataPlace {
+    /// Where it was allocated; or variable and file, `[stack]`, or `anon` and where it starts.
+    pub name: String,
+    /// What it is.
+    pub kind: DataKind,
+    /// Misses, bytes and stalled cycles by event name.
+    pub counts: Counts,
+    /// Its stalled cycles / those of all data, in 0..=1; `None` if nothing stalled.
+    pub share: Option<f64>,
+    /// How it was allocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationSite>,
+}
+
+/// Data by falling stalled cycles.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataTable {
+    /// Sums over all data by event name. `cycles` are those of stalls.
+    pub totals: Counts,
+    /// The costliest.
+    pub rows: Vec<DataPlace>,
+    /// Data that is not listed.
+    pub other_rows: u64,
+    /// Its sums.
+    pub other_counts: Counts,
+}
+
+/// Memory that the program allocated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeapUse {
+    /// Allocations.
+    pub allocations: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Allocations that were freed.
+    pub frees: u64,
+    /// Bytes in use when each process used most, summed over processes.
+    pub at_peak_bytes: u64,
+    /// Bytes that were never freed.
+    pub live_bytes: u64,
+    /// Allocating call paths by falling `at_peak_bytes`.
+    pub sites: Vec<AllocationSite>,
+    /// Call paths that are not listed.
+    pub other_sites: u64,
+    /// Their bytes at the peak.
+    pub other_at_peak_bytes: u64,
+}
+
+/// Costs of data, and the heap.
+pub(crate) struct DataResults {
+    pub(crate) table: Option<DataTable>,
+    pub(crate) heap: Option<HeapUse>,
+}
+
+/// A place in the code.
+type CodePlace = (PathId, u64);
+
+/// An allocation function and the calls that led to it, before they have names.
+type SiteKey = (String, Vec<CodePlace>);
+
+#[derive(Default)]
+struct SiteSums {
+    row: AllocationRow,
+    tally: Tally,
+}
+
+/// Gives names to data and sums what has the same name.
+pub(crate) fn data_results(
+    sums: &DataSums,
+    allocations: &Allocations,
+    frames: &Frames,
+    regions: &SampledRegions,
+    symbols: &mut dyn Resolve,
+    names: &EventNames,
+) -> DataResults {
+    let sites = sites(sums, allocations, frames);
+    let mut sites: Vec<_> = sites
+        .into_iter()
+        .map(|((_, path), sums)| {
+            (
+                allocation_site(symbols, frames.spaces(), &path, &sums.row),
+                sums.tally,
+            )
+        })
+        .collect();
+    let heap = heap(sites.iter().map(|(site, _)| site));
+    let mut totals = Tally::default();
+    let all = sums.by_site.values().chain(sums.by_place.values());
+    all.for_each(|tally| totals.add_all(tally));
+    let mut mapped: BTreeMap<String, Tally> = BTreeMap::new();
+    for (&(pid, place), tally) in &sums.by_place {
+        let (name, _): (String, Extent) = regions.describe(symbols, pid, place);
+        mapped.entry(name).or_default().add_all(tally);
+    }
+    let stalled = totals.get(catalogue::CYCLES);
+    let mut rows: Vec<(Tally, DataPlace)> = Vec::new();
+    let row = |name, kind, tally: &Tally, allocation| DataPlace {
+        name,
+        kind,
+        counts: counts(tally, names),
+        share: (stalled > 0).then(|| tally.get(catalogue::CYCLES) as f64 / stalled as f64),
+        allocation,
+    };
+    for (site, tally) in sites
+        .drain(..)
+        .filter(|(_, tally)| *tally != Tally::default())
+    {
+        let name = site_name(&site);
+        rows.push((
+            tally.clone(),
+            row(name, DataKind::Allocated, &tally, Some(site)),
+        ));
+    }
+    for (name, tally) in mapped {
+        rows.push((tally.clone(), row(name, DataKind::Mapped, &tally, None)));
+    }
+    let cost = |tally: &Tally| {
+        let get = |event: EventId| tally.get(event);
+        (get(catalogue::CYCLES), get(catalogue::L1D_MISS))
+    };
+    rows.sort_by_cached_key(|(tally, row)| (Reverse(cost(tally)), row.name.clone()));
+    let others = rows.split_off(rows.len().min(MOST_ROWS));
+    let mut other = Tally::default();
+    others.iter().for_each(|(tally, _)| other.add_all(tally));
+    let table = (!rows.is_empty()).then(|| DataTable {
+        totals: counts(&totals, names),
+        rows: rows.into_iter().map(|(_, row)| row).collect(),
+        other_rows: others.len() as u64,
+        other_counts: counts(&other, names),
+    });
+    DataResults { table, heap }
+}
+
+fn counts(tally: &Tally, names: &EventNames) -> Counts {
+    let all = tally.iter().filter(|&(_, count)| count > 0);
+    all.map(|(event, count)| (names.name(event), count))
+        .collect()
+}
+
+/// Sites by function and path, the same code of all processes together.
+fn sites(
+    sums: &DataSums,
+    allocations: &Allocations,
+    frames: &Frames,
+) -> BTreeMap<SiteKey, SiteSums> {
+    let mut sites: BTreeMap<SiteKey, SiteSums> = BTreeMap::new();
+    for (key, row) in &allocations.0 {
+        let path = path_of(frames, row.caller);
+        let site = sites.entry((row.function.clone(), path)).or_default();
+        site.row = AllocationRow {
+            allocations: site.row.allocations + row.allocations,
+            bytes: site.row.bytes + row.bytes,
+            frees: site.row.frees + row.frees,
+            lifetime_ns: site.row.lifetime_ns + row.lifetime_ns,
+            live_bytes: site.row.live_bytes + row.live_bytes,
+            at_peak_bytes: site.row.at_peak_bytes + row.at_peak_bytes,
+            ..row.clone()
+        };
+        if let Some(tally) = sums.by_site.get(key) {
+            site.tally.add_all(tally);
+        }
+    }
+    sites
+}
+
+/// The places of a path's calls, the innermost first.
+fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodePlace> {
+    let mut path = Vec::new();
+    let mut next = innermost;
+    // Calls under emulation were seen, so none of them is doubtful.
+    let ran = HashSet::new();
+    while let Some((caller, place)) = next.and_then(|id| frames.call(id, &ran)) {
+        path.push(place);
+        next = caller;
+    }
+    path
+}
+
+fn allocation_site(
+    symbols: &mut dyn Resolve,
+    spaces: &AddressSpaces,
+    path: &[CodePlace],
+    row: &AllocationRow,
+) -> AllocationSite {
+    let mut calls: Vec<AllocationCall> = Vec::new();
+    for &place in path {
+        let module = module_of(spaces, place).to_owned();
+        let Some(symbol) = place_symbol(symbols, spaces, place) else {
+            calls.push(AllocationCall {
+                function: format!("{} [no symbols]", crate::file_name(&module)),
+                module,
+                ..AllocationCall::default()
+            });
+            continue;
+        };
+        calls.push(AllocationCall {
+            function: symbol.name,
+            module: module.clone(),
+            file: symbol.file,
+            line: symbol.line,
+        });
+        calls.extend(
+            symbol
+                .inlined_into
+                .into_iter()
+                .map(|caller| AllocationCall {
+                    function: caller.function,
+                    module: module.clone(),
+                    file: caller.file,
+                    line: caller.line,
+                }),
+        );
+    }
+    let named_by = calls
+        .iter()
+        .position(|call| !allocates_for_others(&call.function));
+    AllocationSite {
+        function: row.function.clone(),
+        calls,
+        named_by: named_by.unwrap_or(0),
+        allocations: row.allocations,
+        bytes: row.bytes,
+        frees: row.frees,
+        at_peak_bytes: row.at_peak_bytes,
+        live_bytes: row.live_bytes,
+        mean_lifetime_ns: (row.frees > 0).then(|| row.lifetime_ns as f64 / row.frees as f64),
+    }
+}
+
+/// `malloc in main at walk.c:9`.
+fn site_name(site: &AllocationSite) -> String {
+    let function = match site.function.as_str() {
+        name if name.starts_with("_Znw") => "new",
+        name if name.starts_with("_Zna") => "new[]",
+        name => name,
+    };
+    let Some(call) = site.calls.get(site.named_by) else {
+        return format!("{function} (caller unknown)");
+    };
+    match (&call.file, call.line) {
+        (Some(file), Some(line)) => {
+            let file = crate::file_name(file);
+            format!("{function} in {} at {file}:{line}", call.function)
+        }
+        _ => format!("{function} in {}", call.function),
+    }
+}
+
+/// Whether a function allocates on behalf of its caller, so that users do not know it as the
+/// place where they allocate: containers of standard libraries, and common wrappers of malloc.
+fn allocates_for_others(function: &str) -> bool {
+    const LIBRARIES: [&str; 7] = [
+        "std::",
+        "__gnu_cxx::",
+        "alloc::",
+        "core::",
+        "hashbrown::",
+        "<alloc::",
+        "<core::",
+    ];
+    const WRAPPERS: [&str; 14] = [
+        "xmalloc",
+        "xcalloc",
+        "xrealloc",
+        "xstrdup",
+        "strdup",
+        "strndup",
+        "__strdup",
+        "__strndup",
+        "g_malloc",
+        "g_malloc0",
+        "g_realloc",
+        "__rust_alloc",
+        "__rust_realloc",
+        "__rust_alloc_zeroed",
+    ];
+    let name = without_return_type(function);
+    name.starts_with("operator new")
+        || LIBRARIES.iter().any(|library| name.starts_with(library))
+        || WRAPPERS.contains(&name)
+}
+
+/// A function's name without the type of its result, which the names of templates begin with.
+fn without_return_type(function: &str) -> &str {
+    let (mut depth, mut start) = (0, 0);
+    for (at, c) in function.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth -= 1,
+            '(' if depth == 0 => break,
+            ' ' if depth == 0 && !function[start..at].ends_with("operator") => start = at + 1,
+            _ => {}
+        }
+    }
+    &function[start..]
+}
+
+fn heap<'a>(sites: impl Iterator<Item = &'a AllocationSite>) -> Option<HeapUse> {
+    let mut sites: Vec<AllocationSite> = sites.cloned().collect();
+    if sites.is_empty() {
+        return None;
+    }
+    let sum = |of: fn(&AllocationSite) -> u64| sites.iter().map(of).sum();
+    let heap = HeapUse {
+        allocations: sum(|site| site.allocations),
+        bytes: sum(|site| site.bytes),
+        frees: sum(|site| site.frees),
+        at_peak_bytes: sum(|site| site.at_peak_bytes),
+        live_bytes: sum(|site| site.live_bytes),
+        sites: Vec::new(),
+        other_sites: 0,
+        other_at_peak_bytes: 0,
+    };
+    sites.sort_by_cached_key(|site| {
+        (
+            Reverse(site.at_peak_bytes),
+            Reverse(site.bytes),
+            site_name(site),
+        )
+    });
+    let others = sites.split_off(sites.len().min(MOST_ROWS));
+    Some(HeapUse {
+        sites,
+        other_sites: others.len() as u64,
+        other_at_peak_bytes: others.iter().map(|site| site.at_peak_bytes).sum(),
+        ..heap
+    })
+}
+
+impl AllocationSite {
+    /// Where it allocates, as in [`DataPlace::name`].
+    pub fn name(&self) -> String {
+        site_name(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_and_wrappers_do_not_name_a_site() {
+        for function in [
+            "operator new(unsigned long)",
+            "std::__cxx11::basic_string<char>::_M_create(unsigned long&, unsigned long)",
+            "void std::vector<int, std::allocator<int> >::_M_realloc_insert<int>(int&&)",
+            "alloc::raw_vec::finish_grow",
+            "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+            "xmalloc",
+        ] {
+            assert!(allocates_for_others(function), "{function}");
+        }
+        for function in [
+            "main",
+            "std::vector<int> build<int>(std::size_t)",
+            "parse(std::string const&)",
+            "my::operator_new",
+        ] {
+            assert!(!allocates_for_others(function), "{function}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Functions that allocate and free memory.
+
+use std::fmt::{self, Display, Formatter};
+
+/// A function that allocates or frees, by the name of its symbol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocator {
+    /// Name of the symbol, mangled.
+    pub name: String,
+    /// What it does.
+    pub effect: AllocatorEffect,
+}
+
+/// What a function does to memory. Numbers are those of arguments, from 0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocatorEffect {
+    /// Returns memory of as many bytes.
+    Allocates {
+        /// The number of bytes.
+        bytes: u8,
+    },
+    /// Returns memory for an array.
+    AllocatesArray {
+        /// Number of elements.
+        count: u8,
+        /// Bytes of one.
+        bytes: u8,
+    },
+    /// Returns memory, and frees what was in its place.
+    Reallocates {
+        /// The memory so far.
+        memory: u8,
+        /// The number of bytes.
+        bytes: u8,
+    },
+    /// The same for an array whose element size is the third argument.
+    ReallocatesArray {
+        /// The memory so far.
+        memory: u8,
+        /// Number of elements.
+        count: u8,
+    },
+    /// Stores the address of memory and returns 0.
+    Stores {
+        /// Where the address is stored.
+        place: u8,
+        /// The number of bytes.
+        bytes: u8,
+    },
+    /// Frees memory.
+    Frees {
+        /// The memory.
+        memory: u8,
+    },
+}
+
+impl Display for Allocator {
+    /// A line of the session's file (`engine/src/heap.c`).
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        use AllocatorEffect::*;
+        let name = &self.name;
+        match self.effect {
+            Allocates { bytes } => write!(f, "a {bytes} - {name}"),
+            AllocatesArray { count, bytes } => write!(f, "m {count} {bytes} {name}"),
+            Reallocates { memory, bytes } => write!(f, "r {memory} {bytes} {name}"),
+            ReallocatesArray { memory, count } => write!(f, "R {memory} {count} {name}"),
+            Stores { place, bytes } => write!(f, "s {place} {bytes} {name}"),
+            Frees { memory } => write!(f, "f {memory} - {name}"),
+        }
+    }
+}
+
+/// The functions of C, C++ and Rust, and of allocators that replace them.
+pub fn known_allocators() -> Vec<Allocator> {
+    use AllocatorEffect::*;
+    let plain = ["", "je_", "mi_", "tc_"];
+    let mut all = Vec::new();
+    let mut add = |name: String, effect| all.push(Allocator { name, effect });
+    for prefix in plain {
+        add(format!("{prefix}malloc"), Allocates { bytes: 0 });
+        add(
+            format!("{prefix}calloc"),
+            AllocatesArray { count: 0, bytes: 1 },
+        );
+        add(
+            format!("{prefix}realloc"),
+            Reallocates {
+                memory: 0,
+                bytes: 1,
+            },
+        );
+        add(format!("{prefix}free"), Frees { memory: 0 });
+        add(format!("{prefix}aligned_alloc"), Allocates { bytes: 1 });
+        add(format!("{prefix}memalign"), Allocates { bytes: 1 });
+        add(format!("{prefix}valloc"), Allocates { bytes: 0 });
+        add(format!("{prefix}pvalloc"), Allocates { bytes: 0 });
+        add(
+            format!("{prefix}posix_memalign"),
+            Stores { place: 0, bytes: 2 },
+        );
+    }
+    for name in ["free_sized", "free_aligned_sized", "cfree"] {
+        add(name.to_owned(), Frees { memory: 0 });
+    }
+    add(
+        "reallocarray".to_owned(),
+        ReallocatesArray {
+            memory: 0,
+            count: 1,
+        },
+    );
+    // jemalloc's own interface.
+    add("mallocx".to_owned(), Allocates { bytes: 0 });
+    add(
+        "rallocx".to_owned(),
+        Reallocates {
+            memory: 0,
+            bytes: 1,
+        },
+    );
+    add("dallocx".to_owned(), Frees { memory: 0 });
+    add("sdallocx".to_owned(), Frees { memory: 0 });
+    // operator new and delete, with their alignments and std::nothrow.
+    for what in ["_Znwm", "_Znam"] {
+        for rest in [
+            "",
+            "RKSt9nothrow_t",
+            "St11align_val_t",
+            "St11align_val_tRKSt9nothrow_t",
+        ] {
+            add(format!("{what}{rest}"), Allocates { bytes: 0 });
+        }
+    }
+    for what in ["_ZdlPv", "_ZdaPv"] {
+        for rest in [
+            "",
+            "m",
+            "RKSt9nothrow_t",
+            "St11align_val_t",
+            "mSt11align_val_t",
+            "St11align_val_tRKSt9nothrow_t",
+        ] {
+            add(format!("{what}{rest}"), Frees { memory: 0 });
+        }
+    }
+    // CPython's object allocator.
+    for family in ["PyObject", "PyMem", "PyMem_Raw"] {
+        let separator = if family == "PyMem_Raw" { "" } else { "_" };
+        add(format!("{family}{separator}Malloc"), Allocates { bytes: 0 });
+        add(
+            format!("{family}{separator}Calloc"),
+            AllocatesArray { count: 0, bytes: 1 },
+        );
+        add(
+            format!("{family}{separator}Realloc"),
+            Reallocates {
+                memory: 0,
+                bytes: 1,
+            },
+        );
+        add(format!("{family}{separator}Free"), Frees { memory: 0 });
+    }
+    all
+}

@@ -1,0 +1,490 @@
+//! Misses and stalls by the data that the accesses were to: heap memory by where it was
+//! allocated, everything else by address.
+//!
+//! An **object** is the memory that one call of an allocation function returned
+//! (`engine/src/heap.c`). It ends when it is freed. Only accesses that miss or stall are looked up,
+//! so hits cost nothing.
+
+use std::collections::{BTreeMap, HashMap, btree_map};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::AtomicU64;
+
+use memgauge_machine::{LINE_BYTES, Outcome};
+
+use super::address_space::AddressSpace;
+use super::replay::SiteStalls;
+use super::wire;
+use super::words::load;
+
+const PAGE: u64 = wire::PAGE as u64;
+/// Allocators align memory to at least this.
+const GRANULE: u64 = 8;
+const GRANULES: usize = (PAGE / GRANULE) as usize;
+/// Objects from this size on are found by their first byte instead of by granules.
+const LARGE: u64 = 16 << 10;
+/// No object.
+const NONE: u32 = 0;
+
+/// A mark in a thread's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeapMark {
+    Allocated {
+        address: u64,
+        bytes: u64,
+        by: AllocatedBy,
+    },
+    Freed(u64),
+}
+
+/// What allocated an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AllocatedBy {
+    /// The allocation function: its line in the session's file.
+    pub(super) function: u16,
+    /// Number of the path of calls; 0 if unknown.
+    pub(super) path: u64,
+}
+
+impl HeapMark {
+    /// The mark at `at`, if one is there and complete, and the words it takes.
+    pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<(HeapMark, usize)> {
+        let word = load(words, at)?;
+        let field = |n: usize| {
+            let word = load(words, at + n)?;
+            (wire::mark(word) == wire::MARK_FIELD).then_some(word & wire::ADDRESS)
+        };
+        match wire::mark(word) {
+            wire::MARK_FREED => Some((HeapMark::Freed(word & wire::ADDRESS), 1)),
+            wire::MARK_ALLOCATED => {
+                let mark = HeapMark::Allocated {
+                    address: field(1)?,
+                    bytes: field(2)?,
+                    by: AllocatedBy {
+                        function: word as u16,
+                        path: field(3)?,
+                    },
+                };
+                Some((mark, 4))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Misses and stalls of accesses to the same data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DataSums {
+    pub(super) l1d: u64,
+    pub(super) l2: u64,
+    pub(super) llc: u64,
+    pub(super) dtlb: u64,
+    pub(super) walks: u64,
+    pub(super) dram_read_bytes: u64,
+    pub(super) dram_write_bytes: u64,
+    pub(super) stalls: SiteStalls,
+}
+
+impl DataSums {
+    fn add(&mut self, outcome: &Outcome) {
+        self.l1d += u64::from(outcome.l1d_misses);
+        self.l2 += u64::from(outcome.l2_misses);
+        self.llc += u64::from(outcome.llc_misses);
+        self.dtlb += u64::from(outcome.dtlb_misses);
+        self.walks += u64::from(outcome.walks);
+        self.dram_read_bytes += u64::from(outcome.dram_read_bytes);
+        self.dram_write_bytes += u64::from(outcome.dram_write_bytes);
+        self.stalls.add(outcome);
+    }
+
+    fn add_all(&mut self, other: &DataSums) {
+        self.l1d += other.l1d;
+        self.l2 += other.l2;
+        self.llc += other.llc;
+        self.dtlb += other.dtlb;
+        self.walks += other.walks;
+        self.dram_read_bytes += other.dram_read_bytes;
+        self.dram_write_bytes += other.dram_write_bytes;
+        self.stalls.add_all(&other.stalls);
+    }
+}
+
+/// Allocations of one place in the code, and accesses to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AllocationSums {
+    pub(super) allocations: u64,
+    pub(super) bytes: u64,
+    pub(super) frees: u64,
+    pub(super) freed_bytes: u64,
+    /// Virtual time from allocation to free, of those that were freed.
+    pub(super) lifetime_ns: u64,
+    /// Bytes in use now.
+    pub(super) live_bytes: u64,
+    /// Bytes in use when the process had most.
+    pub(super) at_peak_bytes: u64,
+    /// The peak that `at_peak_bytes` belongs to.
+    peak: u64,
+    pub(super) data: DataSums,
+}
+
+impl AllocationSums {
+    /// Before the bytes in use change: those of the latest peak are known now.
+    fn settle(&mut self, peak: u64) {
+        if self.peak < peak {
+            self.peak = peak;
+            self.at_peak_bytes = self.live_bytes;
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Object {
+    start: u64,
+    bytes: u64,
+    site: u32,
+    born_ns: u64,
+}
+
+impl Object {
+    /// Memory of no bytes has an address all the same.
+    fn end(&self) -> u64 {
+        self.start + self.bytes.max(1)
+    }
+
+    fn holds(&self, address: u64) -> bool {
+        (self.start..self.end()).contains(&address)
+    }
+
+    fn is_large(&self) -> bool {
+        self.bytes >= LARGE
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Page {
+    /// Small objects, by granule.
+    small: Option<Box<[u32; GRANULES]>>,
+    /// The large object that was found here last.
+    large: u32,
+    /// Whether any large object was here when there had been so many changes.
+    has_large: bool,
+    changes: u64,
+    /// Data outside of objects is told apart by line, for the names of variables.
+    by_line: bool,
+}
+
+/// Hash of page numbers and addresses.
+#[derive(Clone, Copy, Default)]
+pub(super) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+type ByAddress<V> = HashMap<u64, V, BuildHasherDefault<AddressHasher>>;
+
+/// The data of a process.
+#[derive(Clone, Debug)]
+pub(super) struct DataMap {
+    pages: ByAddress<u32>,
+    page: Vec<Page>,
+    /// The page looked up last, and its place in `page`.
+    last: (u64, u32),
+    /// The first one is [`NONE`].
+    objects: Vec<Object>,
+    unused: Vec<u32>,
+    large: BTreeMap<u64, u32>,
+    /// Changes of `large`.
+    changes: u64,
+    sites: Vec<(AllocatedBy, AllocationSums)>,
+    by_origin: BTreeMap<AllocatedBy, u32>,
+    elsewhere: ByAddress<DataSums>,
+    live_bytes: u64,
+    peak_bytes: u64,
+    peaks: u64,
+    /// Frees of memory that is no object.
+    pub(super) unknown_frees: u64,
+}
+
+impl Default for DataMap {
+    fn default() -> DataMap {
+        DataMap {
+            pages: ByAddress::default(),
+            page: Vec::new(),
+            last: (u64::MAX, 0),
+            objects: vec![Object::default()],
+            unused: Vec::new(),
+            large: BTreeMap::new(),
+            changes: 1,
+            sites: Vec::new(),
+            by_origin: BTreeMap::new(),
+            elsewhere: ByAddress::default(),
+            live_bytes: 0,
+            peak_bytes: 0,
+            peaks: 0,
+            unknown_frees: 0,
+        }
+    }
+}
+
+impl DataMap {
+    /// That of a forked child, which has the same objects and no counts.
+    pub(super) fn inherited(&self) -> DataMap {
+        let mut child = self.clone();
+        for (_, sums) in &mut child.sites {
+            *sums = AllocationSums {
+                live_bytes: sums.live_bytes,
+                ..AllocationSums::default()
+            };
+        }
+        child.elsewhere.clear();
+        (child.unknown_frees, child.peaks) = (0, 1);
+        child.peak_bytes = child.live_bytes;
+        child
+    }
+
+    pub(super) fn take(&mut self, mark: &HeapMark, now_ns: u64) {
+        match *mark {
+            HeapMark::Allocated { address, bytes, by } => {
+                self.allocate(address, bytes, by, now_ns);
+            }
+            HeapMark::Freed(address) => self.free(address, now_ns),
+        }
+    }
+
+    fn allocate(&mut self, start: u64, bytes: u64, by: AllocatedBy, now_ns: u64) {
+        let site = self.site(by);
+        let object = Object {
+            start,
+            bytes,
+            site,
+            born_ns: now_ns,
+        };
+        self.end_overlapped(&object, now_ns);
+        let id = match self.unused.pop() {
+            Some(id) => {
+                self.objects[id as usize] = object;
+                id
+            }
+            None => {
+                self.objects.push(object);
+                (self.objects.len() - 1) as u32
+            }
+        };
+        if object.is_large() {
+            self.large.insert(start, id);
+            self.changes += 1;
+        } else {
+            self.set_granules(&object, id);
+        }
+        let sums = &mut self.sites[site as usize].1;
+        sums.settle(self.peaks);
+        sums.allocations += 1;
+        sums.bytes += bytes;
+        sums.live_bytes += bytes;
+        self.live_bytes += bytes;
+        if self.live_bytes > self.peak_bytes {
+            self.peak_bytes = self.live_bytes;
+            self.peaks += 1;
+        }
+    }
+
+    /// Objects where new memory is have ended unseen: something freed them that is no known
+    /// function.
+    fn end_overlapped(&mut self, new: &Object, now_ns: u64) {
+        let mut at = new.start;
+        while at < new.end() {
+            let end = (at / PAGE + 1).wrapping_mul(PAGE).min(new.end());
+            while let Some(id) = self.small_between(at, end) {
+                self.end(id, now_ns);
+            }
+            at = end;
+        }
+        while let Some((_, &id)) = self.large.range(..new.end()).next_back()
+            && self.objects[id as usize].end() > new.start
+        {
+            self.end(id, now_ns);
+        }
+    }
+
+    /// A small object in a part of a page.
+    fn small_between(&self, start: u64, end: u64) -> Option<u32> {
+        let &page = self.pages.get(&(start / PAGE))?;
+        let small = self.page[page as usize].small.as_ref()?;
+        let first = (start % PAGE / GRANULE) as usize;
+        let count = (end - start).div_ceil(GRANULE) as usize;
+        let within = &small[first..(first + count).min(GRANULES)];
+        within.iter().copied().find(|&id| id != NONE)
+    }
+
+    fn free(&mut self, address: u64, now_ns: u64) {
+        let id = match self.large.get(&address) {
+            Some(&id) => id,
+            None => self.small_between(address, address + 1).unwrap_or(NONE),
+        };
+        if id == NONE || self.objects[id as usize].start != address {
+            self.unknown_frees += 1;
+        } else {
+            self.end(id, now_ns);
+        }
+    }
+
+    fn end(&mut self, id: u32, now_ns: u64) {
+        let object = std::mem::take(&mut self.objects[id as usize]);
+        if object.is_large() {
+            self.large.remove(&object.start);
+            self.changes += 1;
+        } else {
+            self.set_granules(&object, NONE);
+        }
+        self.unused.push(id);
+        let sums = &mut self.sites[object.site as usize].1;
+        sums.settle(self.peaks);
+        sums.frees += 1;
+        sums.freed_bytes += object.bytes;
+        sums.lifetime_ns += now_ns.saturating_sub(object.born_ns);
+        sums.live_bytes -= object.bytes;
+        self.live_bytes -= object.bytes;
+    }
+
+    fn site(&mut self, by: AllocatedBy) -> u32 {
+        match self.by_origin.entry(by) {
+            btree_map::Entry::Occupied(known) => *known.get(),
+            btree_map::Entry::Vacant(new) => {
+                self.sites.push((by, AllocationSums::default()));
+                *new.insert((self.sites.len() - 1) as u32)
+            }
+        }
+    }
+
+    fn set_granules(&mut self, object: &Object, id: u32) {
+        let mut at = object.start;
+        while at < object.end() {
+            let end = (at / PAGE + 1).wrapping_mul(PAGE).min(object.end());
+            let page = self.page_of(at, || false);
+            let small = self.page[page as usize]
+                .small
+                .get_or_insert_with(|| Box::new([NONE; GRANULES]));
+            let first = (at % PAGE / GRANULE) as usize;
+            let count = (end - at).div_ceil(GRANULE) as usize;
+            small[first..(first + count).min(GRANULES)].fill(id);
+            at = end;
+        }
+    }
+
+    /// The place of a page; `by_line` says how data there is told apart if it is new.
+    fn page_of(&mut self, address: u64, by_line: impl FnOnce() -> bool) -> u32 {
+        let number = address / PAGE;
+        if self.last.0 == number {
+            return self.last.1;
+        }
+        let page = &mut self.page;
+        let place = *self.pages.entry(number).or_insert_with(|| {
+            page.push(Page {
+                by_line: by_line(),
+                ..Page::default()
+            });
+            (page.len() - 1) as u32
+        });
+        self.last = (number, place);
+        place
+    }
+
+    /// Charges what an access cost to the data at `address`.
+    #[inline]
+    pub(super) fn charge(&mut self, address: u64, outcome: &Outcome, space: &AddressSpace) {
+        let place = self.page_of(address, || space.has_variables(address));
+        let page = &self.page[place as usize];
+        let small = page.small.as_ref();
+        let mut id = small.map_or(NONE, |small| small[(address % PAGE / GRANULE) as usize]);
+        // A granule of 8 bytes may hold an object of less.
+        if !self.objects[id as usize].holds(address) {
+            id = self.large_at(place, address);
+        }
+        if id != NONE {
+            let site = self.objects[id as usize].site;
+            return self.sites[site as usize].1.data.add(outcome);
+        }
+        let by_line = self.page[place as usize].by_line;
+        let unit = if by_line { LINE_BYTES as u64 } else { PAGE };
+        let sums = self.elsewhere.entry(address / unit * unit).or_default();
+        sums.add(outcome);
+    }
+
+    /// The large object at an address of a page.
+    #[inline]
+    fn large_at(&mut self, place: u32, address: u64) -> u32 {
+        let page = &mut self.page[place as usize];
+        let end_of = |id: u32| self.objects[id as usize].end();
+        if page.changes != self.changes {
+            let page_end = (address / PAGE + 1).wrapping_mul(PAGE);
+            let last = self.large.range(..page_end).next_back();
+            page.has_large = last.is_some_and(|(_, &id)| end_of(id) > page_end - PAGE);
+            page.changes = self.changes;
+        }
+        if !page.has_large {
+            return NONE;
+        }
+        if !self.objects[page.large as usize].holds(address) {
+            let below = self.large.range(..=address).next_back();
+            page.large = below.map_or(NONE, |(_, &id)| id);
+        }
+        match self.objects[page.large as usize].holds(address) {
+            true => page.large,
+            false => NONE,
+        }
+    }
+
+    /// What each allocating place has gained; bytes in use stay.
+    pub(super) fn take_sites(&mut self) -> Vec<(u32, AllocatedBy, AllocationSums)> {
+        let peaks = self.peaks;
+        let sites = self.sites.iter_mut().zip(0..);
+        sites
+            .map(|((by, sums), number)| {
+                sums.settle(peaks);
+                let gained = *sums;
+                *sums = AllocationSums {
+                    live_bytes: sums.live_bytes,
+                    at_peak_bytes: sums.at_peak_bytes,
+                    peak: sums.peak,
+                    ..AllocationSums::default()
+                };
+                (number, *by, gained)
+            })
+            .collect()
+    }
+
+    /// What data outside of objects has gained, by its first address: lines where there are
+    /// variables, mappings elsewhere.
+    pub(super) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataSums> {
+        let mut all: BTreeMap<u64, DataSums> = BTreeMap::new();
+        for (address, sums) in self.elsewhere.drain() {
+            let page = self.pages.get(&(address / PAGE));
+            let by_line = page.is_some_and(|&page| self.page[page as usize].by_line);
+            let first = match by_line {
+                true => address,
+                false => space.start_of(address).unwrap_or(address),
+            };
+            all.entry(first).or_default().add_all(&sums);
+        }
+        all
+    }
+
+    /// Forgets what was counted; objects stay.
+    pub(super) fn forget_counts(&mut self) {
+        self.take_sites();
+        self.elsewhere.clear();
+    }
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Allocations: what a thread's calls of allocation functions return, and from where they
+ * were called.
+ *
+ * The session's file `allocators` names the functions, one a line: KIND FIRST SECOND NAME.
+ * The kinds are those of enum kind; FIRST and SECOND number arguments (0 to 5, - for none).
+ *
+ * A call begins where a block at the function's address does, and ends where the block at
+ * its return address is executed with the stack pointer above the place of that address.
+ * Blocks at return addresses are watched from the first call on that returns there. Most
+ * have not been translated by then; others are translated again. Functions that are called
+ * within another one of the list are part of it: the outermost owns the memory.
+ *
+ * Every call instruction pushes its return address to a list of open calls of the thread
+ * (mg_out_open_call): first it removes calls whose places lie at or below its own, as they
+ * have been left. Returns, longjmp and exceptions need no attention that way. The innermost
+ * calls are the path of an allocation: with all of them a program that recurses has as many
+ * paths as allocations. A coroutine appears to be called by whoever lies above its stack.
+ */
+#include "qemu/osdep.h"
+#include "qemu/qemu-plugin.h"
+#include "exec/page-protection.h"
+#include "hw/core/cpu.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "emit.h"
+#include "heap.h"
+#include "session.h"
+#include "symbols.h"
+#include "sync.h"
+
+enum kind {
+    ALLOCATES = 'a',   /* FIRST bytes */
+    MULTIPLIES = 'm',  /* FIRST times SECOND bytes */
+    REALLOCATES = 'r', /* the memory FIRST to SECOND bytes */
+    RESIZES = 'R',     /* the memory FIRST to SECOND times the third argument bytes */
+    STORES = 's',      /* SECOND bytes; their address to where FIRST points */
+    FREES = 'f',       /* the memory FIRST */
+};
+
+struct allocator {
+    char kind;
+    int8_t first, second;
+    uint16_t number; /* its line in the file */
+};
+
+enum { RAX = 0, RSP = 4 };
+static const uint8_t argument[] = { 7, 6, 2, 1, 8, 9 }; /* registers, in QEMU's order */
+
+enum { MOST_PATHS = 1 << 20, OPEN_CALLS = 1 << 16 };
+
+/* A call that has not returned. mg_out_open_call writes these. */
+struct open_call {
+    uint64_t slot; /* where its return address lies */
+    uint64_t returns_to;
+};
+static_assert(sizeof(struct open_call) == MG_OPEN_CALL_BYTES, "host.c.inc");
+
+/* QEMU's (mmap_lock is held): blocks with code from `start` to `last` are translated again. */
+void tb_invalidate_phys_range(uint64_t start, uint64_t last);
+
+bool mg_heap_is_on;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static GHashTable *by_name;    /* struct allocator by function name */
+static GHashTable *by_address; /* struct allocator by address */
+static GHashTable *returns;    /* addresses to which an allocation function has returned */
+static GHashTable *paths;      /* numbers by struct path */
+
+/* The call of an allocation function that the thread is in. */
+static __thread struct {
+    const struct allocator *callee; /* NULL: none */
+    uint64_t slot, returns_to, bytes, old, stored_at;
+} call;
+
+/* Where the calls of a path return to, the innermost first; 0 beyond the outermost. */
+struct path {
+    uint64_t returns_to[MG_PATH_CALLS];
+};
+
+static guint hash_path(const void *path)
+{
+    const struct path *p = path;
+    uint64_t hash = 0;
+    for (unsigned i = 0; i < MG_PATH_CALLS; i++)
+        hash = (hash ^ p->returns_to[i]) * 0x9e3779b97f4a7c15u + (hash >> 29);
+    return hash >> 32;
+}
+
+static gboolean same_path(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct path)) == 0;
+}
+
+static uint64_t reg(unsigned number)
+{
+    return ((uint64_t *)cpu_env(current_cpu))[number];
+}
+
+/* An argument of the function at whose first instruction the thread is. */
+static uint64_t arg(int number)
+{
+    return number < 0 ? 0 : reg(argument[number]);
+}
+
+/* ---- paths of calls ---- */
+
+static void begin_calls(CPUState *cpu)
+{
+    size_t bytes = OPEN_CALLS * sizeof(struct open_call);
+    struct open_call *calls = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (calls == MAP_FAILED) {
+        fprintf(stderr, "memgauge: no memory for the calls of a thread\n");
+        exit(125);
+    }
+    calls[0].slot = UINT64_MAX; /* is never removed */
+    cpu->neg.memgauge_calls[0] = calls;
+    cpu->neg.memgauge_calls[1] = calls + OPEN_CALLS - 2;
+}
+
+static void on_thread(qemu_plugin_id_t id, unsigned vcpu)
+{
+    CPUState *cpu = qemu_get_cpu(vcpu);
+    (void)id;
+    if (cpu && !cpu->neg.memgauge_calls[0])
+        begin_calls(cpu);
+}
+
+static void on_thread_end(qemu_plugin_id_t id, unsigned vcpu)
+{
+    CPUState *cpu = qemu_get_cpu(vcpu);
+    (void)id;
+    if (cpu && cpu->neg.memgauge_calls[1]) {
+        struct open_call *last = cpu->neg.memgauge_calls[1];
+        munmap(last + 2 - OPEN_CALLS, OPEN_CALLS * sizeof *last);
+        cpu->neg.memgauge_calls[0] = cpu->neg.memgauge_calls[1] = NULL;
+    }
+}
+
+/* The number of a path, which the catalogue has from then on; 0: no room. */
+static uint64_t number_of(const struct path *path)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t number = (uintptr_t)g_hash_table_lookup(paths, path);
+    uint64_t next = g_hash_table_size(paths) + 1;
+    if (!number && next < MOST_PATHS) {
+        struct mg_path p = { .record = { MG_REC_PATH, sizeof p }, .number = next };
+        memcpy(p.returns_to, path, sizeof p.returns_to);
+        if (mg_catalogue(&p, sizeof p, NULL, 0)) {
+            number = next;
+            g_hash_table_insert(paths, g_memdup2(path, sizeof *path), (void *)(uintptr_t)number);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+/* The path of the calls whose places lie at or above `slot`. */
+static uint64_t path_to(uint64_t slot)
+{
+    struct open_call *at = current_cpu->neg.memgauge_calls[0];
+    struct path path = { 0 };
+    while (at->slot < slot)
+        at--;
+    for (unsigned i = 0; i < MG_PATH_CALLS && at->slot != UINT64_MAX; i++, at--)
+        path.returns_to[i] = at->returns_to;
+    return number_of(&path);
+}
+
+/* ---- allocations ---- */
+
+static void put(const uint64_t *word, unsigned words)
+{
+    uint64_t *w = mg_own_ring()->w;
+    if (w >= mg_own_ring()->end)
+        w = mg_ring_turn();
+    memcpy(w, word, words * sizeof *word);
+    __atomic_store_n(&mg_own_ring()->w, w + words, __ATOMIC_RELEASE);
+}
+
+static void put_freed(uint64_t address)
+{
+    uint64_t word = MG_MARK_FREED | (address & MG_FIELD);
+    if (address)
+        put(&word, 1);
+}
+
+static void put_allocated(uint64_t address, uint64_t bytes)
+{
+    uint64_t word[] = {
+        MG_MARK_ALLOCATED | call.callee->number,
+        MG_MARK_FIELD | (address & MG_FIELD),
+        MG_MARK_FIELD | MIN(bytes, MG_FIELD),
+        MG_MARK_FIELD | path_to(call.slot),
+    };
+    put(word, ARRAY_SIZE(word));
+}
+
+/* The thread returns from the call. */
+static void on_return(unsigned vcpu, void *unused)
+{
+    (void)vcpu, (void)unused;
+    if (!call.callee || reg(RSP) != call.slot + 8)
+        return;
+    uint64_t result = reg(RAX);
+    int saved = errno;
+    switch (call.callee->kind) {
+    case STORES:
+        if ((int)result || !mg_guest_read(&result, call.stored_at, sizeof result))
+            result = 0;
+        break;
+    case REALLOCATES:
+    case RESIZES:
+        if (result || !call.bytes)
+            put_freed(call.old);
+        break;
+    case FREES:
+        result = 0;
+        break;
+    }
+    if (result)
+        put_allocated(result, call.bytes);
+    call.callee = NULL;
+    errno = saved;
+}
+
+/* Watches the block at a return address. */
+static void watch(uint64_t returns_to)
+{
+    pthread_mutex_lock(&lock);
+    bool is_new = g_hash_table_add(returns, (void *)returns_to);
+    pthread_mutex_unlock(&lock);
+    if (is_new) {
+        mmap_lock();
+        tb_invalidate_phys_range(returns_to, returns_to);
+        mmap_unlock();
+    }
+}
+
+/* Whether the thread is still in the call that it was in last. One that was left by longjmp or
+ * an exception has had its return address overwritten, or lies below the stack. */
+static bool is_within(uint64_t slot)
+{
+    uint64_t there;
+    return call.callee && slot <= call.slot &&
+           mg_guest_read(&there, call.slot, sizeof there) && there == call.returns_to;
+}
+
+static void on_call(unsigned vcpu, void *allocator)
+{
+    const struct allocator *a = allocator;
+    uint64_t slot = reg(RSP), returns_to;
+    int saved = errno;
+    (void)vcpu;
+    if (!is_within(slot) && mg_guest_read(&returns_to, slot, sizeof returns_to)) {
+        call.callee = a;
+        call.slot = slot;
+        call.returns_to = returns_to;
+        call.bytes = arg(a->first);
+        call.old = call.stored_at = 0;
+        switch (a->kind) {
+        case MULTIPLIES: call.bytes *= arg(a->second); break;
+        case REALLOCATES: call.old = arg(a->first); call.bytes = arg(a->second); break;
+        case RESIZES: call.old = arg(a->first); call.bytes = arg(a->second) * arg(2); break;
+        case STORES: call.stored_at = arg(a->first); call.bytes = arg(a->second); break;
+        case FREES: put_freed(arg(a->first)); break;
+        }
+        watch(returns_to);
+    }
+    errno = saved;
+}
+
+static bool is_watched(uint64_t vaddr, void **allocator)
+{
+    pthread_mutex_lock(&lock);
+    *allocator = g_hash_table_lookup(by_address, (void *)vaddr);
+    bool is_return = g_hash_table_contains(returns, (void *)vaddr);
+    pthread_mutex_unlock(&lock);
+    return is_return;
+}
+
+void mg_heap_translate(struct qemu_plugin_tb *tb, uint64_t vaddr)
+{
+    void *allocator;
+    if (!mg_heap_is_on)
+        return;
+    if (!current_cpu->neg.memgauge_calls[0])
+        begin_calls(current_cpu);
+    /* A block may be both: the end of one call comes before the next one begins. */
+    if (is_watched(vaddr, &allocator))
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_return, QEMU_PLUGIN_CB_NO_REGS, NULL);
+    if (allocator)
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_call, QEMU_PLUGIN_CB_NO_REGS, allocator);
+}
+
+/* ---- which functions ---- */
+
+static bool is_wanted(const char *name)
+{
+    return g_hash_table_contains(by_name, name);
+}
+
+static void add_function(const char *name, uint64_t vaddr)
+{
+    pthread_mutex_lock(&lock);
+    if (!g_hash_table_contains(by_address, (void *)vaddr))
+        g_hash_table_insert(by_address, (void *)vaddr, g_hash_table_lookup(by_name, name));
+    pthread_mutex_unlock(&lock);
+}
+
+struct range {
+    uint64_t start, end;
+};
+
+static gboolean lies_in(void *vaddr, void *value, void *range)
+{
+    const struct range *r = range;
+    (void)value;
+    return (uint64_t)vaddr >= r->start && (uint64_t)vaddr < r->end;
+}
+
+static void forget_functions(uint64_t start, uint64_t end)
+{
+    struct range range = { start, end };
+    pthread_mutex_lock(&lock);
+    g_hash_table_foreach_remove(by_address, lies_in, &range);
+    pthread_mutex_unlock(&lock);
+}
+
+static void child_of_fork(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+static int8_t argument_number(const char *word)
+{
+    return word[0] == '-' ? -1 : (int8_t)(word[0] - '0');
+}
+
+void mg_heap_install(uint64_t plugin)
+{
+    char path[256], *line = NULL;
+    size_t room = 0;
+    uint16_t number = 0;
+    snprintf(path, sizeof path, "%s/allocators", mg_session_dir);
+    FILE *f = mg_sets() ? NULL : fopen(path, "re");
+    if (!f)
+        return;
+    by_name = g_hash_table_new(g_str_hash, g_str_equal);
+    by_address = g_hash_table_new(NULL, NULL);
+    returns = g_hash_table_new(NULL, NULL);
+    paths = g_hash_table_new(hash_path, same_path);
+    while (getline(&line, &room, f) > 0) {
+        char kind, first[2], second[2];
+        int name = 0;
+        line[strcspn(line, "\n")] = 0;
+        if (sscanf(line, "%c %1s %1s %n", &kind, first, second, &name) == 3 && name) {
+            struct allocator a = { kind, argument_number(first), argument_number(second), number };
+            g_hash_table_insert(by_name, g_strdup(line + name), g_memdup2(&a, sizeof a));
+        }
+        number++;
+    }
+    free(line);
+    fclose(f);
+    mg_heap_is_on = true;
+    pthread_atfork(NULL, NULL, child_of_fork);
+    qemu_plugin_register_vcpu_init_cb(plugin, on_thread);
+    qemu_plugin_register_vcpu_exit_cb(plugin, on_thread_end);
+    mg_symbols_ask((struct mg_symbol_user){ is_wanted, add_function, forget_functions });
+}

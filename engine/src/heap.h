@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef MG_HEAP_H
+#define MG_HEAP_H
+
+#include <stdint.h>
+
+struct qemu_plugin_tb;
+
+/* Reads which functions allocate and free, from the session's directory. */
+void mg_heap_install(uint64_t plugin);
+/* A block is translated. */
+void mg_heap_translate(struct qemu_plugin_tb *tb, uint64_t vaddr);
+
+#endif
