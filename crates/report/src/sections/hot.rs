@@ -291,7 +291,7 @@ fn stalled(counts: &Counts) -> Option<u64> {
 }
 
 /// What most of the stalled cycles of a place waited for, if they are at least 1 % of its cycles.
-fn waits_for(counts: &Counts) -> Option<&'static str> {
+pub(super) fn waits_for(counts: &Counts) -> Option<&'static str> {
     let cycles = *counts.get(CYCLES)?;
     stalled(counts).filter(|stalled| stalled * 100 >= cycles)?;
     let known = STALLS

@@ -4,6 +4,7 @@ mod calls;
 mod closing;
 mod code_regions;
 mod counting;
+mod data;
 mod dram;
 mod headline;
 mod heat;
@@ -59,10 +60,16 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         sampling::sources(summary, style),
         places(hot::functions),
         places(hot::lines),
+        data::data(summary, style),
+        data::heap(summary, style),
         calls::callers(summary, style),
         hot::instructions(summary, style),
         sampling::derivations(summary, style),
-        places(regions::regions),
+        // Samples add nothing to exact sums by data.
+        match summary.data {
+            Some(_) => String::new(),
+            None => places(regions::regions),
+        },
         heat::heat(summary, style),
         threads::threads(summary, style),
         threads::processes(summary, style),

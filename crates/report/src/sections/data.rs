@@ -1,0 +1,128 @@
+//! Which data the program waited for, and how much memory it allocated where.
+
+use memgauge_analyze::{AllocationSite, DataKind, DataPlace, DataTable, HeapUse, Summary};
+
+use super::hot::waits_for;
+use super::{SHOWN, or_none, plural, provenance};
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+const CYCLES: &str = "cycles";
+const LLC: &str = "llc.miss";
+const L1D: &str = "l1d.miss";
+/// Allocations that are listed.
+const SITES: usize = 5;
+
+pub(super) fn data(summary: &Summary, style: &Style) -> String {
+    let Some(data) = &summary.data else {
+        return String::new();
+    };
+    let heading = style.heading("Data by stalled cycles", &provenance(summary));
+    heading + &table(data, style).draw(style)
+}
+
+fn table(data: &DataTable, style: &Style) -> Table {
+    let mut table = Table::new(&[
+        ("share", Kind::Number),
+        ("stalled", Kind::Number),
+        ("on", Kind::Number),
+        ("L1D miss", Kind::Number),
+        ("LLC miss", Kind::Number),
+        ("in use", Kind::Number),
+        ("data", Kind::Text),
+    ]);
+    for row in data.rows.iter().take(SHOWN) {
+        let mut cells = vec![or_none(row.share, units::share, style)];
+        cells.extend(numbers(|event| row.counts.get(event).copied()));
+        cells.insert(2, waits_for(&row.counts).unwrap_or_default().to_owned());
+        cells.push(in_use(row));
+        cells.push(style.name(&row.name));
+        table.row(cells);
+    }
+    let hidden = data.rows.get(SHOWN..).unwrap_or_default();
+    let others = data.other_rows + hidden.len() as u64;
+    if others > 0 {
+        let get = |event: &str| {
+            let hidden = hidden.iter().filter_map(|row| row.counts.get(event));
+            let others = data.other_counts.get(event);
+            Some(hidden.chain(others).sum())
+        };
+        let share = hidden.iter().filter_map(|row| row.share).sum::<f64>();
+        let all = data.totals.get(CYCLES).copied().filter(|&all| all > 0);
+        let rest = data.other_counts.get(CYCLES).copied().unwrap_or(0);
+        let share = all.map(|all| share + rest as f64 / all as f64);
+        let mut cells = vec![or_none(share, units::share, style)];
+        cells.extend(numbers(get));
+        cells.insert(2, String::new());
+        cells.extend([
+            String::new(),
+            format!("{} of other data", plural(others, "piece")),
+        ]);
+        table.painted_row(Role::Quiet, cells);
+    }
+    table
+}
+
+fn numbers(get: impl Fn(&str) -> Option<u64>) -> [String; 3] {
+    [CYCLES, L1D, LLC].map(|event| units::count(get(event).unwrap_or(0)))
+}
+
+/// Memory of an allocation site in use at the peak, or over all if that is none.
+fn in_use(row: &DataPlace) -> String {
+    let allocation = row.allocation.as_ref();
+    let allocation = allocation.filter(|_| row.kind == DataKind::Allocated);
+    allocation.map_or_else(String::new, |site| units::bytes(site.at_peak_bytes))
+}
+
+pub(super) fn heap(summary: &Summary, style: &Style) -> String {
+    let Some(heap) = &summary.heap else {
+        return String::new();
+    };
+    let note = format!(
+        "{} of {} in all, {} not freed",
+        plural(heap.allocations, "allocation"),
+        units::bytes(heap.bytes),
+        units::bytes(heap.live_bytes),
+    );
+    let title = format!(
+        "Heap: {} in use at the peak",
+        units::bytes(heap.at_peak_bytes)
+    );
+    style.heading(&title, &note) + &sites(heap, style).draw(style)
+}
+
+fn sites(heap: &HeapUse, style: &Style) -> Table {
+    let mut table = Table::new(&[
+        ("at peak", Kind::Number),
+        ("not freed", Kind::Number),
+        ("allocations", Kind::Number),
+        ("bytes", Kind::Number),
+        ("lifetime", Kind::Number),
+        ("allocated by", Kind::Text),
+    ]);
+    let lifetime = |site: &AllocationSite| {
+        site.mean_lifetime_ns
+            .map(|ns| units::nanoseconds(ns as u64, style))
+    };
+    for site in heap.sites.iter().take(SITES) {
+        table.row(vec![
+            units::bytes(site.at_peak_bytes),
+            units::bytes(site.live_bytes),
+            units::count(site.allocations),
+            units::bytes(site.bytes),
+            lifetime(site).unwrap_or_else(|| style.none().to_owned()),
+            style.name(&site.name()),
+        ]);
+    }
+    let hidden = heap.sites.get(SITES..).unwrap_or_default();
+    let others = heap.other_sites + hidden.len() as u64;
+    if others > 0 {
+        let at_peak: u64 = hidden.iter().map(|site| site.at_peak_bytes).sum();
+        let mut cells = vec![units::bytes(at_peak + heap.other_at_peak_bytes)];
+        cells.extend(std::iter::repeat_n(String::new(), 4));
+        cells.push(plural(others, "other place"));
+        table.painted_row(Role::Quiet, cells);
+    }
+    table
+}
