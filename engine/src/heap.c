@@ -159,13 +159,20 @@ static uint64_t number_of(const struct path *path)
     return number;
 }
 
+/* The innermost open call whose place lies at or above `slot`. */
+static const struct open_call *open_call_at(uint64_t slot)
+{
+    const struct open_call *at = current_cpu->neg.memgauge_calls[0];
+    while (at->slot < slot)
+        at--;
+    return at;
+}
+
 /* The path of the calls whose places lie at or above `slot`. */
 static uint64_t path_to(uint64_t slot)
 {
-    struct open_call *at = current_cpu->neg.memgauge_calls[0];
+    const struct open_call *at = open_call_at(slot);
     struct path path = { 0 };
-    while (at->slot < slot)
-        at--;
     for (unsigned i = 0; i < MG_PATH_CALLS && at->slot != UINT64_MAX; i++, at--)
         path.returns_to[i] = at->returns_to;
     return number_of(&path);
@@ -241,25 +248,27 @@ static void watch(uint64_t returns_to)
     }
 }
 
-/* Whether the thread is still in the call that it was in last. One that was left by longjmp or
- * an exception has had its return address overwritten, or lies below the stack. */
+/* Whether the thread is still in the call that it was in last, which it may have left by longjmp
+ * or an exception. */
 static bool is_within(uint64_t slot)
 {
-    uint64_t there;
-    return call.callee && slot <= call.slot &&
-           mg_guest_read(&there, call.slot, sizeof there) && there == call.returns_to;
+    if (!call.callee || slot > call.slot)
+        return false;
+    const struct open_call *open = open_call_at(call.slot);
+    return open->slot == call.slot && open->returns_to == call.returns_to;
 }
 
 static void on_call(unsigned vcpu, void *allocator)
 {
     const struct allocator *a = allocator;
-    uint64_t slot = reg(RSP), returns_to;
-    int saved = errno;
+    uint64_t slot = reg(RSP);
+    const struct open_call *open = open_call_at(slot);
     (void)vcpu;
-    if (!is_within(slot) && mg_guest_read(&returns_to, slot, sizeof returns_to)) {
+    /* One that no call instruction leads to does not return where the stack says. */
+    if (open->slot == slot && !is_within(slot)) {
         call.callee = a;
         call.slot = slot;
-        call.returns_to = returns_to;
+        call.returns_to = open->returns_to;
         call.bytes = arg(a->first);
         call.old = call.stored_at = 0;
         switch (a->kind) {
@@ -269,9 +278,8 @@ static void on_call(unsigned vcpu, void *allocator)
         case STORES: call.stored_at = arg(a->first); call.bytes = arg(a->second); break;
         case FREES: put_freed(arg(a->first)); break;
         }
-        watch(returns_to);
+        watch(call.returns_to);
     }
-    errno = saved;
 }
 
 static bool is_watched(uint64_t vaddr, void **allocator)

@@ -6,7 +6,6 @@
 //! so hits cost nothing.
 
 use std::collections::{BTreeMap, HashMap, btree_map};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::AtomicU64;
 
 use memgauge_machine::{LINE_BYTES, Outcome};
@@ -20,6 +19,13 @@ const PAGE: u64 = wire::PAGE as u64;
 /// Allocators align memory to at least this.
 const GRANULE: u64 = 8;
 const GRANULES: usize = (PAGE / GRANULE) as usize;
+const LINE: u64 = LINE_BYTES as u64;
+const LINES: usize = (PAGE / LINE) as usize;
+/// Pages of variables that are told apart by line: 27 MiB of costs. Of larger arrays the rest is
+/// charged by page.
+const MOST_BY_LINE: usize = 4096;
+/// Pages looked up last, by their number's low bits.
+const RECENT: usize = 512;
 /// Objects from this size on are found by their first byte instead of by granules.
 const LARGE: u64 = 16 << 10;
 /// No object.
@@ -85,15 +91,25 @@ pub(super) struct DataSums {
 }
 
 impl DataSums {
+    /// Most misses hit in the second level, and most stores stall nothing.
+    #[inline]
     fn add(&mut self, outcome: &Outcome) {
         self.l1d += u64::from(outcome.l1d_misses);
-        self.l2 += u64::from(outcome.l2_misses);
-        self.llc += u64::from(outcome.llc_misses);
-        self.dtlb += u64::from(outcome.dtlb_misses);
-        self.walks += u64::from(outcome.walks);
-        self.dram_read_bytes += u64::from(outcome.dram_read_bytes);
-        self.dram_write_bytes += u64::from(outcome.dram_write_bytes);
-        self.stalls.add(outcome);
+        if outcome.l2_misses > 0 {
+            self.l2 += u64::from(outcome.l2_misses);
+            self.llc += u64::from(outcome.llc_misses);
+        }
+        if outcome.dram_read_bytes + outcome.dram_write_bytes > 0 {
+            self.dram_read_bytes += u64::from(outcome.dram_read_bytes);
+            self.dram_write_bytes += u64::from(outcome.dram_write_bytes);
+        }
+        if outcome.dtlb_misses > 0 {
+            self.dtlb += u64::from(outcome.dtlb_misses);
+            self.walks += u64::from(outcome.walks);
+        }
+        if outcome.stalled.sum() > 0 {
+            self.stalls.add(outcome);
+        }
     }
 
     fn add_all(&mut self, other: &DataSums) {
@@ -168,40 +184,19 @@ struct Page {
     /// Whether any large object was here when there had been so many changes.
     has_large: bool,
     changes: u64,
-    /// Data outside of objects is told apart by line, for the names of variables.
-    by_line: bool,
+    /// Costs of data outside of objects: by line where there are variables.
+    elsewhere: DataSums,
+    lines: Option<Box<[DataSums; LINES]>>,
 }
-
-/// Hash of page numbers and addresses.
-#[derive(Clone, Copy, Default)]
-pub(super) struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ mixed >> 32;
-    }
-}
-
-type ByAddress<V> = HashMap<u64, V, BuildHasherDefault<AddressHasher>>;
 
 /// The data of a process.
 #[derive(Clone, Debug)]
 pub(super) struct DataMap {
-    pages: ByAddress<u32>,
+    /// Pages in order of first use, and their places by number.
     page: Vec<Page>,
-    /// The page looked up last, and its place in `page`.
-    last: (u64, u32),
+    places: HashMap<u64, u32>,
+    recent: Box<[(u64, u32); RECENT]>,
+    by_line: usize,
     /// The first one is [`NONE`].
     objects: Vec<Object>,
     unused: Vec<u32>,
@@ -210,7 +205,6 @@ pub(super) struct DataMap {
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
     by_origin: BTreeMap<AllocatedBy, u32>,
-    elsewhere: ByAddress<DataSums>,
     live_bytes: u64,
     peak_bytes: u64,
     peaks: u64,
@@ -221,16 +215,16 @@ pub(super) struct DataMap {
 impl Default for DataMap {
     fn default() -> DataMap {
         DataMap {
-            pages: ByAddress::default(),
             page: Vec::new(),
-            last: (u64::MAX, 0),
+            places: HashMap::new(),
+            recent: Box::new([(u64::MAX, 0); RECENT]),
+            by_line: 0,
             objects: vec![Object::default()],
             unused: Vec::new(),
             large: BTreeMap::new(),
             changes: 1,
             sites: Vec::new(),
             by_origin: BTreeMap::new(),
-            elsewhere: ByAddress::default(),
             live_bytes: 0,
             peak_bytes: 0,
             peaks: 0,
@@ -249,7 +243,7 @@ impl DataMap {
                 ..AllocationSums::default()
             };
         }
-        child.elsewhere.clear();
+        child.forget_elsewhere();
         (child.unknown_frees, child.peaks) = (0, 1);
         child.peak_bytes = child.live_bytes;
         child
@@ -321,7 +315,7 @@ impl DataMap {
 
     /// A small object in a part of a page.
     fn small_between(&self, start: u64, end: u64) -> Option<u32> {
-        let &page = self.pages.get(&(start / PAGE))?;
+        let &page = self.places.get(&(start / PAGE))?;
         let small = self.page[page as usize].small.as_ref()?;
         let first = (start % PAGE / GRANULE) as usize;
         let count = (end - start).div_ceil(GRANULE) as usize;
@@ -384,22 +378,26 @@ impl DataMap {
         }
     }
 
-    /// The place of a page; `by_line` says how data there is told apart if it is new.
-    fn page_of(&mut self, address: u64, by_line: impl FnOnce() -> bool) -> u32 {
+    /// The place of a page; `has_variables` is asked if it is new.
+    #[inline]
+    fn page_of(&mut self, address: u64, has_variables: impl FnOnce() -> bool) -> u32 {
         let number = address / PAGE;
-        if self.last.0 == number {
-            return self.last.1;
-        }
-        let page = &mut self.page;
-        let place = *self.pages.entry(number).or_insert_with(|| {
-            page.push(Page {
-                by_line: by_line(),
-                ..Page::default()
+        let recent = &mut self.recent[number as usize % RECENT];
+        if recent.0 != number {
+            let (page, by_line) = (&mut self.page, &mut self.by_line);
+            let place = *self.places.entry(number).or_insert_with(|| {
+                let lines = (*by_line < MOST_BY_LINE && has_variables())
+                    .then(|| Box::new([DataSums::default(); LINES]));
+                *by_line += usize::from(lines.is_some());
+                page.push(Page {
+                    lines,
+                    ..Page::default()
+                });
+                (page.len() - 1) as u32
             });
-            (page.len() - 1) as u32
-        });
-        self.last = (number, place);
-        place
+            *recent = (number, place);
+        }
+        recent.1
     }
 
     /// Charges what an access cost to the data at `address`.
@@ -417,10 +415,11 @@ impl DataMap {
             let site = self.objects[id as usize].site;
             return self.sites[site as usize].1.data.add(outcome);
         }
-        let by_line = self.page[place as usize].by_line;
-        let unit = if by_line { LINE_BYTES as u64 } else { PAGE };
-        let sums = self.elsewhere.entry(address / unit * unit).or_default();
-        sums.add(outcome);
+        let page = &mut self.page[place as usize];
+        match &mut page.lines {
+            Some(lines) => lines[(address % PAGE / LINE) as usize].add(outcome),
+            None => page.elsewhere.add(outcome),
+        }
     }
 
     /// The large object at an address of a page.
@@ -470,14 +469,23 @@ impl DataMap {
     /// variables, mappings elsewhere.
     pub(super) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataSums> {
         let mut all: BTreeMap<u64, DataSums> = BTreeMap::new();
-        for (address, sums) in self.elsewhere.drain() {
-            let page = self.pages.get(&(address / PAGE));
-            let by_line = page.is_some_and(|&page| self.page[page as usize].by_line);
-            let first = match by_line {
-                true => address,
-                false => space.start_of(address).unwrap_or(address),
-            };
-            all.entry(first).or_default().add_all(&sums);
+        let mut add = |first: u64, sums: &mut DataSums| {
+            let gained = std::mem::take(sums);
+            if gained != DataSums::default() {
+                all.entry(first).or_default().add_all(&gained);
+            }
+        };
+        for (number, &place) in &self.places {
+            let (page, start) = (&mut self.page[place as usize], number * PAGE);
+            add(space.start_of(start).unwrap_or(start), &mut page.elsewhere);
+            for (sums, n) in page
+                .lines
+                .iter_mut()
+                .flat_map(|lines| lines.iter_mut())
+                .zip(0..)
+            {
+                add(start + n * LINE, sums);
+            }
         }
         all
     }
@@ -485,6 +493,15 @@ impl DataMap {
     /// Forgets what was counted; objects stay.
     pub(super) fn forget_counts(&mut self) {
         self.take_sites();
-        self.elsewhere.clear();
+        self.forget_elsewhere();
+    }
+
+    fn forget_elsewhere(&mut self) {
+        for page in &mut self.page {
+            page.elsewhere = DataSums::default();
+            page.lines
+                .iter_mut()
+                .for_each(|lines| lines.fill(DataSums::default()));
+        }
     }
 }
