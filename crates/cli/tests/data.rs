@@ -1,0 +1,320 @@
+//! Misses by data and memory by allocation: exact by construction, and as DHAT sees them.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use harness::{PATH, Recorded, needs, report_text};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// A function for each way to get memory. Arguments: a number of blocks and their size.
+const WAYS: &str = r#"
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+#define APART __attribute__((noinline))
+static int n;
+static size_t size;
+static void *volatile sink;
+struct Pair { long a, b; };
+extern "C" {
+struct Pool { char *at; };
+APART void *pool_get(Pool *pool, size_t bytes) { void *p = pool->at; pool->at += bytes; sink = malloc(16); free(sink); return p; }
+APART void pool_put(Pool *pool, void *p) { sink = p; }
+}
+APART static void keep_all(void **all) { for (int i = 0; i < n; i++) all[i] = malloc(size); }
+APART static void drop_all(void **all) { for (int i = 0; i < n; i++) free(all[i]); }
+APART static void zeroed() { for (int i = 0; i < n; i++) sink = calloc(size, 2); }
+APART static void grow() {
+    char *p = NULL;
+    for (int i = 1; i <= n; i++) p = (char *)realloc(p, i * size);
+    free(p);
+}
+APART static void aligned() {
+    for (int i = 0; i < n; i++) {
+        void *p;
+        if (posix_memalign(&p, 64, size) == 0) sink = p;
+        free(p);
+        sink = aligned_alloc(64, 64);
+        free(sink);
+    }
+}
+APART static void objects() { for (int i = 0; i < n; i++) { Pair *p = new Pair; sink = p; delete p; } }
+APART static void arrays() { for (int i = 0; i < n; i++) { Pair *p = new Pair[3]; sink = p; delete[] p; } }
+APART static void fill_vector() {
+    std::vector<long> all;
+    for (int i = 0; i < 1024; i++) all.push_back(i);
+    sink = all.data();
+}
+APART static void fail_and_go_on() {
+    volatile size_t huge = (size_t)1 << 60;
+    try { sink = ::operator new(huge); } catch (std::bad_alloc &) { sink = 0; }
+    for (int i = 0; i < n; i++) { void *p = malloc(size + 1); sink = p; free(p); }
+}
+APART static void jump_and_go_on() {
+    jmp_buf back;
+    if (!setjmp(back)) { sink = malloc(size + 2); free(sink); longjmp(back, 1); }
+    for (int i = 0; i < n; i++) { void *p = malloc(size + 2); sink = p; free(p); }
+}
+APART static void *in_thread(void *) { for (int i = 0; i < n; i++) { void *p = malloc(size + 3); sink = p; free(p); } return 0; }
+APART static void in_child() { for (int i = 0; i < n; i++) sink = malloc(size + 4); }
+APART static void from_pool() {
+    static char memory[1 << 20];
+    Pool pool = { memory };
+    for (int i = 0; i < n; i++) pool_put(&pool, pool_get(&pool, 32));
+}
+int main(int argc, char **argv) {
+    n = atoi(argv[1]);
+    size = atoi(argv[2]);
+    bool alone = argc > 3;
+    void **all = (void **)malloc(n * sizeof *all);
+    keep_all(all);
+    drop_all(all);
+    zeroed();
+    aligned();
+    objects();
+    arrays();
+    fill_vector();
+    if (alone) return 0;
+    grow();
+    fail_and_go_on();
+    jump_and_go_on();
+    from_pool();
+    pthread_t thread[3];
+    for (auto &t : thread) pthread_create(&t, 0, in_thread, 0);
+    for (auto &t : thread) pthread_join(t, 0);
+    if (fork() == 0) { in_child(); _exit(0); }
+    wait(0);
+    return 0;
+}
+"#;
+
+fn compiled(folder: &Path, source: &str, flags: &[&str]) -> String {
+    let (file, program) = (folder.join("program.cpp"), folder.join("program"));
+    std::fs::write(&file, source).expect("the source can be written");
+    let mut compiler = Command::new("g++");
+    compiler.args(["-g", "-pthread", "-w"]).args(flags);
+    compiler.arg("-o").arg(&program).arg(&file);
+    assert!(compiler.status().expect("g++ runs").success());
+    program
+        .to_str()
+        .expect("temporary paths are text")
+        .to_owned()
+}
+
+/// Numbers that differ between runs, which the test prints.
+fn drawn(name: &str, from: u64, to: u64) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(1, |since| u64::from(since.subsec_nanos()));
+    let number = from + nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (to - from);
+    println!("{name}: {number}");
+    number
+}
+
+/// Sums over the allocation sites that a function names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Site {
+    allocations: u64,
+    bytes: u64,
+    frees: u64,
+    live: u64,
+}
+
+fn site(report: &Value, function: &str) -> Site {
+    let sites = report["heap"]["sites"].as_array().expect("sites").iter();
+    let named = |site: &&Value| {
+        let by = site["named_by"].as_u64().expect("a number") as usize;
+        let name = site["calls"][by]["function"].as_str().unwrap_or("");
+        name == function || name.starts_with(&format!("{function}("))
+    };
+    let mut sum = Site::default();
+    for site in sites.filter(named) {
+        let get = |field: &str| site[field].as_u64().expect("a number");
+        sum.allocations += get("allocations");
+        sum.bytes += get("bytes");
+        sum.frees += get("frees");
+        sum.live += get("live_bytes");
+    }
+    sum
+}
+
+#[test]
+fn allocations_of_every_kind_are_counted_where_they_are_made() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (n, size) = (drawn("blocks", 100, 600), drawn("bytes", 40, 3000));
+    for (flags, is_static) in [(&["-O1"][..], false), (&["-O2", "-static"], true)] {
+        let program = compiled(folder.path(), WAYS, flags);
+        let options = ["--alloc", "pool_get:size=arg1", "--free", "pool_put:arg1"];
+        let recorded = Recorded::new(&options, &[program, n.to_string(), size.to_string()]);
+        assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+        let report = recorded.report();
+        assert_eq!(report["losses"], serde_json::json!([]));
+        let freed = |allocations: u64, bytes: u64| Site {
+            allocations,
+            bytes,
+            frees: allocations,
+            live: 0,
+        };
+        let check = |function: &str, expected: Site| {
+            assert_eq!(
+                site(&report, function),
+                expected,
+                "{function}, static: {is_static}"
+            );
+        };
+        check("keep_all", freed(n, n * size));
+        check(
+            "zeroed",
+            Site {
+                allocations: n,
+                bytes: 2 * n * size,
+                // The child that was forked has them, too, and has not allocated them.
+                ..site(&report, "zeroed")
+            },
+        );
+        assert_eq!(site(&report, "zeroed").frees, 0);
+        check("aligned", freed(2 * n, n * size + 64 * n));
+        check("objects", freed(n, 16 * n));
+        check("arrays", freed(n, 48 * n));
+        // 1, 2, 4, … 1024 elements.
+        check("fill_vector", freed(11, 8 * 2047));
+        check("grow", freed(n, size * n * (n + 1) / 2));
+        check("fail_and_go_on", freed(n, n * (size + 1)));
+        check("jump_and_go_on", freed(n + 1, (n + 1) * (size + 2)));
+        check("in_thread", freed(3 * n, 3 * n * (size + 3)));
+        let child = site(&report, "in_child");
+        assert_eq!((child.allocations, child.live), (n, n * (size + 4)));
+        // What the pool itself allocates is part of the pool.
+        check("from_pool", freed(n, 32 * n));
+    }
+}
+
+#[test]
+fn bytes_and_blocks_are_those_that_dhat_counts() {
+    if !needs(&["g++", "valgrind"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (n, size) = (drawn("blocks", 100, 600), drawn("bytes", 40, 3000));
+    let program = compiled(folder.path(), WAYS, &["-O1"]);
+    let arguments = [n.to_string(), size.to_string(), "alone".to_owned()];
+    let out = folder.path().join("dhat.json");
+    let mut dhat = Command::new("valgrind");
+    let as_it_ends = ["--run-libc-freeres=no", "--run-cxx-freeres=no"];
+    dhat.args(["-q", "--tool=dhat"]).args(as_it_ends);
+    dhat.arg(format!("--dhat-out-file={}", out.display()));
+    dhat.arg(&program)
+        .args(&arguments)
+        .env_clear()
+        .env("PATH", PATH);
+    assert!(dhat.output().expect("valgrind runs").status.success());
+    let dhat = std::fs::read(out).expect("a profile");
+    let dhat: Value = serde_json::from_slice(&dhat).expect("it is JSON");
+    let sum = |field: &str| -> u64 {
+        let points = dhat["pps"].as_array().expect("program points").iter();
+        points.filter_map(|point| point[field].as_u64()).sum()
+    };
+    let mut command = vec![program];
+    command.extend(arguments);
+    let report = Recorded::new(&[], &command).report();
+    let heap = |field: &str| report["heap"][field].as_u64().expect("a number");
+    assert_eq!(heap("allocations"), sum("tbk"));
+    assert_eq!(heap("bytes"), sum("tb"));
+    assert_eq!(heap("at_peak_bytes"), sum("gb"));
+    assert_eq!(heap("live_bytes"), sum("eb"));
+}
+
+/// Three arrays, one of which is read at random; a variable; and a stack that is not waited for.
+const ARRAYS: &str = r#"
+#include <cstdlib>
+#include <cstdio>
+static long table[1 << 20];
+__attribute__((noinline)) static long *cold() { return (long *)malloc(8 << 20); }
+__attribute__((noinline)) static long *hot() { return (long *)malloc(8 << 20); }
+int main(int argc, char **argv) {
+    size_t n = 1 << 20, reads = atol(argv[2]), of_table = atol(argv[3]);
+    long *a = cold(), *b = hot(), *c = cold(), sum = 0;
+    for (size_t i = 0; i < n; i++) { a[i] = i; b[i] = i; c[i] = i; table[i] = i; }
+    unsigned long x = atol(argv[1]);
+    for (size_t i = 0; i < reads; i++) {
+        x = x * 6364136223846793005UL + 1442695040888963407UL;
+        sum += b[(x >> 40) % n];
+    }
+    for (size_t i = 0; i < of_table; i++) {
+        x = x * 6364136223846793005UL + 1442695040888963407UL;
+        sum += table[(x >> 40) % n];
+    }
+    printf("%ld\n", sum);
+    return 0;
+}
+"#;
+
+fn count(counts: &Value, event: &str) -> u64 {
+    counts[event].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn the_array_that_is_waited_for_comes_first_and_all_data_adds_up() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), ARRAYS, &["-O1"]);
+    let seed = drawn("seed", 1, 1 << 40).to_string();
+    let machine = ["--machine", "i5-6600k"];
+    for (reads, of_table, first) in [
+        ("300000", "1000", "malloc in hot at program.cpp:6"),
+        ("1000", "300000", "table (program)"),
+    ] {
+        let recorded = Recorded::new(&machine, &[program.as_str(), &seed, reads, of_table]);
+        let report = recorded.report();
+        let (data, totals) = (&report["data"], &report["totals"]);
+        assert_eq!(data["rows"][0]["name"], first);
+        let share = data["rows"][0]["share"].as_f64().expect("a share");
+        assert!(share > 0.5, "{share}");
+        let text = report_text(&recorded.path());
+        assert!(text.contains("Data by stalled cycles"), "{text}");
+        assert!(text.contains(first), "{text}");
+        for event in [
+            "l1d.miss",
+            "l2.miss",
+            "llc.miss",
+            "dtlb.miss",
+            "dram.read_bytes",
+        ] {
+            assert_eq!(
+                count(&data["totals"], event),
+                count(totals, event),
+                "{event}"
+            );
+        }
+        for event in ["stall.llc", "stall.dram", "stall.tlb", "stall.stores"] {
+            let (data, all) = (count(&data["totals"], event), count(totals, event));
+            assert!(data.abs_diff(all) <= 2, "{event}: {data} of {all}");
+        }
+    }
+}
+
+#[test]
+fn recordings_without_data_have_no_tables_of_it() {
+    if !needs(&["ls"]) {
+        return;
+    }
+    let recorded = Recorded::new(&["--no-data"], &["ls", "/"]);
+    let report = recorded.report();
+    assert_eq!(
+        (&report["data"], &report["heap"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert!(report_text(&recorded.path()).contains("Hottest memory regions"));
+}
