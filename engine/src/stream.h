@@ -74,7 +74,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 23u
+#define MG_WIRE_VERSION 24u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_machine::{LINE_BYTES, Outcome};
 
 use super::address_space::AddressSpace;
-use super::replay::SiteStalls;
+use super::costs::SiteStalls;
 use super::wire;
 use super::words::load;
 
@@ -157,6 +157,8 @@ struct Object {
     start: u64,
     bytes: u64,
     site: u32,
+    /// A forked child has it from its parent: it is none of the child's allocations.
+    is_inherited: bool,
     born_ns: u64,
 }
 
@@ -189,6 +191,28 @@ struct Page {
     lines: Option<Box<[DataSums; LINES]>>,
 }
 
+/// Allocations of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HeapTotals {
+    pub(super) allocations: u64,
+    /// Bytes in use now.
+    pub(super) live_bytes: u64,
+    /// The most bytes in use.
+    pub(super) peak_bytes: u64,
+    /// Frees of memory that is no object.
+    pub(super) unknown_frees: u64,
+}
+
+impl HeapTotals {
+    /// Those of several processes, each of which has its own peak.
+    pub(super) fn add(&mut self, other: &HeapTotals) {
+        self.allocations += other.allocations;
+        self.live_bytes += other.live_bytes;
+        self.peak_bytes += other.peak_bytes;
+        self.unknown_frees += other.unknown_frees;
+    }
+}
+
 /// The data of a process.
 #[derive(Clone, Debug)]
 pub(super) struct DataMap {
@@ -205,11 +229,9 @@ pub(super) struct DataMap {
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
     by_origin: BTreeMap<AllocatedBy, u32>,
-    live_bytes: u64,
-    peak_bytes: u64,
+    totals: HeapTotals,
+    /// How often the bytes in use were more than ever.
     peaks: u64,
-    /// Frees of memory that is no object.
-    pub(super) unknown_frees: u64,
 }
 
 impl Default for DataMap {
@@ -225,10 +247,8 @@ impl Default for DataMap {
             changes: 1,
             sites: Vec::new(),
             by_origin: BTreeMap::new(),
-            live_bytes: 0,
-            peak_bytes: 0,
+            totals: HeapTotals::default(),
             peaks: 0,
-            unknown_frees: 0,
         }
     }
 }
@@ -237,15 +257,15 @@ impl DataMap {
     /// That of a forked child, which has the same objects and no counts.
     pub(super) fn inherited(&self) -> DataMap {
         let mut child = self.clone();
+        for object in &mut child.objects {
+            object.is_inherited = true;
+        }
         for (_, sums) in &mut child.sites {
-            *sums = AllocationSums {
-                live_bytes: sums.live_bytes,
-                ..AllocationSums::default()
-            };
+            *sums = AllocationSums::default();
         }
         child.forget_elsewhere();
-        (child.unknown_frees, child.peaks) = (0, 1);
-        child.peak_bytes = child.live_bytes;
+        child.totals = HeapTotals::default();
+        child.peaks = 0;
         child
     }
 
@@ -264,6 +284,7 @@ impl DataMap {
             start,
             bytes,
             site,
+            is_inherited: false,
             born_ns: now_ns,
         };
         self.end_overlapped(&object, now_ns);
@@ -288,9 +309,11 @@ impl DataMap {
         sums.allocations += 1;
         sums.bytes += bytes;
         sums.live_bytes += bytes;
-        self.live_bytes += bytes;
-        if self.live_bytes > self.peak_bytes {
-            self.peak_bytes = self.live_bytes;
+        let totals = &mut self.totals;
+        totals.allocations += 1;
+        totals.live_bytes += bytes;
+        if totals.live_bytes > totals.peak_bytes {
+            totals.peak_bytes = totals.live_bytes;
             self.peaks += 1;
         }
     }
@@ -329,7 +352,7 @@ impl DataMap {
             None => self.small_between(address, address + 1).unwrap_or(NONE),
         };
         if id == NONE || self.objects[id as usize].start != address {
-            self.unknown_frees += 1;
+            self.totals.unknown_frees += 1;
         } else {
             self.end(id, now_ns);
         }
@@ -344,13 +367,16 @@ impl DataMap {
             self.set_granules(&object, NONE);
         }
         self.unused.push(id);
+        if object.is_inherited {
+            return;
+        }
         let sums = &mut self.sites[object.site as usize].1;
         sums.settle(self.peaks);
         sums.frees += 1;
         sums.freed_bytes += object.bytes;
         sums.lifetime_ns += now_ns.saturating_sub(object.born_ns);
         sums.live_bytes -= object.bytes;
-        self.live_bytes -= object.bytes;
+        self.totals.live_bytes -= object.bytes;
     }
 
     fn site(&mut self, by: AllocatedBy) -> u32 {
@@ -446,6 +472,10 @@ impl DataMap {
         }
     }
 
+    pub(super) fn totals(&self) -> &HeapTotals {
+        &self.totals
+    }
+
     /// What each allocating place has gained; bytes in use stay.
     pub(super) fn take_sites(&mut self) -> Vec<(u32, AllocatedBy, AllocationSums)> {
         let peaks = self.peaks;
@@ -503,5 +533,186 @@ impl DataMap {
                 .iter_mut()
                 .for_each(|lines| lines.fill(DataSums::default()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Allocate {
+            slot: u64,
+            bytes: u64,
+            function: u16,
+        },
+        Free {
+            slot: u64,
+        },
+        Access {
+            slot: u64,
+            offset: u64,
+        },
+    }
+
+    /// Objects begin at multiples of 16 bytes; some overlap those that are there already.
+    const SLOT: u64 = 16;
+    const BASE: u64 = 0x10_0000;
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let slot = 0u64..3000;
+        let bytes = prop_oneof![0u64..200, 4000u64..9000, LARGE - 8..LARGE + 20_000];
+        let step = prop_oneof![
+            (slot.clone(), bytes, 0u16..4).prop_map(|(slot, bytes, function)| Step::Allocate {
+                slot,
+                bytes,
+                function
+            }),
+            slot.clone().prop_map(|slot| Step::Free { slot }),
+            (slot, 0u64..SLOT).prop_map(|(slot, offset)| Step::Access { slot, offset }),
+        ];
+        proptest::collection::vec(step, 0..300)
+    }
+
+    /// The same by looking at every object.
+    #[derive(Default)]
+    struct Plain {
+        objects: Vec<(u64, u64, u16)>,
+        sums: BTreeMap<u16, [u64; 6]>,
+        elsewhere: u64,
+        unknown: u64,
+        peak: u64,
+    }
+
+    /// Places in the sums of a function.
+    const ALLOCATIONS: usize = 0;
+    const BYTES: usize = 1;
+    const FREES: usize = 2;
+    const LIVE: usize = 3;
+    const AT_PEAK: usize = 4;
+    const MISSES: usize = 5;
+
+    impl Plain {
+        fn end(&mut self, index: usize) {
+            let (_, bytes, function) = self.objects.remove(index);
+            let sums = self.sums.entry(function).or_default();
+            sums[FREES] += 1;
+            sums[LIVE] -= bytes;
+        }
+
+        fn step(&mut self, step: Step) {
+            match step {
+                Step::Allocate {
+                    slot,
+                    bytes,
+                    function,
+                } => {
+                    let start = BASE + slot * SLOT;
+                    let overlaps = |&(other, length, _): &(u64, u64, u16)| {
+                        other < start + bytes.max(1) && start < other + length.max(1)
+                    };
+                    while let Some(index) = self.objects.iter().position(overlaps) {
+                        self.end(index);
+                    }
+                    self.objects.push((start, bytes, function));
+                    let sums = self.sums.entry(function).or_default();
+                    sums[ALLOCATIONS] += 1;
+                    sums[BYTES] += bytes;
+                    sums[LIVE] += bytes;
+                    let live = self.sums.values().map(|sums| sums[LIVE]).sum();
+                    if live > self.peak {
+                        self.peak = live;
+                        for sums in self.sums.values_mut() {
+                            sums[AT_PEAK] = sums[LIVE];
+                        }
+                    }
+                }
+                Step::Free { slot } => {
+                    let start = BASE + slot * SLOT;
+                    match self.objects.iter().position(|object| object.0 == start) {
+                        Some(index) => self.end(index),
+                        None => self.unknown += 1,
+                    }
+                }
+                Step::Access { slot, offset } => {
+                    let address = BASE + slot * SLOT + offset;
+                    let holds = |&&(start, bytes, _): &&(u64, u64, u16)| {
+                        (start..start + bytes.max(1)).contains(&address)
+                    };
+                    match self.objects.iter().find(holds) {
+                        Some(&(_, _, function)) => {
+                            self.sums.entry(function).or_default()[MISSES] += 1;
+                        }
+                        None => self.elsewhere += 1,
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn objects_and_their_misses_are_those_of_a_list_of_objects(steps in steps()) {
+            let (mut data, mut plain) = (DataMap::default(), Plain::default());
+            let (space, mut miss) = (AddressSpace::default(), Outcome::default());
+            miss.l1d_misses = 1;
+            for (&step, now_ns) in steps.iter().zip(0..) {
+                plain.step(step);
+                match step {
+                    Step::Allocate { slot, bytes, function } => {
+                        let address = BASE + slot * SLOT;
+                        let by = AllocatedBy { function, path: 0 };
+                        data.take(&HeapMark::Allocated { address, bytes, by }, now_ns);
+                    }
+                    Step::Free { slot } => data.take(&HeapMark::Freed(BASE + slot * SLOT), now_ns),
+                    Step::Access { slot, offset } => {
+                        data.charge(BASE + slot * SLOT + offset, &miss, &space);
+                    }
+                }
+            }
+            let sites = data.take_sites().into_iter().map(|(_, by, sums)| {
+                let all = [
+                    sums.allocations,
+                    sums.bytes,
+                    sums.frees,
+                    sums.live_bytes,
+                    sums.at_peak_bytes,
+                    sums.data.l1d,
+                ];
+                (by.function, all)
+            });
+            prop_assert_eq!(sites.collect::<BTreeMap<_, _>>(), plain.sums);
+            let elsewhere = data.take_elsewhere(&space);
+            prop_assert_eq!(elsewhere.values().map(|sums| sums.l1d).sum::<u64>(), plain.elsewhere);
+            prop_assert_eq!(data.totals().unknown_frees, plain.unknown);
+        }
+    }
+
+    #[test]
+    fn a_forked_child_has_the_objects_and_none_of_the_counts() {
+        let mut parent = DataMap::default();
+        let by = AllocatedBy {
+            function: 0,
+            path: 0,
+        };
+        for address in [BASE, BASE + 64] {
+            let bytes = 48;
+            parent.take(&HeapMark::Allocated { address, bytes, by }, 1);
+        }
+        let mut child = parent.inherited();
+        child.take(&HeapMark::Freed(BASE), 2);
+        assert_eq!(child.totals(), &HeapTotals::default());
+        let (space, mut miss) = (AddressSpace::default(), Outcome::default());
+        miss.l1d_misses = 1;
+        child.charge(BASE + 70, &miss, &space);
+        child.charge(BASE, &miss, &space);
+        let of_child = child.take_sites()[0].2;
+        assert_eq!((of_child.allocations, of_child.frees), (0, 0));
+        assert_eq!(of_child.data.l1d, 1);
+        let of_parent = parent.take_sites()[0].2;
+        assert_eq!((of_parent.frees, of_parent.live_bytes), (0, 96));
     }
 }

@@ -16,6 +16,7 @@ mod address_space;
 mod ahead;
 mod allocators;
 mod catalogue;
+mod costs;
 mod data;
 mod engine;
 mod follow;
@@ -596,6 +597,14 @@ impl EmulatedRun {
         ];
         let waits = waits.into_iter().filter(|&(_, n)| n > 0);
         totals.extend(waits.map(|(name, n)| (name.to_owned(), n)));
+        if let Some(heap) = self.recorder.heap() {
+            totals.insert("heap.allocations".to_owned(), heap.allocations);
+            totals.insert("heap.peak_bytes".to_owned(), heap.peak_bytes);
+            totals.insert("heap.unfreed_bytes".to_owned(), heap.live_bytes);
+            if heap.unknown_frees > 0 {
+                totals.insert("heap.unknown_frees".to_owned(), heap.unknown_frees);
+            }
+        }
         let sets = self.recorder.set_facts();
         if sets.is_some() {
             totals.retain(|name, _| OF_PAGES.iter().all(|&id| events::name(id) != Some(name)));

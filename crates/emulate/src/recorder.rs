@@ -11,6 +11,7 @@ use memgauge_trace::{
 };
 
 use super::catalogue::{Catalogue, CatalogueEvent};
+use super::data::HeapTotals;
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::path::{CallPath, CallsThen};
 use super::regions::{Reading, RegionMark, ThreadRegions};
@@ -134,6 +135,8 @@ struct ModelReader {
     with_stacks: bool,
     /// Misses are charged to data, too.
     with_data: bool,
+    /// Allocations of processes that have ended.
+    past_heap: HeapTotals,
     /// Names of allocation functions, in the order of the session's file.
     allocators: Vec<String>,
     /// Calls of threads as they started another thread or process, by number of the start.
@@ -190,6 +193,7 @@ impl Recorder {
             stacks: Stacks::new(),
             with_stacks: options.stacks,
             with_data: options.data.is_some() && sets.is_none(),
+            past_heap: HeapTotals::default(),
             allocators: match &options.data {
                 Some(allocators) => allocators.iter().map(|a| a.name.clone()).collect(),
                 None => Vec::new(),
@@ -342,6 +346,16 @@ impl Recorder {
     pub(super) fn unattributed_write_bytes(&self) -> u64 {
         let modelling = &self.0.reader;
         modelling.machine.unattributed_write_bytes() * u64::from(modelling.one_in())
+    }
+
+    /// Allocations of all processes; `None` where they are not recorded.
+    pub(super) fn heap(&self) -> Option<HeapTotals> {
+        let reader = &self.0.reader;
+        let mut heap = reader.with_data.then_some(reader.past_heap)?;
+        let live = self.0.processes.values();
+        live.filter_map(|process| process.kept.program.data.as_ref())
+            .for_each(|data| heap.add(data.totals()));
+        Some(heap)
     }
 
     /// Sleeps that lasted less than they were asked to, as they were held too long.
@@ -631,6 +645,9 @@ impl Reader for ModelReader {
         self.stacks.forget(Pid(process.entry.pid));
         self.reach_mapped(&mut process, u64::MAX, 0);
         self.write_sites(&mut process);
+        if let Some(data) = &process.kept.program.data {
+            self.past_heap.add(data.totals());
+        }
         let untold = [
             (
                 process.entry.undecoded(),

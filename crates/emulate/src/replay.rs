@@ -10,83 +10,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgauge_machine::{Core, LINE_BYTES, Missed, Outcome, Shared};
-use memgauge_trace::{AccessKind, DataSource, VirtAddr};
+use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::address_space::AddressSpace;
 use super::ahead::{Event, Events, PendingKind};
 use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
+use super::costs::{SiteMisses, SiteStalls};
 use super::data::{DataMap, HeapMark};
 use super::path::ProcessCalls;
 use super::wire;
 use super::words::{Special, load};
 
 const LINE: u64 = LINE_BYTES as u64;
-
-/// Misses of one access of the code since they were last written out.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SiteMisses {
-    pub(super) l1d: u32,
-    pub(super) l2: u32,
-    pub(super) llc: u32,
-    pub(super) dtlb: u32,
-    pub(super) walks: u32,
-    pub(super) dram_read_bytes: u32,
-    pub(super) dram_write_bytes: u32,
-}
-
-impl SiteMisses {
-    #[inline(always)]
-    fn add(&mut self, outcome: &Outcome) {
-        self.l1d += u32::from(outcome.l1d_misses);
-        self.l2 += u32::from(outcome.l2_misses);
-        self.llc += u32::from(outcome.llc_misses);
-        self.dtlb += u32::from(outcome.dtlb_misses);
-        self.walks += u32::from(outcome.walks);
-        let (read, written) = (outcome.dram_read_bytes, outcome.dram_write_bytes);
-        self.dram_read_bytes = self.dram_read_bytes.saturating_add(read);
-        self.dram_write_bytes = self.dram_write_bytes.saturating_add(written);
-    }
-}
-
-/// Millicycles that an access of the code stalled its core, by what it waited for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SiteStalls {
-    pub(super) l2: u64,
-    pub(super) llc: u64,
-    pub(super) dram: u64,
-    pub(super) queue: u64,
-    pub(super) tlb: u64,
-    pub(super) stores: u64,
-}
-
-impl SiteStalls {
-    #[inline(always)]
-    pub(super) fn add(&mut self, outcome: &Outcome) {
-        let stalled = &outcome.stalled;
-        let level = match outcome.source {
-            DataSource::Dram => &mut self.dram,
-            DataSource::Llc => &mut self.llc,
-            _ => &mut self.l2,
-        };
-        *level += stalled.latency;
-        self.queue += stalled.queue;
-        self.tlb += stalled.translation;
-        self.stores += stalled.stores;
-    }
-
-    pub(super) fn add_all(&mut self, other: &SiteStalls) {
-        self.l2 += other.l2;
-        self.llc += other.llc;
-        self.dram += other.dram;
-        self.queue += other.queue;
-        self.tlb += other.tlb;
-        self.stores += other.stores;
-    }
-
-    pub(super) fn sum(&self) -> u64 {
-        self.l2 + self.llc + self.dram + self.queue + self.tlb + self.stores
-    }
-}
 
 /// Data that a process's threads share.
 #[derive(Default)]

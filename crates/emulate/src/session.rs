@@ -262,8 +262,7 @@ impl Session {
         if patterns.is_empty() {
             return Ok(());
         }
-        fs::write(self.dir.join(FUNCTIONS), patterns.join("\n"))
-            .map_err(|e| Error::system("failed to name functions to the emulator", e))
+        self.write_names(FUNCTIONS, &patterns.join("\n"))
     }
 
     /// Says which functions allocate and free, before the program starts.
@@ -275,8 +274,13 @@ impl Session {
             return Ok(());
         }
         let lines: Vec<String> = allocators.iter().map(Allocator::to_string).collect();
-        fs::write(self.dir.join(ALLOCATORS), lines.join("\n"))
-            .map_err(|e| Error::system("failed to name allocators to the emulator", e))
+        self.write_names(ALLOCATORS, &lines.join("\n"))
+    }
+
+    fn write_names(&self, file: &str, names: &str) -> Result<()> {
+        // It lies with the shared memory, which may be full.
+        fs::write(self.dir.join(file), names)
+            .map_err(|e| Error::system("failed to make shared memory", e))
     }
 
     /// Makes the directory and its control page. `sets` are the classes of lines to follow;

@@ -1,6 +1,6 @@
 //! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
-use memgauge_analyze::{Cause, CauseKind, Counts, LossRow, Summary, file_name, sentence};
+use memgauge_analyze::{Cause, CauseKind, Counts, DataKind, LossRow, Summary, file_name, sentence};
 use memgauge_trace::LossKind;
 use serde::Serialize;
 
@@ -255,7 +255,30 @@ fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
     });
     let share = units::share(share);
     let function = short_name(&first.function);
-    Some(format!("{share} of that time is in {function}{line}."))
+    let data = data(summary, &stalled);
+    Some(format!(
+        "{share} of that time is in {function}{line}{data}."
+    ))
+}
+
+/// The data that most of the same stalls were for, if one piece of it has enough of them.
+fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
+    let Some(table) = &summary.data else {
+        return String::new();
+    };
+    let rows = table.rows.iter();
+    let Some(first) = rows.max_by_key(|row| stalled(&row.counts)) else {
+        return String::new();
+    };
+    let share = stalled(&first.counts) as f64 / stalled(&table.totals).max(1) as f64;
+    if share < NAMED_SHARE {
+        return String::new();
+    }
+    let of = match first.kind {
+        DataKind::Allocated => format!("memory from {}", short_name(&first.name)),
+        DataKind::Mapped => first.name.clone(),
+    };
+    format!(", and {} is for {of}", units::share(share))
 }
 
 /// A function's name without the arguments of templates and of the call, which fill a paragraph

@@ -393,10 +393,10 @@ pub struct AllocationRow {
     pub freed_bytes: u64,
     /// Time from allocation to free, summed over those that were freed.
     pub lifetime_ns: u64,
-    /// Bytes that were not freed by the end of the process or recording. A child that was forked
-    /// has those of its parent, which it did not allocate.
+    /// Bytes that were not freed by the end of the process or recording.
     pub live_bytes: u64,
-    /// Bytes in use when the process as a whole used most.
+    /// Bytes in use when the process as a whole used most. What a forked child has from its parent
+    /// is in no column of the child's rows.
     pub at_peak_bytes: u64,
 }
 

@@ -6,7 +6,8 @@ use memgauge_trace::{EventId, Pid, SiteCount, VirtAddr, catalogue as events};
 
 use super::{Process, Running};
 use crate::catalogue::{Block, Catalogue, Tally};
-use crate::replay::{Program, SiteMisses, SiteStalls};
+use crate::costs::{SiteMisses, SiteStalls};
+use crate::replay::Program;
 use crate::session::Ring;
 use crate::sets::ClassSums;
 use crate::wire;

@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicU64;
 use memgauge_machine::{Core, Missed, Outcome, Shared, class_of};
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::{Cursor, LINE, OverflowSink, Program, SiteMisses};
+use super::{Cursor, LINE, OverflowSink, Program};
 use crate::catalogue::{Access, Block};
+use crate::costs::SiteMisses;
 use crate::sets::{ClassSums, Groups, Look, ratio};
 use crate::wire;
 use crate::words::load;
