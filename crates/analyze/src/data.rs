@@ -7,6 +7,7 @@
 //! Memory: 150 bytes for each allocating call path, variable and mapping of each process.
 
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 
 use memgauge_trace::{AllocationRow, DataRow, EventId, FrameId, Pid, catalogue};
@@ -20,6 +21,7 @@ use crate::resolve::Resolve;
 use crate::spaces::{AddressSpaces, PathId};
 use crate::stacks::Frames;
 
+const NO_SYMBOLS: &str = "[no symbols]";
 /// Rows of the list of data, and of that of allocations.
 const MOST_ROWS: usize = 100;
 
@@ -131,15 +133,18 @@ pub struct AllocationCall {
     pub line: Option<u32>,
 }
 
-/// Memory allocated by one call path.
+/// Memory allocated by one place in the code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AllocationSite {
     /// The allocation function: `malloc`, `_Znwm`.
     pub function: String,
-    /// The calls that led to it, the innermost first, at most twelve and those inlined there.
+    /// Call paths that lead there.
+    pub paths: u64,
+    /// The calls that led to it, the innermost first, at most twelve and those inlined there. Of
+    /// several paths, that with most bytes at the peak.
     pub calls: Vec<AllocationCall>,
-    /// Which of `calls` names the site: the innermost outside of the libraries' own
-    /// allocation code.
+    /// Which of `calls` names the site: the innermost with a symbol that is no container of a
+    /// standard library and no wrapper of `malloc`.
     pub named_by: usize,
     /// Allocations.
     pub allocations: u64,
@@ -232,17 +237,21 @@ pub(crate) fn data_results(
     symbols: &mut dyn Resolve,
     names: &EventNames,
 ) -> DataResults {
-    let sites = sites(sums, allocations, frames);
-    let mut sites: Vec<_> = sites
-        .into_iter()
-        .map(|((_, path), sums)| {
-            (
-                allocation_site(symbols, frames.spaces(), &path, &sums.row),
-                sums.tally,
-            )
-        })
-        .collect();
-    let heap = heap(sites.iter().map(|(site, _)| site));
+    let mut named: BTreeMap<String, (AllocationSite, Tally)> = BTreeMap::new();
+    for ((_, path), sums) in sites(sums, allocations, frames) {
+        let site = allocation_site(symbols, frames.spaces(), &path, &sums.row);
+        match named.entry(site_name(&site)) {
+            Entry::Vacant(new) => {
+                new.insert((site, sums.tally));
+            }
+            Entry::Occupied(mut known) => {
+                let (all, tally) = known.get_mut();
+                all.add(site);
+                tally.add_all(&sums.tally);
+            }
+        }
+    }
+    let heap = heap(named.values().map(|(site, _)| site));
     let mut totals = Tally::default();
     let all = sums.by_site.values().chain(sums.by_place.values());
     all.for_each(|tally| totals.add_all(tally));
@@ -260,11 +269,8 @@ pub(crate) fn data_results(
         share: (stalled > 0).then(|| tally.get(catalogue::CYCLES) as f64 / stalled as f64),
         allocation,
     };
-    for (site, tally) in sites
-        .drain(..)
-        .filter(|(_, tally)| *tally != Tally::default())
-    {
-        let name = site_name(&site);
+    let missed = named.into_iter();
+    for (name, (site, tally)) in missed.filter(|(_, (_, tally))| *tally != Tally::default()) {
         rows.push((
             tally.clone(),
             row(name, DataKind::Allocated, &tally, Some(site)),
@@ -346,7 +352,7 @@ fn allocation_site(
         let module = module_of(spaces, place).to_owned();
         let Some(symbol) = place_symbol(symbols, spaces, place) else {
             calls.push(AllocationCall {
-                function: format!("{} [no symbols]", crate::file_name(&module)),
+                function: format!("{} {NO_SYMBOLS}", crate::file_name(&module)),
                 module,
                 ..AllocationCall::default()
             });
@@ -370,11 +376,14 @@ fn allocation_site(
                 }),
         );
     }
+    let is_own = |call: &&AllocationCall| !allocates_for_others(&call.function);
     let named_by = calls
         .iter()
-        .position(|call| !allocates_for_others(&call.function));
+        .position(|call| is_own(&call) && has_name(&call.function));
+    let named_by = named_by.or_else(|| calls.iter().position(|call| is_own(&call)));
     AllocationSite {
         function: row.function.clone(),
+        paths: 1,
         calls,
         named_by: named_by.unwrap_or(0),
         allocations: row.allocations,
@@ -386,27 +395,43 @@ fn allocation_site(
     }
 }
 
-/// `malloc in main at walk.c:9`.
+/// `main at walk.c:9 (malloc)`.
 fn site_name(site: &AllocationSite) -> String {
-    let function = match site.function.as_str() {
+    let allocator = match site.function.as_str() {
         name if name.starts_with("_Znw") => "new",
         name if name.starts_with("_Zna") => "new[]",
         name => name,
     };
     let Some(call) = site.calls.get(site.named_by) else {
-        return format!("{function} (caller unknown)");
+        return format!("unknown caller ({allocator})");
     };
-    match (&call.file, call.line) {
+    let place = match (&call.file, call.line) {
         (Some(file), Some(line)) => {
-            let file = crate::file_name(file);
-            format!("{function} in {} at {file}:{line}", call.function)
+            format!("{} at {}:{line}", call.function, crate::file_name(file))
         }
-        _ => format!("{function} in {}", call.function),
-    }
+        _ => call.function.clone(),
+    };
+    format!("{place} ({allocator})")
+}
+
+/// Whether a call tells users where they are: not one of code without symbols, or of what starts
+/// programs and threads.
+fn has_name(function: &str) -> bool {
+    const STARTS: [&str; 5] = [
+        "_start",
+        "start_thread",
+        "clone",
+        "clone3",
+        "_dl_start_user",
+    ];
+    !function.ends_with(NO_SYMBOLS)
+        && !function.starts_with("__libc_start")
+        && !STARTS.contains(&function)
 }
 
 /// Whether a function allocates on behalf of its caller, so that users do not know it as the
-/// place where they allocate: containers of standard libraries, and common wrappers of malloc.
+/// place where they allocate: containers of standard libraries, and wrappers of malloc such as
+/// `xmalloc`, `g_strdup` and `sqlite3DbMallocRaw`.
 fn allocates_for_others(function: &str) -> bool {
     const LIBRARIES: [&str; 7] = [
         "std::",
@@ -417,26 +442,22 @@ fn allocates_for_others(function: &str) -> bool {
         "<alloc::",
         "<core::",
     ];
-    const WRAPPERS: [&str; 14] = [
-        "xmalloc",
-        "xcalloc",
-        "xrealloc",
-        "xstrdup",
+    const ENDINGS: [&str; 8] = [
+        "alloc",
+        "alloc0",
+        "allocraw",
+        "alloczero",
+        "alloczeroed",
+        "allocarray",
         "strdup",
         "strndup",
-        "__strdup",
-        "__strndup",
-        "g_malloc",
-        "g_malloc0",
-        "g_realloc",
-        "__rust_alloc",
-        "__rust_realloc",
-        "__rust_alloc_zeroed",
     ];
     let name = without_return_type(function);
+    let (plain, _) = name.split_once(['(', '<']).unwrap_or((name, ""));
+    let plain = plain.to_ascii_lowercase().replace('_', "");
     name.starts_with("operator new")
         || LIBRARIES.iter().any(|library| name.starts_with(library))
-        || WRAPPERS.contains(&name)
+        || ENDINGS.iter().any(|ending| plain.ends_with(ending))
 }
 
 /// A function's name without the type of its result, which the names of templates begin with.
@@ -487,6 +508,23 @@ fn heap<'a>(sites: impl Iterator<Item = &'a AllocationSite>) -> Option<HeapUse> 
 }
 
 impl AllocationSite {
+    /// Adds another path of the same name.
+    fn add(&mut self, other: AllocationSite) {
+        if other.at_peak_bytes > self.at_peak_bytes {
+            (self.calls, self.named_by) = (other.calls, other.named_by);
+        }
+        let sum = |site: Option<f64>, frees: u64| site.unwrap_or(0.0) * frees as f64;
+        let lifetimes =
+            sum(self.mean_lifetime_ns, self.frees) + sum(other.mean_lifetime_ns, other.frees);
+        self.paths += other.paths;
+        self.allocations += other.allocations;
+        self.bytes += other.bytes;
+        self.frees += other.frees;
+        self.at_peak_bytes += other.at_peak_bytes;
+        self.live_bytes += other.live_bytes;
+        self.mean_lifetime_ns = (self.frees > 0).then(|| lifetimes / self.frees as f64);
+    }
+
     /// Where it allocates, as in [`DataPlace::name`].
     pub fn name(&self) -> String {
         site_name(self)
@@ -506,6 +544,10 @@ mod tests {
             "alloc::raw_vec::finish_grow",
             "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
             "xmalloc",
+            "sqlite3DbMallocRaw",
+            "Arena::Alloc(unsigned long)",
+            "__rust_alloc_zeroed",
+            "__strndup",
         ] {
             assert!(allocates_for_others(function), "{function}");
         }
@@ -514,6 +556,8 @@ mod tests {
             "std::vector<int> build<int>(std::size_t)",
             "parse(std::string const&)",
             "my::operator_new",
+            "alloc_buffers",
+            "void reallocate_all<int>(int)",
         ] {
             assert!(!allocates_for_others(function), "{function}");
         }

@@ -272,7 +272,7 @@ fn the_array_that_is_waited_for_comes_first_and_all_data_adds_up() {
     let seed = drawn("seed", 1, 1 << 40).to_string();
     let machine = ["--machine", "i5-6600k"];
     for (reads, of_table, first) in [
-        ("300000", "1000", "malloc in hot at program.cpp:6"),
+        ("300000", "1000", "hot at program.cpp:6 (malloc)"),
         ("1000", "300000", "table (program)"),
     ] {
         let recorded = Recorded::new(&machine, &[program.as_str(), &seed, reads, of_table]);

@@ -13,7 +13,10 @@ use serde_json::Value;
 
 /// Events that a run of some sets does not have, and what depends on them: times and with them
 /// the queue to memory.
-const NOT_MODELLED: [&str; 15] = [
+const NOT_MODELLED: [&str; 18] = [
+    "heap.allocations",
+    "heap.peak_bytes",
+    "heap.unfreed_bytes",
     "dtlb.miss",
     "stlb.hit",
     "dtlb.walk",

@@ -117,7 +117,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             "Use more of each line: place data that is used together next to each other, access it \
              in that order, and make it smaller. If each load needs the one before (lists, trees, \
              hash chains), shorten the chain. Rows or nodes at a large power of two apart compete \
-             for few cache sets: pad them. The table of regions names the data; \
+             for few cache sets: pad them. The table of data, or of regions, names it; \
              `--prefetch stride` models what prefetchers hide.",
         ),
         CauseKind::StreamBound => (

@@ -10,7 +10,6 @@ use crate::units;
 
 const CYCLES: &str = "cycles";
 const LLC: &str = "llc.miss";
-const L1D: &str = "l1d.miss";
 /// Allocations that are listed.
 const SITES: usize = 5;
 
@@ -27,7 +26,6 @@ fn table(data: &DataTable, style: &Style) -> Table {
         ("share", Kind::Number),
         ("stalled", Kind::Number),
         ("on", Kind::Number),
-        ("L1D miss", Kind::Number),
         ("LLC miss", Kind::Number),
         ("in use", Kind::Number),
         ("data", Kind::Text),
@@ -64,11 +62,11 @@ fn table(data: &DataTable, style: &Style) -> Table {
     table
 }
 
-fn numbers(get: impl Fn(&str) -> Option<u64>) -> [String; 3] {
-    [CYCLES, L1D, LLC].map(|event| units::count(get(event).unwrap_or(0)))
+fn numbers(get: impl Fn(&str) -> Option<u64>) -> [String; 2] {
+    [CYCLES, LLC].map(|event| units::count(get(event).unwrap_or(0)))
 }
 
-/// Memory of an allocation site in use at the peak, or over all if that is none.
+/// Memory of an allocation site in use at the peak.
 fn in_use(row: &DataPlace) -> String {
     let allocation = row.allocation.as_ref();
     let allocation = allocation.filter(|_| row.kind == DataKind::Allocated);
@@ -80,9 +78,8 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
         return String::new();
     };
     let note = format!(
-        "{} of {} in all, {} not freed",
+        "{}, {} not freed",
         plural(heap.allocations, "allocation"),
-        units::bytes(heap.bytes),
         units::bytes(heap.live_bytes),
     );
     let title = format!(
