@@ -208,6 +208,9 @@ pub struct HeapUse {
     pub other_sites: u64,
     /// Their bytes at the peak.
     pub other_at_peak_bytes: u64,
+    /// Every call path on its own, for flame graphs; in no JSON.
+    #[serde(skip)]
+    pub paths: Vec<AllocationSite>,
 }
 
 /// Costs of data, and the heap.
@@ -237,9 +240,11 @@ pub(crate) fn data_results(
     symbols: &mut dyn Resolve,
     names: &EventNames,
 ) -> DataResults {
+    let mut paths = Vec::new();
     let mut named: BTreeMap<String, (AllocationSite, Tally)> = BTreeMap::new();
     for ((_, path), sums) in sites(sums, allocations, frames) {
         let site = allocation_site(symbols, frames.spaces(), &path, &sums.row);
+        paths.push(site.clone());
         match named.entry(site_name(&site)) {
             Entry::Vacant(new) => {
                 new.insert((site, sums.tally));
@@ -251,7 +256,7 @@ pub(crate) fn data_results(
             }
         }
     }
-    let heap = heap(named.values().map(|(site, _)| site));
+    let heap = heap(named.values().map(|(site, _)| site), paths);
     let mut totals = Tally::default();
     let all = sums.by_site.values().chain(sums.by_place.values());
     all.for_each(|tally| totals.add_all(tally));
@@ -475,7 +480,10 @@ fn without_return_type(function: &str) -> &str {
     &function[start..]
 }
 
-fn heap<'a>(sites: impl Iterator<Item = &'a AllocationSite>) -> Option<HeapUse> {
+fn heap<'a>(
+    sites: impl Iterator<Item = &'a AllocationSite>,
+    paths: Vec<AllocationSite>,
+) -> Option<HeapUse> {
     let mut sites: Vec<AllocationSite> = sites.cloned().collect();
     if sites.is_empty() {
         return None;
@@ -490,6 +498,7 @@ fn heap<'a>(sites: impl Iterator<Item = &'a AllocationSite>) -> Option<HeapUse> 
         sites: Vec::new(),
         other_sites: 0,
         other_at_peak_bytes: 0,
+        paths,
     };
     sites.sort_by_cached_key(|site| {
         (

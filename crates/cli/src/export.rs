@@ -27,7 +27,8 @@ pub(crate) struct Export {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Event that folded stacks count (default: the one sampled most where stacks were recorded,
-    /// else the one that orders the report's functions); for firefox and perf, the one event
+    /// else the one that orders the report's functions; heap.peak_bytes, heap.unfreed_bytes,
+    /// heap.bytes and heap.allocations count allocations by their calls); for firefox and perf, the one event
     /// whose samples are written (default: all)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{PATH, Recorded, needs, report_text};
+use harness::{PATH, Recorded, memgauge, needs, report_text};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -195,7 +195,25 @@ fn allocations_of_every_kind_are_counted_where_they_are_made() {
         assert_eq!((child.allocations, child.live), (n, n * (size + 4)));
         // What the pool itself allocates is part of the pool.
         check("from_pool", freed(n, 32 * n));
+        let folded = folded(&recorded.path(), "heap.bytes");
+        let of_pool = folded.lines().filter(|line| line.contains(";from_pool"));
+        let bytes = of_pool.map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()));
+        assert_eq!(bytes.sum::<Option<u64>>(), Some(32 * n), "{folded}");
+        assert!(
+            folded
+                .lines()
+                .any(|line| line.contains("main;from_pool") && line.contains(";pool_get "))
+        );
     }
+}
+
+fn folded(recording: &Path, event: &str) -> String {
+    let mut export = memgauge();
+    export.arg("export").arg(recording);
+    let output = export.args(["-f", "folded", "-e", event]).output();
+    let output = output.expect("memgauge runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]

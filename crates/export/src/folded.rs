@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use memgauge_analyze::{CallNode, CallTree, HotRow, HotTable, Summary, file_name};
+use memgauge_analyze::{AllocationSite, CallNode, CallTree, HotRow, HotTable, Summary, file_name};
 
 use super::places::{events, with_rest};
 use super::{Error, NOT_LISTED};
@@ -17,11 +17,48 @@ pub(crate) fn write(
     event: Option<&str>,
     out: &mut dyn Write,
 ) -> Result<(), Error> {
+    if let Some((event, bytes)) = event.and_then(of_heap) {
+        return write_allocations(summary, event, bytes, out);
+    }
     if let Some(tree) = tree(summary, event) {
         return write_calls(tree, out);
     }
     let table = &summary.hot.functions;
     write_functions(table, &events(summary, table)?, event, out)
+}
+
+/// The number of an allocation that an event of the heap stands for.
+type OfAllocation = fn(&AllocationSite) -> u64;
+
+const OF_HEAP: [(&str, OfAllocation); 4] = [
+    ("heap.peak_bytes", |site| site.at_peak_bytes),
+    ("heap.unfreed_bytes", |site| site.live_bytes),
+    ("heap.bytes", |site| site.bytes),
+    ("heap.allocations", |site| site.allocations),
+];
+
+fn of_heap(event: &str) -> Option<(&'static str, OfAllocation)> {
+    OF_HEAP.into_iter().find(|(name, _)| *name == event)
+}
+
+/// The call paths of allocations, with the function that allocates as the innermost.
+fn write_allocations(
+    summary: &Summary,
+    event: &str,
+    of: OfAllocation,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let paths = summary.heap.iter().flat_map(|heap| &heap.paths);
+    let mut paths = paths.filter(|path| of(path) > 0).peekable();
+    if paths.peek().is_none() {
+        return Err(Error::NoCounts(event.to_owned()));
+    }
+    for path in paths {
+        let callers = path.calls.iter().rev().map(|call| call.function.as_str());
+        let names = callers.chain([path.function.as_str()]);
+        writeln!(out, "{} {}", folded(names), of(path))?;
+    }
+    Ok(())
 }
 
 fn write_functions(
