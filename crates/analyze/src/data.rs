@@ -256,13 +256,17 @@ pub(crate) fn data_results(
             }
         }
     }
+    let has_allocations = !paths.is_empty();
     let heap = heap(named.values().map(|(site, _)| site), paths);
     let mut totals = Tally::default();
     let all = sums.by_site.values().chain(sums.by_place.values());
     all.for_each(|tally| totals.add_all(tally));
     let mut mapped: BTreeMap<String, Tally> = BTreeMap::new();
     for (&(pid, place), tally) in &sums.by_place {
-        let (name, _): (String, Extent) = regions.describe(symbols, pid, place);
+        let (mut name, _): (String, Extent) = regions.describe(symbols, pid, place);
+        if name == "[heap]" && has_allocations {
+            name += " outside of allocations";
+        }
         mapped.entry(name).or_default().add_all(tally);
     }
     let stalled = totals.get(catalogue::CYCLES);
@@ -438,15 +442,7 @@ fn has_name(function: &str) -> bool {
 /// place where they allocate: containers of standard libraries, and wrappers of malloc such as
 /// `xmalloc`, `g_strdup` and `sqlite3DbMallocRaw`.
 fn allocates_for_others(function: &str) -> bool {
-    const LIBRARIES: [&str; 7] = [
-        "std::",
-        "__gnu_cxx::",
-        "alloc::",
-        "core::",
-        "hashbrown::",
-        "<alloc::",
-        "<core::",
-    ];
+    const LIBRARIES: [&str; 5] = ["std::", "__gnu_cxx::", "alloc::", "core::", "hashbrown::"];
     const ENDINGS: [&str; 8] = [
         "alloc",
         "alloc0",
@@ -460,9 +456,21 @@ fn allocates_for_others(function: &str) -> bool {
     let name = without_return_type(function);
     let (plain, _) = name.split_once(['(', '<']).unwrap_or((name, ""));
     let plain = plain.to_ascii_lowercase().replace('_', "");
+    let of = implementor(name);
     name.starts_with("operator new")
-        || LIBRARIES.iter().any(|library| name.starts_with(library))
+        || LIBRARIES.iter().any(|library| of.starts_with(library))
         || ENDINGS.iter().any(|ending| plain.ends_with(ending))
+}
+
+/// The type that a method of Rust belongs to: `<&alloc::vec::Vec<u8> as Trait>::method`. A generic
+/// one belongs to the library that implements the trait: `<T as alloc::Trait>::method`.
+fn implementor(name: &str) -> &str {
+    let plain = name.trim_start_matches(['<', '&']);
+    let plain = plain.strip_prefix("dyn ").unwrap_or(plain);
+    match plain.split_once(" as ") {
+        Some((of, trait_and_rest)) if of.len() == 1 => trait_and_rest,
+        _ => plain,
+    }
 }
 
 /// A function's name without the type of its result, which the names of templates begin with.
@@ -552,6 +560,8 @@ mod tests {
             "void std::vector<int, std::allocator<int> >::_M_realloc_insert<int>(int&&)",
             "alloc::raw_vec::finish_grow",
             "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+            "<T as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
+            "<&dyn core::ops::function::Fn<(), Output = i32> + core::marker::Sync>::call",
             "xmalloc",
             "sqlite3DbMallocRaw",
             "Arena::Alloc(unsigned long)",
@@ -566,6 +576,7 @@ mod tests {
             "parse(std::string const&)",
             "my::operator_new",
             "alloc_buffers",
+            "<my::Tree as core::clone::Clone>::clone",
             "void reallocate_all<int>(int)",
         ] {
             assert!(!allocates_for_others(function), "{function}");
