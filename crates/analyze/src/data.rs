@@ -136,6 +136,8 @@ pub struct AllocationCall {
 /// Memory allocated by one place in the code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AllocationSite {
+    /// Function, place in the source and allocation function: `main at walk.c:9 (malloc)`.
+    pub name: String,
     /// The allocation function: `malloc`, `_Znwm`.
     pub function: String,
     /// Call paths that lead there.
@@ -245,7 +247,7 @@ pub(crate) fn data_results(
     for ((_, path), sums) in sites(sums, allocations, frames) {
         let site = allocation_site(symbols, frames.spaces(), &path, &sums.row);
         paths.push(site.clone());
-        match named.entry(site_name(&site)) {
+        match named.entry(site.name.clone()) {
             Entry::Vacant(new) => {
                 new.insert((site, sums.tally));
             }
@@ -390,11 +392,13 @@ fn allocation_site(
         .iter()
         .position(|call| is_own(&call) && has_name(&call.function));
     let named_by = named_by.or_else(|| calls.iter().position(|call| is_own(&call)));
+    let named_by = named_by.unwrap_or(0);
     AllocationSite {
+        name: site_name(&row.function, calls.get(named_by)),
         function: row.function.clone(),
         paths: 1,
         calls,
-        named_by: named_by.unwrap_or(0),
+        named_by,
         allocations: row.allocations,
         bytes: row.bytes,
         frees: row.frees,
@@ -404,14 +408,13 @@ fn allocation_site(
     }
 }
 
-/// `main at walk.c:9 (malloc)`.
-fn site_name(site: &AllocationSite) -> String {
-    let allocator = match site.function.as_str() {
+fn site_name(allocator: &str, call: Option<&AllocationCall>) -> String {
+    let allocator = match allocator {
         name if name.starts_with("_Znw") => "new",
         name if name.starts_with("_Zna") => "new[]",
         name => name,
     };
-    let Some(call) = site.calls.get(site.named_by) else {
+    let Some(call) = call else {
         return format!("unknown caller ({allocator})");
     };
     let place = match (&call.file, call.line) {
@@ -512,7 +515,7 @@ fn heap<'a>(
         (
             Reverse(site.at_peak_bytes),
             Reverse(site.bytes),
-            site_name(site),
+            site.name.clone(),
         )
     });
     let others = sites.split_off(sites.len().min(MOST_ROWS));
@@ -540,11 +543,6 @@ impl AllocationSite {
         self.at_peak_bytes += other.at_peak_bytes;
         self.live_bytes += other.live_bytes;
         self.mean_lifetime_ns = (self.frees > 0).then(|| lifetimes / self.frees as f64);
-    }
-
-    /// Where it allocates, as in [`DataPlace::name`].
-    pub fn name(&self) -> String {
-        site_name(self)
     }
 }
 

@@ -109,7 +109,7 @@ fn sites(heap: &HeapUse, style: &Style) -> Table {
             units::count(site.allocations),
             units::bytes(site.bytes),
             lifetime(site).unwrap_or_else(|| style.none().to_owned()),
-            style.name(&site.name()),
+            style.name(&site.name),
         ]);
     }
     let hidden = heap.sites.get(SITES..).unwrap_or_default();
