@@ -69,11 +69,15 @@ static GHashTable *by_name;    /* struct allocator by function name */
 static GHashTable *by_address; /* struct allocator by address */
 static GHashTable *returns;    /* addresses to which an allocation function has returned */
 static GHashTable *paths;      /* numbers by struct path */
+/* Allocations and frees of the process so far. The recorder may read one thread's free before
+ * the other's allocation. */
+static _Atomic uint64_t events;
 
 /* The call of an allocation function that the thread is in. */
 static __thread struct {
     const struct allocator *callee; /* NULL: none */
     uint64_t slot, returns_to, bytes, old, stored_at;
+    uint64_t freed; /* number of the event that frees `old` */
 } call;
 
 /* Where the calls of a path return to, the innermost first; 0 beyond the outermost. */
@@ -189,11 +193,17 @@ static void put(const uint64_t *word, unsigned words)
     __atomic_store_n(&mg_own_ring()->w, w + words, __ATOMIC_RELEASE);
 }
 
-static void put_freed(uint64_t address)
+/* Numbered before anyone else can get the memory. */
+static uint64_t next_event(void)
 {
-    uint64_t word = MG_MARK_FREED | (address & MG_FIELD);
+    return atomic_fetch_add(&events, 1) + 1;
+}
+
+static void put_freed(uint64_t address, uint64_t number)
+{
+    uint64_t word[] = { MG_MARK_FREED | (address & MG_FIELD), MG_MARK_FIELD | number };
     if (address)
-        put(&word, 1);
+        put(word, ARRAY_SIZE(word));
 }
 
 static void put_allocated(uint64_t address, uint64_t bytes)
@@ -203,6 +213,7 @@ static void put_allocated(uint64_t address, uint64_t bytes)
         MG_MARK_FIELD | (address & MG_FIELD),
         MG_MARK_FIELD | MIN(bytes, MG_FIELD),
         MG_MARK_FIELD | path_to(call.slot),
+        MG_MARK_FIELD | next_event(),
     };
     put(word, ARRAY_SIZE(word));
 }
@@ -223,7 +234,7 @@ static void on_return(unsigned vcpu, void *unused)
     case REALLOCATES:
     case RESIZES:
         if (result || !call.bytes)
-            put_freed(call.old);
+            put_freed(call.old, call.freed);
         break;
     case FREES:
         result = 0;
@@ -270,14 +281,16 @@ static void on_call(unsigned vcpu, void *allocator)
         call.slot = slot;
         call.returns_to = open->returns_to;
         call.bytes = arg(a->first);
-        call.old = call.stored_at = 0;
+        call.old = call.stored_at = call.freed = 0;
         switch (a->kind) {
         case MULTIPLIES: call.bytes *= arg(a->second); break;
         case REALLOCATES: call.old = arg(a->first); call.bytes = arg(a->second); break;
         case RESIZES: call.old = arg(a->first); call.bytes = arg(a->second) * arg(2); break;
         case STORES: call.stored_at = arg(a->first); call.bytes = arg(a->second); break;
-        case FREES: put_freed(arg(a->first)); break;
+        case FREES: put_freed(arg(a->first), next_event()); break;
         }
+        if (call.old)
+            call.freed = next_event();
         watch(call.returns_to);
     }
 }

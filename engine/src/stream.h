@@ -61,9 +61,11 @@
  *   MG_MARK_REGION | kind number   a region of the code begins or ends (region.c), or a
  *                            value: MG_MARK_VALUE_HIGH and _LOW follow with 32 bits each
  *   MG_MARK_ALLOCATED | line an allocation function has returned (heap.c; its line in the
- *                            session's file): three MG_MARK_FIELD follow with the memory's
- *                            address, its bytes, and the path of the call, or 0
- *   MG_MARK_FREED | address  the memory there is freed
+ *                            session's file): four MG_MARK_FIELD follow with the memory's
+ *                            address, its bytes, the path of the call, or 0, and the number
+ *                            of the event
+ *   MG_MARK_FREED | address  the memory there is freed; a MG_MARK_FIELD follows with the number
+ *                            of the event among all allocations and frees of the process
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -74,7 +76,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 24u
+#define MG_WIRE_VERSION 25u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u

@@ -5,7 +5,7 @@
 //! (`engine/src/heap.c`). It ends when it is freed. Only accesses that miss or stall are looked up,
 //! so hits cost nothing.
 
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 use std::sync::atomic::AtomicU64;
 
 use memgauge_machine::{LINE_BYTES, Outcome};
@@ -31,15 +31,20 @@ const LARGE: u64 = 16 << 10;
 /// No object.
 const NONE: u32 = 0;
 
-/// A mark in a thread's words.
+/// A mark in a thread's words. Allocations and frees of a process are numbered in the order in which
+/// they happen; those of different threads may be read in another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeapMark {
     Allocated {
         address: u64,
         bytes: u64,
         by: AllocatedBy,
+        number: u64,
     },
-    Freed(u64),
+    Freed {
+        address: u64,
+        number: u64,
+    },
 }
 
 /// What allocated an object.
@@ -60,7 +65,13 @@ impl HeapMark {
             (wire::mark(word) == wire::MARK_FIELD).then_some(word & wire::ADDRESS)
         };
         match wire::mark(word) {
-            wire::MARK_FREED => Some((HeapMark::Freed(word & wire::ADDRESS), 1)),
+            wire::MARK_FREED => {
+                let mark = HeapMark::Freed {
+                    address: word & wire::ADDRESS,
+                    number: field(1)?,
+                };
+                Some((mark, 2))
+            }
             wire::MARK_ALLOCATED => {
                 let mark = HeapMark::Allocated {
                     address: field(1)?,
@@ -69,8 +80,9 @@ impl HeapMark {
                         function: word as u16,
                         path: field(3)?,
                     },
+                    number: field(4)?,
                 };
-                Some((mark, 4))
+                Some((mark, 5))
             }
             _ => None,
         }
@@ -157,6 +169,8 @@ struct Object {
     start: u64,
     bytes: u64,
     site: u32,
+    /// Number of its allocation.
+    number: u64,
     /// A forked child has it from its parent: it is none of the child's allocations.
     is_inherited: bool,
     born_ns: u64,
@@ -203,6 +217,14 @@ pub(super) struct HeapTotals {
     pub(super) unknown_frees: u64,
 }
 
+/// Frees and objects that wait for each other; some do so for ever.
+const MOST_WAITING: usize = 1 << 18;
+
+/// Adds one that waits, if there is room.
+fn note(waiting: &mut BTreeSet<(u64, u64)>, one: (u64, u64)) -> bool {
+    waiting.len() < MOST_WAITING && waiting.insert(one)
+}
+
 impl HeapTotals {
     /// Those of several processes, each of which has its own peak.
     pub(super) fn add(&mut self, other: &HeapTotals) {
@@ -225,6 +247,11 @@ pub(super) struct DataMap {
     objects: Vec<Object>,
     unused: Vec<u32>,
     large: BTreeMap<u64, u32>,
+    /// Frees whose allocation has not been read: address and number.
+    early: BTreeSet<(u64, u64)>,
+    /// Objects that ended as their memory was allocated again, and whose free has not been read:
+    /// address and number of the allocation.
+    awaited: BTreeSet<(u64, u64)>,
     /// Changes of `large`.
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
@@ -244,6 +271,8 @@ impl Default for DataMap {
             objects: vec![Object::default()],
             unused: Vec::new(),
             large: BTreeMap::new(),
+            early: BTreeSet::new(),
+            awaited: BTreeSet::new(),
             changes: 1,
             sites: Vec::new(),
             by_origin: BTreeMap::new(),
@@ -265,29 +294,44 @@ impl DataMap {
         }
         child.forget_elsewhere();
         child.totals = HeapTotals::default();
+        child.early.clear();
         child.peaks = 0;
         child
     }
 
     pub(super) fn take(&mut self, mark: &HeapMark, now_ns: u64) {
         match *mark {
-            HeapMark::Allocated { address, bytes, by } => {
-                self.allocate(address, bytes, by, now_ns);
+            HeapMark::Allocated {
+                address,
+                bytes,
+                by,
+                number,
+            } => {
+                let object = Object {
+                    start: address,
+                    bytes,
+                    site: self.site(by),
+                    number,
+                    is_inherited: false,
+                    born_ns: now_ns,
+                };
+                self.allocate(object, now_ns);
             }
-            HeapMark::Freed(address) => self.free(address, now_ns),
+            HeapMark::Freed { address, number } => self.free(address, number, now_ns),
         }
     }
 
-    fn allocate(&mut self, start: u64, bytes: u64, by: AllocatedBy, now_ns: u64) {
-        let site = self.site(by);
-        let object = Object {
-            start,
-            bytes,
-            site,
-            is_inherited: false,
-            born_ns: now_ns,
-        };
-        self.end_overlapped(&object, now_ns);
+    fn allocate(&mut self, object: Object, now_ns: u64) {
+        let start = object.start;
+        let of_start = (start, object.number)..(start, u64::MAX);
+        if let Some(&free) = self.early.range(of_start).next() {
+            self.early.remove(&free);
+            return self.count_past(&object);
+        }
+        if !self.end_overlapped(&object, now_ns) {
+            note(&mut self.awaited, (start, object.number));
+            return self.count_past(&object);
+        }
         let id = match self.unused.pop() {
             Some(id) => {
                 self.objects[id as usize] = object;
@@ -299,12 +343,13 @@ impl DataMap {
             }
         };
         if object.is_large() {
-            self.large.insert(start, id);
+            self.large.insert(object.start, id);
             self.changes += 1;
         } else {
             self.set_granules(&object, id);
         }
-        let sums = &mut self.sites[site as usize].1;
+        let bytes = object.bytes;
+        let sums = &mut self.sites[object.site as usize].1;
         sums.settle(self.peaks);
         sums.allocations += 1;
         sums.bytes += bytes;
@@ -318,22 +363,46 @@ impl DataMap {
         }
     }
 
-    /// Objects where new memory is have ended unseen: something freed them that is no known
-    /// function.
-    fn end_overlapped(&mut self, new: &Object, now_ns: u64) {
+    /// Counts an object that had ended before its allocation was read.
+    fn count_past(&mut self, object: &Object) {
+        self.totals.allocations += 1;
+        let sums = &mut self.sites[object.site as usize].1;
+        sums.allocations += 1;
+        sums.bytes += object.bytes;
+        sums.frees += 1;
+        sums.freed_bytes += object.bytes;
+    }
+
+    /// Ends older objects where a new one is: their frees have not been read, or it was no known
+    /// function that freed them. Whether there was no newer object.
+    fn end_overlapped(&mut self, new: &Object, now_ns: u64) -> bool {
+        let mut older = Vec::new();
         let mut at = new.start;
         while at < new.end() {
-            let end = (at / PAGE + 1).wrapping_mul(PAGE).min(new.end());
-            while let Some(id) = self.small_between(at, end) {
-                self.end(id, now_ns);
+            let page_end = (at / PAGE + 1).wrapping_mul(PAGE).min(new.end());
+            while let Some(id) = self.small_between(at, page_end) {
+                older.push(id);
+                at = self.objects[id as usize].end().max(at + 1).min(page_end);
+                if at == page_end {
+                    break;
+                }
             }
-            at = end;
+            at = page_end;
         }
-        while let Some((_, &id)) = self.large.range(..new.end()).next_back()
-            && self.objects[id as usize].end() > new.start
-        {
+        let below = self.large.range(..new.end()).rev();
+        let large = below.map(|(_, &id)| id);
+        older.extend(large.take_while(|&id| self.objects[id as usize].end() > new.start));
+        older.dedup();
+        let is_newest = |id: &u32| self.objects[*id as usize].number < new.number;
+        if !older.iter().all(is_newest) {
+            return false;
+        }
+        for id in older {
+            let object = self.objects[id as usize];
+            note(&mut self.awaited, (object.start, object.number));
             self.end(id, now_ns);
         }
+        true
     }
 
     /// A small object in a part of a page.
@@ -346,15 +415,22 @@ impl DataMap {
         within.iter().copied().find(|&id| id != NONE)
     }
 
-    fn free(&mut self, address: u64, now_ns: u64) {
+    fn free(&mut self, address: u64, number: u64, now_ns: u64) {
         let id = match self.large.get(&address) {
             Some(&id) => id,
             None => self.small_between(address, address + 1).unwrap_or(NONE),
         };
-        if id == NONE || self.objects[id as usize].start != address {
-            self.totals.unknown_frees += 1;
-        } else {
-            self.end(id, now_ns);
+        let object = &self.objects[id as usize];
+        if id != NONE && object.start == address && object.number < number {
+            return self.end(id, now_ns);
+        }
+        let before = self.awaited.range((address, 0)..(address, number)).next();
+        match before.copied() {
+            Some(ended) => {
+                self.awaited.remove(&ended);
+            }
+            None if !note(&mut self.early, (address, number)) => self.totals.unknown_frees += 1,
+            None => {}
         }
     }
 
@@ -472,8 +548,11 @@ impl DataMap {
         }
     }
 
-    pub(super) fn totals(&self) -> &HeapTotals {
-        &self.totals
+    pub(super) fn totals(&self) -> HeapTotals {
+        HeapTotals {
+            unknown_frees: self.totals.unknown_frees + self.early.len() as u64,
+            ..self.totals
+        }
     }
 
     /// What each allocating place has gained; bytes in use stay.
@@ -584,6 +663,8 @@ mod tests {
         sums: BTreeMap<u16, [u64; 6]>,
         elsewhere: u64,
         unknown: u64,
+        /// First addresses of objects that ended as their memory was allocated again.
+        replaced: Vec<u64>,
         peak: u64,
     }
 
@@ -615,6 +696,7 @@ mod tests {
                         other < start + bytes.max(1) && start < other + length.max(1)
                     };
                     while let Some(index) = self.objects.iter().position(overlaps) {
+                        self.replaced.push(self.objects[index].0);
                         self.end(index);
                     }
                     self.objects.push((start, bytes, function));
@@ -634,7 +716,12 @@ mod tests {
                     let start = BASE + slot * SLOT;
                     match self.objects.iter().position(|object| object.0 == start) {
                         Some(index) => self.end(index),
-                        None => self.unknown += 1,
+                        None => match self.replaced.iter().position(|&at| at == start) {
+                            Some(index) => {
+                                self.replaced.remove(index);
+                            }
+                            None => self.unknown += 1,
+                        },
                     }
                 }
                 Step::Access { slot, offset } => {
@@ -665,9 +752,13 @@ mod tests {
                     Step::Allocate { slot, bytes, function } => {
                         let address = BASE + slot * SLOT;
                         let by = AllocatedBy { function, path: 0 };
-                        data.take(&HeapMark::Allocated { address, bytes, by }, now_ns);
+                        let number = now_ns + 1;
+                        data.take(&HeapMark::Allocated { address, bytes, by, number }, now_ns);
                     }
-                    Step::Free { slot } => data.take(&HeapMark::Freed(BASE + slot * SLOT), now_ns),
+                    Step::Free { slot } => {
+                        let (address, number) = (BASE + slot * SLOT, now_ns + 1);
+                        data.take(&HeapMark::Freed { address, number }, now_ns);
+                    }
                     Step::Access { slot, offset } => {
                         data.charge(BASE + slot * SLOT + offset, &miss, &space);
                     }
@@ -691,6 +782,51 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// One thread allocates and another one frees, and memory is used again. In whatever order
+        /// their marks are read, each allocation meets its own free.
+        #[test]
+        fn the_order_in_which_threads_are_read_changes_no_count(
+            lives in proptest::collection::vec((0u64..4, 1u64..40), 1..60),
+            picks in proptest::collection::vec(any::<bool>(), 120),
+            unfreed in 0usize..4,
+        ) {
+            let by = AllocatedBy { function: 0, path: 0 };
+            let (mut allocations, mut frees, mut number) = (Vec::new(), Vec::new(), 0);
+            let mut in_use: BTreeMap<u64, u64> = BTreeMap::new();
+            for (slot, bytes) in &lives {
+                let address = BASE + slot * 64;
+                if in_use.remove(&address).is_some() {
+                    number += 1;
+                    frees.push(HeapMark::Freed { address, number });
+                }
+                number += 1;
+                allocations.push(HeapMark::Allocated { address, bytes: *bytes, by, number });
+                in_use.insert(address, *bytes);
+            }
+            while in_use.len() > unfreed {
+                let (address, _) = in_use.pop_first().expect("one is in use");
+                number += 1;
+                frees.push(HeapMark::Freed { address, number });
+            }
+            let (mut allocations, mut frees) = (allocations.into_iter(), frees.into_iter());
+            let mut data = DataMap::default();
+            for frees_first in picks {
+                let next = match frees_first {
+                    true => frees.next().or_else(|| allocations.next()),
+                    false => allocations.next().or_else(|| frees.next()),
+                };
+                if let Some(mark) = next {
+                    data.take(&mark, 0);
+                }
+            }
+            let totals = data.totals();
+            prop_assert_eq!(totals.allocations, lives.len() as u64);
+            prop_assert_eq!(totals.live_bytes, in_use.values().sum::<u64>());
+            prop_assert_eq!(totals.unknown_frees, 0);
+        }
+    }
+
     #[test]
     fn a_forked_child_has_the_objects_and_none_of_the_counts() {
         let mut parent = DataMap::default();
@@ -699,12 +835,19 @@ mod tests {
             path: 0,
         };
         for address in [BASE, BASE + 64] {
-            let bytes = 48;
-            parent.take(&HeapMark::Allocated { address, bytes, by }, 1);
+            let (bytes, number) = (48, 1);
+            let mark = HeapMark::Allocated {
+                address,
+                bytes,
+                by,
+                number,
+            };
+            parent.take(&mark, 1);
         }
         let mut child = parent.inherited();
-        child.take(&HeapMark::Freed(BASE), 2);
-        assert_eq!(child.totals(), &HeapTotals::default());
+        let (address, number) = (BASE, 3);
+        child.take(&HeapMark::Freed { address, number }, 2);
+        assert_eq!(child.totals(), HeapTotals::default());
         let (space, mut miss) = (AddressSpace::default(), Outcome::default());
         miss.l1d_misses = 1;
         child.charge(BASE + 70, &miss, &space);

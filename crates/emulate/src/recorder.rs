@@ -354,7 +354,7 @@ impl Recorder {
         let mut heap = reader.with_data.then_some(reader.past_heap)?;
         let live = self.0.processes.values();
         live.filter_map(|process| process.kept.program.data.as_ref())
-            .for_each(|data| heap.add(data.totals()));
+            .for_each(|data| heap.add(&data.totals()));
         Some(heap)
     }
 
@@ -646,7 +646,7 @@ impl Reader for ModelReader {
         self.reach_mapped(&mut process, u64::MAX, 0);
         self.write_sites(&mut process);
         if let Some(data) = &process.kept.program.data {
-            self.past_heap.add(data.totals());
+            self.past_heap.add(&data.totals());
         }
         let untold = [
             (
