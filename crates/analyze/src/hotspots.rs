@@ -81,13 +81,22 @@ impl Rank {
     }
 }
 
-/// Events beside the rank by which readers of a page sort code. `web/src/sections/hot.ts` has
+/// Sums beside the rank by which readers of a page sort code. `web/src/sections/hot.ts` has
 /// a column for each.
-pub(crate) const SORT_EVENTS: [EventId; 4] = [
-    catalogue::DRAM_READ_BYTES,
-    catalogue::LLC_MISS,
-    catalogue::L1D_MISS,
-    catalogue::DTLB_WALK,
+const SORT_SUMS: [&[EventId]; 6] = [
+    &[catalogue::CYCLES],
+    &[
+        catalogue::STALL_L2,
+        catalogue::STALL_LLC,
+        catalogue::STALL_DRAM,
+        catalogue::STALL_QUEUE,
+        catalogue::STALL_TLB,
+        catalogue::STALL_STORES,
+    ],
+    &[catalogue::DRAM_READ_BYTES],
+    &[catalogue::LLC_MISS],
+    &[catalogue::L1D_MISS],
+    &[catalogue::DTLB_WALK],
 ];
 
 /// How much of a table is kept.
@@ -96,11 +105,16 @@ pub struct Limits {
     /// Rows of a table; the others are summed as its others.
     pub rows: usize,
     /// Also lists the first `rows` by each of the table's other numbers, for readers who can
-    /// sort it: by each of `SORT_EVENTS` in tables of code, by samples and size in those of
+    /// sort it: by each of `SORT_SUMS` in tables of code, by samples and size in those of
     /// regions.
     pub every_order: bool,
     /// Places in the code for which symbols are asked, hottest first.
     pub resolved_places: usize,
+    /// Whether code that was inlined from a library's header counts for the function and line
+    /// of the user's code around it. Otherwise it has its own.
+    pub user_code: bool,
+    /// Whether the dynamic loader and startup share a row unless they matter.
+    pub fold_startup: bool,
 }
 
 impl Default for Limits {
@@ -109,6 +123,8 @@ impl Default for Limits {
             rows: 100,
             every_order: false,
             resolved_places: 50_000,
+            user_code: true,
+            fold_startup: true,
         }
     }
 }
@@ -117,10 +133,11 @@ impl Default for Limits {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotRow {
     /// Function, or the module where it has no symbols. For inlined code it is the
-    /// innermost function.
+    /// innermost function that does not come from a library's header: `lookups` rather than
+    /// `std::_Hashtable<…>::_M_find_node` that was inlined into it.
     pub function: String,
-    /// The functions it was inlined into, innermost first; in the table of lines with
-    /// the lines of the calls.
+    /// The functions that `function` was inlined into, innermost first; in the table of lines
+    /// with the lines of the calls.
     pub inlined_into: Vec<Caller>,
     /// Path of the file the code came from.
     pub module: String,
@@ -232,7 +249,10 @@ pub fn hot_tables(
     let (asked, unasked) = hottest.split_at(limits.resolved_places.min(hottest.len()));
     let mut groups: [Groups; 3] = Default::default();
     for (place, tally, samples) in asked {
-        let names = place_names(symbols, sites.spaces, *place);
+        let names = match limits.user_code {
+            true => user_place_names(symbols, sites.spaces, *place),
+            false => place_names(symbols, sites.spaces, *place),
+        };
         let by_set = sites.by_group.get(place);
         for (group, name) in groups.iter_mut().zip(names) {
             group.add(name, tally, *samples, by_set);
@@ -245,7 +265,12 @@ pub fn hot_tables(
     let sums = sites.by_group.values();
     sums.for_each(|sums| by_set.add_all(sums));
     let all = sites.followed.map(|followed| (followed, by_set));
-    let table = |group: Groups| group.table(names, rank, sites, all.as_ref(), limits);
+    let table = |mut group: Groups| {
+        if limits.fold_startup {
+            group.fold_startup(rank, sites);
+        }
+        group.table(names, rank, sites, all.as_ref(), limits)
+    };
     let [functions, lines, instructions] = groups.map(table);
     HotTables {
         functions,
@@ -269,18 +294,43 @@ pub(crate) struct Name {
 pub(crate) fn place_names(
     symbols: &mut dyn Resolve,
     spaces: &AddressSpaces,
-    (id, offset): (PathId, u64),
+    place: (PathId, u64),
 ) -> [Name; 3] {
-    let path = spaces.path(id);
-    let symbol = place_symbol(symbols, spaces, (id, offset));
+    let symbol = place_symbol(symbols, spaces, place);
+    let [function, line] = code_names(symbol, spaces, place);
+    let instruction = Name {
+        offset: known_offset(spaces, place),
+        ..line.clone()
+    };
+    [function, line, instruction]
+}
+
+/// The same, but the function and the line are those of the user's code where library code was
+/// inlined. The instruction keeps its own.
+pub(crate) fn user_place_names(
+    symbols: &mut dyn Resolve,
+    spaces: &AddressSpaces,
+    place: (PathId, u64),
+) -> [Name; 3] {
+    let symbol = place_symbol(symbols, spaces, place);
+    let [_, line] = code_names(symbol.clone(), spaces, place);
+    let instruction = Name {
+        offset: known_offset(spaces, place),
+        ..line
+    };
+    let [function, line] = code_names(symbol.map(in_user_code), spaces, place);
+    [function, line, instruction]
+}
+
+fn code_names(symbol: Option<Symbol>, spaces: &AddressSpaces, place: (PathId, u64)) -> [Name; 2] {
     let function = match &symbol {
         Some(symbol) => symbol.name.clone(),
-        None => without_symbol(path),
+        None => without_symbol(spaces.path(place.0)),
     };
     let callers = symbol.iter().flat_map(|s| &s.inlined_into);
     let function = Name {
         function,
-        module: module_of(spaces, (id, offset)).to_owned(),
+        module: module_of(spaces, place).to_owned(),
         inlined_into: callers
             .map(|caller| Caller {
                 function: caller.function.clone(),
@@ -289,14 +339,79 @@ pub(crate) fn place_names(
             .collect(),
         ..Name::default()
     };
-    // Of generated code the offset is the number of its name.
-    let offset = (!is_one_place(path)).then_some(offset);
-    let line = line_name(function.clone(), symbol, offset);
-    let instruction = Name {
-        offset,
-        ..line.clone()
-    };
-    [function, line, instruction]
+    let line = line_name(function.clone(), symbol, known_offset(spaces, place));
+    [function, line]
+}
+
+/// Offset of a place in its file. In generated code it would be the number of the code's name.
+fn known_offset(spaces: &AddressSpaces, (id, offset): (PathId, u64)) -> Option<u64> {
+    (!is_one_place(spaces.path(id))).then_some(offset)
+}
+
+/// The innermost frame of inlined code that is not from a library's header. If all frames are,
+/// the outermost one: it is what the user's code calls.
+fn in_user_code(mut symbol: Symbol) -> Symbol {
+    let files = std::iter::once(&symbol.file).chain(symbol.inlined_into.iter().map(|c| &c.file));
+    let is_user = |file: &Option<String>| !file.as_deref().is_some_and(is_library_source);
+    let frame = files.clone().position(is_user);
+    let skipped = frame.unwrap_or(symbol.inlined_into.len());
+    if let Some(caller) = symbol.inlined_into.drain(..skipped).next_back() {
+        (symbol.name, symbol.file, symbol.line) = (caller.function, caller.file, caller.line);
+    }
+    symbol
+}
+
+/// Where compilers and package managers of C, C++, Rust and Go keep the sources of libraries.
+const LIBRARY_SOURCES: [&str; 11] = [
+    "/usr/include/",
+    "/usr/local/include/",
+    "/usr/lib/",
+    "/usr/src/",
+    "/rustc/",
+    "/usr/local/go/src/",
+    "/.cargo/registry/",
+    "/.cargo/git/",
+    "/.rustup/toolchains/",
+    "/go/pkg/mod/",
+    "/lib/rustlib/src/",
+];
+
+fn is_library_source(file: &str) -> bool {
+    LIBRARY_SOURCES.iter().any(|folder| match folder {
+        // Below a home folder, wherever that is.
+        folder if folder.starts_with("/.") || *folder == "/go/pkg/mod/" => file.contains(folder),
+        folder => file.starts_with(folder),
+    })
+}
+
+/// Share of the rank, in per cent, from which the dynamic loader and startup have rows of their
+/// own. Below it nobody looks there, and they would push the program's code off the screen.
+const STARTUP_MATTERS_PERCENT: u64 = 10;
+
+/// Name of the row that has the dynamic loader and startup.
+pub(crate) const STARTUP: &str = "[dynamic loader and startup]";
+
+/// Whether code runs before `main`: glibc's dynamic loader, and what calls `main`.
+fn is_startup(name: &Name) -> bool {
+    let module = crate::file_name(&name.module);
+    // musl's loader is its libc, so it is not startup.
+    let is_loader = module.starts_with("ld-linux")
+        || module
+            .strip_prefix("ld-")
+            .is_some_and(|rest| rest.starts_with("2."));
+    is_loader
+        || matches!(
+            name.function.as_str(),
+            "_start"
+                | "_init"
+                | "call_init"
+                | "frame_dummy"
+                | "__libc_start_main"
+                | "__libc_start_main_impl"
+                | "__libc_start_call_main"
+                | "__libc_csu_init"
+                | "__libc_early_init"
+        )
 }
 
 /// What is known of a place's function.
@@ -392,6 +507,37 @@ impl Groups {
         self.skipped_places += 1;
     }
 
+    /// Joins the rows of the dynamic loader and startup unless they matter.
+    fn fold_startup(&mut self, rank: &Rank, sites: &SiteTotals) {
+        let rows = self.rows.iter().filter(|(name, _)| is_startup(name));
+        let value: u64 = rows.map(|(_, row)| row.tally.sum(&rank.events)).sum();
+        let total = sites.totals.sum(&rank.events);
+        if total == 0 || value.saturating_mul(100) >= total.saturating_mul(STARTUP_MATTERS_PERCENT)
+        {
+            return;
+        }
+        let folded: Vec<Name> = self
+            .rows
+            .keys()
+            .filter(|n| is_startup(n))
+            .cloned()
+            .collect();
+        if folded.len() < 2 {
+            return;
+        }
+        let mut startup = RowSums::default();
+        for row in folded.iter().filter_map(|name| self.rows.remove(name)) {
+            startup.tally.add_all(&row.tally);
+            startup.samples.add(row.samples);
+            startup.by_set.add_all(&row.by_set);
+        }
+        let name = Name {
+            function: STARTUP.to_owned(),
+            ..Name::default()
+        };
+        self.rows.insert(name, startup);
+    }
+
     /// `all`: the groups of cache sets that were followed, and their sums over all places.
     fn table(
         self,
@@ -405,9 +551,8 @@ impl Groups {
         let value = |tally: &Tally| tally.sum(&rank.events);
         let mut rows: Vec<_> = self.rows.into_iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse(value(&row.tally)));
-        let count = |event: EventId| move |(_, row): &(Name, RowSums)| row.tally.sum(&[event]);
-        let counts = SORT_EVENTS.map(count);
-        let numbers = counts.each_ref().map(|count| count as &dyn Fn(&_) -> u64);
+        let sums = SORT_SUMS.map(|events| move |(_, row): &(Name, RowSums)| row.tally.sum(events));
+        let numbers = sums.each_ref().map(|sum| sum as &dyn Fn(&_) -> u64);
         let numbers = if limits.every_order {
             &numbers[..]
         } else {
@@ -590,6 +735,94 @@ mod tests {
 
     fn misses() -> Rank {
         Rank::event(LLC_MISS, &EventNames::default())
+    }
+
+    fn inlined(frames: &[(&str, &str)]) -> Symbol {
+        let mut frames = frames.iter().map(|&(function, file)| Caller {
+            function: function.to_owned(),
+            file: Some(file.to_owned()),
+            line: Some(file.len() as u32),
+        });
+        let first = frames.next().expect("a frame");
+        Symbol {
+            name: first.function,
+            file: first.file,
+            line: first.line,
+            inlined_into: frames.collect(),
+        }
+    }
+
+    #[test]
+    fn inlined_library_code_counts_for_the_code_that_uses_it() {
+        const MAP: &str = "/usr/include/c++/12/bits/hashtable.h";
+        const CORE: &str = "/rustc/9fc6b431/library/core/src/slice/mod.rs";
+        const CRATE: &str = "/home/u/.cargo/registry/src/index.crates.io-6f17/hash-1.0/src/lib.rs";
+        const GO: &str = "/usr/local/go/src/sort/sort.go";
+        for library in [MAP, CORE, CRATE, GO] {
+            let symbol = inlined(&[
+                ("probe", library),
+                ("find", library),
+                ("lookups", "/p.cc"),
+                ("main", "/p.cc"),
+            ]);
+            let user = in_user_code(symbol);
+            assert_eq!(
+                (user.name.as_str(), user.file.as_deref()),
+                ("lookups", Some("/p.cc"))
+            );
+            assert_eq!(user.inlined_into.len(), 1, "{library}");
+            // Not inlined into the user's code: the function that it calls.
+            let user = in_user_code(inlined(&[("fill", library), ("resize", library)]));
+            assert_eq!((user.name.as_str(), user.inlined_into.len()), ("resize", 0));
+        }
+        // Code of the user's own headers keeps its place.
+        let symbol = inlined(&[("dot", "/home/u/p/vec.h"), ("main", "/home/u/p/p.cc")]);
+        assert_eq!(in_user_code(symbol.clone()), symbol);
+    }
+
+    /// Rows of the loader with these many misses, beside a function of the program.
+    fn with_startup(loader: [u64; 2], program: u64) -> Vec<(String, u64)> {
+        let name = |function: &str, module: &str| Name {
+            function: function.to_owned(),
+            module: module.to_owned(),
+            ..Name::default()
+        };
+        let mapped = mapped();
+        let mut analysis = Sites::new(&mapped);
+        let total = loader.iter().sum::<u64>() + program;
+        analysis.observe(&[site(0x1000, LLC_MISS, total)]);
+        let sites = analysis.finish();
+        let mut groups = Groups::default();
+        for (name, misses) in [
+            (
+                name("do_lookup_x", "/lib64/ld-linux-x86-64.so.2"),
+                loader[0],
+            ),
+            (name("_start", "/bin/p"), loader[1]),
+            (name("work", "/bin/p"), program),
+        ] {
+            let mut tally = Tally::default();
+            tally.add(LLC_MISS, misses);
+            groups.add(name, &tally, SampleCount::default(), None);
+        }
+        groups.fold_startup(&misses(), &sites);
+        let limits = Limits::default();
+        let table = groups.table(&EventNames::default(), &misses(), &sites, None, limits);
+        let rows = table.rows.into_iter();
+        rows.map(|row| (row.function, row.value)).collect()
+    }
+
+    #[test]
+    fn startup_is_one_row_unless_it_matters() {
+        let row = |name: &str, value| (name.to_owned(), value);
+        assert_eq!(
+            with_startup([50, 49], 901),
+            [row("work", 901), row(STARTUP, 99)]
+        );
+        assert_eq!(
+            with_startup([51, 49], 900),
+            [row("work", 900), row("do_lookup_x", 51), row("_start", 49)]
+        );
     }
 
     fn functions(table: &HotTable) -> Vec<(&str, u64)> {

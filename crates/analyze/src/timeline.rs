@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::Analysis;
 use crate::counts::EventNames;
 use crate::fine_heat::{Cells, FineHeat};
-use crate::hotspots::place_names;
+use crate::hotspots::user_place_names;
 use crate::region_times::TimedRegion;
 use crate::regions::{Place, Regions, SampledRegions, place};
 use crate::resolve::Resolve;
@@ -226,7 +226,7 @@ type RowName = (String, String);
 
 impl Naming<'_, '_> {
     fn code(&mut self, place: (PathId, u64)) -> [RowName; 2] {
-        let [function, line, _] = place_names(self.symbols, self.spaces, place);
+        let [function, line, _] = user_place_names(self.symbols, self.spaces, place);
         let at = match (&line.file, line.line, line.offset) {
             (Some(file), Some(number), _) => format!("{file}:{number}"),
             (Some(file), None, _) => file.clone(),

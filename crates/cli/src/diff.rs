@@ -263,6 +263,8 @@ fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary
         rows: usize::MAX,
         every_order: false,
         resolved_places: usize::MAX,
+        user_code: true,
+        fold_startup: false,
     };
     let events = &recording.manifest().events;
     let asked = events.iter().find(|def| Some(def.name.as_str()) == event);

@@ -271,6 +271,8 @@ fn summary(path: &Path) -> anyhow::Result<Summary> {
             rows: usize::MAX,
             every_order: false,
             resolved_places: usize::MAX,
+            user_code: false,
+            fold_startup: false,
         },
         regions: usize::MAX,
         timeline: true,

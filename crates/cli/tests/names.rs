@@ -428,7 +428,7 @@ fn an_inlined_load_is_on_its_own_line_with_its_callers_beside() {
     );
     assert_eq!(hottest(&report, "functions")["function"], "sweep");
     let (shown, said) = text(&recorded);
-    assert!(shown.contains("sweep < main"), "{shown}");
+    assert!(shown.contains("main > sweep"), "{shown}");
     assert_eq!(said, "");
 }
 

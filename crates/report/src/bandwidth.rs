@@ -271,7 +271,7 @@ fn functions(result: &Bandwidth, style: &Style) -> String {
         table.row(vec![
             share(f.share),
             f.samples.to_string(),
-            crate::sections::chain(&f.function, &f.inlined_into),
+            crate::names::chain(&f.function, &f.inlined_into),
             f.module.clone(),
         ]);
     }

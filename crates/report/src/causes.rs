@@ -1,10 +1,17 @@
 //! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
-use memgauge_analyze::{Cause, CauseKind, Counts, DataKind, LossRow, Summary, file_name, sentence};
+use memgauge_analyze::{
+    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, Summary, file_name, sentence,
+};
 use memgauge_trace::LossKind;
 use serde::Serialize;
 
+use crate::names::without_arguments;
+use crate::style::Style;
 use crate::units;
+
+/// Findings that are shown. More would hide the first.
+pub(crate) const FINDINGS: usize = 3;
 
 /// Separates a stream from a stride.
 const LINE_USE: &str = "at least 1.5 accesses per miss";
@@ -196,14 +203,17 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             },
         ),
         CauseKind::Phases => (
+            match busy_stretch(&summary.bandwidth) {
+                Some(stretch) => stretch.in_words(summary.run.duration_ns),
+                None => "Its memory traffic comes in phases.".to_owned(),
+            },
             format!(
-                "Its memory traffic comes in phases: the standard deviation of its rate is {} of \
-                 the mean.",
+                "the rate of the traffic has a standard deviation of {} of its mean, at least \
+                 {threshold}",
                 percent(value)
             ),
-            format!("a standard deviation of at least {threshold} of the mean"),
-            "In the page of `report --html`, select the busy stretch in the plot of bandwidth; the \
-             tables then show it alone.",
+            "Select this stretch in the plot of bandwidth on the page (`report --html`): the tables \
+             then show it alone.",
         ),
     };
     let text = match stalled_function(cause.kind, summary) {
@@ -254,7 +264,7 @@ fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
         format!(" (most at {}:{line})", file_name(file))
     });
     let share = units::share(share);
-    let function = short_name(&first.function);
+    let function = without_arguments(&first.function);
     let data = data(summary, &stalled);
     Some(format!(
         "{share} of that time is in {function}{line}{data}."
@@ -275,29 +285,70 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
         return String::new();
     }
     let of = match first.kind {
-        DataKind::Allocated => format!("memory from {}", short_name(&first.name)),
+        DataKind::Allocated => format!("memory from {}", without_arguments(&first.name)),
         DataKind::Mapped => first.name.clone(),
     };
     format!(", and {} is for {of}", units::share(share))
 }
 
-/// A function's name without the arguments of templates and of the call, which fill a paragraph
-/// in C++: `std::map<>::find()`. Operators such as `operator<` keep theirs.
-fn short_name(name: &str) -> String {
-    if name.contains("operator") {
-        return name.to_owned();
+/// A stretch of a run and the share of the memory traffic in it.
+#[derive(Debug, PartialEq)]
+struct BusyStretch {
+    start_ns: u64,
+    end_ns: u64,
+    share: f64,
+}
+
+impl BusyStretch {
+    fn in_words(&self, duration_ns: u64) -> String {
+        let style = Style {
+            width: usize::MAX,
+            line: usize::MAX,
+            colour: false,
+            unicode: true,
+        };
+        let time = |ns| units::nanoseconds(ns, &style);
+        let end_ns = self.end_ns.min(duration_ns);
+        format!(
+            "{} of the memory traffic falls into {} of the run's {}, from {} to {}.",
+            units::share(self.share),
+            time(end_ns.saturating_sub(self.start_ns)),
+            time(duration_ns),
+            time(self.start_ns),
+            time(end_ns),
+        )
     }
-    let mut short = String::new();
-    let mut depth = 0;
-    for c in name.chars() {
-        let closes = matches!(c, '>' | ')') && depth > 0;
-        depth -= i32::from(closes);
-        if depth == 0 {
-            short.push(c);
+}
+
+/// The shortest stretch that has at least half of the bytes.
+fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
+    let directions = [&curve.read_bytes, &curve.write_bytes];
+    let directions: Vec<&Vec<u64>> = directions.into_iter().flatten().collect();
+    let bins = directions.iter().map(|values| values.len()).max()?;
+    let of_bin = |bin: usize| -> u64 {
+        let values = directions.iter().filter_map(|values| values.get(bin));
+        values.sum()
+    };
+    let bytes: Vec<u64> = (0..bins).map(of_bin).collect();
+    let all: u64 = bytes.iter().sum();
+    let (mut start, mut inside) = (0, 0u64);
+    let mut shortest: Option<(usize, usize, u64)> = None;
+    for (end, &gained) in bytes.iter().enumerate() {
+        inside += gained;
+        while inside.saturating_sub(bytes[start]) * 2 >= all && start < end {
+            inside -= bytes[start];
+            start += 1;
         }
-        depth += i32::from(matches!(c, '<' | '('));
+        let is_shorter = shortest.is_none_or(|(from, to, _)| end - start < to - from);
+        if inside > 0 && inside.saturating_mul(2) >= all && is_shorter {
+            shortest = Some((start, end, inside));
+        }
     }
-    short
+    shortest.map(|(from, to, inside)| BusyStretch {
+        start_ns: from as u64 * curve.bin_ns,
+        end_ns: (to as u64 + 1) * curve.bin_ns,
+        share: inside as f64 / all as f64,
+    })
 }
 
 #[cfg(test)]
@@ -316,17 +367,6 @@ mod tests {
     }
 
     #[test]
-    fn names_in_sentences_are_short() {
-        let long = "std::_Hashtable<unsigned long, std::pair<int, int> >::_M_find(int) const";
-        assert_eq!(short_name(long), "std::_Hashtable<>::_M_find() const");
-        assert_eq!(short_name("sum"), "sum");
-        assert_eq!(
-            short_name("a::operator<(a const&)"),
-            "a::operator<(a const&)"
-        );
-    }
-
-    #[test]
     fn numbers_of_samples_and_faults_are_readable() {
         let summary = crate::fixture::empty();
         let samples = |n| said(CauseKind::FewSamples, n, &summary);
@@ -335,6 +375,27 @@ mod tests {
         assert!(samples(0.0).contains("no samples"));
         let faults = said(CauseKind::PageFaults, 506_694.5, &summary);
         assert!(faults.contains(" 507k a second"), "{faults}");
+    }
+
+    #[test]
+    fn the_busy_stretch_is_the_shortest_with_half_of_the_traffic() {
+        let curve = |read: &[u64], write: &[u64]| BandwidthCurve {
+            bin_ns: 1000,
+            read_bytes: Some(read.to_vec()),
+            write_bytes: Some(write.to_vec()),
+            ..BandwidthCurve::default()
+        };
+        let stretch = busy_stretch(&curve(&[1, 0, 20, 9, 1, 9], &[0, 0, 0, 20, 0, 0]));
+        let expected = BusyStretch {
+            start_ns: 2000,
+            end_ns: 4000,
+            share: 49.0 / 60.0,
+        };
+        assert_eq!(stretch, Some(expected));
+        let words = stretch.map(|s| s.in_words(6000)).unwrap_or_default();
+        assert!(words.contains("from 2.00 µs to 4.00 µs"), "{words}");
+        assert_eq!(busy_stretch(&curve(&[0, 0], &[0, 0])), None);
+        assert_eq!(busy_stretch(&BandwidthCurve::default()), None);
     }
 
     /// Counters do not tell a program that waits from one that waits for a processor.

@@ -12,6 +12,7 @@ mod grid;
 mod io;
 mod io_memory;
 pub mod mrc;
+mod names;
 mod overview;
 mod page;
 mod placement;

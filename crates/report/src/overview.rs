@@ -4,7 +4,7 @@
 use memgauge_analyze::{IoSummary, Summary};
 use serde_json::Value;
 
-use crate::causes::{Statement, of_cause};
+use crate::causes::{FINDINGS, Statement, of_cause};
 use crate::style::Style;
 use crate::{sections, units};
 
@@ -26,6 +26,7 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     let mut said: Vec<Statement> = summary
         .causes
         .iter()
+        .take(FINDINGS)
         .map(|c| of_cause(c, summary))
         .collect();
     let regions = summary.recording.source.only_regions();
@@ -62,6 +63,10 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
 /// Where to look first.
 fn hottest(summary: &Summary) -> Option<Statement> {
     let table = &summary.hot.functions;
+    // The page begins with the places that take most cycles. One that computes is no advice.
+    if table.rank == "cycles" {
+        return None;
+    }
     let row = table.rows.first()?;
     let share = row.share.filter(|&s| s >= 0.1)?;
     let interval = match (row.share_low, row.share_high, table.samples) {
@@ -86,7 +91,6 @@ fn events_in_words(rank: &str) -> String {
         "dram_bytes" => "the bytes between last-level cache and memory".to_owned(),
         "llc.miss" => "the misses of the last-level cache".to_owned(),
         "l1d.miss" => "the misses of the first-level cache".to_owned(),
-        "cycles" => "the cycles".to_owned(),
         "cpu-clock" | "task-clock" => "the processor time".to_owned(),
         event => format!("the events {event}"),
     }

@@ -4,6 +4,7 @@ use memgauge_analyze::{CallTree, CalledFrom, Summary, file_name};
 use memgauge_trace::SourceFacts;
 
 use super::{has_every, of_samples, or_none, plural};
+use crate::names::readable;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -93,7 +94,7 @@ fn inclusive(tree: &CallTree, style: &Style) -> String {
         table.row(vec![
             share(row.share),
             share(row.own_share),
-            style.name(row.function),
+            style.name(&readable(row.function)),
             style.name(file_name(row.module)),
         ]);
     }
@@ -102,7 +103,10 @@ fn inclusive(tree: &CallTree, style: &Style) -> String {
 
 fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
     let share = |share| or_none(share, units::share, style);
-    table.row(vec![share(called.share), style.name(called.function)]);
+    table.row(vec![
+        share(called.share),
+        style.name(&readable(called.function)),
+    ]);
     let least = called.share.unwrap_or(0.0) * LEAST;
     let large = called
         .paths
@@ -131,7 +135,7 @@ fn chain(path: &[&str], style: &Style) -> String {
     let mut text = String::new();
     let mut calls = path.chunk_by(|a, b| a == b);
     for same in calls.by_ref().take(CALLERS) {
-        text += &format!("< {} ", same[0]);
+        text += &format!("< {} ", readable(same[0]));
         if same.len() > 1 {
             text += &format!("{times}{} ", same.len());
         }

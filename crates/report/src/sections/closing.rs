@@ -6,7 +6,7 @@ use memgauge_trace::OwnCost;
 use super::clock;
 use super::headline::recorded_inside;
 use super::levels::title;
-use crate::causes::of_cause;
+use crate::causes::{FINDINGS, of_cause};
 use crate::style::{Role, Style};
 use crate::{grid, units};
 
@@ -135,7 +135,7 @@ pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
     if let Some(names) = regions {
         text += &style.wrap(&of_regions(names, style), 2);
     }
-    for cause in &summary.causes {
+    for cause in summary.causes.iter().take(FINDINGS) {
         let said = of_cause(cause, summary);
         let sentence = match style.unicode {
             true => said.text,

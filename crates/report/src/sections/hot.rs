@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use memgauge_analyze::{Caller, Counts, HotRow, HotTable, Summary, file_name};
+use memgauge_analyze::{Counts, HotRow, HotTable, Summary, file_name};
 
 use super::{SHOWN, event_title, has_every, of_samples, or_none, plural, provenance};
+use crate::names::{chain, readable};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -69,20 +70,15 @@ fn place(row: &HotRow) -> String {
 
 fn function_and_line(row: &HotRow) -> String {
     match (&row.file, row.line) {
-        (Some(file), Some(line)) => format!("{}, {}:{line}", row.function, file_name(file)),
-        _ => row.function.clone(),
+        (Some(file), Some(line)) => {
+            format!("{}, {}:{line}", readable(&row.function), file_name(file))
+        }
+        _ => readable(&row.function),
     }
 }
 
 fn function(row: &HotRow) -> String {
     chain(&row.function, &row.inlined_into)
-}
-
-/// A function, and those that it was inlined into, as `inner < outer`.
-pub(crate) fn chain(function: &str, inlined_into: &[Caller]) -> String {
-    let callers = inlined_into.iter().map(|caller| caller.function.as_str());
-    let all: Vec<&str> = std::iter::once(function).chain(callers).collect();
-    all.join(" < ")
 }
 
 /// The module's file name, unless the function column already says it all.
@@ -153,7 +149,13 @@ impl Shown {
         if rest.value > 0 {
             let mut cells = vec![or_none(rest.share, units::share, style)];
             cells.extend(ends(String::new()));
-            cells.extend(numbers(own(rest.value), &rest.counts, &columns));
+            cells.extend(own(rest.value).map(|_| or_none(rest.share, units::share, style)));
+            let totals = totals(hot);
+            cells.extend(
+                columns
+                    .iter()
+                    .map(|column| column.share(&rest.counts, &totals)),
+            );
             cells.extend([rest.words(self.what), String::new()]);
             table.painted_row(Role::Quiet, cells);
         }
@@ -190,12 +192,10 @@ impl Shown {
             if !every {
                 cells.extend([String::new(), String::new()]);
             }
-            cells.push(units::events(&hot.rank, rest.value, style));
-            cells.extend(
-                others
-                    .iter()
-                    .map(|name| estimate(&rest.counts, name, style)),
-            );
+            cells.push(or_none(rest.share, units::share, style));
+            let totals = totals(hot);
+            let share = |name| or_none(part_of(&rest.counts, &totals, name), units::share, style);
+            cells.extend(others.iter().map(|name| share(name)));
             cells.extend([rest.words(self.what), String::new()]);
             table.painted_row(Role::Quiet, cells);
         }
@@ -270,6 +270,17 @@ impl Column {
         }
     }
 
+    /// Share of the column's total. Columns that are no sums keep what they show of a row.
+    fn share(self, counts: &Counts, totals: &Counts) -> String {
+        match (self, self.of(totals)) {
+            (Column::Stalled | Column::WaitsFor, _) => self.cell(counts),
+            (_, Some(total)) if total > 0 => {
+                units::share(self.of(counts).unwrap_or(0) as f64 / total as f64)
+            }
+            _ => String::new(),
+        }
+    }
+
     fn cell(self, counts: &Counts) -> String {
         let value = self.of(counts).unwrap_or(0);
         match self {
@@ -282,6 +293,22 @@ impl Column {
             Column::Cycles | Column::Llc | Column::L1d => units::count(value),
         }
     }
+}
+
+/// Every event's count over all places of a table.
+fn totals(hot: &HotTable) -> Counts {
+    let mut totals = hot.others.counts.clone();
+    for (event, n) in hot.rows.iter().flat_map(|row| &row.counts) {
+        let sum = totals.entry(event.clone()).or_default();
+        *sum = sum.saturating_add(*n);
+    }
+    totals
+}
+
+/// Share of an event's total; `None` if nothing was counted.
+fn part_of(counts: &Counts, totals: &Counts, event: &str) -> Option<f64> {
+    let total = totals.get(event).copied().filter(|&total| total > 0)?;
+    Some(counts.get(event).copied().unwrap_or(0) as f64 / total as f64)
 }
 
 /// Cycles that a place stalled.

@@ -17,7 +17,6 @@ mod threads;
 mod time_use;
 
 pub(crate) use closing::{findings, of_regions};
-pub(crate) use hot::chain;
 pub(crate) use sampling::notes as sampling_notes;
 pub(crate) use sets::warnings as set_warnings;
 

@@ -1,0 +1,86 @@
+//! Names of functions for people: without what fills a paragraph in C++ and Rust.
+
+use memgauge_analyze::Caller;
+
+/// Names up to this length are shown whole.
+const SHORT: usize = 40;
+
+/// A function's name without the arguments of templates and of the call if it is long:
+/// `std::map<>::find()`. Operators such as `operator<` keep theirs.
+pub(crate) fn readable(name: &str) -> String {
+    match name.chars().count() > SHORT {
+        true => without_arguments(name),
+        false => name.to_owned(),
+    }
+}
+
+/// The same of a name of any length, for sentences.
+pub(crate) fn without_arguments(name: &str) -> String {
+    if name.contains("operator") {
+        return name.to_owned();
+    }
+    let mut short = String::new();
+    let mut depth = 0;
+    for c in name.chars() {
+        let closes = matches!(c, '>' | ')') && depth > 0;
+        depth -= i32::from(closes);
+        if depth == 0 {
+            short.push(c);
+        }
+        depth += i32::from(matches!(c, '<' | '('));
+    }
+    short
+}
+
+/// A function behind those that it was inlined into, outermost first: `main > lookups`.
+pub(crate) fn chain(function: &str, inlined_into: &[Caller]) -> String {
+    let callers = inlined_into.iter().map(|caller| caller.function.as_str());
+    let frames = std::iter::once(function).chain(callers);
+    let mut frames: Vec<String> = frames.map(readable).collect();
+    frames.reverse();
+    if let [outer, .., caller, inner] = frames.as_slice()
+        && frames.len() > 3
+    {
+        frames = vec![
+            outer.clone(),
+            "..".to_owned(),
+            caller.clone(),
+            inner.clone(),
+        ];
+    }
+    frames.join(" > ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_long_names_are_left_out() {
+        let long = "std::_Hashtable<unsigned long, std::pair<int, int> >::_M_find(int) const";
+        assert_eq!(readable(long), "std::_Hashtable<>::_M_find() const");
+        assert_eq!(readable("sum(int)"), "sum(int)");
+        assert_eq!(without_arguments("sum(int)"), "sum()");
+        let operator = "a::operator<(a const&)";
+        assert_eq!(without_arguments(operator), operator);
+    }
+
+    #[test]
+    fn a_chain_begins_with_the_outermost_function_and_leaves_out_the_middle() {
+        let callers = |names: &[&str]| -> Vec<Caller> {
+            let caller = |name: &&str| Caller {
+                function: (*name).to_owned(),
+                ..Caller::default()
+            };
+            names.iter().map(caller).collect()
+        };
+        assert_eq!(
+            chain("pick", &callers(&["sum", "main"])),
+            "main > sum > pick"
+        );
+        assert_eq!(
+            chain("a", &callers(&["b", "c", "d", "main"])),
+            "main > .. > b > a"
+        );
+    }
+}
