@@ -10,6 +10,7 @@ use crate::code_regions::{CodeRegions, CodeValueRow};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
 use crate::data::{Allocations, DataSums, data_results};
+use crate::disassembly::{CodeListing, listings};
 use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::excerpts;
 use crate::findings::findings;
@@ -123,7 +124,7 @@ pub fn assemble(
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
-    let mut hot = hot(
+    let (mut hot, listings) = hot(
         parts.sites.of_sets(manifest.sets.as_ref()),
         sampled,
         symbols,
@@ -210,6 +211,7 @@ pub fn assemble(
         hot,
         timeline,
         sources,
+        listings,
         heat,
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
@@ -231,7 +233,7 @@ fn hot(
     symbols: &mut dyn Resolve,
     names: &EventNames,
     options: &Options,
-) -> HotTables {
+) -> (HotTables, Vec<CodeListing>) {
     let asked = chosen_event(samples, options);
     let (sites, best) = match asked.filter(|_| sites.places() == 0) {
         Some(event) => (sampled_sites.of_event(event), Rank::event(event, names)),
@@ -241,7 +243,12 @@ fn hot(
         }
     };
     let rank = options.rank.clone().unwrap_or(best);
-    hot_tables(&sites, symbols, names, &rank, options.limits)
+    let tables = hot_tables(&sites, symbols, names, &rank, options.limits);
+    let listings = match options.timeline {
+        true => listings(&sites, symbols, names, &rank),
+        false => Vec::new(),
+    };
+    (tables, listings)
 }
 
 /// The event whose samples are shown: the rank's if it was sampled, else the one with most

@@ -24,6 +24,7 @@ mod counting;
 mod counts;
 mod data;
 mod derived;
+mod disassembly;
 mod dram;
 mod excerpts;
 mod findings;
@@ -70,6 +71,7 @@ pub use data::{
     AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable, HeapUse,
 };
 pub use derived::{Derived, derived};
+pub use disassembly::{CodeListing, ListedInstruction};
 pub use dram::{BandwidthCurve, Dram};
 pub use excerpts::Excerpt;
 pub use findings::{Finding, findings};
@@ -93,7 +95,9 @@ pub use regions::{
     AddressGap, RegionRow, RegionTable, Regions, RowLimit, SampledRegions, UnaddressedFunction,
     wilson, wilson_95,
 };
-pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
+pub use resolve::{
+    Caller, Instruction, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name,
+};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use set_groups::EstimateInterval;

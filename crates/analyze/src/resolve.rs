@@ -51,6 +51,17 @@ pub struct Caller {
     pub line: Option<u32>,
 }
 
+/// An instruction of machine code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instruction {
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Address as the file's symbols count.
+    pub address: u64,
+    /// The instruction as text.
+    pub text: String,
+}
+
 /// A source file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceText {
@@ -84,6 +95,18 @@ pub trait Resolve {
     /// `None` where the file cannot be read.
     fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {
         None
+    }
+
+    /// The machine code of the function at a byte `offset` into `file`.
+    ///
+    /// # Errors
+    /// Returns the reason, in words, if the code cannot be read.
+    fn disassemble(
+        &mut self,
+        _file: &ModuleFile,
+        _offset: u64,
+    ) -> Result<Vec<Instruction>, String> {
+        Err("no file is read".to_owned())
     }
 
     /// The text of a source file as debug information names it. `None` where it cannot

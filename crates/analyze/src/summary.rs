@@ -11,6 +11,7 @@ use crate::code_regions::{CodeRegionRow, CodeValueRow};
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::data::{DataTable, HeapUse};
+use crate::disassembly::CodeListing;
 use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::Excerpt;
 use crate::findings::Finding;
@@ -89,6 +90,9 @@ pub struct Summary {
     /// The source around hot lines, where it was asked for and can be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Excerpt>,
+    /// Machine code of the hottest functions, where it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listings: Vec<CodeListing>,
     /// Threads.
     pub threads: Vec<ThreadRow>,
     /// Processes.

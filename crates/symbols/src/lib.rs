@@ -7,17 +7,19 @@
 
 #![forbid(unsafe_code)]
 
+mod disassembly;
 mod files;
 mod image;
 mod recorded;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
-use memgauge_analyze::{Caller, ModuleFile, Resolve, SourceText, Symbol};
+use memgauge_analyze::{Caller, Instruction, ModuleFile, Resolve, SourceText, Symbol};
 
 use image::Image;
 use recorded::RecordedNames;
@@ -177,6 +179,21 @@ impl Resolve for Symbols {
         Some(self.image(file, Wanted::Data)?.reaches(offset))
     }
 
+    fn disassemble(&mut self, file: &ModuleFile, offset: u64) -> Result<Vec<Instruction>, String> {
+        let Some(image) = self.image(file, Wanted::Code) else {
+            return Err("the recorded file is gone or has changed".to_owned());
+        };
+        let address = image
+            .code_address(offset)
+            .ok_or("it is not code of the file")?;
+        let (path, debug) = (image.path.clone(), image.debug.clone());
+        let range = std::iter::once(&path)
+            .chain(debug.iter())
+            .find_map(|path| self.code.range(path, address));
+        let range = range.ok_or("no symbol says where the function begins and ends")?;
+        disassembly::of_function(&path, range, address.wrapping_sub(offset))
+    }
+
     fn source(&mut self, file: &str) -> Option<SourceText> {
         files::source(Path::new(file), self.ended)
     }
@@ -203,6 +220,20 @@ impl CodeNames {
             symbolizer: builder.enable_auto_reload(reloads).build(),
             demangled: HashMap::new(),
         }
+    }
+
+    /// Addresses of the function at an address, by the symbol table.
+    fn range(&mut self, path: &Path, address: u64) -> Option<Range<u64>> {
+        let mut elf = Elf::new(path);
+        elf.debug_syms = false;
+        let source = Source::Elf(elf);
+        let found = self
+            .symbolizer
+            .symbolize_single(&source, Input::VirtOffset(address));
+        let found = found.ok()?;
+        let sym = found.as_sym()?;
+        let bytes = sym.size.filter(|&bytes| bytes > 0)? as u64;
+        Some(sym.addr..sym.addr + bytes)
     }
 
     /// The function at an address, as the symbol tables count; `debug`: with lines and

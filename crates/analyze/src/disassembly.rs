@@ -1,0 +1,167 @@
+//! Machine code of the hottest functions, with what each instruction cost.
+//!
+//! A listing is found from a hot instruction, so a function that was inlined everywhere is shown
+//! inside the function that has its code. A long function is listed around that instruction only.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::counts::{Counts, EventNames, Tally};
+use crate::hotspots::{Rank, module_of};
+use crate::resolve::{Instruction, Resolve};
+use crate::sites::SiteTotals;
+use crate::spaces::{PathId, is_file};
+
+/// Functions that are listed.
+const LISTINGS: usize = 6;
+/// Instructions of a listing.
+const INSTRUCTIONS: usize = 200;
+/// Share of the rank, in per cent, that an instruction needs to have its function listed.
+const LEAST_PERCENT: u64 = 1;
+
+/// Machine code of a function.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CodeListing {
+    /// The function that has the code, in which others may be inlined.
+    pub function: String,
+    /// Path of its file.
+    pub module: String,
+    /// Its instructions in the order of their addresses; empty if they cannot be read.
+    pub instructions: Vec<ListedInstruction>,
+    /// Instructions of the function that are not listed.
+    pub omitted: u64,
+    /// Why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+/// An instruction and what it cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ListedInstruction {
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Address as the file's symbols count, by which branches name their targets.
+    pub address: u64,
+    /// The instruction in AT&T syntax, as perf and objdump write it.
+    pub text: String,
+    /// Source file of the innermost function, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Line in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// The rank of the tables of code here.
+    pub value: u64,
+    /// Every event's count here, by event name.
+    pub counts: Counts,
+}
+
+/// Listings of the functions that have the hottest instructions.
+pub(crate) fn listings(
+    sites: &SiteTotals,
+    symbols: &mut dyn Resolve,
+    names: &EventNames,
+    rank: &Rank,
+) -> Vec<CodeListing> {
+    let spaces = sites.spaces;
+    let mut by_place: BTreeMap<(PathId, u64), &Tally> = BTreeMap::new();
+    let mut hottest: Vec<(u64, (PathId, u64))> = Vec::new();
+    for (place, tally, _) in &sites.rows {
+        by_place.insert(*place, tally);
+        hottest.push((tally.sum(&rank.events), *place));
+    }
+    hottest.sort_by_key(|&(value, place)| (std::cmp::Reverse(value), place));
+    let least = sites.totals.sum(&rank.events).saturating_mul(LEAST_PERCENT) / 100;
+    let mut listings: Vec<CodeListing> = Vec::new();
+    let mut covered: Vec<(PathId, std::ops::RangeInclusive<u64>)> = Vec::new();
+    for (_, place) in hottest.into_iter().take_while(|&(value, _)| value > least) {
+        let (id, offset) = place;
+        let is_covered = covered
+            .iter()
+            .any(|(path, range)| *path == id && range.contains(&offset));
+        if is_covered || !is_file(spaces.path(id)) {
+            continue;
+        }
+        if listings.len() == LISTINGS {
+            break;
+        }
+        let file = spaces.file(id);
+        let symbol = symbols.resolve(file, offset).unwrap_or_default();
+        let outermost = symbol
+            .inlined_into
+            .last()
+            .map(|caller| caller.function.clone());
+        let mut listing = CodeListing {
+            function: outermost.unwrap_or(symbol.name),
+            module: module_of(spaces, place).to_owned(),
+            ..CodeListing::default()
+        };
+        match symbols.disassemble(file, offset) {
+            Ok(code) => {
+                let first = code.first().map_or(offset, |i| i.offset);
+                let last = code.last().map_or(offset, |i| i.offset);
+                covered.push((id, first..=last));
+                let shown = around(&code, offset);
+                listing.omitted = (code.len() - shown.len()) as u64;
+                for instruction in shown {
+                    let at = symbols
+                        .resolve(file, instruction.offset)
+                        .unwrap_or_default();
+                    let tally = by_place.get(&(id, instruction.offset));
+                    listing.instructions.push(ListedInstruction {
+                        offset: instruction.offset,
+                        address: instruction.address,
+                        text: instruction.text.clone(),
+                        file: at.file,
+                        line: at.line,
+                        value: tally.map_or(0, |tally| tally.sum(&rank.events)),
+                        counts: tally.map_or_else(Counts::default, |tally| tally.named(names)),
+                    });
+                }
+            }
+            Err(why) => {
+                let is_known = |known: &CodeListing| {
+                    (&known.function, &known.module) == (&listing.function, &listing.module)
+                };
+                if listings.iter().any(is_known) {
+                    continue;
+                }
+                listing.missing = Some(why);
+            }
+        }
+        listings.push(listing);
+    }
+    listings
+}
+
+/// At most [`INSTRUCTIONS`], with the one at an offset in the middle.
+fn around(code: &[Instruction], offset: u64) -> &[Instruction] {
+    let hot = code.partition_point(|instruction| instruction.offset < offset);
+    let last_start = code.len().saturating_sub(INSTRUCTIONS);
+    let start = hot.saturating_sub(INSTRUCTIONS / 2).min(last_start);
+    &code[start..code.len().min(start + INSTRUCTIONS)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_function_is_listed_around_its_hot_instruction() {
+        let code: Vec<Instruction> = (0..1000)
+            .map(|i| Instruction {
+                offset: 4 * i,
+                ..Instruction::default()
+            })
+            .collect();
+        let ends = |offset| {
+            let shown = around(&code, offset);
+            (shown.len(), shown[0].offset / 4)
+        };
+        assert_eq!(ends(2000), (200, 400));
+        assert_eq!(ends(0), (200, 0));
+        assert_eq!(ends(3996), (200, 800));
+        assert_eq!(around(&code[..7], 8).len(), 7);
+    }
+}

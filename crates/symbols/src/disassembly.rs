@@ -1,0 +1,58 @@
+//! Machine code as text.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
+use memgauge_analyze::Instruction;
+
+/// A longer function is generated code that nobody reads.
+const MAX_BYTES: u64 = 1 << 20;
+/// `e_machine` of an ELF file for x86-64, and where it stands.
+const EM_X86_64: u16 = 62;
+const E_MACHINE: u64 = 18;
+
+/// The instructions of a function. `shift` is the difference between addresses and offsets in
+/// the file there.
+///
+/// # Errors
+/// Returns the reason, in words, if the code cannot be read.
+pub(crate) fn of_function(
+    path: &Path,
+    range: Range<u64>,
+    shift: u64,
+) -> Result<Vec<Instruction>, String> {
+    let failed = |e: std::io::Error| format!("failed to read {}: {e}", path.display());
+    let file = File::open(path).map_err(failed)?;
+    let mut machine = [0; 2];
+    file.read_exact_at(&mut machine, E_MACHINE)
+        .map_err(failed)?;
+    if u16::from_le_bytes(machine) != EM_X86_64 {
+        return Err("only code of x86-64 is disassembled".to_owned());
+    }
+    let bytes = range.end - range.start;
+    if bytes > MAX_BYTES {
+        return Err(format!("the function has {bytes} bytes"));
+    }
+    let mut code = vec![0; bytes as usize];
+    file.read_exact_at(&mut code, range.start.wrapping_sub(shift))
+        .map_err(failed)?;
+    let decoder = Decoder::with_ip(64, &code, range.start, DecoderOptions::NONE);
+    let mut formatter = GasFormatter::new();
+    let options = formatter.options_mut();
+    options.set_uppercase_hex(false);
+    options.set_branch_leading_zeros(false);
+    options.set_space_after_operand_separator(true);
+    let instructions = decoder.into_iter().map(|instruction| {
+        let mut text = String::new();
+        formatter.format(&instruction, &mut text);
+        Instruction {
+            offset: instruction.ip().wrapping_sub(shift),
+            address: instruction.ip(),
+            text,
+        }
+    });
+    Ok(instructions.collect())
+}
