@@ -7,6 +7,7 @@
 
 mod curves;
 mod estimates;
+mod flames;
 mod interval;
 mod measured;
 mod page;

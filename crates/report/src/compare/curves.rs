@@ -1,6 +1,6 @@
 //! Curves of runs over one axis of time, so that they can be laid over each other.
 
-use memgauge_analyze::Summary;
+use memgauge_analyze::{CallTree, Summary};
 
 /// The curves of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,6 +12,8 @@ pub struct RunCurves {
     /// Whether anything over time is known of it.
     pub(super) is_known: bool,
     curves: Vec<RunCurve>,
+    /// The calls that led to the event that was sampled most; `None` without call stacks.
+    pub(super) calls: Option<CallTree>,
 }
 
 /// An event of a run over time.
@@ -33,6 +35,7 @@ impl RunCurves {
             group,
             is_known: false,
             curves: Vec::new(),
+            calls: None,
         }
     }
 
@@ -72,6 +75,7 @@ impl RunCurves {
             group,
             is_known: true,
             curves: all.filter(RunCurve::is_any).collect(),
+            calls: summary.calls.first().cloned(),
         }
     }
 
@@ -137,6 +141,7 @@ pub(super) mod tests {
                 duration_ns: 1000 * values.len() as u64,
                 values: values.to_vec(),
             }],
+            calls: None,
         }
     }
 

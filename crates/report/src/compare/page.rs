@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use super::curves::{self, RunCurve, RunCurves};
+use super::flames::flames;
 use super::several::{Compared, Row, letter, value};
 use super::text::signed_percent;
 use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
@@ -48,6 +49,11 @@ svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px
 .r0 { stroke: var(--c0); } .r1 { stroke: var(--c1); stroke-dasharray: 6 3; }
 .r2 { stroke: var(--c2); stroke-dasharray: 2 2; } .r3 { stroke: var(--c3); stroke-dasharray: 9 3 2 3; }
 .r4 { stroke: var(--c4); stroke-dasharray: 4 4; } .r5 { stroke: var(--c5); stroke-dasharray: 12 4; }
+.flames svg { background: none; } .flames svg text { fill: #1b1b1b; font-size: 12px; pointer-events: none; }
+.flames rect { fill: #e3e3e3; } .flames rect.more { fill: #e0653f; } .flames rect.less { fill: #4b94d1; }
+.flames .s1 { fill-opacity: .3; } .flames .s2 { fill-opacity: .45; } .flames .s3 { fill-opacity: .6; }
+.flames .s4 { fill-opacity: .8; } .flames g:hover rect { stroke: var(--fg); }
+@media (prefers-color-scheme: dark) { .flames rect { fill: #8f8f8f; } .flames svg text { fill: #000; } .flames svg { background: #ddd; } }
 .key { display: inline-block; margin-right: 1.2rem; } .key svg { width: 36px; height: 10px; }
 @media print { body { max-width: none; } }
 </style>
@@ -72,6 +78,7 @@ impl Compared {
             [comparison] => page += &of_two(comparison, rows),
             _ => page += &self.of_several(rows),
         }
+        page += &flames(&self.curves);
         page += &self.figures();
         page + "</main>\n</body>\n</html>\n"
     }
@@ -361,7 +368,7 @@ fn path(rates: &[f64], highest: f64, lasts: f64) -> String {
 }
 
 /// Text that is nothing else.
-fn text(words: &str) -> String {
+pub(super) fn text(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     for c in words.chars() {
         match c {
