@@ -34,6 +34,10 @@ export interface Plot {
   /** How what it gained in the range reads. */
   total?: (gained: number) => string;
   fileName: string;
+  /** What it is, where no section around it says so. */
+  about?: string;
+  /** What belongs right below its axis. */
+  below?: HTMLElement | null;
 }
 
 const plots: Drawn[] = [];
@@ -55,8 +59,9 @@ class Drawn {
     this.element = h(
       "figure",
       { class: "plot" },
-      h("figcaption", {}, h("span", { class: "plot-title" }, plot.title), h("span", { class: "unit" }, plot.unit), ...key(plot), data),
+      h("figcaption", {}, h("span", { class: "plot-title", title: plot.about ?? "" }, plot.title), h("span", { class: "unit" }, plot.unit), ...key(plot), data),
       this.place,
+      plot.below ?? "",
       this.note,
     );
   }

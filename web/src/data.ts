@@ -78,6 +78,7 @@ export interface Summary {
   code_regions?: CodeRegionRow[];
   timeline?: Timeline;
   sources?: Excerpt[];
+  listings?: CodeListing[];
   threads: ThreadRow[];
   processes: ProcessRow[];
   losses: { kind: string; meaning: string; detail: string; count: number }[];
@@ -147,7 +148,7 @@ export interface HotTable {
   rows: HotRow[];
   /** Rows from the top that are complete, whichever number the table is sorted by. */
   first_by_each?: number;
-  others: { rows: number; value: number; share: number | null };
+  others: { rows: number; value: number; share: number | null; counts: Counts };
 }
 
 export interface HotRow {
@@ -283,6 +284,16 @@ export interface Excerpt {
   first_line: number;
   lines: string[];
   is_newer: boolean;
+}
+
+/** Machine code of a function. */
+export interface CodeListing {
+  function: string;
+  module: string;
+  instructions: { offset: number; address: number; text: string; file?: string; line?: number; value: number; counts: Counts }[];
+  omitted: number;
+  /** Why there is none. */
+  missing?: string;
 }
 
 export interface Moved {

@@ -43,6 +43,7 @@ export function percent(x: number | null | undefined): string {
   if (x === null || x === undefined || !Number.isFinite(x)) return "–";
   const p = 100 * x;
   if (p > 0 && p < 0.01) return "<0.01 %";
+  if (p === 0) return "0 %";
   // Never rounded to all.
   if (p < 100 && p > 99.99) return ">99.99 %";
   if (p < 100 && p >= 99.95) return `${p.toFixed(2)} %`;
@@ -108,4 +109,38 @@ export function wilson(share: number, n: number): [number, number] | null {
   const half = 1.959964 * Math.sqrt((share * (1 - share)) / n + z2 / (4 * n * n));
   const scale = 1 / (1 + z2 / n);
   return [Math.max(0, (centre - half) * scale), Math.min(1, (centre + half) * scale)];
+}
+
+/** Names up to this length are shown whole. */
+const SHORT = 40;
+
+/**
+ * A function's name without the arguments of templates and of the call if it is long:
+ * `std::map<>::find()`. As `names::readable` of `report`.
+ */
+export function readable(text: string): string {
+  if ([...text].length <= SHORT || text.includes("operator")) return text;
+  let short = "";
+  let depth = 0;
+  for (const c of text) {
+    if ((c === ">" || c === ")") && depth > 0) depth--;
+    if (depth === 0) short += c;
+    if (c === "<" || c === "(") depth++;
+  }
+  return short;
+}
+
+/** A text shortened in its middle, where names of paths and of templates differ least. */
+export function middle(text: string, most: number): string {
+  const letters = [...text];
+  if (letters.length <= most) return text;
+  const end = Math.ceil((most - 1) * 0.55);
+  return `${letters.slice(0, most - 1 - end).join("")}…${letters.slice(-end).join("")}`;
+}
+
+/** A function behind those that it was inlined into, outermost first: `main > lookups`. */
+export function chain(row: { function: string; inlined_into: { function: string }[] }): string {
+  const frames = [row.function, ...row.inlined_into.map((caller) => caller.function)].map(readable).reverse();
+  const shown = frames.length > 3 ? [frames[0], "…", ...frames.slice(-2)] : frames;
+  return shown.join(" > ");
 }

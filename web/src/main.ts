@@ -7,7 +7,10 @@ import { name, time } from "./format";
 import { watchParts } from "./part";
 import { current, follow, isWhole, select, setWhole } from "./range";
 import { nextTheme, watchTheme } from "./theme";
-import { header, overview } from "./sections/head";
+import { advice, header } from "./sections/head";
+import { overviewOf } from "./sections/first";
+import { searchBox } from "./search";
+import { keep, keepSection, kept, keptSection, startKeeping } from "./state";
 import { Section } from "./sections/section";
 import { overTime } from "./sections/over_time";
 import { codeRegions } from "./sections/code_regions";
@@ -45,23 +48,28 @@ function build(data: Data): void {
   const timeline = data.summary?.timeline;
   const ends = [timeline?.duration_ns, data.summary?.run.duration_ns, data.io?.over_time?.duration_ns];
   setWhole(Math.max(1, ...ends.map((end) => end ?? 0)));
+  const screen = overviewOf(data);
   const sections: Section[] = [
-    overview(data),
+    screen,
+    advice(data, screen === null),
+    hot(data),
+    calls(data),
+    regions(data),
     levels(data),
     ...overTime(data),
     codeRegions(data),
     io(data),
     curves(data),
-    hot(data),
-    calls(data),
-    regions(data),
     threads(data),
     trust(data),
   ].filter((section): section is Section => section !== null);
   const links = sections.map((s) => h("a", { href: `#${s.id}` }, s.short));
-  const theme = h("button", { class: "small", title: "Colours: auto, light or dark" }, "Colours: auto");
-  theme.addEventListener("click", () => (theme.textContent = `Colours: ${nextTheme()}`));
-  const nav = h("nav", { "aria-label": "Sections" }, h("div", { class: "links" }, ...links), chip(), theme);
+  const box = searchBox();
+  const jump = h("select", { class: "jump", "aria-label": "Go to a section" }, ...sections.map((s) => h("option", { value: s.id }, s.short)));
+  jump.addEventListener("change", () => (goTo(jump.value), keepSection(jump.value)));
+  const theme = h("button", { class: "small theme", title: "Colours: auto, light or dark" }, "◐ auto");
+  theme.addEventListener("click", () => (theme.textContent = `◐ ${nextTheme()}`));
+  const nav = h("nav", { "aria-label": "Sections" }, h("div", { class: "links" }, ...links), jump, box, theme, chip());
   const main = h("main", { id: "top" });
   for (const section of sections) add(main, section.element);
   add(
@@ -78,7 +86,30 @@ function build(data: Data): void {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && event.target === document.body) keys(event);
   });
+  follow((chosen) => keep("range", chosen === null ? null : chosen.map(Math.round).join("-")));
+  // A link within the page keeps what else its address says.
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element ? event.target.closest("a") : null;
+    const id = link?.getAttribute("href")?.match(/^#([\w-]+)$/)?.[1];
+    if (id === undefined || goTo(id) === null) return;
+    event.preventDefault();
+    keepSection(id);
+  });
+  const range = kept("range")?.split("-").map(Number);
+  if (range?.length === 2 && range.every(Number.isFinite)) select([range[0], range[1]]);
+  startKeeping();
+  if (keptSection() !== "") {
+    jump.value = keptSection();
+    // Graphs take their room with the next frame.
+    requestAnimationFrame(() => requestAnimationFrame(() => goTo(keptSection())));
+  }
   document.documentElement.setAttribute("data-ready", "");
+}
+
+function goTo(id: string): HTMLElement | null {
+  const target = document.getElementById(id);
+  target?.scrollIntoView();
+  return target;
 }
 
 try {

@@ -1,12 +1,17 @@
 // Tables that sort by a click on a heading, with their data to save.
 
-import { csv, h, save, Child } from "./dom";
+import { add, csv, h, save, Child } from "./dom";
 import { count, percent } from "./format";
+import { levelOf } from "./level_colours";
+import { offer } from "./search";
+import { keep, kept } from "./state";
 
 export interface Column<Row> {
   title: string;
   /** What it says, for people who ask. */
   about?: string;
+  /** The event that it counts: its heading has the colour of the event's level. */
+  event?: string;
   /** Cells are numbers, to the right. */
   numeric?: boolean;
   cell: (row: Row) => Child;
@@ -23,31 +28,46 @@ export interface Options<Row> {
   shown?: number;
   /** What is said below it. */
   foot?: string;
+  /** Sums of these rows and of all that the table lacks: a cell for each column; null for none. */
+  others?: (hidden: Row[]) => Child[] | null;
   /** What opens below a row; null where nothing does. */
   detail?: (row: Row) => HTMLElement | null;
+  /** What the button that opens it says. */
+  opens?: string;
+  /** Rows are found by the page's search. */
+  isSearched?: boolean;
 }
 
 export function table<Row>(options: Options<Row>): HTMLElement {
   const { rows, columns, fileName, caption } = options;
   let shown = options.shown ?? 10;
   let order: { column: number; falling: boolean } | null = null;
+  /** A row that was searched for. */
+  let marked: Row | null = null;
   const body = h("tbody");
   const more = h("button", { class: "small", click: () => ((shown = Infinity), fill()) });
   const heads = columns.map((column, i) => head(column, i));
 
   function head(column: Column<Row>, i: number): HTMLElement {
-    const button = h("button", { class: column.title.length > 18 ? "sort long" : "sort", title: column.about ?? "Sort", click: () => sort(i) }, column.title);
+    const level = column.event === undefined ? null : levelOf(column.event);
+    const swatch = level === null ? null : h("i", { class: `swatch level-${level}`, "aria-hidden": "true" });
+    const button = h("button", { class: column.title.length > 18 ? "sort long" : "sort", title: column.about ?? "Sort", click: () => sort(i) }, swatch, column.title);
     return h("th", { scope: "col", class: column.numeric === true ? "number" : "text" }, button);
   }
 
   function sort(i: number): void {
     const falling: boolean = order?.column === i ? !order.falling : columns[i].numeric === true;
+    orderBy(i, falling);
+    keep(`sort-${fileName}`, `${columns[i].title},${falling ? "desc" : "asc"}`);
+    fill();
+  }
+
+  function orderBy(i: number, falling: boolean): void {
     order = { column: i, falling };
     heads.forEach((th, at) => {
       if (at === i) th.setAttribute("aria-sort", falling ? "descending" : "ascending");
       else th.removeAttribute("aria-sort");
     });
-    fill();
   }
 
   function sorted(): Row[] {
@@ -65,31 +85,47 @@ export function table<Row>(options: Options<Row>): HTMLElement {
 
   function fill(): void {
     body.replaceChildren();
-    for (const row of sorted().slice(0, shown)) {
+    const inOrder = sorted();
+    for (const row of inOrder.slice(0, shown)) {
       const cells = columns.map((column, i) => {
         const tag = i === 0 && column.numeric !== true ? "th" : "td";
         const cell = h(tag, { class: column.numeric === true ? "number" : "text" }, column.cell(row));
         if (tag === "th") cell.setAttribute("scope", "row");
+        else cell.setAttribute("data-title", column.title);
         return cell;
       });
-      const line = h("tr", {}, ...cells);
+      const line = h("tr", { class: row === marked ? "marked" : false }, ...cells);
       body.appendChild(line);
-      const detail = options.detail?.(row);
-      if (detail) body.appendChild(opening(line, detail));
+      if (options.detail?.(row)) body.appendChild(opening(line, row));
+    }
+    const others = options.others?.(inOrder.slice(shown)) ?? null;
+    if (others !== null) {
+      const cells = columns.map((column, i) => h("td", { class: column.numeric === true ? "number" : "text", "data-title": i === 0 ? "" : column.title }, others[i]));
+      body.appendChild(h("tr", { class: "others" }, ...cells));
     }
     const left = rows.length - shown;
     more.hidden = left <= 0;
     more.textContent = `Show ${left} more`;
   }
 
-  function opening(line: HTMLElement, detail: HTMLElement): HTMLElement {
-    const below = h("tr", { class: "detail", hidden: true }, h("td", { colspan: String(columns.length) }, detail));
-    const button = h("button", { class: "small", "aria-expanded": "false" }, "Source");
-    button.addEventListener("click", () => {
+  function opening(line: HTMLElement, row: Row): HTMLElement {
+    const key = `open-${fileName}`;
+    const id = String(rows.indexOf(row));
+    const place = h("td", { colspan: String(columns.length) });
+    const below = h("tr", { class: "detail", hidden: true }, place);
+    const what = options.opens ?? "Source";
+    const button = h("button", { class: "opens", "aria-expanded": "false", "aria-label": what, title: what });
+    const open = (): void => {
       below.hidden = !below.hidden;
+      if (place.firstChild === null) add(place, options.detail?.(row));
       button.setAttribute("aria-expanded", String(!below.hidden));
+    };
+    button.addEventListener("click", () => {
+      open();
+      keep(key, below.hidden ? null : id);
     });
-    line.firstElementChild?.append(" ", button);
+    if (kept(key) === id) open();
+    line.firstElementChild?.prepend(button);
     return below;
   }
 
@@ -100,8 +136,30 @@ export function table<Row>(options: Options<Row>): HTMLElement {
     save(`${fileName}.csv`, csv([columns.map((c) => c.title), ...lines]));
   }
 
+  /** Shows a row, wherever it is in the order. */
+  function reveal(row: Row): void {
+    marked = row;
+    shown = Math.max(shown, sorted().indexOf(row) + 1);
+    fill();
+    const line = body.querySelector(".marked");
+    line?.scrollIntoView({ block: "center" });
+    line?.querySelector<HTMLElement>("button")?.focus({ preventScroll: true });
+  }
+
+  const before = kept(`sort-${fileName}`)?.split(",");
+  const column = before === undefined ? -1 : columns.findIndex((c) => c.title === before.slice(0, -1).join(","));
+  if (column >= 0) orderBy(column, before?.[before.length - 1] === "desc");
   fill();
   if (rows.length === 0) return h("p", { class: "muted" }, "Nothing here.");
+  if (options.isSearched === true) {
+    const texts = rows.map((row) => columns.map((c) => c.value(row)).filter((v): v is string => typeof v === "string"));
+    offer(caption.split(/ by | from |,|:/)[0], (text) =>
+      rows
+        .map((row, i) => ({ row, words: texts[i] }))
+        .filter(({ words }) => words.some((word) => word.toLowerCase().includes(text)))
+        .map(({ row, words }) => ({ text: words.join("  "), go: () => reveal(row) })),
+    );
+  }
   const scroll = h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },

@@ -7,6 +7,8 @@ mod browser;
 mod dragging;
 #[path = "page/driver.rs"]
 mod driver;
+#[path = "page/first_screen.rs"]
+mod first_screen;
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 #[path = "page/lanes.rs"]

@@ -1,16 +1,30 @@
 // Call stacks as a flame graph: width is the share of an event's samples, callers above
 // what they call.
 
-import type { CallNode, CallTree, Data } from "../data";
+import type { CallNode, CallTree, Data, Summary } from "../data";
 import { csv, h, save, sized } from "../dom";
-import { base, count, name, percent, time } from "../format";
+import { base, count, middle, name, percent, readable, time } from "../format";
+import { cause, knowsStalls, missEvent, STALLS } from "../level_colours";
 import { current, follow, isWhole } from "../range";
+import { offer } from "../search";
+import { keep, kept } from "../state";
 import { colour, onTheme } from "../theme";
 import { section, Section } from "./section";
 
 const ROW = 18;
 /** Narrower boxes have no text, and those below a pixel are not drawn. */
 const TEXT_FROM = 24;
+/** Mean width of a letter. */
+const LETTER = 6.6;
+
+/** Modules with a colour of their own. */
+const MODULES = 6;
+
+/** What colours tell: a name of the style sheet for each node, and what they mean. */
+export interface Colouring {
+  of: (node: number) => string;
+  legend: { colour: string; words: string }[];
+}
 
 interface Box {
   node: number;
@@ -19,7 +33,7 @@ interface Box {
   row: number;
 }
 
-class Flames {
+export class Flames {
   readonly element: HTMLElement;
   private readonly canvas = h("canvas", { tabindex: "0", role: "img" });
   private readonly called: number[][];
@@ -33,6 +47,11 @@ class Flames {
   constructor(
     private readonly tree: CallTree,
     private readonly told: HTMLElement,
+    private colouring: Colouring,
+    /** What is said of a node; its share by default. */
+    private readonly words: (node: number) => string = (node) => inWords(tree, node),
+    /** The node that fills the width has changed. */
+    private readonly zoomed: (node: number | null) => void = () => undefined,
   ) {
     this.called = tree.nodes.map(() => []);
     tree.nodes.forEach((node, i) => (node.caller === null ? this.tops : this.called[node.caller]).push(i));
@@ -61,8 +80,22 @@ class Flames {
 
   zoom(node: number | null): void {
     this.root = node === null || node === this.root ? null : node;
+    this.zoomed(this.root);
     this.draw();
     this.tell();
+  }
+
+  /** Fills the width with a node, and tells it. */
+  show(node: number): void {
+    this.root = this.at = node;
+    this.zoomed(node);
+    this.draw();
+    this.tell();
+  }
+
+  recolour(colouring: Colouring): void {
+    this.colouring = colouring;
+    this.draw();
   }
 
   private matches(node: CallNode): boolean {
@@ -111,15 +144,7 @@ class Flames {
   }
 
   private tell(): void {
-    const node = this.at === null ? null : this.tree.nodes[this.at];
-    if (node === null) {
-      this.told.textContent = "Touch a box to see its share. Click to zoom in, again to zoom out.";
-      return;
-    }
-    const all = Math.max(1, this.tree.events);
-    this.told.textContent =
-      `${name(node.function)}${node.module === "" ? "" : ` of ${name(base(node.module))}`}: ${percent(node.events / all)} ` +
-      `with what it calls, ${percent(node.own_events / all)} itself; ${count(node.samples)} samples`;
+    this.told.textContent = this.at === null ? "Touch a box to see its share. Click to zoom in, again to zoom out." : this.words(this.at);
   }
 
   /** Boxes below `root`, and its callers across the whole width above it. */
@@ -153,44 +178,97 @@ class Flames {
     if (context === null) return;
     context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
     context.textBaseline = "middle";
-    const colours = palette();
-    for (const box of this.boxes) this.drawBox(context, box, colours);
+    for (const box of this.boxes) this.drawBox(context, box);
   }
 
-  private drawBox(context: CanvasRenderingContext2D, box: Box, colours: Record<string, string>): void {
+  private drawBox(context: CanvasRenderingContext2D, box: Box): void {
     const node = this.tree.nodes[box.node];
     const y = box.row * ROW;
     const isFound = this.matches(node);
-    context.fillStyle = colours[isFound ? "accent" : shade(node)];
+    context.fillStyle = colour("card");
     context.fillRect(box.x, y, Math.max(1, box.width - 1), ROW - 1);
+    context.fillStyle = colour(isFound ? "accent" : this.colouring.of(box.node));
+    // Half of the colour leaves the name readable on it.
+    context.globalAlpha = isFound ? 1 : 0.5;
+    context.fillRect(box.x, y, Math.max(1, box.width - 1), ROW - 1);
+    context.globalAlpha = 1;
     if (box.width >= TEXT_FROM) {
       context.save();
       context.beginPath();
       context.rect(box.x, y, box.width - 4, ROW);
       context.clip();
-      context.fillStyle = colours[isFound ? "card" : "text"];
-      context.fillText(name(node.function), box.x + 3, y + ROW / 2);
+      context.fillStyle = colour(isFound ? "card" : "text");
+      const text = readable(name(node.function));
+      const letters = Math.floor((box.width - 6) / LETTER);
+      context.fillText(letters < 8 ? text : middle(text, letters), box.x + 3, y + ROW / 2);
       context.restore();
     }
     if (box.node === this.at) {
-      context.strokeStyle = colours.text;
+      context.strokeStyle = colour("text");
       context.lineWidth = document.activeElement === this.canvas ? 2 : 1;
       context.strokeRect(box.x + 0.5, y + 0.5, Math.max(1, box.width - 2), ROW - 2);
     }
   }
 }
 
-function palette(): Record<string, string> {
-  const names = ["heat-none", "heat-0", "heat-1", "heat-2", "accent", "card", "text"];
-  return Object.fromEntries(names.map((name) => [name, colour(name)]));
+function inWords(tree: CallTree, at: number): string {
+  const node = tree.nodes[at];
+  const all = Math.max(1, tree.events);
+  return (
+    `${name(node.function)}${node.module === "" ? "" : ` of ${name(base(node.module))}`}: ${percent(node.events / all)} ` +
+    `with what it calls, ${percent(node.own_events / all)} itself; ${count(node.samples)} samples`
+  );
 }
 
-/** Neighbouring modules mostly differ in shade. */
-function shade(node: CallNode): string {
-  if (node.module === "") return "heat-none";
-  let sum = 0;
-  for (const c of base(node.module)) sum = (sum * 31 + (c.codePointAt(0) ?? 0)) % 997;
-  return `heat-${sum % 3}`;
+/** Each module with a colour of its own, those with most events first. */
+function byModule(tree: CallTree): Colouring {
+  const events = new Map<string, number>();
+  for (const node of tree.nodes) events.set(node.module, (events.get(node.module) ?? 0) + node.own_events);
+  events.delete("");
+  const modules = [...events].sort((a, b) => b[1] - a[1]).map(([module]) => module);
+  const colourOf = new Map(modules.slice(0, MODULES).map((module, i) => [module, `module-${i}`]));
+  const legend = [...colourOf].map(([module, colour]) => ({ colour, words: name(base(module)) }));
+  if (modules.length > MODULES) legend.push({ colour: "heat-none", words: "other modules" });
+  return { of: (node) => colourOf.get(tree.nodes[node].module) ?? "heat-none", legend };
+}
+
+/**
+ * What most of the cycles in a box and in what it calls were spent on. The model knows that of
+ * functions, so each event counts for the cause of the innermost frame that the table of
+ * functions has. Null where the source does not know cycles.
+ */
+function byCause(run: Summary, tree: CallTree): Colouring | null {
+  if (!knowsStalls(run)) return null;
+  const causes = new Map<string, string>();
+  for (const row of run.hot.functions.rows) {
+    const most = cause(row.counts);
+    if (most !== null && !causes.has(row.function)) causes.set(row.function, most);
+  }
+  if (causes.size === 0) return null;
+  const own: (string | null)[] = [];
+  tree.nodes.forEach((node) => own.push(causes.get(node.function) ?? (node.caller === null ? null : own[node.caller])));
+  const sums = tree.nodes.map((): Record<string, number> => ({}));
+  for (let i = tree.nodes.length - 1; i >= 0; i--) {
+    const level = own[i];
+    if (level !== null) sums[i][level] = (sums[i][level] ?? 0) + tree.nodes[i].own_events;
+    const caller = tree.nodes[i].caller;
+    if (caller !== null) for (const [of, n] of Object.entries(sums[i])) sums[caller][of] = (sums[caller][of] ?? 0) + n;
+  }
+  const most = sums.map((sum) => Object.entries(sum).sort((a, b) => b[1] - a[1])[0]?.[0] ?? null);
+  const seen = [{ level: "work", words: "work" }, ...STALLS].filter(({ level }) => most.includes(level));
+  return {
+    of: (node) => (most[node] === null ? "heat-none" : `level-${most[node]}`),
+    legend: seen.map(({ level, words }) => ({ colour: `level-${level}`, words })),
+  };
+}
+
+export function legend(colouring: Colouring): HTMLElement {
+  const items = colouring.legend.map(({ colour, words }) => {
+    const swatch = h("span", { class: "swatch" });
+    swatch.style.background = `var(--${colour})`;
+    return h("li", {}, swatch, h("bdi", {}, words));
+  });
+  return h("ul", { class: "time-legend" }, ...items);
 }
 
 /** The tree of the selected stretch: bins that it cuts count whole. */
@@ -234,11 +312,38 @@ function stretch(tree: CallTree): string {
   return `from ${from} to ${to}`;
 }
 
-function graph(all: CallTree): HTMLElement {
+function graph(run: Summary, all: CallTree): HTMLElement {
   const tree = inRange(all);
   const told = h("p", { class: "told", role: "status", "aria-live": "polite" }, "Touch a box to see its share. Click to zoom in, again to zoom out.");
-  const flames = new Flames(tree, told);
-  const find = h("input", { type: "search", placeholder: "Find a function", "aria-label": "Find a function in the flame graph" });
+  const causes = byCause(run, tree);
+  const modules = byModule(tree);
+  const isByModule = (): boolean => causes === null || kept("flame-colour") === "module";
+  const colouring = (): Colouring => (isByModule() || causes === null ? modules : causes);
+  const flames = new Flames(tree, told, colouring(), undefined, (node) => keep("flame", node === null ? null : String(node)));
+  const meaning = h("div", {}, legend(colouring()));
+  const colours = h("select", { "aria-label": "What colours mean" }, h("option", { value: "cause" }, "Colour: cause"), h("option", { value: "module" }, "Colour: module"));
+  colours.value = isByModule() ? "module" : "cause";
+  colours.addEventListener("change", () => {
+    keep("flame-colour", colours.value);
+    flames.recolour(colouring());
+    meaning.replaceChildren(legend(colouring()));
+  });
+  offer("Flame graph", (text) =>
+    tree.nodes
+      .map((node, i) => ({ node, i }))
+      .filter(({ node }) => node.function.toLowerCase().includes(text))
+      .sort((a, b) => b.node.events - a.node.events)
+      .map(({ node, i }) => ({
+        text: `${node.function}  ${percent(node.events / Math.max(1, tree.events))}`,
+        go: () => {
+          flames.element.scrollIntoView({ block: "center" });
+          flames.show(i);
+        },
+      })),
+  );
+  const root = Number(kept("flame") ?? "-1");
+  if (root >= 0 && root < tree.nodes.length) requestAnimationFrame(() => flames.show(root));
+  const find = h("input", { type: "search", class: "search", placeholder: "Find a function", "aria-label": "Find a function in the flame graph" });
   find.addEventListener("input", () => flames.find(find.value.trim()));
   const whole = h("button", { class: "small", click: () => flames.zoom(null) }, "Whole");
   const get = h("button", { class: "small", click: () => saveTree(tree) }, "Get the data");
@@ -254,10 +359,12 @@ function graph(all: CallTree): HTMLElement {
       {},
       h("span", { class: "plot-title" }, `Calls that led to ${name(tree.event)}`),
       h("span", { class: "unit" }, `${count(tree.samples)} samples, ${stretch(all)}`),
+      causes !== null && colours,
       find,
       whole,
       get,
     ),
+    meaning,
     flames.element,
     told,
   );
@@ -272,12 +379,20 @@ function saveTree(tree: CallTree): void {
 }
 
 export function calls(data: Data): Section | null {
-  const trees = data.summary?.calls ?? [];
-  if (trees.length === 0) return null;
-  const place = h("div", {}, graph(trees[0]));
+  const run = data.summary;
+  const trees = run?.calls ?? [];
+  if (run === null || trees.length === 0) return null;
+  const event = kept("flame-event") ?? missEvent(run, trees.map((tree) => tree.event));
+  const before = Math.max(0, trees.findIndex((tree) => tree.event === event));
+  const place = h("div", {}, graph(run, trees[before]));
   const choice = h("select", { "aria-label": "Event of the flame graph" }, ...trees.map((tree, i) => h("option", { value: String(i) }, name(tree.event))));
-  const draw = (): void => place.replaceChildren(graph(trees[Number(choice.value)]));
-  choice.addEventListener("change", draw);
+  choice.value = String(before);
+  const draw = (): void => place.replaceChildren(graph(run, trees[Number(choice.value)]));
+  choice.addEventListener("change", () => {
+    keep("flame", null);
+    keep("flame-event", trees[Number(choice.value)].event);
+    draw();
+  });
   follow(draw);
   return section(
     "calls",
@@ -288,7 +403,7 @@ export function calls(data: Data): Section | null {
       definition:
         "Which calls led to the samples. A box is a function, as wide as its share of the events that the samples stand " +
         "for, with what it calls below it; functions that the compiler inlined have boxes of their own. Boxes narrower " +
-        "than a pixel are not drawn; zoom in to see them. Shade tells modules apart. The graph is of the selected stretch of time, else of the whole run.",
+        "than a pixel are not drawn; zoom in to see them. Colours tell what the cycles of a box were spent on, or its module. The graph is of the selected stretch of time, else of the whole run.",
     },
     trees.length > 1 ? choice : null,
     place,

@@ -72,7 +72,7 @@ function sums(run: Summary, rows: CodeRegionRow[]): HTMLElement {
       value: perKilo,
     });
   }
-  return table<CodeRegionRow>({ caption: "Regions of interest", fileName: "code_regions", rows, columns });
+  return table<CodeRegionRow>({ caption: "Regions of interest", fileName: "code_regions", isSearched: true, rows, columns });
 }
 
 interface Within {

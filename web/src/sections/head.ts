@@ -1,41 +1,40 @@
 // The head of the page and the overview: what was recorded, and what to do next.
 
-import type { Data, Summary } from "../data";
+import type { Data, Statement, Summary } from "../data";
 import { caches } from "../data";
 import { add, h, withCode } from "../dom";
-import { bytes, capacity, count, name, percent, rate, time } from "../format";
+import { bytes, capacity, count, middle, name, percent, rate, time } from "../format";
 import { facts, Section } from "./section";
 
 export function header(data: Data): HTMLElement {
   const run = data.summary;
-  const element = h(
+  return h(
     "header",
     {},
-    h("p", { class: "brand" }, "memgauge"),
-    h("h1", {}, h("bdi", {}, name(data.title))),
+    h("h1", {}, h("span", { class: "brand" }, "memgauge "), h("bdi", { title: name(data.title) }, middle(name(data.title), 120))),
+    h("p", { class: "facts-line" }, ...(run === null ? [] : subtitle(run)), ...warning(data)),
   );
-  if (run !== null) add(element, subtitle(run));
-  add(element, warning(data));
-  return element;
 }
 
-function subtitle(run: Summary): HTMLElement {
+/** What was recorded, in one line. */
+function subtitle(run: Summary): HTMLElement[] {
   const { recording } = run;
   const started = new Date(recording.started_unix_s * 1000);
   const when = recording.started_unix_s > 0 ? `${started.toISOString().slice(0, 16).replace("T", " ")} UTC` : null;
   const machine = recording.machine;
-  const pairs: [string, string | null | undefined][] = [
-    ["source", name(recording.source.name)],
-    ["started", when],
-    ["ended", ended(recording.end)],
-    ["seed of random numbers", recording.source.settings["seed"]],
-    ["recorded inside regions alone", name(recording.source.settings["regions"] ?? "")],
-    [recording.clock === "virtual" ? "virtual time" : "time", time(run.run.duration_ns)],
-    ["instructions", run.run.instructions === null ? null : count(run.run.instructions)],
-    ["modelled machine", machine === null ? null : `${name(machine.name)}, ${rate(machine.frequency_hz / 1e9)} GHz`],
-    ["host", name(recording.host.cpu ?? "")],
+  const seed = recording.source.settings["seed"];
+  const only = recording.source.settings["regions"];
+  const parts: (string | null | undefined)[] = [
+    machine === null ? name(recording.host.cpu ?? "") : `modelled: ${name(machine.name)}, ${rate(machine.frequency_hz / 1e9)} GHz`,
+    `${time(run.run.duration_ns)} ${recording.clock === "virtual" ? "virtual time" : ""}`,
+    run.run.instructions === null ? null : `${count(run.run.instructions)} instructions`,
+    only === undefined ? null : `recorded inside ${name(only)} only`,
+    ended(recording.end),
+    seed === undefined ? null : `seed ${name(seed)}`,
+    `source ${name(recording.source.name)}`,
+    when,
   ];
-  return facts(pairs);
+  return parts.filter((part): part is string => part !== null && part !== undefined && part.trim() !== "").map((part) => h("span", {}, part));
 }
 
 function ended(end: unknown): string | null {
@@ -47,10 +46,10 @@ function ended(end: unknown): string | null {
 }
 
 /** What makes every number doubtful is said before any of them. */
-function warning(data: Data): HTMLElement | null {
+function warning(data: Data): HTMLElement[] {
   const run = data.summary;
   // Curves alone come of no recording that could have lost something.
-  if (run === null && data.io === null) return null;
+  if (run === null && data.io === null) return [];
   const said: string[] = [];
   if (run !== null && !run.recording.complete) {
     said.push("The recorder did not end in order: what it lost at its end is not known.");
@@ -59,54 +58,42 @@ function warning(data: Data): HTMLElement | null {
   if (problems > 0) said.push(problems === 1 ? "1 thing could not be read." : `${problems} things could not be read.`);
   const losses = (run?.losses.length ?? 0) + (data.io?.losses.length ?? 0);
   if (losses > 0) said.push(`${losses} kind${losses === 1 ? "" : "s"} of losses.`);
-  if (said.length === 0) return h("p", { class: "state good" }, "Losses: none. ", h("a", { href: "#trust" }, "What to trust"));
-  return h("p", { class: "state warn" }, `${said.join(" ")} `, h("a", { href: "#trust" }, "What to trust"));
+  const link = h("a", { href: "#trust" }, "What to trust");
+  if (said.length === 0) return [h("span", { class: "state good" }, "Losses: none. ", link)];
+  return [h("span", { class: "state warn" }, `${said.join(" ")} `, link)];
 }
 
-export function overview(data: Data): Section {
-  const list = h("ol", { class: "statements" });
-  for (const said of data.overview) {
-    const kind = said.kind === "cause" || said.kind === "caution" ? said.kind : "fact";
-    const item = h("li", { class: kind }, h("p", { class: "said" }, name(said.text)));
-    if (said.next !== "") add(item, h("p", { class: "next" }, h("b", {}, "Next: "), ...withCode(said.next)));
-    if (said.rule !== "") add(item, h("p", { class: "rule" }, `Shown because: ${said.rule}.`));
-    list.appendChild(item);
-  }
-  const element = h("section", { id: "overview", "aria-labelledby": "overview-title" }, h("h2", { id: "overview-title" }, "Overview"));
-  const run = data.summary;
-  if (run !== null) add(element, timeUse(run));
-  add(element, list);
-  if (run !== null) add(element, keyFigures(run));
-  return { id: "overview", short: "Overview", element };
-}
+const FINDINGS = 3;
 
-const TIME_USES: Record<string, string> = {
-  work: "work",
-  l2: "waiting for L2",
-  llc: "waiting for the last-level cache",
-  dram: "waiting for DRAM",
-  queue: "queued at DRAM",
-  tlb: "translating addresses",
-  stores: "waiting for stores",
-};
-
-/** A bar of all cycles by what they were spent on. */
-function timeUse(run: Summary): HTMLElement | null {
-  const parts = (run.time ?? []).filter((part) => part.cycles > 0);
-  if (parts.length === 0) return null;
-  const words = (on: string): string => TIME_USES[on] ?? on;
-  const bar = parts.map((part) => {
-    const title = `${percent(part.share)} ${words(part.on)}: ${count(part.cycles)} cycles`;
-    return h("span", { class: `stall level-${part.on}`, style: `width: ${(100 * part.share).toFixed(2)}%`, title });
-  });
-  const legend = parts.map((part) => h("li", {}, h("span", { class: `level-${part.on}` }), `${percent(part.share)} ${words(part.on)}`));
-  return h(
-    "div",
-    { class: "time-use" },
-    h("h3", {}, `Where ${count(run.totals["cycles"] ?? 0)} cycles went`),
-    h("div", { class: "time-bar", role: "img", "aria-label": parts.map((part) => `${percent(part.share)} ${words(part.on)}`).join(", ") }, ...bar),
-    h("ul", { class: "time-legend" }, ...legend),
+/** The findings, at most three, then what else is known in sentences and figures. */
+export function advice(data: Data, isFirst: boolean): Section | null {
+  const causes = data.overview.filter((said) => said.kind === "cause").slice(0, FINDINGS);
+  const cautions = data.overview.filter((said) => said.kind === "caution");
+  const facts = data.overview.filter((said) => said.kind !== "cause" && said.kind !== "caution");
+  const figures = data.summary === null ? null : keyFigures(data.summary);
+  if (data.overview.length === 0 && figures === null) return null;
+  const list = h("ol", { class: "statements" }, ...[...causes, ...cautions].map(statement));
+  const rest = h("ul", { class: "facts-list" }, ...facts.map(statement));
+  const [id, title] = isFirst ? ["overview", "Overview"] : ["advice", "What to do"];
+  const element = h(
+    "section",
+    { id, "aria-labelledby": `${id}-title` },
+    h("h2", { id: `${id}-title` }, title),
+    !isFirst &&
+      h("details", { class: "about" }, h("summary", {}, "What this is"), h("p", {}, "What limits the run, by which rule, and the next step: the strongest three findings. Then figures of the whole run.")),
+    causes.length + cautions.length > 0 && list,
+    facts.length > 0 && rest,
+    figures,
   );
+  return { id, short: isFirst ? "Overview" : "Advice", element };
+}
+
+function statement(said: Statement): HTMLElement {
+  const kind = said.kind === "cause" || said.kind === "caution" ? said.kind : "fact";
+  const item = h("li", { class: kind }, h("p", { class: "said" }, name(said.text)));
+  if (said.next !== "") add(item, h("p", { class: "next" }, h("b", {}, "Next: "), ...withCode(said.next)));
+  if (said.rule !== "") add(item, h("p", { class: "rule" }, `Shown because: ${said.rule}.`));
+  return item;
 }
 
 function keyFigures(run: Summary): HTMLElement | null {

@@ -3,11 +3,13 @@
 
 import type { Counts, Data, Excerpt, HotRow, HotTable, Summary, TimedSamples } from "../data";
 import { hasEvery, modelled } from "../data";
-import { h } from "../dom";
-import { amount, base, count, name, percent } from "../format";
+import { Child, h } from "../dom";
+import { amount, base, chain, count, middle, name, percent } from "../format";
+import { knowsStalls, stalled, timeParts } from "../level_colours";
 import { follow, isWhole } from "../range";
-import { firstByEach, interval, shareBar, table } from "../table";
+import { Column, firstByEach, interval, shareBar, table } from "../table";
 import { onPart } from "../part";
+import { listing, listingOf } from "./listing";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
 
@@ -54,24 +56,14 @@ export function hot(data: Data): Section | null {
               : "Over the whole run the source saw every one; ") +
             "in a selected stretch of time shares are estimated from samples. "
           : "Shares are estimated from samples; the interval holds the true share in 95 of 100 recordings. ") +
-        "Of inlined code the innermost function is named.",
+        "Code that was inlined from a library's header counts for the function that uses it. The dynamic loader and startup share a row if they have less than 10 %. Colours are those of the bar above.",
     },
     choice,
     place,
   );
 }
 
-/** Stalls by what is waited for: event, class of its colour, words. */
-const STALLS: readonly (readonly [string, string, string])[] = [
-  ["stall.l2", "l2", "waiting for L2"],
-  ["stall.llc", "llc", "waiting for the last-level cache"],
-  ["stall.dram", "dram", "waiting for memory"],
-  ["stall.queue", "queue", "waiting in the queue to memory"],
-  ["stall.tlb", "tlb", "waiting for address translation"],
-  ["stall.stores", "stores", "waiting because of stores"],
-];
-
-function rankInWords(rank: string): string {
+export function rankInWords(rank: string): string {
   if (rank === "cycles") return "cycles";
   return rank === "dram_bytes" ? "bytes between last-level cache and memory" : `events ${name(rank)}`;
 }
@@ -87,77 +79,126 @@ function wholeRun(run: Summary): HTMLElement[] {
   const hotLines = new Map<string, HotRow>();
   for (const row of run.hot.lines.rows) hotLines.set(`${row.file}:${row.line}`, row);
   return [
-    hotTable(run, run.hot.functions, "Functions", (row) => name(row.function), () => null),
-    hotTable(run, run.hot.lines, "Source lines", placeOf, (row) => source(row, excerpts, hotLines)),
+    hotTable(run, run.hot.functions, "Functions", (row) => {
+      const code = listingOf(run, row);
+      return code === null ? null : listing(run, code);
+    }),
+    hotTable(run, run.hot.lines, "Source lines", (row) => source(run, row, excerpts, hotLines)),
   ];
 }
 
-function placeOf(row: HotRow): string {
+export function placeOf(row: HotRow): string {
   if (row.file !== null) return name(`${base(row.file)}${row.line === null ? "" : `:${row.line}`}`);
+  if (row.module === "") return name(row.function);
   const offset = row.offset === null ? "" : `+0x${row.offset.toString(16)}`;
   return name(`${base(row.module)}${offset}`);
 }
 
-function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: HotRow) => string, detail: (row: HotRow) => HTMLElement | null): HTMLElement {
+/** A function's name, shortened; whole where the pointer stays on it. */
+export function functionName(row: HotRow, most = 56): HTMLElement {
+  const all = [row.function, ...row.inlined_into.map((caller) => caller.function)].map(name);
+  const whole = all.length > 1 ? `${all[0]}, inlined into ${all.slice(1).join(", inlined into ")}` : all[0];
+  return h("bdi", { class: "name", title: whole }, middle(name(chain(row)), most));
+}
+
+/** Each event's count over all places of a table. */
+function totals(hot: HotTable): Counts {
+  const sums: Counts = { ...hot.others.counts };
+  for (const row of hot.rows) for (const [event, n] of Object.entries(row.counts)) sums[event] = (sums[event] ?? 0) + n;
+  return sums;
+}
+
+type Others = HotTable["others"];
+
+/** What the table lacks, with some of its rows. */
+function othersWith(hot: HotTable, rows: HotRow[]): Others {
+  const counts: Counts = { ...hot.others.counts };
+  for (const row of rows) for (const [event, n] of Object.entries(row.counts)) counts[event] = (counts[event] ?? 0) + n;
+  const value = rows.reduce((sum, row) => sum + row.value, hot.others.value);
+  return { rows: hot.others.rows + rows.length, value, share: hot.total > 0 ? value / hot.total : null, counts };
+}
+
+const TITLES: Record<string, string> = { "llc.miss": "LLC misses", "l1d.miss": "L1D misses", "dtlb.walk": "TLB walks", "dram.read_bytes": "DRAM read", cycles: "Cycles", dram_bytes: "DRAM" };
+
+function hotTable(run: Summary, hot: HotTable, caption: string, detail: (row: HotRow) => HTMLElement | null): HTMLElement {
   const estimated = hot.samples !== null && !hasEvery(run, hot.rank);
   const hasInterval = estimated || hot.rows.some((r) => r.share_low !== null);
   const isLines = caption === "Source lines";
   const full = (row: HotRow): string => name(row.file === null ? row.module : `${row.file}:${row.line ?? ""}`);
-  const chain = (row: HotRow): string => row.inlined_into.map((c) => name(c.function)).join(" ← ");
-  // The same events as `SORT_EVENTS` of `analyze`, which keeps the first rows by each.
-  const others = ["llc.miss", "l1d.miss", "dtlb.walk", "dram.read_bytes"].filter((e) => e !== hot.rank && hot.rows.some((r) => r.counts[e] !== undefined));
-  const rest =
-    hot.others.rows > 0 || hot.others.value > 0
-      ? `${count(hot.others.rows)} more ${isLines ? "lines" : "functions"} have ${percent(hot.others.share)}.${firstByEach(hot)}`
-      : "";
+  // The same sums as `SORT_SUMS` of `analyze`, which keeps the first rows by each.
+  const known = (event: string): boolean => event !== hot.rank && hot.rows.some((r) => r.counts[event] !== undefined);
+  // Bytes say little more than the misses that read them.
+  const others = ["l1d.miss", "llc.miss", "dtlb.walk", "dram.read_bytes"].filter((e) => known(e) && (e !== "dram.read_bytes" || !known("llc.miss")));
+  const sums = totals(hot);
+  const hasOthers = hot.others.rows > 0 || hot.others.value > 0;
+  const shareOf = (event: string) => (rest: Others): string => percent((rest.counts[event] ?? 0) / Math.max(1, sums[event] ?? 0));
+  const amountOf = (event: string, row: HotRow): string => amount(event, row.counts[event] ?? 0);
+  const what = isLines ? "lines" : "functions";
+  const rankEvent = hot.rank === "dram_bytes" ? "dram.read_bytes" : hot.rank;
+  const columns: (Column<HotRow> & { others?: (rest: Others) => Child })[] = [
+    {
+      title: isLines ? "Line" : "Function",
+      cell: (r) => (isLines ? h("bdi", { class: "name", title: full(r) }, middle(placeOf(r), 30)) : functionName(r, 44)),
+      value: (r) => (isLines ? full(r) : r.function),
+      others: (rest) => `${count(rest.rows)} other ${what}`,
+    },
+    { title: "Share", numeric: true, cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share, others: (rest) => shareBar(rest.share) },
+    ...(hasInterval ? [{ title: "95 % interval", numeric: true, cell: (r: HotRow) => interval(r.share_low, r.share_high), value: (r: HotRow) => r.share_low }] : []),
+    { title: TITLES[hot.rank] ?? "Events", event: rankEvent, about: name(hot.rank), numeric: true, cell: (r) => h("span", { title: ends(hot.rank, r) }, amount(hot.rank, r.value)), value: (r) => r.value, others: (rest) => percent(rest.share) },
+    ...(hot.rank === "cycles" && knowsStalls(run)
+      ? [{ title: "Stalled", about: "What these cycles were spent on: work, or waiting", numeric: true, cell: (r: HotRow) => timeBar(r.counts), value: (r: HotRow) => stalled(r.counts), others: (rest: Others) => timeBar(rest.counts) }]
+      : []),
+    ...others.map((event) => ({ title: TITLES[event] ?? event, event, about: event, numeric: true, cell: (r: HotRow) => amountOf(event, r), value: (r: HotRow) => r.counts[event] ?? 0, others: shareOf(event) })),
+    isLines
+      ? { title: "Function", cell: (r: HotRow) => functionName(r, 34), value: (r: HotRow) => r.function }
+      : { title: "Module", cell: (r: HotRow) => h("bdi", { class: "name", title: name(r.module) }, middle(name(base(r.module)), 28)), value: (r: HotRow) => r.module },
+  ];
   return table<HotRow>({
     caption: `${caption} by ${rankInWords(hot.rank)}${estimated ? `, n = ${count(hot.samples ?? 0)}` : ""}`,
     fileName: caption.toLowerCase().replace(/\s+/g, "-"),
     rows: hot.rows,
-    columns: [
-      { title: isLines ? "Line" : "Function", cell: (r) => h("bdi", { title: chain(r) === "" ? full(r) : `${full(r)}, inlined into ${chain(r)}` }, title(r)), value: (r) => (isLines ? full(r) : r.function) },
-      { title: "Share", cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share },
-      ...(hasInterval ? [{ title: "95 % interval", numeric: true, cell: (r: HotRow) => interval(r.share_low, r.share_high), value: (r: HotRow) => r.share_low }] : []),
-      { title: hot.rank === "dram_bytes" ? "DRAM" : hot.rank === "cycles" ? "Cycles" : "Events", about: name(hot.rank), numeric: true, cell: (r) => h("span", { title: ends(hot.rank, r) }, amount(hot.rank, r.value)), value: (r) => r.value },
-      ...(hot.rank === "cycles" ? [{ title: "Stalled", about: "What these cycles were spent on: work, or waiting", cell: (r: HotRow) => timeBar(r.counts), value: (r: HotRow) => stalled(r.counts) }] : []),
-      ...others.map((event) => ({ title: event, numeric: true, cell: (r: HotRow) => count(r.counts[event] ?? 0), value: (r: HotRow) => r.counts[event] ?? 0 })),
-      isLines
-        ? { title: "Function", cell: (r: HotRow) => h("bdi", {}, name(r.function)), value: (r: HotRow) => r.function }
-        : { title: "Module", cell: (r: HotRow) => h("bdi", { title: name(r.module) }, name(base(r.module))), value: (r: HotRow) => r.module },
-    ],
-    foot: rest,
+    columns,
+    others: (hidden) => {
+      const rest = othersWith(hot, hidden);
+      return rest.rows > 0 || rest.value > 0 ? columns.map((column) => column.others?.(rest) ?? "") : null;
+    },
+    foot: hasOthers ? `${count(hot.others.rows)} more ${what} have ${percent(hot.others.share)}.${firstByEach(hot)}` : "",
     detail,
+    opens: isLines ? "Source" : "Code",
+    isSearched: true,
   });
 }
 
-/** Cycles that a place stalled. */
-function stalled(counts: Counts): number {
-  return STALLS.reduce((sum, [event]) => sum + (counts[event] ?? 0), 0);
+/** A bar of the cycles of a place, work first; nothing where the source does not know them. */
+export function stallBar(counts: Counts): HTMLElement {
+  const cycles = Math.max(1, counts.cycles ?? 0);
+  const parts = timeParts(counts);
+  const bar = parts.map((part) => h("span", { class: `stall level-${part.level}`, style: `width: ${((100 * part.cycles) / cycles).toFixed(2)}%` }));
+  const words = parts.map((part) => `${percent(part.cycles / cycles)} ${part.words}`).join(", ");
+  return h("span", { class: "time-bar", title: words, role: "img", "aria-label": words }, ...bar);
 }
 
-/** A bar of the cycles of a place: work, then what it waited for. */
+/** The same with the share that stalled. */
 function timeBar(counts: Counts): HTMLElement {
-  const cycles = counts.cycles ?? 0;
-  const all = stalled(counts);
-  const parts = STALLS.map(([event, level, words]) => ({ level, words, cycles: counts[event] ?? 0 })).filter((part) => part.cycles > 0);
-  const words = parts.map((part) => `${percent(part.cycles / cycles)} ${part.words}`);
-  const bar = parts.map((part) => h("span", { class: `stall level-${part.level}`, style: `width: ${((100 * part.cycles) / Math.max(1, cycles)).toFixed(2)}%` }));
-  return h("span", { class: "time", title: words.join(", ") }, h("span", { class: "time-bar" }, ...bar), h("span", { class: "time-share" }, percent(all / Math.max(1, cycles))));
+  return h("span", { class: "time" }, stallBar(counts), h("span", { class: "time-share" }, percent(stalled(counts) / Math.max(1, counts.cycles ?? 0))));
 }
 
-function source(row: HotRow, excerpts: Excerpt[], hotLines: Map<string, HotRow>): HTMLElement | null {
+function source(run: Summary, row: HotRow, excerpts: Excerpt[], hotLines: Map<string, HotRow>): HTMLElement | null {
   const { file, line } = row;
+  const { rank } = run.hot.lines;
   if (file === null || line === null) return null;
   const found = excerpts.find((e) => e.file === file && line >= e.first_line && line < e.first_line + e.lines.length);
   if (found === undefined) return null;
   const lines = found.lines.map((text, i) => {
     const number = found.first_line + i;
-    const share = hotLines.get(`${file}:${number}`)?.share ?? null;
+    const here = hotLines.get(`${file}:${number}`);
     return h(
       "span",
       { class: number === line ? "source-line here" : "source-line" },
       h("span", { class: "source-number" }, String(number)),
-      h("span", { class: "source-share" }, share === null ? "" : percent(share)),
+      h("span", { class: "source-share" }, here === undefined ? "" : percent(here.share)),
+      h("span", { class: "source-count" }, here === undefined ? "" : amount(rank, here.value)),
+      rank === "cycles" && knowsStalls(run) && h("span", { class: "source-bar" }, here === undefined ? null : stallBar(here.counts)),
       h("span", { class: "source-text" }, `${name(text.replace(/\t/g, "    "))}\n`),
     );
   });

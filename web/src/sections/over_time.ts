@@ -5,6 +5,7 @@ import { modelled as modelledAs } from "../data";
 import { curve, Plot } from "../curves";
 import { bytes, count, inUnit, name, rate, time } from "../format";
 import { h } from "../dom";
+import { colourOf } from "../level_colours";
 import { section, Section } from "./section";
 
 const READ = "dram.read_bytes";
@@ -16,7 +17,7 @@ export function overTime(data: Data): (Section | null)[] {
   const run = data.summary;
   const timeline = run?.timeline;
   if (run === null || timeline === undefined) return [];
-  return [bandwidth(run, timeline), counters(run, timeline)];
+  return [counters(run, timeline)];
 }
 
 const HOW =
@@ -31,38 +32,32 @@ function frame(timeline: Timeline): Pick<Plot, "binNs" | "durationNs"> {
   return { binNs: timeline.bin_ns, durationNs: timeline.duration_ns };
 }
 
-function bandwidth(run: Summary, timeline: Timeline): Section | null {
+/** Memory bandwidth, with the definition of its plot; null where nothing counted it. */
+export function bandwidthPlot(run: Summary, timeline: Timeline, below: HTMLElement | null): HTMLElement | null {
   const read = values(timeline, READ);
   const write = values(timeline, WRITE);
   if (read === undefined && write === undefined) return null;
   const lines = [];
-  if (read !== undefined) lines.push({ label: "read", event: READ, colour: "series-1", values: read });
-  if (write !== undefined) lines.push({ label: "written", event: WRITE, colour: "series-2", values: write });
+  if (read !== undefined) lines.push({ label: "read", event: READ, colour: colourOf(READ), values: read });
+  if (write !== undefined) lines.push({ label: "written", event: WRITE, colour: colourOf(WRITE), values: write });
   const machine = run.recording.machine;
   const provenance = machine === null ? "counted" : modelledAs(run);
-  return section(
-    "bandwidth",
-    "Memory bandwidth",
-    "Bandwidth",
-    {
-      provenance,
-      definition:
-        `Bytes that moved between the last-level cache and memory, per second of ${run.recording.clock} time; ` +
-        `1 GB/s = 10⁹ bytes per second. A step is the mean of its time. ${HOW}`,
-    },
-    h("p", { class: "hint" }, HOW),
-    curve({
+  const definition =
+    `Bytes that moved between the last-level cache and memory, per second of ${run.recording.clock} time; ` +
+    `1 GB/s = 10⁹ bytes per second. A step is the mean of its time. ${HOW}`;
+  return curve({
       title: "Memory bandwidth",
-      unit: "GB/s",
+      unit: `GB/s, ${provenance}`,
       show: (x) => `${rate(x / 1e9)}`,
       lines,
       ...frame(timeline),
-      height: 200,
+      height: 150,
       limit: machine === null ? undefined : { label: "memory limit", value: machine.dram_bytes_per_s },
       total: bytes,
       fileName: "bandwidth",
-    }),
-  );
+      about: definition,
+      below,
+  });
 }
 
 function counters(run: Summary, timeline: Timeline): Section | null {
@@ -77,7 +72,7 @@ function counters(run: Summary, timeline: Timeline): Section | null {
       title: name(event),
       unit: isTime ? "processors used" : `${unit(event) === "count" ? "events" : unit(event)} a second`,
       show: (x) => (isTime ? rate(x / 1e9) : rate(x)),
-      lines: [{ label: name(event), event, colour: "series-1", values: series }],
+      lines: [{ label: name(event), event, colour: colourOf(event), values: series }],
       ...frame(timeline),
       height: 110,
       total: (sum) => (isTime ? time(sum) : inUnit(sum, unit(event))),
@@ -104,7 +99,6 @@ function counters(run: Summary, timeline: Timeline): Section | null {
       fileName: `samples-${s.event.replace(/[^\w.-]+/g, "_")}`,
     });
   });
-  const hasHint = timeline.curves.some((c) => c.event === READ || c.event === WRITE);
   return section(
     "counters",
     "Events over time",
@@ -115,7 +109,7 @@ function counters(run: Summary, timeline: Timeline): Section | null {
         "What each counter gained in each step, per second, all threads together; samples by the time they were " +
         `taken. The bins of this page are ${time(timeline.bin_ns)} long. ${HOW}`,
     },
-    hasHint ? null : h("p", { class: "hint" }, HOW),
+    h("p", { class: "hint" }, HOW),
     h("div", { class: "plots" }, ...has.slice(0, shown).map((c) => plot(c.event, c.values)), ...samplePlots),
     rest.length === 0
       ? null

@@ -4,6 +4,7 @@ import type { Data, RegionTable, TimedSamples } from "../data";
 import { hasEvery } from "../data";
 import { h } from "../dom";
 import { amount, bytes, count, name, percent } from "../format";
+import { missEvent } from "../level_colours";
 import { heatMap } from "../heatmap";
 import { follow, isWhole } from "../range";
 import { firstByEach, interval, shareBar, table } from "../table";
@@ -19,12 +20,13 @@ export function data(all: Data): Section | null {
   if (tables.length === 0 && heat === null) return null;
   const samples = (run.timeline?.samples ?? []).filter((s) => s.regions.length > 0);
   const ordered = tables.map((t) => samples.find((s) => s.event === t.event)).filter((s): s is TimedSamples => s !== undefined);
-  let chosen = 0;
+  const event = missEvent(run, ordered.map((timed) => timed.event));
+  let chosen = Math.max(0, ordered.findIndex((timed) => timed.event === event));
   const place = h("div");
   const choice = eventChoice(ordered, "Event of the regions", (timed) => {
     chosen = ordered.indexOf(timed);
     fill();
-  });
+  }, chosen);
   function fill(): void {
     const timed = ordered[chosen];
     if (isWhole() || timed === undefined) place.replaceChildren(...tables.slice(chosen, chosen + 1).flatMap((table) => withGap(table, regionTable(table, hasEvery(run, table.event)))));
@@ -78,6 +80,7 @@ function regionTable(regions: RegionTable, every: boolean): HTMLElement {
   return table<Row>({
     caption: `Regions by ${name(regions.event)}, n = ${count(regions.samples)}`,
     fileName: "regions",
+    isSearched: true,
     rows: regions.rows,
     columns: [
       { title: "Region", cell: (r) => h("bdi", {}, name(r.name)), value: (r) => r.name },

@@ -66,6 +66,7 @@ function tables(run: Summary): HTMLElement[] {
   const threadTable = table<ThreadRow>({
     caption: "Threads",
     fileName: "threads",
+    isSearched: true,
     rows: run.threads,
     columns: [
       { title: "Program", cell: program, value: (r) => r.program },

@@ -58,6 +58,7 @@ export function timedTable(run: Summary | null, coarse: TimedSamples, kind: Kind
     table<InRange>({
       caption: `${caption} from ${from} to ${to}: ${count(all.samples)} samples of ${name(timed.event)}`,
       fileName: caption.toLowerCase().replace(/\s+/g, "-"),
+      isSearched: true,
       rows: inside,
       columns: [
         { title: "Name", cell: (r) => h("bdi", {}, name(r.name)), value: (r) => r.name },
@@ -73,12 +74,13 @@ export function timedTable(run: Summary | null, coarse: TimedSamples, kind: Kind
 }
 
 /** A choice of the sampled event; `draw` is asked again when it changes. */
-export function eventChoice(samples: TimedSamples[], label: string, chosen: (timed: TimedSamples) => void): HTMLElement | null {
+export function eventChoice(samples: TimedSamples[], label: string, chosen: (timed: TimedSamples) => void, first = 0): HTMLElement | null {
   if (samples.length < 2) return null;
   const select = h("select", { "aria-label": label });
   samples.forEach((s, i) => {
     select.appendChild(h("option", { value: String(i) }, `${name(s.event)} (${count(s.all.samples)} samples)`));
   });
+  select.value = String(first);
   select.addEventListener("change", () => chosen(samples[Number(select.value)]));
   return h("label", { class: "choice" }, "Event: ", select);
 }

@@ -72,6 +72,7 @@ function provenance(data: Data): HTMLElement[] {
     table({
       caption: "Events of the recording: how they came to be, and what they are",
       fileName: "events",
+      isSearched: true,
       shown: 8,
       rows: run.events,
       columns: [

@@ -67,7 +67,7 @@ fn told_times(driver: &mut Driver, duration_ns: f64) -> Vec<f64> {
         .at(0.5, 0.5);
     driver.hover(middle);
     let notes = driver.evaluate(
-        "[...document.querySelectorAll('.chart:has(.u-over) + .chart-note')].map((n) => n.textContent)",
+        "[...document.querySelectorAll('.chart:has(.u-over) ~ .chart-note')].map((n) => n.textContent)",
     );
     let notes = notes.as_array().expect("notes").iter();
     notes

@@ -69,13 +69,30 @@ impl Driver {
             folder,
         };
         driver.attach(&page);
-        // Windows have a minimum width; the emulated screen has none.
-        let metrics =
-            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        driver.send("Emulation.setDeviceMetricsOverride", metrics);
+        driver.set_size(width, height);
         driver.await_page();
         driver.frames();
         driver
+    }
+
+    /// Gives the window another size.
+    pub(crate) fn resize(&mut self, width: u32, height: u32) {
+        self.set_size(width, height);
+        self.frames();
+    }
+
+    fn set_size(&mut self, width: u32, height: u32) {
+        // Windows have a minimum width; the emulated screen has none.
+        let metrics =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.send("Emulation.setDeviceMetricsOverride", metrics);
+    }
+
+    /// Loads the address that the page has now again.
+    pub(crate) fn reload(&mut self) {
+        self.evaluate("document.documentElement.removeAttribute('data-ready'); location.reload()");
+        self.await_page();
+        self.frames();
     }
 
     fn attach(&mut self, page: &Path) {

@@ -60,9 +60,11 @@ fn a_table_sorted_by_another_event_begins_with_that_events_top_functions() {
         (1, "lines", "r.lastElementChild.textContent"),
     ] {
         let table = format!("document.querySelectorAll('#hot .table')[{table}]");
-        let names = format!("[...{table}.querySelectorAll('tbody tr')].map((r) => {row_name})");
+        let names = format!(
+            "[...{table}.querySelectorAll('tbody tr:not(.others)')].map((r) => {row_name})"
+        );
         let heading = format!(
-            "[...{table}.querySelectorAll('th button')].find((b) => b.textContent === 'l1d.miss')"
+            "[...{table}.querySelectorAll('th button')].find((b) => b.textContent === 'L1D misses')"
         );
         click(&mut driver, &heading);
         click(
