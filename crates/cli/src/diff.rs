@@ -283,7 +283,7 @@ fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary
     Ok(summary)
 }
 
-/// A line for each gate that fails, with both values.
+/// A line for each gate that fails, with both values, and a line about what kind of change it is.
 fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     for (name, comparison) in runs.runs() {
@@ -292,9 +292,14 @@ fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> 
             1 => String::new(),
             _ => format!("{name}: "),
         };
+        let mut failures = Vec::new();
         for gate in gates {
-            lines.extend(failed(comparison, gate)?.map(|line| format!("{of}{line}")));
+            failures.extend(failed(comparison, gate)?);
         }
+        if !failures.is_empty() {
+            failures.extend(comparison.kind_of_change());
+        }
+        lines.extend(failures.iter().map(|line| format!("{of}{line}")));
     }
     Ok(lines)
 }

@@ -67,6 +67,8 @@ pub(crate) fn stdout_width() -> Option<usize> {
     told.or_else(asked)
 }
 
+/// Whether the locale's characters are UTF-8. Without any of these variables it is the C locale,
+/// which has ASCII.
 fn is_utf8() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -86,7 +88,7 @@ pub(crate) fn style(terminal: bool) -> Style {
         width: line.map_or(PLAIN_WIDTH, |line| line.min(WIDEST)),
         line: line.unwrap_or(usize::MAX),
         colour,
-        unicode: !terminal || is_utf8(),
+        unicode: is_utf8(),
     }
 }
 

@@ -99,7 +99,13 @@ fn an_added_pass_is_named_first_gates_say_what_failed_and_equal_runs_are_equal()
     let gates = ["--fail-if", "stores > +5%", "--fail-if", "stores > 1 G"];
     let failed = diff(&baseline, &two.path(), &gates);
     assert_eq!(failed.status.code(), Some(1));
-    assert_eq!(said(&failed).lines().count(), 1, "{}", said(&failed));
+    // One line says which gate failed, another one why.
+    assert_eq!(said(&failed).lines().count(), 2, "{}", said(&failed));
+    assert!(
+        said(&failed).contains("the program did other work: instructions +"),
+        "{}",
+        said(&failed)
+    );
     assert!(
         said(&failed).contains("gate `stores > +5%` failed: before ")
             && said(&failed).contains(" %)"),
@@ -340,8 +346,8 @@ fn several_runs_are_each_compared_with_the_first() {
         .lines()
         .find(|line| line.contains("added_pass (passes)"));
     let cells: Vec<&str> = row.expect("a row").split_whitespace().collect();
-    // Not in the second run, which is as the first.
-    assert_eq!(cells[1], "=", "{text}");
+    // The name, the first run, and the second one, which is as the first.
+    assert_eq!(cells[3], "=", "{text}");
     assert!(text.starts_with("A  ") && text.contains("D  "), "{text}");
     assert!(text.contains("dram.read_bytes over time"), "{text}");
 

@@ -168,6 +168,10 @@ fn a_profile_of_firefox_is_whole_and_sums_up() {
     assert!(counters.len() >= 20, "{}", counters.len());
     for counter in counters {
         check_table("counter", &counter["samples"]);
+        // Counters of this category are shown as network traffic, with its emissions.
+        assert_ne!(counter["category"], "Bandwidth");
+        let tooltip = counter["display"]["tooltipRows"].as_array();
+        assert!(tooltip.is_some_and(|rows| !rows.is_empty()), "{counter}");
         assert!(numbers(&counter["samples"]["time"]).is_sorted());
         let sum: f64 = numbers(&counter["samples"]["count"]).iter().sum();
         assert_eq!(

@@ -46,6 +46,7 @@ fn run(script: &str, folder: &Path) -> String {
         .current_dir(folder)
         .env("PATH", format!("{}:{path}", bin.display()))
         .env("COLUMNS", "80")
+        .env("LC_ALL", "C.UTF-8")
         .output()
         .expect("a shell");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

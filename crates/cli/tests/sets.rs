@@ -381,7 +381,7 @@ fn reports_say_what_is_estimated() {
         shown.contains("estimated from 1/8 of the cache sets"),
         "{shown}"
     );
-    assert!(shown.contains("±"), "{shown}");
+    assert!(shown.contains("+-"), "{shown}");
     let summary = some.report();
     let events = summary["events"].as_array().expect("events");
     let provenance = |name: &str| {

@@ -434,7 +434,8 @@ fn counters(summary: &Summary, timeline: &Timeline, threads: &[ThreadTrack]) -> 
         let how = provenance(summary, &curve.event);
         json!({
             "name": curve.event,
-            "category": if is_bytes { "Bandwidth" } else { "Counter" },
+            // A counter of category Bandwidth has the words of network traffic, and emissions.
+            "category": "Counter",
             "description": format!("{} ({how})", curve.event),
             "pid": pid,
             "mainThreadIndex": main,
@@ -451,10 +452,29 @@ fn counters(summary: &Summary, timeline: &Timeline, threads: &[ThreadTrack]) -> 
                 "markerSchemaLocation": null,
                 "sortWeight": if is_bytes { 10 } else { 50 + number },
                 "label": format!("{} ({how})", curve.event),
+                "tooltipRows": tooltip(&curve.event, is_bytes),
             },
         })
     };
     timeline.curves.iter().enumerate().map(counter).collect()
+}
+
+/// What the profiler shows of a counter track at the mouse, of a version of the format that lets a
+/// counter say so (63); the page keeps it where it upgrades an older version.
+fn tooltip(event: &str, is_bytes: bool) -> Value {
+    let row = |source: &str, unit: &str, label: String| json!({"type": "value", "source": source, "format": {"unit": unit}, "label": label});
+    match is_bytes {
+        false => json!([row("count", "number", event.to_owned())]),
+        true => json!([
+            row("rate", "bytes-per-second", format!("{event} per second")),
+            row("accumulated", "bytes", format!("{event} up to this time")),
+            row(
+                "count-range",
+                "bytes",
+                format!("{event} in the visible range")
+            ),
+        ]),
+    }
 }
 
 /// Builds the shared tables.

@@ -8,7 +8,9 @@
 mod curves;
 mod estimates;
 mod flames;
+mod headline;
 mod interval;
+mod matters;
 mod measured;
 mod page;
 mod rank;
@@ -16,6 +18,7 @@ mod several;
 mod shares;
 mod text;
 mod unit;
+mod work;
 
 use std::collections::BTreeSet;
 
@@ -23,6 +26,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use curves::RunCurves;
+pub use headline::{Headline, HeadlinePlace};
 pub use measured::{Measured, Shares};
 pub use several::Compared;
 pub use shares::{ChangedShare, ChangedShares};
@@ -89,10 +93,14 @@ pub struct Comparison {
     pub warnings: Vec<String>,
     /// Regions of interest that alone were recorded of each; `None`: all of it.
     pub only_regions: [Option<String>; 2],
+    /// Seed of the program's random numbers in each; `None`: they were not fixed.
+    pub seeds: [Option<String>; 2],
     /// Whether parts of each could not be read: those are not compared.
     pub damaged: [bool; 2],
     /// Whether each has exact counts of functions; they are compared where both have.
     pub functions_known: [bool; 2],
+    /// The change of the cycles, where both have them by function.
+    pub headline: Option<Headline>,
     /// All metrics of both, by name.
     pub metrics: Vec<Metric>,
     /// The event that functions are ranked by; `None` where no function changed.
@@ -119,6 +127,7 @@ impl Comparison {
         let program = |group: &[Measured]| group.first().and_then(|run| run.program.clone());
         let machine = |group: &[Measured]| group.first().and_then(|run| run.machine.clone());
         let only = |group: &[Measured]| group.first().and_then(|run| run.only_regions.clone());
+        let seed = |group: &[Measured]| group.first().and_then(|run| run.seed.clone());
         let part = |group: &[Measured]| group.first().and_then(|run| run.estimated_from);
         let damaged = |group: &[Measured]| group.iter().any(|run| run.is_damaged);
         let know = |group: &[Measured]| group.iter().all(|run| !run.functions.is_empty());
@@ -134,14 +143,19 @@ impl Comparison {
         let ranked = is_known.then(|| rank::ranked(groups, event)).flatten();
         let (ranked_by, functions) = ranked.unzip();
         let functions: Vec<Changed> = functions.unwrap_or_default();
-        let functions: Vec<Changed> = (functions.into_iter())
-            .map(|row| row.of_its_own(&programs))
-            .collect();
         let have_lines = groups
             .iter()
             .all(|g| g.iter().all(|run| !run.lines.is_empty()));
         let lines = ranked_by.as_deref().filter(|_| have_lines);
         let lines = lines.map(|event| changed(groups, Places::Lines, event));
+        let lines = lines.unwrap_or_default();
+        let is_ranked_by_time = ranked_by.as_deref() == Some(rank::CYCLES);
+        let headline = is_ranked_by_time
+            .then(|| Headline::of(groups, &metrics, &functions, &lines))
+            .flatten();
+        let functions: Vec<Changed> = (functions.into_iter())
+            .map(|row| row.of_its_own(&programs))
+            .collect();
         let sampled = shares::functions(groups);
         let regions = shares::regions(groups);
         let estimated_from = [part(before), part(after)];
@@ -164,13 +178,15 @@ impl Comparison {
             estimated_from,
             warnings: warnings(groups),
             only_regions: [only(before), only(after)],
+            seeds: [seed(before), seed(after)],
             damaged: [damaged(before), damaged(after)],
             functions_known,
+            headline,
             metrics,
             ranked_by_cost: ranked_by.is_some() && event.is_none(),
             ranked_by,
             functions,
-            lines: lines.unwrap_or_default(),
+            lines,
             sampled,
             regions,
         }
@@ -542,6 +558,96 @@ mod tests {
         assert!(!asked.text(10, &plain(80, false)).contains("--event"));
     }
 
+    /// A run of 10 million instructions whose function `parse` stalls on DRAM at one of its lines.
+    fn parsed(stalled: u64) -> Measured {
+        let counts = |cycles: u64, stalled: u64| -> BTreeMap<String, u64> {
+            let counts = [("cycles", cycles), ("stall.dram", stalled), ("stall.l2", 7)];
+            counts.map(|(event, n)| (event.to_owned(), n)).into()
+        };
+        let whole = |n: u64| n as f64;
+        Measured {
+            machine: Some("zen4".to_owned()),
+            program: Some("p".to_owned()),
+            metrics: [
+                ("cycles", whole(20_000_000 + stalled)),
+                ("instructions", 10_000_000.0),
+                ("llc.miss", whole(stalled / 200)),
+                ("stlb.hit", whole(stalled % 10)),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+            functions: [
+                ("parse (p)".to_owned(), counts(5_000_000 + stalled, stalled)),
+                ("tiny (p)".to_owned(), counts(100 + stalled % 10, 0)),
+            ]
+            .into(),
+            lines: [
+                ("parse.c:80 parse".to_owned(), counts(4_000_000, 0)),
+                (
+                    "parse.c:88 parse".to_owned(),
+                    counts(1_000_000 + stalled, stalled),
+                ),
+            ]
+            .into(),
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn the_headline_names_function_cause_and_line() {
+        let compared = of(parsed(1_000_000), parsed(4_100_003));
+        let text = compared.text(10, &plain(200, false));
+        let first = text.lines().next().expect("a line");
+        assert_eq!(
+            first,
+            "14.8 % slower: `parse` stalls 3.10M more cycles on DRAM at parse.c:88 (21.0M cycles \
+             before, 24.1M after)."
+        );
+        let compared = of(parsed(4_100_003), parsed(1_000_000));
+        let text = compared.text(10, &plain(200, false));
+        assert!(
+            text.starts_with("12.9 % fewer cycles: `parse` stalls 3.10M fewer"),
+            "{text}"
+        );
+        assert!(text.contains(" at parse.c:88 "), "{text}");
+    }
+
+    #[test]
+    fn small_differences_are_counted_and_not_listed() {
+        let compared = of(parsed(1_000_000), parsed(4_100_003));
+        let text = compared.text(10, &plain(200, false));
+        // Names first, then the numbers; functions before metrics.
+        let row = |name: &str| {
+            text.lines()
+                .position(|line| line.trim_start().starts_with(name))
+        };
+        assert!(
+            row("parse (p)").expect("a row") < row("llc.miss").expect("a row"),
+            "{text}"
+        );
+        for small in ["tiny (p)", "stlb.hit", "parse.c:80"] {
+            assert_eq!(row(small), None, "{text}");
+        }
+        assert!(
+            text.contains("Not listed: 1 metric and 1 function with smaller"),
+            "{text}"
+        );
+        let bar = text.lines().find(|line| line.contains("parse (p)"));
+        assert!(
+            bar.is_some_and(|line| line.ends_with("+########")),
+            "{text}"
+        );
+
+        let compared = of(parsed(1_000_000), parsed(1_005_003));
+        let text = compared.text(10, &plain(200, false));
+        assert!(
+            compared.changed && text.starts_with("<0.1 % slower"),
+            "{text}"
+        );
+        assert!(!text.contains("that changed"), "{text}");
+        assert_eq!(compared.json()["metrics"].as_array().unwrap().len(), 4);
+    }
+
     #[test]
     fn time_by_function_ranks_and_opens_the_comparison() {
         let run = |cycles: u64, misses: u64| {
@@ -559,7 +665,7 @@ mod tests {
         let first = text.lines().next().expect("a line");
         assert_eq!(
             first,
-            "75.0 % fewer cycles: 2.00k before, 500 after. 100 % of the difference is in sum (sums)."
+            "75.0 % fewer cycles: `sum` works 1.50k fewer cycles (2.00k cycles before, 500 after)."
         );
     }
 
@@ -608,6 +714,7 @@ mod tests {
             "llc.miss_ratio    25.00 %   12.50 %  -12.50 points  -50.00 %",
             "llc.mpki            71.38     35.69       -35.69  -50.00 %",
         ] {
+            let row = format!("{row} -████████");
             let words: Vec<&str> = row.split_whitespace().collect();
             let has = |line: &str| line.split_whitespace().collect::<Vec<_>>() == words;
             assert!(text.lines().any(has), "{row}: {text}");
@@ -638,7 +745,7 @@ mod tests {
         assert!(!names.contains(&"f1 (p)"));
         let text = compared.text(10, &plain(80, false));
         assert!(
-            text.contains("by cpu-clock (1.00k and 1.00k samples)"),
+            text.contains("by cpu-clock (1000 and 1000 samples)"),
             "{text}"
         );
         // Runs that differ by more than their samples' chance: nothing can be said.

@@ -30,8 +30,8 @@ use serde_json::{Value, json as object};
 
 pub use causes::Statement;
 pub use compare::{
-    Changed, ChangedShare, ChangedShares, Compared, Comparison, Measured, Metric, MetricUnit,
-    RunCurves, Shares,
+    Changed, ChangedShare, ChangedShares, Compared, Comparison, Headline, HeadlinePlace, Measured,
+    Metric, MetricUnit, RunCurves, Shares,
 };
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
@@ -42,19 +42,19 @@ pub use units::{as_typed, capacity};
 /// The report as text, ending in a newline. Lines fit `style.line` columns,
 /// of which 80 are always used, counting a character as one column.
 pub fn text(summary: &Summary, style: &Style) -> String {
-    joined(sections::all(summary, &style.at_least(80)))
+    style.shown(joined(sections::all(summary, &style.at_least(80))))
 }
 
 /// The part of the report that counting ends with: the counters, derived values, the
 /// timer's ticks, losses and cost.
 pub fn counting_text(summary: &Summary, style: &Style) -> String {
-    joined(sections::of_counting(summary, &style.at_least(80)))
+    style.shown(joined(sections::of_counting(summary, &style.at_least(80))))
 }
 
 /// The part of the report that an import ends with: samples, where their data came
 /// from, and what was lost.
 pub fn import_text(summary: &Summary, style: &Style) -> String {
-    joined(sections::of_import(summary, &style.at_least(80)))
+    style.shown(joined(sections::of_import(summary, &style.at_least(80))))
 }
 
 fn joined(sections: Vec<String>) -> String {

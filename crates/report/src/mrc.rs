@@ -147,7 +147,10 @@ impl CurveView {
 
     /// The view as text, ending in a newline.
     pub fn text(&self, style: &Style) -> String {
-        let style = style.at_least(80);
+        style.shown(self.whole_text(&style.at_least(80)))
+    }
+
+    fn whole_text(&self, style: &Style) -> String {
         let curve = self.curve();
         let mut text = format!("{}\n  {}", printable(&self.title), self.provenance());
         let _ = writeln!(
@@ -174,7 +177,7 @@ impl CurveView {
             count(self.blocks() as u64),
             bytes((self.blocks() as u64).saturating_mul(curve.block_bytes))
         );
-        text += &self.drawing(&style);
+        text += &self.drawing(style);
         text.push('\n');
         text += &self.table();
         text.push('\n');

@@ -24,6 +24,10 @@ pub(crate) enum Role {
     Read,
     Write,
     Warning,
+    /// More than before.
+    More,
+    /// Less than before.
+    Less,
 }
 
 impl Role {
@@ -35,6 +39,8 @@ impl Role {
             Role::Read => "\x1b[36m",
             Role::Write => "\x1b[35m",
             Role::Warning => "\x1b[33m",
+            Role::More => "\x1b[31m",
+            Role::Less => "\x1b[32m",
         }
     }
 }
@@ -86,9 +92,35 @@ impl Style {
         name.chars().map(shown).collect()
     }
 
+    /// A finished text, without characters that the place cannot show.
+    pub(crate) fn shown(&self, text: String) -> String {
+        if self.unicode || text.is_ascii() {
+            return text;
+        }
+        let mut ascii = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '±' => ascii += "+-",
+                '≤' => ascii += "<=",
+                '…' => ascii += "..",
+                '×' => ascii.push('x'),
+                'µ' => ascii.push('u'),
+                '–' | '−' => ascii.push('-'),
+                c if c.is_ascii() => ascii.push(c),
+                _ => ascii.push('?'),
+            }
+        }
+        ascii
+    }
+
     /// Stands for a number that does not exist.
     pub(crate) fn none(&self) -> &'static str {
         if self.unicode { "–" } else { "-" }
+    }
+
+    /// Between the two ends of an interval.
+    pub(crate) fn until(&self) -> &'static str {
+        if self.unicode { "…" } else { "to" }
     }
 
     /// Between two ends.
@@ -102,6 +134,16 @@ impl Style {
             true => [' ', '░', '▒', '▓', '█'],
             false => [' ', '.', ':', '*', '#'],
         }
+    }
+
+    /// A bar of a difference that begins with its sign: `part` of `columns` long, and at least one.
+    pub(crate) fn signed_bar(&self, part: f64, columns: usize) -> String {
+        let filled = (part.abs().min(1.0) * columns as f64).round() as usize;
+        let (mark, sign) = (
+            if self.unicode { "█" } else { "#" },
+            if part < 0.0 { '-' } else { '+' },
+        );
+        format!("{sign}{}", mark.repeat(filled.max(1)))
     }
 
     /// The start of a text, shortened to `columns`.
@@ -203,6 +245,17 @@ mod tests {
         assert_eq!(STYLE.clip_start("abcdef", 4), "…def");
         assert_eq!(STYLE.clip("abc", 3), "abc");
         assert_eq!(STYLE.clip("abcdef", 0), "");
+    }
+
+    #[test]
+    fn a_place_without_unicode_gets_ascii() {
+        let plain = Style {
+            unicode: false,
+            ..STYLE
+        };
+        let text = || "2 ± 1 µs, 3 × 4 … – é".to_owned();
+        assert_eq!(plain.shown(text()), "2 +- 1 us, 3 x 4 .. - ?");
+        assert_eq!(STYLE.shown(text()), text());
     }
 
     #[test]

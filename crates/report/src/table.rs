@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Text,
     /// Left-aligned, shortened at its start.
     Path,
+    /// A bar that begins with its sign, which decides its colour ([`Style::signed_bar`]).
+    Bar,
 }
 
 impl Kind {
@@ -99,7 +101,14 @@ impl Table {
     fn line(&self, role: Role, cells: &[String], widths: &[usize], style: &Style) -> String {
         let aligned = cells.iter().zip(&self.columns).zip(widths);
         let aligned: Vec<String> = aligned
-            .map(|((cell, column), &width)| align(cell, column.1, width, style))
+            .map(|((cell, column), &width)| {
+                let aligned = align(cell, column.1, width, style);
+                match (column.1, cell.chars().next()) {
+                    (Kind::Bar, Some('+')) => style.paint(Role::More, &aligned),
+                    (Kind::Bar, Some('-')) => style.paint(Role::Less, &aligned),
+                    _ => aligned,
+                }
+            })
             .collect();
         let line = aligned.join(&" ".repeat(GAP));
         let painted = style.paint(role, line.trim_end());
@@ -141,6 +150,7 @@ fn align(cell: &str, kind: Kind, columns: usize, style: &Style) -> String {
     match kind {
         Kind::Number => format!("{cell:>columns$}"),
         Kind::Label => format!("{cell:<columns$}"),
+        Kind::Bar => cell.to_owned(), // the last column
         Kind::Text | Kind::Path if style.line == ENDLESS => format!("{cell:<columns$}"),
         Kind::Text => format!("{:<columns$}", style.clip(cell, columns)),
         Kind::Path => format!("{:<columns$}", style.clip_start(cell, columns)),

@@ -14,10 +14,19 @@ pub(crate) fn count(n: u64) -> String {
     format!("{}{suffix}", three_digits(value))
 }
 
+/// A number of things that can be counted one by one, such as threads: exact below a million.
+pub(crate) fn things(n: u64) -> String {
+    if n < 1_000_000 {
+        n.to_string()
+    } else {
+        count(n)
+    }
+}
+
 /// `1 word` or `2 words`.
 pub(crate) fn plural(n: u64, word: &str) -> String {
     let ending = if n == 1 { "" } else { "s" };
-    format!("{} {word}{ending}", count(n))
+    format!("{} {word}{ending}", things(n))
 }
 
 /// A size in binary units: exact below 1 KiB.
@@ -177,6 +186,14 @@ mod tests {
             "0", "999", "1.00k", "1.00k", "12.3k", "999k", "1.00M", "18.4E",
         ];
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn things_are_counted_one_by_one() {
+        assert_eq!(plural(1, "thread"), "1 thread");
+        assert_eq!(plural(1000, "thread"), "1000 threads");
+        assert_eq!(plural(999_999, "place"), "999999 places");
+        assert_eq!(plural(12_345_678, "place"), "12.3M places");
     }
 
     #[test]

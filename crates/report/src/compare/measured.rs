@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use memgauge_analyze::{HotRow, HotTable, RegionTable, Summary, file_name};
+use memgauge_trace::SourceFacts;
 use serde::{Deserialize, Serialize};
 
 use super::estimates;
@@ -37,6 +38,9 @@ pub struct Measured {
     /// Regions of interest that alone were recorded; `None`: the whole run was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_regions: Option<String>,
+    /// Seed of the program's random numbers; `None`: they were not fixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<String>,
     /// Whole-run numbers by name.
     pub metrics: BTreeMap<String, f64>,
     /// Exact counts by function and event. Empty where functions were sampled.
@@ -91,6 +95,7 @@ impl Measured {
                 .map(|sets| set_warnings(summary, sets))
                 .unwrap_or_default(),
             only_regions: (summary.recording.source.only_regions()).map(str::to_owned),
+            seed: (summary.recording.source.settings.get(SourceFacts::SEED)).cloned(),
             metrics: metrics(summary),
             intervals: estimates::of_metrics(summary),
             function_intervals: intervals(&summary.hot.functions, function),

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::curves::{self, RunCurve, RunCurves};
 use super::flames::flames;
 use super::several::{Compared, Row, letter, value};
-use super::text::signed_percent;
+use super::text::{BAR, signed_percent};
 use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
 use crate::style::Style;
 use crate::units;
@@ -31,10 +31,11 @@ const HEAD: &str = r#"<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>
 :root { color-scheme: light dark; --fg: #1b1b1b; --bg: #fff; --line: #8a8a8a; --soft: #5b5b5b;
-  --c0: #1b1b1b; --c1: #0064a8; --c2: #b34400; --c3: #00724f; --c4: #93367a; --c5: #7a5c00; }
+  --c0: #1b1b1b; --c1: #0064a8; --c2: #b34400; --c3: #00724f; --c4: #93367a; --c5: #7a5c00;
+  --more: #b3261e; --less: #00724f; }
 @media (prefers-color-scheme: dark) { :root { --fg: #ececec; --bg: #161616; --line: #7d7d7d;
   --soft: #b4b4b4; --c0: #ececec; --c1: #6cb8f0; --c2: #ff9b5e; --c3: #4cc9a0; --c4: #e29bcb;
-  --c5: #e6c34c; } }
+  --c5: #e6c34c; --more: #ff8a80; --less: #4cc9a0; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg);
   max-width: 62rem; margin: 0 auto; padding: 1rem; }
 body { overflow-wrap: anywhere; } h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
@@ -42,7 +43,8 @@ body { overflow-wrap: anywhere; } h1 { font-size: 1.4rem; } h2 { font-size: 1.1r
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .15rem .6rem; text-align: right; white-space: nowrap; }
 th { border-bottom: 1px solid var(--line); color: var(--soft); font-weight: 600; }
-th:last-child, td:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.bar { text-align: left; font-family: monospace; } .more { color: var(--more); } .less { color: var(--less); }
 figure { margin: 1rem 0; } figcaption { color: var(--soft); }
 svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
 .axis { stroke: var(--line); fill: none; } .curve { fill: none; stroke-width: 1.6; }
@@ -97,28 +99,42 @@ impl Compared {
         if !self.changed() {
             return page + "<p>Nothing changed.</p>\n";
         }
+        let style = unwrapped();
+        for (number, comparison) in (1..).zip(&self.comparisons) {
+            if let Some(headline) = &comparison.headline {
+                let line = format!("{}: {}", letter(number), headline.text(&style));
+                let _ = writeln!(page, "<p><b>{}</b></p>", text(&line));
+            }
+        }
         let letters: Vec<String> = (0..self.names.len()).map(letter).collect();
-        let mut titles: Vec<&str> = letters.iter().map(String::as_str).collect();
+        let titled = |what| -> Vec<&str> {
+            let letters = letters.iter().map(String::as_str);
+            [what].into_iter().chain(letters).collect()
+        };
         let cells = |row: &Row| {
             let (name_of, base, cells) = row;
-            let base = [base.clone()].into_iter();
-            base.chain(cells.iter().cloned())
-                .chain([name_of.clone()])
-                .collect()
+            let first = [name_of.clone(), base.clone()].into_iter();
+            first.chain(cells.iter().cloned()).collect()
         };
-        titles.push("metric");
-        let style = unwrapped();
-        let metrics = self.metrics(&style).iter().map(cells).collect();
-        page += &table("Metrics that changed, relative to A", &titles, metrics);
         for (what, event, places) in self.places(&style) {
-            titles.pop();
-            titles.push(if what == "Line" { "line" } else { "function" });
+            let titles = titled(if what == "Line" { "line" } else { "function" });
             let title = format!("{what}s that changed, by {event}");
             page += &table(
                 &title,
                 &titles,
                 places.iter().take(rows).map(cells).collect(),
             );
+        }
+        let metrics = self.metrics(&style).iter().map(cells).collect();
+        page += &table(
+            "Metrics that changed, relative to A",
+            &titled("metric"),
+            metrics,
+        );
+        for (number, comparison) in (1..).zip(&self.comparisons) {
+            if let Some(unlisted) = comparison.unlisted() {
+                let _ = writeln!(page, "<p>{}: {}</p>", letter(number), text(&unlisted));
+            }
         }
         page
     }
@@ -154,13 +170,16 @@ fn of_two(comparison: &Comparison, rows: usize) -> String {
     if !comparison.changed {
         return page + "<p>Nothing changed.</p>\n";
     }
-    page += &metrics(comparison);
+    if let Some(headline) = &comparison.headline {
+        let _ = writeln!(page, "<p><b>{}</b></p>", text(&headline.text(&unwrapped())));
+    }
     if let Some(event) = &comparison.ranked_by {
         let tables = [
             ("function", "Functions", &comparison.functions),
             ("line", "Lines", &comparison.lines),
         ];
         for (what, title, places) in tables {
+            let places = comparison.listed(places);
             page += &counts((what, title), event, &places[..places.len().min(rows)]);
         }
     }
@@ -169,6 +188,10 @@ fn of_two(comparison: &Comparison, rows: usize) -> String {
     }
     for regions in &comparison.regions {
         page += &shares("region", "Regions", regions, rows);
+    }
+    page += &metrics(comparison);
+    if let Some(unlisted) = comparison.unlisted() {
+        let _ = writeln!(page, "<p>{}</p>", text(&unlisted));
     }
     page
 }
@@ -180,78 +203,100 @@ fn interval_of(interval: Option<[f64; 2]>, words: impl Fn(f64) -> String) -> Str
     })
 }
 
+/// A bar of a difference, as long as it is of the largest one.
+fn bar(difference: f64, largest: f64) -> String {
+    match difference == 0.0 {
+        true => "–".to_owned(),
+        false => unwrapped().signed_bar(difference / largest.max(f64::MIN_POSITIVE), BAR),
+    }
+}
+
 fn metrics(comparison: &Comparison) -> String {
     let style = &unwrapped();
+    let listed = comparison.listed_metrics();
+    let sizes = listed.iter().filter_map(|metric| metric.relative);
+    let largest = sizes.map(f64::abs).fold(0.0, f64::max).min(1.0);
     let difference = |metric: &Metric, value: Option<f64>| {
         let unit = MetricUnit::of(&metric.name);
         value.map_or("–".to_owned(), |value| unit.difference(value, style))
     };
     let row = |metric: &Metric| {
         vec![
+            metric.name.clone(),
             value(&metric.name, metric.before, style),
             value(&metric.name, metric.after, style),
             difference(metric, metric.difference),
             metric.relative.map_or("–".to_owned(), signed_percent),
             interval_of(metric.interval, |end| difference(metric, Some(end))),
-            metric.name.clone(),
+            bar(metric.relative.unwrap_or(0.0), largest),
         ]
     };
-    let changed = comparison
-        .metrics
-        .iter()
-        .filter(|metric| metric.is_change());
     let titles = [
+        "metric",
         "before",
         "after",
         "difference",
         "relative",
         "95 % interval",
-        "metric",
+        "change",
     ];
-    table("Metrics that changed", &titles, changed.map(row).collect())
+    let rows = listed.iter().map(|metric| row(metric)).collect();
+    table("Metrics that changed", &titles, rows)
 }
 
 fn counts((what, title): (&str, &str), event: &str, places: &[Changed]) -> String {
     let style = &unwrapped();
     let count = |count: f64| value(event, Some(count), style);
+    let largest = places.first().map_or(0.0, |place| place.difference().abs());
     let row = |place: &Changed| {
         vec![
+            place.named(),
             units::share(place.share),
             count(place.before as f64),
             count(place.after as f64),
             interval_of(place.interval, |end| count(end.round())),
-            place.named(),
+            bar(place.difference(), largest),
         ]
     };
-    let titles = ["share", "before", "after", "95 % interval", what];
+    let titles = [
+        what,
+        "share of the change",
+        "before",
+        "after",
+        "95 % interval",
+        "change",
+    ];
     let title = format!("{title} that changed, by {event}");
     table(&title, &titles, places.iter().map(row).collect())
 }
 
 fn shares(what: &str, title: &str, changed: &ChangedShares, rows: usize) -> String {
     let points = |end: f64| format!("{:+.1}", end * 100.0);
+    let sizes = changed.rows.iter().map(|row| row.difference.abs());
+    let largest = sizes.fold(0.0, f64::max);
     let rows = changed.rows.iter().take(rows).map(|row| {
         vec![
+            row.name.clone(),
             units::share(row.before),
             units::share(row.after),
             format!("{} points", interval_of(Some(row.interval), points)),
-            row.name.clone(),
+            bar(row.difference, largest),
         ]
     });
-    let [before, after] = changed.samples.map(units::count);
+    let [before, after] = changed.samples.map(units::things);
     let title = format!(
         "{title} whose share changed, by {} ({before} and {after} samples)",
         changed.event
     );
     table(
         &title,
-        &["before", "after", "95 % interval", what],
+        &[what, "before", "after", "95 % interval", "change"],
         rows.collect(),
     )
 }
 
-/// A table under a heading; nothing without rows. The last column is a name. A column that has
-/// nothing in any row is left out.
+/// A table under a heading; nothing without rows. The first column is a name. A column that has
+/// nothing in any row is left out. A bar begins with its sign, which decides its colour.
 fn table(title: &str, titles: &[&str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() {
         return String::new();
@@ -270,13 +315,19 @@ fn table(title: &str, titles: &[&str], rows: Vec<Vec<String>>) -> String {
     for row in &rows {
         page += "<tr>";
         for &column in &columns {
-            let is_name = column + 1 == titles.len();
-            let cell = if is_name {
-                name(&row[column])
-            } else {
-                text(&row[column])
+            let cell = &row[column];
+            let _ = match (column, titles[column], cell.starts_with('-')) {
+                (0, ..) => write!(page, "<td>{}</td>", name(cell)),
+                (_, "change", is_less) => {
+                    let look = if is_less { "less" } else { "more" };
+                    let cell = text(cell);
+                    write!(
+                        page,
+                        "<td class=\"bar {look}\" aria-hidden=\"true\">{cell}</td>"
+                    )
+                }
+                _ => write!(page, "<td>{}</td>", text(cell)),
             };
-            let _ = write!(page, "<td>{cell}</td>");
         }
         page += "</tr>\n";
     }

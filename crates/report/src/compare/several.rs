@@ -102,7 +102,10 @@ impl Compared {
 
     /// As text; `rows` functions, lines and regions at most.
     pub fn text(&self, rows: usize, style: &Style) -> String {
-        let style = &style.at_least(80);
+        style.shown(self.whole_text(rows, &style.at_least(80)))
+    }
+
+    fn whole_text(&self, rows: usize, style: &Style) -> String {
         if let [comparison] = self.comparisons.as_slice() {
             let text = comparison.text(rows, style);
             return match self.changed() {
@@ -114,16 +117,29 @@ impl Compared {
         if !self.changed() {
             return text + "Nothing changed.\n";
         }
+        for (number, comparison) in (1..).zip(&self.comparisons) {
+            if let Some(headline) = &comparison.headline {
+                let line = format!("{}: {}", letter(number), headline.text(style));
+                text += &style.paint_lines(Role::Heading, &style.wrap(&line, 0));
+            }
+        }
+        for (what, event, places) in self.places(style) {
+            let title = format!("{what}s that changed, by {event}");
+            let shown = &places[..places.len().min(rows)];
+            text += &self.tables(&title, &what.to_lowercase(), shown, style);
+        }
         text += &self.tables(
             "Metrics that changed, relative to A",
             "metric",
             &self.metrics(style),
             style,
         );
-        for (what, event, places) in self.places(style) {
-            let title = format!("{what}s that changed, by {event}");
-            let shown = &places[..places.len().min(rows)];
-            text += &self.tables(&title, &what.to_lowercase(), shown, style);
+        let unlisted = (1..).zip(&self.comparisons);
+        let unlisted = unlisted.filter_map(|(number, comparison)| {
+            Some(format!("{}: {}", letter(number), comparison.unlisted()?))
+        });
+        for line in unlisted {
+            text += &format!("\n{}", style.wrap(&line, 0));
         }
         text + &self.plots(style)
     }
@@ -148,14 +164,11 @@ impl Compared {
         text
     }
 
-    /// Metrics that changed in any run.
+    /// Metrics that changed in any run by enough to be listed.
     pub(super) fn metrics(&self, style: &Style) -> Vec<Row> {
         let mut rows: BTreeMap<&str, (String, Vec<String>)> = BTreeMap::new();
-        let changed = self
-            .comparisons
-            .iter()
-            .flat_map(|comparison| &comparison.metrics);
-        for metric in changed.filter(|metric| metric.is_change()) {
+        let listed = self.comparisons.iter();
+        for metric in listed.flat_map(Comparison::listed_metrics) {
             let row = || (value(&metric.name, metric.before, style), Vec::new());
             rows.entry(&metric.name).or_insert_with(row);
         }
@@ -199,7 +212,8 @@ impl Compared {
         let count = |count: u64| value(event, Some(count as f64), style);
         // The largest change, the first run's count, and each run's.
         let mut rows: BTreeMap<&str, (u64, u64, Vec<String>)> = BTreeMap::new();
-        for place in self.comparisons.iter().flat_map(of) {
+        let all = self.comparisons.iter();
+        for place in all.flat_map(|comparison| comparison.listed(of(comparison))) {
             let row = rows.entry(&place.function).or_default();
             row.0 = row.0.max(place.after.abs_diff(place.before));
             row.1 = place.before;
@@ -225,18 +239,15 @@ impl Compared {
         for first in (0..runs).step_by(BESIDE).filter(|_| !rows.is_empty()) {
             let beside = first..(first + BESIDE).min(runs);
             let letters: Vec<String> = beside.clone().map(|number| letter(number + 1)).collect();
-            let mut titles = vec![("A", Kind::Number)];
+            let mut titles = vec![(what, Kind::Text), ("A", Kind::Number)];
             titles.extend(letters.iter().map(|letter| (letter.as_str(), Kind::Number)));
-            titles.push((what, Kind::Text));
             let mut table = Table::new(&titles);
             for (name, base, cells) in rows {
                 let cells = cells[beside.clone()].iter().cloned();
-                let row = [base.clone()]
-                    .into_iter()
-                    .chain(cells)
-                    .chain([style.name(name)]);
+                let row = [style.name(name), base.clone()].into_iter().chain(cells);
                 table.row(row.collect());
             }
+            let title = style.paint(Role::Heading, title);
             text += &format!("\n{title}\n{}", table.draw(style));
         }
         text
@@ -382,15 +393,16 @@ mod tests {
             .map(|l| l.split_whitespace().collect())
             .collect();
         for row in [
-            ["150", "=", "+200.00", "%", "llc.miss"].as_slice(),
-            &["0", "=", "330", "added", "(p)"],
-            &["50", "=", "20", "fill", "(p)"],
+            ["llc.miss", "150", "=", "+200.00", "%"].as_slice(),
+            &["added", "(p)", "0", "=", "330"],
+            &["fill", "(p)", "50", "=", "20"],
         ] {
             assert!(rows.iter().any(|found| found == row), "{row:?} in {text}");
         }
         assert!(!text.contains("sum (p)"), "{text}");
         // The one with the largest change first.
         assert!(text.find("added (p)") < text.find("fill (p)"), "{text}");
+        assert!(text.find("fill (p)") < text.find("llc.miss  "), "{text}");
         assert!(text.contains("dram.read_bytes over time, GB/s"), "{text}");
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),

@@ -6,6 +6,9 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
+/// Columns of a bar beside its sign.
+pub(super) const BAR: usize = 8;
+
 impl Comparison {
     /// As text; `rows` functions, lines and regions at most.
     pub fn text(&self, rows: usize, style: &Style) -> String {
@@ -18,17 +21,12 @@ impl Comparison {
         if measured.all(|m| m.difference.is_none()) {
             text += "The runs have no metric in common: their sources or events differ.\n";
         }
-        if let Some(headline) = self.headline(style) {
-            text += &style.paint_lines(Role::Heading, &style.wrap(&headline, 0));
-            text += "\n";
+        if let Some(headline) = &self.headline {
+            text += &style.paint_lines(Role::Heading, &style.wrap(&headline.text(style), 0));
         }
-        if self.metrics.iter().any(Metric::is_change) {
-            text += "Metrics that changed\n";
-            text += &self.metrics_table(style).draw(style);
-        }
-        text += &self.unchanged(style);
         if let Some(event) = &self.ranked_by {
-            if self.ranked_by_cost && !self.functions.is_empty() {
+            let functions = self.listed(&self.functions);
+            if self.ranked_by_cost && !functions.is_empty() {
                 let line = match event.as_str() {
                     CYCLES => "Ranked by cycles; --event ranks by another event.".to_owned(),
                     _ => format!(
@@ -38,9 +36,12 @@ impl Comparison {
                 };
                 text += &format!("\n{}", style.wrap(&line, 0));
             }
-            let tables = [("Functions", &self.functions), ("Lines", &self.lines)];
+            let tables = [
+                ("Functions", functions),
+                ("Lines", self.listed(&self.lines)),
+            ];
             for (what, places) in tables.into_iter().filter(|(_, p)| !p.is_empty()) {
-                text += &format!("\n{what} that changed, by {event}\n");
+                text += &heading(&format!("{what} that changed, by {event}"), style);
                 text += &counts_table(places, (what, event), rows, style).draw(style);
             }
         }
@@ -50,32 +51,16 @@ impl Comparison {
         for table in self.regions.iter().filter(|table| !table.rows.is_empty()) {
             text += &shares("Regions", table, rows, style);
         }
+        let metrics = self.listed_metrics();
+        if !metrics.is_empty() {
+            text += &heading("Metrics that changed", style);
+            text += &self.metrics_table(&metrics, style).draw(style);
+        }
+        text += &self.unchanged(style);
+        if let Some(unlisted) = self.unlisted() {
+            text += &format!("\n{}", style.wrap(&unlisted, 0));
+        }
         text
-    }
-
-    /// The change of the time, and the function that it comes from most.
-    fn headline(&self, style: &Style) -> Option<String> {
-        if self.ranked_by.as_deref() != Some(CYCLES) {
-            return None;
-        }
-        let cycles = self.metrics.iter().find(|metric| metric.name == CYCLES)?;
-        let (before, after) = (cycles.before?, cycles.after?);
-        let relative = cycles.relative.filter(|_| cycles.is_change())?;
-        let more = if relative < 0.0 { "fewer" } else { "more" };
-        let mut text = format!(
-            "{} {more} cycles: {} before, {} after.",
-            units::share(relative.abs()),
-            units::count(before as u64),
-            units::count(after as u64),
-        );
-        if let Some(first) = self.functions.first() {
-            let share = units::share(first.share);
-            text += &format!(
-                " {share} of the difference is in {}.",
-                style.name(&first.function)
-            );
-        }
-        Some(text)
     }
 
     pub(super) fn notes(&self, style: &Style) -> String {
@@ -84,6 +69,18 @@ impl Comparison {
             let name = |n: &Option<String>| n.clone().unwrap_or_else(|| "none".to_owned());
             let [before, after] = [name(&self.machines[0]), name(&self.machines[1])];
             text += &format!("The modelled machines differ: {before}, {after}.\n");
+        }
+        if self.machines.iter().all(Option::is_some) && self.seeds[0] != self.seeds[1] {
+            let of = |seed: &Option<String>| match seed {
+                None => "random".to_owned(),
+                Some(seed) => format!("of seed {seed}"),
+            };
+            let [before, after] = [of(&self.seeds[0]), of(&self.seeds[1])];
+            let line = format!(
+                "The programs had other random numbers: {before}, {after}. Record both with one \
+                 --seed."
+            );
+            text += &style.wrap(&line, 0);
         }
         if self.mixes_times() && self.has_times() {
             text += "Times are not compared: one is the model's virtual time, the other was measured.\n";
@@ -149,7 +146,7 @@ impl Comparison {
         text
     }
 
-    fn metrics_table(&self, style: &Style) -> Table {
+    fn metrics_table(&self, metrics: &[&Metric], style: &Style) -> Table {
         // The interval takes the room of the difference.
         let (difference, interval) = match self.has_intervals() {
             true => (None, Some("95 % interval")),
@@ -163,8 +160,12 @@ impl Comparison {
         titles.extend(difference.map(|title| (title, Kind::Number)));
         titles.push(("relative", Kind::Number));
         titles.extend(interval.map(|title| (title, Kind::Number)));
+        let size = |metric: &&Metric| metric.relative.map_or(0.0, f64::abs);
+        // From 100 % on bars are full: one that grew a thousandfold would hide all others.
+        let largest = metrics.iter().map(size).fold(0.0, f64::max).min(1.0);
+        titles.push(("", Kind::Bar));
         let mut table = Table::new(&titles);
-        for metric in self.metrics.iter().filter(|metric| metric.is_change()) {
+        for metric in metrics {
             let unit = MetricUnit::of(&metric.name);
             let none = || style.none().to_owned();
             let value = |v: Option<f64>| v.map_or_else(none, |v| unit.value(v, style));
@@ -179,6 +180,9 @@ impl Comparison {
             }));
             row.push(metric.relative.map_or_else(none, signed_percent));
             row.extend(interval.map(|_| relative_interval(metric, style)));
+            row.push((metric.relative).map_or_else(String::new, |relative| {
+                style.signed_bar(relative / largest.max(f64::MIN_POSITIVE), BAR)
+            }));
             table.row(row);
         }
         table
@@ -199,6 +203,10 @@ impl Comparison {
 }
 
 impl Changed {
+    pub(super) fn difference(&self) -> f64 {
+        self.after as f64 - self.before as f64
+    }
+
     /// The name, and whether only one side has the place.
     pub(super) fn named(&self) -> String {
         match self.only {
@@ -218,11 +226,11 @@ fn relative_interval(metric: &Metric, style: &Style) -> String {
     match metric.before.filter(|&before| before != 0.0) {
         Some(before) => {
             let [low, high] = [low / before, high / before].map(signed_percent);
-            format!("{low} … {high}")
+            format!("{low} {} {high}", style.until())
         }
         None => {
             let [low, high] = [low, high].map(|end| unit.difference(end, style));
-            format!("{low} … {high}")
+            format!("{low} {} {high}", style.until())
         }
     }
 }
@@ -236,36 +244,45 @@ fn counts_table(
     let unit = MetricUnit::of(event);
     let value = |value: u64| unit.value(value as f64, style);
     let has_intervals = places.iter().any(|row| row.interval.is_some());
-    let mut titles = vec![
-        ("share", Kind::Number),
+    let titles = [
+        (
+            if what == "Lines" { "line" } else { "function" },
+            Kind::Text,
+        ),
         ("before", Kind::Number),
         ("after", Kind::Number),
+        // The interval takes the room of the difference.
+        match has_intervals {
+            true => ("95 % interval", Kind::Number),
+            false => ("difference", Kind::Number),
+        },
+        ("", Kind::Bar),
     ];
-    if has_intervals {
-        titles.push(("95 % interval", Kind::Number));
-    }
-    titles.push((
-        if what == "Lines" { "line" } else { "function" },
-        Kind::Text,
-    ));
     let mut table = Table::new(&titles);
+    let largest = places.first().map_or(0.0, |row| row.difference().abs());
     for row in places.iter().take(rows) {
-        let mut cells = vec![units::share(row.share), value(row.before), value(row.after)];
-        if has_intervals {
-            let ends = |ends: [f64; 2]| {
+        let difference = match (has_intervals, row.interval) {
+            (false, _) => unit.difference(row.difference(), style),
+            (true, None) => style.none().to_owned(),
+            (true, Some(ends)) => {
                 let [low, high] = ends.map(|end| unit.value(end.round(), style));
-                format!("{low} … {high}")
-            };
-            cells.push(row.interval.map_or_else(|| style.none().to_owned(), ends));
-        }
-        cells.push(row.named());
-        table.row(cells);
+                format!("{low} {} {high}", style.until())
+            }
+        };
+        let part = row.difference() / largest.max(f64::MIN_POSITIVE);
+        table.row(vec![
+            style.name(&row.named()),
+            value(row.before),
+            value(row.after),
+            difference,
+            style.signed_bar(part, BAR),
+        ]);
     }
     table
 }
 
 fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> String {
-    let [before, after] = changed.samples.map(units::count);
+    let [before, after] = changed.samples.map(units::things);
     let of = format!("by {} ({before} and {after} samples)", changed.event);
     if changed.rows.is_empty() {
         return format!(
@@ -274,9 +291,6 @@ fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> St
         );
     }
     let mut table = Table::new(&[
-        ("before", Kind::Number),
-        ("after", Kind::Number),
-        ("95 % interval", Kind::Number),
         (
             if what == "Regions" {
                 "region"
@@ -285,17 +299,28 @@ fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> St
             },
             Kind::Text,
         ),
+        ("before", Kind::Number),
+        ("after", Kind::Number),
+        ("95 % interval", Kind::Number),
+        ("", Kind::Bar),
     ]);
+    let differences = changed.rows.iter().map(|row| row.difference.abs());
+    let largest = differences.fold(f64::MIN_POSITIVE, f64::max);
     for row in changed.rows.iter().take(rows) {
         let [low, high] = row.interval.map(|end| format!("{:+.1}", end * 100.0));
         table.row(vec![
+            style.name(&row.name),
             units::share(row.before),
             units::share(row.after),
-            format!("{low} … {high} points"),
-            row.name.clone(),
+            format!("{low} {} {high} points", style.until()),
+            style.signed_bar(row.difference / largest, BAR),
         ]);
     }
-    format!("\n{what} whose share changed, {of}\n{}", table.draw(style))
+    heading(&format!("{what} whose share changed, {of}"), style) + &table.draw(style)
+}
+
+fn heading(title: &str, style: &Style) -> String {
+    format!("\n{}\n", style.paint(Role::Heading, title))
 }
 
 pub(super) fn signed_percent(ratio: f64) -> String {

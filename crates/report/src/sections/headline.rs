@@ -107,7 +107,7 @@ fn waited(summary: &Summary, style: &Style) -> String {
     let [idle, end] = [idle_ns, end_ns].map(|ns| units::nanoseconds(ns, style));
     let whose = match threads.len() {
         1 => String::new(),
-        n => format!(", {} threads together", units::count(n as u64)),
+        n => format!(", {} threads together", units::things(n as u64)),
     };
     let clock = clock(summary);
     let cut = match summary.totals.get("cut_sleeps") {

@@ -51,7 +51,10 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     let rest = summary.processes.get(SHOWN..).unwrap_or_default();
     let sums = rest.iter().map(|p| (p.run_ns, p.idle_ns, &p.counts));
     add_remainder(&mut table, sums, rest.len(), "process", waits, style);
-    let title = format!("{} processes", units::count(summary.processes.len() as u64));
+    let title = format!(
+        "{} processes",
+        units::things(summary.processes.len() as u64)
+    );
     style.heading(&title, &provenance(summary)) + &table.fit(&SPARE, style).draw(style)
 }
 
@@ -79,7 +82,10 @@ fn sampled_processes(summary: &Summary, style: &Style) -> String {
         let ids = [p.pid.0.to_string(), p.threads.to_string()];
         (ids, p.samples, &p.counts, p.program.as_str())
     });
-    let title = format!("{} processes", units::count(summary.processes.len() as u64));
+    let title = format!(
+        "{} processes",
+        units::things(summary.processes.len() as u64)
+    );
     sampled(
         (&title, has_all(summary)),
         &ids,

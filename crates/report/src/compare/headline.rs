@@ -1,0 +1,152 @@
+//! The change of a run's cycles in one sentence: how large it is, and the function, the cause and
+//! the line that it comes from most.
+
+use serde::Serialize;
+
+use super::rank::CYCLES;
+use super::{Changed, Groups, Metric, Places, mean};
+use crate::style::Style;
+use crate::units;
+
+/// Causes of stalled cycles, whose sums with the cycles of work are all cycles, and how to name
+/// what is waited for.
+const CAUSES: [(&str, &str); 6] = [
+    ("stall.l2", "on L2"),
+    ("stall.llc", "on the LLC"),
+    ("stall.dram", "on DRAM"),
+    ("stall.queue", "in the queue to DRAM"),
+    ("stall.tlb", "on address translation"),
+    ("stall.stores", "on stores"),
+];
+
+/// The change of the cycles of a run, and where most of it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Headline {
+    /// Cycles of all threads before, or the mean of the runs.
+    pub before: f64,
+    /// Cycles after.
+    pub after: f64,
+    /// Their difference by the cycles before.
+    pub relative: f64,
+    /// The function whose cycles changed most in the same direction.
+    pub place: Option<HeadlinePlace>,
+}
+
+/// Where most of a change of cycles comes from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeadlinePlace {
+    /// The function, with its module's file name.
+    pub function: String,
+    /// Whether only the runs after have it.
+    pub is_new: bool,
+    /// The cause of stalled cycles that changed most there, by its event; `None`: work, the cycles
+    /// without a stall.
+    pub cause: Option<String>,
+    /// Change of the cycles of that cause in the function.
+    pub difference: f64,
+    /// File and line of the function whose cycles changed most; `None` without line tables.
+    pub line: Option<String>,
+}
+
+impl Headline {
+    /// `None` where cycles did not change.
+    pub(super) fn of(
+        groups: Groups,
+        metrics: &[Metric],
+        functions: &[Changed],
+        lines: &[Changed],
+    ) -> Option<Headline> {
+        let cycles = metrics.iter().find(|metric| metric.name == CYCLES)?;
+        let relative = cycles.relative.filter(|_| cycles.is_change())?;
+        let goes_along = |row: &&Changed| (row.after > row.before) == (relative > 0.0);
+        let function = functions.iter().find(goes_along);
+        let place = function.map(|row| {
+            let (cause, difference) = cause(groups, &row.function, relative);
+            let name = bare(&row.function);
+            let of_function = |row: &&Changed| {
+                let parts = row.function.split_once(' ');
+                parts.is_some_and(|(_, function)| function == name) && goes_along(row)
+            };
+            let line = lines.iter().find(of_function);
+            let line = line.and_then(|row| row.function.split_once(' '));
+            HeadlinePlace {
+                function: row.function.clone(),
+                is_new: row.only == Some("after"),
+                cause: cause.map(str::to_owned),
+                difference,
+                line: line.map(|(line, _)| line.to_owned()),
+            }
+        });
+        Some(Headline {
+            before: cycles.before?,
+            after: cycles.after?,
+            relative,
+            place,
+        })
+    }
+
+    /// As a sentence.
+    pub(super) fn text(&self, style: &Style) -> String {
+        let size = units::share(self.relative.abs());
+        let change = match self.relative > 0.0 {
+            true => format!("{size} slower"),
+            false => format!("{size} fewer cycles"),
+        };
+        let cycles = |cycles: f64| units::count(cycles.round() as u64);
+        let [before, after] = [self.before, self.after].map(cycles);
+        let whole = format!("{before} cycles before, {after} after");
+        match &self.place {
+            None => format!("{change}: {whole}."),
+            Some(place) => format!("{change}: {} ({whole}).", place.text(style)),
+        }
+    }
+}
+
+impl HeadlinePlace {
+    fn text(&self, style: &Style) -> String {
+        let function = style.name(bare(&self.function));
+        let more = match (self.is_new, self.difference < 0.0) {
+            (true, _) => "",
+            (false, true) => "fewer ",
+            (false, false) => "more ",
+        };
+        let cycles = units::count(self.difference.abs().round() as u64);
+        let new = if self.is_new { ", a new function," } else { "" };
+        let cause = CAUSES.iter().find(|c| Some(c.0) == self.cause.as_deref());
+        let does = match cause {
+            Some((_, on)) => format!("stalls {cycles} {more}cycles {on}"),
+            None => format!("works {cycles} {more}cycles"),
+        };
+        let line = self.line.as_ref().map(|line| style.name(line));
+        let line = line.map_or(String::new(), |line| format!(" at {line}"));
+        format!("`{function}`{new} {does}{line}")
+    }
+}
+
+/// A function without its module.
+fn bare(function: &str) -> &str {
+    function.rsplit_once(" (").map_or(function, |parts| parts.0)
+}
+
+/// The cause whose cycles in a function changed most in the direction of `relative`, and by how
+/// much; `None` is work.
+fn cause(groups: Groups, function: &str, relative: f64) -> (Option<&'static str>, f64) {
+    let difference = |event: &str| {
+        let [before, after] = groups.map(|group| {
+            let counts = group.iter().map(|run| {
+                let counts = Places::Functions.counts(run).get(function);
+                counts.and_then(|c| c.get(event).copied()).unwrap_or(0) as f64
+            });
+            mean(&counts.collect::<Vec<f64>>())
+        });
+        after - before
+    };
+    let stalls = CAUSES.map(|(event, _)| (Some(event), difference(event)));
+    let stalled: f64 = stalls.iter().map(|stall| stall.1).sum();
+    let work = (None, difference(CYCLES) - stalled);
+    let towards = |cause: &(Option<&'static str>, f64)| cause.1 * relative.signum();
+    let causes = stalls.into_iter().chain([work]);
+    causes
+        .max_by(|a, b| towards(a).total_cmp(&towards(b)))
+        .unwrap_or(work)
+}

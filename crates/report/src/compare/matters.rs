@@ -1,0 +1,83 @@
+//! Which differences the text and the page list. JSON has all.
+//!
+//! Two runs of one program on one machine differ in dozens of numbers as soon as they differ by a
+//! few instructions. A metric is listed from 1 % on, if its difference is also not tiny beside the
+//! program: 3 misses more than 10 are nothing in a million instructions. A function or a line is
+//! listed from 0.1 % of the run's events on, so what is listed explains the headline.
+
+use super::{Changed, Comparison, Metric, MetricUnit};
+
+/// Smallest relative difference of a metric that is listed.
+const LEAST_RELATIVE: f64 = 0.01;
+/// Smallest difference of a count in events per instruction: 1 in 10 000.
+const LEAST_PER_INSTRUCTION: f64 = 1e-4;
+/// Smallest difference of a ratio: one percentage point.
+const LEAST_RATIO: f64 = 0.01;
+/// Smallest difference of a function or a line in parts of the run's events.
+const LEAST_PART: f64 = 0.001;
+/// Bytes that one miss moves.
+const LINE_BYTES: f64 = 64.0;
+
+impl Comparison {
+    /// Metrics that changed by enough to be listed.
+    pub(super) fn listed_metrics(&self) -> Vec<&Metric> {
+        let all = self.metrics.iter();
+        all.filter(|metric| self.is_listed(metric)).collect()
+    }
+
+    pub(super) fn is_listed(&self, metric: &Metric) -> bool {
+        if !metric.is_change() {
+            return false;
+        }
+        let Some(difference) = metric.difference.map(f64::abs) else {
+            return true; // only one run has it
+        };
+        let instructions = self.larger("instructions").unwrap_or(0.0);
+        let least = match MetricUnit::of(&metric.name) {
+            MetricUnit::Count => instructions * LEAST_PER_INSTRUCTION,
+            MetricUnit::Bytes => instructions * LEAST_PER_INSTRUCTION * LINE_BYTES,
+            MetricUnit::Ratio => LEAST_RATIO,
+            MetricUnit::PerThousand => 1000.0 * LEAST_PER_INSTRUCTION,
+            MetricUnit::Nanoseconds => 0.0,
+        };
+        let relative = metric.relative.map_or(f64::INFINITY, f64::abs);
+        relative >= LEAST_RELATIVE && difference >= least
+    }
+
+    /// Those of the ranked places that changed by enough to be listed.
+    pub(super) fn listed<'a>(&self, places: &'a [Changed]) -> &'a [Changed] {
+        let event = self.ranked_by.as_deref().unwrap_or_default();
+        let least = self.larger(event).unwrap_or(0.0) * LEAST_PART;
+        let is_small = |row: &Changed| (row.after.abs_diff(row.before) as f64) < least;
+        let listed = places.iter().position(is_small);
+        &places[..listed.unwrap_or(places.len())]
+    }
+
+    /// The larger one of a metric's two values.
+    fn larger(&self, name: &str) -> Option<f64> {
+        let metric = self.metrics.iter().find(|metric| metric.name == name)?;
+        let values = metric.before.into_iter().chain(metric.after);
+        values.reduce(f64::max)
+    }
+
+    /// How many metrics and functions changed and are not listed, in words.
+    pub(super) fn unlisted(&self) -> Option<String> {
+        let changed = self.metrics.iter().filter(|metric| metric.is_change());
+        let metrics = changed.count() - self.listed_metrics().len();
+        let functions = self.functions.len() - self.listed(&self.functions).len();
+        if metrics + functions == 0 {
+            return None;
+        }
+        let named = |count: usize, name: &str| {
+            let ending = if count == 1 { "" } else { "s" };
+            (count > 0).then(|| format!("{count} {name}{ending}"))
+        };
+        let both = [named(metrics, "metric"), named(functions, "function")];
+        let both: Vec<String> = both.into_iter().flatten().collect();
+        Some(format!(
+            "Not listed: {} with smaller differences (metrics below 1 % or one event in 10 000 \
+             instructions, functions below 0.1 % of the run); `--json` has them.",
+            both.join(" and ")
+        ))
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether a run did other work than another one, or the same work on data that lie elsewhere.
+//!
+//! A gate on misses fails for either reason. More instructions, loads or stores are the program's;
+//! the same ones with other misses come from addresses: another linker, another order of objects,
+//! other random numbers.
+
+use super::text::signed_percent;
+use super::{Comparison, Metric};
+
+/// Counts that do not depend on where data lie.
+const WORK: [&str; 3] = ["instructions", "loads", "stores"];
+/// Relative difference up to which work counts as almost the same: more than the loader spends
+/// on another environment in a small program, less than any change of an algorithm.
+const ALMOST: f64 = 0.001;
+
+impl Comparison {
+    /// What kind of change the runs differ by, as a sentence without its full stop; `None` where
+    /// that is not known, as of native runs.
+    pub fn kind_of_change(&self) -> Option<String> {
+        if self.machines.iter().any(Option::is_none) {
+            return None;
+        }
+        let metric = |name: &str| self.metrics.iter().find(|metric| metric.name == name);
+        let work: Option<Vec<&Metric>> = WORK.into_iter().map(metric).collect();
+        let work = work?;
+        let changes: Vec<String> = work
+            .iter()
+            .filter(|metric| metric.is_change())
+            .map(|metric| {
+                let change = metric.relative.map_or("new".to_owned(), signed_percent);
+                format!("{} {change}", metric.name)
+            })
+            .collect();
+        let sizes = work.iter().filter(|metric| metric.is_change());
+        let largest = sizes.map(|m| m.relative.map_or(f64::INFINITY, f64::abs));
+        let largest = largest.fold(0.0, f64::max);
+        let seed = match &self.seeds {
+            [Some(before), Some(after)] if before == after => "",
+            _ => "; random numbers may move data: record both runs with one --seed",
+        };
+        let layout = "where its data lie, or how its threads took turns";
+        Some(match largest {
+            0.0 => format!(
+                "the program did the same work (instructions, loads and stores are equal): only \
+                 the memory layout changed, that is {layout}{seed}"
+            ),
+            size if size < ALMOST => format!(
+                "the program did almost the same work ({}): what changed is mostly the memory \
+                 layout, that is {layout}{seed}",
+                changes.join(", ")
+            ),
+            _ => format!("the program did other work: {}", changes.join(", ")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Measured;
+    use super::*;
+
+    fn run(instructions: f64, seed: Option<&str>) -> Measured {
+        let counts = [
+            ("instructions", instructions),
+            ("loads", 300.0),
+            ("stores", 100.0),
+            ("l1d.miss", 7.0 + instructions),
+        ];
+        Measured {
+            machine: Some("zen4".to_owned()),
+            seed: seed.map(str::to_owned),
+            metrics: counts.map(|(name, n)| (name.to_owned(), n)).into(),
+            ..Measured::default()
+        }
+    }
+
+    fn kind(before: Measured, after: Measured) -> Option<String> {
+        Comparison::of(&[before], &[after], None).kind_of_change()
+    }
+
+    #[test]
+    fn other_work_is_told_from_another_layout() {
+        let seeded = |instructions| run(instructions, Some("1"));
+        let other = kind(seeded(1e6), seeded(1.1e6)).unwrap();
+        assert_eq!(other, "the program did other work: instructions +10.00 %");
+        let almost = kind(seeded(1e6), seeded(1_000_500.0)).unwrap();
+        assert!(
+            almost.contains("almost the same work (instructions +0.05 %)"),
+            "{almost}"
+        );
+        let mut moved = seeded(1e6);
+        moved.metrics.insert("l1d.miss".to_owned(), 5.0);
+        let same = kind(seeded(1e6), moved.clone()).unwrap();
+        assert!(
+            same.contains("same work") && same.contains("only the memory layout"),
+            "{same}"
+        );
+        assert!(!same.contains("--seed"), "{same}");
+        moved.seed = None;
+        let random = kind(seeded(1e6), moved.clone()).unwrap();
+        assert!(
+            random.contains("record both runs with one --seed"),
+            "{random}"
+        );
+        moved.machine = None;
+        assert_eq!(kind(seeded(1e6), moved), None);
+    }
+}
