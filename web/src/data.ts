@@ -75,6 +75,8 @@ export interface Summary {
   hot: { functions: HotTable; lines: HotTable; instructions: HotTable };
   calls?: CallTree[];
   regions: RegionTable[];
+  data?: DataTable;
+  heap?: HeapUse;
   code_regions?: CodeRegionRow[];
   timeline?: Timeline;
   sources?: Excerpt[];
@@ -165,6 +167,45 @@ export interface HotRow {
   share: number | null;
   share_low: number | null;
   share_high: number | null;
+}
+
+/** Data by the cycles that were spent waiting for it. */
+export interface DataTable {
+  totals: Counts;
+  rows: DataPlace[];
+  other_rows: number;
+  other_counts: Counts;
+}
+
+export interface DataPlace {
+  name: string;
+  kind: "allocated" | "mapped";
+  counts: Counts;
+  share: number | null;
+  allocation?: AllocationSite;
+}
+
+export interface AllocationSite {
+  name: string;
+  calls: { function: string; module: string; file: string | null; line: number | null }[];
+  named_by: number;
+  paths: number;
+  allocations: number;
+  bytes: number;
+  frees: number;
+  at_peak_bytes: number;
+  live_bytes: number;
+  mean_lifetime_ns: number | null;
+}
+
+export interface HeapUse {
+  allocations: number;
+  bytes: number;
+  at_peak_bytes: number;
+  live_bytes: number;
+  sites: AllocationSite[];
+  other_sites: number;
+  other_at_peak_bytes: number;
 }
 
 export interface RegionTable {

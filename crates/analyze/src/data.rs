@@ -465,15 +465,19 @@ fn allocates_for_others(function: &str) -> bool {
         || ENDINGS.iter().any(|ending| plain.ends_with(ending))
 }
 
-/// The type that a method of Rust belongs to: `<&alloc::vec::Vec<u8> as Trait>::method`. A generic
-/// one belongs to the library that implements the trait: `<T as alloc::Trait>::method`.
+/// The type that a method of Rust belongs to: `<&alloc::vec::Vec<u8> as Trait>::method`. That of a
+/// generic or primitive type belongs to the library that has the trait: `<T as alloc::Trait>::method`.
 fn implementor(name: &str) -> &str {
     let plain = name.trim_start_matches(['<', '&']);
     let plain = plain.strip_prefix("dyn ").unwrap_or(plain);
     match plain.split_once(" as ") {
-        Some((of, trait_and_rest)) if of.len() == 1 => trait_and_rest,
+        Some((of, trait_and_rest)) if of.len() == 1 || is_primitive(of) => trait_and_rest,
         _ => plain,
     }
+}
+
+fn is_primitive(name: &str) -> bool {
+    !name.contains("::") && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
 /// A function's name without the type of its result, which the names of templates begin with.
@@ -558,6 +562,7 @@ mod tests {
             "void std::vector<int, std::allocator<int> >::_M_realloc_insert<int>(int&&)",
             "alloc::raw_vec::finish_grow",
             "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+            "<i32 as alloc::string::SpecToString>::spec_to_string",
             "<T as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
             "<&dyn core::ops::function::Fn<(), Output = i32> + core::marker::Sync>::call",
             "xmalloc",

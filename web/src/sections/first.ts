@@ -1,14 +1,15 @@
 // The first screen: where the time goes, bandwidth with its phases, the places that take most
 // time with their source lines, and the data that misses most.
 
-import type { Data, HotRow, RegionTable, Summary, Timeline } from "../data";
+import type { Data, DataTable, HotRow, RegionTable, Summary, Timeline } from "../data";
 import { hasEvery } from "../data";
 import { add, Child, h } from "../dom";
 import { amount, bytes, count, middle, name, percent, rate, readable, time } from "../format";
-import { cause, knowsStalls, missEvent, STALLS } from "../level_colours";
+import { cause, knowsStalls, missEvent, stalled, STALLS } from "../level_colours";
 import { Phase, phases } from "../phases";
 import { current, follow, select } from "../range";
 import { shareBar } from "../table";
+import { dataName } from "./allocations";
 import { functionName, placeOf, rankInWords, stallBar } from "./hot";
 import { bandwidthPlot } from "./over_time";
 import { Section } from "./section";
@@ -154,8 +155,28 @@ function sampledFunction(timeline: Timeline, phase: Phase): string | null {
   return found?.name ?? null;
 }
 
-/** The regions that miss most, at the level that the program waits for most. */
+/** The data that the program waits for most. */
 function topData(run: Summary): HTMLElement | null {
+  return run.data === undefined ? topRegions(run) : topCosts(run.data);
+}
+
+function topCosts(data: DataTable): HTMLElement | null {
+  const rows = data.rows.filter((row) => stalled(row.counts) > 0).slice(0, REGIONS);
+  if (rows.length === 0) return null;
+  const items = rows.map((row) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row", class: "text" }, dataName(row, 38)),
+      h("td", { class: "number" }, row.allocation === undefined ? "–" : bytes(row.allocation.at_peak_bytes)),
+      h("td", { class: "number" }, shareBar(row.share)),
+    ),
+  );
+  return h("div", { class: "top-data" }, h("h3", {}, "Data by stalled cycles ", h("a", { href: "#data", class: "more-link" }, "all")), h("table", { "aria-label": "The data that is waited for most" }, h("tbody", {}, ...items)));
+}
+
+/** The regions that miss most, at the level that the program waits for most. */
+function topRegions(run: Summary): HTMLElement | null {
   const tables = run.regions.filter((t) => t.samples > 0);
   if (tables.length === 0) return null;
   const event = missEvent(run, tables.map((t) => t.event));

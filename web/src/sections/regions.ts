@@ -1,4 +1,4 @@
-// Data: regions of memory, and the heat map.
+// Data: what it costs, the heap, regions of memory, and the heat map.
 
 import type { Data, RegionTable, TimedSamples } from "../data";
 import { hasEvery } from "../data";
@@ -9,6 +9,7 @@ import { heatMap } from "../heatmap";
 import { follow, isWhole } from "../range";
 import { firstByEach, interval, shareBar, table } from "../table";
 import { onPart } from "../part";
+import { dataTable, heapTable } from "./allocations";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
 
@@ -17,7 +18,9 @@ export function data(all: Data): Section | null {
   if (run === null) return null;
   const tables = run.regions.filter((t) => t.samples > 0);
   const heat = run.timeline?.heat ?? null;
-  if (tables.length === 0 && heat === null) return null;
+  const costs = run.data === undefined ? null : dataTable(run.data);
+  const heap = run.heap === undefined ? null : heapTable(run.heap);
+  if (tables.length === 0 && heat === null && costs === null && heap === null) return null;
   const samples = (run.timeline?.samples ?? []).filter((s) => s.regions.length > 0);
   const ordered = tables.map((t) => samples.find((s) => s.event === t.event)).filter((s): s is TimedSamples => s !== undefined);
   const event = missEvent(run, ordered.map((timed) => timed.event));
@@ -41,13 +44,19 @@ export function data(all: Data): Section | null {
     "Data",
     "Data",
     {
-      provenance: tables.length > 0 && tables.every((t) => hasEvery(run, t.event)) ? "counted" : "sampled",
+      provenance: costs !== null ? "modelled" : tables.length > 0 && tables.every((t) => hasEvery(run, t.event)) ? "counted" : "sampled",
       definition:
+        (costs === null
+          ? ""
+          : "Every miss and stalled cycle of the modelled machine is charged to the data that was accessed: to the place in the code that allocated it, to a variable, or to a mapping. " +
+            "Objects of one place are one row. ") +
         "Which memory the sampled events touch: variables, heap, stack, files, nameless mappings. A share is that of the " +
         "events that the samples stand for; the interval follows from the number of samples. Where each event is a sample there is no interval. In the heat map a row is a " +
         "stretch of addresses, low ones at the bottom, and a column a stretch of time; darker is more samples, in equal " +
         "ratios. A cell's function is the one with more than half of its samples, where there is one.",
     },
+    costs,
+    heap,
     choice,
     place,
     heat === null ? null : heatMap(heat),

@@ -110,6 +110,39 @@ fn the_first_screen_names_the_places_their_lines_and_the_data() {
     }
 }
 
+/// The tables of data and of the heap add up, and a row opens the calls that allocated it.
+#[test]
+fn rows_of_data_open_the_calls_that_allocated_it() {
+    let Some((html, browser)) = page() else {
+        return;
+    };
+    let mut driver = Driver::open(&browser, html, 1280, 800);
+    let first = texts(&mut driver, ".top-data tbody tr:first-child bdi");
+    let rows = texts(
+        &mut driver,
+        "#data table:first-of-type tbody tr th, #data table:first-of-type tbody tr td:first-child",
+    );
+    assert!(
+        first.len() == 1 && rows[0].contains(&first[0]),
+        "{first:?} {rows:?}"
+    );
+    let captions = texts(&mut driver, "#data .caption");
+    for table in ["Data by stalled cycles", "Heap: "] {
+        assert!(
+            captions.iter().any(|c| c.starts_with(table)),
+            "{captions:?}"
+        );
+    }
+    click(
+        &mut driver,
+        "document.querySelector('#data button[aria-expanded]')",
+    );
+    let calls = texts(&mut driver, ".call-list li");
+    let named = texts(&mut driver, ".call-list li.named");
+    assert!(calls.iter().any(|call| call.contains("main")), "{calls:?}");
+    assert_eq!(named.len(), 1, "{calls:?}");
+}
+
 /// A level has one colour in the bar, in tables and in curves.
 #[test]
 fn a_memory_level_has_the_same_colour_everywhere() {
