@@ -390,6 +390,12 @@ export interface MissCurve {
   knees: { bytes: number; benefit: number }[];
   bytes_for_90_percent: number | null;
   marks?: { name: string; bytes: number }[];
+  /** Of a cache trace: the unit of the sizes, which are in the fields named `bytes`. */
+  capacity_unit?: "bytes" | "objects";
+  /** Of a cache trace: one curve per eviction policy, the first also in `points`. */
+  policies?: { policy: string; name: string; points: { bytes: number; miss_ratio: number | null }[] }[];
+  /** How much memory the other policies need, in sentences. */
+  advice?: string[];
 }
 
 /** Whether each event of this name is a sample, so that sums of samples are counts. */

@@ -16,7 +16,9 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
   const y = points.map((p) => (isMpki ? p.mpki : p.miss_ratio) ?? 0);
   const show = (v: number): string => (isMpki ? rate(v) : percent(v));
   const sampled = curve.provenance === "sampled" && !isMpki;
-  const sentence = knees(curve);
+  const others = (curve.policies ?? []).slice(1);
+  const size = (n: number): string => (curve.capacity_unit === "objects" ? `${count(n)} objects` : capacity(n));
+  const sentence = curve.policies === undefined ? knees(curve) : (curve.advice ?? []).map((s) => `${s}.`).join(" ");
   place.setAttribute("aria-label", `Miss-rate curve of ${name(curve.title)}. ${sentence}`);
   const said = `${origin(curve)} ${sentence}`;
   const note = h("p", { class: "chart-note" }, said);
@@ -30,6 +32,7 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
     const low = y.map((v, i) => (band[i] === null ? null : Math.max(0, v - (band[i] ?? 0))));
     const high = y.map((v, i) => (band[i] === null ? null : Math.min(1, v + (band[i] ?? 0))));
     const stroke = colour("series-1");
+    const ratioAt = (other: Policy): (number | null)[] => points.map((p) => other.points.find((o) => o.bytes === p.bytes)?.miss_ratio ?? null);
     const grid = { stroke: colour("grid"), width: 1 };
     const axis = { stroke: colour("muted"), font: "12px system-ui, sans-serif", grid, ticks: { ...grid, size: 4 } };
     const plain = { points: { show: false } };
@@ -42,7 +45,7 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
         cursor: { y: false, drag: { x: false, y: false } },
         legend: { show: false },
         axes: [
-          { ...axis, size: 34, space: 60, values: (_, ticks) => ticks.map((t) => (t === null ? "" : capacity(t))) },
+          { ...axis, size: 34, space: 60, values: (_, ticks) => ticks.map((t) => (t === null ? "" : curve.capacity_unit === "objects" ? count(t) : capacity(t))) },
           { ...axis, size: 62, values: (_, ticks) => ticks.map(show) },
         ],
         series: [
@@ -54,11 +57,12 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
                 { stroke: `${stroke}59`, width: 1, ...plain },
               ]
             : []),
+          ...others.map((_, i) => ({ ...lineOf(i + 1), ...plain })),
         ],
         bands: sampled ? [{ series: [3, 2], fill: `${stroke}26` }] : [],
         hooks: { draw: [(u) => drawMarks(u, marks)], setCursor: [tell] },
       },
-      (sampled ? [x, y, low, high] : [x, y]) as uPlot.AlignedData,
+      [...(sampled ? [x, y, low, high] : [x, y]), ...others.map(ratioAt)] as uPlot.AlignedData,
       place,
     );
   }
@@ -71,6 +75,12 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
     }
     const half = points[i].half_band_95;
     const band = sampled && half !== null ? ` ± ${percent(half)}` : "";
+    if (curve.policies !== undefined) {
+      const bytes = points[i].bytes;
+      const each = others.map((o) => `, ${o.name} ${ratioText(o.points.find((p) => p.bytes === bytes)?.miss_ratio ?? null)}`);
+      note.textContent = `A cache of ${size(bytes)}: ${curve.policies[0].name} ${show(y[i])}${band}${each.join("")} of the references miss`;
+      return;
+    }
     note.textContent = `A memory of ${capacity(points[i].bytes)}: ${show(y[i])}${band}${isMpki ? " misses per 1000 instructions" : " of the references miss"}`;
   }
 
@@ -87,6 +97,7 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
       {},
       h("span", { class: "plot-title" }, name(curve.title)),
       h("span", { class: "unit" }, isMpki ? "misses per 1000 instructions" : "misses per reference"),
+      ...(curve.policies ?? []).map((policy, i) => key(policy.name, i)),
       get,
     ),
     place,
@@ -95,7 +106,34 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
   );
 }
 
+type Policy = NonNullable<MissCurve["policies"]>[number];
+
+const SOLID = 3;
+
+/** Colour and dashes of a policy's line; dashes tell those of equal colour apart. */
+function lineOf(policy: number): { stroke: string; width: number; dash?: number[] } {
+  const stroke = colour(`series-${(policy % SOLID) + 1}`);
+  const round = Math.floor(policy / SOLID);
+  return round === 0 ? { stroke, width: 2 } : { stroke, width: 2, dash: [[6, 4], [2, 3], [10, 3, 2, 3]][(round - 1) % 3] };
+}
+
+/** A policy's name in a legend, with a sample of its line. */
+function key(text: string, policy: number): HTMLElement {
+  const styles = ["solid", "dashed", "dotted", "double"];
+  const sample = h("span", {});
+  sample.style.cssText = `display:inline-block;width:1.6em;margin:0 0.4em 0.2em 1em;border-top:3px ${styles[Math.floor(policy / SOLID)]} var(--series-${(policy % SOLID) + 1})`;
+  return h("span", {}, sample, name(text));
+}
+
+function ratioText(ratio: number | null): string {
+  return ratio === null ? "not known" : percent(ratio);
+}
+
 function origin(curve: MissCurve): string {
+  if (curve.policies !== undefined) {
+    const how = curve.sample_rate === null ? "From every request" : `Miniature simulation, from ${percent(curve.sample_rate)} of the objects`;
+    return `${how}; ${count(curve.references)} references.`;
+  }
   const how =
     curve.provenance === "exact"
       ? "From every reference"
@@ -133,6 +171,11 @@ function drawMarks(chart: uPlot, marks: Mark[]): void {
 }
 
 function saveCurve(curve: MissCurve): void {
+  if (curve.policies !== undefined) {
+    const all = curve.policies.flatMap((policy) => policy.points.map((p) => [policy.policy, p.bytes, p.miss_ratio]));
+    save("miss-rate.csv", csv([["policy", curve.capacity_unit ?? "bytes", "miss_ratio"], ...all]));
+    return;
+  }
   const rows = curve.points.map((p) => [p.bytes, p.misses, p.miss_ratio, p.mpki, p.half_band_95]);
   save("miss-rate.csv", csv([["bytes", "misses", "miss_ratio", "mpki", "half_band_95"], ...rows]));
 }

@@ -9,6 +9,7 @@
 mod access_trace;
 mod background_writer;
 mod batch_queue;
+pub mod cache_trace;
 pub mod compression;
 mod convert;
 mod cost_profile;

@@ -2,7 +2,8 @@
 //!
 //! [`Exact`] finds the stack distance of every reference. [`Sampled`] counts short distances
 //! exactly and estimates long ones from a sample of the blocks. Both give a [`Curve`].
-//! [`divide`] divides memory between programs by their curves.
+//! [`divide`] divides memory between programs by their curves. [`simulate`] counts the misses of
+//! other eviction policies, at chosen sizes.
 //!
 //! # How it is fast
 //!
@@ -46,6 +47,7 @@ mod oracle;
 mod pages;
 mod parallel;
 mod phases;
+mod policies;
 mod ranks;
 mod sampled;
 mod short_distances;
@@ -65,6 +67,9 @@ pub use memory_division::{Division, Method, divide};
 pub use pages::Advise;
 pub use parallel::Parallel;
 pub use phases::{Monitor, Phase, Phases, WindowMisses};
+pub use policies::{
+    Estimated, Kind, Miniature, Misses, Policy, Request, Requests, TooManyRequests, simulate,
+};
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;
 

@@ -4,6 +4,7 @@
 //! of the machine's caches, or of its memory, are marked below.
 
 mod measured;
+mod policies;
 
 use std::fmt::Write as _;
 
@@ -14,6 +15,7 @@ use crate::style::Style;
 use crate::units::{bytes, capacity, count, percent};
 
 pub use measured::{Collection, Measured, Span, Unit};
+pub use policies::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
 
 /// One curve to show, with its notes.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ export function curves(data: Data): Section | null {
       provenance: sampled ? "sampled" : "exact",
       definition:
         "Misses that a fully associative memory of each size would have with the least recently used block replaced, as a " +
-        "share of the references (or per 1000 instructions). Dashed lines are this machine's caches (for pages its memory). " +
+        "share of the references (or per 1000 instructions); of a cache trace, with each eviction policy. Dashed lines are this machine's caches (for pages its memory). " +
         "The band of a sampled curve holds the exact one with 95 % confidence, size by size.",
     },
     ...data.curves.map((curve) => missRate(curve, marks(curve))),

@@ -8,6 +8,7 @@
 //! | `lackey` | what `valgrind --tool=lackey --trace-mem=yes` prints: ` L`, ` S` and ` M` lines; instruction fetches (`I`) are left out |
 //! | `csv:COLUMN` | a column of a table, as `text`: by its number from 1, or by its name in the heading |
 //! | `parquet:COLUMN` | a column of whole numbers of a Parquet file, not from standard input |
+//! | `vscsi`, `msr` | block traces ([`cache_trace`]) |
 //!
 //! Compressed lists are unpacked ([`compression`]). Empty lines and lines that begin with `#` are
 //! skipped. Other lines without an address are counted, and the first is named.
@@ -16,6 +17,7 @@ use std::io::{BufRead, Read};
 use std::str::FromStr;
 
 use anyhow::Context as _;
+use memgauge_import::cache_trace::{self, Column, TraceFormat};
 use memgauge_import::compression;
 
 /// How addresses are written.
@@ -27,29 +29,7 @@ pub(crate) enum Format {
     Lackey,
     Csv(Column),
     Parquet(String),
-}
-
-/// The column of a table that holds the addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
-    /// By its number from 1, as `cut -f` and awk count.
-    Number(usize),
-    /// By its name in the first row.
-    Name(String),
-}
-
-impl FromStr for Column {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Ok(Column::Name(text.to_owned()));
-        }
-        match text.parse() {
-            Ok(number @ 1..) => Ok(Column::Number(number)),
-            _ => Err("columns are counted from 1".to_owned()),
-        }
-    }
+    Trace(TraceFormat),
 }
 
 impl FromStr for Format {
@@ -61,14 +41,18 @@ impl FromStr for Format {
             "text" => Ok(Format::Text),
             "hex" => Ok(Format::Hex),
             "lackey" => Ok(Format::Lackey),
+            _ if text.starts_with("csv:") && text.contains('=') => Ok(Format::Trace(text.parse()?)),
             _ => match text.split_once(':') {
                 Some(("csv", column)) if !column.is_empty() => Ok(Format::Csv(column.parse()?)),
                 Some(("parquet", column)) if !column.is_empty() => {
                     Ok(Format::Parquet(column.to_owned()))
                 }
-                _ => {
-                    Err("expected raw, text, hex, lackey, csv:COLUMN or parquet:COLUMN".to_owned())
-                }
+                _ => text.parse().map(Format::Trace).map_err(|_| {
+                    "expected raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN, or a cache \
+                     trace: oracleGeneral, lcs, vscsi, msr, ibm-cos, twitter, meta, wikipedia or \
+                     csv:key=COLUMN,size=COLUMN,…"
+                        .to_owned()
+                }),
             },
         }
     }
@@ -116,6 +100,8 @@ pub(crate) struct UnreadableInput {
     pub(crate) bytes: usize,
     /// Rows of a Parquet file without an address.
     pub(crate) gaps: u64,
+    /// Sentences on a block trace.
+    pub(crate) trace_notes: Vec<String>,
 }
 
 /// References passed on at a time.
@@ -160,7 +146,17 @@ fn read_plain(
              a list"
         );
     }
-    let guessed = guess(start);
+    let guessed = match cache_trace::detect(start) {
+        Some(trace) => Format::Trace(trace),
+        None => guess(start),
+    };
+    if format.is_none() && guessed == Format::Raw && !holds_addresses(start) {
+        anyhow::bail!(
+            "failed to guess the format: it is binary, and most of its 64-bit words are no \
+             addresses: name the format, as in --format raw for words of any value, or that of a \
+             cache trace"
+        );
+    }
     if format.is_none() && guessed == Format::Text {
         return read_guessed_text(input, take);
     }
@@ -170,11 +166,59 @@ fn read_plain(
         Format::Text => read_lines(input, |line| number(line).map(|n| (n, 1)).into(), take),
         Format::Hex => read_lines(input, |line| hex(line).map(|n| (n, 1)).into(), take),
         Format::Lackey => read_lines(input, lackey, take),
+        Format::Trace(trace) => read_block_trace(&mut input, trace, take),
         Format::Parquet(_) => anyhow::bail!(
             "failed to read Parquet: the input is a pipe or not \
         a Parquet file: name a Parquet file"
         ),
     }
+}
+
+/// Reads the ranges of bytes of a block trace.
+fn read_block_trace(
+    input: &mut dyn BufRead,
+    format: &TraceFormat,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<UnreadableInput> {
+    anyhow::ensure!(
+        format.is_of_blocks(),
+        "failed to read addresses from a cache trace ({format}): its requests name objects: \
+         `memgauge mrc FILE --format {format}` shows its curve, from a file or standard input"
+    );
+    let mut accesses = Accesses::default();
+    let mut too_long = 0u64;
+    let summary = cache_trace::read(input, format, &mut |record| {
+        let Ok(bytes) = u32::try_from(record.bytes) else {
+            too_long += 1;
+            return Ok(());
+        };
+        accesses.push(record.key, bytes);
+        if accesses.addresses.len() == BATCH {
+            take(&accesses)?;
+            accesses.clear();
+        }
+        anyhow::Ok(())
+    })?;
+    take(&accesses)?;
+    let mut trace_notes = summary.notes(format);
+    if too_long > 0 {
+        trace_notes.push(format!("skipped: {too_long} requests of 4 GiB or more"));
+    }
+    Ok(UnreadableInput {
+        trace_notes,
+        ..UnreadableInput::default()
+    })
+}
+
+/// Whether at least half of the words are addresses that 57-bit paging allows. Records of other
+/// widths give words that are not.
+fn holds_addresses(start: &[u8]) -> bool {
+    let (words, _) = start[..start.len().min(GUESSED_FROM)].as_chunks::<8>();
+    let is_canonical = |word: &&[u8; 8]| {
+        let high = i64::from_le_bytes(**word) >> 56;
+        high == 0 || high == -1
+    };
+    2 * words.iter().filter(is_canonical).count() >= words.len()
 }
 
 /// As `text`, unless most lines turn out to be something else: a curve of the few would
@@ -498,6 +542,46 @@ mod tests {
             1
         );
         assert_eq!(parse(b"#!/bin/sh\n12\n", Some("text")).0.addresses, [12]);
+    }
+
+    #[test]
+    fn binary_records_that_are_not_addresses_are_refused() {
+        // Records of 24 bytes: a time, a hashed key across two words, a size.
+        let record = |n: u64| {
+            let key = noise(n).next().unwrap_or_default();
+            [&(n as u32).to_le_bytes()[..], &key.to_le_bytes(), &[9; 12]].concat()
+        };
+        let records: Vec<u8> = (0..500).flat_map(record).collect();
+        let error = read(&records[..], None, &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("--format raw"), "{error}");
+        assert_eq!(parse(&records, Some("raw")).0.addresses.len(), 1500);
+    }
+
+    #[test]
+    fn traces_of_objects_are_recognised_and_not_read_as_addresses() {
+        let record = |n: u64| {
+            let time = (n / 10) as u32;
+            [
+                &time.to_le_bytes()[..],
+                &(n * 7).to_le_bytes(),
+                &512u32.to_le_bytes(),
+                &[0xff; 8],
+            ]
+            .concat()
+        };
+        let trace: Vec<u8> = (0..300).flat_map(record).collect();
+        let error = read(&trace[..], None, &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("oracleGeneral"), "{error}");
+    }
+
+    #[test]
+    fn ranges_of_block_traces_are_accesses() {
+        let table = "128166372003061629,hm,1,Read,4096,8192,100\n\
+                     128166372016382155,hm,1,Write,512,512,100\n";
+        let (all, notes) = parse(table.as_bytes(), None);
+        assert_eq!(all.addresses, [4096, 512]);
+        assert_eq!(all.sizes, [(0, 8192), (1, 512)]);
+        assert!(notes.trace_notes[0].contains("unverified"), "{notes:?}");
     }
 
     #[test]

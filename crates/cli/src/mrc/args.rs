@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use memgauge_mrc::Policy;
+
 use super::addresses::Format;
 use crate::units::size;
 
@@ -29,7 +31,9 @@ Examples:
   memgauge mrc --by region -- ./prog         of heap, stack and each mapped file too
   memgauge mrc --function parse -- ./prog    of what runs inside the function parse too
   memgauge mrc run1.mg run2.mg run3.mg       the curve of all runs together
-  memgauge mrc a.raw --against b.raw         two curves and how they differ";
+  memgauge mrc a.raw --against b.raw         two curves and how they differ
+  memgauge mrc t.oracleGeneral.zst --policy lru,s3-fifo,belady   policies over a cache trace
+  memgauge mrc t.csv --format csv:time=1,key=2,size=3 --policy lru,sieve";
 
 /// Vertical axis of the curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -71,13 +75,121 @@ pub(crate) enum Part {
     Region,
     /// Regions of interest: what the program marks (docs/regions.md), and --function
     Interest,
+    /// Tenants of a cache trace: its tenant column, or clients, use cases or disks
+    Tenant,
+}
+
+/// What a write in a cache trace does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Writes {
+    /// Look the object up and insert it, like a read
+    #[default]
+    Allocate,
+    /// Look the object up, but do not insert it
+    Around,
+    /// Remove the object; writes are not references
+    Invalidate,
+    /// Nothing; writes are not references
+    Ignore,
+}
+
+/// Requests at the start that fill caches without being counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum WarmUp {
+    Share(f64),
+    Requests(u64),
+}
+
+/// How a cache trace is simulated.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TraceOptions {
+    /// Eviction policies to simulate: lru, fifo, clock, lfu, arc, lirs, 2q, s3-fifo, sieve,
+    /// w-tinylfu, random, belady. Others are compared with the first [default: lru]
+    #[arg(long = "policy", value_name = "POLICIES", value_delimiter = ',', value_parser = policy)]
+    pub(crate) policies: Vec<Policy>,
+    /// What writes of a cache trace do [default: allocate]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) writes: Option<Writes>,
+    /// Seconds after which objects expire that a cache trace gives no time to live
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) ttl: Option<u64>,
+    /// Requests at the start that fill the caches and are not counted: a number or a share (20%)
+    #[arg(long, value_name = "N|PERCENT", value_parser = warm_up)]
+    pub(crate) warmup: Option<WarmUp>,
+    /// Count objects instead of bytes: every object of a cache trace has the same size
+    #[arg(long)]
+    pub(crate) ignore_sizes: bool,
+    /// Delimiter of a table [default: detected]
+    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
+    pub(crate) delimiter: Option<u8>,
+    /// Whether the first row of a table is a heading [default: detected]
+    #[arg(long, value_name = "YES|NO", value_parser = yes_or_no)]
+    pub(crate) header: Option<bool>,
+}
+
+impl TraceOptions {
+    /// Whether an option was given that only simulations have.
+    pub(crate) fn ask_for_simulation(&self) -> bool {
+        !self.policies.is_empty()
+            || self.writes.is_some()
+            || self.ttl.is_some()
+            || self.warmup.is_some()
+            || self.ignore_sizes
+    }
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
+    let found = Policy::ALL
+        .into_iter()
+        .find(|p| plain(p.id()) == plain(text));
+    found.ok_or_else(|| {
+        let names = Policy::ALL.map(Policy::id);
+        format!("unknown policy, use {}", names.join(", "))
+    })
+}
+
+fn warm_up(text: &str) -> Result<WarmUp, String> {
+    let parsed = match text.strip_suffix('%') {
+        Some(percent) => percent
+            .trim()
+            .parse()
+            .ok()
+            .map(|p: f64| WarmUp::Share(p / 100.0)),
+        None => text.parse().ok().map(WarmUp::Requests),
+    };
+    match parsed {
+        Some(WarmUp::Share(share)) if !(0.0..1.0).contains(&share) => {
+            Err("the share must be below 100%".to_owned())
+        }
+        Some(warm_up) => Ok(warm_up),
+        None => Err("expected a number of requests or a share, for example 20%".to_owned()),
+    }
+}
+
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text {
+        "tab" | "\\t" => Ok(b'\t'),
+        "space" => Ok(b' '),
+        _ if text.len() == 1 && text != "\n" && text != "\"" => Ok(text.as_bytes()[0]),
+        _ => Err("expected one character, tab or space".to_owned()),
+    }
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("expected yes or no".to_owned()),
+    }
 }
 
 /// How curves are made.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CurveOptions {
     /// Bytes in a block, a power of two; several at once with commas: 64 is a cache line, 4096 a page
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64", value_parser = block)]
+    /// [default: 64; 4096 for block traces]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = block)]
     pub(crate) block: Vec<u64>,
     /// Use every reference (the default)
     #[arg(long, conflicts_with_all = ["sample", "sample_size"])]
@@ -102,16 +214,18 @@ pub(crate) struct CurveOptions {
     /// needs more fails
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Format of the list: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN [default: detected]
+    /// Format of the list: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN; of a cache trace:
+    /// oracleGeneral, lcs, vscsi, msr, ibm-cos, twitter, meta, wikipedia, or columns as in
+    /// csv:time=1,key=2,size=3,op=4,ttl=5,tenant=6 [default: detected]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = MRC_EXAMPLES)]
 pub(crate) struct Mrc {
-    /// List of addresses, `-` for standard input, or a recording with data addresses. Each of
-    /// several inputs has its own cache; their curves are added up
+    /// List of addresses, `-` for standard input, a cache trace, or a recording with data
+    /// addresses. Each of several inputs has its own cache; their curves are added up
     #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
     pub(crate) inputs: Vec<PathBuf>,
     #[arg(long, hide = true, value_name = "PART")]
@@ -120,18 +234,14 @@ pub(crate) struct Mrc {
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) making: CurveOptions,
+    #[command(flatten)]
+    pub(crate) trace: TraceOptions,
     /// Add a curve for each thread, as if it had its own cache
     #[arg(long)]
     pub(crate) per_thread: bool,
-    /// Add a curve for each module (by code), region (by data) or region of interest, as if each
-    /// had its own cache
-    #[arg(
-        long,
-        value_enum,
-        value_name = "PART",
-        requires = "command",
-        conflicts_with = "per_thread"
-    )]
+    /// Add a curve for each module (by code), region (by data), region of interest, or tenant of a
+    /// cache trace, as if each had its own cache
+    #[arg(long, value_enum, value_name = "PART", conflicts_with = "per_thread")]
     pub(crate) by: Option<Part>,
     /// Add a curve for each of these functions with their callees, as regions of interest:
     /// symbols, or patterns like 'sort*'
@@ -191,7 +301,7 @@ pub(crate) struct Mrc {
     pub(crate) command: Vec<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Partition {
     /// Lists of addresses or recordings, one per program
     #[arg(value_name = "FILE|DIR", required = true, num_args = 1..=16)]
@@ -206,6 +316,17 @@ pub(crate) struct Partition {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl CurveOptions {
+    /// The same with the default block sizes where none were given.
+    pub(crate) fn with_default_block(&self, block: u64) -> CurveOptions {
+        let mut making = self.clone();
+        if making.block.is_empty() {
+            making.block.push(block);
+        }
+        making
+    }
 }
 
 fn block(text: &str) -> Result<u64, String> {
@@ -229,6 +350,25 @@ fn rate(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies_warm_ups_and_delimiters_are_parsed() {
+        for policy in Policy::ALL {
+            assert_eq!(super::policy(policy.id()), Ok(policy));
+            assert_eq!(super::policy(policy.name()), Ok(policy));
+        }
+        assert_eq!(policy("s3fifo"), Ok(Policy::S3Fifo));
+        assert!(policy("opt").unwrap_err().contains("w-tinylfu"));
+        assert_eq!(warm_up("20%"), Ok(WarmUp::Share(0.2)));
+        assert_eq!(warm_up("1000"), Ok(WarmUp::Requests(1000)));
+        assert!(
+            ["100%", "-1%", "x", "-3"]
+                .iter()
+                .all(|w| warm_up(w).is_err())
+        );
+        assert_eq!((delimiter("tab"), delimiter(";")), (Ok(b'\t'), Ok(b';')));
+        assert!(delimiter("ab").is_err() && delimiter("\n").is_err());
+    }
 
     #[test]
     fn blocks_and_rates_that_make_no_sense_are_refused() {

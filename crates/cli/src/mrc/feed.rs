@@ -146,6 +146,11 @@ impl CurveScope {
             None if !args.functions.is_empty() => CurveScope::CodeRegions,
             Some(Part::Module) => CurveScope::Modules,
             Some(Part::Region) => CurveScope::Regions,
+            Some(Part::Tenant) => {
+                return Err(usage(
+                    "failed to make curves of tenants: a program has none: name a cache trace",
+                ));
+            }
             None if args.per_thread => CurveScope::Threads,
             None => CurveScope::Nothing,
         };
@@ -293,6 +298,9 @@ fn read_parquet(
 
 /// The lines, rows or bytes that were skipped, in words.
 fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
+    if !junk.trace_notes.is_empty() {
+        return Some(junk.trace_notes.join("; "));
+    }
     if junk.bytes > 0 {
         return Some(format!(
             "skipped: {} bytes after the last whole address (8 bytes)",

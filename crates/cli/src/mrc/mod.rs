@@ -9,6 +9,7 @@ mod partition;
 mod parts;
 mod phases;
 mod relay;
+mod trace;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use memgauge_emulate::geometry;
 use memgauge_report::Page;
-use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
+use memgauge_report::mrc::{Collection, CurveView, Measured, PolicyView, Unit};
 
 use crate::outcome::Exit;
 use crate::whole_file::WholeFile;
@@ -52,9 +53,20 @@ fn refuse_output(output: Option<&PathBuf>) -> anyhow::Result<()> {
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     refuse_sets(args.sets.as_ref())?;
     refuse_output(args.output.as_ref())?;
-    check(args)?;
+    let args = &Mrc {
+        making: args.making.with_default_block(trace::default_block(args)?),
+        ..args.clone()
+    };
+    let is_simulated = trace::is_simulated(args)?;
+    if !is_simulated {
+        check(args)?;
+    }
     args.html.as_ref().map(|_| page::check()).transpose()?;
     let out = Outputs::open(args)?;
+    if is_simulated {
+        out.write_policies(&trace::views(args)?)?;
+        return Ok(Exit::Success);
+    }
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args, out),
         ([], None) => of_command(args, out),
@@ -189,6 +201,14 @@ impl Outputs {
         let mut all = self.0.into_iter();
         all.try_for_each(|(form, out)| {
             let text = rendered(form, views, collection, out.style());
+            out.write(&text)
+        })
+    }
+
+    fn write_policies(self, views: &[PolicyView]) -> anyhow::Result<()> {
+        let mut all = self.0.into_iter();
+        all.try_for_each(|(form, out)| {
+            let text = rendered_policies(form, views, out.style());
             out.write(&text)
         })
     }
@@ -355,16 +375,40 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
 }
 
 /// A page of the curves alone.
-fn page_of(views: &[CurveView]) -> String {
+fn page_of(title: Option<&String>, curves: Vec<serde_json::Value>) -> String {
     let page = Page {
-        title: views
-            .first()
-            .map_or(String::new(), |view| view.title.clone()),
-        curves: views.iter().map(CurveView::json).collect(),
+        title: title.cloned().unwrap_or_default(),
+        curves,
         ..Page::default()
     };
     page.html()
         .expect("SANITY: the front end was looked for before")
+}
+
+fn rendered_policies(form: Form, views: &[PolicyView], style: memgauge_report::Style) -> String {
+    let curves: Vec<_> = views.iter().map(PolicyView::json).collect();
+    if matches!(form, Form::Csv | Form::Page) {
+        for note in views.first().map_or(&[][..], |view| &view.notes) {
+            eprintln!("memgauge: {note}");
+        }
+    }
+    match form {
+        Form::Json => {
+            let all = serde_json::json!({
+                "schema_version": 1, "curves": curves, "collection": null,
+            });
+            format!("{all:#}\n")
+        }
+        Form::Csv => {
+            let rows = views.iter().map(PolicyView::csv_rows);
+            PolicyView::CSV_HEADING.to_owned() + &rows.collect::<String>()
+        }
+        Form::Page => page_of(views.first().map(|view| &view.title), curves),
+        Form::Text => {
+            let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
+            texts.join("\n")
+        }
+    }
 }
 
 /// Says on standard error what a table has no place for, each of it once.
@@ -398,7 +442,8 @@ fn rendered(
         }
         Form::Page => {
             print_notes(views);
-            page_of(views)
+            let curves = views.iter().map(CurveView::json).collect();
+            page_of(views.first().map(|view| &view.title), curves)
         }
         Form::Text => {
             let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();

@@ -21,6 +21,10 @@ const METHODS: [(&str, Method); 3] = [
 /// Divides memory between programs and shows what each way of doing so costs.
 pub(crate) fn partition(args: &Partition) -> anyhow::Result<Exit> {
     super::refuse_sets(args.sets.as_ref())?;
+    let args = &Partition {
+        making: args.making.with_default_block(64),
+        ..args.clone()
+    };
     let [block] = args.making.block[..] else {
         return Err(usage(
             "failed to divide memory: several block sizes are given: name one with --block",

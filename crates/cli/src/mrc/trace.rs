@@ -1,0 +1,681 @@
+//! Curves of cache traces, and of eviction policies.
+//!
+//! A trace is held in memory as dense ids ([`Requests`]), because each policy and capacity reads
+//! it again. Lists of addresses are simulated in the same way if a policy is named.
+
+use std::fs::File;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, bail};
+use memgauge_import::cache_trace::{self, Operation, Record, TraceFormat};
+use memgauge_import::compression;
+use memgauge_mrc::{Estimated, Kind, Miniature, Misses, Policy, Request, Requests, simulate};
+use memgauge_report::mrc::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
+
+use super::addresses::Format;
+use super::args::{Axis, Mrc, Part, WarmUp, Writes};
+use super::{feed, memory, name, usage};
+
+/// Block size of block traces unless one is given.
+pub(super) const TRACE_BLOCK: u64 = 4096;
+/// Tenants that have curves of their own. Others share one.
+const MAX_TENANTS: usize = 64;
+/// Most blocks that one request may span.
+const MAX_BLOCKS: u64 = 1 << 24;
+/// Requests between two checks of the memory.
+const CHECK_EVERY: u64 = 1 << 20;
+/// Smallest default capacity relative to the size of all objects.
+const SMALLEST_SHARE: u64 = 1024;
+
+/// Format of an input: the named one, or what its first bytes show.
+fn format_of(input: &Path, args: &Mrc) -> anyhow::Result<Option<TraceFormat>> {
+    match &args.making.format {
+        Some(Format::Trace(format)) => return Ok(Some(with_options(format, args))),
+        Some(_) => return Ok(None),
+        None => {}
+    }
+    if input == Path::new("-") || !input.is_file() {
+        return Ok(None);
+    }
+    // Whoever reads the input reports what is wrong with it.
+    let Ok(file) = File::open(input) else {
+        return Ok(None);
+    };
+    let Ok(mut unpacked) = compression::decompress(file) else {
+        return Ok(None);
+    };
+    let start = unpacked.content.fill_buf().unwrap_or_default();
+    Ok(cache_trace::detect(start))
+}
+
+fn with_options(format: &TraceFormat, args: &Mrc) -> TraceFormat {
+    match format {
+        TraceFormat::Table(table) => {
+            let mut table = table.clone();
+            table.delimiter = args.trace.delimiter.or(table.delimiter);
+            table.has_header = args.trace.header.or(table.has_header);
+            TraceFormat::Table(table)
+        }
+        other => other.clone(),
+    }
+}
+
+/// Block size of curves of the inputs unless one is given.
+pub(super) fn default_block(args: &Mrc) -> anyhow::Result<u64> {
+    let first = args.inputs.first().map(|input| format_of(input, args));
+    let format = first.transpose()?.flatten();
+    let is_of_blocks = format.is_some_and(|format| format.is_of_blocks());
+    Ok(if is_of_blocks { TRACE_BLOCK } else { 64 })
+}
+
+/// Whether caches are simulated: for traces of objects, or if an option needs it. The curve of
+/// blocks and LRU alone comes from stack distances.
+pub(super) fn is_simulated(args: &Mrc) -> anyhow::Result<bool> {
+    if args.trace.ask_for_simulation() || args.by == Some(Part::Tenant) {
+        return Ok(true);
+    }
+    let Some(first) = args.inputs.first() else {
+        return Ok(false);
+    };
+    let format = format_of(first, args)?;
+    Ok(format.is_some_and(|format| !format.is_of_blocks()))
+}
+
+/// Refuses options that simulations do not have.
+fn check(args: &Mrc) -> anyhow::Result<()> {
+    let making = &args.making;
+    let refused = [
+        (
+            !args.command.is_empty(),
+            "a program: record its addresses first",
+        ),
+        (args.phases.is_some(), "--phases"),
+        (args.against.is_some(), "--against"),
+        (args.y != Axis::Ratio, "--y"),
+        (args.no_compulsory, "--no-compulsory"),
+        (args.full, "--full"),
+        (args.instructions.is_some(), "--instructions"),
+        (making.sample_size.is_some(), "--sample-size: use --sample"),
+        (making.sample_only, "--sample-only"),
+        (making.block.len() > 1, "several block sizes"),
+        (args.per_thread, "--per-thread"),
+        (!args.functions.is_empty(), "--function"),
+        (
+            args.by.is_some_and(|by| by != Part::Tenant),
+            "--by other than tenant",
+        ),
+    ];
+    match refused.iter().find(|(is_given, _)| *is_given) {
+        Some((_, what)) => Err(usage(format!("failed to simulate caches with {what}"))),
+        None => Ok(()),
+    }
+}
+
+/// Requests in memory, all or some of them.
+enum Store {
+    All(Requests),
+    Sampled(Box<Miniature>),
+}
+
+impl Store {
+    fn new(args: &Mrc) -> Store {
+        match args.making.sample {
+            Some(rate) => Store::Sampled(Box::new(Miniature::new(rate, args.making.salt))),
+            None => Store::All(Requests::default()),
+        }
+    }
+
+    fn push(&mut self, request: Request) -> anyhow::Result<()> {
+        match self {
+            Store::All(requests) => requests.push(request),
+            Store::Sampled(sample) => sample.push(request),
+        }
+        .context("failed to keep the trace in memory; use --sample 0.01")
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Store::All(requests) => requests.memory_bytes(),
+            Store::Sampled(sample) => sample.memory_bytes(),
+        }
+    }
+
+    fn warm_up(&mut self, warm_up: WarmUp) {
+        let share = |requests: u64| match warm_up {
+            WarmUp::Share(share) => share,
+            WarmUp::Requests(n) => (n as f64 / requests.max(1) as f64).min(1.0),
+        };
+        match self {
+            Store::All(requests) => requests.warm_up(share(requests.len() as u64)),
+            Store::Sampled(sample) => sample.warm_up(share(sample.requests())),
+        }
+    }
+
+    fn objects(&self) -> u64 {
+        match self {
+            Store::All(requests) => requests.objects().into(),
+            Store::Sampled(sample) => sample.objects(),
+        }
+    }
+
+    fn footprint(&self) -> u64 {
+        match self {
+            Store::All(requests) => requests.footprint(),
+            Store::Sampled(sample) => sample.footprint(),
+        }
+    }
+
+    fn has_sizes(&self) -> bool {
+        match self {
+            Store::All(requests) => requests.has_sizes(),
+            Store::Sampled(sample) => sample.has_sizes(),
+        }
+    }
+
+    fn has_expiry(&self) -> bool {
+        match self {
+            Store::All(requests) => requests.has_expiry(),
+            Store::Sampled(sample) => sample.has_expiry(),
+        }
+    }
+}
+
+/// Misses of one capacity.
+enum Outcome {
+    Counted(Misses),
+    Estimated(Option<Estimated>),
+}
+
+/// What is simulated together: the requests of all inputs, or of one tenant of them. Each input
+/// has a cache of its own.
+struct Group {
+    /// Name of the tenant.
+    tenant: Option<String>,
+    stores: Vec<Store>,
+}
+
+/// What an input's requests become.
+struct Collector<'a> {
+    args: &'a Mrc,
+    /// Bytes in a block, if requests name ranges of bytes.
+    block: Option<u64>,
+    whole: Store,
+    tenants: Vec<Store>,
+    requests: u64,
+    too_long: u64,
+    limit: usize,
+}
+
+impl<'a> Collector<'a> {
+    fn new(args: &'a Mrc, block: Option<u64>) -> Collector<'a> {
+        Collector {
+            args,
+            block,
+            whole: Store::new(args),
+            tenants: Vec::new(),
+            requests: 0,
+            too_long: 0,
+            limit: memory::limit(&args.making),
+        }
+    }
+
+    fn push(&mut self, record: &Record) -> anyhow::Result<()> {
+        let writes = self.args.trace.writes.unwrap_or_default();
+        let kind = match (record.operation, writes) {
+            (Operation::Read, _) | (Operation::Write, Writes::Allocate) => Kind::Reference,
+            (Operation::Write, Writes::Around) => Kind::WithoutInsertion,
+            (Operation::Write, Writes::Ignore) => return Ok(()),
+            (Operation::Write, Writes::Invalidate) | (Operation::Delete, _) => Kind::Removal,
+        };
+        let ttl_us = record
+            .ttl_s
+            .or(self.args.trace.ttl)
+            .map(|s| s.saturating_mul(1_000_000));
+        let request = Request {
+            key: record.key,
+            size: match self.args.trace.ignore_sizes {
+                true => 1,
+                false => record.bytes,
+            },
+            kind,
+            time_us: record.time_us,
+            expires_us: ttl_us.map(|ttl| record.time_us.saturating_add(ttl)),
+        };
+        let Some(block) = self.block else {
+            return self.push_request(request, record.tenant);
+        };
+        let first = record.key / block;
+        let last = record.key.saturating_add(record.bytes.max(1) - 1) / block;
+        if last - first >= MAX_BLOCKS {
+            self.too_long += 1;
+            return Ok(());
+        }
+        (first..=last).try_for_each(|key| {
+            let of_block = Request {
+                key,
+                size: 1,
+                ..request
+            };
+            self.push_request(of_block, record.tenant)
+        })
+    }
+
+    fn push_request(&mut self, request: Request, tenant: u32) -> anyhow::Result<()> {
+        self.whole.push(request)?;
+        if self.args.by == Some(Part::Tenant) {
+            let at = (tenant as usize).min(MAX_TENANTS);
+            while self.tenants.len() <= at {
+                self.tenants.push(Store::new(self.args));
+            }
+            self.tenants[at].push(request)?;
+        }
+        self.requests += 1;
+        if self.requests.is_multiple_of(CHECK_EVERY) {
+            self.check_memory()?;
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self) -> anyhow::Result<()> {
+        let stores = self.tenants.iter().chain([&self.whole]);
+        let taken: usize = stores.map(Store::memory_bytes).sum();
+        if taken > self.limit {
+            bail!(
+                "failed to keep the trace in memory: {} requests take {} MiB and the limit is {} \
+                 MiB: use --sample 0.01, which keeps a hundredth of the objects",
+                self.requests,
+                taken >> 20,
+                self.limit >> 20
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The requests of an input and what is to be said of them.
+struct Loaded {
+    whole: Store,
+    tenants: Vec<(String, Store)>,
+    notes: Vec<String>,
+    block: Option<u64>,
+}
+
+fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
+    let failed = || format!("failed to read `{}`", name(input));
+    let Some(format) = format_of(input, args)? else {
+        return load_addresses(input, args);
+    };
+    let block = format.is_of_blocks().then(|| args.making.block[0]);
+    let mut collector = Collector::new(args, block);
+    let read = |content: &mut dyn BufRead, collector: &mut Collector<'_>| {
+        cache_trace::read(content, &format, &mut |record| collector.push(record))
+    };
+    let summary = match input == Path::new("-") {
+        true => {
+            let mut unpacked = compression::decompress(std::io::stdin().lock())?;
+            read(&mut unpacked.content, &mut collector)
+        }
+        false => {
+            let file = File::open(input).with_context(failed)?;
+            let mut unpacked = compression::decompress(file).with_context(failed)?;
+            read(&mut unpacked.content, &mut collector)
+        }
+    }
+    .with_context(failed)?;
+    let mut notes = summary.notes(&format);
+    if summary.operations[1] + summary.operations[2] > 0 {
+        let [reads, writes, deletions] = summary.operations;
+        notes.push(format!(
+            "{reads} reads, {writes} writes, {deletions} deletions"
+        ));
+    }
+    if collector.too_long > 0 {
+        notes.push(format!(
+            "skipped: {} requests of more than 2^24 blocks",
+            collector.too_long
+        ));
+    }
+    if collector.requests == 0 {
+        let why = match notes.is_empty() {
+            true => "it is empty".to_owned(),
+            false => notes.join("; "),
+        };
+        bail!(
+            "failed to read `{}`: it has no requests: {why}",
+            name(input)
+        );
+    }
+    let mut tenant_names = summary.tenants.into_iter();
+    let tenants = collector
+        .tenants
+        .into_iter()
+        .enumerate()
+        .map(|(at, store)| {
+            let name = match at {
+                MAX_TENANTS => "[others]".to_owned(),
+                _ => tenant_names.next().unwrap_or_else(|| "[all]".to_owned()),
+            };
+            (name, store)
+        });
+    Ok(Loaded {
+        tenants: tenants.collect(),
+        whole: collector.whole,
+        notes,
+        block,
+    })
+}
+
+/// The blocks of a list of addresses.
+fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
+    let trace = &args.trace;
+    if trace.writes.is_some() || trace.ttl.is_some() || args.by == Some(Part::Tenant) {
+        return Err(usage(
+            "failed to simulate writes, expiry or tenants: a list of addresses has none: name a \
+             cache trace, with --format if it is not recognised",
+        ));
+    }
+    let block = args.making.block[0];
+    let mut collector = Collector::new(args, Some(block));
+    let read = feed::references_of(
+        input,
+        args.making.format.as_ref(),
+        &mut |addresses, sizes| {
+            let mut sizes = sizes.iter().peekable();
+            for (at, &key) in addresses.iter().enumerate() {
+                let bytes = sizes
+                    .next_if(|&&(of, _)| of == at)
+                    .map_or(1, |&(_, bytes)| bytes);
+                collector.push(&Record {
+                    key,
+                    bytes: bytes.into(),
+                    operation: Operation::Read,
+                    time_us: 0,
+                    ttl_s: None,
+                    tenant: 0,
+                })?;
+            }
+            Ok(())
+        },
+    )?;
+    Ok(Loaded {
+        whole: collector.whole,
+        tenants: Vec::new(),
+        notes: read.note.into_iter().collect(),
+        block: Some(block),
+    })
+}
+
+/// Simulates caches over all inputs.
+pub(super) fn views(args: &Mrc) -> anyhow::Result<Vec<PolicyView>> {
+    check(args)?;
+    let mut groups = vec![Group {
+        tenant: None,
+        stores: Vec::new(),
+    }];
+    let (mut notes, mut blocks) = (Vec::new(), Vec::new());
+    for input in &args.inputs {
+        let loaded = load(input, args)?;
+        let about = |note| match args.inputs.len() {
+            1 => note,
+            _ => format!("{}: {note}", name(input)),
+        };
+        notes.extend(loaded.notes.into_iter().map(about));
+        blocks.push(loaded.block);
+        groups[0].stores.push(loaded.whole);
+        for (tenant, store) in loaded.tenants {
+            let known = groups
+                .iter()
+                .position(|g| g.tenant.as_ref() == Some(&tenant));
+            let at = known.unwrap_or_else(|| {
+                groups.push(Group {
+                    tenant: Some(tenant),
+                    stores: Vec::new(),
+                });
+                groups.len() - 1
+            });
+            groups[at].stores.push(store);
+        }
+    }
+    if blocks.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err(usage(
+            "failed to add curves up: some inputs have blocks and others objects",
+        ));
+    }
+    let block = blocks.first().copied().flatten();
+    let mut made = Vec::new();
+    for mut group in groups {
+        if let Some(warm_up) = args.trace.warmup {
+            group
+                .stores
+                .iter_mut()
+                .for_each(|store| store.warm_up(warm_up));
+        }
+        // A tenant that another one pushed beyond the limit has no requests.
+        if group.stores.iter().any(|store| store.objects() > 0) {
+            made.push(view(args, &group, block, &notes)?);
+        }
+    }
+    Ok(made)
+}
+
+fn view(
+    args: &Mrc,
+    group: &Group,
+    block: Option<u64>,
+    notes: &[String],
+) -> anyhow::Result<PolicyView> {
+    let has_sizes = group.stores.iter().any(Store::has_sizes);
+    let unit = match block.is_some() || has_sizes {
+        true => CapacityUnit::Bytes,
+        false => CapacityUnit::Objects,
+    };
+    // Blocks are simulated as objects of size 1.
+    let scale = block.unwrap_or(1);
+    let footprint = group.stores.iter().map(Store::footprint).max().unwrap_or(0);
+    let capacities = match args.sizes.is_empty() {
+        true => default_capacities(footprint),
+        false => {
+            let mut chosen: Vec<u64> = args.sizes.iter().map(|size| size / scale).collect();
+            chosen.sort_unstable();
+            chosen.dedup();
+            if chosen[0] == 0 {
+                let why =
+                    format!("failed to simulate a cache of less than a block of {scale} bytes");
+                return Err(usage(why));
+            }
+            chosen
+        }
+    };
+    let policies = match args.trace.policies.is_empty() {
+        true => &[Policy::Lru][..],
+        false => &args.trace.policies,
+    };
+    let outcomes = simulate_all(args, group, policies, &capacities);
+    let mut notes = notes.to_vec();
+    if policies.contains(&Policy::Belady) {
+        let has_expiry = group.stores.iter().any(Store::has_expiry);
+        if has_sizes || has_expiry {
+            notes.push(
+                "with sizes or expiry, Belady's policy is a reference and no proven bound"
+                    .to_owned(),
+            );
+        }
+    }
+    let mut references = 0;
+    let curves = policies.iter().zip(&outcomes).map(|(&policy, outcomes)| {
+        let points = (0..capacities.len()).map(|at| {
+            let at_capacity = outcomes.iter().map(|of_store| &of_store[at]);
+            let (point, counted) = combine(at_capacity, &group.stores);
+            references = counted;
+            point
+        });
+        PolicyCurve {
+            policy,
+            points: points.collect(),
+        }
+    });
+    let curves: Vec<PolicyCurve> = curves.collect();
+    let names: Vec<String> = args
+        .inputs
+        .iter()
+        .map(|input: &PathBuf| name(input))
+        .collect();
+    let tenant = group
+        .tenant
+        .as_ref()
+        .map(|tenant| format!(", tenant {tenant}"));
+    let total = |of: fn(&Store) -> u64| -> u64 { group.stores.iter().map(of).sum() };
+    Ok(PolicyView {
+        title: names.join(" + ") + &tenant.unwrap_or_default(),
+        notes,
+        unit,
+        references,
+        objects: total(Store::objects),
+        footprint: total(Store::footprint).saturating_mul(scale),
+        block_bytes: block,
+        has_sizes,
+        sample_rate: args.making.sample,
+        capacities: capacities.iter().map(|c| c.saturating_mul(scale)).collect(),
+        has_chosen_capacities: !args.sizes.is_empty(),
+        curves,
+    })
+}
+
+/// Powers of two and the middles between them, from a thousandth of the footprint to all of it.
+fn default_capacities(footprint: u64) -> Vec<u64> {
+    let mut capacities = Vec::new();
+    let mut power = (footprint / SMALLEST_SHARE).max(1).next_power_of_two();
+    while capacities.last().is_none_or(|&last| last < footprint) {
+        capacities.push(power);
+        let middle = power.saturating_add(power / 2);
+        if middle > power && power < footprint {
+            capacities.push(middle);
+        }
+        power = power.saturating_mul(2);
+        if power == u64::MAX {
+            break;
+        }
+    }
+    capacities
+}
+
+/// Outcomes by policy, store and capacity. Jobs are spread over `--threads`.
+fn simulate_all(
+    args: &Mrc,
+    group: &Group,
+    policies: &[Policy],
+    capacities: &[u64],
+) -> Vec<Vec<Vec<Outcome>>> {
+    let jobs: Vec<(Policy, &Store)> = policies
+        .iter()
+        .flat_map(|&policy| group.stores.iter().map(move |store| (policy, store)))
+        .collect();
+    let seed = args.making.salt;
+    let run = |&(policy, store): &(Policy, &Store)| -> Vec<Outcome> {
+        match store {
+            Store::All(requests) => simulate(requests, policy, capacities, seed)
+                .into_iter()
+                .map(Outcome::Counted)
+                .collect(),
+            Store::Sampled(sample) => sample
+                .simulate(policy, capacities, seed)
+                .into_iter()
+                .map(Outcome::Estimated)
+                .collect(),
+        }
+    };
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            match jobs.get(at) {
+                Some(job) => done.push((at, run(job))),
+                None => return done,
+            }
+        }
+    };
+    let mut done: Vec<(usize, Vec<Outcome>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.making.threads)
+            .map(|_| scope.spawn(worker))
+            .collect();
+        let joined = threads.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        joined.flatten().collect()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    let mut outcomes = done.into_iter().map(|(_, outcomes)| outcomes);
+    policies
+        .iter()
+        .map(|_| outcomes.by_ref().take(group.stores.len()).collect())
+        .collect()
+}
+
+/// Adds the misses of caches up, one for each store. Also returns the counted references.
+fn combine<'a>(
+    outcomes: impl Iterator<Item = &'a Outcome>,
+    stores: &[Store],
+) -> (Option<PolicyPoint>, u64) {
+    let mut counted = Misses::default();
+    let mut estimates = Vec::new();
+    for (outcome, store) in outcomes.zip(stores) {
+        match (outcome, store) {
+            (Outcome::Counted(misses), _) => counted.add(misses),
+            (Outcome::Estimated(estimate), Store::Sampled(sample)) => {
+                estimates.push((*estimate, sample.requests()));
+            }
+            (Outcome::Estimated(_), Store::All(_)) => {}
+        }
+    }
+    if estimates.is_empty() {
+        let point = counted.miss_ratio().map(|miss_ratio| PolicyPoint {
+            misses: Some(counted.misses),
+            miss_ratio,
+            byte_miss_ratio: counted.byte_miss_ratio().unwrap_or(miss_ratio),
+            half_band_95: None,
+            byte_half_band_95: None,
+        });
+        return (point, counted.references);
+    }
+    let references: u64 = estimates.iter().map(|(_, requests)| requests).sum();
+    let known: Option<Vec<(Estimated, f64)>> = estimates
+        .iter()
+        .map(|&(estimate, requests)| Some((estimate?, requests as f64 / references as f64)))
+        .collect();
+    let point = known.map(|known| {
+        let mean = |of: fn(&Estimated) -> f64| known.iter().map(|(e, share)| share * of(e)).sum();
+        let band = |of: fn(&Estimated) -> f64| -> f64 {
+            let squares: f64 = known.iter().map(|(e, share)| (share * of(e)).powi(2)).sum();
+            squares.sqrt()
+        };
+        PolicyPoint {
+            misses: None,
+            miss_ratio: mean(|e| e.miss_ratio),
+            byte_miss_ratio: mean(|e| e.byte_miss_ratio),
+            half_band_95: Some(band(|e| e.half_band_95)),
+            byte_half_band_95: Some(band(|e| e.byte_half_band_95)),
+        }
+    });
+    (point, references)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_capacities_rise_from_a_thousandth_to_all() {
+        for footprint in [0, 1, 2, 3, 10, 1000, 1 << 20, 12_345_678_901, u64::MAX] {
+            let capacities = default_capacities(footprint);
+            assert!(capacities.is_sorted_by(|a, b| a < b), "{capacities:?}");
+            assert!(capacities.len() <= 30 && capacities[0] >= 1);
+            let last = *capacities.last().unwrap();
+            assert!(last >= footprint || last >= 1 << 63, "{last} {footprint}");
+        }
+    }
+}

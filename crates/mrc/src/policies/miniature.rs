@@ -1,0 +1,170 @@
+//! Miniature simulation: scaled-down caches on samples of the objects.
+//!
+//! A cache of capacity C is modelled by one of capacity C·R that sees only the requests to a
+//! share R of the objects, selected by a hash of their keys (C. Waldspurger and others, "Cache
+//! modeling and optimization using miniature simulations", 2017). Eight disjoint samples give a
+//! mean and its interval.
+//!
+//! The misses of a sample are divided by R times the number of all requests, not by the requests
+//! of the sample: a popular object that is in the sample by chance adds hits, not misses.
+
+use super::requests::mix;
+use super::{Policy, Request, Requests, TooManyRequests, simulate};
+
+/// Number of disjoint samples.
+const PARTS: usize = 8;
+/// 97.5 % quantile of Student's t distribution with seven degrees of freedom.
+const T_95: f64 = 2.365;
+/// A miniature cache needs room for this number of objects of mean size to behave like a large
+/// one.
+const MIN_OBJECTS: f64 = 64.0;
+/// The smallest queue of its policy needs room for this number. A window of one object made
+/// W-TinyLFU miss 2 % too often.
+const MIN_QUEUE_OBJECTS: f64 = 16.0;
+
+/// Samples of a trace.
+#[derive(Clone, Debug)]
+pub struct Miniature {
+    parts: [Requests; PARTS],
+    /// Share of the objects in each part.
+    rate: f64,
+    salt: u64,
+    requests: u64,
+    bytes: u128,
+}
+
+/// Estimates of a cache's misses, with half the width of their 95 % intervals.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Estimated {
+    /// Missed references per reference.
+    pub miss_ratio: f64,
+    /// Half the width of its interval.
+    pub half_band_95: f64,
+    /// Missed bytes per byte referenced.
+    pub byte_miss_ratio: f64,
+    /// Half the width of its interval.
+    pub byte_half_band_95: f64,
+}
+
+impl Miniature {
+    /// Samples a share of the objects, above 0 and at most 1. Samples of different salts are
+    /// independent.
+    pub fn new(rate: f64, salt: u64) -> Miniature {
+        Miniature {
+            parts: Default::default(),
+            rate: rate / PARTS as f64,
+            salt,
+            requests: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// A sample is too long.
+    pub fn push(&mut self, request: Request) -> Result<(), TooManyRequests> {
+        if request.kind != super::Kind::Removal {
+            self.requests += 1;
+            self.bytes += u128::from(request.size);
+        }
+        let hash = mix(request.key ^ mix(self.salt)) as f64 / 2f64.powi(64);
+        match self.parts.get_mut((hash / self.rate) as usize) {
+            Some(part) => part.push(request),
+            None => Ok(()),
+        }
+    }
+
+    /// Excludes the first share of the requests from the counts.
+    pub fn warm_up(&mut self, share: f64) {
+        self.parts.iter_mut().for_each(|part| part.warm_up(share));
+        self.requests = (self.requests as f64 * (1.0 - share)) as u64;
+        self.bytes = (self.bytes as f64 * (1.0 - share)) as u128;
+    }
+
+    /// Number of requests that were counted, sampled or not.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Estimated number of distinct objects.
+    pub fn objects(&self) -> u64 {
+        let sampled: u64 = self.parts.iter().map(|p| u64::from(p.objects())).sum();
+        (sampled as f64 / (self.rate * PARTS as f64)) as u64
+    }
+
+    /// Estimated size of all distinct objects.
+    pub fn footprint(&self) -> u64 {
+        let sampled: f64 = self.parts.iter().map(|part| part.footprint() as f64).sum();
+        (sampled / (self.rate * PARTS as f64)) as u64
+    }
+
+    /// Whether objects have sizes other than 1.
+    pub fn has_sizes(&self) -> bool {
+        self.parts.iter().any(Requests::has_sizes)
+    }
+
+    /// Whether objects expire.
+    pub fn has_expiry(&self) -> bool {
+        self.parts.iter().any(Requests::has_expiry)
+    }
+
+    /// Memory in bytes that the samples take.
+    pub fn memory_bytes(&self) -> usize {
+        self.parts.iter().map(Requests::memory_bytes).sum()
+    }
+
+    /// Estimates the misses of caches with a policy, one for each capacity. `None` where the
+    /// miniature cache would hold too few objects to tell.
+    pub fn simulate(
+        &self,
+        policy: Policy,
+        capacities: &[u64],
+        seed: u64,
+    ) -> Vec<Option<Estimated>> {
+        let scaled: Vec<u64> = capacities
+            .iter()
+            .map(|&capacity| (capacity as f64 * self.rate).round() as u64)
+            .collect();
+        let runs = self
+            .parts
+            .each_ref()
+            .map(|part| simulate(part, policy, &scaled, seed));
+        let mean_size = self.footprint() as f64 / self.objects().max(1) as f64;
+        let smallest_queue = match policy {
+            Policy::WTinyLfu | Policy::Lirs => 0.01,
+            Policy::S3Fifo => 0.1,
+            _ => 1.0,
+        };
+        let min_objects = MIN_OBJECTS.max(MIN_QUEUE_OBJECTS / smallest_queue);
+        let estimate = |at: usize| {
+            let enough = scaled[at] as f64 >= min_objects * mean_size;
+            (enough && self.requests > 0).then(|| self.estimate(runs.each_ref().map(|r| r[at])))
+        };
+        (0..capacities.len()).map(estimate).collect()
+    }
+
+    fn estimate(&self, parts: [super::Misses; PARTS]) -> Estimated {
+        let requests = self.requests as f64 * self.rate;
+        let bytes = self.bytes as f64 * self.rate;
+        let (miss_ratio, half_band_95) = interval(parts.map(|p| p.misses as f64 / requests));
+        let (byte_miss_ratio, byte_half_band_95) =
+            interval(parts.map(|p| p.missed_bytes as f64 / bytes));
+        Estimated {
+            miss_ratio,
+            half_band_95,
+            byte_miss_ratio,
+            byte_half_band_95,
+        }
+    }
+}
+
+/// Mean, at most 1, and half the width of its 95 % interval.
+fn interval(values: [f64; PARTS]) -> (f64, f64) {
+    let count = PARTS as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let deviation = (squares / (count - 1.0) / count).sqrt();
+    (mean.min(1.0), T_95 * deviation)
+}
