@@ -508,9 +508,11 @@ impl Positions {
         ];
         let named = columns.into_iter().flatten().chain([&table.id]);
         let is_named = named.into_iter().any(|c| matches!(c, Column::Name(_)));
+        // A number that is too large or negative is a bad record, not a heading.
         let is_no_number = |at: Option<usize>| {
             let cell = at.and_then(|at| row.get(at)).map(<[u8]>::trim_ascii);
-            cell.is_some_and(|cell| seconds(cell).is_none())
+            let digits = cell.map(|cell| cell.strip_prefix(b"-").unwrap_or(cell));
+            digits.is_some_and(|digits| !digits.first().is_some_and(u8::is_ascii_digit))
         };
         let is_no_operation = self.operation.is_some_and(|at| {
             row.get(at)

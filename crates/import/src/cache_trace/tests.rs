@@ -367,6 +367,24 @@ fn sizes_that_are_no_numbers_or_huge_are_told_by_line() {
 }
 
 #[test]
+fn a_bad_number_in_the_first_row_is_no_heading() {
+    let format: TraceFormat = "csv:id=1,size=2,time=3".parse().unwrap();
+    for (row, skipped) in [
+        ("1,-5,0", 1),
+        ("1,99999999999999999999,0", 1),
+        ("1,7,-3", 1),
+    ] {
+        let (records, summary) = read_all(format!("{row}\n2,6,0\n").as_bytes(), &format);
+        assert_eq!(
+            (keys(&records), summary.skipped),
+            (vec![2], skipped),
+            "{row}"
+        );
+    }
+    assert_eq!(read_all(b"id,size,at\n2,6,0\n", &format).1.skipped, 0);
+}
+
+#[test]
 fn unknown_columns_and_roles_are_named() {
     for (format, what) in [
         ("csv:size=1", "`id` or `key`"),
