@@ -99,6 +99,23 @@ fn events_in_words(rank: &str) -> String {
 /// The overview of a miss-rate curve in its JSON form.
 pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     let title = curve.get("title")?.as_str()?;
+    // Curves of policies are known at some sizes only and have no such size.
+    if let Some(policies) = curve.get("policies").and_then(Value::as_array) {
+        let advice = curve.get("advice").and_then(Value::as_array);
+        let sentences = advice.into_iter().flatten().filter_map(Value::as_str);
+        let sentences: Vec<&str> = sentences.collect();
+        let text = match sentences.is_empty() {
+            true => format!("{title}: {} policies simulated", policies.len()),
+            false => format!("{title}: {}", sentences.join(". ")),
+        };
+        return Some(Statement {
+            kind: "fact",
+            text: text + ".",
+            rule: String::new(),
+            next: "Compare at the miss ratio that you can afford: hover over the curves."
+                .to_owned(),
+        });
+    }
     let enough = match curve.get("bytes_for_90_percent")?.as_u64() {
         Some(enough) => format!(
             "{} have 90 % of what any memory could save",

@@ -488,6 +488,11 @@ mod tests {
             "{text}"
         );
         assert_eq!(view.json()["savings"][0]["needed"], 2 << 20);
+        let overview = crate::overview::of_curve(&view.json()).unwrap().text;
+        assert!(
+            overview.contains(expected) && !overview.contains("sample"),
+            "{overview}"
+        );
     }
 
     #[test]
