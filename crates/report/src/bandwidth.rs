@@ -9,10 +9,10 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units::{bytes, count, gigabytes, nanoseconds, percent, share};
 
-/// Windows of the curve in JSON at most; more are added up.
+/// Maximum number of windows of the curve in JSON. More are merged.
 const MOST_JSON: usize = 10_000;
 
-/// The report.
+/// The report as text.
 pub fn text(result: &Bandwidth, manifest: &Manifest, style: &Style) -> String {
     let mut text = style.heading("BANDWIDTH", &source(result, manifest));
     text += &curve(result, style);
@@ -55,7 +55,7 @@ fn curve(result: &Bandwidth, style: &Style) -> String {
     text + "\n"
 }
 
-/// Mean GB/s in equally many windows for each column.
+/// Mean GB/s of equal numbers of windows for each column.
 fn squeezed(grid: &Grid, columns: usize) -> Vec<f64> {
     let windows = grid.values.len();
     (0..columns)
@@ -67,8 +67,7 @@ fn squeezed(grid: &Grid, columns: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Movement that an event's bytes stand for: caches read lines, the kernel hands out
-/// pages.
+/// How an event moves bytes: caches read lines, and the kernel allocates pages.
 fn moved(event: &str) -> &'static str {
     match event.trim_end_matches([':', 'u', 'k']) {
         "page-faults" | "faults" | "minor-faults" | "major-faults" => "faulted in",
@@ -137,7 +136,7 @@ fn totals(result: &Bandwidth, style: &Style) -> String {
     body + "\n"
 }
 
-/// Half of the interval around the total, or that nothing is known of it.
+/// Half the width of the total's interval, or a remark that it is unknown.
 fn interval(result: &Bandwidth, plus_minus: &str) -> String {
     match result.error_bytes > 0.0 {
         true => format!(
@@ -319,7 +318,7 @@ fn irregularities(result: &Bandwidth, style: &Style) -> String {
         .collect()
 }
 
-/// The curve, a line a window.
+/// The curve with one line for each window.
 pub fn csv(result: &Bandwidth) -> String {
     let mut text = String::from("time_ns,bytes,bytes_per_s,uncorrected_bytes\n");
     let Some(curve) = &result.curve else {
@@ -334,7 +333,7 @@ pub fn csv(result: &Bandwidth) -> String {
     text
 }
 
-/// Everything, the curve in at most 10 000 windows.
+/// All results, with the curve in at most 10 000 windows.
 pub fn json(result: &Bandwidth) -> String {
     let mut value = serde_json::to_value(result).unwrap_or_default();
     value["schema_version"] = json!(1);
@@ -349,10 +348,10 @@ fn curve_value(grid: &Grid) -> Value {
     json!({ "from_ns": grid.from_ns, "width_ns": grid.width_ns, "bytes": grid.values })
 }
 
-/// A recording's name, its bandwidth, and its instructions in the same windows.
+/// Name of a recording, its bandwidth, and its instructions in the same windows.
 pub type NamedBandwidth = (String, Bandwidth, Grid);
 
-/// Two runs over each other: bytes for equal shares of the work done.
+/// Compares two runs: bytes in equal shares of the work done.
 pub fn against_text(both: &[NamedBandwidth; 2], as_json: bool, style: &Style) -> String {
     let steps = plot::columns(style);
     let curves = both.each_ref().map(|(_, result, work)| {

@@ -10,10 +10,10 @@ use crate::names::without_arguments;
 use crate::style::Style;
 use crate::units;
 
-/// Findings that are shown. More would hide the first.
+/// Maximum number of findings, so that the first one is not buried.
 pub(crate) const FINDINGS: usize = 3;
 
-/// Separates a stream from a stride.
+/// Distinguishes sequential access from strides.
 const LINE_USE: &str = "at least 1.5 accesses per miss";
 
 /// A sentence of the overview.
@@ -23,9 +23,9 @@ pub struct Statement {
     pub kind: &'static str,
     /// The finding.
     pub text: String,
-    /// The rule that led to it; empty for facts.
+    /// The rule behind it, or empty for facts.
     pub rule: String,
-    /// The next step; may be empty.
+    /// The next step, or empty.
     pub next: String,
 }
 
@@ -40,7 +40,7 @@ fn longer_run(summary: &Summary) -> &'static str {
     }
 }
 
-/// A cause in words.
+/// Describes a cause.
 pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
     let percent = units::share;
     let value = cause.value;
@@ -83,7 +83,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!("fewer than {threshold} samples"),
             "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
         ),
-        // Counters show which threads ran, but not why others did not.
+        // Counters show which threads ran, but not why others waited.
         CauseKind::Idle if summary.counting.is_some() => (
             format!(
                 "It ran for at most {} of the time. Otherwise it waited, or other programs had the \
@@ -194,7 +194,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                     "Look for fewer instructions and accesses: a better algorithm, values kept in \
                      registers, vector instructions."
                 }
-                // The model has no coherence: false sharing costs nothing here and may be the cause.
+                // The model has no coherence, so false sharing costs nothing here and may be the
+                // real cause.
                 _ => {
                     "Several threads run, and sharing of lines between them is not modelled: check \
                      it with `perf c2c` on a machine with a PMU. Otherwise look for fewer \
@@ -228,10 +229,10 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
     }
 }
 
-/// Share of the stalls from which the function that has them is worth naming.
+/// Minimum share of the stalls to name a single function or piece of data.
 const NAMED_SHARE: f64 = 0.2;
 
-/// Names the function that stalls most for this cause, and its hottest line.
+/// Names the function that stalls most for this cause, with its hottest line.
 fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
     let events: &[&str] = match kind {
         CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound => &[
@@ -271,7 +272,7 @@ fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
     ))
 }
 
-/// The data that most of the same stalls were for, if one piece of it has enough of them.
+/// Names the data that most of these stalls waited for, if a single piece has enough of them.
 fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
     let Some(table) = &summary.data else {
         return String::new();
@@ -291,7 +292,7 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
     format!(", and {} is for {of}", units::share(share))
 }
 
-/// A stretch of a run and the share of the memory traffic in it.
+/// A range of a run and its share of the memory traffic.
 #[derive(Debug, PartialEq)]
 struct BusyStretch {
     start_ns: u64,
@@ -320,7 +321,7 @@ impl BusyStretch {
     }
 }
 
-/// The shortest stretch that has at least half of the bytes.
+/// The shortest range with at least half of the bytes.
 fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
     let directions = [&curve.read_bytes, &curve.write_bytes];
     let directions: Vec<&Vec<u64>> = directions.into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! Summaries whose every number is known, for the tests.
+//! Summaries with known numbers, for tests.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,8 @@ use memgauge_trace::*;
 
 use crate::Style;
 
-/// A run of a compressor with three threads in two processes. In a second of virtual
-/// time, traffic rises to 6 GB/s and falls again; writes are a quarter of it in the
-/// second half.
+/// A compressor with three threads in two processes. In a second of virtual time, traffic rises to
+/// 6 GB/s and falls again. A quarter of it is writes in the second half.
 pub(crate) fn full() -> Summary {
     let manifest = manifest();
     let spaces = spaces();
@@ -33,7 +32,7 @@ pub(crate) fn full() -> Summary {
     assemble(&manifest, parts, &mut Fake, &Options::default())
 }
 
-/// The same, of a recorder that was killed: no totals, no end, a part damaged.
+/// The same run with a killed recorder: no totals, no end, a damaged part.
 pub(crate) fn killed() -> Summary {
     let manifest = Manifest {
         complete: false,
@@ -63,7 +62,7 @@ pub(crate) fn killed() -> Summary {
     assemble(&manifest, parts, &mut NoSymbols, &Options::default())
 }
 
-/// A recording of nothing.
+/// An empty recording.
 pub(crate) fn empty() -> Summary {
     let spaces = AddressSpaces::default();
     let parts = Parts::nothing(&spaces);
@@ -74,7 +73,7 @@ pub(crate) fn empty() -> Summary {
     assemble(&manifest, parts, &mut NoSymbols, &Options::default())
 }
 
-/// A style without colour.
+/// A style without colours.
 pub(crate) fn plain(width: usize, unicode: bool) -> Style {
     Style {
         width,
@@ -84,7 +83,7 @@ pub(crate) fn plain(width: usize, unicode: bool) -> Style {
     }
 }
 
-/// Drops ANSI colour sequences.
+/// Removes ANSI colour sequences.
 pub(crate) fn without_escapes(text: &str) -> String {
     let mut pieces = text.split('\x1b');
     let first = pieces.next().unwrap_or_default().to_owned();
@@ -202,8 +201,8 @@ fn machine() -> MachineFacts {
     }
 }
 
-/// 100 intervals of 10 ms. Thread 11 reads 0 to 60 MB and back; thread 12 writes a
-/// quarter of that in the second half; all have instructions.
+/// 100 intervals of 10 ms. Thread 11 reads 0 to 60 MB and back. Thread 12 writes a quarter of that
+/// in the second half. All execute instructions.
 fn series() -> Vec<SeriesRow> {
     let mut rows = Vec::new();
     for i in 0..100u64 {

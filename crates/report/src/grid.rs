@@ -1,12 +1,11 @@
-//! Labelled values side by side.
+//! Pairs of labels and values in columns.
 
 use crate::style::{Role, Style, width};
 
 const INDENT: usize = 2;
 const GAP: usize = 4;
 
-/// Draws label and value pairs in as many columns as fit, filled downwards, at
-/// most three.
+/// Arranges pairs of label and value in up to three columns, filled from top to bottom.
 pub(crate) fn draw(pairs: &[(&str, String)], style: &Style) -> String {
     let columns = (1..=3)
         .rev()

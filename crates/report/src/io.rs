@@ -1,4 +1,4 @@
-//! Who moved how much through which device, as tables.
+//! Bytes by process and device, as tables.
 
 use memgauge_analyze::{IoDeviceLine, IoLine, IoSummary};
 
@@ -6,7 +6,7 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::{io_memory, units};
 
-/// How lines are ordered.
+/// Sort order of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoOrder {
     /// By bytes in and out together.
@@ -16,11 +16,11 @@ pub enum IoOrder {
     In,
     /// By bytes out.
     Out,
-    /// By process id.
+    /// By process ID.
     Pid,
 }
 
-/// The tables as text: processes, devices, what is missing.
+/// Processes, devices and limitations as text.
 pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) -> String {
     let style = style.at_least(80);
     let seconds = summary.duration_ns as f64 / 1e9;
@@ -63,11 +63,10 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
     lines
 }
 
-/// Given up on a narrow terminal, in this order; the rates stay.
+/// Columns to omit on a narrow terminal, in this order. The rates stay.
 const SPARE: [&[&str]; 3] = [&["ops"], &["memory", "group"], &["user"]];
 
-/// Columns of devices that can be left out: bytes follow from the rates and the span in
-/// the heading.
+/// Columns of devices to omit: bytes follow from the rates and the time in the heading.
 const SPARE_OF_DEVICES: [&[&str]; 2] = [&["at"], &["in", "out"]];
 
 fn processes(
@@ -137,7 +136,7 @@ fn processes(
     table.draw(style) + &style.paint_lines(Role::Quiet, &more)
 }
 
-/// Columns that are empty in lines which sum up several processes.
+/// Columns that are empty because lines sum up several processes.
 fn mixed_columns(lines: &[IoLine]) -> Vec<&'static str> {
     let mixed = |title, is_empty: fn(&IoLine) -> bool| lines.iter().any(is_empty).then_some(title);
     let columns = [
@@ -172,8 +171,7 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
     table.fit(&SPARE_OF_DEVICES, style).draw(style)
 }
 
-/// The device's own count; it is not known for a device that was gone before the first
-/// look.
+/// The device's own count. Unknown for a device that disappeared before the first reading.
 fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     let counted = &line.counted;
     if counted.bytes() == 0 && line.attributed.bytes() > 0 {
@@ -189,7 +187,7 @@ fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     ]
 }
 
-/// The place below a device: hardware, or other devices.
+/// Where a device is attached: its hardware, or other devices.
 fn place(line: &IoDeviceLine) -> String {
     let node = line
         .numa_node
@@ -233,7 +231,7 @@ fn shortfalls(summary: &IoSummary, style: &Style) -> String {
     format!("\n{}", style.paint_lines(Role::Warning, &lines))
 }
 
-/// The summary as indented JSON, ending in a newline; described in `docs/metrics.md`.
+/// The summary as indented JSON with a final newline. `docs/metrics.md` describes it.
 pub fn io_json(summary: &IoSummary) -> String {
     let text = serde_json::to_string_pretty(summary)
         .expect("SANITY: a summary has string keys and writing to memory cannot fail");

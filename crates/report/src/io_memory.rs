@@ -1,4 +1,4 @@
-//! Memory traffic of I/O, with the terms that it follows from.
+//! Memory traffic of I/O and the terms that it is computed from.
 
 use memgauge_analyze::{IoLine, IoMemory};
 
@@ -6,7 +6,7 @@ use crate::style::Style;
 use crate::table::{Kind, Table};
 use crate::units;
 
-/// The section: traffic and its terms, or the bound where nothing counts it.
+/// Traffic and its terms, or an upper bound without counters.
 pub(crate) fn section(memory: &IoMemory, seconds: f64, style: &Style) -> String {
     let text = match (memory.in_bytes, memory.out_bytes) {
         (Some(input), Some(output)) => estimated(memory, [input, output], seconds, style),
@@ -15,7 +15,7 @@ pub(crate) fn section(memory: &IoMemory, seconds: f64, style: &Style) -> String 
     plain(text + &ports(memory, seconds, style), style)
 }
 
-/// Memory traffic of a process at a device: estimated, or with a sign the bound.
+/// Memory traffic of a process through a device: an estimate, or an upper bound marked as such.
 pub(crate) fn of_line(line: &IoLine, style: &Style) -> String {
     match (line.memory_bytes, line.memory_bytes_at_most) {
         (Some(bytes), _) => units::bytes(bytes),
@@ -64,7 +64,7 @@ fn estimated(memory: &IoMemory, [input, output]: [u64; 2], seconds: f64, style: 
     text + &table.draw(style)
 }
 
-/// The formula's letter for a term, next to its name.
+/// Symbol of a term in the formula, next to its name.
 fn symbol(term: &str) -> String {
     match term {
         "io_read_misses" => "R_io = io_read_misses".to_owned(),

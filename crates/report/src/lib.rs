@@ -1,8 +1,8 @@
 //! Renders a [`Summary`] as text for a terminal, as JSON and as a page.
 //!
-//! Both are pure: a summary and a [`Style`] in, a string out. The text rounds for
-//! reading and says of every section how its numbers came to be; the JSON has every
-//! number in full. `docs/metrics.md` defines each number.
+//! All three are pure functions of a summary and a [`Style`]. The text rounds numbers and states
+//! their provenance in each section. The JSON has all numbers in full precision. `docs/metrics.md`
+//! defines each number.
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;

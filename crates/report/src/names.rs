@@ -1,12 +1,12 @@
-//! Names of functions for people: without what fills a paragraph in C++ and Rust.
+//! Shortens names of functions, which can fill a paragraph in C++ and Rust.
 
 use memgauge_analyze::Caller;
 
-/// Names up to this length are shown whole.
+/// Maximum length of a name that is shown in full.
 const SHORT: usize = 40;
 
-/// A function's name without the arguments of templates and of the call if it is long:
-/// `std::map<>::find()`. Operators such as `operator<` keep theirs.
+/// Removes the arguments of templates and of the call from a long name: `std::map<>::find()`.
+/// Operators such as `operator<` keep theirs.
 pub(crate) fn readable(name: &str) -> String {
     match name.chars().count() > SHORT {
         true => without_arguments(name),
@@ -14,7 +14,7 @@ pub(crate) fn readable(name: &str) -> String {
     }
 }
 
-/// The same of a name of any length, for sentences.
+/// As [`readable`], for names of any length. Used in sentences.
 pub(crate) fn without_arguments(name: &str) -> String {
     if name.contains("operator") {
         return name.to_owned();
@@ -32,7 +32,7 @@ pub(crate) fn without_arguments(name: &str) -> String {
     short
 }
 
-/// A function behind those that it was inlined into, outermost first: `main > lookups`.
+/// A function after those that it was inlined into, outermost first: `main > lookups`.
 pub(crate) fn chain(function: &str, inlined_into: &[Caller]) -> String {
     let callers = inlined_into.iter().map(|caller| caller.function.as_str());
     let frames = std::iter::once(function).chain(callers);

@@ -1,5 +1,5 @@
-//! What a recording says in plain sentences: what limits the program, by which figure
-//! against which threshold, and what to do next.
+//! Overview of a recording in plain sentences: what limits the program, by which figure and
+//! threshold, and what to do next.
 
 use memgauge_analyze::{IoSummary, Summary};
 use serde_json::Value;
@@ -17,11 +17,11 @@ fn fact(text: String) -> Statement {
     }
 }
 
-/// What to do where nothing stands out.
+/// Next step if nothing stands out.
 const NEXT: &str = "Look at the plots for stretches that differ and select one. `memgauge -- CMD` shows \
                     which code and data miss the caches, `memgauge mrc -- CMD` how much cache it needs.";
 
-/// The overview of a run, the most important sentence first.
+/// Overview of a run, the most important sentence first.
 pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     let mut said: Vec<Statement> = summary
         .causes
@@ -60,10 +60,10 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     said
 }
 
-/// Where to look first.
+/// Where to start.
 fn hottest(summary: &Summary) -> Option<Statement> {
     let table = &summary.hot.functions;
-    // The page begins with the places that take most cycles. One that computes is no advice.
+    // The page already lists functions by cycles. A function that computes needs no advice.
     if table.rank == "cycles" {
         return None;
     }
@@ -96,10 +96,10 @@ fn events_in_words(rank: &str) -> String {
     }
 }
 
-/// The overview of a miss-rate curve in its JSON form.
+/// Overview of a miss-ratio curve in its JSON form.
 pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     let title = curve.get("title")?.as_str()?;
-    // Curves of policies are known at some sizes only and have no such size.
+    // Curves of policies are only known at some sizes, so such a size cannot be determined.
     if let Some(policies) = curve.get("policies").and_then(Value::as_array) {
         let advice = curve.get("advice").and_then(Value::as_array);
         let sentences = advice.into_iter().flatten().filter_map(Value::as_str);
@@ -151,7 +151,7 @@ pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     })
 }
 
-/// The overview of accounted I/O.
+/// Overview of an I/O recording.
 pub(crate) fn of_io(io: &IoSummary) -> Vec<Statement> {
     let mut said = Vec::new();
     let hardware = io.devices.iter().filter(|d| !d.is_virtual);

@@ -1,9 +1,8 @@
-//! The report as one HTML file that needs nothing else: data, style and front end.
+//! The report as one self-contained HTML file: data, style and front end.
 //!
-//! The data is JSON: the [`Summary`] as `--json` has it, the sentences of the overview,
-//! and what else there is to show. Nothing of it is ever read as HTML: `<` does not
-//! occur in it, and the front end makes text of every name. The front end is that of
-//! `web/`, taken into the program when it is built.
+//! The data is JSON: the [`Summary`] as with `--json`, the sentences of the overview, and further
+//! results. It is never interpreted as HTML: it does not contain `<`, and the front end inserts
+//! every name as text. The front end comes from `web/` and is embedded when memgauge is built.
 
 use memgauge_analyze::{IoSummary, Summary};
 use serde::Serialize;
@@ -15,32 +14,32 @@ use crate::style::{Style, is_direction};
 
 include!(concat!(env!("OUT_DIR"), "/front_end.rs"));
 
-/// Version of the page's data; the front end of a program reads no other.
+/// Version of the page's data. The embedded front end reads only this one.
 const PAGE_VERSION: u32 = 1;
 
-/// What a page shows; at least one of the three should be there.
+/// Contents of a page. At least one of the three kinds should be present.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Page<'a> {
-    /// Its heading: a command, a recording.
+    /// Heading: a command or a recording.
     pub title: String,
-    /// What a recording says.
+    /// Results of a recording.
     pub summary: Option<&'a Summary>,
     /// Accounted I/O.
     pub io: Option<&'a IoSummary>,
     /// Miss-rate curves in the JSON form of `docs/mrc.md`, with the memories to mark.
     pub curves: Vec<Value>,
-    /// What could not be read, where no summary says so.
+    /// Messages about parts that could not be read, if there is no summary with them.
     pub problems: Vec<String>,
-    /// Where parts of the recording are to be had, where a server shows the page.
+    /// Where the page can request parts of the recording, if a server shows it.
     pub served: Option<Served>,
 }
 
-/// How a page asks for parts of its recording.
+/// Access to parts of the recording.
 #[derive(Clone, Debug, Serialize)]
 pub struct Served {
-    /// What each request must carry.
+    /// Token that each request must carry.
     pub token: String,
-    /// Whether the recording is still being written.
+    /// True while the recording is being written.
     pub is_growing: bool,
 }
 
@@ -54,7 +53,7 @@ struct Data<'a> {
     page: &'a Page<'a>,
 }
 
-/// What a program built without the front end says.
+/// Message of a memgauge that was built without the front end.
 pub const NO_FRONT_END: &str = "failed to write a page: this memgauge was built without the front \
      end: install esbuild and build it again with `make web build`";
 
@@ -83,13 +82,13 @@ impl Page<'_> {
             .expect("SANITY: a page has string keys and writing to memory cannot fail")
     }
 
-    /// The page; `None` where the program was built without the front end.
+    /// The page. `None` if memgauge was built without the front end.
     pub fn html(&self) -> Option<String> {
         FRONT_END.map(|front_end| assembled(front_end, &self.title, &self.data()))
     }
 }
 
-/// Whether this program can write pages.
+/// True if memgauge was built with the front end.
 pub fn has_front_end() -> bool {
     FRONT_END.is_some()
 }
@@ -98,7 +97,7 @@ fn assembled((script, style): (&str, &str), title: &str, data: &str) -> String {
     let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                   img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'";
     let title = text(title);
-    // `<` would end the element; the escape is JSON for the same character.
+    // `<` would end the element. The escape is valid JSON for the same character.
     let data = data.replace('<', "\\u003c");
     let script = script.replace("</script", "<\\/script");
     let style = style.replace("</style", "<\\/style");
@@ -123,7 +122,7 @@ fn assembled((script, style): (&str, &str), title: &str, data: &str) -> String {
     .concat()
 }
 
-/// Text as HTML has it, without what would turn the reading direction.
+/// Escapes text for HTML and removes characters that change the reading direction.
 fn text(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {

@@ -1,4 +1,4 @@
-//! Where a process's memory lies, and where it should, as text.
+//! NUMA placement of a process's memory and the recommended one, as text.
 
 use memgauge_analyze::{Advice, ByNode, PlacedRange, Placement};
 
@@ -6,7 +6,7 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units::{capacity, count, share};
 
-/// The placement of one process. At most `rows` ranges, those with most samples, are shown.
+/// Placement of a process. Shows at most `rows` ranges, those with the most samples.
 pub fn placement_text(placement: &Placement, rows: usize, style: &Style) -> String {
     let style = &style.at_least(80);
     let mut text = style.wrap(&in_words(placement), 2);
@@ -66,7 +66,7 @@ fn cells(range: &PlacedRange, style: &Style) -> Vec<String> {
     ]
 }
 
-/// The two largest shares.
+/// The two nodes with the largest shares.
 fn nodes(by_node: &ByNode) -> String {
     let all: u64 = by_node.values().sum();
     let mut largest: Vec<(u32, u64)> = by_node.iter().map(|(n, c)| (*n, *c)).collect();
@@ -82,7 +82,7 @@ fn nodes(by_node: &ByNode) -> String {
     parts.collect::<Vec<_>>().join(", ") + more
 }
 
-/// How much is remote, and what the advice would change.
+/// Share of remote accesses, and the effect of the advice.
 fn in_words(placement: &Placement) -> String {
     let mut text = format!(
         "{} samples with an address, by node of the processor {}.",

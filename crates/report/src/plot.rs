@@ -1,30 +1,29 @@
-//! Two curves over one time axis, drawn in characters.
+//! Draws two curves over a common time axis with characters.
 //!
-//! Read and write stand in panels above one another with the same scale, so that a row
-//! is worth the same in both. A panel is only as high as its curve needs. Each column
-//! is the mean over an equal part of the time, in eighths of a row (thirds in ASCII).
-//! Any traffic at all shows the lowest mark.
+//! Reads and writes are drawn in panels above one another with the same scale, so that a row has
+//! the same value in both. A panel is only as high as its curve needs. Each column is the mean of
+//! an equal part of the time, in eighths of a row (thirds in ASCII). Any traffic at all shows at
+//! least the lowest mark.
 
 use crate::style::{Role, Style, width};
 
-/// Rows of the higher panel at most.
+/// Maximum number of rows of the higher panel.
 const MOST_ROWS: f64 = 6.0;
 
-/// Columns between two marks of the time axis at least.
+/// Minimum number of columns between two marks of the time axis.
 const TICK_COLUMNS: f64 = 9.0;
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 4] = [' ', '.', ':', '#'];
 
-/// One curve: a name and a value for every column.
+/// A curve: a name and a value for each column.
 pub(crate) struct Panel<'a> {
     pub(crate) name: &'a str,
     pub(crate) role: Role,
     pub(crate) values: &'a [f64],
 }
 
-/// Columns for curves in a plot of the style's width whose scale labels have at
-/// most `label` characters.
+/// Number of columns for curves in a plot of the style's width, next to labels of the scale.
 pub(crate) fn columns(style: &Style) -> usize {
     style.width.saturating_sub(INDENT + LABEL + 2).max(1)
 }
@@ -32,7 +31,7 @@ pub(crate) fn columns(style: &Style) -> usize {
 const INDENT: usize = 2;
 const LABEL: usize = 7;
 
-/// Draws panels of equally many values over `duration_ns`.
+/// Draws panels with equal numbers of values over `duration_ns`.
 pub(crate) fn draw(panels: &[Panel], duration_ns: u64, style: &Style) -> String {
     let highest = panels.iter().flat_map(|p| p.values).copied();
     let step = nice_step(
@@ -89,7 +88,7 @@ fn axis_mark(labelled: bool, style: &Style) -> char {
     }
 }
 
-/// The character for a cell filled to `fill`, which may lie outside 0..=1.
+/// Character for a cell that is filled to `fill`, which may be outside 0..=1.
 fn mark(fill: f64, style: &Style) -> char {
     let marks: &[char] = if style.unicode { &BLOCKS } else { &ASCII };
     let full = (marks.len() - 1) as f64;
@@ -97,8 +96,8 @@ fn mark(fill: f64, style: &Style) -> char {
     marks[level.max(usize::from(fill > 0.0))]
 }
 
-/// The smallest of the `bases` times a power of ten that is not below `least`;
-/// 1 where `least` is no positive number.
+/// The smallest product of one of `bases` and a power of ten that is at least `least`, or 1 if
+/// `least` is not positive.
 fn nice_step(least: f64, bases: &[f64]) -> f64 {
     if !(least.is_finite() && least > 0.0) {
         return 1.0;
@@ -110,7 +109,7 @@ fn nice_step(least: f64, bases: &[f64]) -> f64 {
     found.unwrap_or(10.0 * power)
 }
 
-/// A multiple of `step` with just the decimals that `step` has.
+/// A multiple of `step` with as many decimals as `step` needs.
 fn tick_label(value: f64, step: f64) -> String {
     let decimals = (0..9).find(|&d| {
         let scaled = step * 10f64.powi(d);
@@ -119,7 +118,7 @@ fn tick_label(value: f64, step: f64) -> String {
     format!("{value:.0$}", decimals.unwrap_or(9) as usize)
 }
 
-/// The time axis: a line with marks at round times, and their labels.
+/// The time axis: a line with marks at round times and their labels.
 fn time_axis(columns: usize, duration_ns: u64, style: &Style) -> String {
     let (unit_ns, unit) = time_unit(duration_ns, style);
     let duration = duration_ns as f64 / unit_ns;
@@ -146,7 +145,7 @@ fn time_axis(columns: usize, duration_ns: u64, style: &Style) -> String {
     axis + format!("{:1$}{labels}", "", INDENT + LABEL + 2).trim_end() + "\n"
 }
 
-/// The unit of the time axis and its length in nanoseconds.
+/// Unit of the time axis and its length in nanoseconds.
 fn time_unit(duration_ns: u64, style: &Style) -> (f64, &'static str) {
     match duration_ns {
         ns if ns >= 10_000_000_000 => (1e9, "s"),
@@ -156,7 +155,7 @@ fn time_unit(duration_ns: u64, style: &Style) -> (f64, &'static str) {
     }
 }
 
-/// Centres a label under column `at`, unless it would run into another or out.
+/// Centres a label below column `at`, unless it would overlap another or leave the axis.
 fn place(labels: &mut String, at: usize, label: &str, columns: usize) {
     let start = at.saturating_sub(width(label) / 2);
     let taken = width(labels);

@@ -1,20 +1,20 @@
-//! How text is drawn: width, colour, characters.
+//! Appearance of text: width, colours, characters.
 
-/// Abilities of the place that the text goes to.
+/// Capabilities of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Columns of plots and sentences.
+    /// Width of plots and sentences in columns.
     pub width: usize,
-    /// Columns that a line may have before names in it are shortened. Without a screen
-    /// no names are.
+    /// Maximum width of a line before names in it are shortened. Unlimited if the output is not a
+    /// screen.
     pub line: usize,
-    /// Whether ANSI colours may be used.
+    /// True if ANSI colours may be used.
     pub colour: bool,
-    /// Whether characters beyond ASCII may be used.
+    /// True if characters beyond ASCII may be used.
     pub unicode: bool,
 }
 
-/// Role of a piece of text, which decides its colour.
+/// Role of a text, which determines its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     #[default]
@@ -54,7 +54,7 @@ impl Style {
         }
     }
 
-    /// The text in its role's colour.
+    /// Text in the colour of its role.
     pub(crate) fn paint(&self, role: Role, text: &str) -> String {
         if !self.colour || role == Role::Plain || text.is_empty() {
             return text.to_owned();
@@ -62,7 +62,7 @@ impl Style {
         format!("{}{text}\x1b[0m", role.escape())
     }
 
-    /// Lines in their role's colour, each by itself, their indent left alone.
+    /// Lines in the colour of their role. Keeps their indentation.
     pub(crate) fn paint_lines(&self, role: Role, lines: &str) -> String {
         let painted = lines.lines().map(|line| {
             let text = line.trim_start();
@@ -72,7 +72,7 @@ impl Style {
         painted.collect()
     }
 
-    /// A section's first line: what it shows, and how the numbers came to be.
+    /// Heading of a section: its contents, and the provenance of its numbers.
     pub(crate) fn heading(&self, title: &str, note: &str) -> String {
         let painted = self.paint(Role::Heading, title);
         if note.is_empty() {
@@ -82,8 +82,8 @@ impl Style {
         format!("{painted}  {}\n", self.paint(Role::Quiet, &note))
     }
 
-    /// A name from a recording, safe to print: nothing a terminal would obey,
-    /// nothing it cannot show.
+    /// Makes a name from a recording safe to print: removes control characters and characters that
+    /// the output cannot show.
     pub fn name(&self, name: &str) -> String {
         let shown = |c: char| {
             let refused = c.is_control() || (!self.unicode && !c.is_ascii());
@@ -92,7 +92,7 @@ impl Style {
         name.chars().map(shown).collect()
     }
 
-    /// A finished text, without characters that the place cannot show.
+    /// Replaces characters that the output cannot show.
     pub(crate) fn shown(&self, text: String) -> String {
         if self.unicode || text.is_ascii() {
             return text;
@@ -113,12 +113,12 @@ impl Style {
         ascii
     }
 
-    /// Stands for a number that does not exist.
+    /// Mark for a missing number.
     pub(crate) fn none(&self) -> &'static str {
         if self.unicode { "–" } else { "-" }
     }
 
-    /// Between the two ends of an interval.
+    /// Separates the two ends of an interval.
     pub(crate) fn until(&self) -> &'static str {
         if self.unicode { "…" } else { "to" }
     }
@@ -128,7 +128,7 @@ impl Style {
         self.none()
     }
 
-    /// From nothing to all.
+    /// Interval from zero to all.
     pub(crate) fn shades(&self) -> [char; 5] {
         match self.unicode {
             true => [' ', '░', '▒', '▓', '█'],
@@ -136,7 +136,8 @@ impl Style {
         }
     }
 
-    /// A bar of a difference that begins with its sign: `part` of `columns` long, and at least one.
+    /// A bar for a difference that starts with its sign: `part` of `columns` long, at least one
+    /// column.
     pub(crate) fn signed_bar(&self, part: f64, columns: usize) -> String {
         let filled = (part.abs().min(1.0) * columns as f64).round() as usize;
         let (mark, sign) = (
@@ -146,7 +147,7 @@ impl Style {
         format!("{sign}{}", mark.repeat(filled.max(1)))
     }
 
-    /// The start of a text, shortened to `columns`.
+    /// Shortens a text to `columns` at its end.
     pub fn clip(&self, text: &str, columns: usize) -> String {
         if width(text) <= columns {
             return text.to_owned();
@@ -156,7 +157,7 @@ impl Style {
         kept.collect::<String>() + mark
     }
 
-    /// The end of a text, shortened to `columns`: for paths.
+    /// Shortens a text to `columns` at its start, for paths.
     pub(crate) fn clip_start(&self, text: &str, columns: usize) -> String {
         if width(text) <= columns {
             return text.to_owned();
@@ -171,8 +172,8 @@ impl Style {
         if width(mark) <= columns { mark } else { "" }
     }
 
-    /// Text broken at spaces to fit, each line indented. A command in backquotes stays in
-    /// one piece, to be copied, if it fits on a line.
+    /// Wraps text at spaces and indents each line. A command in backquotes stays on one line, so
+    /// that it can be copied, if it fits.
     pub(crate) fn wrap(&self, text: &str, indent: usize) -> String {
         let room = self.width.saturating_sub(indent).max(1);
         let mut lines: Vec<String> = Vec::new();
@@ -191,7 +192,7 @@ impl Style {
     }
 }
 
-/// Words of a text, and commands in backquotes as one where they are no longer than `room`.
+/// Words of a text. A command in backquotes is one word if it is not longer than `room`.
 fn pieces(text: &str, room: usize) -> Vec<&str> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     loop {
@@ -215,7 +216,7 @@ fn pieces(text: &str, room: usize) -> Vec<&str> {
     }
 }
 
-/// Characters that reorder what is around them.
+/// Characters that change the reading direction.
 pub(crate) fn is_direction(c: char) -> bool {
     matches!(
         c,
@@ -223,7 +224,7 @@ pub(crate) fn is_direction(c: char) -> bool {
     )
 }
 
-/// Columns a text takes, a character as one.
+/// Width of a text in columns, counting each character as one.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }

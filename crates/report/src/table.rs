@@ -1,21 +1,21 @@
-//! Aligned columns that shrink to the width there is.
+//! Tables with aligned columns that shrink to the available width.
 
 use crate::style::{Role, Style, width};
 
 const INDENT: usize = 2;
 const GAP: usize = 2;
 
-/// Columns a flexible column keeps however little room there is.
+/// Minimum width of a flexible column.
 const NARROWEST: usize = 8;
 
-/// Columns that names are aligned in where a line has no end. Longer ones are written whole:
-/// a name of a C++ template can have a thousand letters, which would move all other lines.
+/// Maximum width for aligning names if lines are unlimited. Longer names are written in full: a C++
+/// template name of a thousand characters would shift all other lines.
 const ALIGNED: usize = 60;
 
-/// Columns of a line without an end, which [`Style::line`] has without a screen.
+/// Length of an unlimited line, for output that is not a screen ([`Style::line`]).
 const ENDLESS: usize = usize::MAX;
 
-/// How a column behaves.
+/// Alignment and shortening of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Right-aligned, never shortened.
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Text,
     /// Left-aligned, shortened at its start.
     Path,
-    /// A bar that begins with its sign, which decides its colour ([`Style::signed_bar`]).
+    /// A bar that starts with its sign, which determines its colour ([`Style::signed_bar`]).
     Bar,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// Rows of cells under titles.
+/// Rows of cells with titles.
 pub(crate) struct Table {
     columns: Vec<(String, Kind)>,
     rows: Vec<(Role, Vec<String>)>,
@@ -53,7 +53,7 @@ impl Table {
         }
     }
 
-    /// Leaves out groups of columns, in this order, while even the narrowest table is too wide.
+    /// Groups of columns to omit, in this order, while even the narrowest table is too wide.
     pub(crate) fn fit(mut self, spare: &[&[&str]], style: &Style) -> Self {
         for group in spare {
             let gaps = INDENT + GAP * self.columns.len().saturating_sub(1);
@@ -65,7 +65,7 @@ impl Table {
         self
     }
 
-    /// Leaves a column out.
+    /// Omits a column.
     pub(crate) fn without(mut self, title: &str) -> Self {
         self.leave_out(title);
         self
@@ -115,7 +115,7 @@ impl Table {
         format!("{:INDENT$}{painted}\n", "")
     }
 
-    /// Natural widths, the flexible columns narrowed to what the others leave.
+    /// Natural widths. Flexible columns are narrowed to the remaining space.
     fn widths(&self, total: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = (0..self.columns.len()).map(|i| self.natural(i)).collect();
         if total == ENDLESS {

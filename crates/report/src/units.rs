@@ -1,11 +1,11 @@
-//! Numbers as people read them: three significant digits and a unit.
+//! Formats numbers for reading: three significant digits and a unit.
 //!
-//! Counts have decimal suffixes (k = 10³, M, G, T), sizes binary ones (KiB =
-//! 2¹⁰ bytes), bandwidth is in GB/s (10⁹ bytes per second).
+//! Counts have decimal suffixes (k = 10³, M, G, T), sizes binary ones (KiB = 2¹⁰ bytes), and
+//! bandwidth is in GB/s (10⁹ bytes per second).
 
 use crate::style::Style;
 
-/// A count: exact below 1000.
+/// A count. Exact below 1000.
 pub(crate) fn count(n: u64) -> String {
     if n < 1000 {
         return n.to_string();
@@ -14,7 +14,7 @@ pub(crate) fn count(n: u64) -> String {
     format!("{}{suffix}", three_digits(value))
 }
 
-/// A number of things that can be counted one by one, such as threads: exact below a million.
+/// A number of individual things, such as threads. Exact below a million.
 pub(crate) fn things(n: u64) -> String {
     if n < 1_000_000 {
         n.to_string()
@@ -29,7 +29,7 @@ pub(crate) fn plural(n: u64, word: &str) -> String {
     format!("{} {word}{ending}", things(n))
 }
 
-/// A size in binary units: exact below 1 KiB.
+/// A size in binary units. Exact below 1 KiB.
 pub(crate) fn bytes(n: u64) -> String {
     if n < 1024 {
         return format!("{n} B");
@@ -62,7 +62,7 @@ fn scaled<'a>(mut value: f64, step: f64, limit: f64, units: &[&'a str]) -> (f64,
     (value, units[unit])
 }
 
-/// Three significant digits of a number from 0 to some thousands.
+/// Three significant digits of a number from 0 to a few thousand.
 fn three_digits(value: f64) -> String {
     match value {
         v if v >= 99.95 => format!("{v:.0}"),
@@ -71,12 +71,12 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// A ratio in per cent with two decimals; never rounded to nothing or to all.
+/// A ratio in per cent with two decimals. Never rounded to 0 % or 100 %.
 pub(crate) fn percent(ratio: f64) -> String {
     rounded_percent(ratio * 100.0, 2)
 }
 
-/// A share in per cent with one decimal; never rounded to nothing or to all.
+/// A share in per cent with one decimal. Never rounded to 0 % or 100 %.
 pub(crate) fn share(ratio: f64) -> String {
     rounded_percent(ratio * 100.0, 1)
 }
@@ -101,7 +101,7 @@ pub(crate) fn rate(value: f64) -> String {
     }
 }
 
-/// Bandwidth in GB/s, without the unit, for columns.
+/// Bandwidth in GB/s without the unit, for columns.
 pub(crate) fn gigabytes(bytes_per_s: f64) -> String {
     match bytes_per_s / 1e9 {
         v if v <= 0.0 => "0".to_owned(),
@@ -110,12 +110,12 @@ pub(crate) fn gigabytes(bytes_per_s: f64) -> String {
     }
 }
 
-/// Bandwidth in GB/s, without the unit, for sentences.
+/// Bandwidth in GB/s without the unit, for sentences.
 pub(crate) fn few_gigabytes(bytes_per_s: f64) -> String {
     three_digits(bytes_per_s / 1e9)
 }
 
-/// Whether events of this name are nanoseconds.
+/// True if events of this name are nanoseconds.
 pub(crate) fn is_clock(name: &str) -> bool {
     // With perf's modifiers or terms: `cpu-clock:u`, `cpu-clock/freq=500/`.
     matches!(
@@ -124,7 +124,7 @@ pub(crate) fn is_clock(name: &str) -> bool {
     )
 }
 
-/// Events: how many, or for how long.
+/// A number of events, or their time for clocks.
 pub(crate) fn events(name: &str, n: u64, style: &Style) -> String {
     match is_clock(name) {
         true => nanoseconds(n, style),
@@ -148,7 +148,7 @@ pub(crate) fn seconds(s: f64, style: &Style) -> String {
     nanoseconds((s.max(0.0) * 1e9) as u64, style)
 }
 
-/// Bytes over seconds as MB/s; below 0.01 not as nothing.
+/// Bytes per time in MB/s. Small values are not rounded to zero.
 pub(crate) fn megabytes_per_s(bytes: u64, seconds: f64, style: &Style) -> String {
     if seconds <= 0.0 {
         return style.none().to_owned();
@@ -160,9 +160,9 @@ pub(crate) fn megabytes_per_s(bytes: u64, seconds: f64, style: &Style) -> String
     }
 }
 
-/// Words as one would type them in a shell, quoted where they must be.
+/// Words as typed in a shell, quoted if necessary.
 pub fn as_typed<'a>(words: impl IntoIterator<Item = &'a str> + Clone) -> String {
-    // No word of a command holds a NUL: it is the end of one.
+    // A word of a command contains no NUL, which would end it.
     let quoter = shlex::Quoter::new().allow_nul(true);
     let joined = quoter.join(words.clone());
     joined.unwrap_or_else(|_| words.into_iter().collect::<Vec<_>>().join(" "))

@@ -1,4 +1,4 @@
-//! The calls that led to the hottest functions, and functions with all that they call.
+//! Callers of the hottest functions, and functions with all that they call.
 
 use memgauge_analyze::{CallTree, CalledFrom, Summary, file_name};
 use memgauge_trace::SourceFacts;
@@ -9,19 +9,19 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
-/// Functions, paths to each, and callers of each path that are shown.
+/// Maximum number of functions, of paths to each, and of callers in a path.
 const FUNCTIONS: usize = 5;
 const PATHS: usize = 3;
 const CALLERS: usize = 24;
-/// Functions that are shown with what they call.
+/// Maximum number of functions with inclusive events.
 const INCLUSIVE: usize = 10;
-/// Part of the events without a caller that is worth a word. Functions that call no other
-/// lose theirs even with frame pointers.
+/// Minimum share of events without a caller to mention it. Leaf functions lose their callers even
+/// with frame pointers.
 const NO_CALLERS: f64 = 0.3;
-/// Part of a function's events that a further path must have.
+/// Minimum share of a function's events for a further path.
 const LEAST: f64 = 0.05;
 
-/// Of the event with most samples.
+/// Callers of the event with the most samples.
 pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     let Some(tree) = summary.calls.first() else {
         return no_caller(summary, style).unwrap_or_default();
@@ -43,11 +43,11 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     style.heading(&title, &note) + &table.draw(style) + &hint + "\n" + &inclusive(tree, style)
 }
 
-/// The way to callers where nothing that unwinds by frame pointers finds them.
+/// Remedy if unwinding by frame pointers finds no callers.
 const WAY_OUT: &str = "Programs without frame pointers need `record --call-graph dwarf`, or a \
                        build with -fno-omit-frame-pointer.";
 
-/// What to do where stacks were recorded and none has a caller.
+/// Advice if stacks were recorded but none has a caller.
 fn no_caller(summary: &Summary, style: &Style) -> Option<String> {
     let way = summary
         .recording
@@ -64,7 +64,7 @@ fn no_caller(summary: &Summary, style: &Style) -> Option<String> {
     })
 }
 
-/// What to do where the kernel found no callers of most samples. The emulator knows them.
+/// Advice if the kernel found no callers of most samples. The emulator always knows them.
 fn without_callers(tree: &CallTree, summary: &Summary, style: &Style) -> Option<String> {
     let alone = tree.nodes.iter().filter(|node| node.caller.is_none());
     let alone: u64 = alone.map(|node| node.own_events).sum();
@@ -76,7 +76,7 @@ fn without_callers(tree: &CallTree, summary: &Summary, style: &Style) -> Option<
     })
 }
 
-/// Functions, by events in them and in what they call.
+/// Functions by events in them and in what they call.
 fn inclusive(tree: &CallTree, style: &Style) -> String {
     let title = format!(
         "Functions with what they call, by {}",
@@ -129,7 +129,7 @@ fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
     }
 }
 
-/// Callers, innermost first; how often one that calls itself.
+/// Callers, innermost first. A recursive function appears once with a count.
 fn chain(path: &[&str], style: &Style) -> String {
     let times = if style.unicode { "×" } else { "x" };
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Losses, cost of recording, and findings.
+//! Losses, overhead and findings.
 
 use memgauge_analyze::{Finding, LossRow, Summary};
 use memgauge_trace::OwnCost;
@@ -10,7 +10,7 @@ use crate::causes::{FINDINGS, of_cause};
 use crate::style::{Role, Style};
 use crate::{grid, units};
 
-/// Losses told one by one; the others are counted.
+/// Maximum number of losses listed one by one.
 const LOSSES: usize = 12;
 
 pub(super) fn losses(summary: &Summary, style: &Style) -> String {
@@ -44,7 +44,7 @@ pub(super) fn losses(summary: &Summary, style: &Style) -> String {
     text + &lacks
 }
 
-/// What an imported file's tool does not tell.
+/// What the tool behind an imported file does not record.
 fn lacks(summary: &Summary, style: &Style) -> String {
     let lacks: Vec<&str> = (summary.import.iter())
         .flat_map(|import| import.lacks.iter().map(String::as_str))
@@ -55,7 +55,7 @@ fn lacks(summary: &Summary, style: &Style) -> String {
     }
 }
 
-/// A recorder that was killed could not say what it lost.
+/// A killed recorder could not write its losses.
 fn unfinished(summary: &Summary) -> Option<&'static str> {
     let of_disk = |loss: &LossRow| loss.kind == "part_not_written";
     let killed = !summary.recording.complete && !summary.losses.iter().any(of_disk);
@@ -70,7 +70,7 @@ fn loss_sentence(loss: &LossRow, style: &Style) -> String {
     let detail = style.name(&loss.detail);
     match detail.as_str() {
         "" => format!("{count:>6}  {}", loss.meaning),
-        // These samples are kept, a part of their stack is not: the detail says it all.
+        // Part of the stack is missing, but the samples are not lost. The detail is sufficient.
         detail if loss.kind == "not_kept" && detail.starts_with("samples whose") => {
             format!("{count:>6}  {detail}")
         }
@@ -79,7 +79,7 @@ fn loss_sentence(loss: &LossRow, style: &Style) -> String {
     }
 }
 
-/// A sentence in the warning colour, wrapped; its leading spaces stay.
+/// A sentence in the warning colour, wrapped. Keeps leading spaces.
 fn warning(sentence: &str, style: &Style) -> String {
     let words = sentence.trim_start();
     let indent = 2 + sentence.len() - words.len();
@@ -111,13 +111,13 @@ pub(super) fn cost(summary: &Summary, style: &Style) -> String {
     style.heading("Cost of recording", "measured") + &grid::draw(&pairs, style)
 }
 
-/// The findings in sentences.
+/// The findings as sentences.
 pub(crate) fn findings(summary: &Summary, style: &Style) -> Vec<String> {
     let findings = summary.findings.iter();
     findings.map(|f| sentence(f, summary, style)).collect()
 }
 
-/// Why nothing is said of what limits a recording of some regions.
+/// Explains why a recording of some regions only has no statement on its limits.
 pub(crate) fn of_regions(names: &str, style: &Style) -> String {
     let inside = recorded_inside(names, style);
     format!(
@@ -141,7 +141,7 @@ pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
             true => said.text,
             false => said.text.replace('µ', "u"),
         };
-        // It may name a function of the program.
+        // The sentence may contain a function name of the program.
         text += &style.wrap(&style.name(&sentence), 2);
         text += &style.wrap(&said.next, 4);
     }

@@ -1,4 +1,4 @@
-//! Regions of interest, and values that the program told.
+//! Regions of interest, and values that the program reported.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     heading + &table.draw(style) + &over_time(summary, style)
 }
 
-/// The text of a region's cell.
+/// Text of a region's cell.
 type Cell = dyn Fn(&CodeRegionRow, &Style) -> String;
 
 /// A column of events.
@@ -89,7 +89,7 @@ fn mpki(region: &CodeRegionRow, style: &Style) -> String {
     super::or_none(mpki, units::rate, style)
 }
 
-/// The events that were sampled inside.
+/// Events that were sampled inside regions.
 fn sampled_columns(regions: &[CodeRegionRow], style: &Style) -> Vec<EventColumn> {
     let events: BTreeSet<&String> = regions.iter().flat_map(|r| r.counts.keys()).collect();
     let column = |event: &String| EventColumn {
@@ -102,7 +102,7 @@ fn sampled_columns(regions: &[CodeRegionRow], style: &Style) -> Vec<EventColumn>
     events.into_iter().map(column).collect()
 }
 
-/// A line a region: darker where threads were inside for more of a column's time.
+/// One line for each region. Darker cells mean more time inside.
 fn over_time(summary: &Summary, style: &Style) -> String {
     let Some(times) = &summary.regions_over_time else {
         return String::new();
@@ -110,7 +110,7 @@ fn over_time(summary: &Summary, style: &Style) -> String {
     let rows = || times.rows.iter().take(SHOWN);
     let columns = times.rows.first().map_or(0, |row| row.inside_ns.len());
     let width = rows().map(|row| row.name.chars().count()).max();
-    // Lines of a heat map do not wrap: a name gives way.
+    // Lines of a heat map do not wrap, so shorten the name instead.
     let room = style.width.saturating_sub(columns + 4).max(8);
     let width = width.unwrap_or(0).min(room);
     let run_ns = times.bin_ns.saturating_mul(columns as u64);

@@ -8,7 +8,7 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
-/// Columns of a curve.
+/// Width of a curve in columns.
 const CURVE: usize = 24;
 
 pub(super) fn counters(summary: &Summary, style: &Style) -> String {
@@ -30,7 +30,7 @@ pub(super) fn counters(summary: &Summary, style: &Style) -> String {
     text
 }
 
-/// From this share of the time on an event counts as counted all the time.
+/// Minimum share of the time for an event to count as counted all the time.
 const WHOLE: f64 = 0.9995;
 
 pub(super) fn derived(summary: &Summary, style: &Style) -> String {
@@ -59,8 +59,8 @@ pub(super) fn derived(summary: &Summary, style: &Style) -> String {
     text + &style.paint_lines(Role::Warning, &style.wrap(&line, 2))
 }
 
-/// The least share of the time that an event of a figure was counted; `None` where all
-/// were counted all the time.
+/// Minimum share of the time for which an event of a figure was counted. `None` if all were counted
+/// all the time.
 fn share_of(figure: &Derived, totals: &[&Counter]) -> Option<f64> {
     let words: Vec<&str> = figure.formula.split([' ', '(', ')']).collect();
     let names = totals.iter().map(|t| &t.facts).filter(|facts| {
@@ -132,7 +132,7 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
     section("Ticks", &lines, style)
 }
 
-/// An interval or a gap: tenths of a microsecond matter in the short ones.
+/// An interval or gap. Short ones need tenths of a microsecond.
 fn interval(ns: f64, style: &Style) -> String {
     match ns < 1e6 {
         true => format!("{:.1} us", ns / 1e3),
@@ -140,7 +140,7 @@ fn interval(ns: f64, style: &Style) -> String {
     }
 }
 
-/// How much counting slowed down the observed programs.
+/// Slowdown of the observed programs.
 fn slowdown(ticks: &TickFacts) -> Option<String> {
     let share = 100.0 * ticks.share_taken()?;
     let times = match ticks.slowdown() {
@@ -180,7 +180,7 @@ fn section(title: &str, lines: &[String], style: &Style) -> String {
     style.heading(title, "") + &wrapped.collect::<String>()
 }
 
-/// Events of one reason in one line: a machine without a PMU lacks them all.
+/// Events by reason, one line each, since a machine without a PMU lacks all of them.
 fn unsupported(events: &[UnsupportedFacts]) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for event in events {
@@ -192,7 +192,7 @@ fn unsupported(events: &[UnsupportedFacts]) -> Vec<(String, String)> {
     lines
 }
 
-/// The timer of a series, as one more counter.
+/// The timer of a series, shown as a further counter.
 fn timer(counting: &Counting) -> Option<Counter> {
     let ticks = counting.ticks.as_ref()?;
     Some(Counter {
@@ -237,7 +237,7 @@ fn table(counting: &Counting, seconds: f64, style: &Style) -> Table {
     table
 }
 
-/// Counts are exact: digits in threes.
+/// Formats an exact count with digits in groups of three.
 fn value(row: &CounterFacts, style: &Style) -> String {
     if !row.unit.is_empty() {
         let scaled = row.value as f64 * row.scale;
@@ -293,7 +293,7 @@ fn curve(values: &[f64], style: &Style) -> String {
     let most = values.iter().copied().fold(0.0, f64::max);
     let steps = (marks.len() - 1) as f64;
     let mark = |v: &f64| match most > 0.0 {
-        // Anything at all shows the lowest mark.
+        // Any activity at all shows at least the lowest mark.
         true => marks[(v / most * steps).ceil().clamp(0.0, steps) as usize],
         false => ' ',
     };

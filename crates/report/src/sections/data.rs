@@ -1,4 +1,4 @@
-//! Which data the program waited for, and how much memory it allocated where.
+//! Data that the program waited for, and memory by allocation site.
 
 use memgauge_analyze::{AllocationSite, DataKind, DataPlace, DataTable, HeapUse, Summary};
 
@@ -10,7 +10,7 @@ use crate::units;
 
 const CYCLES: &str = "cycles";
 const LLC: &str = "llc.miss";
-/// Allocations that are listed.
+/// Maximum number of allocation sites.
 const SITES: usize = 5;
 
 pub(super) fn data(summary: &Summary, style: &Style) -> String {

@@ -1,4 +1,4 @@
-//! Memory traffic: totals, and over time.
+//! Memory traffic in total and over time.
 
 use memgauge_analyze::{Peak, Summary};
 

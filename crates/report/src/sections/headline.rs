@@ -1,4 +1,4 @@
-//! The program, how it ended, on what machine, and how much it did.
+//! The program, its end, the machine, and the amount of work.
 
 use memgauge_analyze::{Summary, TotalsFrom};
 use memgauge_trace::{CommandEnd, MachineFacts, SourceFacts};
@@ -43,7 +43,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     text
 }
 
-/// The seed of the program's random numbers, if they were fixed.
+/// Seed of the program's random numbers, if they were fixed.
 fn seed(summary: &Summary, style: &Style) -> String {
     let seed = summary.recording.source.settings.get(SourceFacts::SEED);
     seed.map_or(String::new(), |seed| {
@@ -55,7 +55,7 @@ fn seed(summary: &Summary, style: &Style) -> String {
     })
 }
 
-/// Of which regions of interest the recording is, and which functions are some.
+/// The regions of interest that the recording is limited to, and the functions among them.
 fn regions(summary: &Summary, style: &Style) -> String {
     let source = &summary.recording.source;
     let mut text = String::new();
@@ -73,7 +73,7 @@ fn regions(summary: &Summary, style: &Style) -> String {
     text
 }
 
-/// What a recording of some regions has.
+/// Explains the scope of a recording that is limited to regions.
 pub(crate) fn recorded_inside(names: &str, style: &Style) -> String {
     let names = style.name(names);
     format!("recorded inside regions alone ({names}): counts, samples and curves are theirs")
@@ -96,7 +96,7 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
     style.wrap(&line, 2) + &style.paint_lines(Role::Quiet, &style.wrap(&speeds, 2))
 }
 
-/// How long the threads waited, where that is known and they did.
+/// Waiting time of the threads, if known and not zero.
 fn waited(summary: &Summary, style: &Style) -> String {
     let threads = &summary.threads;
     let idle_ns: u64 = threads.iter().filter_map(|t| t.idle_ns).sum();
@@ -131,9 +131,9 @@ fn waited(summary: &Summary, style: &Style) -> String {
     )
 }
 
-/// The command as a shell would take it.
+/// The command quoted for a shell.
 fn command_line(command: &[String]) -> String {
-    // Target of a run that started no program: `all processors`, `process 7`.
+    // The target of a run without a program: `all processors`, `process 7`.
     if let [words] = command
         && words.contains(' ')
         && !words.contains('/')
@@ -148,8 +148,8 @@ fn command_line(command: &[String]) -> String {
     }
 }
 
-/// How the command ended. It is empty where the recorder ended cleanly and saw no end,
-/// as it does not of processes that it only attached to.
+/// How the command ended. Empty if the recorder ended normally but saw no end, as for processes
+/// that it attached to.
 fn ending(summary: &Summary) -> Option<(Role, String)> {
     let facts = &summary.recording;
     if facts.end.is_none() && facts.complete && facts.machine.is_none() {
@@ -164,8 +164,8 @@ fn ending(summary: &Summary) -> Option<(Role, String)> {
     })
 }
 
-/// Names of the signals that kill programs by default, by the numbers most
-/// Linux architectures share (signal(7)).
+/// Names of the signals that kill programs by default, by their numbers on most Linux architectures
+/// (signal(7)).
 fn signal(number: i32) -> String {
     let name = match number {
         1 => "SIGHUP",
@@ -199,7 +199,7 @@ pub(super) fn run(summary: &Summary, style: &Style) -> String {
         ("loads", run.loads.map(units::count)),
         ("stores", run.stores.map(units::count)),
     ];
-    // Native sources have few of these; marks for the others would say nothing.
+    // Native sources have few of these. Marks for missing ones would add nothing.
     let kept = pairs
         .into_iter()
         .filter(|(_, value)| value.is_some() || !is_measured(summary));

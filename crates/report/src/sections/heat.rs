@@ -1,4 +1,4 @@
-//! Where in memory samples fall, and when, as text.
+//! Samples by address and time, as text.
 
 use memgauge_analyze::{HeatMap, HotPlace, Stretch, Summary};
 

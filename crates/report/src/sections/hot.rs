@@ -1,4 +1,4 @@
-//! Hottest functions and source lines.
+//! The hottest functions and source lines.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const WRITE: &str = "dram.write_bytes";
 const LLC: &str = "llc.miss";
 const L1D: &str = "l1d.miss";
 const CYCLES: &str = "cycles";
-/// Stalls of a place, and what it waited for.
+/// Stall events and what they wait for.
 const STALLS: [(&str, &str); 6] = [
     ("stall.l2", "L2"),
     ("stall.llc", "LLC"),
@@ -45,7 +45,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
     shown.draw(&summary.hot.lines, summary, style)
 }
 
-/// For samples only: exact sums by instruction would repeat the lines.
+/// For samples only, since exact sums by instruction would repeat the lines.
 pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
     let hot = &summary.hot.instructions;
     if hot.samples.is_none() {
@@ -81,7 +81,7 @@ fn function(row: &HotRow) -> String {
     chain(&row.function, &row.inlined_into)
 }
 
-/// The module's file name, unless the function column already says it all.
+/// File name of the module, unless the function column already has it.
 fn module(row: &HotRow) -> &str {
     let named = row.function != row.module;
     if named { file_name(&row.module) } else { "" }
@@ -96,7 +96,7 @@ fn location(row: &HotRow) -> String {
     }
 }
 
-/// Name of a rank or event for people.
+/// Display name of a sort order or event.
 pub(super) fn rank_name(rank: &str) -> String {
     match rank {
         "dram_bytes" => "DRAM bytes".to_owned(),
@@ -106,7 +106,7 @@ pub(super) fn rank_name(rank: &str) -> String {
     }
 }
 
-/// How a table of hot places is shown.
+/// Options for showing a table of code.
 struct Shown {
     title: &'static str,
     what: &'static str,
@@ -162,8 +162,8 @@ impl Shown {
         table
     }
 
-    /// Estimates, each with its interval; then the other events. Where every event is
-    /// there, nothing is estimated, and there are as many samples as events.
+    /// Estimates with their intervals, then the other events. If every event was recorded, nothing
+    /// is estimated, and the number of samples equals that of events.
     fn sampled(&self, hot: &HotTable, every: bool, style: &Style) -> Table {
         let others = other_events(hot);
         let titles: Vec<String> = others.iter().map(|name| event_title(name, style)).collect();
@@ -212,13 +212,13 @@ impl Shown {
     }
 }
 
-/// What is shown of a place beside what ranks it.
+/// A column besides the sort order.
 #[derive(Clone, Copy)]
 enum Column {
     Cycles,
     /// Share of the cycles that stalled.
     Stalled,
-    /// What most of the stalled cycles waited for.
+    /// Main reason of the stalled cycles.
     WaitsFor,
     Dram,
     Llc,
@@ -226,11 +226,11 @@ enum Column {
 }
 
 impl Column {
-    /// Those of which a table has counts: an import of another tool may lack some.
+    /// Columns for which the table has counts. An import may lack some.
     fn known_in(hot: &HotTable) -> Vec<Column> {
         let rows = hot.rows.iter().map(|row| &row.counts);
         let all: Vec<&Counts> = rows.chain([&hot.others.counts]).collect();
-        // Where time is known, what it was spent on matters more than the bytes that moved.
+        // If time is known, its use matters more than the bytes moved.
         let mut columns = match hot.rank == CYCLES {
             true => vec![
                 Column::Cycles,
@@ -270,7 +270,7 @@ impl Column {
         }
     }
 
-    /// Share of the column's total. Columns that are no sums keep what they show of a row.
+    /// Share of the column's total. A column without a sum shows the row's own text.
     fn share(self, counts: &Counts, totals: &Counts) -> String {
         match (self, self.of(totals)) {
             (Column::Stalled | Column::WaitsFor, _) => self.cell(counts),
@@ -295,7 +295,7 @@ impl Column {
     }
 }
 
-/// Every event's count over all places of a table.
+/// Count of every event over all rows of a table.
 fn totals(hot: &HotTable) -> Counts {
     let mut totals = hot.others.counts.clone();
     for (event, n) in hot.rows.iter().flat_map(|row| &row.counts) {
@@ -305,19 +305,19 @@ fn totals(hot: &HotTable) -> Counts {
     totals
 }
 
-/// Share of an event's total; `None` if nothing was counted.
+/// Share of an event's total. `None` if nothing was counted.
 fn part_of(counts: &Counts, totals: &Counts, event: &str) -> Option<f64> {
     let total = totals.get(event).copied().filter(|&total| total > 0)?;
     Some(counts.get(event).copied().unwrap_or(0) as f64 / total as f64)
 }
 
-/// Cycles that a place stalled.
+/// Stalled cycles of a row.
 fn stalled(counts: &Counts) -> Option<u64> {
     let known = STALLS.iter().filter_map(|(event, _)| counts.get(*event));
     known.copied().reduce(u64::saturating_add)
 }
 
-/// What most of the stalled cycles of a place waited for, if they are at least 1 % of its cycles.
+/// Main reason of a row's stalled cycles, if these are at least 1 % of its cycles.
 pub(super) fn waits_for(counts: &Counts) -> Option<&'static str> {
     let cycles = *counts.get(CYCLES)?;
     stalled(counts).filter(|stalled| stalled * 100 >= cycles)?;
@@ -329,7 +329,7 @@ pub(super) fn waits_for(counts: &Counts) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// Events besides the ranked one that have columns.
+/// Maximum number of further events with columns.
 const OTHERS: usize = 2;
 
 fn other_events(hot: &HotTable) -> Vec<String> {
@@ -343,7 +343,7 @@ fn estimate(counts: &Counts, name: &str, style: &Style) -> String {
     units::events(name, counts.get(name).copied().unwrap_or(0), style)
 }
 
-/// Title of the column of an event's sums.
+/// Column title for the sums of an event.
 pub(super) fn events_title(event: &str) -> &'static str {
     if units::is_clock(event) {
         "time"
@@ -366,7 +366,7 @@ fn numbers(value: Option<u64>, counts: &Counts, columns: &[Column]) -> Vec<Strin
     cells
 }
 
-/// Everything below the rows shown.
+/// Sums of the rows that are not shown.
 struct OtherRows {
     rows: u64,
     places: u64,

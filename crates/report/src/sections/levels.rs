@@ -1,4 +1,4 @@
-//! Caches and TLBs.
+//! Cache and TLB levels.
 
 use memgauge_analyze::{Level, LevelName, Summary};
 use memgauge_trace::{CacheGeometry, EstimatedFacts, MachineFacts, TlbGeometry};
@@ -48,7 +48,7 @@ fn row(level: &Level, machine: Option<&MachineFacts>, style: &Style) -> Vec<Stri
     ]
 }
 
-/// Column of an estimate's interval.
+/// Title of the column with the intervals of estimates.
 pub(super) const ERROR: &str = "±";
 
 fn misses_of(level: LevelName) -> &'static str {
@@ -61,8 +61,8 @@ fn misses_of(level: LevelName) -> &'static str {
     }
 }
 
-/// The way to the farther end of an estimate's interval, in per cent of it; of an estimate of nothing, where
-/// there may be some all the same, the interval's upper end.
+/// Distance to the farther end of an estimate's interval, in per cent of the estimate. For an
+/// estimate of zero that may be wrong, the interval's upper end.
 pub(super) fn error(summary: &Summary, event: &str, style: &Style) -> String {
     let estimate = summary.estimated().and_then(|s| s.estimates.get(event));
     if let Some(EstimatedFacts { value: 0, high, .. }) = estimate {

@@ -1,4 +1,4 @@
-//! The report's sections, in order.
+//! Sections of the report in their order.
 
 mod calls;
 mod closing;
@@ -26,16 +26,16 @@ use memgauge_trace::Provenance;
 use crate::style::Style;
 use crate::units::plural;
 
-/// Rows a table shows; the others are summed below it.
+/// Maximum number of rows of a table. The others are summed below it.
 const SHOWN: usize = 10;
 
-/// Every section's text; empty for a section without content.
+/// Text of every section. Empty for a section without content.
 pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     let caches = |section: fn(&Summary, &Style) -> String| match is_blind(summary) {
         true => String::new(),
         false => section(summary, style),
     };
-    // A file of another tool has no traffic of memory: no row of marks says that again.
+    // An imported file without memory traffic. A table of empty marks would only repeat that.
     let traffic = |section: fn(&Summary, &Style) -> String| match has_no_traffic(summary) {
         true => String::new(),
         false => caches(section),
@@ -64,7 +64,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         calls::callers(summary, style),
         hot::instructions(summary, style),
         sampling::derivations(summary, style),
-        // Samples add nothing to exact sums by data.
+        // With exact sums by data, samples add nothing.
         match summary.data {
             Some(_) => String::new(),
             None => places(regions::regions),
@@ -80,7 +80,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     ]
 }
 
-/// Sections that counting ends with.
+/// Last sections of a `stat` report.
 pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         headline::headline(summary, style),
@@ -93,7 +93,7 @@ pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     ]
 }
 
-/// Sections that an import ends with.
+/// Last sections of an import's report.
 pub(crate) fn of_import(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         sampling::samples(summary, style),
@@ -106,8 +106,8 @@ fn is_measured(summary: &Summary) -> bool {
     summary.recording.clock == "monotonic" && summary.recording.machine.is_none()
 }
 
-/// Whether nothing was recorded of caches and memory on a real machine: sections
-/// about them would be full of marks for "no such number".
+/// True if a real machine's recording has no data about caches and memory. Sections about them
+/// would be full of marks for missing numbers.
 fn is_blind(summary: &Summary) -> bool {
     let seen = summary.levels.iter().any(|level| level.lookups.is_some());
     let may_be = is_measured(summary) || lacks_anything(summary);
@@ -118,37 +118,37 @@ fn has_no_traffic(summary: &Summary) -> bool {
     lacks_anything(summary) && summary.dram.read_bytes.is_none()
 }
 
-/// Whether it is another tool's file, which has no more than it has.
+/// True if an imported file's tool does not record everything.
 fn lacks_anything(summary: &Summary) -> bool {
     let lacks = |import: &memgauge_trace::ImportFacts| !import.lacks.is_empty();
     summary.import.as_ref().is_some_and(lacks)
 }
 
-/// Whether a real machine's recording has neither samples nor sums by place.
+/// True if a real machine's recording has neither samples nor sums by code location.
 fn has_no_places(summary: &Summary) -> bool {
     let hot = &summary.hot.functions;
     is_measured(summary) && hot.rows.is_empty() && hot.total == 0 && summary.regions.is_empty()
 }
 
-/// How the recording's counts came to be, in words.
+/// Provenance of the recording's counts.
 fn provenance(summary: &Summary) -> String {
     let words: Vec<&str> = summary.provenance.counts.iter().map(|&p| word(p)).collect();
     words.join(", ")
 }
 
-/// Whether each event of this name is a sample, so that sums are counts.
+/// True if each event of this name has a sample, so that sums are counts.
 fn has_every(summary: &Summary, event: &str) -> bool {
     let sampling = summary.sampling.as_ref();
     sampling.is_some_and(|sampling| sampling.has_every(event))
 }
 
-/// Whether that is so of all that were sampled.
+/// True if each sampled event has a sample.
 fn has_all(summary: &Summary) -> bool {
     let sampling = summary.sampling.as_ref();
     sampling.is_some_and(memgauge_analyze::Sampling::has_all)
 }
 
-/// How many samples a table is of, and where its numbers come from.
+/// Number of samples behind a table, and provenance of its numbers.
 fn samples_note(summary: &Summary, every_event: bool, n: u64) -> String {
     with_provenance(of_samples(every_event, n), summary, every_event)
 }
@@ -161,7 +161,7 @@ fn with_provenance(note: String, summary: &Summary, every_event: bool) -> String
     }
 }
 
-/// How many samples a table is of.
+/// Number of samples behind a table.
 fn of_samples(every_event: bool, n: u64) -> String {
     match every_event {
         true => format!("every event, n = {n}"),
@@ -178,7 +178,7 @@ fn word(provenance: Provenance) -> &'static str {
     }
 }
 
-/// Name of the recording's clock.
+/// Display name of the recording's clock.
 fn clock(summary: &Summary) -> &str {
     match summary.recording.clock.as_str() {
         "virtual" => "virtual time",
@@ -186,12 +186,12 @@ fn clock(summary: &Summary) -> &str {
     }
 }
 
-/// A number, or the mark for none.
+/// Formats a number, or the mark for a missing one.
 fn or_none<T>(value: Option<T>, format: impl Fn(T) -> String, style: &Style) -> String {
     value.map_or_else(|| style.none().to_owned(), format)
 }
 
-/// An event's name as the title of a column: where lines must fit, a quarter of one.
+/// Name of an event as a column title. Shortened if lines must fit the screen.
 fn event_title(name: &str, style: &Style) -> String {
     style.clip(&style.name(name), style.line / 4)
 }

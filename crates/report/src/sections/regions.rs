@@ -1,4 +1,4 @@
-//! Hottest memory regions.
+//! The hottest memory regions.
 
 use memgauge_analyze::{AddressGap, RegionRow, RegionTable, Summary};
 
@@ -8,7 +8,7 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
-/// Samples from which the table of a better event is preferred.
+/// Minimum number of samples for the preferred event's table.
 const ENOUGH_SAMPLES: u64 = 30;
 
 pub(super) fn regions(summary: &Summary, style: &Style) -> String {
@@ -33,7 +33,7 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     heading + &gap + &table(regions, shown, style).draw(style)
 }
 
-/// What the shares rest on.
+/// Describes the samples that the shares rest on.
 fn gap_in_words(gap: &AddressGap, style: &Style) -> String {
     let all = format!(
         "shares rest on {} of {} samples, those with a data address",
@@ -52,7 +52,7 @@ fn gap_in_words(gap: &AddressGap, style: &Style) -> String {
     }
 }
 
-/// The first table with enough samples, else the one with the most.
+/// The first table with enough samples, or else the one with the most.
 fn shown(tables: &[RegionTable]) -> Option<&RegionTable> {
     let enough = tables.iter().find(|t| t.samples >= ENOUGH_SAMPLES);
     enough.or_else(|| tables.iter().rev().max_by_key(|t| t.samples))
@@ -68,10 +68,10 @@ fn note(regions: &RegionTable, summary: &Summary) -> String {
     with_provenance(note, summary, every)
 }
 
-/// Which columns a table has.
+/// Columns of a table.
 #[derive(Clone, Copy)]
 struct Columns {
-    /// Whether every event is there: there is no interval then, and a sample for each event.
+    /// True if every event was recorded, so that there is no interval and each event is a sample.
     every: bool,
     processes: bool,
 }

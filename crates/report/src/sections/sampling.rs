@@ -1,4 +1,4 @@
-//! Samples by event, how addresses were found, and where data came from.
+//! Samples by event, methods of finding data addresses, and data sources.
 
 use memgauge_analyze::{SampledEvent, Sampling, Summary};
 use memgauge_trace::{DerivationFacts, OverheadFacts, PebsFacts};
@@ -8,10 +8,10 @@ use crate::style::Style;
 use crate::table::{Kind, Table};
 use crate::units;
 
-/// Below so many records at once, each has had an interrupt of its own.
+/// Minimum number of records per interrupt to mention batching.
 const BATCHED: u64 = 4;
 
-/// Events and notes; nothing for modelled machines, whose events are counted exactly.
+/// Events and notes. Empty for modelled machines, whose events are counted exactly.
 pub(super) fn samples(summary: &Summary, style: &Style) -> String {
     let Some(sampling) = native(summary) else {
         return String::new();
@@ -106,7 +106,7 @@ fn sources_table(sampling: &Sampling, style: &Style) -> Table {
         ("data from", Kind::Text),
     ]);
     for source in &sampling.sources {
-        // No access takes 0 cycles: the event's samples have no latencies.
+        // An access never takes 0 cycles, so the event's samples have no latencies.
         let mean = source.latency_cycles as f64 / (source.samples as f64).max(1.0);
         let mean = match source.latency_cycles {
             0 => "–".to_owned(),
@@ -122,7 +122,7 @@ fn sources_table(sampling: &Sampling, style: &Style) -> Table {
     table
 }
 
-/// How it was sampled, and what that took, in sentences.
+/// Sentences about how samples were taken, and their cost.
 pub(crate) fn notes(sampling: &Sampling) -> Vec<String> {
     let mut notes = sampling.notes.clone();
     if let Some(overhead) = &sampling.overhead {
@@ -161,7 +161,8 @@ fn cost_in_words(event: &SampledEvent) -> Option<String> {
     ))
 }
 
-/// `samples`: all that were taken, whether or not they waited when somebody looked.
+/// `samples` is the number of all samples, whether or not they were buffered at the time of a
+/// reading.
 fn pebs_in_words(pebs: &PebsFacts, samples: u64) -> Vec<String> {
     if pebs.looks == 0 {
         return vec![
@@ -182,7 +183,7 @@ fn pebs_in_words(pebs: &PebsFacts, samples: u64) -> Vec<String> {
             .to_owned()
     };
     let mut all = vec![waiting];
-    // With fewer samples than that between looks, or few looks, chance is enough.
+    // With fewer samples between readings, or few readings, the observation may be chance.
     let enough = pebs.looks >= BATCHED && samples >= pebs.looks.saturating_mul(2 * BATCHED);
     all.extend((pebs.most < BATCHED && enough).then(alone));
     all

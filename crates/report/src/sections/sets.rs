@@ -1,5 +1,5 @@
-//! What is said of estimates from some cache sets, in text and on the page: from how many
-//! sets, and what speaks against them.
+//! Notes on estimates from some cache sets, in text and on the page: the number of modelled sets,
+//! and reasons for doubt.
 
 use memgauge_analyze::{Summary, ThreadRow};
 use memgauge_trace::{EstimatedFacts, SetsFacts};
@@ -7,25 +7,25 @@ use memgauge_trace::{EstimatedFacts, SetsFacts};
 use crate::style::{Role, Style};
 use crate::units;
 
-/// A class with so many times its share of the misses may be a hot set.
+/// A class with this many times its share of the misses may contain a hot set.
 const HOT: f64 = 3.0;
 
-/// Part of the misses that looks at all sets must add or take away before the report warns, and the
-/// least number of misses that this is a part of.
+/// Minimum difference in misses between modelled and other sets for a warning, as a share of the
+/// misses, and the minimum number of misses that this is a share of.
 const UNLIKE: f64 = 0.1;
 const LEAST_UNLIKE: u64 = 10_000;
 
-/// Part of an estimate that its interval may reach before the report says more.
+/// Maximum width of an interval relative to the estimate before the report warns.
 const WIDE: f64 = 0.2;
 
-/// Events of an estimate from which its interval is looked at, and misses of the last level from
-/// which threads that share it are.
+/// Minimum number of events of an estimate whose interval is checked, and of last-level misses for
+/// which threads are checked.
 const MANY: u64 = 100_000;
 
-/// One thread in the work of all: those with less do not disturb the others.
+/// Threads with less than one in this many of the instructions do not disturb the others.
 const BUSY: u64 = 10;
 
-/// From what numbers are estimated, and which of them not to trust.
+/// The basis of the estimates, and the estimates that are doubtful.
 pub(super) fn estimated(summary: &Summary, style: &Style) -> String {
     let Some(sets) = summary.estimated() else {
         return String::new();
@@ -45,7 +45,7 @@ pub(super) fn estimated(summary: &Summary, style: &Style) -> String {
     text
 }
 
-/// What speaks against the estimates.
+/// Reasons to doubt the estimates.
 pub(crate) fn warnings(summary: &Summary, sets: &SetsFacts) -> Vec<String> {
     let unlike = unlike(sets);
     let uneven = uneven(sets, unlike.is_some());
@@ -55,7 +55,7 @@ pub(crate) fn warnings(summary: &Summary, sets: &SetsFacts) -> Vec<String> {
     first.chain(shared).chain(uneven).collect()
 }
 
-/// Misses that cannot be: where a followed set is hot, it stands for sets that are not.
+/// Impossible numbers of misses: a hot modelled set represents sets that are not hot.
 fn more_than_all(summary: &Summary, sets: &SetsFacts) -> Option<String> {
     let misses = sets.estimates.get("l1d.miss")?.value;
     let accesses = summary.run.loads? + summary.run.stores? + summary.run.splits?;
@@ -68,7 +68,8 @@ fn more_than_all(summary: &Summary, sets: &SetsFacts) -> Option<String> {
     })
 }
 
-/// Followed sets that miss more or less than the others do, by looks at all sets.
+/// Modelled sets with more or fewer misses than the others, found by short comparisons with all
+/// sets.
 fn unlike(sets: &SetsFacts) -> Option<String> {
     let looks = sets.looks;
     looks.unlike(sets.one_in)?;
@@ -87,8 +88,8 @@ fn unlike(sets: &SetsFacts) -> Option<String> {
     })
 }
 
-/// What threads that ran beside each other say against the last level's numbers: they take turns
-/// there by a time that is estimated, too.
+/// A warning about last-level numbers of concurrent threads, whose order of accesses depends on an
+/// estimated time.
 fn shared(sets: &SetsFacts, threads: &[ThreadRow]) -> Option<String> {
     let misses = sets.estimates.get("llc.miss").map_or(0, |of| of.value);
     (misses > MANY && run_beside(threads)).then(|| {
@@ -99,7 +100,7 @@ fn shared(sets: &SetsFacts, threads: &[ThreadRow]) -> Option<String> {
     })
 }
 
-/// Whether two threads that did much ran in one stretch of time.
+/// True if two busy threads ran concurrently.
 fn run_beside(threads: &[ThreadRow]) -> bool {
     let done = |thread: &ThreadRow| thread.counts.get("instructions").copied().unwrap_or(0);
     let all: u64 = threads.iter().map(done).sum();
@@ -111,8 +112,7 @@ fn run_beside(threads: &[ThreadRow]) -> bool {
     spans.windows(2).any(|pair| pair[1].0 < pair[0].1)
 }
 
-/// What the spread between sets says against an estimate. Where lines crowd, more sets would
-/// not help.
+/// Warnings about the variance between sets. With crowded lines, more sets would not help.
 fn uneven(sets: &SetsFacts, crowded: bool) -> Vec<String> {
     let fair = f64::from(sets.one_in) / 64.0;
     let of = |estimate: &EstimatedFacts| {

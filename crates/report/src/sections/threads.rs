@@ -1,4 +1,4 @@
-//! Threads and processes, where there is more than one.
+//! Threads and processes, if there are several.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     style.heading(&title, &provenance(summary)) + &table.fit(&SPARE, style).draw(style)
 }
 
-/// Samples by thread: native sources see little else of threads.
+/// Samples by thread, since native sources know little else about threads.
 fn sampled_threads(summary: &Summary, style: &Style) -> String {
     let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
     let rows = summary.threads.iter().filter(|t| t.samples > 0);
@@ -94,10 +94,10 @@ fn sampled_processes(summary: &Summary, style: &Style) -> String {
     )
 }
 
-/// Ids, samples, counts, program.
+/// IDs, samples, counts, program.
 type Sampled<'a> = ([String; 2], u64, &'a Counts, &'a str);
 
-/// Events that have a column.
+/// Maximum number of events with a column.
 const EVENTS: usize = 3;
 
 fn sampled(
@@ -137,7 +137,7 @@ fn sampled(
     style.heading(title, &of_samples(every, all)) + &table.draw(style)
 }
 
-/// Events of the tables' columns.
+/// Events with a column.
 const COLUMNS: [&str; 5] = [
     "instructions",
     "l1d.miss",
@@ -146,16 +146,16 @@ const COLUMNS: [&str; 5] = [
     "dram.write_bytes",
 ];
 
-/// Given up where lines would not fit.
+/// Columns to omit on a narrow screen.
 const SPARE: [&[&str]; 1] = [&["instr."]];
 
-/// Whether counts have anything to show: those of samples alone have not.
+/// True if some count has a column. Counts of samples only have none.
 fn tells(counts: &Counts) -> bool {
     let mut columns = COLUMNS.iter();
     columns.any(|&event| counts.get(event).is_some_and(|&n| n > 0))
 }
 
-/// With `waits`, there is a column of the time waited.
+/// A table of threads or processes. `waits` adds a column with the waiting time.
 fn table(ids: &[(&str, Kind); 2], waits: bool) -> Table {
     let numbers = ["instr.", "L1D miss", "LLC miss", "DRAM"];
     let mut columns = ids.to_vec();
@@ -192,7 +192,7 @@ fn process_row(process: &ProcessRow, waits: bool, style: &Style) -> Vec<String> 
     cells
 }
 
-/// Cell of the column of waiting time, if there is one.
+/// Cell of the waiting time, if the column exists.
 fn idle(idle_ns: Option<u64>, waits: bool) -> Option<u64> {
     waits.then(|| idle_ns.unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Where the time goes.
+//! Cycles by use.
 
 use memgauge_analyze::{Summary, TimeUse};
 
@@ -6,7 +6,7 @@ use super::provenance;
 use crate::style::{Role, Style};
 use crate::units;
 
-/// Width of a bar of all cycles.
+/// Width of a bar for all cycles.
 const BAR: f64 = 40.0;
 
 pub(super) fn time_use(summary: &Summary, style: &Style) -> String {
