@@ -1,4 +1,4 @@
-//! Machine code as text.
+//! Disassembles functions.
 
 use std::fs::File;
 use std::ops::Range;
@@ -8,17 +8,17 @@ use std::path::Path;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 use memgauge_analyze::Instruction;
 
-/// A longer function is generated code that nobody reads.
+/// Maximum size of a function. Longer ones are generated code that nobody reads.
 const MAX_BYTES: u64 = 1 << 20;
-/// `e_machine` of an ELF file for x86-64, and where it stands.
+/// `e_machine` of an ELF file for x86-64, and its offset in the file.
 const EM_X86_64: u16 = 62;
 const E_MACHINE: u64 = 18;
 
-/// The instructions of a function. `shift` is the difference between addresses and offsets in
-/// the file there.
+/// Instructions of the function at `range`. `shift` is the difference between its addresses and
+/// their offsets in the file.
 ///
 /// # Errors
-/// Returns the reason, in words, if the code cannot be read.
+/// Returns the reason if the code cannot be read.
 pub(crate) fn of_function(
     path: &Path,
     range: Range<u64>,

@@ -1,4 +1,4 @@
-//! Which file has the names: the one recorded, a copy of it, or none.
+//! Finds the file with the symbols: the recorded one, or a copy of it.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -6,10 +6,10 @@ use std::time::SystemTime;
 use memgauge_analyze::{ModuleFile, SourceText};
 use memgauge_host::program::{COPIES, Identity, cached, copy_name, identity, mark_used};
 
-/// Folder of separate debug information (`debug-file-directory` of gdb).
+/// Folder with separate debug information (`debug-file-directory` of gdb).
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
-/// The file that was recorded; else the reason why it is not there.
+/// Finds the recorded file or a copy. Otherwise returns why there is none.
 pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, String> {
     let path = PathBuf::from(&file.path);
     let now = identity(&path);
@@ -20,10 +20,10 @@ pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, Strin
     let mut sound = kept.iter().filter(|copy| is_copy(file, copy));
     match (sound.next(), now) {
         (Some(copy), _) => {
-            mark_if_cached(file, copy);
+            mark_used_if_cached(file, copy);
             Ok(copy.clone())
         }
-        // A mapped file of data has no names that could be wrong, and programs write to it.
+        // A data file has no names that could be wrong, and programs modify it.
         (None, Some(now)) if !now.is_program && file.build_id.is_empty() => Ok(path),
         (None, now) => {
             let why = match kept.first().filter(|own| own.exists()) {
@@ -31,15 +31,15 @@ pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, Strin
                     "the recording's copy of it, `{}`, is damaged",
                     own.display()
                 ),
-                None => why_not(file, now.as_ref()),
+                None => mismatch_reason(file, now.as_ref()),
             };
             Err(why)
         }
     }
 }
 
-/// Copies in the cache that nobody uses are removed first.
-fn mark_if_cached(file: &ModuleFile, copy: &Path) {
+/// Marks a cached copy as used, since unused ones are removed first.
+fn mark_used_if_cached(file: &ModuleFile, copy: &Path) {
     if cached(&file.build_id).is_some_and(|cached| cached == copy) {
         mark_used(copy);
     }
@@ -49,7 +49,7 @@ fn is_copy(file: &ModuleFile, copy: &Path) -> bool {
     identity(copy).is_some_and(|i| file.build_id == i.build_id)
 }
 
-/// Old recordings do not identify the file: the present one is taken.
+/// Old recordings do not identify files. The present file is accepted then.
 fn is_same(file: &ModuleFile, now: &Identity) -> bool {
     if !file.build_id.is_empty() {
         return file.build_id == now.build_id;
@@ -58,7 +58,7 @@ fn is_same(file: &ModuleFile, now: &Identity) -> bool {
     bytes && file.modified_ns.is_none_or(|time| time == now.modified_ns)
 }
 
-/// Copies by build id: the recording's own, the user's, and those that perf keeps.
+/// Copies by build ID: in the recording, in the user's cache, and in perf's cache.
 fn copies(file: &ModuleFile, recording: &Path) -> Vec<PathBuf> {
     let identity = file.bytes.zip(file.modified_ns);
     let (bytes, modified_ns) = identity.unwrap_or_default();
@@ -72,32 +72,32 @@ fn copies(file: &ModuleFile, recording: &Path) -> Vec<PathBuf> {
     all.into_iter().flatten().collect()
 }
 
-/// A build id as folders have it: `ab/cdef…`.
+/// A build ID as in folder names: `ab/cdef…`.
 fn by_build_id(build_id: &str) -> Option<String> {
     let (first, rest) = build_id.split_at_checked(2)?;
     (!rest.is_empty()).then(|| format!("{first}/{rest}"))
 }
 
-/// The file with a program's debug information that distributions install apart.
+/// File with a program's separate debug information, as distributions install it.
 pub(super) fn debug_file(build_id: &str) -> Option<PathBuf> {
     let name = format!("{}.debug", by_build_id(build_id)?);
     let path = Path::new(DEBUG_FOLDER).join(".build-id").join(name);
     path.is_file().then_some(path)
 }
 
-/// Longest source file that is read: generated code is longer and tells nobody anything.
-const MOST_SOURCE_BYTES: u64 = 8 << 20;
+/// Maximum size of a source file. Longer ones are generated and of no interest.
+const MAX_SOURCE_BYTES: u64 = 8 << 20;
 
-/// When the recording was last written to.
+/// Time of the last write to the recording.
 pub(super) fn last_change(recording: &Path) -> Option<SystemTime> {
     let manifest = recording.join("manifest.json").metadata().ok()?;
     manifest.modified().ok()
 }
 
-/// The text of a source file; `None` where it is none, or cannot be read.
+/// Text of a source file. `None` if it is not a regular file or cannot be read.
 pub(super) fn source(path: &Path, recorded: Option<SystemTime>) -> Option<SourceText> {
     let facts = path.metadata().ok()?;
-    if !path.is_absolute() || !facts.is_file() || facts.len() > MOST_SOURCE_BYTES {
+    if !path.is_absolute() || !facts.is_file() || facts.len() > MAX_SOURCE_BYTES {
         return None;
     }
     let text = String::from_utf8_lossy(&std::fs::read(path).ok()?).into_owned();
@@ -108,8 +108,8 @@ pub(super) fn source(path: &Path, recorded: Option<SystemTime>) -> Option<Source
     })
 }
 
-/// Why the file that is at the path now, if any, is not the recorded one.
-fn why_not(file: &ModuleFile, now: Option<&Identity>) -> String {
+/// Why the file at the path, if any, is not the recorded one.
+fn mismatch_reason(file: &ModuleFile, now: Option<&Identity>) -> String {
     match now {
         None => "the file was deleted or cannot be read".to_owned(),
         Some(now) if !file.build_id.is_empty() => format!(

@@ -1,4 +1,4 @@
-//! A program or library: where its parts lie, and its variables.
+//! Segments and symbols of a program or library.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,24 +11,24 @@ use object::{
 
 use super::files::debug_file;
 
-/// Segments, symbols and variables of a file.
+/// Segments and variables of a file.
 pub(super) struct Image {
     pub(super) path: PathBuf,
-    /// The file to ask for functions and lines; `None`: only the symbol table.
+    /// File with functions and lines. `None` if only the symbol table is used.
     pub(super) debug: Option<PathBuf>,
-    /// Whether there may be debug information.
+    /// True if there may be debug information.
     pub(super) has_lines: bool,
     segments: Vec<Segment>,
-    /// Name and size by address; read when first asked for.
+    /// Name and size of variables by address, read when first needed.
     variables: Option<BTreeMap<u64, (String, u64)>>,
-    /// Where calls of other files' functions go through, by address.
-    stubs: BTreeMap<u64, String>,
+    /// Functions of other files that PLT entries call, by address.
+    plt_entries: BTreeMap<u64, String>,
 }
 
-/// Bytes of an entry of the procedure linkage table.
-const STUB_BYTES: usize = 16;
-/// What its entries are called whose function is not known: the common beginning of all.
-const STUB: &str = "[plt]";
+/// Size of an entry of the procedure linkage table.
+const PLT_ENTRY_BYTES: usize = 16;
+/// Name of entries with an unknown function: the first entry, which all others jump to.
+const UNKNOWN_PLT_ENTRY: &str = "[plt]";
 
 struct Segment {
     file_offset: u64,
@@ -38,7 +38,7 @@ struct Segment {
     executable: bool,
 }
 
-/// Names of all functions that the file defines.
+/// Names of all functions defined in the file.
 pub(super) fn function_names(path: &Path) -> Option<Vec<String>> {
     let cache = ReadCache::new(File::open(path).ok()?);
     let file = object::File::parse(&cache).ok()?;
@@ -49,12 +49,12 @@ pub(super) fn function_names(path: &Path) -> Option<Vec<String>> {
 }
 
 impl Image {
-    /// `None` for a file that is not a program.
+    /// Reads a file. `None` if it is not a program.
     pub(super) fn read(path: &Path, build_id: &str) -> Option<Image> {
         let cache = ReadCache::new(File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
         let own = |name| file.section_by_name(name).is_some();
-        // A link to a separate file is followed by whoever reads the file.
+        // A link to a separate file is followed by the reader of debug information.
         let has_own = own(".debug_info") || own(".zdebug_info") || own(".gnu_debuglink");
         let apart = (!has_own).then(|| debug_file(build_id)).flatten();
         let segments = file.segments().map(|s| Segment {
@@ -70,19 +70,19 @@ impl Image {
             debug: Some(apart.unwrap_or_else(|| path.to_owned())),
             segments: segments.collect(),
             variables: None,
-            stubs: stubs(&file),
+            plt_entries: plt_entries(&file),
         })
     }
 
-    /// The function that a stub at an address calls, as `sin@plt`. No symbol is of it: the
-    /// nearest one before it is another function's.
-    pub(super) fn stub(&self, address: u64) -> Option<&str> {
-        let (start, name) = self.stubs.range(..=address).next_back()?;
-        (address - start < STUB_BYTES as u64).then_some(name)
+    /// Name of the function that a PLT entry at this address calls, as `sin@plt`. The entry has no
+    /// symbol, and the nearest symbol before it belongs to another function.
+    pub(super) fn plt_function(&self, address: u64) -> Option<&str> {
+        let (start, name) = self.plt_entries.range(..=address).next_back()?;
+        (address - start < PLT_ENTRY_BYTES as u64).then_some(name)
     }
 
-    /// The address of an instruction at a byte of the file. Segments may share a page
-    /// of the file; code is in the executable one.
+    /// Address of an instruction at a file offset. Segments may share a page of the file; code is
+    /// in the executable one.
     pub(super) fn code_address(&self, offset: u64) -> Option<u64> {
         let holds = |s: &&Segment| s.file_offset <= offset && offset - s.file_offset < s.file_bytes;
         let found = self
@@ -93,7 +93,8 @@ impl Image {
         Some(found.address + (offset - found.file_offset))
     }
 
-    /// Zero-initialised data follows the bytes that its segment has in the file.
+    /// Segment that contains an offset. Zero-initialised data follows the segment's bytes in the
+    /// file.
     fn data_segment(&self, offset: u64) -> Option<&Segment> {
         let segments = self.segments.iter();
         segments
@@ -101,17 +102,17 @@ impl Image {
             .max_by_key(|s| s.file_offset)
     }
 
-    /// Whether a segment reaches that byte in memory.
+    /// True if a segment contains that offset in memory.
     pub(super) fn reaches(&self, offset: u64) -> bool {
         self.data_segment(offset).is_some()
     }
 
-    /// The variable at a byte of the file.
+    /// Variable at a file offset.
     pub(super) fn variable(&mut self, offset: u64) -> Option<String> {
-        self.named_variable(offset).map(|(name, _)| demangled(name))
+        self.named_variable(offset).map(|(name, _)| demangle(name))
     }
 
-    /// Bytes of that variable.
+    /// Size of that variable.
     pub(super) fn variable_bytes(&mut self, offset: u64) -> Option<u64> {
         self.named_variable(offset).map(|(_, bytes)| bytes)
     }
@@ -130,9 +131,9 @@ impl Image {
     }
 }
 
-/// Entries of the procedure linkage table by address. Each jumps to where a slot says; what
-/// the slot will hold is a relocation.
-fn stubs<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64, String> {
+/// Entries of the procedure linkage table by address. Each jumps to the address in a slot, and a
+/// relocation names the function that the slot will point to.
+fn plt_entries<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64, String> {
     let mut all = BTreeMap::new();
     if file.architecture() != object::Architecture::X86_64 {
         return all;
@@ -152,12 +153,12 @@ fn stubs<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64, Stri
         let Some(bytes) = is_table.then(|| section.data().ok()).flatten() else {
             continue;
         };
-        for (number, entry) in bytes.chunks(STUB_BYTES).enumerate() {
-            let start = section.address() + (number * STUB_BYTES) as u64;
+        for (number, entry) in bytes.chunks(PLT_ENTRY_BYTES).enumerate() {
+            let start = section.address() + (number * PLT_ENTRY_BYTES) as u64;
             let name = slot_of(entry, start).and_then(|slot| named.get(&slot));
             let name = name.map_or_else(
-                || STUB.to_owned(),
-                |name| format!("{}@plt", demangled(name)),
+                || UNKNOWN_PLT_ENTRY.to_owned(),
+                |name| format!("{}@plt", demangle(name)),
             );
             all.insert(start, name);
         }
@@ -165,7 +166,7 @@ fn stubs<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64, Stri
     all
 }
 
-/// The slot by which an entry jumps: `jmp *distance(%rip)`.
+/// Slot that an entry jumps to: `jmp *distance(%rip)`.
 fn slot_of(entry: &[u8], start: u64) -> Option<u64> {
     let at = entry.windows(2).position(|bytes| bytes == [0xff, 0x25])?;
     let distance = entry.get(at + 2..)?.first_chunk::<4>()?;
@@ -173,7 +174,7 @@ fn slot_of(entry: &[u8], start: u64) -> Option<u64> {
     Some((start + at as u64 + 6).wrapping_add_signed(distance))
 }
 
-/// Variables of a file by address; none where it cannot be read.
+/// Variables of a file by address. Empty if it cannot be read.
 fn variables(path: &Path) -> BTreeMap<u64, (String, u64)> {
     let mut all = BTreeMap::new();
     let Ok(source) = File::open(path) else {
@@ -194,19 +195,19 @@ fn variables(path: &Path) -> BTreeMap<u64, (String, u64)> {
     all
 }
 
-/// Ends of template arguments at which a name is tried to be cut.
-const MOST_ENDS: usize = 64;
+/// Maximum number of positions at which a name is tried to be cut.
+const MAX_ENDS: usize = 64;
 
-/// A name as people write it: of Rust without its hash, of C++ with its namespaces.
-pub(super) fn demangled(name: &str) -> String {
+/// Demangles a name: Rust without its hash, C++ with namespaces.
+pub(super) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
-    let whole = demangled_whole(name).or_else(|| demangled_name(name));
+    let whole = demangle_with_parameters(name).or_else(|| demangle_without_parameters(name));
     whole.unwrap_or_else(|| name.to_owned())
 }
 
-fn demangled_whole(name: &str) -> Option<String> {
+fn demangle_with_parameters(name: &str) -> Option<String> {
     let cpp = name
         .starts_with("_Z")
         .then(|| cpp_demangle::Symbol::new(name).ok());
@@ -216,7 +217,7 @@ fn demangled_whole(name: &str) -> Option<String> {
 /// Whether the name of a function is all that is read of a mangled one.
 #[cfg(test)]
 pub(super) fn is_name_alone(name: &str) -> bool {
-    demangled_whole(name).is_none() && demangled_name(name).is_some()
+    demangle_with_parameters(name).is_none() && demangle_without_parameters(name).is_some()
 }
 
 /// The name alone, without parameters, of a function template whose return type
@@ -230,11 +231,11 @@ pub(super) fn is_name_alone(name: &str) -> bool {
 ///
 /// The name is the shortest beginning that is right as the name of a function without
 /// parameters.
-fn demangled_name(name: &str) -> Option<String> {
+fn demangle_without_parameters(name: &str) -> Option<String> {
     let options = cpp_demangle::DemangleOptions::new()
         .no_params()
         .no_return_type();
-    let ends = name.match_indices('E').take(MOST_ENDS);
+    let ends = name.match_indices('E').take(MAX_ENDS);
     let mut names = ends.filter(|_| name.starts_with("_Z")).map(|(end, _)| {
         let function = format!("{}vv", &name[..=end]);
         let symbol = cpp_demangle::Symbol::new(function).ok()?;

@@ -1,9 +1,8 @@
-//! Names of code and data, from the files that the recorded program ran.
+//! Names of code and data from the files that the recorded program executed.
 //!
-//! A name is only given where the file is the one that was recorded: by its build id,
-//! else by size and time of change. Where there is no such file, code has the names that
-//! the recording itself has (its table `symbols`). Files that could not be read or trusted
-//! are listed in words ([`Resolve::problems`]).
+//! A file is used only if it is the recorded one, judged by build ID, or else by size and
+//! modification time. Without it, code has the names stored in the recording (table `symbols`).
+//! [`Resolve::problems`] lists files that could not be read or have changed.
 
 #![forbid(unsafe_code)]
 
@@ -24,38 +23,37 @@ use memgauge_analyze::{Caller, Instruction, ModuleFile, Resolve, SourceText, Sym
 use image::Image;
 use recorded::RecordedNames;
 
-/// Reads symbol tables and debug information as they are asked for.
+/// Reads symbol tables and debug information on demand.
 pub struct Symbols {
     code: CodeNames,
-    /// The recording, which has copies of files that are gone.
+    /// The recording, which contains copies of missing files.
     recording: PathBuf,
-    /// When it was last written to: a source file that is newer may have other lines.
+    /// Last write to the recording. Newer source files may have different lines.
     ended: Option<SystemTime>,
     images: HashMap<ModuleFile, Option<Image>>,
-    /// Why files have no names, until that is said.
+    /// Reasons for missing names that were not reported yet.
     missing: HashMap<ModuleFile, String>,
-    /// Names that the recording has; read when the first is asked for.
+    /// Names stored in the recording, read when first needed.
     recorded: Option<RecordedNames>,
     problems: Vec<String>,
-    /// Debug information is not read.
+    /// True if debug information is ignored.
     tables_only: bool,
 }
 
-/// What names are asked for.
+/// Kind of name.
 #[derive(Clone, Copy)]
-enum Wanted {
+enum NameKind {
     Code,
     Data,
 }
 
-/// Names of a file's functions as they stand in its symbol tables; none of a file that is
-/// no program.
+/// Mangled names of a file's functions. Empty if the file is not a program.
 pub fn function_names(path: &Path) -> Vec<String> {
     image::function_names(path).unwrap_or_default()
 }
 
 impl Symbols {
-    /// Symbols of the files that the recording at that path names.
+    /// Symbols for the recording at this path.
     pub fn of(recording: &Path) -> Symbols {
         Symbols {
             code: CodeNames::new(false),
@@ -69,9 +67,9 @@ impl Symbols {
         }
     }
 
-    /// Names from symbol tables alone, without lines and inlined functions: debug
-    /// information of a large program takes seconds to read. Files that change are read again.
-    pub fn by_symbol_tables(self) -> Symbols {
+    /// Uses symbol tables only, without lines and inlined functions, since reading debug
+    /// information of a large program takes seconds. Reloads files that change.
+    pub fn without_debug_info(self) -> Symbols {
         Symbols {
             tables_only: true,
             code: CodeNames::new(true),
@@ -85,8 +83,8 @@ impl Symbols {
             .get_or_insert_with(|| RecordedNames::read(recording))
     }
 
-    /// The file's symbol tables, for names of code or of data.
-    fn image(&mut self, file: &ModuleFile, wanted: Wanted) -> Option<&mut Image> {
+    /// Symbols of a file.
+    fn image(&mut self, file: &ModuleFile, wanted: NameKind) -> Option<&mut Image> {
         if !self.images.contains_key(file) {
             let image = match files::find(file, &self.recording) {
                 Ok(path) => Image::read(&path, &file.build_id),
@@ -101,32 +99,31 @@ impl Symbols {
         self.images.get_mut(file)?.as_mut()
     }
 
-    /// Says once why a file has no names, unless nobody misses them: the recording has names of
-    /// code.
-    fn report_missing(&mut self, file: &ModuleFile, wanted: Wanted) {
+    /// Reports once why a file has no names, unless the recording has the names of its code.
+    fn report_missing(&mut self, file: &ModuleFile, wanted: NameKind) {
         if !self.missing.contains_key(file) {
             return;
         }
-        let has_names = self.recorded().knows(file);
+        let has_names = self.recorded().has_names(file);
         let (what, instead) = match (has_names, wanted) {
-            (true, Wanted::Code) => return,
-            (true, Wanted::Data) => ("data", "it is shown by module only"),
+            (true, NameKind::Code) => return,
+            (true, NameKind::Data) => ("data", "it is shown by module only"),
             (false, _) => ("code and data", "its samples are shown by module only"),
         };
         let why = self.missing.remove(file).unwrap_or_default();
         let path = &file.path;
         let problem = format!("failed to name {what} of `{path}`: {why}: {instead}");
-        // Two files that had one path may have one problem.
+        // Two files with the same path may have the same problem.
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
     }
 
-    /// The function at an address of an image: with its debug information if that can be read.
+    /// The function at an address of a file, with debug information if readable.
     fn function(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol> {
-        let image = self.image(file, Wanted::Code)?;
+        let image = self.image(file, NameKind::Code)?;
         let address = image.code_address(offset)?;
-        if let Some(name) = image.stub(address) {
+        if let Some(name) = image.plt_function(address) {
             return Some(Symbol {
                 name: name.to_owned(),
                 ..Symbol::default()
@@ -138,7 +135,7 @@ impl Symbols {
         };
         match self.code.find(&debug, address, !self.tables_only) {
             Ok(Some(symbol)) => Some(symbol),
-            // A separate file may lack what the program itself has.
+            // A separate debug file may lack symbols that the program itself has.
             Ok(None) if debug != path => self.code.find(&path, address, false).ok()?,
             Ok(None) => None,
             Err(why) => {
@@ -147,7 +144,7 @@ impl Symbols {
                     table, without lines",
                     debug.display()
                 ));
-                self.image(file, Wanted::Code)?.debug = None;
+                self.image(file, NameKind::Code)?.debug = None;
                 self.function(file, offset)
             }
         }
@@ -159,28 +156,28 @@ impl Resolve for Symbols {
         let Some(recorded) = self.recorded().find(file, offset).cloned() else {
             return self.function(file, offset);
         };
-        // Debug information may have been installed since.
+        // Debug information may have been installed after the recording.
         let is_better = |image: &mut Image| image.has_lines && recorded.line.is_none();
-        if self.image(file, Wanted::Code).is_some_and(is_better) {
+        if self.image(file, NameKind::Code).is_some_and(is_better) {
             return self.function(file, offset).or(Some(recorded));
         }
         Some(recorded)
     }
 
     fn resolve_data(&mut self, file: &ModuleFile, offset: u64) -> Option<String> {
-        self.image(file, Wanted::Data)?.variable(offset)
+        self.image(file, NameKind::Data)?.variable(offset)
     }
 
     fn data_bytes(&mut self, file: &ModuleFile, offset: u64) -> Option<u64> {
-        self.image(file, Wanted::Data)?.variable_bytes(offset)
+        self.image(file, NameKind::Data)?.variable_bytes(offset)
     }
 
     fn reaches(&mut self, file: &ModuleFile, offset: u64) -> Option<bool> {
-        Some(self.image(file, Wanted::Data)?.reaches(offset))
+        Some(self.image(file, NameKind::Data)?.reaches(offset))
     }
 
     fn disassemble(&mut self, file: &ModuleFile, offset: u64) -> Result<Vec<Instruction>, String> {
-        let Some(image) = self.image(file, Wanted::Code) else {
+        let Some(image) = self.image(file, NameKind::Code) else {
             return Err("the recorded file is gone or has changed".to_owned());
         };
         let address = image
@@ -203,18 +200,18 @@ impl Resolve for Symbols {
     }
 }
 
-/// Functions of all files, by blazesym.
+/// Functions of all files, through blazesym.
 struct CodeNames {
     symbolizer: Symbolizer,
-    /// Names as people write them, by those of symbol tables: a function has many places.
+    /// Demangled names by mangled name, since a function has many locations.
     demangled: HashMap<String, String>,
 }
 
 impl CodeNames {
-    /// `reloads`: whether to look at each name whether the file changed, which takes longer than
-    /// the name.
+    /// With `reloads`, every lookup checks whether the file has changed, which takes longer than
+    /// the lookup.
     fn new(reloads: bool) -> CodeNames {
-        // It would take a C function `t` for the mangled type `unsigned short`.
+        // blazesym would interpret a C function `t` as the mangled type `unsigned short`.
         let builder = Symbolizer::builder().enable_demangling(false);
         CodeNames {
             symbolizer: builder.enable_auto_reload(reloads).build(),
@@ -222,7 +219,7 @@ impl CodeNames {
         }
     }
 
-    /// Addresses of the function at an address, by the symbol table.
+    /// Address range of the function at an address, from the symbol table.
     fn range(&mut self, path: &Path, address: u64) -> Option<Range<u64>> {
         let mut elf = Elf::new(path);
         elf.debug_syms = false;
@@ -236,20 +233,19 @@ impl CodeNames {
         Some(sym.addr..sym.addr + bytes)
     }
 
-    /// The function at an address, as the symbol tables count; `debug`: with lines and
-    /// inlined functions.
+    /// The function at an address. With `debug`, includes lines and inlined functions.
     fn find(&mut self, path: &Path, address: u64, debug: bool) -> Result<Option<Symbol>, String> {
         let mut elf = Elf::new(path);
         elf.debug_syms = debug;
         let found = self
             .symbolizer
             .symbolize_single(&Source::Elf(elf), Input::VirtOffset(address));
-        // The cause of all causes is what tells.
+        // The innermost cause has the useful message.
         let found = found.map_err(|e| format!("{e:#}"))?;
         let mut demangled = |name: &str| match self.demangled.get(name) {
             Some(known) => known.clone(),
             None => {
-                let known = image::demangled(name);
+                let known = image::demangle(name);
                 self.demangled.insert(name.to_owned(), known.clone());
                 known
             }
@@ -258,7 +254,7 @@ impl CodeNames {
     }
 }
 
-/// The innermost function, and those that it was inlined into.
+/// Converts to the innermost function and those that it was inlined into.
 fn symbol(sym: &Sym<'_>, demangled: &mut impl FnMut(&str) -> String) -> Symbol {
     let outermost = (&sym.name, sym.code_info.as_deref());
     let inlined = sym.inlined.iter();

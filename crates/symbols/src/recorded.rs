@@ -1,4 +1,4 @@
-//! Names of code that a recording has itself: its table `symbols`.
+//! Names of code stored in the recording's table `symbols`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,19 +7,19 @@ use memgauge_analyze::{ModuleFile, Symbol};
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::SymbolRow;
 
-/// Names by file and offset.
-pub(super) struct RecordedNames(HashMap<Code, HashMap<u64, Symbol>>);
+/// Symbols by file and offset.
+pub(super) struct RecordedNames(HashMap<FileKey, HashMap<u64, Symbol>>);
 
-/// Which file, as rows of the table say it.
+/// Identifies a file in the table.
 #[derive(PartialEq, Eq, Hash)]
-struct Code {
+struct FileKey {
     path: String,
     build_id: String,
 }
 
-impl Code {
-    fn of(file: &ModuleFile) -> Code {
-        Code {
+impl FileKey {
+    fn of(file: &ModuleFile) -> FileKey {
+        FileKey {
             path: file.path.clone(),
             build_id: file.build_id.clone(),
         }
@@ -27,13 +27,13 @@ impl Code {
 }
 
 impl RecordedNames {
-    /// Reads what is sound of the table; there is none in recordings made before it.
+    /// Reads the undamaged rows. Old recordings have no such table.
     pub(super) fn read(recording: &Path) -> RecordedNames {
-        let mut names: HashMap<Code, HashMap<u64, Symbol>> = HashMap::new();
+        let mut names: HashMap<FileKey, HashMap<u64, Symbol>> = HashMap::new();
         let Ok(recording) = Recording::open(recording) else {
             return RecordedNames(names);
         };
-        // Whoever reads the recording names its damaged parts.
+        // Damaged parts are reported elsewhere.
         for row in recording.rows(&Selection::all()).flatten().flatten() {
             let SymbolRow {
                 offset: Some(offset),
@@ -45,7 +45,7 @@ impl RecordedNames {
             if row.function.is_empty() {
                 continue;
             }
-            let code = Code {
+            let code = FileKey {
                 path: row.module,
                 build_id: row.build_id,
             };
@@ -60,13 +60,13 @@ impl RecordedNames {
         RecordedNames(names)
     }
 
-    /// The function at an offset into a file.
+    /// The function at a file offset.
     pub(super) fn find(&self, file: &ModuleFile, offset: u64) -> Option<&Symbol> {
-        self.0.get(&Code::of(file))?.get(&offset)
+        self.0.get(&FileKey::of(file))?.get(&offset)
     }
 
-    /// Whether code of a file has names.
-    pub(super) fn knows(&self, file: &ModuleFile) -> bool {
-        self.0.contains_key(&Code::of(file))
+    /// True if the recording has names of the file's code.
+    pub(super) fn has_names(&self, file: &ModuleFile) -> bool {
+        self.0.contains_key(&FileKey::of(file))
     }
 }

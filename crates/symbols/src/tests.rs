@@ -316,10 +316,10 @@ fn stubs_are_named_after_the_function_that_they_call() {
         let image = image::Image::read(&built.path, "").unwrap();
         for (address, name) in expected {
             // Versions (`printf@GLIBC_2.2.5`) are not a part of the name.
-            let name = image::demangled(name.split('@').next().unwrap());
-            let found = image.stub(address);
+            let name = image::demangle(name.split('@').next().unwrap());
+            let found = image.plt_function(address);
             assert_eq!(found, Some(format!("{name}@plt").as_str()), "{options:?}");
-            assert_eq!(image.stub(address + 15), found);
+            assert_eq!(image.plt_function(address + 15), found);
         }
     }
 }
@@ -378,7 +378,7 @@ fn constrained_templates_have_names() {
         if !mangled.starts_with("_Z") {
             continue;
         }
-        let own = image::demangled(&mangled);
+        let own = image::demangle(&mangled);
         assert!(!own.starts_with("_Z"), "{mangled}: {expected}");
         if image::is_name_alone(&mangled) {
             let without_spaces = |text: &str| text.replace(' ', "");

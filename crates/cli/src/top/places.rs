@@ -39,7 +39,7 @@ impl Places {
             pid,
             mappings: Mappings::default(),
             // There is no recording that could have copies of files.
-            symbols: Symbols::of(Path::new("")).by_symbol_tables(),
+            symbols: Symbols::of(Path::new("")).without_debug_info(),
             files: HashMap::new(),
             names: HashMap::new(),
             generated: GeneratedNames::of(pid),
