@@ -1,4 +1,4 @@
-//! Whether the shares of memory regions rest on too few samples.
+//! Detects that the shares of memory regions rest on too few samples.
 //!
 //! A timer sample has a data address only where the code around it has an operand whose
 //! registers are still intact. If the hottest code has no such operand, the region table

@@ -1,4 +1,4 @@
-//! From the analyses' results to a [`Summary`].
+//! Combines the results of the analyses into a [`Summary`].
 
 use memgauge_trace::{EventId, Loss, Manifest, RegionSpan, Thread};
 
@@ -34,15 +34,15 @@ use crate::timeline::{SampleTimes, Timeline};
 /// Contents and limits of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bins of the curves over time; between half of them and all are used.
+    /// Number of bins of curves over time. At least half of them are used.
     pub max_bins: usize,
-    /// Order of functions and lines; `None` takes the event that ranks them best.
+    /// Sort order of functions and lines. `None` selects the most suitable event.
     pub rank: Option<Rank>,
-    /// Rows of the tables of functions and lines.
+    /// Maximum number of rows of functions and of lines.
     pub limits: Limits,
-    /// Rows of each table of regions.
+    /// Maximum number of rows of each table of regions.
     pub regions: usize,
-    /// Whether there is a [`Timeline`], and the source of hot lines where it can be read.
+    /// Include a [`Timeline`], and the source of hot lines if it can be read.
     pub timeline: bool,
 }
 
@@ -58,26 +58,26 @@ impl Default for Options {
     }
 }
 
-/// Results of the single analyses over one recording.
+/// Results of the single analyses of a recording.
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {
     /// Events over time, all threads together.
     pub curves: Curves,
     /// Sums by thread.
     pub threads: ThreadSums,
-    /// Threads with their programs, ordered by process, thread and start.
+    /// Threads with their programs, sorted by process, thread and start.
     pub known_threads: Vec<Thread>,
-    /// Sums by place in the code.
+    /// Sums by code location.
     pub sites: SiteTotals<'a>,
     /// Samples by event and thread.
     pub samples: SampleTotals,
-    /// Samples by place in the code.
+    /// Samples by code location.
     pub sampled_sites: SampledSites<'a>,
-    /// Calls, and samples by what called them, where stacks were recorded.
+    /// Calls, and samples by call stack, if stacks were recorded.
     pub stacks: Option<(Frames<'a>, SampledStacks<'a>)>,
-    /// Calls that allocations have.
+    /// Calls that lead to allocations.
     pub frames: Frames<'a>,
-    /// What accesses to data cost.
+    /// Costs of accesses to data.
     pub data: DataSums<'a>,
     /// Allocations.
     pub allocations: Allocations,
@@ -85,23 +85,23 @@ pub struct Parts<'a> {
     pub regions: SampledRegions<'a>,
     /// Samples of each event by address and time.
     pub heat: HeatMaps,
-    /// Every event over time in fine bins, where a timeline is wanted.
+    /// Every event over time in fine bins, if a timeline is requested.
     pub fine: Option<Curves>,
-    /// Samples over time, likewise.
+    /// Samples over time, if a timeline is requested.
     pub times: Option<SampleTimes<'a>>,
     /// Regions of interest.
     pub code_regions: CodeRegions,
-    /// When threads were inside them, in order of names.
+    /// Time spans of regions of interest, sorted by name.
     pub region_spans: Vec<RegionSpan>,
-    /// Values that the program told.
+    /// Values that the program reported.
     pub code_values: Vec<CodeValueRow>,
     /// Losses.
     pub losses: Vec<LossRow>,
-    /// Parts that could not be read, in words.
+    /// Messages about parts that could not be read.
     pub problems: Vec<String>,
 }
 
-/// Puts a summary together; asks for symbols.
+/// Creates the summary and resolves symbols.
 pub fn assemble(
     manifest: &Manifest,
     parts: Parts,
@@ -114,7 +114,7 @@ pub fn assemble(
     let bandwidth = BandwidthCurve::of(&parts.curves, &totals);
     let is_of_regions = manifest.source.only_regions().is_some();
     let dram = Dram::of(&totals, duration_ns, &bandwidth);
-    // Bytes inside regions over the time of the whole run are no rate of either.
+    // Bytes inside regions divided by the time of the whole run would be a rate of neither.
     let dram = match is_of_regions {
         true => dram.without_means(),
         false => dram,
@@ -125,7 +125,7 @@ pub fn assemble(
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
     let (mut hot, listings) = hot(
-        parts.sites.of_sets(manifest.sets.as_ref()),
+        parts.sites.with_sets(manifest.sets.as_ref()),
         sampled,
         symbols,
         &names,
@@ -159,19 +159,19 @@ pub fn assemble(
         true => excerpts(&hot.lines, symbols),
         false => Vec::new(),
     };
-    // Names that could not be found are known once all have been asked for.
+    // Only now is it known which names could not be found.
     let mut problems = parts.problems;
     problems.extend(symbols.problems());
     let run = RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s);
     let counting = counting(manifest, &parts.curves, duration_ns);
     let sampling = parts.samples.sampling(manifest, &parts.losses, &names);
     if let Some(sampling) = &sampling {
-        hot.know_every(|event| sampling.has_every(event));
+        hot.remove_intervals(|event| sampling.has_every(event));
         let counted = regions.iter_mut();
         let counted = counted.filter(|table| sampling.has_every(&table.event));
-        counted.for_each(RegionTable::know_every);
+        counted.for_each(RegionTable::remove_intervals);
         if let Some(heat) = heat.as_mut().filter(|heat| sampling.has_every(&heat.event)) {
-            heat.know_every();
+            heat.remove_intervals();
         }
     }
     let mut causes = causes(&Evidence {
@@ -226,7 +226,7 @@ pub fn assemble(
     }
 }
 
-/// Ranks places by exact sums where there are any, else by samples.
+/// Ranks locations by exact sums if available, or else by samples.
 fn hot(
     sites: SiteTotals,
     (sampled_sites, samples): (SampledSites, &SampleTotals),
@@ -251,8 +251,8 @@ fn hot(
     (tables, listings)
 }
 
-/// The event whose samples are shown: the rank's if it was sampled, else the one with most
-/// samples.
+/// The event whose samples are shown: the one of the sort order if it was sampled, or else the one
+/// with the most samples.
 fn chosen_event(samples: &SampleTotals, options: &Options) -> Option<EventId> {
     match options.rank.as_ref().map(|rank| rank.events.as_slice()) {
         Some(&[event]) if samples.was_sampled(event) => Some(event),
@@ -269,7 +269,7 @@ fn heat_map(
     let event = chosen_event(samples, options)?;
     let event = match maps.contains_key(&event) {
         true => event,
-        // No sample of that event has an address.
+        // The event has samples, but none with an address.
         false => *maps.iter().max_by_key(|(_, map)| map.samples)?.0,
     };
     let map = maps.remove(&event)?;
@@ -279,8 +279,7 @@ fn heat_map(
     })
 }
 
-/// Summary of a run that counted natively, whose series was observed as it went on. No
-/// table of it needs symbols.
+/// Summary of a run with native counters, whose series was observed while it ran. Needs no symbols.
 pub fn summarise_counting(
     manifest: &Manifest,
     (curves, threads): (Curves, ThreadSums),
@@ -305,7 +304,7 @@ pub fn summarise_counting(
 }
 
 impl<'a> Parts<'a> {
-    /// Parts without any rows.
+    /// Results without any rows.
     pub fn nothing(spaces: &'a AddressSpaces) -> Parts<'a> {
         Parts {
             curves: Series::growing(1).finish(),
@@ -331,8 +330,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The manifest's totals; what it lacks is summed from the series, and what
-/// they lack from the sites.
+/// Totals from the manifest. Events that it lacks are summed from the series, or else from code
+/// locations.
 fn totals(manifest: &Manifest, parts: &Parts, names: &EventNames) -> (Counts, TotalsFrom) {
     let mut totals: Counts = manifest.totals.clone();
     let known = totals.len();

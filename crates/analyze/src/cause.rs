@@ -1,46 +1,46 @@
-//! What can limit a run. `causes` finds it.
+//! What can limit a run. `causes` detects it.
 
 use serde::Serialize;
 
-/// What limits a run.
+/// A limit of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CauseKind {
-    /// Too short to tell.
+    /// The run is too short to judge.
     Tiny,
-    /// Waits for others most of the time.
+    /// It waits for others most of the time.
     Idle,
-    /// Moves about as many bytes as memory can.
+    /// It moves nearly as many bytes as memory can.
     BandwidthBound,
-    /// Waits for single lines from memory or a far cache.
+    /// It waits for single lines from memory or a distant cache.
     LatencyBound,
-    /// Waits for lines that it goes through in order and uses more than once each.
+    /// It waits for lines that it accesses sequentially, with several accesses to each.
     StreamBound,
-    /// Waits for lines that it goes through in order, about one access each.
+    /// It waits for lines that it accesses sequentially, with about one access to each.
     StrideBound,
-    /// Waits for the translation of addresses.
+    /// It waits for address translation.
     TlbBound,
-    /// The kernel gives it new pages all the time.
+    /// The kernel keeps allocating new pages for it.
     PageFaults,
-    /// Misses the last-level cache often.
+    /// It misses the last-level cache often.
     CacheMisses,
-    /// Memory does not hold it up: the nearest cache has nearly all it asks for.
+    /// Memory does not limit it: the nearest cache has nearly all of its data.
     L1Bound,
-    /// Does different things at different times.
+    /// It behaves differently at different times.
     Phases,
-    /// Too few samples to tell shares.
+    /// There are too few samples for shares.
     FewSamples,
 }
 
-/// A cause, and what it follows from.
+/// A cause and its figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cause {
-    /// Which.
+    /// Kind of cause.
     pub kind: CauseKind,
-    /// The figure it follows from; what it is, `statement` of the report says.
+    /// The figure that it follows from, as `statement` in the report describes.
     pub value: f64,
-    /// What `value` is held against.
+    /// Threshold for `value`.
     pub threshold: f64,
-    /// A second figure, where the statement has one.
+    /// A second figure, if the statement has one.
     pub other: Option<f64>,
 }

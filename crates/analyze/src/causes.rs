@@ -1,7 +1,9 @@
-//! What limits the run: causes that the numbers allow to name, the strongest first, each
-//! with the figure it follows from and the threshold that the figure is held against.
+//! Finds what limits the run. Each cause has the figure that it follows from and the threshold for
+//! that figure. The strongest comes first.
 //!
-//! A cause is a share of the run's time where time is known (of modelled machines, whose
+//! A cause is a share of the run's time where the timing is known (on modelled machines). Otherwise
+//! it is a rate that is high by experience. The thresholds are the constants below; docs/metrics.md
+//! lists them.
 //! timing is known), else a rate that experience knows as high. Thresholds are in the
 //! constants below; docs/metrics.md has them.
 
@@ -16,37 +18,37 @@ use crate::summary::RunFacts;
 use crate::threads::ThreadRow;
 use memgauge_trace::{MachineFacts, Manifest};
 
-/// Fewer instructions are mostly the program's start: a dynamically linked `true`
-/// takes about a million.
+/// A run with fewer instructions is mostly startup: a dynamically linked `true` takes about a
+/// million.
 const TINY_INSTRUCTIONS: u64 = 3_000_000;
-/// The same of a run whose instructions nobody counted.
+/// The same limit in time, for a run without counted instructions.
 const TINY_NS: u64 = 5_000_000;
-/// Waiting for as long as this is what a run is about.
+/// A run that sleeps this long is dominated by waiting, however short it is.
 const LONG_SLEEP_NS: u64 = 50_000_000;
-/// Fewer samples leave a share of one half uncertain by more than a tenth.
+/// With fewer samples, a share of one half is uncertain by more than a tenth.
 const FEW_SAMPLES: u64 = 100;
-/// Share of the run in which no thread ran.
+/// Minimum share of the run without a running thread.
 const IDLE_SHARE: f64 = 0.5;
-/// Share of the memory bandwidth from which on it is what a program waits for: queues
-/// grow quickly beyond two thirds.
+/// Minimum share of the memory bandwidth. Beyond two thirds, queues grow quickly.
 const BANDWIDTH_SHARE: f64 = 0.6;
-/// Share of the time stalled from which on caches, memory or TLBs are worth a look.
+/// Minimum share of stalled time to blame caches, memory or TLBs.
 const STALL_SHARE: f64 = 0.2;
-/// Share of the first level's look-ups that it answers.
+/// Minimum hit ratio of the first level.
 const L1_HIT_RATIO: f64 = 0.95;
-/// Loads and stores per instruction.
+/// Minimum number of loads and stores per instruction.
 const L1_ACCESSES: f64 = 0.2;
-/// Page faults per second of processor time: at about 0.5 µs each one twentieth of it.
+/// Minimum number of page faults per second of CPU time. At about 0.5 µs each, they take a
+/// twentieth of it.
 const FAULTS_PER_S: f64 = 100_000.0;
-/// Seconds that the kernel takes for a page fault, about, on a machine of today.
+/// Approximate time of a page fault in the kernel, in seconds.
 const FAULT_S: f64 = 0.5e-6;
 /// Misses of the last-level cache per 1000 instructions.
 const LLC_MPKI: f64 = 5.0;
-/// Standard deviation of the traffic's rate over its mean: 0 of a steady run, 1 of one that
-/// moves all its bytes in half of the time.
+/// Minimum standard deviation of the traffic's rate relative to its mean. It is 0 for a steady run,
+/// and 1 for a run that moves all its bytes in half of the time.
 const PHASE_VARIATION: f64 = 0.5;
 
-/// What causes are looked for in.
+/// Results in which causes are searched.
 pub(crate) struct Evidence<'a> {
     pub(crate) manifest: &'a Manifest,
     pub(crate) totals: &'a Counts,
@@ -59,10 +61,10 @@ pub(crate) struct Evidence<'a> {
     pub(crate) functions: &'a HotTable,
 }
 
-/// The causes, the one that matters most first.
+/// The causes, the most important one first.
 pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
     let idle = idle(evidence);
-    // A program that sleeps for long does little because it waits.
+    // A program that sleeps for a long time does little because it waits.
     let sleeps = idle.is_some() && evidence.run.duration_ns >= LONG_SLEEP_NS;
     let found = [
         tiny(evidence).filter(|_| !sleeps),
@@ -71,7 +73,7 @@ pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
         page_faults(evidence),
     ];
     let mut causes: Vec<Cause> = found.into_iter().flatten().collect();
-    // A run that is too short to judge is not judged.
+    // A run that is too short has no other causes.
     if causes
         .first()
         .is_some_and(|first| first.kind == CauseKind::Tiny)
@@ -102,7 +104,7 @@ fn tiny(evidence: &Evidence) -> Option<Cause> {
             .then(|| cause(CauseKind::Tiny, ns as f64 / 1e9, TINY_NS as f64 / 1e9))
     };
     match evidence.run.instructions {
-        // A copy of gigabytes may be one instruction.
+        // Gigabytes may be copied by a single instruction.
         Some(n) if evidence.manifest.machine.is_some() => {
             let ran_long = busy_ns(evidence).is_some_and(|busy| busy >= TINY_NS);
             (n < TINY_INSTRUCTIONS && !ran_long)
@@ -112,7 +114,7 @@ fn tiny(evidence: &Evidence) -> Option<Cause> {
     }
 }
 
-/// Of native samples: they are all that is known of the code. A model counts.
+/// Applies to native samples, which are the only data about the code. A model counts.
 fn few_samples(evidence: &Evidence) -> Option<Cause> {
     let sampling = evidence.sampling?;
     let samples: u64 = sampling.events.iter().map(|e| e.samples).sum();
@@ -121,8 +123,8 @@ fn few_samples(evidence: &Evidence) -> Option<Cause> {
         .then(|| cause(CauseKind::FewSamples, samples as f64, FEW_SAMPLES as f64))
 }
 
-/// Share of the run that no thread ran in, at least: threads that run at once count each,
-/// so that one that waits for another is not taken for waiting.
+/// Minimum share of the run without a running thread. The time of parallel threads is summed, so a
+/// thread that waits for another does not count as idle.
 fn idle(evidence: &Evidence) -> Option<Cause> {
     let share = match busy_ns(evidence) {
         Some(busy) => 1.0 - busy as f64 / (evidence.run.duration_ns as f64).max(1.0),
@@ -131,7 +133,7 @@ fn idle(evidence: &Evidence) -> Option<Cause> {
     (share >= IDLE_SHARE).then(|| cause(CauseKind::Idle, share, IDLE_SHARE))
 }
 
-/// Time that threads ran, summed; `None` where nobody knows when they waited.
+/// Sum of the threads' running time. `None` if their waiting time is unknown.
 fn busy_ns(evidence: &Evidence) -> Option<u64> {
     let end = evidence.run.duration_ns;
     let busy = evidence.threads.iter().map(|thread| {
@@ -241,7 +243,7 @@ fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
     })
 }
 
-/// Whether the traffic's rate varies much from bin to bin.
+/// True if the traffic's rate varies strongly between bins.
 fn phases(evidence: &Evidence) -> Option<Cause> {
     let none = Vec::new();
     let read = evidence.bandwidth.read_bytes.as_ref().unwrap_or(&none);
@@ -250,7 +252,7 @@ fn phases(evidence: &Evidence) -> Option<Cause> {
     let at = |values: &[u64], i| values.get(i).copied().unwrap_or(0) as f64;
     let both: Vec<f64> = (0..bins).map(|i| at(read, i) + at(write, i)).collect();
     let all: f64 = both.iter().sum();
-    // A trickle has no phases worth a look.
+    // Little traffic has no phases of interest.
     if all < 4e6 || bins < 40 {
         return None;
     }

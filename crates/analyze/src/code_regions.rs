@@ -1,5 +1,4 @@
-//! Regions of interest: what happened while threads were inside, and the values that the
-//! program told.
+//! Regions of interest: counts while threads were inside, and values that the program reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,31 +11,30 @@ use crate::counts::{Counts, EventNames, Tally};
 /// A region of interest, over all threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CodeRegionRow {
-    /// Its name.
+    /// Name of the region.
     pub name: String,
-    /// Times that a thread went in from outside.
+    /// Number of entries from outside.
     pub entries: u64,
-    /// Threads that were inside.
+    /// Number of threads that entered it.
     pub threads: u64,
-    /// Summed time that threads were inside on the recording's clock, waits included, in
-    /// nanoseconds.
+    /// Time inside on the recording's clock, including waits, summed over threads, in nanoseconds.
     pub time_ns: u64,
-    /// Every event's sum while threads were inside, by event name, in the event's unit.
+    /// Sum of every event inside by name, in the event's unit.
     pub counts: Counts,
 }
 
-/// Numbers that the program told under one name.
+/// Values that the program reported under one name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CodeValueRow {
-    /// Their name.
+    /// Name of the values.
     pub name: String,
-    /// How many.
+    /// Number of values.
     pub n: u64,
-    /// The smallest.
+    /// Minimum.
     pub min: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// The largest.
+    /// Maximum.
     pub max: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Results of native counters: totals, their course, and derived values.
+//! Results of native counters: totals, curves over time, and derived values.
 //!
-//! The totals are the recorder's [`CountingFacts`]. Where there are none (a recorder
-//! that was killed, counters' values in perf's samples) they are the sums of the rows.
+//! The totals come from the recorder's [`CountingFacts`]. Without them (the recorder was killed, or
+//! the values were in perf's samples), they are the sums of the rows.
 
 use memgauge_trace::{
     CounterFacts, CountingFacts, EventDef, EventId, Manifest, TickFacts, UnsupportedFacts,
@@ -11,13 +11,13 @@ use serde::Serialize;
 use crate::derived::{Derived, derived};
 use crate::series::{Curve, Curves};
 
-/// An event's total and its course.
+/// Total and curve of an event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Counter {
-    /// Its total.
+    /// Total of the event.
     #[serde(flatten)]
     pub facts: CounterFacts,
-    /// Its increment in each bin; `None` without a series.
+    /// Increment in each bin. `None` without a series.
     pub over_time: Option<CounterCurve>,
 }
 
@@ -28,12 +28,12 @@ pub struct CounterCurve {
     pub bin_ns: u64,
     /// End of the curve, nanoseconds since the recording began.
     pub duration_ns: u64,
-    /// Gained in each bin.
+    /// Increment in each bin.
     pub values: Vec<u64>,
 }
 
 impl CounterCurve {
-    /// Mean rates a second in each of `columns` equal parts of the time.
+    /// Mean rate per second in each of `columns` equal parts of the time.
     pub fn rates(&self, columns: usize) -> Vec<f64> {
         let curve = Curve {
             event: EventId::default(),
@@ -46,7 +46,7 @@ impl CounterCurve {
     }
 }
 
-/// How the timer of a series did, and its course.
+/// Timer of a series: its precision, and its ticks over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Ticking {
     /// Ticks and gaps.
@@ -58,39 +58,39 @@ pub struct Ticking {
     pub share_of_started_tasks: Option<f64>,
     /// [`TickFacts::slowdown`].
     pub slowdown: Option<f64>,
-    /// Nanoseconds that the timer ran in each bin.
+    /// Nanoseconds of timer ticks in each bin.
     pub over_time: Option<CounterCurve>,
 }
 
 /// Results of counting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Counting {
-    /// Nanoseconds observed.
+    /// Observed time in nanoseconds.
     pub wall_ns: u64,
-    /// The events, in the order typed.
+    /// The events in the order of the command line.
     pub totals: Vec<Counter>,
     /// Values derived from the totals.
     pub derived: Vec<Derived>,
     /// Events that were not counted.
     pub unsupported: Vec<UnsupportedFacts>,
-    /// Events counted in user space only, for want of rights.
+    /// Events that were counted in user space only, for lack of permission.
     pub user_only: Vec<String>,
-    /// How the timer of a series did.
+    /// Precision of a series' timer.
     pub ticks: Option<Ticking>,
-    /// Rows of the series: one for each thread or processor and tick; `None` where the
-    /// recorder was killed.
+    /// Number of rows of the series: one for each thread or CPU and tick. `None` if the recorder
+    /// was killed.
     pub rows: Option<u64>,
-    /// Processes and threads seen; `None` as for `rows`.
+    /// Number of processes and threads. `None` if the recorder was killed.
     pub threads: Option<u64>,
-    /// Sentences about how it was counted.
+    /// Sentences about how the events were counted.
     pub notes: Vec<String>,
-    /// Seconds that memgauge ran in user mode.
+    /// CPU time of memgauge in user mode in seconds.
     pub own_user_s: Option<f64>,
-    /// Seconds that it ran in the kernel.
+    /// CPU time of memgauge in the kernel in seconds.
     pub own_system_s: Option<f64>,
 }
 
-/// The counts in the manifest and the curves; `None` where nothing was counted.
+/// Counts from the manifest, and curves. `None` if nothing was counted.
 pub(crate) fn counting(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Counting> {
     match &manifest.counting {
         Some(facts) => Some(of_facts(facts, curves)),
@@ -105,7 +105,7 @@ fn of_facts(facts: &CountingFacts, curves: &Curves) -> Counting {
         over_time: curve(curves, c.event),
     };
     let timer = facts.ticks.as_ref().map(|t| ("cpu-clock", t.running_ns));
-    // What was never counted has no value, and neither has a figure of it.
+    // An event that was never counted has no value, and neither have figures derived from it.
     let counted = facts.counters.iter().filter(|c| c.share_counted > 0.0);
     let counted = counted.map(|c| (c.name.as_str(), c.value));
     let totals: Vec<(String, f64)> = counted
@@ -157,7 +157,7 @@ fn of_rows(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Cou
     let totals: Vec<Counter> = manifest.events.iter().filter_map(counter).collect();
     let named = |c: &Counter| (c.facts.name.clone(), c.facts.value as f64);
     let sums: Vec<(String, f64)> = totals.iter().map(named).collect();
-    // Whether whole processors were counted is not known: no figure that depends on it.
+    // It is unknown whether whole CPUs were counted. Leave out figures that depend on it.
     (!totals.is_empty()).then(|| Counting {
         wall_ns: duration_ns,
         derived: derived(&sums, duration_ns as f64 / 1e9, true),

@@ -1,14 +1,13 @@
-//! Sums by event, and the events' names.
+//! Sums by event, and names of events.
 
 use std::collections::BTreeMap;
 
 use memgauge_trace::{EventId, Manifest, catalogue};
 
-/// Sums by event name, in the event's own unit; ordered by name.
+/// Sums by event name, in the event's own unit, sorted by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// Sums by key while counting: small and sorted, for tables that hold one of these for
-/// every instruction.
+/// Sums by key during counting. Small and sorted, for tables with an entry for every instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SortedSums<K>(Vec<(K, u64)>);
 
@@ -50,7 +49,7 @@ impl<K: Ord + Copy> SortedSums<K> {
 }
 
 impl GroupTally {
-    /// The sum of some events in each group that has any.
+    /// Sum of some events in each group that has any.
     pub(crate) fn by_group(&self, events: &[EventId]) -> BTreeMap<u8, u64> {
         let mut groups = BTreeMap::new();
         for &((event, group), value) in &self.0 {
@@ -79,13 +78,13 @@ impl Tally {
 pub struct EventNames(BTreeMap<EventId, String>);
 
 impl EventNames {
-    /// Names as the manifest gives them.
+    /// Names from the manifest.
     pub fn of(manifest: &Manifest) -> Self {
         let named = manifest.events.iter().map(|e| (e.id, e.name.clone()));
         EventNames(named.collect())
     }
 
-    /// The event's name: the manifest's, else the catalogue's, else its number.
+    /// Name of the event from the manifest, or else from the catalogue, or else its number.
     pub fn name(&self, id: EventId) -> String {
         match (self.0.get(&id), catalogue::name(id)) {
             (Some(name), _) => name.clone(),
@@ -95,7 +94,7 @@ impl EventNames {
     }
 }
 
-/// `part / whole`, or nothing when the whole is empty.
+/// `part / whole`, or `None` if `whole` is 0.
 pub(crate) fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }

@@ -1,8 +1,8 @@
 //! What data costs: misses and stalls by allocation, variable and mapping, and how much memory
 //! was allocated where.
 //!
-//! The sums are exact, as their source sees every access. Memory from the same call path is one row,
-//! whichever process allocated it; so is a variable of a file.
+//! The sums are exact, since their source sees every access. Memory from the same call path is one
+//! row, whichever process allocated it, and so is a variable of a file.
 //!
 //! Memory: 150 bytes for each allocating call path, variable and mapping of each process.
 
@@ -16,25 +16,25 @@ use serde::Serialize;
 use crate::Analysis;
 use crate::counts::{Counts, EventNames, Tally};
 use crate::hotspots::{module_of, place_symbol};
-use crate::regions::{Extent, Place, SampledRegions, place};
+use crate::regions::{DataLocation, Extent, SampledRegions, locate};
 use crate::resolve::Resolve;
-use crate::spaces::{AddressSpaces, PathId};
+use crate::spaces::{AddressSpaces, CodeLocation};
 use crate::stacks::Frames;
 
 const NO_SYMBOLS: &str = "[no symbols]";
-/// Rows of the list of data, and of that of allocations.
-const MOST_ROWS: usize = 100;
+/// Maximum number of rows of data, and of allocations.
+const MAX_ROWS: usize = 100;
 
-/// Sums of the accesses to data. Only analyses over the same [`AddressSpaces`] may be merged.
+/// Sums of the accesses to data. Merge only analyses that use the same [`AddressSpaces`].
 #[derive(Clone, Debug)]
 pub struct DataSums<'a> {
     spaces: &'a AddressSpaces,
     by_site: BTreeMap<(Pid, u32), Tally>,
-    by_place: BTreeMap<(Pid, Place), Tally>,
+    by_place: BTreeMap<(Pid, DataLocation), Tally>,
 }
 
 impl<'a> DataSums<'a> {
-    /// Data outside of allocations is named by these mappings.
+    /// Starts empty. `spaces` names data outside of allocations.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
         DataSums {
             spaces,
@@ -53,10 +53,13 @@ impl<'a> Analysis for DataSums<'a> {
             let tally = match (row.site, row.addr) {
                 (Some(site), _) => self.by_site.entry((row.pid, site)).or_default(),
                 (None, Some(addr)) => {
-                    let place = place(self.spaces, row.pid, addr.0, row.time_ns);
+                    let place = locate(self.spaces, row.pid, addr.0, row.time_ns);
                     self.by_place.entry((row.pid, place)).or_default()
                 }
-                (None, None) => self.by_place.entry((row.pid, Place::Unknown)).or_default(),
+                (None, None) => self
+                    .by_place
+                    .entry((row.pid, DataLocation::Unknown))
+                    .or_default(),
             };
             for (event, count) in row.counts() {
                 tally.add(event, count);
@@ -78,7 +81,7 @@ impl<'a> Analysis for DataSums<'a> {
     }
 }
 
-/// Allocations by site.
+/// Allocations by call path.
 #[derive(Clone, Debug, Default)]
 pub struct Allocations(BTreeMap<(Pid, u32), AllocationRow>);
 
@@ -110,7 +113,7 @@ impl Analysis for Allocations {
     }
 }
 
-/// What data is.
+/// Kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataKind {
@@ -125,7 +128,7 @@ pub enum DataKind {
 pub struct AllocationCall {
     /// The function that calls.
     pub function: String,
-    /// Its file or mapping.
+    /// File or mapping of the function.
     pub module: String,
     /// Source file of the call, where known.
     pub file: Option<String>,
@@ -142,19 +145,19 @@ pub struct AllocationSite {
     pub function: String,
     /// Call paths that lead there.
     pub paths: u64,
-    /// The calls that led to it, the innermost first, at most twelve and those inlined there. Of
-    /// several paths, that with most bytes at the peak.
+    /// Calls that led to the allocation, innermost first: at most twelve, plus those inlined into
+    /// them. For several paths, those of the path with the most bytes at the peak.
     pub calls: Vec<AllocationCall>,
-    /// Which of `calls` names the site: the innermost with a symbol that is no container of a
-    /// standard library and no wrapper of `malloc`.
+    /// Index of the call in `calls` that names the site: the innermost one with a symbol that is
+    /// neither a container of a standard library nor a wrapper of `malloc`.
     pub named_by: usize,
     /// Allocations.
     pub allocations: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Allocations that were freed.
     pub frees: u64,
-    /// Bytes in use when each process used most.
+    /// Bytes in use at each process's peak.
     pub at_peak_bytes: u64,
     /// Bytes that were never freed.
     pub live_bytes: u64,
@@ -162,16 +165,16 @@ pub struct AllocationSite {
     pub mean_lifetime_ns: Option<f64>,
 }
 
-/// Data and what accesses to it cost.
+/// Data and the cost of its accesses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataPlace {
-    /// Where it was allocated; or variable and file, `[stack]`, or `anon` and where it starts.
+    /// Allocation site, or variable and file, `[stack]`, or `anon` with its start address.
     pub name: String,
-    /// What it is.
+    /// Kind of data.
     pub kind: DataKind,
     /// Misses, bytes and stalled cycles by event name.
     pub counts: Counts,
-    /// Its stalled cycles / those of all data, in 0..=1; `None` if nothing stalled.
+    /// Its stalled cycles / those of all data, in 0..=1. `None` if nothing stalled.
     pub share: Option<f64>,
     /// How it was allocated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,13 +184,13 @@ pub struct DataPlace {
 /// Data by falling stalled cycles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataTable {
-    /// Sums over all data by event name. `cycles` are those of stalls.
+    /// Sums over all data by event name. `cycles` are stalled cycles.
     pub totals: Counts,
-    /// The costliest.
+    /// The rows with the highest costs.
     pub rows: Vec<DataPlace>,
-    /// Data that is not listed.
+    /// Number of rows that are not listed.
     pub other_rows: u64,
-    /// Its sums.
+    /// Sums of those rows.
     pub other_counts: Counts,
 }
 
@@ -196,21 +199,21 @@ pub struct DataTable {
 pub struct HeapUse {
     /// Allocations.
     pub allocations: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Allocations that were freed.
     pub frees: u64,
-    /// Bytes in use when each process used most, summed over processes.
+    /// Bytes in use at each process's peak, summed over processes.
     pub at_peak_bytes: u64,
     /// Bytes that were never freed.
     pub live_bytes: u64,
     /// Allocating call paths by falling `at_peak_bytes`.
     pub sites: Vec<AllocationSite>,
-    /// Call paths that are not listed.
+    /// Number of call paths that are not listed.
     pub other_sites: u64,
     /// Their bytes at the peak.
     pub other_at_peak_bytes: u64,
-    /// Every call path on its own, for flame graphs; in no JSON.
+    /// Every call path separately, for flame graphs. Not part of the JSON.
     #[serde(skip)]
     pub paths: Vec<AllocationSite>,
 }
@@ -221,11 +224,8 @@ pub(crate) struct DataResults {
     pub(crate) heap: Option<HeapUse>,
 }
 
-/// A place in the code.
-type CodePlace = (PathId, u64);
-
-/// An allocation function and the calls that led to it, before they have names.
-type SiteKey = (String, Vec<CodePlace>);
+/// An allocation function and the calls that led to it, before they are named.
+type SiteKey = (String, Vec<CodeLocation>);
 
 #[derive(Default)]
 struct SiteSums {
@@ -233,7 +233,7 @@ struct SiteSums {
     tally: Tally,
 }
 
-/// Gives names to data and sums what has the same name.
+/// Names data and sums rows with the same name.
 pub(crate) fn data_results(
     sums: &DataSums,
     allocations: &Allocations,
@@ -295,7 +295,7 @@ pub(crate) fn data_results(
         (get(catalogue::CYCLES), get(catalogue::L1D_MISS))
     };
     rows.sort_by_cached_key(|(tally, row)| (Reverse(cost(tally)), row.name.clone()));
-    let others = rows.split_off(rows.len().min(MOST_ROWS));
+    let others = rows.split_off(rows.len().min(MAX_ROWS));
     let mut other = Tally::default();
     others.iter().for_each(|(tally, _)| other.add_all(tally));
     let table = (!rows.is_empty()).then(|| DataTable {
@@ -313,7 +313,7 @@ fn counts(tally: &Tally, names: &EventNames) -> Counts {
         .collect()
 }
 
-/// Sites by function and path, the same code of all processes together.
+/// Sites by function and path, with the code of all processes merged.
 fn sites(
     sums: &DataSums,
     allocations: &Allocations,
@@ -339,11 +339,11 @@ fn sites(
     sites
 }
 
-/// The places of a path's calls, the innermost first.
-fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodePlace> {
+/// Locations of a path's calls, innermost first.
+fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodeLocation> {
     let mut path = Vec::new();
     let mut next = innermost;
-    // Calls under emulation were seen, so none of them is doubtful.
+    // Calls under emulation were traced, so all of them are valid.
     let ran = HashSet::new();
     while let Some((caller, place)) = next.and_then(|id| frames.call(id, &ran)) {
         path.push(place);
@@ -355,7 +355,7 @@ fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodePlace> {
 fn allocation_site(
     symbols: &mut dyn Resolve,
     spaces: &AddressSpaces,
-    path: &[CodePlace],
+    path: &[CodeLocation],
     row: &AllocationRow,
 ) -> AllocationSite {
     let mut calls: Vec<AllocationCall> = Vec::new();
@@ -426,8 +426,8 @@ fn site_name(allocator: &str, call: Option<&AllocationCall>) -> String {
     format!("{place} ({allocator})")
 }
 
-/// Whether a call tells users where they are: not one of code without symbols, or of what starts
-/// programs and threads.
+/// True if a call tells users where the allocation happens: not for code without symbols, and not
+/// for the functions that start programs and threads.
 fn has_name(function: &str) -> bool {
     const STARTS: [&str; 5] = [
         "_start",
@@ -441,9 +441,9 @@ fn has_name(function: &str) -> bool {
         && !STARTS.contains(&function)
 }
 
-/// Whether a function allocates on behalf of its caller, so that users do not know it as the
-/// place where they allocate: containers of standard libraries, and wrappers of malloc such as
-/// `xmalloc`, `g_strdup` and `sqlite3DbMallocRaw`.
+/// True if a function allocates on behalf of its caller, so that users would not look there:
+/// containers of standard libraries, and wrappers of malloc such as `xmalloc`, `g_strdup` and
+/// `sqlite3DbMallocRaw`.
 fn allocates_for_others(function: &str) -> bool {
     const LIBRARIES: [&str; 5] = ["std::", "__gnu_cxx::", "alloc::", "core::", "hashbrown::"];
     const ENDINGS: [&str; 8] = [
@@ -522,7 +522,7 @@ fn heap<'a>(
             site.name.clone(),
         )
     });
-    let others = sites.split_off(sites.len().min(MOST_ROWS));
+    let others = sites.split_off(sites.len().min(MAX_ROWS));
     Some(HeapUse {
         sites,
         other_sites: others.len() as u64,

@@ -1,7 +1,7 @@
-//! Figures that follow from counters' totals: ratios of events that were counted
-//! in the same run.
+//! Figures derived from the totals of counters: ratios of events that were counted in the same run.
 //!
-//! Each has a formula that names its events; a figure whose events were not
+//! Each has a formula that names its events. A figure is left out if its events were not counted or
+//! its denominator is zero. `docs/metrics.md` lists them.
 //! counted, or whose denominator is zero, is left out. `docs/metrics.md` has the
 //! list.
 
@@ -11,13 +11,13 @@ use serde::Serialize;
 /// A figure from counters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Derived {
-    /// Name of the value.
+    /// Name of the figure.
     pub name: &'static str,
     /// Its value in `unit`.
     pub value: f64,
-    /// Unit, or what it is divided by.
+    /// Unit, including the denominator.
     pub unit: &'static str,
-    /// From which events.
+    /// Formula with the names of its events.
     pub formula: &'static str,
 }
 
@@ -112,7 +112,7 @@ const RATIOS: &[Ratio] = &[
         "branches",
         1.0,
     ),
-    // Names of the modelled machine's events.
+    // Events of the modelled machine.
     (
         "L1D miss ratio",
         "of look-ups",
@@ -139,11 +139,11 @@ const RATIOS: &[Ratio] = &[
     ),
 ];
 
-/// Figures from totals by event name, over `seconds` of time. The clocks of a whole
-/// machine run while it is idle: they do not tell the processors used.
+/// Figures from totals by event name over `seconds`. With `whole_machine`, clocks also advance on
+/// idle CPUs and say nothing about CPU use.
 ///
-/// A name matches without its modifiers (`cycles:u` is `cycles`), as long as all
-/// events of a formula have the same ones.
+/// A name matches without its modifiers (`cycles:u` is `cycles`) if all events of a formula have
+/// the same modifiers.
 pub fn derived(totals: &[(String, f64)], seconds: f64, whole_machine: bool) -> Vec<Derived> {
     let mut all: Vec<Derived> = RATIOS.iter().filter_map(|r| ratio(r, totals)).collect();
     if !whole_machine {
@@ -199,7 +199,7 @@ fn fault_rate(totals: &[(String, f64)]) -> Option<Derived> {
     })
 }
 
-/// Memory controllers count lines; their kernel aliases end in these words.
+/// Memory controllers count lines. The kernel's aliases for their events end in these words.
 fn bandwidth(totals: &[(String, f64)], seconds: f64) -> Vec<Derived> {
     let sum = |words: [&str; 2]| {
         let of_controller = |name: &str| words.iter().any(|w| name.contains(w));

@@ -1,7 +1,8 @@
-//! Machine code of the hottest functions, with what each instruction cost.
+//! Machine code of the hottest functions, with the cost of each instruction.
 //!
-//! A listing is found from a hot instruction, so a function that was inlined everywhere is shown
-//! inside the function that has its code. A long function is listed around that instruction only.
+//! A listing starts from a hot instruction, so a function that was inlined everywhere appears in
+//! the function that contains its code. Of a long function, only the part around that instruction
+//! is listed.
 
 use std::collections::BTreeMap;
 
@@ -13,51 +14,51 @@ use crate::resolve::{Instruction, Resolve};
 use crate::sites::SiteTotals;
 use crate::spaces::{PathId, is_file};
 
-/// Functions that are listed.
+/// Maximum number of listings.
 const LISTINGS: usize = 6;
-/// Instructions of a listing.
+/// Maximum number of instructions of a listing.
 const INSTRUCTIONS: usize = 200;
-/// Share of the rank, in per cent, that an instruction needs to have its function listed.
+/// Minimum share of the sort order in per cent for an instruction to have its function listed.
 const LEAST_PERCENT: u64 = 1;
 
 /// Machine code of a function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CodeListing {
-    /// The function that has the code, in which others may be inlined.
+    /// The function that contains the code. Others may be inlined into it.
     pub function: String,
     /// Path of its file.
     pub module: String,
-    /// Its instructions in the order of their addresses; empty if they cannot be read.
+    /// Instructions by address. Empty if the code cannot be read.
     pub instructions: Vec<ListedInstruction>,
-    /// Instructions of the function that are not listed.
+    /// Number of further instructions of the function.
     pub omitted: u64,
-    /// Why there are none.
+    /// Reason for missing instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// An instruction and what it cost.
+/// An instruction and its cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedInstruction {
     /// Byte offset in the file.
     pub offset: u64,
-    /// Address as the file's symbols count, by which branches name their targets.
+    /// Address as in the file's symbols, which branches refer to.
     pub address: u64,
-    /// The instruction in AT&T syntax, as perf and objdump write it.
+    /// The instruction in AT&T syntax, as in perf and objdump.
     pub text: String,
-    /// Source file of the innermost function, where known.
+    /// Source file of the innermost function, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Line in it.
+    /// Line in the source file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// The rank of the tables of code here.
+    /// Value of the tables' sort order.
     pub value: u64,
-    /// Every event's count here, by event name.
+    /// Count of every event by name.
     pub counts: Counts,
 }
 
-/// Listings of the functions that have the hottest instructions.
+/// Listings of the functions with the hottest instructions.
 pub(crate) fn listings(
     sites: &SiteTotals,
     symbols: &mut dyn Resolve,
@@ -135,7 +136,7 @@ pub(crate) fn listings(
     listings
 }
 
-/// At most [`INSTRUCTIONS`], with the one at an offset in the middle.
+/// At most [`INSTRUCTIONS`] instructions around the one at `offset`.
 fn around(code: &[Instruction], offset: u64) -> &[Instruction] {
     let hot = code.partition_point(|instruction| instruction.offset < offset);
     let last_start = code.len().saturating_sub(INSTRUCTIONS);

@@ -1,4 +1,4 @@
-//! Traffic between the last-level cache and memory, in all and over time.
+//! Traffic between the last-level cache and memory, in total and over time.
 
 use memgauge_trace::{EventId, catalogue};
 use serde::Serialize;
@@ -8,8 +8,8 @@ use crate::series::{Curve, Curves, Peak};
 
 const NS_PER_S: f64 = 1e9;
 
-/// Traffic between the last-level cache and memory. `None` where the recording
-/// lacks the event or has no length.
+/// Traffic between the last-level cache and memory. `None` if the recording lacks the event or has
+/// no length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Dram {
     /// Bytes read.
@@ -20,12 +20,12 @@ pub struct Dram {
     pub mean_read_bytes_per_s: Option<f64>,
     /// `write_bytes` / the run's length, bytes per second.
     pub mean_write_bytes_per_s: Option<f64>,
-    /// Bin with the most bytes read per second; `None` where bins are too few to tell one
-    /// from the run as a whole ([`BandwidthCurve::has_peaks`]).
+    /// Bin with the highest read rate. `None` if there are too few bins to distinguish it from the
+    /// whole run ([`BandwidthCurve::has_peaks`]).
     pub peak_read: Option<Peak>,
-    /// Bin with the most bytes written per second.
+    /// Bin with the highest write rate.
     pub peak_write: Option<Peak>,
-    /// Bin with the most bytes per second both ways.
+    /// Bin with the highest rate in both directions together.
     pub peak: Option<Peak>,
 }
 
@@ -41,7 +41,7 @@ impl Dram {
             let values = curve.has_peaks().then_some(values)?;
             curve.curve(values).peak().filter(|p| p.per_s > 0.0)
         };
-        // A direction that was not recorded adds nothing to the peak of both.
+        // A direction that was not recorded adds nothing to the combined peak.
         let known = curve.read_bytes.as_ref().or(curve.write_bytes.as_ref());
         let none = vec![0; known.map_or(0, Vec::len)];
         let read = curve.read_bytes.as_ref().unwrap_or(&none);
@@ -58,7 +58,7 @@ impl Dram {
         }
     }
 
-    /// Of a run whose length is not that of its traffic.
+    /// Traffic of a run whose length does not match its traffic.
     pub(crate) fn without_means(self) -> Self {
         Dram {
             mean_read_bytes_per_s: None,
@@ -73,27 +73,26 @@ impl Dram {
 pub struct BandwidthCurve {
     /// Width of a bin in nanoseconds.
     pub bin_ns: u64,
-    /// End of the curve, nanoseconds since the recording began; the last bin
-    /// may reach past it.
+    /// End of the curve in nanoseconds since the start of the recording. The last bin may extend
+    /// beyond it.
     pub duration_ns: u64,
-    /// Bytes read in each bin; `None` where the recording lacks the event.
+    /// Bytes read in each bin. `None` if the recording lacks the event.
     pub read_bytes: Option<Vec<u64>>,
-    /// Bytes written in each bin; `None` as for `read_bytes`.
+    /// Bytes written in each bin. `None` if the recording lacks the event.
     pub write_bytes: Option<Vec<u64>>,
 }
 
-/// Bins from which on the busiest of them says more than the mean.
+/// Minimum number of bins for a meaningful peak.
 const FEWEST_BINS: u64 = 4;
 
 impl BandwidthCurve {
-    /// Whether the run is long enough for a busiest bin: in a run of about one bin that would be
-    /// the mean, or what a short remainder happened to have.
+    /// True if the run is long enough for a peak. In a run of about one bin, the peak would be the
+    /// mean, or the rate of a short remainder.
     pub fn has_peaks(&self) -> bool {
         self.duration_ns >= FEWEST_BINS.saturating_mul(self.bin_ns)
     }
 
-    /// The traffic among some curves. An event that has a total but no row happened
-    /// at no time that was recorded.
+    /// Selects the traffic among curves. An event with a total but no row has no known times.
     pub fn of(curves: &Curves, totals: &Counts) -> Self {
         let values = |event: EventId| {
             let name = catalogue::name(event).unwrap_or_default();

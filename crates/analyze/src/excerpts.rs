@@ -1,4 +1,4 @@
-//! The source around hot lines: what a reader wants to see beside a share.
+//! Source code around hot lines.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use serde::Serialize;
 use crate::hotspots::HotTable;
 use crate::resolve::Resolve;
 
-/// Lines shown above and below a hot one.
+/// Number of lines above and below a hot line.
 const AROUND: u32 = 4;
-/// A longer line is cut: generated code has lines of megabytes.
-const MOST_BYTES: usize = 400;
-/// Lines of all excerpts together.
-const MOST_LINES: usize = 4000;
+/// Maximum length of a line. Generated code can have lines of megabytes.
+const MAX_LINE_BYTES: usize = 400;
+/// Maximum number of lines of all excerpts together.
+const MAX_LINES: usize = 4000;
 
 /// Consecutive lines of a source file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Excerpt {
-    /// The file, as the table of lines names it.
+    /// The file as in the table of lines.
     pub file: String,
-    /// Number of the first line, counted from 1.
+    /// Number of the first line, starting at 1.
     pub first_line: u32,
     /// The lines.
     pub lines: Vec<String>,
-    /// Whether the file changed after the program was recorded.
+    /// True if the file changed after the recording.
     pub is_newer: bool,
 }
 
-/// Of each file the stretches around its hot lines, by file and line.
+/// Excerpts around the hot lines of each file, by file and line.
 pub(crate) fn excerpts(lines: &HotTable, symbols: &mut dyn Resolve) -> Vec<Excerpt> {
     let mut wanted: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for row in &lines.rows {
@@ -36,7 +36,7 @@ pub(crate) fn excerpts(lines: &HotTable, symbols: &mut dyn Resolve) -> Vec<Excer
         }
     }
     let mut excerpts = Vec::new();
-    let mut left = MOST_LINES;
+    let mut left = MAX_LINES;
     for (file, hot) in wanted {
         let Some(source) = symbols.source(file) else {
             continue;
@@ -59,7 +59,7 @@ pub(crate) fn excerpts(lines: &HotTable, symbols: &mut dyn Resolve) -> Vec<Excer
     excerpts
 }
 
-/// First and last lines around the hot ones that the file has; those that touch are one.
+/// Ranges of lines around the hot ones within the file. Adjacent ranges are merged.
 fn stretches(mut hot: Vec<u32>, end: u32) -> Vec<(u32, u32)> {
     hot.sort_unstable();
     let mut all: Vec<(u32, u32)> = Vec::new();
@@ -75,7 +75,7 @@ fn stretches(mut hot: Vec<u32>, end: u32) -> Vec<(u32, u32)> {
 }
 
 fn cut(line: &str) -> String {
-    let mut end = line.len().min(MOST_BYTES);
+    let mut end = line.len().min(MAX_LINE_BYTES);
     while !line.is_char_boundary(end) {
         end -= 1;
     }
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn long_lines_are_cut_between_characters() {
-        let line = "é".repeat(MOST_BYTES);
-        assert_eq!(cut(&line).chars().count(), MOST_BYTES / 2 + 1);
+        let line = "é".repeat(MAX_LINE_BYTES);
+        assert_eq!(cut(&line).chars().count(), MAX_LINE_BYTES / 2 + 1);
         assert_eq!(cut("short"), "short");
     }
 }

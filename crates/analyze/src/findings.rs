@@ -1,5 +1,4 @@
-//! States the main findings in a sentence or two, kept to what follows from the
-//! numbers.
+//! Main findings in a sentence or two, limited to what follows from the numbers.
 
 use serde::Serialize;
 
@@ -7,35 +6,33 @@ use crate::counts::{Counts, ratio};
 use crate::dram::Dram;
 use crate::levels::LevelName;
 
-/// A statement about the run, true by the numbers it carries.
+/// A statement about the run with the numbers that support it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Finding {
-    /// Who serves most of what the first-level data cache misses.
+    /// Level that serves most of the first-level misses.
     ServedBy {
-        /// The level that serves the largest part; `None` for memory.
+        /// The level. `None` is memory.
         level: Option<LevelName>,
-        /// Its part of the first-level misses, in 0..=1.
+        /// Its share of the first-level misses, in 0..=1.
         share: f64,
-        /// Part of the look-ups that the first level answers itself, in 0..=1.
+        /// Share of look-ups that the first level answers itself, in 0..=1.
         l1d_hit_ratio: f64,
     },
-    /// How much of the memory bandwidth the run uses.
+    /// Use of the memory bandwidth.
     DramUse {
         /// Mean over the run / the machine's bandwidth; may exceed 1.
         mean_share: f64,
-        /// Busiest bin / the machine's bandwidth; may exceed 1. `None` where the run has too
-        /// few bins.
+        /// Busiest bin / the machine's bandwidth. May exceed 1. `None` if the run has too few bins.
         peak_share: Option<f64>,
         /// Length of that bin in nanoseconds.
         peak_length_ns: Option<u64>,
-        /// The machine's memory bandwidth, bytes per second.
+        /// The machine's memory bandwidth in bytes per second.
         limit_bytes_per_s: u64,
     },
 }
 
-/// All that can be said from totals, traffic, and the modelled machine's memory
-/// bandwidth.
+/// Findings from totals, traffic, and the modelled machine's memory bandwidth.
 pub fn findings(
     totals: &Counts,
     has_l2: bool,
@@ -58,7 +55,7 @@ fn served_by(totals: &Counts, has_l2: bool) -> Option<Finding> {
         (Some(LevelName::Llc), get("llc.hit")?),
         (None, get("llc.miss")?),
     ];
-    // A level that only stands in serves nothing.
+    // A machine without this level has a placeholder, which serves nothing.
     servers.retain(|server| has_l2 || server.0 != Some(LevelName::L2));
     let served = servers.iter().fold(0u64, |sum, s| sum.saturating_add(s.1));
     let (level, most) = servers.into_iter().rev().max_by_key(|s| s.1)?;

@@ -1,9 +1,9 @@
-//! Samples by address and time, fine enough for a picture: which stretches of memory,
-//! when, and which function and region each cell mostly belongs to.
+//! Samples by address and time in a resolution for pictures, with the main function and region of
+//! each cell.
 //!
-//! The function of a cell is the candidate of a majority vote (R. Boyer and J Moore,
-//! 1981): the one with more than half of the samples, where there is one. Memory is
-//! bounded: beyond [`MOST_CELLS`] cells, blocks of addresses double.
+//! The function of a cell is the candidate of a majority vote (R. Boyer and J Moore, 1981): the one
+//! with more than half of the samples, if there is one. Memory is bounded: beyond [`MAX_CELLS`]
+//! cells, blocks of addresses double in size.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,31 +13,31 @@ use ahash::{HashMap, HashMapExt};
 use memgauge_trace::{Pid, Sample, VirtAddr};
 use serde::Serialize;
 
-use crate::regions::Place;
-use crate::spaces::PathId;
+use crate::regions::DataLocation;
+use crate::spaces::{CodeLocation, PathId};
 
-/// Process, block of addresses, bin of time.
+/// Process, address block and time bin.
 type Key = (Pid, u64, u32);
 
-/// Columns of time.
+/// Number of columns (time).
 const COLUMNS: u64 = 240;
-/// Rows of addresses of a stretch.
+/// Maximum number of rows (addresses) of a stretch.
 const ROWS: u64 = 48;
-/// Stretches shown.
+/// Maximum number of stretches.
 const STRETCHES: usize = 6;
-/// Cells told apart while gathering, some 100 bytes each.
-const MOST_CELLS: usize = 1 << 18;
-/// A block is a page as long as there are few enough.
+/// Maximum number of cells, about 100 bytes each.
+const MAX_CELLS: usize = 1 << 18;
+/// Initial size of a block: a page.
 const PAGE_SHIFT: u32 = 12;
-/// Blocks this far apart belong to different stretches: 4 MiB.
+/// A gap of this size separates two stretches: 4 MiB.
 const GAP_BYTES: u64 = 4 << 20;
 
-/// What a cell's samples belong to, by majority vote.
+/// Owner of a cell's samples by majority vote.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     samples: u64,
-    code: (PathId, u64),
-    region: Place,
+    code: CodeLocation,
+    region: DataLocation,
     votes: u64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// Of samples from `start_ns` on, from which columns are counted.
+    /// Collects samples from `start_ns` on, where the first column starts.
     pub(crate) fn from(start_ns: u64) -> Self {
         Cells {
             start_ns,
@@ -83,8 +83,8 @@ impl Cells {
         &mut self,
         sample: &Sample,
         addr: VirtAddr,
-        code: (PathId, u64),
-        region: Place,
+        code: CodeLocation,
+        region: DataLocation,
     ) {
         self.samples += 1;
         let time_ns = sample.time_ns.saturating_sub(self.start_ns);
@@ -132,13 +132,13 @@ impl Cells {
     }
 
     fn fit(&mut self) {
-        while self.cells.len() > MOST_CELLS && self.block_shift < 63 {
+        while self.cells.len() > MAX_CELLS && self.block_shift < 63 {
             self.block_shift += 1;
             self.rekey(|(pid, block, bin)| (pid, block >> 1, bin));
         }
     }
 
-    /// In the order of the keys, so that votes do not depend on the table's.
+    // In the order of keys, so that votes do not depend on the hash table's order.
     fn rekey(&mut self, key: impl Fn(Key) -> Key) {
         let mut cells: Vec<_> = std::mem::take(&mut self.cells).into_iter().collect();
         cells.sort_unstable_by_key(|c| c.0);
@@ -147,8 +147,8 @@ impl Cells {
         }
     }
 
-    /// The stretches with the most samples; `function` names a place in the code, with
-    /// its module.
+    /// The stretches with the most samples. `function` returns the name and module of a code
+    /// location.
     pub(crate) fn finish(
         self,
         mut function: impl FnMut(PathId, u64) -> (String, String),
@@ -195,7 +195,7 @@ impl Cells {
     }
 }
 
-/// Names by number, each once.
+/// Numbers distinct names.
 #[derive(Default)]
 struct Names<T> {
     names: Vec<T>,
@@ -239,7 +239,7 @@ fn stretch(
     }
 }
 
-/// Stretches whose regions have no names yet.
+/// Stretches whose regions are not named yet.
 pub(crate) struct PlacedHeat {
     heat: FineHeat,
     stretches: Vec<PlacedStretch>,
@@ -250,14 +250,14 @@ struct PlacedStretch {
     start: u64,
     row_bytes: u64,
     rows: u64,
-    cells: Vec<(u64, u32, u64, usize, Place)>,
+    cells: Vec<(u64, u32, u64, usize, DataLocation)>,
 }
 
 impl PlacedHeat {
-    /// With the regions' names.
-    pub(crate) fn named(self, mut region: impl FnMut(Pid, Place) -> String) -> FineHeat {
+    /// Names the regions.
+    pub(crate) fn named(self, mut region: impl FnMut(Pid, DataLocation) -> String) -> FineHeat {
         let mut names = Names::default();
-        let mut known: HashMap<(Pid, Place), usize> = HashMap::new();
+        let mut known: HashMap<(Pid, DataLocation), usize> = HashMap::new();
         let mut stretches = Vec::new();
         for s in self.stretches {
             let mut number = |place| {
@@ -290,28 +290,28 @@ pub struct FineHeat {
     pub samples: u64,
     /// Width of a column in nanoseconds.
     pub bin_ns: u64,
-    /// Columns.
+    /// Number of columns.
     pub columns: u64,
-    /// Functions that cells name, each with its module.
+    /// Functions that cells refer to, each with its module.
     pub functions: Vec<(String, String)>,
-    /// Regions that cells name.
+    /// Regions that cells refer to.
     pub regions: Vec<String>,
     /// The stretches with the most samples, by process and address.
     pub stretches: Vec<FineStretch>,
-    /// Stretches not shown.
+    /// Number of stretches that are not shown.
     pub other_stretches: u64,
 }
 
-/// A stretch of a process's memory.
+/// A range of a process's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FineStretch {
     /// The process.
     pub pid: Pid,
-    /// First byte, hexadecimal: a number of 64 bits is more than JavaScript reads.
+    /// First byte in hexadecimal, since JavaScript cannot represent all 64-bit numbers.
     pub start: String,
-    /// Bytes of a row.
+    /// Bytes per row.
     pub row_bytes: u64,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
     /// Samples in it.
     pub samples: u64,
@@ -335,7 +335,7 @@ mod tests {
                 pid: Pid(pid),
                 ..Sample::default()
             };
-            let region = crate::regions::place(&spaces, sample.pid, addr, time_ns);
+            let region = crate::regions::locate(&spaces, sample.pid, addr, time_ns);
             let code = spaces.code_at(sample.pid, 0, When::Latest);
             cells.add(&sample, VirtAddr(addr), code, region);
         }
@@ -377,7 +377,7 @@ mod tests {
     fn a_majority_is_found_in_any_order() {
         let spaces = AddressSpaces::default();
         let (unknown, _) = spaces.code_at(Pid(1), 0, When::Latest);
-        let region = crate::regions::place(&spaces, Pid(1), 0, 0);
+        let region = crate::regions::locate(&spaces, Pid(1), 0, 0);
         let vote = |offset| Cell {
             samples: 1,
             code: (unknown, offset),

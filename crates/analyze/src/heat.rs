@@ -1,8 +1,8 @@
-//! Where in memory samples fall, and when: counts by block of addresses and bin
-//! of time, and the blocks and lines with the most samples.
+//! Heat map: samples by block of addresses and time bin, and the blocks and lines with the most
+//! samples.
 //!
-//! Memory is bounded: beyond [`MOST_BLOCKS`] blocks the blocks double in size,
-//! beyond [`BINS`] bins of time the bins do.
+//! Memory is bounded: beyond [`MAX_BLOCKS`] blocks, the blocks double in size, and beyond [`BINS`]
+//! bins, the bins double in width.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use serde::Serialize;
 use crate::Analysis;
 use crate::regions::wilson_95;
 
-/// Bins of time.
+/// Maximum number of time bins.
 const BINS: usize = 64;
-/// Blocks told apart.
-const MOST_BLOCKS: usize = 1 << 16;
-/// A block is a page as long as there are few enough.
+/// Maximum number of blocks.
+const MAX_BLOCKS: usize = 1 << 16;
+/// Initial size of a block: a page.
 const PAGE_SHIFT: u32 = 12;
-/// Lines told apart; the samples of further ones are in the rest.
-const MOST_KEYS: usize = 1 << 20;
-/// Blocks this far apart belong to different stretches: 4 MiB.
+/// Maximum number of lines. Samples of further lines are only summed.
+const MAX_LINES_COUNTED: usize = 1 << 20;
+/// A gap of this size separates two stretches: 4 MiB.
 const GAP_BYTES: u64 = 4 << 20;
-/// Stretches and rows shown.
+/// Maximum number of stretches and of rows.
 const STRETCHES: usize = 3;
 const ROWS: usize = 8;
 
@@ -51,33 +51,33 @@ impl Default for Heat {
     }
 }
 
-/// A stretch of memory over time.
+/// A range of memory over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stretch {
     /// First byte.
     pub start: VirtAddr,
-    /// Bytes of a row.
+    /// Bytes per row.
     pub row_bytes: u64,
     /// Samples in it.
     pub samples: u64,
-    /// Samples by row (of addresses) and column (of time).
+    /// Samples by row (address) and column (time).
     pub rows: Vec<Vec<u64>>,
 }
 
-/// A place with its share of the samples.
+/// A block or line with its share of the samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotPlace {
     /// First byte.
     pub start: VirtAddr,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Share of all samples with an address, 0 to 1.
+    /// Share of all samples with an address, in 0..=1.
     pub share: f64,
-    /// Ends of the 95 % confidence interval; both the share where each event is a sample.
+    /// Ends of the 95 % confidence interval. Both are the share itself if each event has a sample.
     pub interval: (f64, f64),
 }
 
-/// The resulting map.
+/// A heat map of one event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeatMap {
     /// Name of the event.
@@ -86,19 +86,19 @@ pub struct HeatMap {
     pub samples: u64,
     /// The stretches with the most samples, by address.
     pub stretches: Vec<Stretch>,
-    /// The pages with the most samples; larger blocks where `page_bytes` says so.
+    /// The pages with the most samples, or larger blocks of `page_bytes`.
     pub pages: Vec<HotPlace>,
-    /// Bytes of a page as counted.
+    /// Size of the pages.
     pub page_bytes: u64,
     /// The cache lines (64 bytes) with the most samples.
     pub lines: Vec<HotPlace>,
-    /// Nanoseconds of the whole width.
+    /// Time of the whole width in nanoseconds.
     pub duration_ns: u64,
 }
 
 impl HeatMap {
-    /// Takes the intervals off, as every event is there.
-    pub(crate) fn know_every(&mut self) {
+    /// Removes the intervals, since each event has a sample.
+    pub(crate) fn remove_intervals(&mut self) {
         for place in self.pages.iter_mut().chain(&mut self.lines) {
             place.interval = (place.share, place.share);
         }
@@ -108,7 +108,7 @@ impl HeatMap {
 fn count(map: &mut HashMap<u64, u64>, key: u64, n: u64) {
     if let Some(known) = map.get_mut(&key) {
         *known += n;
-    } else if map.len() < MOST_KEYS {
+    } else if map.len() < MAX_LINES_COUNTED {
         map.insert(key, n);
     }
 }
@@ -132,7 +132,7 @@ impl Heat {
         let cell = self.cells.entry(block).or_default();
         cell.resize(cell.len().max(bin + 1), 0);
         cell[bin] += 1;
-        while self.cells.len() > MOST_BLOCKS {
+        while self.cells.len() > MAX_BLOCKS {
             self.double_blocks();
         }
         count(&mut self.lines, address.0 / LINE_BYTES, 1);
@@ -206,11 +206,11 @@ impl Heat {
     }
 }
 
-/// Places listed.
+/// Maximum number of listed pages and lines.
 const LISTED: usize = 10;
 
-/// Gathers samples with a data address, each event on its own: samples of different events
-/// stand for different things, and their sum for nothing.
+/// Collects samples with a data address by event. Samples of different events represent different
+/// things, so their sum has no meaning.
 #[derive(Clone, Debug, Default)]
 pub struct HeatByEvent {
     events: BTreeMap<EventId, Heat>,
@@ -261,7 +261,7 @@ impl Heat {
         for (block, cell) in other.cells {
             add(self.cells.entry(block).or_default(), &cell);
         }
-        while self.cells.len() > MOST_BLOCKS {
+        while self.cells.len() > MAX_BLOCKS {
             self.double_blocks();
         }
         other
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn more_blocks_than_are_told_apart_become_larger() {
-        let samples: Vec<Sample> = (0..MOST_BLOCKS as u64 + 5)
+        let samples: Vec<Sample> = (0..MAX_BLOCKS as u64 + 5)
             .map(|i| sample(i, i << 12))
             .collect();
         let map = map(&[&samples]);

@@ -1,8 +1,7 @@
 //! Functions and source lines by the events they caused.
 //!
-//! Symbols are looked up for the hottest places first, for at most
-//! [`Limits::resolved_places`] of them. Other places are in the tables' remainder,
-//! never dropped.
+//! Symbols are resolved for the hottest locations first, for at most [`Limits::resolved_places`].
+//! The other locations are summed, not dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,19 +14,19 @@ use crate::regions::wilson_95;
 use crate::resolve::{Caller, Resolve, Symbol};
 use crate::set_groups::{EstimateInterval, FollowedGroups};
 use crate::sites::{SampleCount, SiteTotals};
-use crate::spaces::{AddressSpaces, GeneratedName, JIT, PathId, UNKNOWN, is_file};
+use crate::spaces::{AddressSpaces, CodeLocation, GeneratedName, JIT, UNKNOWN, is_file};
 
-/// Order of a table: the sum of some events.
+/// Sort order of a table: the sum of some events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Name for people and programs (`dram_bytes`, `llc.miss`).
+    /// Name of the order (`dram_bytes`, `llc.miss`).
     pub name: String,
     /// The events summed.
     pub events: Vec<EventId>,
 }
 
-/// Cycles of a first-level miss that the second level, the last level or memory serves:
-/// about those of the built-in machines. They only choose an order.
+/// Approximate cost in cycles of a first-level miss that the second level, the last level or memory
+/// serves, as on the built-in machines. Only used to choose an order.
 const MISS_CYCLES: [u64; 3] = [12, 40, 300];
 
 impl Rank {
@@ -39,7 +38,7 @@ impl Rank {
         }
     }
 
-    /// One event.
+    /// A single event.
     pub fn event(id: EventId, names: &EventNames) -> Self {
         Rank {
             name: names.name(id),
@@ -47,9 +46,10 @@ impl Rank {
         }
     }
 
-    /// Cycles if the source knows them by place. Else DRAM bytes if any moved, last-level misses,
-    /// first-level ones, instructions, the event that was counted most. First-level misses come
-    /// first where those that a cache serves cost more than those that reach memory.
+    /// The best available order: cycles if they are known by location. Otherwise the first of DRAM
+    /// bytes, last-level misses, first-level misses and instructions that is not zero, or else the
+    /// most-sampled event. First-level misses come first if those that a cache serves cost more
+    /// than those that reach memory.
     pub(crate) fn best_of(sites: &SiteTotals, names: &EventNames) -> Self {
         let event = |id| Rank::event(id, names);
         if sites.totals.get(catalogue::CYCLES) > 0 {
@@ -61,7 +61,7 @@ impl Rank {
         let cost = |served: u64, level: usize| served.saturating_mul(MISS_CYCLES[level]);
         let of_caches = cost(l1d_misses.saturating_sub(l2_misses), 0)
             .saturating_add(cost(l2_misses.saturating_sub(llc_misses), 1));
-        // Lines that are written back, or that a prefetcher brought, miss nobody.
+        // Written-back and prefetched lines cost no wait.
         let moved = sites.totals.sum(&Rank::dram_bytes().events) / LINE_BYTES;
         if of_caches > cost(llc_misses.max(moved), 2) {
             return l1d;
@@ -81,8 +81,8 @@ impl Rank {
     }
 }
 
-/// Sums beside the rank by which readers of a page sort code. `web/src/sections/hot.ts` has
-/// a column for each.
+/// Sums by which users can sort the page's tables of code. `web/src/sections/hot.ts` has a column
+/// for each.
 const SORT_SUMS: [&[EventId]; 6] = [
     &[catalogue::CYCLES],
     &[
@@ -99,21 +99,20 @@ const SORT_SUMS: [&[EventId]; 6] = [
     &[catalogue::DTLB_WALK],
 ];
 
-/// How much of a table is kept.
+/// Size limits of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Rows of a table; the others are summed as its others.
+    /// Maximum number of rows. The others are summed.
     pub rows: usize,
-    /// Also lists the first `rows` by each of the table's other numbers, for readers who can
-    /// sort it: by each of `SORT_SUMS` in tables of code, by samples and size in those of
-    /// regions.
+    /// Also list the first `rows` by each other number of the table, for readers who can sort it:
+    /// by each of `SORT_SUMS` in tables of code, by samples and size in tables of regions.
     pub every_order: bool,
-    /// Places in the code for which symbols are asked, hottest first.
+    /// Maximum number of code locations for which symbols are resolved, hottest first.
     pub resolved_places: usize,
-    /// Whether code that was inlined from a library's header counts for the function and line
-    /// of the user's code around it. Otherwise it has its own.
+    /// Charge code that was inlined from a library's header to the user's function and line around
+    /// it. Otherwise it has a row of its own.
     pub user_code: bool,
-    /// Whether the dynamic loader and startup share a row unless they matter.
+    /// Sum the dynamic loader and startup in one row unless they matter.
     pub fold_startup: bool,
 }
 
@@ -132,82 +131,81 @@ impl Default for Limits {
 /// A function or a source line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotRow {
-    /// Function, or the module where it has no symbols. For inlined code it is the
-    /// innermost function that does not come from a library's header: `lookups` rather than
-    /// `std::_Hashtable<…>::_M_find_node` that was inlined into it.
+    /// Function, or the module if it has no symbols. For inlined code, the innermost function that
+    /// does not come from a library's header: `lookups` rather than
+    /// `std::_Hashtable<…>::_M_find_node`, which was inlined into it.
     pub function: String,
-    /// The functions that `function` was inlined into, innermost first; in the table of lines
-    /// with the lines of the calls.
+    /// Functions that `function` was inlined into, innermost first. In the table of lines, with the
+    /// lines of the calls.
     pub inlined_into: Vec<Caller>,
-    /// Path of the file the code came from.
+    /// Path of the file that contains the code.
     pub module: String,
     /// Source file, in the table of lines.
     pub file: Option<String>,
     /// Line in the source file, in the table of lines.
     pub line: Option<u32>,
-    /// Byte offset in the module: in the table of instructions, and in that of lines
-    /// where no line is known.
+    /// Byte offset in the module: in the table of instructions, and in the table of lines if the
+    /// line is unknown.
     pub offset: Option<u64>,
-    /// Every event's count here, by event name, in the event's unit.
+    /// Count of every event by name, in the event's unit.
     pub counts: Counts,
-    /// The table's rank here, in its unit.
+    /// Value of the table's sort order.
     pub value: u64,
-    /// Lower end of the value's 95 % interval, where some cache sets were followed.
+    /// Lower end of the value's 95 % interval with `--sets`.
     pub value_low: Option<u64>,
-    /// Upper end of it.
+    /// Upper end of that interval.
     pub value_high: Option<u64>,
-    /// 95 % intervals of `counts` that were estimated from some cache sets.
+    /// 95 % intervals of `counts` that `--sets` estimated.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub intervals: BTreeMap<String, EstimateInterval>,
     /// `value` / the table's total, in 0..=1.
     pub share: Option<f64>,
-    /// Samples that the row is estimated from; `None` where every event was counted.
+    /// Number of samples behind the row. `None` if every event was counted.
     pub samples: Option<u64>,
     /// Samples with a data address; `None` where every event was counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_with_address: Option<u64>,
-    /// Lower end of the share's 95 % interval, where it is estimated: not where each event
-    /// is a sample.
+    /// Lower end of the share's 95 % interval. `None` if the share is exact.
     pub share_low: Option<f64>,
-    /// Upper end of it.
+    /// Upper end of that interval.
     pub share_high: Option<f64>,
 }
 
 /// Sums of the rows that a table does not list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OtherRows {
-    /// Rows not listed.
+    /// Number of rows.
     pub rows: u64,
-    /// Places in the code (instructions) for which no symbol was asked.
+    /// Number of code locations (instructions) without resolved symbols.
     pub unresolved_places: u64,
-    /// Every event's count there, by event name.
+    /// Count of every event by name.
     pub counts: Counts,
-    /// The table's rank there.
+    /// Value of the table's sort order.
     pub value: u64,
     /// `value` / the table's total, in 0..=1.
     pub share: Option<f64>,
 }
 
-/// Rows by falling rank, ties by name.
+/// Rows by falling sort order, ties by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotTable {
-    /// The sum that orders it.
+    /// Name of the sort order.
     pub rank: String,
-    /// The rank over all places, listed or not.
+    /// Value of the sort order over all locations, listed or not.
     pub total: u64,
-    /// Samples that it is estimated from; `None` where every event was counted.
+    /// Number of samples behind the table. `None` if every event was counted.
     pub samples: Option<u64>,
     /// The hottest.
     pub rows: Vec<HotRow>,
-    /// Rows from the top that are complete by each number of the table, where
-    /// [`Limits::every_order`] asked for that.
+    /// Number of leading rows that are complete for each number of the table, if
+    /// [`Limits::every_order`] is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_by_each: Option<u64>,
-    /// All others.
+    /// The rows that are not listed.
     pub others: OtherRows,
 }
 
-/// The tables made from one pass over the symbols.
+/// Tables from one pass over the symbols.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotTables {
     /// By function.
@@ -219,8 +217,8 @@ pub struct HotTables {
 }
 
 impl HotTables {
-    /// Takes the intervals off shares of events that are all there.
-    pub(crate) fn know_every(&mut self, has_every: impl Fn(&str) -> bool) {
+    /// Removes the intervals from shares of events that were all recorded.
+    pub(crate) fn remove_intervals(&mut self, has_every: impl Fn(&str) -> bool) {
         for table in [&mut self.functions, &mut self.lines, &mut self.instructions] {
             if has_every(&table.rank) {
                 for row in &mut table.rows {
@@ -240,7 +238,7 @@ pub fn hot_tables(
     limits: Limits,
 ) -> HotTables {
     let mut hottest: Vec<_> = sites.rows.iter().collect();
-    // Where the rank is none, those that did most are named first.
+    // If the sort order is zero everywhere, resolve the most active locations first.
     let busy = [catalogue::INSTRUCTIONS, catalogue::LOADS, catalogue::STORES];
     hottest.sort_by_cached_key(|(place, tally, _)| {
         let heat = (tally.sum(&rank.events), tally.sum(&busy));
@@ -279,7 +277,7 @@ pub fn hot_tables(
     }
 }
 
-/// Names of a row. Field order is the order of ties.
+/// Names of a row. Ties are ordered by the fields in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub(crate) function: String,
@@ -290,11 +288,11 @@ pub(crate) struct Name {
     pub(crate) inlined_into: Vec<Caller>,
 }
 
-/// The names of a place in the tables of functions, of lines and of instructions.
+/// Names of a location in the tables of functions, lines and instructions.
 pub(crate) fn place_names(
     symbols: &mut dyn Resolve,
     spaces: &AddressSpaces,
-    place: (PathId, u64),
+    place: CodeLocation,
 ) -> [Name; 3] {
     let symbol = place_symbol(symbols, spaces, place);
     let [function, line] = code_names(symbol, spaces, place);
@@ -305,12 +303,12 @@ pub(crate) fn place_names(
     [function, line, instruction]
 }
 
-/// The same, but the function and the line are those of the user's code where library code was
-/// inlined. The instruction keeps its own.
+/// As [`place_names`], but inlined library code gets the function and line of the user's code
+/// around it. The instruction keeps its own name.
 pub(crate) fn user_place_names(
     symbols: &mut dyn Resolve,
     spaces: &AddressSpaces,
-    place: (PathId, u64),
+    place: CodeLocation,
 ) -> [Name; 3] {
     let symbol = place_symbol(symbols, spaces, place);
     let [_, line] = code_names(symbol.clone(), spaces, place);
@@ -322,7 +320,7 @@ pub(crate) fn user_place_names(
     [function, line, instruction]
 }
 
-fn code_names(symbol: Option<Symbol>, spaces: &AddressSpaces, place: (PathId, u64)) -> [Name; 2] {
+fn code_names(symbol: Option<Symbol>, spaces: &AddressSpaces, place: CodeLocation) -> [Name; 2] {
     let function = match &symbol {
         Some(symbol) => symbol.name.clone(),
         None => without_symbol(spaces.path(place.0)),
@@ -343,13 +341,14 @@ fn code_names(symbol: Option<Symbol>, spaces: &AddressSpaces, place: (PathId, u6
     [function, line]
 }
 
-/// Offset of a place in its file. In generated code it would be the number of the code's name.
-fn known_offset(spaces: &AddressSpaces, (id, offset): (PathId, u64)) -> Option<u64> {
+/// Offset of a location in its file. JIT-compiled code has none, since its number identifies a
+/// name.
+fn known_offset(spaces: &AddressSpaces, (id, offset): CodeLocation) -> Option<u64> {
     (!is_one_place(spaces.path(id))).then_some(offset)
 }
 
-/// The innermost frame of inlined code that is not from a library's header. If all frames are,
-/// the outermost one: it is what the user's code calls.
+/// The innermost inlined frame that does not come from a library's header. If all frames do, the
+/// outermost one, since the user's code calls it.
 fn in_user_code(mut symbol: Symbol) -> Symbol {
     let files = std::iter::once(&symbol.file).chain(symbol.inlined_into.iter().map(|c| &c.file));
     let is_user = |file: &Option<String>| !file.as_deref().is_some_and(is_library_source);
@@ -361,7 +360,7 @@ fn in_user_code(mut symbol: Symbol) -> Symbol {
     symbol
 }
 
-/// Where compilers and package managers of C, C++, Rust and Go keep the sources of libraries.
+/// Folders in which compilers and package managers of C, C++, Rust and Go keep library sources.
 const LIBRARY_SOURCES: [&str; 11] = [
     "/usr/include/",
     "/usr/local/include/",
@@ -378,23 +377,23 @@ const LIBRARY_SOURCES: [&str; 11] = [
 
 fn is_library_source(file: &str) -> bool {
     LIBRARY_SOURCES.iter().any(|folder| match folder {
-        // Below a home folder, wherever that is.
+        // Below any home folder.
         folder if folder.starts_with("/.") || *folder == "/go/pkg/mod/" => file.contains(folder),
         folder => file.starts_with(folder),
     })
 }
 
-/// Share of the rank, in per cent, from which the dynamic loader and startup have rows of their
-/// own. Below it nobody looks there, and they would push the program's code off the screen.
+/// Minimum share of the sort order, in per cent, for which the dynamic loader and startup get rows
+/// of their own. Below it, these rows would only displace the program's code.
 const STARTUP_MATTERS_PERCENT: u64 = 10;
 
-/// Name of the row that has the dynamic loader and startup.
+/// Name of the row for the dynamic loader and startup.
 pub(crate) const STARTUP: &str = "[dynamic loader and startup]";
 
-/// Whether code runs before `main`: glibc's dynamic loader, and what calls `main`.
+/// True for code that runs before `main`: glibc's dynamic loader and the callers of `main`.
 fn is_startup(name: &Name) -> bool {
     let module = crate::file_name(&name.module);
-    // musl's loader is its libc, so it is not startup.
+    // musl's dynamic loader is its libc, so it does not count as startup.
     let is_loader = module.starts_with("ld-linux")
         || module
             .strip_prefix("ld-")
@@ -414,19 +413,19 @@ fn is_startup(name: &Name) -> bool {
         )
 }
 
-/// What is known of a place's function.
+/// Symbol of a location.
 pub(crate) fn place_symbol(
     symbols: &mut dyn Resolve,
     spaces: &AddressSpaces,
-    (id, offset): (PathId, u64),
+    (id, offset): CodeLocation,
 ) -> Option<Symbol> {
     let known = is_file(spaces.path(id)).then(|| symbols.resolve(spaces.file(id), offset));
     let generated = || spaces.generated_name(id, offset).map(of_generated);
     known.flatten().or_else(generated)
 }
 
-/// Path of the file that a place's code came from.
-pub(crate) fn module_of(spaces: &AddressSpaces, (id, offset): (PathId, u64)) -> &str {
+/// Path of the file that contains a location.
+pub(crate) fn module_of(spaces: &AddressSpaces, (id, offset): CodeLocation) -> &str {
     let generated = spaces.generated_name(id, offset);
     let module = generated.map_or("", |known| known.module.as_str());
     if module.is_empty() {
@@ -436,12 +435,12 @@ pub(crate) fn module_of(spaces: &AddressSpaces, (id, offset): (PathId, u64)) -> 
     }
 }
 
-/// Whether all code there is taken as one place.
+/// True if all code of a module counts as one location.
 fn is_one_place(module: &str) -> bool {
     module == JIT || module == UNKNOWN
 }
 
-/// What is known of generated code, as of any other.
+/// Converts the name of JIT-compiled code to a symbol.
 fn of_generated(known: &GeneratedName) -> Symbol {
     Symbol {
         name: known.name.clone(),
@@ -475,7 +474,7 @@ fn without_symbol(path: &str) -> String {
 struct RowSums {
     tally: Tally,
     samples: SampleCount,
-    /// By group of cache sets, where some were followed.
+    /// Values by group of cache sets with `--sets`.
     by_set: GroupTally,
 }
 
@@ -507,7 +506,7 @@ impl Groups {
         self.skipped_places += 1;
     }
 
-    /// Joins the rows of the dynamic loader and startup unless they matter.
+    /// Sums the rows of the dynamic loader and startup unless they matter.
     fn fold_startup(&mut self, rank: &Rank, sites: &SiteTotals) {
         let rows = self.rows.iter().filter(|(name, _)| is_startup(name));
         let value: u64 = rows.map(|(_, row)| row.tally.sum(&rank.events)).sum();
@@ -538,7 +537,8 @@ impl Groups {
         self.rows.insert(name, startup);
     }
 
-    /// `all`: the groups of cache sets that were followed, and their sums over all places.
+    /// Builds a table. `all` has the modelled groups of cache sets and their sums over all
+    /// locations.
     fn table(
         self,
         names: &EventNames,
@@ -581,7 +581,7 @@ impl Groups {
                 .map(|(name, sums)| {
                     let row = row(name, &sums.tally, value(&sums.tally), total, names);
                     match (sites.sampled, all) {
-                        (Some(_), _) => estimated(row, sums.samples, sites.alike),
+                        (Some(_), _) => estimated(row, sums.samples, sites.effective_samples),
                         (None, Some(all)) => of_some_sets(row, &sums.by_set, all, rank, names),
                         (None, None) => row,
                     }
@@ -612,8 +612,8 @@ fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) ->
     }
 }
 
-/// How sure a row is that was estimated from some groups of cache sets. Only events of
-/// lines are; one that has no part by group was counted in full.
+/// Adds intervals to a row that was estimated from some groups of cache sets. Only events of cache
+/// lines are estimated. An event without parts by group was counted exactly.
 fn of_some_sets(
     row: HotRow,
     by_set: &GroupTally,
@@ -645,7 +645,7 @@ fn of_some_sets(
     }
 }
 
-/// What one event of a line adds.
+/// Amount that one event of a line adds.
 fn unit_of(event: EventId) -> u64 {
     match Rank::dram_bytes().events.contains(&event) {
         true => LINE_BYTES,
@@ -653,9 +653,12 @@ fn unit_of(event: EventId) -> u64 {
     }
 }
 
-/// How sure a row is that comes from `samples` of as many as `alike` of equal weight.
-fn estimated(row: HotRow, samples: SampleCount, alike: u64) -> HotRow {
-    let interval = row.share.and_then(|share| wilson_95(share, alike));
+/// Adds an interval to a row with `samples` samples that are as precise as `effective_samples` independent
+/// ones.
+fn estimated(row: HotRow, samples: SampleCount, effective_samples: u64) -> HotRow {
+    let interval = row
+        .share
+        .and_then(|share| wilson_95(share, effective_samples));
     HotRow {
         samples: Some(samples.samples),
         samples_with_address: Some(samples.with_address),
@@ -868,7 +871,7 @@ mod tests {
         analysis.observe(&[site(0x1010, INSTRUCTIONS, 77)]);
         analysis.merge(other);
         let names = EventNames::default();
-        let sites = analysis.finish().of_sets(Some(&followed(8)));
+        let sites = analysis.finish().with_sets(Some(&followed(8)));
         let limits = Limits::default();
         let tables = hot_tables(&sites, &mut Fake(0), &names, &misses(), limits);
         let row = |name: &str| {
@@ -893,7 +896,7 @@ mod tests {
         let tables = hot_tables(&sites, &mut Fake(0), &names, &by_instructions, limits);
         let row = &tables.functions.rows[0];
         assert_eq!((row.value_low, row.share_low), (None, None));
-        let all = sites.of_sets(Some(&followed(1)));
+        let all = sites.with_sets(Some(&followed(1)));
         let tables = hot_tables(&all, &mut Fake(0), &names, &misses(), limits);
         assert_eq!(tables.functions.rows[0].share_low, None);
     }

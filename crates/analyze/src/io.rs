@@ -1,9 +1,9 @@
-//! I/O: who moved how much through which device, and what belongs to no known process.
+//! I/O: bytes by process and device, and bytes that belong to no known process.
 //!
-//! Sums are exact. The unattributed bytes of a device are its own count less the sum of
-//! its owners. The two can be counted at different moments: a request is charged when
-//! it is queued, and counted when it is done. Then a short interval is off by that
-//! much, and never shown below zero.
+//! Sums are exact. The unattributed bytes of a device are its own count minus the sum of its
+//! owners. The two are counted at different times: a request is charged when it is queued, and the
+//! device counts it when it completes. A short interval can therefore be off by that much. It is
+//! never shown below zero.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,46 +24,46 @@ pub struct IoAccounts {
     owners: BTreeMap<Owner, IoOwner>,
     devices: BTreeMap<DeviceId, IoDevice>,
     counters: MemoryCounters,
-    /// Where the counters come from, and why there are none.
+    /// Origin of the memory traffic counters, and why there are none.
     counted_by: [String; 2],
     end_ns: u64,
 }
 
 impl IoAccounts {
-    /// Says where counters of memory traffic come from, or why there are none.
-    pub fn know_counters(&mut self, source: &str, without: &str) {
+    /// Sets the origin of the memory traffic counters, or why there are none.
+    pub fn set_counter_source(&mut self, source: &str, without: &str) {
         self.counted_by = [source, without].map(str::to_owned);
     }
 
-    /// Adds what a counter of memory traffic gained, by its event's name.
+    /// Adds an increment of a memory traffic counter by the name of its event.
     pub fn count(&mut self, name: &str, bytes: u64) {
         self.counters.add(name, bytes);
     }
 
-    /// Learns about owners; later rows replace earlier ones.
-    pub fn know_owners(&mut self, rows: &[IoOwner]) {
+    /// Stores facts about owners. Later rows replace earlier ones.
+    pub fn add_owners(&mut self, rows: &[IoOwner]) {
         self.owners
             .extend(rows.iter().map(|row| (row.owner, row.clone())));
     }
 
-    /// Learns about devices; later rows replace earlier ones.
-    pub fn know_devices(&mut self, rows: &[IoDevice]) {
+    /// Stores facts about devices. Later rows replace earlier ones.
+    pub fn add_devices(&mut self, rows: &[IoDevice]) {
         self.devices
             .extend(rows.iter().map(|row| (row.device, row.clone())));
     }
 
-    /// Forgets what moved and keeps the names: for the next interval of a live view.
+    /// Clears the counts and keeps the names, for the next interval of a live view.
     pub fn clear(&mut self) {
         self.moved.clear();
         self.counters.clear();
     }
 
-    /// Time of the last row seen.
+    /// Time of the last row.
     pub fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
-    /// The result for `duration_ns` of metering.
+    /// Result for `duration_ns` of metering.
     pub fn summary(&self, duration_ns: u64) -> IoSummary {
         let mut lines: Vec<IoLine> = self
             .moved
@@ -158,9 +158,9 @@ impl IoAccounts {
     }
 }
 
-/// Bytes that a device counted beyond the sum of its owners. Some devices count packets
-/// as they are on the wire, with their further headers; others hand over whole packets
-/// without. The count of packets tells which.
+/// Bytes that a device counted beyond the sum of its owners. Some devices count packets as they are
+/// on the wire, with the headers of each segment; others count whole packets. The number of packets
+/// shows which.
 fn unattributed(counted: &Moved, attributed: &Moved) -> u64 {
     let on_the_wire =
         attributed.segments > attributed.operations && counted.operations >= attributed.segments;
@@ -201,13 +201,13 @@ impl Analysis for IoAccounts {
     }
 }
 
-/// Summarises a recording of I/O, with what of it could not be read.
+/// Summarises an I/O recording. Also returns messages about parts that could not be read.
 pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
     let mut problems = recording.problems();
     let mut accounts = IoAccounts::default();
     let mut losses: BTreeMap<String, u64> = BTreeMap::new();
-    each(recording, &mut problems, |rows| accounts.know_owners(rows))?;
-    each(recording, &mut problems, |rows| accounts.know_devices(rows))?;
+    each(recording, &mut problems, |rows| accounts.add_owners(rows))?;
+    each(recording, &mut problems, |rows| accounts.add_devices(rows))?;
     each(recording, &mut problems, |rows: &[IoRow]| {
         accounts.observe(rows)
     })?;
@@ -237,7 +237,7 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
             .cloned()
             .unwrap_or_default()
     };
-    accounts.know_counters(&setting("counters"), &setting("no_counters"));
+    accounts.set_counter_source(&setting("counters"), &setting("no_counters"));
     let missing = setting("missing");
     let losses = losses.into_iter().map(|(meaning, count)| IoLoss {
         name: "io_not_attributed".to_owned(),
@@ -257,7 +257,7 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
     Ok((summary, problems))
 }
 
-/// Hands over a table by batches; damaged parts become problems.
+/// Passes batches of a table to `f`. Damaged parts become messages.
 fn each<R: Row>(
     recording: &Recording,
     problems: &mut Vec<String>,
@@ -266,34 +266,35 @@ fn each<R: Row>(
     recording.for_each_intact_batch(&Selection::all(), problems, take)
 }
 
-/// Who moved what.
+/// Bytes by process and device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct IoSummary {
     /// Version of the JSON form.
     pub schema_version: u32,
-    /// Time metered, in nanoseconds.
+    /// Length of the accounting in nanoseconds.
     pub duration_ns: u64,
-    /// Whether only some processes were looked at, so that a device's rest has others'.
+    /// True if only some processes were accounted, so that a device's unattributed bytes include
+    /// others.
     pub filtered: bool,
-    /// One line a process and device, by falling bytes.
+    /// A line for each process and device, by falling bytes.
     pub lines: Vec<IoLine>,
-    /// One line a device, by falling bytes.
+    /// A line for each device, by falling bytes.
     pub devices: Vec<IoDeviceLine>,
-    /// Memory traffic that this made.
+    /// Memory traffic of the I/O.
     pub memory: IoMemory,
-    /// Limits of this machine's kernel, in words.
+    /// Limits of this machine's kernel, in sentences.
     pub missing: Vec<String>,
     /// Losses of the accounting.
     pub losses: Vec<IoLoss>,
-    /// Bytes over time, where they were asked for.
+    /// Bytes over time, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_time: Option<IoOverTime>,
 }
 
-/// Key that sums up lines.
+/// Key by which lines are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoBy {
-    /// Not at all.
+    /// Not merged.
     #[default]
     Process,
     /// The program's name.
@@ -305,7 +306,7 @@ pub enum IoBy {
 }
 
 impl IoSummary {
-    /// The same with one line for all processes that have something in common.
+    /// Merges the lines of all processes with the same key.
     pub fn by(mut self, by: IoBy) -> IoSummary {
         if by == IoBy::Process {
             return self;
@@ -337,14 +338,14 @@ impl IoSummary {
     }
 }
 
-/// Something that could not be accounted.
+/// Bytes or facts that could not be accounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoLoss {
     /// Name.
     pub name: String,
     /// Meaning of the count.
     pub meaning: String,
-    /// How many.
+    /// Number of bytes, packets or processes, as `meaning` says.
     pub count: u64,
 }
 
@@ -449,7 +450,7 @@ mod tests {
     #[test]
     fn lines_are_summed_up_by_what_processes_have_in_common() {
         let mut accounts = IoAccounts::default();
-        accounts.know_owners(&[
+        accounts.add_owners(&[
             owner(7, "dd", "ann"),
             owner(8, "dd", "bob"),
             owner(9, "tar", "bob"),
@@ -486,7 +487,7 @@ mod tests {
     #[test]
     fn threads_are_lines_with_their_process() {
         let mut accounts = IoAccounts::default();
-        accounts.know_owners(&[IoOwner {
+        accounts.add_owners(&[IoOwner {
             process: Some(7),
             ..owner(8, "worker", "ann")
         }]);

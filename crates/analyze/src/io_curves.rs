@@ -1,4 +1,4 @@
-//! The form of I/O over time. `io_time` makes it.
+//! Bytes of I/O over time. `io_time` computes them.
 
 use serde::Serialize;
 
@@ -9,17 +9,17 @@ pub struct IoOverTime {
     pub bin_ns: u64,
     /// End of the curves, nanoseconds since the recording began.
     pub duration_ns: u64,
-    /// What each device moved, in the order of the summary's devices: what it counted,
-    /// else what processes have of it.
+    /// Bytes of each device in the order of the summary's devices: its own count, or else the sum
+    /// of its processes.
     pub devices: Vec<IoCurve>,
-    /// What each process moved through each device, in the order of the summary's lines.
+    /// Bytes of each process through each device, in the order of the summary's lines.
     pub lines: Vec<IoCurve>,
 }
 
-/// One device's, or one line's, bytes by bin.
+/// Bytes of one device or line by bin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoCurve {
-    /// Which of the summary's devices or lines it is.
+    /// Index in the summary's devices or lines.
     pub index: usize,
     /// Bytes read or received.
     pub in_bytes: Vec<u64>,

@@ -1,24 +1,21 @@
-//! How much memory traffic devices make, and whose it is.
+//! Memory traffic of devices, and its attribution to processes.
 //!
-//! Totals come from counters outside the cores, brought to bytes of a few terms
-//! (`uncore.io_read_misses` and so on). Which terms there are decides the formula; what
-//! processor they come from is not asked:
+//! Totals come from counters outside the cores, converted to bytes of a few terms
+//! (`uncore.io_read_misses` and so on). The available terms select the formula, independent of the
+//! processor:
 //!
-//! - by misses: with `R_io` and `W_io` the bytes that devices read and wrote past all
-//!   caches, `RW` all misses and `WB` the modified lines written back, memory traffic
-//!   is `R_io + (R_io + W_io) / RW · WB`. Lines that devices miss push others out in
-//!   proportion to their share of all misses, for addresses spread over the cache
-//!   evenly. Where nothing counts `RW` or `WB`, the bytes that the memory controllers
-//!   read plus `W_io` stand for the first, and the bytes that they wrote for the
-//!   second.
-//! - by fabric: what devices read and wrote through it, but not more than the memory
-//!   controllers did.
+//! - by misses: with `R_io` and `W_io` the bytes that devices read and wrote past all caches, `RW`
+//!   all misses and `WB` the modified lines written back, memory traffic is `R_io + (R_io + W_io) /
+//!   RW · WB`. Lines that devices miss evict others in proportion to their share of all misses, if
+//!   addresses are spread evenly over the cache. If nothing counts `RW` or `WB`, the bytes read by
+//!   the memory controllers plus `W_io` replace the former, and the bytes written by them the latter.
+//! - by fabric: the bytes that devices read and wrote through it, limited by those of the memory
+//!   controllers.
 //!
-//! A device's share of it is its share of the bytes that all devices of hardware moved,
-//! by direction. A process's share is its share of the device's. Both are estimates.
-//! Rejected: scaling bytes of processes by one factor. That mixes
-//! the directions: a line that is read misses at once, a written one only when it is
-//! pushed out.
+//! A device's share of the traffic is its share of the bytes that all hardware devices moved, by
+//! direction. A process's share is its share of the device's. Both are estimates. Scaling the bytes
+//! of processes by one factor was rejected, since it mixes the directions: a line that is read
+//! misses at once, a written one only when it is evicted.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +23,7 @@ use serde::Serialize;
 
 use crate::io_moved::{IoDeviceLine, IoLine};
 
-/// Prefix of the names of such events.
+/// Prefix of the counters' event names.
 const PREFIX: &str = "uncore.";
 
 /// Sums of counters, by name.
@@ -36,12 +33,12 @@ pub struct MemoryCounters {
 }
 
 impl MemoryCounters {
-    /// Whether an event of this name is one of them.
+    /// True if the event is one of these counters.
     pub fn knows(name: &str) -> bool {
         name.starts_with(PREFIX)
     }
 
-    /// Adds what a counter gained; others than those known are passed over.
+    /// Adds an increment. Ignores unknown counters.
     pub fn add(&mut self, name: &str, bytes: u64) {
         if let Some(term) = name.strip_prefix(PREFIX) {
             let sum = self.bytes.entry(term.to_owned()).or_default();
@@ -49,12 +46,12 @@ impl MemoryCounters {
         }
     }
 
-    /// Forgets what was counted: for the next interval of a live view.
+    /// Clears the counts, for the next interval of a live view.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Adds another's sums.
+    /// Adds the sums of another.
     pub fn merge(&mut self, other: &MemoryCounters) {
         for (term, bytes) in &other.bytes {
             self.add(&format!("{PREFIX}{term}"), *bytes);
@@ -65,7 +62,7 @@ impl MemoryCounters {
         self.bytes.get(name).map(|&bytes| bytes as f64)
     }
 
-    /// The traffic, if there are terms to tell it by.
+    /// The traffic, if the terms are sufficient.
     fn traffic(&self) -> Option<Traffic> {
         self.by_misses().or_else(|| self.by_fabric())
     }
@@ -83,7 +80,7 @@ impl MemoryCounters {
             Some(bytes) => (bytes, "writebacks"),
             None => (self.term("memory_writes")?, "memory_writes"),
         };
-        // Counters of different boxes are read one after the other: a share stays one.
+        // Boxes are read one after the other. Keep the share at most 1.
         let misses = misses.max(read + written);
         let pushed = |bytes: f64| {
             if misses > 0.0 {
@@ -109,7 +106,7 @@ impl MemoryCounters {
         })
     }
 
-    /// Bytes of the devices at each stack of ports, in and out, by its bus.
+    /// Bytes of the devices at each stack of ports, in and out, by bus.
     fn stacks(&self) -> BTreeMap<String, [u64; 2]> {
         let mut stacks: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         for port in self.ports() {
@@ -143,7 +140,7 @@ impl MemoryCounters {
     }
 }
 
-/// Memory traffic that devices made, in bytes: by writing memory, by reading it.
+/// Memory traffic of devices in bytes: by writing memory, by reading it.
 struct Traffic {
     formula: String,
     input: f64,
@@ -153,28 +150,28 @@ struct Traffic {
 /// Memory traffic of I/O.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct IoMemory {
-    /// Where the counters come from; empty without counters.
+    /// Origin of the counters, or empty.
     pub source: String,
-    /// Why there are none; empty where there are.
+    /// Why there are no counters, or empty.
     pub without: String,
-    /// How traffic follows from the terms; empty where they do not tell it.
+    /// Formula for the traffic, or empty if the terms are not sufficient.
     pub formula: String,
     /// Sums of the counters.
     pub terms: Vec<IoTerm>,
-    /// Traffic that devices made by writing memory; null where the counters do not tell.
+    /// Traffic of devices that write memory. Null if unknown.
     pub in_bytes: Option<u64>,
-    /// Traffic that devices made by reading memory; null where the counters do not tell.
+    /// Traffic of devices that read memory. Null if unknown.
     pub out_bytes: Option<u64>,
-    /// Traffic at most: what devices of hardware moved, in and out.
+    /// Maximum traffic: bytes that hardware devices moved, in and out.
     pub at_most_bytes: [u64; 2],
-    /// Bytes of devices by port, where the processor counts them.
+    /// Bytes of devices by port, if the processor counts them.
     pub ports: Vec<IoPort>,
 }
 
 /// A sum of counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoTerm {
-    /// Its name, as docs/io.md defines it.
+    /// Name as defined in docs/io.md.
     pub name: String,
     /// Bytes.
     pub bytes: u64,
@@ -183,7 +180,7 @@ pub struct IoTerm {
 /// Bytes of the devices at a PCIe port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoPort {
-    /// Root bus of its stack, or the counter's name where that is not known.
+    /// Root bus of its stack, or the counter's name if unknown.
     pub bus: String,
     /// Number in the stack.
     pub port: u32,
@@ -193,7 +190,7 @@ pub struct IoPort {
     pub out_bytes: u64,
 }
 
-/// Works out the traffic and gives devices and processes their shares.
+/// Computes the traffic, and distributes it over devices and processes.
 pub(crate) fn share_out(
     counters: &MemoryCounters,
     devices: &mut [IoDeviceLine],
@@ -244,7 +241,7 @@ fn give(
     }
 }
 
-/// As much of `bytes` as `own` is of `all`.
+/// `bytes` in the proportion of `own` to `all`.
 fn part(own: f64, all: f64, bytes: f64) -> f64 {
     if all > 0.0 { own / all * bytes } else { 0.0 }
 }
@@ -261,8 +258,8 @@ fn terms(counters: &MemoryCounters) -> Vec<IoTerm> {
     sums.map(term).collect()
 }
 
-/// Bytes of a device, in and out. They come from its ports where these are counted;
-/// then the devices' own counters only split a stack between its devices.
+/// Bytes of a device, in and out. If its ports are counted, they come from those, and the device's
+/// own counters only split a stack between its devices.
 fn moved(
     device: &IoDeviceLine,
     all: &[IoDeviceLine],
@@ -287,7 +284,7 @@ fn moved(
         neighbours().map(IoDeviceLine::most_out).sum::<u64>(),
     ];
     [0, 1].map(|way| match (ports[way], sums[way]) {
-        // Some processors count one way only.
+        // Some processors count only one direction.
         (0, _) | (_, 0) => own[way],
         (bytes, sum) => bytes as f64 * own[way] / sum as f64,
     })

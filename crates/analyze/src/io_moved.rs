@@ -1,4 +1,4 @@
-//! What moved, in both directions: of a process through a device, and of a device.
+//! Bytes in both directions, of a process through a device, and of a device.
 
 use memgauge_trace::{DeviceId, Direction, IoRow};
 use serde::Serialize;
@@ -25,7 +25,7 @@ impl Moved {
     }
 }
 
-/// Both directions, from the program's side.
+/// Both directions, seen from the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BothWays {
     /// Read or received: the device wrote memory.
@@ -59,25 +59,25 @@ impl BothWays {
     }
 }
 
-/// Bytes that a process moved through a device.
+/// Bytes of a process through a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoLine {
-    /// Process; 0 for a line of several.
+    /// Process ID, or 0 for a line of several processes.
     pub pid: u32,
-    /// Thread, where each is accounted by itself.
+    /// Thread ID with accounting by thread.
     pub tid: Option<u32>,
     /// Processes (or threads) that the line sums up.
     pub processes: u32,
-    /// Process (or thread) and when it started; tells two of one id apart. 0 for a line
-    /// of several.
+    /// Process (or thread) and its start time, which distinguishes reused IDs. 0 for a line of
+    /// several processes.
     pub owner: u64,
-    /// Program it ran last.
+    /// Program that it executed last.
     pub command: String,
     /// User.
     pub user: String,
     /// Control group.
     pub cgroup: String,
-    /// Whether it is a thread of the kernel.
+    /// True for a kernel thread.
     pub kernel: bool,
     /// Name of the device.
     pub device: String,
@@ -87,16 +87,15 @@ pub struct IoLine {
     /// Bytes moved.
     #[serde(flatten)]
     pub moved: BothWays,
-    /// Upper bound of the memory traffic that this caused: a device of hardware reads
-    /// or writes each byte in memory at most once.
+    /// Upper bound of the memory traffic: a hardware device reads or writes each byte in memory at
+    /// most once.
     pub memory_bytes_at_most: u64,
-    /// Its estimated part of the memory traffic; null where no counters tell it, and for
-    /// devices without hardware.
+    /// Estimated memory traffic. Null without counters and for devices without hardware.
     pub memory_bytes: Option<u64>,
 }
 
 impl IoLine {
-    /// Fields that differ between the summed lines are left empty.
+    /// Clears the fields that differ between the merged lines.
     pub(crate) fn keep_common(&mut self, other: &IoLine) {
         for (ours, others) in [
             (&mut self.command, &other.command),
@@ -111,7 +110,7 @@ impl IoLine {
 }
 
 impl IoLine {
-    /// Adds another; what they do not have in common is left out.
+    /// Adds another line. Clears the fields that differ.
     pub(crate) fn add(&mut self, other: &IoLine) {
         let keep = |own: &mut String, other: &String| {
             if own != other {
@@ -131,32 +130,32 @@ impl IoLine {
         };
     }
 
-    /// Whether it is about this device.
+    /// True if the line is about this device.
     pub(crate) fn is_at(&self, device: &IoDeviceLine) -> bool {
         (self.id.netns, self.id.number) == (device.netns, device.number)
     }
 }
 
-/// Bytes that a device moved.
+/// Bytes of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoDeviceLine {
     /// Name.
     pub name: String,
-    /// Inode of its network namespace; 0 for disks.
+    /// Inode of its network namespace, or 0 for disks.
     pub netns: u32,
-    /// Its number there.
+    /// Number within the namespace.
     pub number: u32,
     /// Driver or kind.
     pub kind: String,
-    /// PCI address of its hardware; may be empty.
+    /// PCI address of its hardware, or empty.
     pub pci: String,
-    /// Number of its slot; may be empty.
+    /// Its PCI slot, or empty.
     pub slot: String,
-    /// Root bus of its PCI tree; may be empty.
+    /// Root bus of its PCI tree, or empty.
     pub pci_root: String,
-    /// The other end, of a pair of devices; may be empty.
+    /// The other end of a veth pair, or empty.
     pub peer: String,
-    /// Node of memory it is attached to.
+    /// NUMA node that it is attached to.
     pub numa_node: Option<u32>,
     /// Bytes per second of its link, each way.
     pub link_bytes_per_s: Option<u64>,

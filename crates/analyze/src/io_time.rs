@@ -1,4 +1,4 @@
-//! I/O over time: what each device, and each process through it, moved in each bin.
+//! I/O over time: bytes of each device, and of each process through it, in each bin.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use crate::io::{IoSummary, summarise_io};
 use crate::io_curves::{IoCurve, IoOverTime};
 use crate::series::{Curves, Series};
 
-/// Bins of each curve.
+/// Number of bins of each curve.
 const BINS: usize = 2048;
-/// Processes with a curve; those that moved more come first.
-const MOST_LINES: usize = 100;
+/// Maximum number of processes with a curve, by falling bytes.
+const MAX_LINES: usize = 100;
 const IN: EventId = EventId(0);
 const OUT: EventId = EventId(1);
 
-/// As [`summarise_io`], and over time.
+/// As [`summarise_io`], with curves over time.
 pub fn summarise_io_over_time(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
     let (mut summary, mut problems) = summarise_io(recording)?;
     let mut accounts = IoTimes::new();
-    // Damaged parts were told by the first pass.
+    // The first pass already reported damaged parts.
     let mut again = Vec::new();
     let all = Selection::all();
     recording.for_each_intact_batch(&all, &mut again, |rows: &[IoRow]| accounts.observe(rows))?;
@@ -31,8 +31,8 @@ pub fn summarise_io_over_time(recording: &Recording) -> Result<(IoSummary, Vec<S
     Ok((summary, problems))
 }
 
-/// Curves by owner and device. Each pair stands as a process of its own in [`Series`],
-/// which knows how a row is spread over bins.
+/// Curves by owner and device. Each pair takes the place of a process in [`Series`], which spreads
+/// rows over bins.
 struct IoTimes {
     numbers: BTreeMap<(Owner, DeviceId), u32>,
     series: Series,
@@ -88,7 +88,7 @@ impl IoTimes {
                 at.partition(|(owner, _)| *owner == Owner::DEVICE);
             curve(index, if own.is_empty() { &others } else { &own })
         });
-        let lines = summary.lines.iter().take(MOST_LINES).enumerate();
+        let lines = summary.lines.iter().take(MAX_LINES).enumerate();
         let lines = lines.map(|(index, line)| curve(index, &[(Owner(line.owner), line.id)]));
         IoOverTime {
             bin_ns: curves.bin_ns,

@@ -20,18 +20,18 @@ pub enum LevelName {
     Stlb,
 }
 
-/// Counts of one level. `None` where the recording does not have the event.
+/// Counts of one level. `None` if the recording lacks the event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Level {
     /// The level.
     pub name: LevelName,
-    /// Demand look-ups: hits + misses. No source counts hits of the first-level data
-    /// TLB. There it is the accesses: look-ups of the first-level data cache less the
-    /// second line of each split access.
+    /// Demand look-ups: hits + misses. No source counts hits of the first-level data TLB. Its
+    /// look-ups are the accesses: look-ups of the first-level data cache minus the second line of
+    /// each split access.
     pub lookups: Option<u64>,
-    /// Look-ups that found what they wanted.
+    /// Look-ups that hit.
     pub hits: Option<u64>,
-    /// Look-ups that did not.
+    /// Look-ups that missed.
     pub misses: Option<u64>,
     /// `misses / lookups` of this level, in 0..=1.
     pub miss_ratio: Option<f64>,
@@ -39,8 +39,8 @@ pub struct Level {
     pub mpki: Option<f64>,
 }
 
-/// The five levels, nearest first, caches before TLBs; four where a machine `has_l2` not: it
-/// would have the counts of what stands in for it.
+/// The five levels, nearest first, caches before TLBs. Without `has_l2` there are four, since the
+/// second level would repeat the counts of its placeholder.
 ///
 /// `totals` are sums over the whole run by event name.
 pub fn levels(totals: &Counts, has_l2: bool) -> Vec<Level> {

@@ -1,4 +1,4 @@
-//! Which rows of a table are listed, and which are only summed.
+//! Selects the rows of a table to list. The others are only summed.
 
 use std::cmp::Reverse;
 
@@ -11,8 +11,8 @@ pub(crate) struct Split<T> {
     pub(crate) others: Vec<T>,
 }
 
-/// Lists the first `most` of `rows`, and the first `most` by each of `numbers`: a reader who
-/// sorts the table by one of these would otherwise miss the rows that matter.
+/// Lists the first `most` of `rows`, and the first `most` by each of `numbers`. Otherwise a reader
+/// who sorts the table by another number would miss its largest rows.
 ///
 /// A row whose number is zero is never listed for that number.
 pub(crate) fn split<T>(rows: Vec<T>, most: usize, numbers: &[&dyn Fn(&T) -> u64]) -> Split<T> {

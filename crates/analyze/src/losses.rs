@@ -1,4 +1,4 @@
-//! Losses: data that is missing in the recording.
+//! Losses: data that is missing from the recording.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use serde::Serialize;
 
 use crate::Analysis;
 
-/// Different details kept apart for each kind; the rest is summed under
-/// [`OTHER_DETAILS`]. Bounds memory for a run that fails in ever new words.
+/// Maximum number of distinct details of each kind. Further ones are summed under
+/// [`OTHER_DETAILS`], so that memory stays bounded if each failure has a new text.
 const MAX_DETAILS: usize = 1000;
 
 const OTHER_DETAILS: &str = "(other details)";
 
-/// A loss summed over the run.
+/// Total of a loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LossRow {
-    /// Kind, as named in the format's description (`ring_full`).
+    /// Kind, as in the format's description (`ring_full`).
     pub kind: String,
-    /// Meaning of the loss, in words.
+    /// Meaning of the loss.
     pub meaning: String,
-    /// Which, exactly; may be empty.
+    /// Details, or empty.
     pub detail: String,
-    /// How many.
+    /// Amount.
     pub count: u64,
 }
 
@@ -32,8 +32,7 @@ impl LossRow {
     }
 }
 
-/// Sums losses by kind and detail, ordered by kind, then count falling, then
-/// detail.
+/// Sums losses by kind and detail, sorted by kind, then falling count, then detail.
 #[derive(Clone, Debug, Default)]
 pub struct Losses(BTreeMap<LossKind, BTreeMap<String, u64>>);
 
@@ -86,7 +85,7 @@ fn rows(kind: LossKind, details: BTreeMap<String, u64>) -> Vec<LossRow> {
     rows
 }
 
-/// A kind's name for programs and its meaning for people.
+/// Name of a kind for programs, and its meaning.
 pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
     match kind {
         LossKind::Unknown => ("unknown", "losses of a kind this version does not know"),

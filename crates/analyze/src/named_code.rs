@@ -1,10 +1,11 @@
-//! Names of the code that a recording's rows mention, as rows of its table `symbols`.
+//! Names of the code in a recording, as rows of its table `symbols`.
 //!
-//! They are found when the recording ends, while the files are there, and only for
-//! instructions that occur. So the tables can be asked for functions without a reader of symbol tables, and
-//! a report on another machine has names.
+//! Names are resolved when the recording ends, while the files exist, and only for instructions
+//! that occur. Other programs can therefore read functions from the tables without a symbol reader,
+//! and a report on another machine has names.
 //!
-//! Memory: 56 bytes for each instruction of each process, names once for each place in a file.
+//! Memory: 56 bytes for each instruction of each process. Names are stored once for each location
+//! in a file.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,19 +14,19 @@ use memgauge_trace::{Frame, Pid, Sample, SiteCount, SymbolRow};
 
 use crate::hotspots::{module_of, place_symbol};
 use crate::resolve::{Caller, Resolve};
-use crate::spaces::{AddressSpaces, PathId, When, is_file};
+use crate::spaces::{AddressSpaces, CodeLocation, PathId, When, is_file};
 use crate::summarise::address_spaces;
 
-/// An instruction of a process, and which code was there.
+/// An instruction of a process and the code it belonged to.
 type Instruction = (Pid, u64, PathId, u64);
 
-/// Names the instructions of samples, of calls and of exact counts, in the order of processes
-/// and addresses.
+/// Names the instructions of samples, calls and exact counts, sorted by process and address.
 ///
 /// # Errors
 /// The file system failed.
+/// The file system failed.
 pub fn symbol_rows(recording: &Recording, symbols: &mut dyn Resolve) -> Result<Vec<SymbolRow>> {
-    // Reports name what cannot be read.
+    // Reports name the parts that cannot be read.
     let mut problems = Vec::new();
     let spaces = address_spaces(recording, &mut problems)?;
     let mut seen = Seen {
@@ -53,7 +54,7 @@ pub fn symbol_rows(recording: &Recording, symbols: &mut dyn Resolve) -> Result<V
         }
     })?;
     let in_order: BTreeMap<Instruction, u64> = seen.since.into_iter().collect();
-    let mut names: HashMap<(PathId, u64), SymbolRow> = HashMap::new();
+    let mut names: HashMap<CodeLocation, SymbolRow> = HashMap::new();
     let rows = in_order
         .into_iter()
         .map(|((pid, ip, path, offset), time_ns)| {
@@ -69,7 +70,7 @@ pub fn symbol_rows(recording: &Recording, symbols: &mut dyn Resolve) -> Result<V
 
 struct Seen<'a> {
     spaces: &'a AddressSpaces,
-    /// When each was seen first.
+    /// Time at which each was first seen.
     since: HashMap<Instruction, u64>,
 }
 
@@ -85,7 +86,7 @@ impl Seen<'_> {
     }
 }
 
-/// All of a row but its instruction.
+/// A row without its instruction.
 fn name(symbols: &mut dyn Resolve, spaces: &AddressSpaces, place: (PathId, u64)) -> SymbolRow {
     let symbol = place_symbol(symbols, spaces, place).unwrap_or_default();
     let file = spaces.file(place.0);

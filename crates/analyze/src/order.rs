@@ -1,29 +1,29 @@
 //! Order in which a modelled run misses, and how much of each line it uses.
 //!
-//! The model charges a load miss by its order: the exposed part of its latency, or for a miss
-//! close to the one before it, its latency divided by the misses in flight. A store miss costs
-//! what it waits in a full queue to memory. The stalled cycles of both are counted by the order of
-//! the miss. So the order is that of the accesses that cost the time, not of those that are most
-//! frequent: filling an array in order stalls hardly at all, however many lines it brings.
+//! The model charges a load miss by its order: the exposed part of its latency, or for a miss close
+//! to the previous one, its latency divided by the misses in flight. A store miss costs its wait in
+//! a full queue to memory. The stalled cycles of both are counted by the order of the miss. The
+//! result is therefore the order of the accesses that cost time, not of the most frequent ones:
+//! filling an array sequentially barely stalls, however many lines it brings.
 //!
-//! Stalls of writebacks are left out. A line leaves the cache long after the access that wrote
-//! it, so they say nothing of an order.
+//! Stalls of writebacks are left out. A line leaves the cache long after the access that wrote it,
+//! so they reveal nothing about the order.
 
 use crate::counts::Counts;
 use crate::hotspots::HotTable;
 
-/// Loads and stores per miss from which a line counts as used more than once. Two accesses of
+/// Minimum number of loads and stores per miss for which a line counts as reused. Two accesses of
 /// 32 bytes use a whole line; a few other misses among them must not hide that.
 const ACCESSES_PER_MISS: f64 = 1.5;
 
-/// How a run reaches the lines that it waits for.
+/// Order in which a run accesses the lines that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// In no order.
     Scattered,
-    /// In order, with several accesses to most lines.
+    /// Sequential, with several accesses to most lines.
     Stream,
-    /// In order, with about one access to a line, or an unknown number.
+    /// Sequential, with about one access to a line, or an unknown number.
     Stride,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn order(totals: &Counts, functions: &HotTable) -> Option<Order> {
     }
 }
 
-/// Whether at least half of the first-level misses are in functions with several loads and stores
+/// True if at least half of the first-level misses are in functions with several loads and stores
 /// per miss.
 fn uses_lines(functions: &HotTable) -> bool {
     let (mut misses, mut misses_with_use) = (0, 0);

@@ -1,5 +1,5 @@
-//! A stretch of a recording in fine bins: what a viewer asks for when a reader selects it.
-//! Of the large tables only the row groups of that time are read.
+//! A range of time of a recording in fine bins, for a viewer in which the user selected it. Reads
+//! only those row groups of the large tables that overlap the range.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::series::Series;
 use crate::summarise::{address_spaces, finest_bin_ns};
 use crate::timeline::{FINEST_BINS, SampleTimes, Timeline};
 
-/// The timeline of a stretch of time, with what could not be read.
+/// Timeline of a range of time, and messages about parts that could not be read.
 pub fn summarise_part(
     recording: &Recording,
     symbols: &mut dyn Resolve,
@@ -27,7 +27,7 @@ pub fn summarise_part(
         samples.observe(rows)
     })?;
     let mut series = Series::with_width(finest_bin_ns(recording.manifest()), FINEST_BINS);
-    // A row is known by its end: that of an interval that only begins here lies later.
+    // A row has the time of its end, so an interval that starts in the range can end later.
     let until = time_ns.end.saturating_add(longest_interval(recording));
     let of_time = Selection::all().time(time_ns.start.saturating_add(1)..until);
     recording.for_each_intact_batch(&of_time, &mut problems, |rows: &[SeriesRow]| {
@@ -40,16 +40,16 @@ pub fn summarise_part(
     Ok((timeline, problems))
 }
 
-/// As far behind a stretch as a row that reaches into it may end.
+/// Maximum time after a range at which a row that starts in it may end.
 fn longest_interval(recording: &Recording) -> u64 {
     let ticks = recording.manifest().counting.as_ref();
     let ticks = ticks.and_then(|c| c.ticks.as_ref());
     let interval_ns = ticks.map_or(0, |ticks| ticks.interval_ns);
-    // Ticks come late; twice the interval is most of what is seen.
+    // Ticks are late. In practice an interval is at most twice as long.
     finest_bin_ns(recording.manifest()).max(interval_ns.saturating_mul(2))
 }
 
-/// The part of a row that lies within the time, counted from its start.
+/// The part of a row inside the range, with its time relative to the start.
 fn cut(row: &SeriesRow, time_ns: &Range<u64>) -> Option<SeriesRow> {
     let length = row.interval_ns.max(1);
     let start = row.time_ns.saturating_sub(length).max(time_ns.start);

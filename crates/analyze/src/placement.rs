@@ -1,13 +1,12 @@
-//! Which node of the machine uses which memory, and which pages should lie elsewhere.
+//! Which NUMA node uses which memory, and which pages should be moved.
 //!
-//! Accesses come in as samples: a data address, and the node of the processor that made the
-//! access. Where pages lie comes through [`PageNodes`], so that all of this runs without
-//! a machine of several nodes.
+//! Accesses come as samples with a data address and the node of the CPU. The location of pages
+//! comes through [`PageNodes`], so that this module runs without a NUMA machine.
 //!
-//! A region of memory is cut into ranges. A gap without samples that chance does not make
-//! ends a range; within one, neighbouring chunks of [`CHUNK_SAMPLES`] samples that the same
-//! node uses most are put together. Rejected: a decision for each page. A page seldom has more than one sample,
-//! and one sample says nothing about who will use it next.
+//! A region is cut into ranges. A gap between samples that is too long for chance ends a range.
+//! Within a range, adjacent chunks of [`CHUNK_SAMPLES`] samples are merged if the same node uses
+//! them most. A decision for each page was rejected: a page rarely has more than one sample, and
+//! one sample does not show which node will use it next.
 
 use std::collections::BTreeMap;
 
@@ -17,24 +16,24 @@ use serde::Serialize;
 
 use crate::regions::{wilson, wilson_95};
 
-/// Samples of a chunk, over whose node one decision is made.
+/// Number of samples in a chunk. One decision is made for each chunk.
 const CHUNK_SAMPLES: u64 = 32;
-/// Standard deviations by which a node's share must lie above a half to count as its user:
-/// of chunks that two nodes share equally, one in 10 000 is taken for that of one.
+/// Number of standard deviations by which a node's share must exceed one half for it to count as
+/// the user. Among chunks that two nodes share equally, one in 10 000 is attributed to one of them.
 const CERTAIN: f64 = 4.0;
-/// A gap of so many mean gaps is no chance: gaps between samples at random have a
-/// probability of exp(-16) to be that long.
+/// A gap of this many mean gaps is not chance: random gaps are as long with a probability of
+/// exp(-16).
 const LONG_GAP: u64 = 16;
-/// Bytes that a gap must have at least to end a range: one huge page.
+/// Minimum size of a gap that ends a range: one huge page.
 const SHORTEST_GAP_BYTES: u64 = 2 << 20;
-/// Part of a range's pages that may lie elsewhere without being worth a move.
+/// Share of a range's pages that may be on the wrong node without a recommendation to move them.
 const NEGLIGIBLE: f64 = 0.01;
-/// Pages whose node is asked for, of each process; of larger ranges, one in so many.
-const MOST_PAGES_ASKED: u64 = 1 << 20;
-/// Pages and nodes with samples that are kept.
-const MOST_KEPT: usize = 1 << 22;
+/// Maximum number of pages of each process whose node is queried. Larger ranges are sampled.
+const MAX_QUERIED_PAGES: u64 = 1 << 20;
+/// Maximum number of pages and nodes with samples.
+const MAX_PAGES: usize = 1 << 22;
 
-/// Samples by page and by the node that accessed it.
+/// Samples by page and by node.
 #[derive(Clone, Debug)]
 pub struct PageUse {
     page_bytes: u64,
@@ -44,17 +43,17 @@ pub struct PageUse {
 }
 
 impl PageUse {
-    /// Nothing yet, of a machine with pages of this size.
+    /// Starts without samples. `page_bytes` is the page size of the machine.
     pub fn new(page_bytes: u64) -> PageUse {
         PageUse {
             page_bytes,
             samples: HashMap::new(),
-            most: MOST_KEPT,
+            most: MAX_PAGES,
             not_kept: 0,
         }
     }
 
-    /// Takes in a sampled access from this node.
+    /// Adds a sampled access from a node.
     pub fn take(&mut self, addr: u64, node: u32) {
         let key = (addr / self.page_bytes, node);
         let is_full = self.samples.len() >= self.most;
@@ -65,7 +64,7 @@ impl PageUse {
         }
     }
 
-    /// Pages by address, with samples by node.
+    /// Pages by address, each with its samples by node.
     fn by_page(&self) -> Vec<(u64, ByNode)> {
         let mut pages: BTreeMap<u64, ByNode> = BTreeMap::new();
         for (&(page, node), &samples) in &self.samples {
@@ -81,7 +80,7 @@ pub type ByNode = BTreeMap<u32, u64>;
 /// A region of a process's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryRegion {
-    /// Its name.
+    /// Name of the region.
     pub name: String,
     /// First byte.
     pub start: u64,
@@ -89,80 +88,81 @@ pub struct MemoryRegion {
     pub end: u64,
 }
 
-/// Where pages lie.
+/// Finds the node that holds a page.
 pub trait PageNodes {
-    /// The node of each page, by its address; `None` for one that is not in memory.
+    /// Node of each page by address. `None` for a page that is not in memory.
     fn nodes_of(&mut self, pages: &[u64]) -> Vec<Option<u32>>;
 }
 
-/// Advice on a range.
+/// Recommendation for a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Advice {
-    /// Its pages lie where they are used.
+    /// Its pages are on the node that uses them.
     Keep,
-    /// Its pages should lie on this node.
+    /// Move its pages to this node.
     Move {
         /// The node that uses it.
         to: u32,
     },
-    /// Several nodes use it; wherever it lies, somebody is far away.
+    /// Several nodes use it, so it is remote for some of them on every node.
     Shared,
-    /// Too few samples to tell.
+    /// There are too few samples.
     TooFewSamples,
 }
 
-/// A range of pages that is used in one way.
+/// A range of pages with uniform use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacedRange {
-    /// Region that it is a part of.
+    /// Region that contains it.
     pub region: String,
     /// First byte.
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Samples in it.
+    /// Samples in the range.
     pub samples: u64,
-    /// Samples by the node of the processor.
+    /// Samples by node of the CPU.
     pub used_by: ByNode,
-    /// Pages by the node that they lie on, of [`asked_pages`](Self::asked_pages).
+    /// Pages by node that holds them, of [`asked_pages`](Self::asked_pages).
     pub lies_on: ByNode,
-    /// Pages whose node was asked for: all, or one in so many of a large range.
+    /// Number of pages whose node was queried: all, or a sample of a large range.
     pub asked_pages: u64,
-    /// Pages that it has.
+    /// Number of pages.
     pub pages: u64,
-    /// Samples from another node than their page lies on, over samples of pages in memory.
+    /// Share of samples from another node than the one that holds the page, of samples whose page
+    /// is in memory.
     pub remote: Option<f64>,
-    /// Bytes to move where the advice is followed (estimated where not all pages were asked for).
+    /// Bytes to move to follow the advice (estimated if not all pages were queried).
     pub bytes_to_move: u64,
-    /// The advice.
+    /// The recommendation.
     pub advice: Advice,
 }
 
 /// How a process's memory is placed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Placement {
-    /// Samples with an address.
+    /// Samples with a data address.
     pub samples: u64,
-    /// Of them in memory that is no longer mapped, or was not told.
+    /// Samples in memory that is no longer mapped, or whose mapping is unknown.
     pub unmapped: u64,
-    /// Of them of more pages than are kept.
+    /// Samples beyond the maximum number of pages.
     pub not_kept: u64,
-    /// Samples by the node of the processor.
+    /// Samples by node of the CPU.
     pub used_by: ByNode,
-    /// Samples whose page was in memory when it was looked for.
+    /// Samples whose page was in memory when it was queried.
     pub placed: u64,
-    /// Samples from another node than their page lies on, over `placed`.
+    /// Share of `placed` from another node than the one that holds the page.
     pub remote: Option<f64>,
-    /// Wilson's 95 % interval of `remote`, for independent samples.
+    /// Wilson's 95 % interval of `remote` for independent samples.
     pub remote_interval: Option<(f64, f64)>,
-    /// The same share if every advice were followed and nothing else changed.
+    /// The share if all advice were followed and nothing else changed.
     pub remote_after: Option<f64>,
     /// Ranges, by address.
     pub ranges: Vec<PlacedRange>,
 }
 
-/// Cuts the regions into ranges by their use, and says what to move where.
+/// Splits the regions into ranges by use, and recommends where to move them.
 pub fn placement(
     usage: &PageUse,
     regions: &[MemoryRegion],
@@ -206,7 +206,7 @@ pub fn placement(
     found.samples += found.not_kept;
 
     let all_pages: u64 = cut.iter().map(|(_, range)| pages_of(range)).sum();
-    let stride = all_pages.div_ceil(MOST_PAGES_ASKED).max(1);
+    let stride = all_pages.div_ceil(MAX_QUERIED_PAGES).max(1);
     let mut remote = (0, 0);
     for (region, range) in cut {
         let counted = remote_samples(range, None);
@@ -251,7 +251,7 @@ fn add(sums: &mut ByNode, more: &ByNode) {
     }
 }
 
-/// Pages from the first one with samples to the last.
+/// Number of pages from the first to the last one with samples.
 fn pages_of(range: &[Sampled]) -> u64 {
     match (range.first(), range.last()) {
         (Some(first), Some(last)) => last.page + 1 - first.page,
@@ -259,14 +259,14 @@ fn pages_of(range: &[Sampled]) -> u64 {
     }
 }
 
-/// Parts between which lie gaps that are too long for chance.
+/// Splits at gaps that are too long for chance.
 fn split_at_gaps(pages: &[Sampled], shortest: u64) -> Vec<&[Sampled]> {
     let longest = longest_by_chance(pages).max(shortest);
     pages.chunk_by(|a, b| b.page - a.page <= longest).collect()
 }
 
-/// Longest gap that chance makes, in pages: [`LONG_GAP`] mean gaps, of gaps that are not
-/// longer than that themselves.
+/// Longest gap by chance in pages: [`LONG_GAP`] times the mean of the gaps that are not longer than
+/// that.
 fn longest_by_chance(pages: &[Sampled]) -> u64 {
     let samples: u64 = pages.iter().map(Sampled::samples).sum();
     let mut longest = u64::MAX;
@@ -281,7 +281,7 @@ fn longest_by_chance(pages: &[Sampled]) -> u64 {
     }
 }
 
-/// The node that certainly makes most of these accesses.
+/// The node that makes most of these accesses with statistical significance.
 fn user(used_by: &ByNode) -> Option<u32> {
     let samples: u64 = used_by.values().sum();
     let (&node, &most) = used_by.iter().max_by_key(|(_, samples)| **samples)?;
@@ -295,19 +295,19 @@ fn used_by(pages: &[Sampled]) -> ByNode {
     sums
 }
 
-/// The node that makes most of these accesses, if by little.
+/// The node that makes most of these accesses, even if by little.
 fn leader(used_by: &ByNode) -> Option<u32> {
     let most = used_by.iter().max_by_key(|(_, samples)| **samples);
     most.map(|(node, _)| *node)
 }
 
-/// Pages in the order of their addresses, and who uses them.
+/// Consecutive pages and the node that uses them.
 struct Run<'a> {
     pages: &'a [Sampled],
     user: Option<u32>,
 }
 
-/// Puts neighbours with one user together. `all` holds the pages of all runs.
+/// Merges adjacent runs with the same user. `all` contains the pages of all runs.
 fn merged<'a>(all: &'a [Sampled], runs: &[Run<'a>]) -> Vec<Run<'a>> {
     let mut start = 0;
     let groups = runs.chunk_by(|a, b| a.user == b.user).map(|group| {
@@ -322,19 +322,19 @@ fn merged<'a>(all: &'a [Sampled], runs: &[Run<'a>]) -> Vec<Run<'a>> {
     groups.collect()
 }
 
-/// Ranges that one node uses, or several alike.
+/// Splits into ranges that one node uses, or that several share.
 fn by_user(pages: &[Sampled]) -> Vec<&[Sampled]> {
     let chunks = chunks(pages).into_iter().map(|pages| Run {
         pages,
         user: leader(&used_by(pages)),
     });
     let chunks: Vec<Run> = chunks.collect();
-    // Who leads a chunk may be chance; who leads many in a row is not.
+    // One chunk's leader may be chance. The same leader in many consecutive chunks is not.
     let mut runs = merged(pages, &chunks);
     for run in &mut runs {
         run.user = user(&used_by(run.pages));
     }
-    // A chunk that stands out by chance belongs to those on both sides.
+    // A chunk that differs by chance belongs to its neighbours if these agree.
     for n in 1..runs.len().saturating_sub(1) {
         let samples: u64 = runs[n].pages.iter().map(Sampled::samples).sum();
         if runs[n].user.is_none()
@@ -350,7 +350,7 @@ fn by_user(pages: &[Sampled]) -> Vec<&[Sampled]> {
         .collect()
 }
 
-/// Pages in pieces of [`CHUNK_SAMPLES`] samples or a little more.
+/// Splits pages into chunks of at least [`CHUNK_SAMPLES`] samples.
 fn chunks(pages: &[Sampled]) -> Vec<&[Sampled]> {
     let mut ends = Vec::new();
     let mut samples = 0;
@@ -361,7 +361,7 @@ fn chunks(pages: &[Sampled]) -> Vec<&[Sampled]> {
             samples = 0;
         }
     }
-    // Too few for a chunk of their own: they belong to the one before.
+    // Too few samples for a chunk. Append them to the previous one.
     ends.pop();
     ends.push(pages.len());
     let starts = std::iter::once(0).chain(ends.iter().copied());
@@ -371,8 +371,8 @@ fn chunks(pages: &[Sampled]) -> Vec<&[Sampled]> {
         .collect()
 }
 
-/// Samples from another node than their page lies on (or would lie on), and all samples of
-/// pages in memory.
+/// Samples from another node than the one that holds their page (or would hold it), and all samples
+/// whose page is in memory.
 fn remote_samples(range: &[Sampled], moved_to: Option<u32>) -> (u64, u64) {
     let mut sums = (0, 0);
     for page in range {

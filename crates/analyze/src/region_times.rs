@@ -5,23 +5,23 @@ use serde::Serialize;
 
 use crate::Analysis;
 
-/// Stays that are kept, some 150 bytes each; more are joined with their neighbours.
-const MOST: usize = 20_000;
-/// Bins of the whole run.
+/// Maximum number of spans, about 150 bytes each. Further ones are merged with their neighbours.
+const MAX_SPANS: usize = 20_000;
+/// Number of bins of the whole run.
 const BINS: u64 = 48;
 
-/// Gathers when threads were inside regions of interest.
+/// Collects the time spans of regions of interest.
 #[derive(Clone, Debug, Default)]
 pub struct RegionTimes(Vec<RegionSpan>);
 
 impl RegionTimes {
-    /// In order of names, threads and times, and no more than [`MOST`] but for one of each
-    /// thread and region.
+    /// Sorted by name, thread and time, at most [`MAX_SPANS`], but at least one for each thread and
+    /// region.
     fn joined(mut self) -> Vec<RegionSpan> {
         let key = |span: &RegionSpan| (span.name.clone(), span.pid, span.tid);
         self.0
             .sort_by_cached_key(|span| (key(span), span.time_ns, span.duration_ns));
-        let mut spans: RegionSpans<(String, Pid, Tid)> = RegionSpans::at_most(MOST);
+        let mut spans: RegionSpans<(String, Pid, Tid)> = RegionSpans::at_most(MAX_SPANS);
         for span in &self.0 {
             spans.add_row(key(span), span);
         }
@@ -29,7 +29,7 @@ impl RegionTimes {
     }
 
     fn shrink(&mut self) {
-        if self.0.len() > 4 * MOST {
+        if self.0.len() > 4 * MAX_SPANS {
             self.0 = std::mem::take(self).joined();
         }
     }
@@ -54,41 +54,41 @@ impl Analysis for RegionTimes {
     }
 }
 
-/// When threads were inside regions of interest, in bins of the whole run.
+/// Time inside regions of interest, in bins of the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RegionsOverTime {
     /// Width of a bin in nanoseconds.
     pub bin_ns: u64,
-    /// Regions, those with most time first.
+    /// Regions by falling time.
     pub rows: Vec<RegionOverTime>,
 }
 
-/// When threads were inside a region.
+/// Time inside a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RegionOverTime {
     /// Name of the region.
     pub name: String,
-    /// Nanoseconds inside, summed over threads, of each bin. Stays that were joined count
-    /// evenly from the first entry to the last exit.
+    /// Nanoseconds inside in each bin, summed over threads. Merged spans are spread evenly from the
+    /// first entry to the last exit.
     pub inside_ns: Vec<u64>,
 }
 
-/// The stays in a region.
+/// Time spans of a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TimedRegion {
-    /// Its name.
+    /// Name of the region.
     pub name: String,
-    /// By thread and time.
+    /// Spans by thread and time.
     pub spans: Vec<TimedSpan>,
 }
 
-/// A stay, or several that are joined: `[time_ns, duration_ns, inside_ns, entries, pid,
-/// tid]`, as the table `region_spans` has them.
+/// One span, or several that were merged: `[time_ns, duration_ns, inside_ns, entries, pid, tid]`,
+/// as in the table `region_spans`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TimedSpan(pub u64, pub u64, pub u64, pub u64, pub Pid, pub Tid);
 
 impl TimedSpan {
-    /// The region's name, with how much of it there is where stays are joined.
+    /// Name of the region. For merged spans, with their number and time.
     pub fn label(&self, region: &str) -> String {
         let &TimedSpan(_, duration_ns, inside_ns, entries, ..) = self;
         let share = inside_ns as f64 * 100.0 / duration_ns.max(1) as f64;
@@ -99,7 +99,7 @@ impl TimedSpan {
     }
 }
 
-/// Spans in order of names as regions, those with most time first.
+/// Groups spans by region, by falling time.
 pub(crate) fn by_region(spans: &[RegionSpan]) -> Vec<TimedRegion> {
     let mut regions: Vec<TimedRegion> = Vec::new();
     for of_region in spans.chunk_by(|a, b| a.name == b.name) {
@@ -124,7 +124,7 @@ pub(crate) fn by_region(spans: &[RegionSpan]) -> Vec<TimedRegion> {
     regions
 }
 
-/// The regions in bins of a run of this length; `None` without any.
+/// The regions in bins of a run of this length. `None` without regions.
 pub(crate) fn over_time(regions: &[TimedRegion], duration_ns: u64) -> Option<RegionsOverTime> {
     let spans = regions.iter().flat_map(|region| &region.spans);
     let last_ns = spans.map(|span| span.0.saturating_add(span.1)).max()?;
@@ -145,7 +145,7 @@ pub(crate) fn over_time(regions: &[TimedRegion], duration_ns: u64) -> Option<Reg
     })
 }
 
-/// Adds a span's time inside to the bins that it reaches over; their sum stays exact.
+/// Spreads a span's time over the bins that it covers. The sum stays exact.
 fn spread(&TimedSpan(start, duration, inside, ..): &TimedSpan, bin_ns: u64, bins: &mut [u64]) {
     let until =
         |ns: u64| (u128::from(inside) * u128::from(ns) / u128::from(duration.max(1))) as u64;
@@ -210,7 +210,7 @@ mod tests {
             times.observe(&rows);
         }
         let spans = times.finish();
-        assert!(spans.len() <= MOST, "{}", spans.len());
+        assert!(spans.len() <= MAX_SPANS, "{}", spans.len());
         assert_eq!(spans.iter().map(|s| s.entries).sum::<u64>(), 200_000);
         assert_eq!(spans.iter().map(|s| s.inside_ns).sum::<u64>(), 60_000_000);
     }

@@ -1,14 +1,13 @@
 //! Memory regions by sampled events.
 //!
-//! A sample with a data address is put into the region that held the address at the
-//! sample's time. Regions are a variable of a file, `[heap]`, `[stack]`, or a stretch
-//! of anonymous memory (see [`AddressSpaces`] for where one ends and the next begins).
-//! A sample stands for `period` events, and a region's events are the sum of its
-//! samples' periods. The certainty of its share follows from the number of samples,
-//! and, where some cache sets were followed, from how groups of sets differ.
+//! A sample with a data address belongs to the region that contained the address at the sample's
+//! time. A region is a variable of a file, `[heap]`, `[stack]`, or a range of anonymous memory
+//! ([`AddressSpaces`] defines its limits). A sample represents `period` events, and a region's
+//! events are the sum of its samples' periods. The precision of its share follows from the number
+//! of samples and, with `--sets`, from the variance between groups of cache sets.
 //!
-//! Memory: one row a region and event; in file data one for each 8 sampled
-//! bytes until symbols are asked.
+//! Memory: one row for each region and event. Until symbols are resolved, data in files needs a row
+//! for each 8 sampled bytes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,13 +23,12 @@ use crate::resolve::Resolve;
 use crate::set_groups::{FollowedGroups, Z_95};
 use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_file};
 
-/// File data is kept in granules of this many bytes until symbols are looked up: no
-/// variable of interest is smaller.
+/// Granularity of data in files until symbols are resolved. No variable of interest is smaller.
 const GRANULE_BYTES: u64 = 8;
 
-/// What a data address belongs to, before variables have names.
+/// Owner of a data address before variables are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Place {
+pub(crate) enum DataLocation {
     Anonymous {
         start: u64,
         end: u64,
@@ -38,8 +36,8 @@ pub(crate) enum Place {
     Named(PathId),
     Code(PathId),
     Data(PathId, u64),
-    /// After a file's data: its zero-initialised data as far as its segments reach,
-    /// else the anonymous region around it.
+    /// Memory after a file's data: its zero-initialised data up to the end of its segments, and
+    /// beyond them the anonymous region.
     ZeroData {
         path: PathId,
         offset: u64,
@@ -65,26 +63,25 @@ impl Weight {
     }
 }
 
-/// Sums samples by region. Only analyses over the same [`AddressSpaces`] may be
-/// merged.
+/// Sums samples by region. Merge only analyses that use the same [`AddressSpaces`].
 #[derive(Clone, Debug)]
 pub struct Regions<'a> {
     spaces: &'a AddressSpaces,
-    rows: BTreeMap<(EventId, Pid, Place), Weight>,
+    rows: BTreeMap<(EventId, Pid, DataLocation), Weight>,
     without_address: BTreeMap<EventId, u64>,
     groups: SetGroups,
     end_ns: u64,
 }
 
-/// Events by group of cache sets, where some were followed.
+/// Events by group of cache sets with `--sets`.
 #[derive(Clone, Debug, Default)]
 struct SetGroups {
     followed: Option<FollowedGroups>,
-    events: BTreeMap<(EventId, Pid, Place), SortedSums<u8>>,
+    events: BTreeMap<(EventId, Pid, DataLocation), SortedSums<u8>>,
 }
 
 impl<'a> Regions<'a> {
-    /// Regions are the stretches of these mappings.
+    /// Starts without samples. `spaces` defines the regions.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
         Regions {
             spaces,
@@ -95,8 +92,8 @@ impl<'a> Regions<'a> {
         }
     }
 
-    /// Of a recording of which some groups of cache sets were followed, if any were.
-    pub fn of_sets(mut self, sets: Option<&SetsFacts>) -> Self {
+    /// Adds the groups of cache sets of a recording made with `--sets`.
+    pub fn with_sets(mut self, sets: Option<&SetsFacts>) -> Self {
         self.groups.followed = FollowedGroups::of(sets);
         self
     }
@@ -107,7 +104,7 @@ impl<'a> Regions<'a> {
             *self.without_address.entry(sample.event).or_default() += 1;
             return;
         };
-        let place = place(self.spaces, sample.pid, addr.0, sample.time_ns);
+        let place = locate(self.spaces, sample.pid, addr.0, sample.time_ns);
         let weight = Weight {
             samples: 1,
             events: sample.period,
@@ -122,32 +119,37 @@ impl<'a> Regions<'a> {
     }
 }
 
-pub(crate) fn place(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) -> Place {
+pub(crate) fn locate(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) -> DataLocation {
     let Some(mapping) = spaces.data_at(pid, addr, time_ns) else {
-        return Place::Unknown;
+        return DataLocation::Unknown;
     };
     let path = spaces.path(mapping.path);
     if is_anonymous(path) {
-        return anonymous_place(spaces, pid, addr, mapping);
+        return locate_anonymous(spaces, pid, addr, mapping);
     }
     match (is_file(path), mapping.executable) {
-        (false, _) => Place::Named(mapping.path),
-        (true, true) => Place::Code(mapping.path),
-        (true, false) => Place::Data(mapping.path, granule(mapping.file_offset_of(addr))),
+        (false, _) => DataLocation::Named(mapping.path),
+        (true, true) => DataLocation::Code(mapping.path),
+        (true, false) => DataLocation::Data(mapping.path, granule(mapping.file_offset_of(addr))),
     }
 }
 
-fn anonymous_place(spaces: &AddressSpaces, pid: Pid, addr: u64, mapping: &Mapping) -> Place {
+fn locate_anonymous(
+    spaces: &AddressSpaces,
+    pid: Pid,
+    addr: u64,
+    mapping: &Mapping,
+) -> DataLocation {
     let (start, end) = spaces.anonymous_region(pid, mapping);
     match spaces.file_before(pid, mapping) {
-        Some((file, together)) => Place::ZeroData {
+        Some((file, together)) => DataLocation::ZeroData {
             path: file.path,
             offset: granule(file.file_offset_of(addr)),
             together,
             start,
             end,
         },
-        None => Place::Anonymous { start, end },
+        None => DataLocation::Anonymous { start, end },
     }
 }
 
@@ -190,11 +192,11 @@ impl<'a> Analysis for Regions<'a> {
     }
 }
 
-/// Samples summed by region, before variables have names.
+/// Samples by region before variables are named.
 #[derive(Clone, Debug)]
 pub struct SampledRegions<'a> {
     spaces: &'a AddressSpaces,
-    rows: BTreeMap<(EventId, Pid, Place), Weight>,
+    rows: BTreeMap<(EventId, Pid, DataLocation), Weight>,
     without_address: BTreeMap<EventId, u64>,
     groups: SetGroups,
     end_ns: u64,
@@ -203,95 +205,94 @@ pub struct SampledRegions<'a> {
 /// A memory region of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RegionRow {
-    /// Variable and file, `[heap]`, `[stack]`, or `anon` and where it starts.
+    /// Variable and file, `[heap]`, `[stack]`, or `anon` with its start address.
     pub name: String,
     /// The process.
     pub pid: Pid,
-    /// First byte; `None` for variables and for what lies in no mapping.
+    /// Start address. `None` for variables and for addresses outside all mappings.
     pub start: Option<u64>,
-    /// Bytes from the first to the last mapped, of variables the size by their symbol;
-    /// `None` where neither is known. Where several mappings began at one address in turn, of
-    /// the one with the most events.
+    /// Size from the first to the last mapped byte, or of a variable's symbol. `None` if unknown.
+    /// If several mappings started at one address over time, that of the one with the most events.
     pub bytes: Option<u64>,
-    /// Samples that fell into it.
+    /// Samples in the region.
     pub samples: u64,
-    /// Events estimated: the sum of those samples' periods.
+    /// Estimated events: the sum of the samples' periods.
     pub events: u64,
     /// `events` / the table's events, in 0..=1.
     pub share: Option<f64>,
-    /// Lower end of the share's 95 % interval; `None` where each event is a sample.
+    /// Lower end of the share's 95 % interval. `None` if each event has a sample.
     pub share_low: Option<f64>,
-    /// Upper end of it.
+    /// Upper end of that interval.
     pub share_high: Option<f64>,
 }
 
-/// How many rows a table of regions lists.
+/// Size limits of a table of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowLimit {
-    /// The first by events.
+    /// Maximum number of rows by events.
     pub rows: usize,
-    /// Whether to list as many by samples and by size, too.
+    /// Also list as many by samples and by size.
     pub every_order: bool,
 }
 
 /// Samples without a data address that make the shares of regions doubtful.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AddressGap {
-    /// Samples of the event.
+    /// Number of samples of the event.
     pub samples: u64,
-    /// Samples with a data address, on which the shares of regions rest.
+    /// Samples with a data address, from which the shares of regions come.
     pub with_address: u64,
-    /// The hottest function that has an address in less than half of its samples, if one with
-    /// at least a tenth of the event does.
+    /// The hottest function in which less than half of the samples have an address, if it has at
+    /// least a tenth of the events.
     pub function: Option<UnaddressedFunction>,
 }
 
-/// A hot function whose accesses mostly have no data address.
+/// A hot function in which most samples lack a data address.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UnaddressedFunction {
     /// Name of the function.
     pub name: String,
     /// File or mapping that contains it.
     pub module: String,
-    /// Its share of the event, in 0..=1.
+    /// Its share of the events, in 0..=1.
     pub share: f64,
-    /// Its samples.
+    /// Number of samples in it.
     pub samples: u64,
-    /// Those with a data address.
+    /// Samples with a data address.
     pub with_address: u64,
 }
 
-/// Regions by falling events, ties by name, then process.
+/// Regions by falling number of events, ties by name, then process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RegionTable {
-    /// The event sampled.
+    /// The sampled event.
     pub event: String,
     /// Samples with a data address.
     pub samples: u64,
-    /// Samples without one; in no row.
+    /// Samples without a data address. No row contains them.
     pub samples_without_address: u64,
-    /// Why the shares may mislead, if too few samples have an address.
+    /// Reason why the shares may mislead, if too few samples have an address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address_gap: Option<AddressGap>,
-    /// Events the samples with an address stand for.
+    /// Events that the samples with an address represent.
     pub events: u64,
-    /// The hottest.
+    /// The hottest regions.
     pub rows: Vec<RegionRow>,
-    /// Rows from the top that are complete by events, by samples and by size, where
-    /// [`RowLimit::every_order`] asked for that.
+    /// Number of leading rows that are complete by events, samples and size, if
+    /// [`RowLimit::every_order`] is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_by_each: Option<u64>,
-    /// Regions not listed.
+    /// Number of regions that are not listed.
     pub other_rows: u64,
-    /// Samples in them.
+    /// Samples in those regions.
     pub other_samples: u64,
-    /// Events in them.
+    /// Events in those regions.
     pub other_events: u64,
 }
 
 impl RegionTable {
-    /// Takes the intervals off, as every event is there.
-    pub(crate) fn know_every(&mut self) {
+    /// Removes the intervals, since each event has a sample.
+    pub(crate) fn remove_intervals(&mut self) {
         for row in &mut self.rows {
             (row.share_low, row.share_high) = (None, None);
         }
@@ -302,15 +303,15 @@ type Named = BTreeMap<(String, Pid), NamedRegion>;
 
 #[derive(Clone, Debug, Default)]
 struct NamedRegion {
-    /// Of its place with the most events.
+    /// Extent of the location with the most events.
     extent: Extent,
     heaviest: u64,
     weight: Weight,
-    /// Events by group of cache sets, where some were followed.
+    /// Events by group of cache sets with `--sets`.
     groups: SortedSums<u8>,
 }
 
-/// Where a region lies, as far as that is known.
+/// Start and size of a region, if known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Extent {
     start: Option<u64>,
@@ -327,13 +328,13 @@ impl Extent {
 }
 
 impl SampledRegions<'_> {
-    /// Time of the last sample, nanoseconds since the recording began.
+    /// Time of the last sample in nanoseconds since the start of the recording.
     pub fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
-    /// One table a sampled event: last-level misses first, then first-level,
-    /// then the others by id.
+    /// A table for each sampled event: last-level misses first, then first-level misses, then the
+    /// others by ID.
     pub fn tables(
         &self,
         symbols: &mut dyn Resolve,
@@ -386,7 +387,7 @@ impl SampledRegions<'_> {
         }
     }
 
-    /// Events of each process by group of cache sets, where some were followed.
+    /// Events of each process by group of cache sets with `--sets`.
     fn groups_of(&self, event: EventId, named: &Named) -> Option<Whole> {
         let followed = self.groups.followed?.of_event(event);
         let mut processes: BTreeMap<Pid, SortedSums<u8>> = BTreeMap::new();
@@ -405,7 +406,7 @@ impl SampledRegions<'_> {
         for (&(_, pid, place), &weight) in self.rows.iter().filter(|(key, _)| key.0 == event) {
             let (name, extent) = self.describe(symbols, pid, place);
             let row = named.entry((name, pid)).or_default();
-            // Several mappings may have begun at one address, each after the one before.
+            // Several mappings may have started at one address, one after the other.
             if weight.events >= row.heaviest {
                 (row.extent, row.heaviest) = (extent, weight.events);
             }
@@ -421,23 +422,25 @@ impl SampledRegions<'_> {
         &self,
         symbols: &mut dyn Resolve,
         pid: Pid,
-        place: Place,
+        place: DataLocation,
     ) -> (String, Extent) {
         let extent = |path| {
             let known = self.spaces.extent(pid, path);
             known.map_or_else(Extent::default, Extent::of)
         };
         match place {
-            Place::Unknown => (UNKNOWN.to_owned(), Extent::default()),
-            Place::Anonymous { start, end } => anonymous(start, end),
-            Place::Named(path) => (self.spaces.path(path).to_owned(), extent(path)),
-            Place::Code(path) => (format!("{} [code]", self.file_name(path)), extent(path)),
-            Place::Data(path, offset) if self.spaces.holds_code(path) => {
+            DataLocation::Unknown => (UNKNOWN.to_owned(), Extent::default()),
+            DataLocation::Anonymous { start, end } => anonymous(start, end),
+            DataLocation::Named(path) => (self.spaces.path(path).to_owned(), extent(path)),
+            DataLocation::Code(path) => (format!("{} [code]", self.file_name(path)), extent(path)),
+            DataLocation::Data(path, offset) if self.spaces.holds_code(path) => {
                 self.variable(symbols, path, offset, "data", extent(path))
             }
-            // It is no program: nothing in it has a name.
-            Place::Data(path, _) => (format!("{} [data]", self.file_name(path)), extent(path)),
-            Place::ZeroData {
+            // It is neither a program nor a library, so nothing in it has a name.
+            DataLocation::Data(path, _) => {
+                (format!("{} [data]", self.file_name(path)), extent(path))
+            }
+            DataLocation::ZeroData {
                 path,
                 offset,
                 together,
@@ -485,7 +488,7 @@ fn anonymous(start: u64, end: u64) -> (String, Extent) {
 }
 
 impl NamedRegion {
-    /// Its events in a group of a process: none where that is not its own.
+    /// Events of the region in a process's group. 0 if the region belongs to another process.
     fn part(&self, is_own: bool, group: u8) -> u64 {
         if is_own { self.groups.get(group) } else { 0 }
     }
@@ -498,8 +501,8 @@ struct Whole {
 }
 
 impl Whole {
-    /// Independent samples that tell as much of a region's share.
-    fn alike(&self, pid: Pid, region: &NamedRegion, share: f64, all: Weight) -> u64 {
+    /// Number of independent samples that estimate the region's share equally well.
+    fn effective_samples(&self, pid: Pid, region: &NamedRegion, share: f64, all: Weight) -> u64 {
         let of_process = |(&process, groups): (&Pid, &SortedSums<u8>)| {
             let off = groups.iter().map(|(group, sum)| {
                 let part = region.part(pid == process, group);
@@ -508,12 +511,13 @@ impl Whole {
             (process, off.collect())
         };
         let off = self.processes.iter().map(of_process).collect();
-        let alike = alike(all.samples, all.events, all.squares);
-        self.followed.alike(alike, share, all.events as f64, &off)
+        let effective_samples = effective_samples(all.samples, all.events, all.squares);
+        self.followed
+            .effective_samples(effective_samples, share, all.events as f64, &off)
     }
 
-    /// The interval of a region's share, wider where the region, or all else, lies in one group,
-    /// and where lines crowd.
+    /// Widens the interval of a region's share if the region or everything else lies in one group,
+    /// or if lines are crowded.
     fn widened(
         &self,
         (pid, region): (Pid, &NamedRegion),
@@ -547,10 +551,13 @@ fn row(
     let share = (all.events > 0).then(|| weight.events as f64 / all.events as f64);
     let interval = share.and_then(|share| match whole {
         Some(whole) => {
-            let interval = wilson_95(share, whole.alike(pid, region, share, all))?;
+            let interval = wilson_95(share, whole.effective_samples(pid, region, share, all))?;
             Some(whole.widened((pid, region), share, all, interval))
         }
-        None => wilson_95(share, alike(all.samples, all.events, all.squares)),
+        None => wilson_95(
+            share,
+            effective_samples(all.samples, all.events, all.squares),
+        ),
     });
     RegionRow {
         name,
@@ -565,14 +572,16 @@ fn row(
     }
 }
 
-/// Samples of equal weight that tell as much as these, whose weights may differ (L. Kish,
-/// Survey Sampling, 1965): a timer's sample of a long wait stands for many others.
-pub(crate) fn alike(samples: u64, events: u64, squares: u128) -> u64 {
+/// Number of samples of equal weight that are as precise as these, whose weights may differ (L.
+/// Kish, Survey Sampling, 1965): a timer's sample of a long wait represents many others.
+pub(crate) fn effective_samples(samples: u64, events: u64, squares: u128) -> u64 {
     let events = u128::from(events);
-    let Some(alike) = events.saturating_mul(events).checked_div(squares) else {
+    let Some(effective_samples) = events.saturating_mul(events).checked_div(squares) else {
         return samples;
     };
-    u64::try_from(alike).map_or(samples, |alike| alike.clamp(1, samples.max(1)))
+    u64::try_from(effective_samples).map_or(samples, |effective_samples| {
+        effective_samples.clamp(1, samples.max(1))
+    })
 }
 
 /// Wilson's score interval at 95 %.
@@ -580,10 +589,9 @@ pub fn wilson_95(proportion: f64, n: u64) -> Option<(f64, f64)> {
     wilson(proportion, n, Z_95)
 }
 
-/// Wilson's score interval for a proportion seen in `n` samples (E. B. Wilson,
-/// JASA 22, 1927), with the normal distribution's quantile `z`. It holds for
-/// independent samples; samples every so many events come near that unless the
-/// program's rhythm matches the period.
+/// Wilson's score interval for a proportion in `n` samples (E. B. Wilson, JASA 22, 1927), with the
+/// normal distribution's quantile `z`. It holds for independent samples. Periodic samples come
+/// close to that unless the program's own period matches.
 pub fn wilson(proportion: f64, n: u64, z: f64) -> Option<(f64, f64)> {
     if n == 0 {
         return None;
@@ -824,10 +832,13 @@ mod tests {
     /// bound is the closed form z^2 / (n + z^2) from the other end.
     #[test]
     fn samples_of_unlike_weights_tell_less() {
-        assert_eq!(alike(100, 100 * 7, 100 * 49), 100);
+        assert_eq!(effective_samples(100, 100 * 7, 100 * 49), 100);
         // One of 99 and 363 of about one.
-        assert_eq!(alike(364, 99 + 363, 99 * 99 + 363), 21);
-        assert_eq!((alike(0, 0, 0), alike(1, 5, 25)), (0, 1));
+        assert_eq!(effective_samples(364, 99 + 363, 99 * 99 + 363), 21);
+        assert_eq!(
+            (effective_samples(0, 0, 0), effective_samples(1, 5, 25)),
+            (0, 1)
+        );
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! Names of code and data, from an implementer that can read symbol tables.
+//! Interface to names of code and data. An implementation can read symbol tables.
 
 use serde::{Deserialize, Serialize};
 
-/// A file that was mapped, as it was then.
+/// A mapped file at the time of the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleFile {
     /// Path of the file, or a name such as `[vdso]`.
     pub path: String,
-    /// Its build id in hexadecimal; empty where it has none or none was recorded.
+    /// Build ID in hexadecimal, or empty.
     pub build_id: String,
-    /// Its size in bytes, where recorded.
+    /// Size in bytes, if recorded.
     pub bytes: Option<u64>,
-    /// When it was last modified, nanoseconds since 1970, where recorded.
+    /// Modification time in nanoseconds since 1970, if recorded.
     pub modified_ns: Option<u64>,
 }
 
 impl ModuleFile {
-    /// A file of which nothing but its path is known.
+    /// A file of which only the path is known.
     pub(crate) fn of_path(path: &str) -> ModuleFile {
         ModuleFile {
             path: path.to_owned(),
@@ -25,82 +25,79 @@ impl ModuleFile {
     }
 }
 
-/// The function an instruction belongs to.
+/// The function that contains an instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbol {
-    /// Name as people write it (demangled). For inlined code it is the innermost
-    /// function.
+    /// Demangled name. For inlined code, the innermost function.
     pub name: String,
-    /// Source file, where debug information says.
+    /// Source file from debug information.
     pub file: Option<String>,
     /// Line in the source file, counted from 1.
     pub line: Option<u32>,
-    /// The functions that the code was inlined into, innermost first; each with the
-    /// line of the call. Empty for code that was not inlined.
+    /// Functions that the code was inlined into, innermost first, each with the line of the call.
+    /// Empty for code that was not inlined.
     pub inlined_into: Vec<Caller>,
 }
 
-/// A function that code was inlined into, and where it calls.
+/// A function that other code was inlined into, and the place of the call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Caller {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// Source file of the call, where known.
+    /// Source file of the call, if known.
     pub file: Option<String>,
-    /// Line of the call, where known.
+    /// Line of the call, if known.
     pub line: Option<u32>,
 }
 
-/// An instruction of machine code.
+/// A machine instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instruction {
     /// Byte offset in the file.
     pub offset: u64,
-    /// Address as the file's symbols count.
+    /// Address as in the file's symbols.
     pub address: u64,
-    /// The instruction as text.
+    /// Assembly text.
     pub text: String,
 }
 
 /// A source file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceText {
-    /// Its text.
+    /// Contents of the file.
     pub text: String,
-    /// Whether it changed after the program was recorded: its lines may be others.
+    /// True if the file is newer than the recording, so that its lines may differ.
     pub is_newer: bool,
 }
 
-/// Gives names to places in files. Reading symbol tables is the implementer's
-/// business; analyses only ask.
+/// Names locations in files.
 pub trait Resolve {
-    /// The function at a byte `offset` into `file`. `None` where there is no name, or
-    /// where the file is no longer the one that was recorded.
+    /// Function at a byte `offset` in `file`. `None` if there is no name, or the file is no longer
+    /// the recorded one.
     fn resolve(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol>;
 
-    /// The variable at a byte `offset` into `file`.
+    /// Variable at a byte `offset` in `file`.
     ///
-    /// Zero-initialised data has no bytes in the file. It is asked for by the offset
-    /// that it would have if the last data segment went on in the file. So an
-    /// implementer looks the offset up in the segments' sizes in memory, not in the
-    /// file.
+    /// Zero-initialised data is not stored in the file. Its offset is the one it would have if the
+    /// last data segment continued in the file. An implementation must therefore use the sizes of
+    /// segments in memory.
     fn resolve_data(&mut self, file: &ModuleFile, offset: u64) -> Option<String>;
 
-    /// Size in bytes of the variable at that place. `None` where it is not known.
+    /// Size of the variable at that offset in bytes, if known.
     fn data_bytes(&mut self, _file: &ModuleFile, _offset: u64) -> Option<u64> {
         None
     }
 
-    /// Whether a segment of `file` reaches `offset` in memory, counted as above.
-    /// `None` where the file cannot be read.
+    /// True if a segment of `file` covers `offset` in memory, counted as above. `None` if the file
+    /// cannot be read.
     fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {
         None
     }
 
-    /// The machine code of the function at a byte `offset` into `file`.
+    /// Machine code of the function at a byte `offset` in `file`.
     ///
     /// # Errors
-    /// Returns the reason, in words, if the code cannot be read.
+    /// Returns the reason if the code cannot be read.
     fn disassemble(
         &mut self,
         _file: &ModuleFile,
@@ -109,19 +106,18 @@ pub trait Resolve {
         Err("no file is read".to_owned())
     }
 
-    /// The text of a source file as debug information names it. `None` where it cannot
-    /// be read.
+    /// Text of a source file that debug information names. `None` if it cannot be read.
     fn source(&mut self, _file: &str) -> Option<SourceText> {
         None
     }
 
-    /// Files asked for that could not be read or trusted, in words.
+    /// Messages about files that could not be read or have changed.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Knows no symbols: everything is reported by module.
+/// Has no symbols: everything is reported by module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSymbols;
 
@@ -135,7 +131,7 @@ impl Resolve for NoSymbols {
     }
 }
 
-/// The last part of a path, by which modules and sources are shown.
+/// Last component of a path, for display.
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

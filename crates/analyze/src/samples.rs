@@ -1,11 +1,10 @@
-//! Summary of each event's samples: how they were taken, and where their data came
-//! from.
+//! Summary of each event's samples: how they were taken, and where their data came from.
 //!
-//! Rows say how many samples there are, whose, and from which level their data came.
-//! Facts that only the recorder knew are in the manifest's [`SamplingFacts`]: the
-//! counters' totals, the kernel's losses, the source's own words for where data came
-//! from. These facts prevail, as a recording that keeps overflows as times has fewer
-//! rows than samples. A recorder that was killed left none, and the rows stand alone.
+//! The rows contain the number of samples, their threads, and the cache level that supplied the
+//! data. The manifest's [`SamplingFacts`] contain facts that only the recorder knew: counter
+//! totals, losses in the kernel, and names of data sources. These facts take precedence, since a
+//! recording that stores overflows as times has fewer rows than samples. A killed recorder left no
+//! facts, and only the rows are used.
 //!
 //! Memory: 50 bytes for each event of a thread.
 
@@ -21,7 +20,7 @@ use crate::Analysis;
 use crate::counts::{EventNames, Tally};
 use crate::losses::LossRow;
 
-/// Sums samples by event, by thread, and by where their data came from.
+/// Sums samples by event, by thread, and by data source.
 #[derive(Clone, Debug, Default)]
 pub struct SampleTotals {
     events: BTreeMap<EventId, Sums>,
@@ -50,7 +49,7 @@ impl Default for Sums {
     }
 }
 
-/// Samples of a thread: how many, and the events they stand for.
+/// Samples of a thread and the events that they represent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadSamples {
     pub(crate) samples: u64,
@@ -111,40 +110,40 @@ impl Analysis for SampleTotals {
     }
 }
 
-/// An event's samples.
+/// Samples of an event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SampledEvent {
-    /// Its name.
+    /// Name of the event.
     pub event: String,
-    /// Its samples.
+    /// Number of samples.
     pub samples: u64,
     /// Samples with a data address.
     pub with_address: u64,
-    /// Events that they stand for: the sum of their periods.
+    /// Number of events that they represent: the sum of their periods.
     pub stood_for: u64,
-    /// Events that the counters counted meanwhile; `None` where they were not read.
+    /// Number of events that the counters counted in the same time. `None` if they were not read.
     pub counted: Option<u64>,
-    /// Samples lost for want of room; `None` where they were not counted.
+    /// Number of samples lost because a buffer was full. `None` if unknown.
     pub lost: Option<u64>,
-    /// Times that the kernel stopped it for being too fast; `None` as for `lost`.
+    /// Number of times that the kernel throttled the event. `None` if unknown.
     pub throttled: Option<u64>,
-    /// The period at the end; `None` where a frequency was asked for, or not known.
+    /// The period at the end. `None` if a frequency was requested or the period is unknown.
     pub last_period: Option<u64>,
-    /// Nanoseconds that a sample takes from the program, where that was measured.
+    /// CPU time that a sample costs the program in nanoseconds, if measured.
     pub sample_ns: Option<f64>,
-    /// Whether a timer stood in for the event when that was measured.
+    /// True if that cost was measured with a timer instead of the event.
     pub sample_ns_by_timer: bool,
-    /// Whether each event is a sample: all periods are 1 and nothing was lost. Sums of
-    /// such samples are counts, and their shares have no interval.
+    /// True if each event has a sample: all periods are 1 and nothing was lost. Sums of such
+    /// samples are exact counts, and their shares have no interval.
     pub every_event: bool,
 }
 
-/// Samples whose data came from one source.
+/// Samples whose data came from the same source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DataFrom {
-    /// The source in words.
+    /// Description of the source.
     pub source: String,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
     /// Sum of their latencies in cycles.
     pub latency_cycles: u64,
@@ -155,32 +154,32 @@ pub struct DataFrom {
 pub struct Sampling {
     /// The events, in the recording's order.
     pub events: Vec<SampledEvent>,
-    /// Samples by how their data address was rebuilt, where that was wanted.
+    /// Samples by the method that reconstructed their data address, if requested.
     pub derivations: Option<DerivationFacts>,
-    /// Where data came from, most samples first.
+    /// Data sources by falling number of samples.
     pub sources: Vec<DataFrom>,
-    /// PEBS: what waited in the processor's buffer.
+    /// PEBS: samples in the processor's buffer.
     pub pebs: Option<PebsFacts>,
-    /// Overhead of sampling, where it was limited.
+    /// Overhead of sampling, if it was limited.
     pub overhead: Option<OverheadFacts>,
-    /// Sentences about what was given up, and why.
+    /// Sentences about options that were given up, and why.
     pub notes: Vec<String>,
 }
 
 impl Sampling {
-    /// Whether each event of this name is a sample.
+    /// True if each event of this name has a sample.
     pub fn has_every(&self, event: &str) -> bool {
         let named = self.events.iter().find(|known| known.event == event);
         named.is_some_and(|event| event.every_event)
     }
 
-    /// Whether that is so of all events.
+    /// True if each event of all names has a sample.
     pub fn has_all(&self) -> bool {
         !self.events.is_empty() && self.events.iter().all(|event| event.every_event)
     }
 }
 
-/// Losses that leave events without a sample.
+/// Losses after which some events have no sample.
 const LOST_SAMPLES: [LossKind; 10] = [
     LossKind::Unknown,
     LossKind::RingFull,
@@ -200,12 +199,12 @@ impl SampleTotals {
         &self.threads
     }
 
-    /// The event with the most samples; of several the first.
+    /// True if the event has samples.
     pub(crate) fn was_sampled(&self, event: EventId) -> bool {
         self.events.contains_key(&event)
     }
 
-    /// The event with most samples.
+    /// The event with the most samples.
     pub(crate) fn most_sampled(&self) -> Option<EventId> {
         let most = self
             .events
@@ -215,7 +214,7 @@ impl SampleTotals {
         most.map(|(&event, _)| event)
     }
 
-    /// With what the recorder knew; `None` where nothing was sampled.
+    /// Combines the rows with the recorder's facts. `None` if nothing was sampled.
     pub(crate) fn sampling(
         &self,
         manifest: &Manifest,
@@ -246,7 +245,7 @@ impl SampleTotals {
         })
     }
 
-    /// Whether the rows have each event that was counted.
+    /// True if every counted event has a row.
     fn has_every(&self, event: &SampledEvent, names: &EventNames) -> bool {
         let rows = self
             .events
@@ -272,7 +271,7 @@ impl SampleTotals {
         self.events.iter().map(event).collect()
     }
 
-    /// Derivations that found an address; rows do not say why others did not.
+    /// Successful derivations. The rows do not show why others failed.
     fn derivations_of_rows(&self) -> Option<DerivationFacts> {
         let [exact, previous, next] = self.derived;
         (exact + previous + next > 0).then(|| DerivationFacts {
@@ -322,8 +321,8 @@ fn of_facts(facts: &SampledFacts, names: &EventNames) -> SampledEvent {
     }
 }
 
-/// Whether nothing is lost of what the source sees: of some cache sets alone there are no
-/// samples of the others.
+/// False if the source does not see everything: `--sets` takes no samples in cache sets that are
+/// not modelled.
 fn is_whole(manifest: &Manifest, losses: &[LossRow]) -> bool {
     let of_sets = manifest.sets.as_ref().is_some_and(SetsFacts::estimates_any);
     let lost = |row: &LossRow| row.count > 0 && LOST_SAMPLES.iter().any(|kind| row.is(*kind));

@@ -1,16 +1,15 @@
 //! Curves over time from interval rows.
 //!
-//! A row says that a counter gained `value` between `time - interval` and `time`. Its
-//! value is taken as gained evenly in between and cut at the bins' borders. The part
-//! before a border is `floor(value * elapsed / interval)`. So the last bin gets the
-//! remainder, and the bins of a curve always sum to its rows. Cutting at every border
-//! from the row's start (not bin by bin) makes a wide bin exactly the sum of the narrow
-//! bins in it. This lets a curve of unknown length grow. When it is full, neighbours
-//! are added and the width doubles, with the same result as binning at the final width
-//! from the start.
+//! A row states that a counter gained `value` between `time - interval` and `time`. The value is
+//! spread evenly over the interval and cut at the borders of bins. The part before a border is
+//! `floor(value * elapsed / interval)`, so the last bin gets the remainder, and the bins of a curve
+//! always sum to its rows. Cutting at every border from the row's start (not bin by bin) makes a
+//! wide bin exactly the sum of the narrow bins in it. A curve of unknown length can therefore grow:
+//! when it is full, neighbouring bins are added and the width doubles, with the same result as
+//! binning at the final width from the start.
 //!
-//! Memory: curves × `max_bins` × 8 bytes, where the curves are the observed
-//! events, times the threads if asked per thread.
+//! Memory: curves × `max_bins` × 8 bytes. There is a curve for each observed event, or for each
+//! event and thread.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +19,7 @@ use crate::Analysis;
 
 const NS_PER_S: f64 = 1e9;
 
-/// First bin width of a curve of unknown length: shorter than any timer
-/// interval in use.
+/// Initial bin width of a curve of unknown length, shorter than any timer interval in use.
 pub(crate) const FIRST_WIDTH_NS: u64 = 1000;
 
 type Key = (EventId, Option<(Pid, Tid)>);
@@ -38,14 +36,13 @@ pub struct Series {
 }
 
 impl Series {
-    /// Curves of unknown length in at most `max_bins` bins; the bin width
-    /// starts at a microsecond and doubles as needed.
+    /// Curves of unknown length in at most `max_bins` bins. The bin width starts at a microsecond
+    /// and doubles as needed.
     pub fn growing(max_bins: usize) -> Self {
         Series::with_width(FIRST_WIDTH_NS, max_bins)
     }
 
-    /// Curves over `duration_ns` in about `bins` bins. Rows beyond the duration
-    /// double the width.
+    /// Curves over `duration_ns` in about `bins` bins. Rows beyond the duration double the width.
     pub fn with_bins(duration_ns: u64, bins: usize) -> Self {
         let width = duration_ns.div_ceil(bins.max(1) as u64);
         Series::with_width(width, bins)
@@ -63,13 +60,13 @@ impl Series {
         }
     }
 
-    /// One curve for each thread instead of one over all.
+    /// Keeps a curve for each thread instead of one for all.
     pub fn per_thread(mut self) -> Self {
         self.per_thread = true;
         self
     }
 
-    /// Curves of these events alone; the others still count for the duration.
+    /// Keeps only curves of these events. The others still count for the duration.
     pub fn only(mut self, events: &[EventId]) -> Self {
         self.only = Some(events.to_vec());
         self
@@ -89,7 +86,7 @@ impl Series {
         }
     }
 
-    /// Widens the bins until `end_ns` lies in one.
+    /// Widens the bins until one contains `end_ns`.
     fn fit(&mut self, end_ns: u64) {
         self.end_ns = self.end_ns.max(end_ns);
         while self.end_ns.div_ceil(self.width_ns) > self.max_bins {
@@ -192,7 +189,7 @@ pub struct Curves {
 }
 
 impl Curves {
-    /// The event's curve over all threads; all zero where it has no row.
+    /// The event's curve over all threads, all zero if it has no row.
     pub fn event(&self, event: EventId) -> Curve {
         let found = self
             .curves
@@ -201,7 +198,7 @@ impl Curves {
         found.cloned().unwrap_or_else(|| self.flat(event))
     }
 
-    /// Whether the event has a row.
+    /// True if the event has a row.
     pub fn has(&self, event: EventId) -> bool {
         self.curves.iter().any(|c| c.event == event)
     }
@@ -227,9 +224,9 @@ pub struct Curve {
     pub thread: Option<(Pid, Tid)>,
     /// Width of a bin in nanoseconds.
     pub bin_ns: u64,
-    /// End of the curve in nanoseconds; the last bin may reach past it.
+    /// End of the curve in nanoseconds. The last bin may extend beyond it.
     pub duration_ns: u64,
-    /// Gain in each bin, in the event's unit.
+    /// Increment in each bin, in the event's unit.
     pub values: Vec<u64>,
 }
 
@@ -240,7 +237,7 @@ pub struct Peak {
     pub start_ns: u64,
     /// Length of the bin in nanoseconds.
     pub length_ns: u64,
-    /// Gain per second in the bin, in the event's unit.
+    /// Increment per second in the bin, in the event's unit.
     pub per_s: f64,
 }
 
@@ -250,9 +247,9 @@ impl Curve {
         saturating_sum(&self.values)
     }
 
-    /// The bin with the highest rate, the first of equals; the part of the last
-    /// bin beyond the curve's end does not dilute it. A last bin of less than half the
-    /// width is none: rates of short times are high by chance.
+    /// The bin with the highest rate, the first among equals. The rate of the last bin refers to
+    /// the part before the curve's end. A last bin of less than half the width is ignored, since
+    /// rates of short times are high by chance.
     pub fn peak(&self) -> Option<Peak> {
         let bins = (0..self.values.len()).map(|i| self.bin(i));
         let bins = bins.filter(|bin| bin.start_ns == 0 || bin.length_ns >= self.bin_ns / 2);
@@ -272,8 +269,8 @@ impl Curve {
         }
     }
 
-    /// Mean increment per second in each of `columns` equal parts of the duration, in
-    /// the event's unit. A bin cut by a border is shared in proportion.
+    /// Mean increment per second in each of `columns` equal parts of the duration, in the event's
+    /// unit. A bin across a border is split in proportion.
     pub fn rates(&self, columns: usize) -> Vec<f64> {
         let border = |i: usize| portion(self.duration_ns, i as u64, columns as u64);
         let until = self.cumulated();
@@ -286,7 +283,7 @@ impl Curve {
             .collect()
     }
 
-    /// Gain before each bin.
+    /// Sum of the bins before each bin.
     fn cumulated(&self) -> Vec<u64> {
         let sums = self.values.iter().scan(0u64, |sum, &value| {
             let before = *sum;
@@ -296,7 +293,7 @@ impl Curve {
         sums.collect()
     }
 
-    /// Gain before `time_ns`.
+    /// Sum of the curve before `time_ns`.
     fn until(&self, cumulated: &[u64], time_ns: u64) -> u64 {
         let i = (time_ns / self.bin_ns.max(1)) as usize;
         let Some(&before) = cumulated.get(i) else {
@@ -311,7 +308,7 @@ impl Curve {
     }
 }
 
-/// `value` per second over `length_ns`; 0 over no time.
+/// `value` per second over `length_ns`. 0 for an empty interval.
 fn per_s(value: u64, length_ns: u64) -> f64 {
     if length_ns == 0 {
         return 0.0;

@@ -1,9 +1,9 @@
-//! Intervals of numbers that were estimated from some groups of cache sets.
+//! Confidence intervals of numbers that were estimated from some groups of cache sets.
 //!
-//! A number's part in each group that was followed is known, scaled to stand for all. How
-//! much these differ is how far off their sum may be. Rejected: the number of events alone,
-//! as for samples. Misses of a place in the code come by lines, so their sets are
-//! anything but independent.
+//! The part of a number in each modelled group is known, scaled to represent all groups. The
+//! variance between these parts determines the uncertainty of their sum. The number of events
+//! alone, as for samples, was rejected: the misses of one code location come in consecutive lines,
+//! so their sets are not independent.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct EstimateInterval {
     pub high: u64,
 }
 
-/// Some groups of cache sets: one in `one_in` of [`GROUPS`].
+/// Groups of cache sets that are modelled: one in `one_in` of [`GROUPS`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FollowedGroups {
     one_in: u32,
@@ -33,8 +33,8 @@ pub(crate) struct FollowedGroups {
     near: Crowded,
 }
 
-/// So many misses of lines that crowd in few groups may be missing, and so many may be too
-/// many, of any place in code or data: where they are is not known.
+/// Bounds on the misses of lines that are concentrated in few groups. So many may be missing or in
+/// excess at any location of code or data, since their locations are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Crowded {
     missing: f64,
@@ -42,7 +42,7 @@ struct Crowded {
 }
 
 impl FollowedGroups {
-    /// `None` where all were followed, and nothing is estimated.
+    /// `None` if all sets were modelled, so that nothing is estimated.
     pub(crate) fn of(sets: Option<&SetsFacts>) -> Option<FollowedGroups> {
         let sets = sets.filter(|sets| (2..GROUPS).contains(&sets.one_in))?;
         let crowded = |(least, most): (f64, f64)| Crowded {
@@ -56,7 +56,7 @@ impl FollowedGroups {
         })
     }
 
-    /// For an event, with the crowds of its level.
+    /// The groups for an event, with the crowded lines of its cache level.
     pub(crate) fn of_event(self, event: EventId) -> FollowedGroups {
         FollowedGroups {
             crowded: match event {
@@ -71,16 +71,16 @@ impl FollowedGroups {
         (GROUPS / self.one_in).max(2)
     }
 
-    /// How many independent samples of equal weight tell as much of a share as those of
-    /// lines in some groups do, where `alike` would if they were of all. `off` is, by
-    /// process and group, how far the part is from its share of the group; `total` is what
-    /// all samples stand for.
+    /// Number of independent samples of equal weight that estimate a share as precisely as the
+    /// samples of lines in some groups. `effective_samples` is that number if all groups were modelled. `off`
+    /// has, by process and group, the deviation of the part from its share of the group. `total` is
+    /// the number of events that all samples represent.
     ///
-    /// The variance is of two stages: groups, then samples in them. Student's point takes
-    /// the place of the normal one.
-    pub(crate) fn alike(
+    /// The variance has two stages: groups, and samples within them. Student's quantile replaces
+    /// the normal one.
+    pub(crate) fn effective_samples(
         self,
-        alike: u64,
+        effective_samples: u64,
         share: f64,
         total: f64,
         off: &BTreeMap<Pid, Vec<f64>>,
@@ -92,20 +92,20 @@ impl FollowedGroups {
         };
         let between: f64 = off.values().map(of_process).sum();
         let independent = share * (1.0 - share);
-        let within = independent / (alike as f64).max(1.0) / scale;
+        let within = independent / (effective_samples as f64).max(1.0) / scale;
         let variance = between / (total * total).max(1.0) + within;
         let wider = student(self.count()) / student(GROUPS);
         let alone = independent / variance / (wider * wider);
-        // Of everything or nothing the variance is 0 by 0.
+        // A share of 0 or 1 has no variance.
         match alone.is_finite() {
-            true => alike.min(alone.round().max(1.0) as u64),
-            false => alike,
+            true => effective_samples.min(alone.round().max(1.0) as u64),
+            false => effective_samples,
         }
     }
 
-    /// The true number over the estimate, at least, where nearly all of the estimate lies in one
-    /// group: those that are not followed may have nothing. 1 elsewhere, where the spread between
-    /// groups tells more. `samples` is how many told of the number.
+    /// Lower bound of the true number relative to the estimate if nearly all of it is in one group,
+    /// since the other groups may have none. 1 elsewhere, where the variance between groups
+    /// describes the uncertainty. `samples` is the number of samples that the number comes from.
     pub(crate) fn least(self, by_group: impl Iterator<Item = f64>, samples: u64) -> f64 {
         let (sum, squares) = by_group.fold((0.0, 0.0), |(sum, squares), part| {
             (sum + part, squares + part * part)
@@ -121,12 +121,12 @@ impl FollowedGroups {
         1.0 - 1.0 / f64::from(self.one_in)
     }
 
-    /// The interval of a number whose parts by group are these, each scaled by `one_in`.
-    /// An event is `unit` of it, such as the bytes of a line.
+    /// Interval of a number whose parts by group are `parts`, each scaled by `one_in`. An event
+    /// counts `unit`, such as the bytes of a line.
     ///
-    /// The variance is that of a sum from a sample without replacement, and no less than
-    /// that of events that fall into random groups. Three events may have been missed.
-    /// The true sum is no less than what was seen. Crowded lines may all be this number's.
+    /// The variance is that of a sum from a sample without replacement, but at least that of events
+    /// in random groups. Three events may have been missed. The true sum is at least what was seen.
+    /// All crowded lines may belong to this number.
     pub(crate) fn interval(self, parts: &BTreeMap<u8, u64>, unit: u64) -> EstimateInterval {
         let scale = f64::from(self.one_in);
         let value: f64 = parts.values().map(|&part| part as f64).sum();
@@ -143,9 +143,8 @@ impl FollowedGroups {
         }
     }
 
-    /// The interval of the share that `parts` have of `whole`, both by group, as the
-    /// variance of a ratio (Cochran, Sampling Techniques, 1977, chapter 6). Both ends are
-    /// shares, 0..=1.
+    /// Interval of the share that `parts` have of `whole`, both by group, from the variance of a
+    /// ratio (Cochran, Sampling Techniques, 1977, chapter 6). Both ends are in 0..=1.
     pub(crate) fn share(
         self,
         parts: &BTreeMap<u8, u64>,
@@ -175,8 +174,8 @@ impl FollowedGroups {
 }
 
 impl FollowedGroups {
-    /// The interval of a share of `total`, in events of `unit`, with crowded lines: those
-    /// missing may all be of the part or all of the rest, and so may those too many.
+    /// Widens the interval of a share of `total`, in events of `unit`, by crowded lines. All
+    /// missing lines may belong to the part or to the remainder, and the same holds for the excess.
     pub(crate) fn with_crowds(self, (low, high): (f64, f64), total: f64, unit: f64) -> (f64, f64) {
         let (missing, too_many) = (self.crowded.missing * unit, self.crowded.too_many * unit);
         if missing + too_many == 0.0 {
@@ -323,11 +322,14 @@ mod tests {
             let off = parts.iter().map(|part| part - 400.0).collect();
             BTreeMap::from([(Pid(1), off)])
         };
-        let even = EIGHT.alike(800, 0.5, 6400.0, &off([400.0; 8]));
+        let even = EIGHT.effective_samples(800, 0.5, 6400.0, &off([400.0; 8]));
         assert_eq!(even, 800, "chance alone");
         let few = off([800.0, 0.0, 800.0, 0.0, 800.0, 0.0, 800.0, 0.0]);
-        let few = EIGHT.alike(800, 0.5, 6400.0, &few);
+        let few = EIGHT.effective_samples(800, 0.5, 6400.0, &few);
         assert!((4..=7).contains(&few), "{few}");
-        assert_eq!(EIGHT.alike(800, 1.0, 6400.0, &off([400.0; 8])), 800);
+        assert_eq!(
+            EIGHT.effective_samples(800, 1.0, 6400.0, &off([400.0; 8])),
+            800
+        );
     }
 }

@@ -1,9 +1,8 @@
-//! Event totals by place in the code.
+//! Event totals by code location.
 //!
-//! Sites are reduced to file and offset as they are observed, so processes that
-//! run the same code share a row. Memory: about 100 bytes for each distinct
-//! instruction that caused an event, which the size of the code bounds; all
-//! generated code is one row.
+//! Sites are reduced to file and offset as they are observed, so that processes with the same code
+//! share rows. Memory: about 100 bytes for each distinct instruction that caused an event, which
+//! the size of the code limits. All JIT-compiled code is one row.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +10,21 @@ use memgauge_trace::{EventId, Sample, SetsFacts, SiteCount};
 
 use crate::Analysis;
 use crate::counts::{GroupTally, Tally};
-use crate::regions::alike;
+use crate::regions::effective_samples;
 use crate::set_groups::FollowedGroups;
-use crate::spaces::{AddressSpaces, PathId, When};
+use crate::spaces::{AddressSpaces, CodeLocation, When};
 
-/// Sums site counts by file and offset. Only analyses over the same
-/// [`AddressSpaces`] may be merged.
+/// Sums site counts by file and offset. Merge only analyses that use the same [`AddressSpaces`].
 #[derive(Clone, Debug)]
 pub struct Sites<'a> {
     spaces: &'a AddressSpaces,
-    rows: BTreeMap<(PathId, u64), Tally>,
-    /// The same by group of cache sets, where some were followed.
-    by_group: BTreeMap<(PathId, u64), GroupTally>,
+    rows: BTreeMap<CodeLocation, Tally>,
+    /// Sums by group of cache sets with `--sets`.
+    by_group: BTreeMap<CodeLocation, GroupTally>,
 }
 
 impl<'a> Sites<'a> {
-    /// Places are named by these mappings.
+    /// Starts empty. `spaces` resolves addresses.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
         Sites {
             spaces,
@@ -35,7 +33,7 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// Adds one to the event of a sample, at its place.
+    /// Counts one event at the location of a sample.
     pub(crate) fn count(&mut self, sample: &Sample) {
         let row = self.rows.entry(self.spaces.code_of(sample)).or_default();
         row.add(sample.event, 1);
@@ -84,12 +82,12 @@ impl<'a> Analysis for Sites<'a> {
             followed: None,
             totals,
             sampled: None,
-            alike: 0,
+            effective_samples: 0,
         }
     }
 }
 
-/// Samples of one event at a place in the code.
+/// Samples of one event at a code location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SampleCount {
     pub(crate) samples: u64,
@@ -104,19 +102,18 @@ impl SampleCount {
     }
 }
 
-/// Sums samples of one event by file and offset: what stands in for exact sums where a
-/// source does not see every event. Only analyses over the same [`AddressSpaces`] may
-/// be merged.
+/// Sums samples of one event by file and offset. Replaces exact sums if the source does not see
+/// every event. Merge only analyses that use the same [`AddressSpaces`].
 #[derive(Clone, Debug)]
 pub struct SampledSites<'a> {
     spaces: &'a AddressSpaces,
-    rows: BTreeMap<(PathId, u64), (Tally, BTreeMap<EventId, SampleCount>)>,
-    /// Sums of the squares of periods.
+    rows: BTreeMap<CodeLocation, (Tally, BTreeMap<EventId, SampleCount>)>,
+    /// Sums of the squared periods.
     squares: BTreeMap<EventId, u128>,
 }
 
 impl<'a> SampledSites<'a> {
-    /// Places are named by these mappings.
+    /// Starts empty. `spaces` resolves addresses.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
         SampledSites {
             spaces,
@@ -163,7 +160,7 @@ impl<'a> Analysis for SampledSites<'a> {
 }
 
 impl<'a> SampledSites<'a> {
-    /// The sums, with the number of samples of `event` at each place.
+    /// The sums, with the number of samples of `event` at each location.
     pub fn of_event(self, event: EventId) -> SiteTotals<'a> {
         let mut totals = Tally::default();
         let mut sampled = 0;
@@ -180,34 +177,33 @@ impl<'a> SampledSites<'a> {
             rows,
             by_group: BTreeMap::new(),
             followed: None,
-            alike: alike(sampled, totals.get(event), squares),
+            effective_samples: effective_samples(sampled, totals.get(event), squares),
             totals,
             sampled: Some(sampled),
         }
     }
 }
 
-/// Event totals of every place in the code.
+/// Event totals of all code locations.
 #[derive(Clone, Debug)]
 pub struct SiteTotals<'a> {
     pub(crate) spaces: &'a AddressSpaces,
-    /// Ordered by file, then offset. Sample counts are 0 unless the sums are of samples.
-    pub(crate) rows: Vec<((PathId, u64), Tally, SampleCount)>,
-    /// Sums by group of cache sets of the places that have such.
-    pub(crate) by_group: BTreeMap<(PathId, u64), GroupTally>,
-    /// The groups that were followed, where these are some.
+    /// Sorted by file, then offset. Sample counts are 0 unless the sums come from samples.
+    pub(crate) rows: Vec<(CodeLocation, Tally, SampleCount)>,
+    /// Sums by group of cache sets.
+    pub(crate) by_group: BTreeMap<CodeLocation, GroupTally>,
+    /// The groups that were modelled with `--sets`.
     pub(crate) followed: Option<FollowedGroups>,
     pub(crate) totals: Tally,
-    /// Samples of the event that places are ranked by; `None` where every event was
-    /// counted.
+    /// Number of samples of the event that ranks locations. `None` if every event was counted.
     pub(crate) sampled: Option<u64>,
-    /// Samples of equal weight that would tell as much.
-    pub(crate) alike: u64,
+    /// Number of samples of equal weight with the same precision.
+    pub(crate) effective_samples: u64,
 }
 
 impl SiteTotals<'_> {
-    /// Of a recording of which some groups of cache sets were followed, if any were.
-    pub fn of_sets(self, sets: Option<&SetsFacts>) -> Self {
+    /// Adds the groups of cache sets of a recording made with `--sets`.
+    pub fn with_sets(self, sets: Option<&SetsFacts>) -> Self {
         let followed = FollowedGroups::of(sets);
         SiteTotals { followed, ..self }
     }
@@ -222,7 +218,7 @@ impl SiteTotals<'_> {
         self.totals.iter()
     }
 
-    /// Distinct places.
+    /// Number of distinct locations.
     pub fn places(&self) -> usize {
         self.rows.len()
     }

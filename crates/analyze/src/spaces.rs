@@ -1,19 +1,18 @@
-//! Address spaces: which mapping of a process held an address.
+//! Address spaces: finds the mapping of a process that contains an address.
 //!
-//! Mappings are kept as recorded, one for each time something was mapped. A later mapping over
-//! the same address prevails from its time on. A row of path `[unmapped]` says that nothing
-//! is there any more; only source `emulate` has such, so elsewhere nothing says when one ended.
-//! Each process's mappings are sorted by start, with the highest end so far beside
-//! them. A look-up walks back from the last mapping that starts at or before the
-//! address, until no earlier one can reach it.
+//! Mappings are kept as recorded. A later mapping replaces an earlier one at the same address. A
+//! row with the path `[unmapped]` removes a mapping. Only source `emulate` writes such rows, so
+//! elsewhere the end of a mapping is unknown. The mappings of a process are sorted by start, each
+//! with the highest end so far. A lookup walks backwards from the last mapping that starts at or
+//! before the address until no earlier one can reach it.
 //!
-//! A row of path `[exec]` says that the process began another program: nothing
-//! mapped before is there from its time on.
+//! A row with the path `[exec]` means that the process executed another program, which removes all
+//! earlier mappings.
 //!
-//! The kernel joins anonymous mappings that touch, and then reports the whole. So a
-//! mapping that contains earlier ones of its program is the same memory, grown.
+//! The kernel merges adjacent anonymous mappings and reports the whole. A mapping that contains
+//! earlier ones of the same program is therefore the same memory, grown.
 //!
-//! Memory: 48 bytes a recorded mapping, each file once.
+//! Memory: 48 bytes for each recorded mapping. Each file is stored once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,44 +23,47 @@ use memgauge_trace::{GeneratedCode, Module, Pid, Sample};
 use crate::Analysis;
 use crate::resolve::ModuleFile;
 
-/// Anonymous mappings of at least this many bytes are regions of their own. It is the
-/// size from which glibc's malloc gives a block its own mapping (M_MMAP_THRESHOLD's
-/// default). Smaller ones that touch are one region.
+/// Anonymous mappings of at least this size are regions of their own. glibc's malloc gives a block
+/// its own mapping from this size on (default of M_MMAP_THRESHOLD). Smaller adjacent mappings form
+/// one region.
 const OWN_REGION_BYTES: u64 = 128 * 1024;
 
-/// Name of executable memory that belongs to no file.
+/// Name of executable memory without a file.
 pub(crate) const JIT: &str = "[jit]";
 
-/// A loader maps a file's parts and its zero-initialised data in one go; mappings made
-/// after them later are something else.
+/// A loader maps the parts of a file and its zero-initialised data within this time. Later mappings
+/// after them are unrelated.
 const LOADING_NS: u64 = 100_000;
 
-/// Mappings of one path farther apart than this belong to different programs
-/// of one process: parts of one file are mapped side by side.
+/// Mappings of one path that are farther apart than this belong to different programs of one
+/// process. The parts of one file are mapped next to each other.
 const APART_BYTES: u64 = 1 << 30;
 
-/// Name of the kernel's own code.
+/// Name of kernel code.
 pub(crate) const KERNEL: &str = "[kernel]";
 
-/// The process whose generated code is the kernel's functions.
+/// Process ID under which names of kernel functions are stored.
 const KERNEL_PID: Pid = Pid(0);
 
-/// Name of what lies in no recorded mapping.
+/// Name of addresses outside all recorded mappings.
 pub(crate) const UNKNOWN: &str = "[unknown]";
 
-/// Index of a path in its [`AddressSpaces`].
+/// Index of a path in [`AddressSpaces`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PathId(u32);
 
-/// That of the rows that say that nothing is mapped any more.
+/// A file and an offset in it. In JIT-compiled code, the number of the name replaces the offset.
+pub(crate) type CodeLocation = (PathId, u64);
+
+/// Path of rows that remove a mapping.
 const NOTHING: PathId = PathId(3);
 
-/// Which of the mappings that a process had at an address.
+/// Selects among the mappings that a process had at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// The latest of all: nothing is known of the time.
+    /// The last one, if the time is unknown.
     Latest,
-    /// The one at this time, in nanoseconds, or the next after it.
+    /// The one at this time in nanoseconds, or else the next one after it.
     At(u64),
 }
 
@@ -80,7 +82,7 @@ impl Mapping {
         self.start <= addr && addr < self.end
     }
 
-    /// Later wins; of equal times the narrower.
+    /// Later mappings win, and among equal times the smaller one.
     fn precedence(&self) -> (u64, u64, u64) {
         (self.time_ns, self.start, u64::MAX - self.end)
     }
@@ -99,7 +101,7 @@ impl Analysis for Modules {
     type Output = AddressSpaces;
 
     fn observe(&mut self, batch: &[Module]) {
-        // An exec has no place: live sources record it with an empty range.
+        // An exec has no address range: live sources record it with an empty one.
         let sound = batch
             .iter()
             .filter(|m| m.start < m.end || m.path == Module::EXEC);
@@ -115,23 +117,23 @@ impl Analysis for Modules {
     }
 }
 
-/// What is known of a piece of generated code.
+/// Name and origin of JIT-compiled code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GeneratedName {
     pub(crate) name: String,
-    /// Empty where the program wrote it itself.
+    /// Empty if the program wrote the code itself.
     pub(crate) module: String,
-    /// Empty where it is not known.
+    /// Empty if unknown.
     pub(crate) file: String,
     pub(crate) line: Option<u32>,
 }
 
-/// Collects names of generated code.
+/// Collects names of JIT-compiled code.
 #[derive(Clone, Debug, Default)]
 pub struct Generated {
     names: Vec<GeneratedName>,
     ids: BTreeMap<GeneratedName, u64>,
-    /// By process and first byte: one past the last, and the number of the name.
+    /// End of the code and number of its name, by process and start.
     pieces: BTreeMap<(Pid, u64), (u64, u64)>,
 }
 
@@ -165,7 +167,7 @@ impl Analysis for Generated {
 }
 
 impl Generated {
-    /// Later code takes the place of what it covers.
+    /// Adds code, which replaces the code that it covers.
     fn add(&mut self, (pid, start, end): (Pid, u64, u64), name: GeneratedName) {
         if start >= end {
             return;
@@ -175,7 +177,7 @@ impl Generated {
         for key in &covered {
             self.pieces.remove(key);
         }
-        // Numbers begin with 1: 0 is code without a name.
+        // Numbers start at 1: 0 is code without a name.
         let next = self.names.len() as u64 + 1;
         let number = *self.ids.entry(name.clone()).or_insert(next);
         if number == next {
@@ -184,18 +186,18 @@ impl Generated {
         self.pieces.insert((pid, start), (end, number));
     }
 
-    /// Number of the name of the code at `ip`; 0 where it has none.
+    /// Number of the name of the code at `ip`, or 0.
     fn at(&self, pid: Pid, ip: u64) -> u64 {
         let before = self.pieces.range((pid, 0)..=(pid, ip)).next_back();
         before.map_or(0, |(_, &(end, name))| if ip < end { name } else { 0 })
     }
 }
 
-/// The mappings of every recorded process.
+/// The mappings of all recorded processes.
 #[derive(Clone, Debug)]
 pub struct AddressSpaces {
     files: Vec<ModuleFile>,
-    /// Paths of files that some process maps to execute.
+    /// Paths of files that some process maps as executable.
     programs: BTreeSet<String>,
     spaces: BTreeMap<Pid, Space>,
     generated: Generated,
@@ -236,7 +238,7 @@ impl AddressSpaces {
         }
     }
 
-    /// The same with names for generated code.
+    /// Adds names of JIT-compiled code.
     pub(crate) fn with_generated(self, generated: Generated) -> Self {
         AddressSpaces { generated, ..self }
     }
@@ -249,12 +251,12 @@ impl AddressSpaces {
         &self.files[id.0 as usize]
     }
 
-    /// The file and byte offset of an instruction: the executable mapping over it at that
-    /// time. In generated code the offset is the number of its name.
+    /// File and offset of an instruction, from the executable mapping at that time. In JIT-compiled
+    /// code the offset is the number of its name.
     ///
-    /// Memory that was made executable later is known as it was mapped: an
-    /// instruction that ran there says enough.
-    pub(crate) fn code_at(&self, pid: Pid, ip: u64, when: When) -> (PathId, u64) {
+    /// Falls back to mappings that are not executable: memory can be made executable later, and an
+    /// instruction that ran there is proof enough.
+    pub(crate) fn code_at(&self, pid: Pid, ip: u64, when: When) -> CodeLocation {
         let space = self.spaces.get(&pid);
         let executable = space.and_then(|s| s.at(ip, when, |m| m.executable));
         let mapping = executable.or_else(|| space.and_then(|s| s.at(ip, when, |_| true)));
@@ -271,31 +273,31 @@ impl AddressSpaces {
         }
     }
 
-    /// The same of a sample's instruction.
-    pub(crate) fn code_of(&self, sample: &Sample) -> (PathId, u64) {
+    /// File and offset of a sample's instruction.
+    pub(crate) fn code_of(&self, sample: &Sample) -> CodeLocation {
         self.code_at(sample.pid, sample.ip.0, When::At(sample.time_ns))
     }
 
-    /// The place of code that is not known.
-    pub(crate) fn unknown(&self) -> (PathId, u64) {
+    /// Location of unknown code.
+    pub(crate) fn unknown(&self) -> CodeLocation {
         (PathId(0), 0)
     }
 
-    /// Whether a place is in the kernel.
-    pub(crate) fn is_of_kernel(&self, (path, _): (PathId, u64)) -> bool {
+    /// True for kernel code.
+    pub(crate) fn is_of_kernel(&self, (path, _): CodeLocation) -> bool {
         path == PathId(2)
     }
 
-    /// Where no mapping says that an address is code, and no program: the first byte of the
-    /// mapping that it is in.
-    pub(crate) fn doubtful(&self, pid: Pid, ip: u64) -> Option<u64> {
+    /// Start of the mapping that contains an address, if neither the mapping nor a name of
+    /// JIT-compiled code identifies it as code.
+    pub(crate) fn uncertain_mapping(&self, pid: Pid, ip: u64) -> Option<u64> {
         let space = self.spaces.get(&pid)?;
         let known = space.best(ip, |m| m.executable).is_some() || self.generated.at(pid, ip) > 0;
         let mapping = space.best(ip, |_| !known)?;
         Some(mapping.start)
     }
 
-    /// The name of generated code by its number; of the kernel's by its address.
+    /// Name of JIT-compiled code by its number, or of kernel code by its address.
     pub(crate) fn generated_name(&self, path: PathId, place: u64) -> Option<&GeneratedName> {
         let number = match path {
             PathId(1) => place,
@@ -306,18 +308,18 @@ impl AddressSpaces {
         self.generated.names.get(index as usize)
     }
 
-    /// The mapping that held a data address at `time_ns`, of the program that ran at that time.
+    /// The mapping that contained a data address at `time_ns`, of the program that ran then.
     ///
-    /// It is the latest not later than that time. Where that one was unmapped, or there is none, it
-    /// is the first one after: on the modelled machine a mapping has the time of the thread that
-    /// made it, and one that is behind may use it before. Else it is the last that was there.
+    /// This is the latest mapping that is not newer than `time_ns`. If there is none, or it was
+    /// unmapped, it is the first one after: on the modelled machine a mapping has the time of the
+    /// thread that created it, and another thread whose clock is behind may use it earlier.
+    /// Otherwise it is the last one before.
     pub(crate) fn data_at(&self, pid: Pid, addr: u64, time_ns: u64) -> Option<&Mapping> {
         let space = self.spaces.get(&pid)?;
         space.in_program(addr, time_ns, space.program_at(time_ns), |_| true)
     }
 
-    /// First byte and one past the last of the anonymous region a mapping
-    /// belongs to.
+    /// Start and end of the anonymous region that contains a mapping.
     pub(crate) fn anonymous_region(&self, pid: Pid, mapping: &Mapping) -> (u64, u64) {
         let own = (mapping.start, mapping.end);
         let Some(space) = self.spaces.get(&pid) else {
@@ -337,9 +339,9 @@ impl AddressSpaces {
         space.run_of(start).unwrap_or((start, end))
     }
 
-    /// The file mapping that ends where an anonymous one begins: the file's
-    /// zero-initialised data has no other name. Also whether one loader made both;
-    /// else only the file's segments tell how far its data reaches.
+    /// The file mapping that ends where an anonymous one starts, since a file's zero-initialised
+    /// data has no name of its own. The flag is true if one loader created both. Otherwise only the
+    /// file's segments show how far its data extends.
     pub(crate) fn file_before(&self, pid: Pid, mapping: &Mapping) -> Option<(&Mapping, bool)> {
         let before = mapping.start.checked_sub(1)?;
         let space = self.spaces.get(&pid)?;
@@ -352,14 +354,13 @@ impl AddressSpaces {
         (is_data && found.end == mapping.start).then_some((found, together))
     }
 
-    /// Whether a path is a program or library: a part of it may be executed.
+    /// True for a program or library, part of which is mapped as executable.
     pub(crate) fn holds_code(&self, path: PathId) -> bool {
         self.programs.contains(self.path(path))
     }
 
-    /// First byte of the mappings of this path by one program, and the byte after their
-    /// last, where they lie side by side. If there are several such places, it is the
-    /// largest.
+    /// Start and end of the adjacent mappings of this path by one program. If there are several
+    /// groups, returns the largest.
     pub(crate) fn extent(&self, pid: Pid, path: PathId) -> Option<(u64, u64)> {
         let space = self.spaces.get(&pid)?;
         let mut places: Vec<(u64, u64, u64)> = Vec::new();
@@ -378,13 +379,13 @@ impl AddressSpaces {
     }
 }
 
-/// Whether a row says what is mapped, and not that nothing is.
+/// False for rows that remove a mapping.
 fn is_there(m: &Mapping) -> bool {
     m.path != NOTHING
 }
 
-/// Whether an address is the kernel's: on all processors that are supported its half
-/// of the address space is the upper one.
+/// True for kernel addresses. On all supported processors, the kernel uses the upper half of the
+/// address space.
 fn is_kernel(ip: u64) -> bool {
     ip >> 63 == 1
 }
@@ -393,18 +394,18 @@ fn order(m: &Module) -> (Pid, u64, u64, u64, &str) {
     (m.pid, m.start.0, m.end.0, m.time_ns, &m.path)
 }
 
-/// Whether a path names memory mapped from no file.
+/// True if a path names memory without a file.
 pub(crate) fn is_anonymous(path: &str) -> bool {
     path.is_empty() || path == "[anon]"
 }
 
-/// Whether a path names a file: the kernel also names mappings of descriptors that have
-/// none (`anon_inode:[perf_event]`).
+/// True if a path names a file. The kernel also names mappings of file descriptors without one
+/// (`anon_inode:[perf_event]`).
 pub(crate) fn is_file(path: &str) -> bool {
     !path.is_empty() && !path.starts_with('[') && !path.starts_with("anon_inode:")
 }
 
-/// Whether executable memory under this path was written by the program.
+/// True if executable memory with this path was written by the program.
 fn is_generated(path: &str) -> bool {
     is_anonymous(path) || path == "[heap]" || path == "[stack]" || path.starts_with("/memfd:")
 }
@@ -449,9 +450,9 @@ struct Space {
     maps: Vec<Mapping>,
     /// Highest end among `maps[..=i]`.
     highest_end: Vec<u64>,
-    /// Small anonymous mappings that touch, joined; sorted.
+    /// Groups of small adjacent anonymous mappings, sorted.
     runs: Vec<(u64, u64)>,
-    /// When it began another program; sorted.
+    /// Times at which it executed another program, sorted.
     execs: Vec<u64>,
 }
 
@@ -473,15 +474,15 @@ impl Space {
         }
     }
 
-    /// From when to when the program ran that ran at `time_ns`.
+    /// Period in which the program ran that was running at `time_ns`.
     fn program_at(&self, time_ns: u64) -> Range<u64> {
         let next = self.execs.partition_point(|&exec| exec <= time_ns);
         let start = next.checked_sub(1).map_or(0, |i| self.execs[i]);
         start..self.execs.get(next).copied().unwrap_or(u64::MAX)
     }
 
-    /// The acceptable mapping over `addr` at that time; where the program that ran then had none,
-    /// the latest of all.
+    /// The mapping over `addr` at that time that satisfies `accept`, or else the latest one of any
+    /// program.
     fn at(&self, addr: u64, when: When, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         let When::At(ns) = when else {
             return self.best(addr, accept);
@@ -490,7 +491,8 @@ impl Space {
             .or_else(|| self.best(addr, &accept))
     }
 
-    /// The acceptable mapping over `addr` at that time, of the program that ran from when to when.
+    /// The mapping over `addr` at that time that satisfies `accept`, of the program that ran in
+    /// this period.
     fn in_program(
         &self,
         addr: u64,
@@ -509,21 +511,22 @@ impl Space {
             .or_else(|| self.best(addr, of_program))
     }
 
-    /// The acceptable mapping over `addr` that takes precedence.
+    /// The mapping over `addr` with the highest precedence that satisfies `accept`.
     fn best(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         self.over(addr)
             .filter(|m| is_there(m) && accept(m))
             .max_by_key(|m| m.precedence())
     }
 
-    /// The acceptable mapping over `addr` that was made first; of equal times as `best`.
+    /// The earliest mapping over `addr` that satisfies `accept`. Among equal times as
+    /// [`best`](Self::best).
     fn first(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         self.over(addr)
             .filter(|m| is_there(m) && accept(m))
             .min_by_key(|m| (m.time_ns, Reverse(m.start), m.end))
     }
 
-    /// The rows over `addr`, those of what was unmapped too.
+    /// All rows that cover `addr`, including those that remove a mapping.
     fn over(&self, addr: u64) -> impl Iterator<Item = &Mapping> {
         let from = self.maps.partition_point(|m| m.start <= addr);
         (0..from)
@@ -533,7 +536,7 @@ impl Space {
             .filter(move |m| m.covers(addr))
     }
 
-    /// The widest acceptable mapping not made before `mapping` that contains it.
+    /// The widest mapping that contains `mapping`, is not older, and satisfies `accept`.
     fn widest(&self, mapping: &Mapping, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         let contains = |m: &Mapping| {
             m.start <= mapping.start && mapping.end <= m.end && m.time_ns >= mapping.time_ns
@@ -547,7 +550,7 @@ impl Space {
             .max_by_key(|m| m.end - m.start)
     }
 
-    /// When the first byte of a mapping was unmapped; `None` where nobody says so.
+    /// Time at which the start of a mapping was unmapped, if recorded.
     fn unmapped_after(&self, mapping: &Mapping) -> Option<u64> {
         self.over(mapping.start)
             .filter(|m| !is_there(m) && m.time_ns > mapping.time_ns)
@@ -561,7 +564,7 @@ impl Space {
     }
 }
 
-/// Joins ranges sorted by start that touch or overlap.
+/// Merges ranges, sorted by start, that touch or overlap.
 fn join(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for (start, end) in ranges {

@@ -1,8 +1,9 @@
-//! Samples one by one with their calls by name, for formats that hold samples and not sums.
+//! Single samples with named call stacks, for formats that store samples instead of sums.
 //!
-//! All samples of the same calls share a stack, all stacks of the same code a frame.
+//! Samples with the same calls share a stack, and stacks with the same code share frames.
 //!
-//! Memory: 40 bytes a sample, 12 bytes a stack; a frame's names once.
+//! Memory: 40 bytes for each sample and 12 bytes for each stack. The names of a frame are stored
+//! once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,38 +12,38 @@ use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample, Tid};
 
 use crate::hotspots::{Name, place_names};
 use crate::resolve::Resolve;
-use crate::spaces::{AddressSpaces, KERNEL, PathId};
+use crate::spaces::{AddressSpaces, CodeLocation, KERNEL};
 use crate::summarise::address_spaces;
 use crate::{Analysis, Frames};
 
-/// Columns of the samples that are read.
+/// Columns of the table of samples to read.
 const COLUMNS: &[&str] = &["time_ns", "pid", "tid", "event", "ip", "period", "caller"];
 
-/// A place in the code, as a stack shows it.
+/// A code location in a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackFrame {
-    /// Function, or the module where it has no symbols.
+    /// Function, or the module if it has no symbols.
     pub function: String,
-    /// Path of the file the code came from.
+    /// Path of the file that contains the code.
     pub module: String,
     /// Source file.
     pub file: Option<String>,
-    /// Line in it.
+    /// Line in the source file.
     pub line: Option<u32>,
-    /// Byte offset in the module; `None` where all its code is one place.
+    /// Byte offset in the module. `None` if the whole module counts as one location.
     pub offset: Option<u64>,
-    /// Functions that it was inlined into at this place: 0 for one that was called.
+    /// Depth of inlining at this location. 0 for a function that was called.
     pub inline_depth: u32,
 }
 
 impl StackFrame {
-    /// Whether it is code of the kernel.
+    /// True for kernel code.
     pub fn is_kernel(&self) -> bool {
         self.module == KERNEL
     }
 }
 
-/// A sample whose calls have names.
+/// A sample with a named call stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackedSample {
     /// Nanoseconds since the recording began.
@@ -53,9 +54,9 @@ pub struct StackedSample {
     pub tid: Tid,
     /// The event whose counter overflowed.
     pub event: EventId,
-    /// Events this sample stands for.
+    /// Number of events that the sample represents.
     pub period: u64,
-    /// Its stack's number.
+    /// Number of its stack.
     pub stack: u32,
 }
 
@@ -64,14 +65,14 @@ pub struct StackedSample {
 pub struct StackedSamples {
     /// The frames of all stacks.
     pub frames: Vec<StackFrame>,
-    /// By number: the stack of the caller, whose number is smaller, and the frame.
+    /// For each stack: the stack of its caller, which has a smaller number, and the frame.
     pub stacks: Vec<(Option<u32>, u32)>,
     /// By process, thread, event and time.
     pub samples: Vec<StackedSample>,
 }
 
-/// Reads all samples, or those of one event, and names their calls; with what could not
-/// be read.
+/// Reads all samples, or those of one event, and names their calls. Also returns messages about
+/// parts that could not be read.
 ///
 /// # Errors
 /// The file system failed.
@@ -84,18 +85,18 @@ pub fn stacked_samples(
     let all = Selection::all();
     let spaces = address_spaces(recording, &mut problems)?;
     let is_modelled = recording.manifest().machine.is_some();
-    let mut calls = Frames::new(&spaces).seen(is_modelled);
+    let mut calls = Frames::new(&spaces).traced(is_modelled);
     recording.for_each_intact_batch(&all, &mut problems, |rows: &[Frame]| calls.observe(rows))?;
-    let mut ran = HashSet::new();
-    if calls.asks_what_ran() {
+    let mut executed = HashSet::new();
+    if calls.needs_executed_mappings() {
         let selection = Selection::all().columns(&["pid", "ip"]);
         recording.for_each_intact_batch(&selection, &mut problems, |rows: &[Sample]| {
-            let mapping = |s: &Sample| Some((s.pid, spaces.doubtful(s.pid, s.ip.0)?));
-            ran.extend(rows.iter().filter_map(mapping));
+            let mapping = |s: &Sample| Some((s.pid, spaces.uncertain_mapping(s.pid, s.ip.0)?));
+            executed.extend(rows.iter().filter_map(mapping));
         })?;
     }
     let mut stacking = Stacking {
-        ran,
+        executed,
         spaces: &spaces,
         symbols,
         calls,
@@ -120,23 +121,23 @@ struct Stacking<'a> {
     spaces: &'a AddressSpaces,
     symbols: &'a mut dyn Resolve,
     calls: Frames<'a>,
-    /// Mappings that no one says are code, and that samples ran in.
-    ran: HashSet<(Pid, u64)>,
+    /// Mappings in which samples ran although nothing else identifies them as code.
+    executed: HashSet<(Pid, u64)>,
     stacked: StackedSamples,
     frames: HashMap<StackFrame, u32>,
-    /// The frames at a place: the one that others are inlined into first.
-    places: HashMap<(PathId, u64), Vec<u32>>,
+    /// Frames at a location, outermost of the inlined ones first.
+    places: HashMap<CodeLocation, Vec<u32>>,
     stacks: HashMap<(Option<u32>, u32), u32>,
-    /// Stacks of calls.
+    /// Stacks by innermost call.
     known: HashMap<FrameId, Option<u32>>,
 }
 
 impl Stacking<'_> {
     fn add(&mut self, sample: &Sample) {
-        let caller = self.reached(sample.caller);
+        let caller = self.add_call(sample.caller);
         let place = self.spaces.code_of(sample);
-        // SANITY: every place has a frame, so there is a stack.
-        let stack = self.enter(caller, place).unwrap_or_default();
+        // SANITY: every location has a frame, so there is a stack.
+        let stack = self.add_functions(caller, place).unwrap_or_default();
         self.stacked.samples.push(StackedSample {
             time_ns: sample.time_ns,
             pid: sample.pid,
@@ -147,8 +148,8 @@ impl Stacking<'_> {
         });
     }
 
-    /// The stack of a call and all that led to it.
-    fn reached(&mut self, call: Option<FrameId>) -> Option<u32> {
+    /// The stack of a call and its callers.
+    fn add_call(&mut self, call: Option<FrameId>) -> Option<u32> {
         let mut path = Vec::new();
         let mut at = call;
         let mut stack = None;
@@ -157,21 +158,21 @@ impl Stacking<'_> {
                 stack = there;
                 break;
             }
-            let Some((caller, place)) = self.calls.call(frame, &self.ran) else {
+            let Some((caller, place)) = self.calls.call(frame, &self.executed) else {
                 break;
             };
             path.push((frame, place));
             at = caller;
         }
         for (frame, place) in path.into_iter().rev() {
-            stack = self.enter(stack, place);
+            stack = self.add_functions(stack, place);
             self.known.insert(frame, stack);
         }
         stack
     }
 
-    /// The stack of the code at a place, called from `caller`.
-    fn enter(&mut self, caller: Option<u32>, place: (PathId, u64)) -> Option<u32> {
+    /// The stack of the code at a location, called from `caller`.
+    fn add_functions(&mut self, caller: Option<u32>, place: CodeLocation) -> Option<u32> {
         if !self.places.contains_key(&place) {
             let [_, line, instruction] = place_names(self.symbols, self.spaces, place);
             let frames = frames(line, instruction.offset);
@@ -200,7 +201,7 @@ impl Stacking<'_> {
     }
 }
 
-/// The functions at a place, the one that others are inlined into first.
+/// Frames of the functions at a location, outermost of the inlined ones first.
 fn frames(name: Name, offset: Option<u64>) -> Vec<StackFrame> {
     let depth = name.inlined_into.len() as u32;
     let outer = name.inlined_into.into_iter().rev();

@@ -1,11 +1,12 @@
-//! Call stacks: the calls that led to the events.
+//! Call stacks: the chains of calls that led to sampled events.
 //!
-//! A recording has each call once, with its caller: a tree by address. It becomes a tree
-//! by function here, the code of all processes together; functions that the compiler
-//! inlined are nodes of their own. A call counts where its instruction is: an address in
-//! it, not the one to which it returns.
+//! A recording stores each call once with its caller, as a tree by address. This module turns it
+//! into a tree by function, with the code of all processes merged. Functions that the compiler
+//! inlined are nodes of their own. A call's address is that of the calling instruction, not the
+//! return address.
 //!
-//! Memory: 24 bytes a frame, and 60 bytes for each place that samples have under the same
+//! Memory: 24 bytes for each frame, and 60 bytes for each location that has samples under the same
+//! calls.
 //! calls.
 
 mod times;
@@ -23,82 +24,81 @@ use crate::Analysis;
 use crate::counts::{EventNames, ratio};
 use crate::hotspots::place_names;
 use crate::resolve::Resolve;
-use crate::spaces::{AddressSpaces, PathId, When, is_file};
+use crate::spaces::{AddressSpaces, CodeLocation, When, is_file};
 
-/// Nodes of a tree that are kept: the functions with most events of their own, and what
-/// leads to them. All others are summed in their callers' others.
-const MOST_NODES: usize = 10_000;
-/// Functions that are told apart in all nodes of others, those with most events first. The
-/// calls that led to them are not known there, their own events are.
-const MOST_IN_OTHERS: usize = 5_000;
-/// Name of the node that sums what a function calls besides.
+/// Maximum number of nodes in a tree: the functions with the most events of their own, and their
+/// callers. All other nodes are summed in an "others" node of their caller.
+const MAX_NODES: usize = 10_000;
+/// Maximum number of functions that are listed below all "others" nodes, those with the most events
+/// first. Their own events are known, but not the calls that led to them.
+const MAX_LISTED_OTHERS: usize = 5_000;
+/// Name of the node that sums the further functions that a function calls.
 const OTHERS: &str = "(others)";
-/// Calls of a deeper chain that are kept: the outermost and the innermost. Between them
-/// stands [`LEFT_OUT`].
+/// Number of outermost and innermost calls to keep of a deeper chain. [`OMITTED_CALLS`] replaces the
+/// calls between them.
 const OUTERMOST: u32 = 960;
 const INNERMOST: u32 = 64;
-/// Name of the node for the calls in the middle of a chain that is too deep.
-const LEFT_OUT: &str = "(calls left out)";
-
-/// A place in the code.
-type Place = (PathId, u64);
+/// Name of the node that replaces the middle of a chain that is too deep.
+const OMITTED_CALLS: &str = "(calls left out)";
 
 /// The calls of a recording.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     spaces: &'a AddressSpaces,
-    /// By number.
-    calls: Vec<(Option<FrameId>, Place)>,
-    /// The mappings of calls that may be no code: memory of a program without frame pointers
-    /// is taken for calls. By number; none where calls were seen, not read from the stack.
-    doubtful: HashMap<usize, (Pid, u64)>,
-    are_seen: bool,
+    /// Caller and location, indexed by frame ID.
+    calls: Vec<(Option<FrameId>, CodeLocation)>,
+    /// Mapping of each call that may not be code, by frame ID: in a program without frame pointers,
+    /// data on the stack can look like a return address. Empty if the calls were traced, not read
+    /// from the stack.
+    uncertain_mapping: HashMap<usize, (Pid, u64)>,
+    are_traced: bool,
 }
 
 impl<'a> Frames<'a> {
-    /// Places are named by these mappings.
+    /// Starts without calls. `spaces` resolves their addresses.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
         Frames {
             spaces,
             calls: Vec::new(),
-            doubtful: HashMap::new(),
-            are_seen: false,
+            uncertain_mapping: HashMap::new(),
+            are_traced: false,
         }
     }
 
-    /// Calls that were seen when they happened are taken as they are.
-    pub(crate) fn seen(self, are_seen: bool) -> Self {
-        Frames { are_seen, ..self }
+    /// With `are_traced`, the calls were traced as they happened, so all of them are valid.
+    pub(crate) fn traced(self, are_traced: bool) -> Self {
+        Frames { are_traced, ..self }
     }
 
-    /// The mappings by which places are named.
+    /// The mappings that resolve addresses.
     pub(crate) fn spaces(&self) -> &'a AddressSpaces {
         self.spaces
     }
 
-    /// Whether there are none.
+    /// True if there are no calls.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// The call that led to a call, and where the call is: unknown where nothing ever ran.
+    /// Caller and location of a call. The location is unknown if it may not be code and no sample
+    /// ran in its mapping.
     pub(crate) fn call(
         &self,
         id: FrameId,
-        ran: &HashSet<(Pid, u64)>,
-    ) -> Option<(Option<FrameId>, Place)> {
+        executed: &HashSet<(Pid, u64)>,
+    ) -> Option<(Option<FrameId>, CodeLocation)> {
         let &(caller, place) = self.calls.get(id.0 as usize)?;
-        let mapping = self.doubtful.get(&(id.0 as usize));
-        let place = match mapping.is_none_or(|mapping| ran.contains(mapping)) {
+        let mapping = self.uncertain_mapping.get(&(id.0 as usize));
+        let place = match mapping.is_none_or(|mapping| executed.contains(mapping)) {
             true => place,
             false => self.spaces.unknown(),
         };
         Some((caller, place))
     }
 
-    /// Whether where samples ran decides what is believed of a call.
-    pub(crate) fn asks_what_ran(&self) -> bool {
-        !self.doubtful.is_empty()
+    /// True if [`call`](Self::call) needs to know in which mappings samples ran.
+    pub(crate) fn needs_executed_mappings(&self) -> bool {
+        !self.uncertain_mapping.is_empty()
     }
 }
 
@@ -108,7 +108,7 @@ impl<'a> Analysis for Frames<'a> {
 
     fn observe(&mut self, batch: &[Frame]) {
         for frame in batch {
-            // Numbers rise by one. Where a part is missing, its calls lead nowhere.
+            // IDs rise by one. If a part is missing, its calls have no caller.
             if frame.id.0 >= MAX_FRAMES {
                 continue;
             }
@@ -121,11 +121,12 @@ impl<'a> Analysis for Frames<'a> {
                     .spaces
                     .code_at(frame.pid, frame.ip.0, When::At(frame.time_ns));
                 let caller = frame.caller.filter(|caller| caller.0 < frame.id.0);
-                let doubtful = self.spaces.doubtful(frame.pid, frame.ip.0);
-                if let Some(start) = doubtful.filter(|_| !self.are_seen) {
-                    self.doubtful.insert(number, (frame.pid, start));
+                let uncertain_mapping = self.spaces.uncertain_mapping(frame.pid, frame.ip.0);
+                if let Some(start) = uncertain_mapping.filter(|_| !self.are_traced) {
+                    self.uncertain_mapping.insert(number, (frame.pid, start));
                 }
-                // The kernel calls no code of programs: what leads there is no call.
+                // The kernel does not call code of programs, so such a "caller" is data on the
+                // stack.
                 let outer = caller.and_then(|caller| self.calls.get_mut(caller.0 as usize));
                 if let Some(outer) = outer.filter(|outer| self.spaces.is_of_kernel(outer.1))
                     && !self.spaces.is_of_kernel(place)
@@ -140,9 +141,9 @@ impl<'a> Analysis for Frames<'a> {
     fn merge(&mut self, other: Self) {
         let known = self.calls.len().min(other.calls.len());
         self.calls.extend_from_slice(&other.calls[known..]);
-        let doubtful = other.doubtful.into_iter();
-        self.doubtful
-            .extend(doubtful.filter(|&(number, _)| number >= known));
+        let uncertain_mapping = other.uncertain_mapping.into_iter();
+        self.uncertain_mapping
+            .extend(uncertain_mapping.filter(|&(number, _)| number >= known));
     }
 
     fn finish(self) -> Frames<'a> {
@@ -150,34 +151,34 @@ impl<'a> Analysis for Frames<'a> {
     }
 }
 
-/// An event, the calls that led to it, and the place.
-type StackKey = (EventId, Option<FrameId>, Place);
+/// Event, calls and location of samples.
+type StackKey = (EventId, Option<FrameId>, CodeLocation);
 
-/// Sums samples by event, calls and place. Only analyses over the same
-/// [`AddressSpaces`] may be merged.
+/// Sums samples by event, calls and location. Merge only analyses that use the same
+/// [`AddressSpaces`].
 #[derive(Clone, Debug)]
 pub struct SampledStacks<'a> {
     spaces: &'a AddressSpaces,
-    /// Samples, and the events they stand for.
+    /// Number of samples, and of events that they represent.
     sums: HashMap<StackKey, (u64, u64)>,
-    /// The same over time, where it is wanted.
+    /// The same over time, if requested.
     times: Option<StackTimes>,
-    /// Mappings that no one says are code, and that samples ran in.
-    ran: HashSet<(Pid, u64)>,
+    /// Mappings in which samples ran although nothing else identifies them as code.
+    executed: HashSet<(Pid, u64)>,
 }
 
 impl<'a> SampledStacks<'a> {
-    /// Places are named by these mappings.
+    /// Starts without samples. `spaces` resolves their addresses.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
         SampledStacks {
             spaces,
             sums: HashMap::new(),
             times: None,
-            ran: HashSet::new(),
+            executed: HashSet::new(),
         }
     }
 
-    /// Also by time.
+    /// Also keeps samples over time.
     pub fn timed(self) -> Self {
         SampledStacks {
             times: Some(StackTimes::new()),
@@ -193,8 +194,9 @@ impl<'a> Analysis for SampledStacks<'a> {
     fn observe(&mut self, batch: &[Sample]) {
         for sample in batch {
             let place = self.spaces.code_of(sample);
-            let ran = self.spaces.doubtful(sample.pid, sample.ip.0);
-            self.ran.extend(ran.map(|start| (sample.pid, start)));
+            let mapping = self.spaces.uncertain_mapping(sample.pid, sample.ip.0);
+            self.executed
+                .extend(mapping.map(|start| (sample.pid, start)));
             let key = (sample.event, sample.caller, place);
             let sums = self.sums.entry(key).or_default();
             sums.0 += 1;
@@ -211,7 +213,7 @@ impl<'a> Analysis for SampledStacks<'a> {
             sums.0 += samples;
             sums.1 = sums.1.saturating_add(events);
         }
-        self.ran.extend(other.ran);
+        self.executed.extend(other.executed);
         self.times = match (self.times.take(), other.times) {
             (Some(mut times), Some(others)) => {
                 times.merge(others);
@@ -226,48 +228,48 @@ impl<'a> Analysis for SampledStacks<'a> {
     }
 }
 
-/// A function, reached by one chain of calls.
+/// A function reached by one chain of calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallNode {
-    /// The function, or the module where it has no symbols; `(others)`: what its caller
-    /// calls besides.
+    /// Function, or the module if it has no symbols. `(others)` sums the further functions that the
+    /// caller calls.
     pub function: String,
-    /// Path of the file the code came from.
+    /// Path of the file that contains the code.
     pub module: String,
-    /// Index of the node that calls it; smaller than its own.
+    /// Index of the calling node, which is smaller than this node's.
     pub caller: Option<u32>,
-    /// Samples in it and in what it calls.
+    /// Samples in the function and in what it calls.
     pub samples: u64,
-    /// Events that they stand for.
+    /// Events that the samples represent.
     pub events: u64,
     /// Events in the function itself.
     pub own_events: u64,
 }
 
-/// The calls that led to an event.
+/// The chains of calls that led to an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallTree {
     /// Name of the event.
     pub event: String,
-    /// Samples of it.
+    /// Number of samples.
     pub samples: u64,
-    /// Events that they stand for.
+    /// Events that the samples represent.
     pub events: u64,
-    /// Callers before what they call, those with most events first.
+    /// Callers before callees, by falling number of events.
     pub nodes: Vec<CallNode>,
-    /// Nodes over time, where that was asked for.
+    /// Nodes over time, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timed: Option<TimedCalls>,
 }
 
-/// The paths on which a function was reached.
+/// The call paths that reach a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CalledFrom<'a> {
     /// The function.
     pub function: &'a str,
-    /// Events in it, in parts of all.
+    /// Events in the function as a share of all events.
     pub share: Option<f64>,
-    /// Its callers, innermost first, with their shares of all events; most first.
+    /// Its callers, innermost first, with their shares of all events. By falling share.
     pub paths: Vec<(Option<f64>, Vec<&'a str>)>,
 }
 
@@ -294,9 +296,9 @@ pub struct CallEdge<'a> {
 }
 
 impl CallTree {
-    /// Calls from one node to another whose events add up to what each call led to: a call
-    /// is left out if the same function already called the same one further out, since those
-    /// events include its own.
+    /// Calls from one node to another, with events that can be summed. A call is left out if the
+    /// same caller already called the same function further out, since the outer call's events
+    /// include it.
     pub fn edges(&self) -> Vec<CallEdge<'_>> {
         let node = |at: Option<u32>| at.and_then(|at| self.nodes.get(at as usize));
         let is_same =
@@ -322,7 +324,7 @@ impl CallTree {
         edges
     }
 
-    /// Names from `node`'s caller outwards.
+    /// Names of the callers, from the direct caller outwards.
     pub fn callers(&self, node: &CallNode) -> Vec<&str> {
         let mut names = Vec::new();
         let mut at = node.caller;
@@ -333,13 +335,12 @@ impl CallTree {
         names
     }
 
-    /// The functions with most events in them and in what they call, most first. A function
-    /// that calls itself counts once. If several have the same number, the outermost comes
-    /// first.
+    /// The functions with the most events in them and in what they call, in falling order. A
+    /// recursive function counts once. Among equals, the outermost comes first.
     pub fn inclusive(&self, functions: usize) -> Vec<InclusiveRow<'_>> {
-        // Events with and without what it calls, and its first node.
+        // Events with and without callees, and the function's first node.
         let mut sums: HashMap<(&str, &str), (u64, u64, u32)> = HashMap::new();
-        // Of the node that is looked at: it and its callers, which come before it.
+        // The current node and its callers, which precede it.
         let mut path: Vec<(u32, (&str, &str))> = Vec::new();
         for (number, node) in (0..).zip(&self.nodes) {
             while path.last().is_some_and(|&(at, _)| node.caller != Some(at)) {
@@ -354,7 +355,7 @@ impl CallTree {
             path.push((number, name));
         }
         let mut all: Vec<_> = sums.into_iter().collect();
-        all.retain(|((function, _), _)| ![OTHERS, LEFT_OUT].contains(function));
+        all.retain(|((function, _), _)| ![OTHERS, OMITTED_CALLS].contains(function));
         all.sort_by_key(|&(_, (events, _, first))| (std::cmp::Reverse(events), first));
         let share = |events| ratio(events, self.events);
         let all = all.into_iter().take(functions);
@@ -367,14 +368,14 @@ impl CallTree {
         all.map(row).collect()
     }
 
-    /// Share of the events that came by further chains than are kept; `None` without any.
+    /// Share of the events on paths that are summed as others. `None` without such paths.
     pub fn share_of_others(&self) -> Option<f64> {
         let others = self.nodes.iter().filter(|node| node.function == OTHERS);
         let events = others.map(|node| node.events).sum();
         ratio(events, self.events).filter(|_| events > 0)
     }
 
-    /// The functions with most events of their own, and from where they were called.
+    /// The functions with the most events of their own, and their callers.
     pub fn hottest(&self, functions: usize) -> Vec<CalledFrom<'_>> {
         let mut all: HashMap<(&str, &str), (u64, Vec<&CallNode>)> = HashMap::new();
         for node in self.nodes.iter().filter(|node| node.own_events > 0) {
@@ -391,7 +392,7 @@ impl CallTree {
         let share = |events| ratio(events, self.events);
         let mut hottest = Vec::new();
         for ((function, _), (events, mut nodes)) in all.into_iter().take(functions) {
-            // Others are many chains, each shorter than the ones that are known.
+            // A node of others stands for many paths, each with fewer events than the listed ones.
             let is_of_others = |node: &CallNode| {
                 let caller = node.caller.and_then(|at| self.nodes.get(at as usize));
                 caller.is_some_and(|caller| caller.function == OTHERS)
@@ -408,7 +409,7 @@ impl CallTree {
     }
 }
 
-/// The trees of all events, the one with most samples first.
+/// Call trees of all events, by falling number of samples.
 pub(crate) fn call_trees(
     frames: &Frames,
     sampled: &SampledStacks,
@@ -422,31 +423,31 @@ pub(crate) fn call_trees(
             .or_default()
             .push((caller, place, sums));
     }
-    let mut growing = Growing {
+    let mut builder = TreeBuilder {
         frames,
-        ran: &sampled.ran,
+        executed: &sampled.executed,
         times: sampled.times.as_ref(),
         functions: Functions::new(frames.spaces, symbols),
     };
     let trees = by_event.into_iter().map(|(event, mut stacks)| {
-        // Equal recordings have equal trees.
+        // Sort, so that equal recordings have equal trees.
         stacks.sort_unstable();
-        growing.tree(event, names.name(event), &stacks)
+        builder.tree(event, names.name(event), &stacks)
     });
     let mut trees: Vec<CallTree> = trees.collect();
     trees.sort_by(|a, b| (b.samples, &a.event).cmp(&(a.samples, &b.event)));
     trees
 }
 
-/// Functions by place, with numbers.
+/// Numbers the functions at code locations.
 struct Functions<'a> {
     spaces: &'a AddressSpaces,
     symbols: &'a mut dyn Resolve,
     /// Function and module by number.
     names: Vec<(String, String)>,
     numbers: HashMap<(String, String), u32>,
-    /// The functions at a place: the one that others are inlined into first.
-    places: HashMap<Place, Vec<u32>>,
+    /// Functions at a location, outermost of the inlined ones first.
+    places: HashMap<CodeLocation, Vec<u32>>,
 }
 
 impl<'a> Functions<'a> {
@@ -470,7 +471,7 @@ impl<'a> Functions<'a> {
         number
     }
 
-    fn at(&mut self, place: Place) -> &[u32] {
+    fn at(&mut self, place: CodeLocation) -> &[u32] {
         if !self.places.contains_key(&place) {
             let [name, ..] = place_names(self.symbols, self.spaces, place);
             let outer = name.inlined_into.iter().rev().map(|c| c.function.clone());
@@ -482,14 +483,14 @@ impl<'a> Functions<'a> {
         self.places.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether nothing but its module is known of a function.
+    /// True if only the module of a function is known.
     fn is_nameless(&self, number: u32) -> bool {
         let (function, module) = &self.names[number as usize];
         function == module && !is_file(module)
     }
 }
 
-/// A tree while it grows: nodes by caller and function.
+/// A tree under construction: nodes by caller and function.
 #[derive(Default)]
 struct Tree {
     numbers: HashMap<(Option<u32>, u32), u32>,
@@ -519,28 +520,28 @@ impl Tree {
         number
     }
 
-    /// Which nodes are kept.
-    fn chosen(&self) -> Vec<bool> {
+    /// Selects the nodes to keep.
+    fn select_nodes(&self) -> Vec<bool> {
         let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
         order.sort_by_key(|&at| {
             let node = &self.nodes[at as usize];
             (std::cmp::Reverse((node.own_events, node.events)), at)
         });
-        let mut chosen = vec![false; self.nodes.len()];
-        let mut left = MOST_NODES;
+        let mut is_kept = vec![false; self.nodes.len()];
+        let mut left = MAX_NODES;
         for at in order {
             let outwards = std::iter::successors(Some(at), |&at| self.nodes[at as usize].caller);
-            let path: Vec<u32> = outwards.take_while(|&at| !chosen[at as usize]).collect();
+            let path: Vec<u32> = outwards.take_while(|&at| !is_kept[at as usize]).collect();
             if path.len() > left {
                 break;
             }
             left -= path.len();
-            path.into_iter().for_each(|at| chosen[at as usize] = true);
+            path.into_iter().for_each(|at| is_kept[at as usize] = true);
         }
-        chosen
+        is_kept
     }
 
-    /// Samples of each node itself, once they are summed up.
+    /// Samples of each node without its callees. Call it after [`sum_up`](Self::sum_up).
     fn own_samples(&self) -> Vec<u64> {
         let mut own: Vec<u64> = self.nodes.iter().map(|node| node.samples).collect();
         for node in &self.nodes {
@@ -551,7 +552,7 @@ impl Tree {
         own
     }
 
-    /// Adds to every node the sums of those that it calls.
+    /// Adds the sums of its callees to every node.
     fn sum_up(&mut self) {
         for at in (0..self.nodes.len()).rev() {
             let Node {
@@ -568,35 +569,35 @@ impl Tree {
     }
 }
 
-/// A call that has been looked at.
+/// A call that was already added to the tree.
 #[derive(Clone, Copy, Default)]
-struct Known {
-    /// Calls down to it.
+struct AddedCall {
+    /// Number of calls down to it.
     depth: u32,
     /// Its node, or that of the last of the outermost calls above it.
     outer: Option<u32>,
 }
 
-struct Growing<'a> {
+struct TreeBuilder<'a> {
     frames: &'a Frames<'a>,
-    ran: &'a HashSet<(Pid, u64)>,
+    executed: &'a HashSet<(Pid, u64)>,
     times: Option<&'a StackTimes>,
     functions: Functions<'a>,
 }
 
-impl Growing<'_> {
+impl TreeBuilder<'_> {
     fn tree(
         &mut self,
         id: EventId,
         event: String,
-        stacks: &[(Option<FrameId>, Place, (u64, u64))],
+        stacks: &[(Option<FrameId>, CodeLocation, (u64, u64))],
     ) -> CallTree {
         let mut tree = Tree::default();
         let mut times: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
         let mut known = HashMap::new();
         for &(caller, place, (samples, events)) in stacks {
-            let outer = self.reached(&mut tree, &mut known, caller);
-            if let Some(at) = self.enter(&mut tree, outer, place) {
+            let outer = self.add_call(&mut tree, &mut known, caller);
+            if let Some(at) = self.add_functions(&mut tree, outer, place) {
                 let node = &mut tree.nodes[at as usize];
                 node.samples += samples;
                 node.events = node.events.saturating_add(events);
@@ -614,10 +615,10 @@ impl Growing<'_> {
         let (samples, events) = tops.fold((0, 0_u64), |(samples, events), node| {
             (samples + node.samples, events.saturating_add(node.events))
         });
-        let (nodes, kept) = self.kept(&tree);
+        let (nodes, kept_nodes) = self.kept_nodes(&tree);
         let timed = self
             .times
-            .map(|of| timed(of.bin_ns(), nodes.len(), &kept, times));
+            .map(|of| timed(of.bin_ns(), nodes.len(), &kept_nodes, times));
         CallTree {
             event,
             samples,
@@ -627,60 +628,65 @@ impl Growing<'_> {
         }
     }
 
-    /// The node of a call and all that led to it.
-    fn reached(
+    /// Adds a call and its callers to the tree. Returns the call's node.
+    fn add_call(
         &mut self,
         tree: &mut Tree,
-        known: &mut HashMap<FrameId, Known>,
+        known: &mut HashMap<FrameId, AddedCall>,
         call: Option<FrameId>,
     ) -> Option<u32> {
         let mut path = Vec::new();
         let mut at = call;
-        let mut last = Known::default();
+        let mut last = AddedCall::default();
         while let Some(frame) = at {
             if let Some(&there) = known.get(&frame) {
                 last = there;
                 break;
             }
-            let (caller, place) = self.frames.call(frame, self.ran)?;
+            let (caller, place) = self.frames.call(frame, self.executed)?;
             path.push((frame, place));
             at = caller;
         }
         for (frame, place) in path.into_iter().rev() {
             last.depth += 1;
             if last.depth <= OUTERMOST {
-                last.outer = self.enter(tree, last.outer, place);
+                last.outer = self.add_functions(tree, last.outer, place);
             }
             known.insert(frame, last);
         }
         let inner = last.depth.saturating_sub(OUTERMOST);
         let mut node = last.outer;
         if inner > INNERMOST {
-            let left_out = (LEFT_OUT.to_owned(), String::new());
-            node = Some(tree.node(node, self.functions.number(left_out)));
+            let omitted = (OMITTED_CALLS.to_owned(), String::new());
+            node = Some(tree.node(node, self.functions.number(omitted)));
         }
         for place in self.innermost(call, inner.min(INNERMOST)) {
-            node = self.enter(tree, node, place);
+            node = self.add_functions(tree, node, place);
         }
         node
     }
 
-    /// Places of a call and its callers, of so many, the outermost first.
-    fn innermost(&self, call: Option<FrameId>, calls: u32) -> Vec<Place> {
+    /// Locations of the innermost `calls` calls, outermost first.
+    fn innermost(&self, call: Option<FrameId>, calls: u32) -> Vec<CodeLocation> {
         let mut at = call;
         let callers = std::iter::from_fn(|| {
-            let (caller, place) = self.frames.call(at?, self.ran)?;
+            let (caller, place) = self.frames.call(at?, self.executed)?;
             at = caller;
             Some(place)
         });
-        let mut places: Vec<Place> = callers.take(calls as usize).collect();
+        let mut places: Vec<CodeLocation> = callers.take(calls as usize).collect();
         places.reverse();
         places
     }
 
-    /// The node of the code at a place, called by `caller`. Calls between functions of
-    /// which only the module is known are one node.
-    fn enter(&mut self, tree: &mut Tree, caller: Option<u32>, place: Place) -> Option<u32> {
+    /// Adds the functions at a location to the tree below `caller`. Consecutive functions of which
+    /// only the module is known share a node.
+    fn add_functions(
+        &mut self,
+        tree: &mut Tree,
+        caller: Option<u32>,
+        place: CodeLocation,
+    ) -> Option<u32> {
         let mut at = caller;
         let functions = self.functions.at(place).to_vec();
         for function in functions {
@@ -693,10 +699,10 @@ impl Growing<'_> {
         at
     }
 
-    /// The chosen nodes in order of the calls; the others are summed. Also which of them each
-    /// node of the tree is in.
-    fn kept(&self, tree: &Tree) -> (Vec<CallNode>, Vec<u32>) {
-        let chosen = tree.chosen();
+    /// The kept nodes in the order of calls, with sums of the others, and for each node of the tree
+    /// the kept node that contains it.
+    fn kept_nodes(&self, tree: &Tree) -> (Vec<CallNode>, Vec<u32>) {
+        let is_kept = tree.select_nodes();
         let mut called: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
         for (at, node) in tree.nodes.iter().enumerate() {
             called.entry(node.caller).or_default().push(at as u32);
@@ -710,31 +716,31 @@ impl Growing<'_> {
                 )
             });
         }
-        let mut kept = Vec::new();
+        let mut kept_nodes = Vec::new();
         let mut is_in = vec![None; tree.nodes.len()];
         let mut waiting = vec![(None, None)];
         while let Some((number, caller)) = waiting.pop() {
             if let Some(number) = number {
-                is_in[number as usize] = Some(kept.len() as u32);
-                kept.push(self.named(&tree.nodes[number as usize], caller));
+                is_in[number as usize] = Some(kept_nodes.len() as u32);
+                kept_nodes.push(self.named(&tree.nodes[number as usize], caller));
             }
-            let own = number.map(|_| kept.len() as u32 - 1);
+            let own = number.map(|_| kept_nodes.len() as u32 - 1);
             let Some(list) = called.get(&number) else {
                 continue;
             };
             let (large, small): (Vec<u32>, Vec<u32>) =
-                list.iter().partition(|&&at| chosen[at as usize]);
+                list.iter().partition(|&&at| is_kept[at as usize]);
             for &at in &small {
-                is_in[at as usize] = Some(kept.len() as u32);
+                is_in[at as usize] = Some(kept_nodes.len() as u32);
             }
             let small: Vec<&Node> = small.iter().map(|&at| &tree.nodes[at as usize]).collect();
             if !small.is_empty() {
-                kept.push(others(&small, own));
+                kept_nodes.push(others(&small, own));
             }
-            // The last one that waits is the next.
+            // Pushed in reverse, since the last one is visited first.
             waiting.extend(large.into_iter().rev().map(|at| (Some(at), own)));
         }
-        // What is called by one of the others is in them, too: callers come first.
+        // Callees of a summed node are part of the same sum. Callers come first.
         for at in 0..tree.nodes.len() {
             let caller = tree.nodes[at]
                 .caller
@@ -742,20 +748,20 @@ impl Growing<'_> {
             is_in[at] = is_in[at].or(caller);
         }
         let mut is_in: Vec<u32> = is_in.into_iter().map(Option::unwrap_or_default).collect();
-        self.tell_others_apart(tree, &mut kept, &mut is_in);
-        (kept, is_in)
+        self.split_others(tree, &mut kept_nodes, &mut is_in);
+        (kept_nodes, is_in)
     }
 
-    /// Gives the functions in a node of others nodes of their own below it.
-    fn tell_others_apart(&self, tree: &Tree, kept: &mut Vec<CallNode>, is_in: &mut [u32]) {
+    /// Adds nodes for single functions below the "others" nodes.
+    fn split_others(&self, tree: &Tree, kept_nodes: &mut Vec<CallNode>, is_in: &mut [u32]) {
         let own_samples = tree.own_samples();
         let mut summed: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
-        let others = |at: usize, kept: &[CallNode]| {
-            let node = &kept[at];
+        let others = |at: usize, kept_nodes: &[CallNode]| {
+            let node = &kept_nodes[at];
             node.function == OTHERS && node.module.is_empty()
         };
         for (at, node) in tree.nodes.iter().enumerate() {
-            if node.own_events > 0 && others(is_in[at] as usize, kept) {
+            if node.own_events > 0 && others(is_in[at] as usize, kept_nodes) {
                 let sum = summed.entry((is_in[at], node.function)).or_default();
                 sum.0 += own_samples[at];
                 sum.1 = sum.1.saturating_add(node.own_events);
@@ -763,13 +769,13 @@ impl Growing<'_> {
         }
         let mut largest: Vec<_> = summed.into_iter().collect();
         largest.sort_by_key(|&(key, (_, events))| (std::cmp::Reverse(events), key));
-        largest.truncate(MOST_IN_OTHERS);
+        largest.truncate(MAX_LISTED_OTHERS);
         let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
         for ((within, function), (samples, events)) in largest {
-            numbers.insert((within, function), kept.len() as u32);
-            kept[within as usize].own_events -= events;
+            numbers.insert((within, function), kept_nodes.len() as u32);
+            kept_nodes[within as usize].own_events -= events;
             let (function, module) = self.functions.names[function as usize].clone();
-            kept.push(CallNode {
+            kept_nodes.push(CallNode {
                 function,
                 module,
                 caller: Some(within),

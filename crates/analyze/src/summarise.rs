@@ -1,4 +1,4 @@
-//! All analyses over one recording.
+//! Runs all analyses over one recording.
 
 use memgauge_recording::{Recording, Result, Row, Selection};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
@@ -19,7 +19,7 @@ use crate::{
     RegionTimes, Regions, Series, Sites, ThreadNames, ThreadTotals,
 };
 
-/// Columns of the samples that are used of every recording.
+/// Columns of the samples that are needed for every recording.
 const SAMPLE_COLUMNS: &[&str] = &[
     "time_ns",
     "pid",
@@ -33,10 +33,10 @@ const SAMPLE_COLUMNS: &[&str] = &[
     "derivation",
 ];
 
-/// Summarises a recording, streaming each table once.
+/// Summarises a recording. Reads each table once, in batches.
 ///
-/// Parts that turn out damaged are left out and named in
-/// [`Summary::problems`]; only a failing file system is an error.
+/// Damaged parts are skipped and named in [`Summary::problems`]. Only a file system failure is an
+/// error.
 pub fn summarise(
     recording: &Recording,
     symbols: &mut dyn Resolve,
@@ -53,16 +53,16 @@ pub fn summarise(
     let shows_all = !is_modelled || recording.manifest().counting.is_some();
     let curves = match shows_all {
         true => curves,
-        // Only sums are shown of the other events.
+        // The other events only have sums.
         false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
     };
     let spaces = reader.spaces()?;
     let fine = options.timeline.then(|| fine_series(recording.manifest()));
     let series = ((curves, ThreadTotals::default()), fine);
     let sites = reader.read(Sites::new(&spaces), &all)?;
-    // Where the exact sums by place are lost, or there are none, samples tell the places.
+    // If there are no exact sums by location, use the samples.
     let needs_places = !is_modelled || sites.places() == 0;
-    // The two large tables are read side by side.
+    // Read the two large tables in parallel.
     let (by_time, by_sample) = std::thread::scope(|scope| {
         let by_time = scope.spawn(|| {
             let mut problems = Vec::new();
@@ -104,16 +104,15 @@ pub fn summarise(
     Ok(assemble(recording.manifest(), parts, symbols, options))
 }
 
-/// Every event, in bins as fine as the intervals of its rows.
+/// Collects every event in bins as fine as the intervals of its rows.
 fn fine_series(manifest: &Manifest) -> Series {
     let ticks = manifest.counting.as_ref().and_then(|c| c.ticks.as_ref());
     let interval_ns = ticks.map_or(0, |ticks| ticks.interval_ns);
     Series::with_width(finest_bin_ns(manifest).max(interval_ns), FINEST_BINS)
 }
 
-/// The finest bin that rows of a modelled machine tell apart. Only the sum of an
-/// interval is known: spread over finer bins, it could exceed what the machine can
-/// move.
+/// The finest bins that rows of a modelled machine can fill. Only the sum of an interval is known:
+/// spread over finer bins, it could exceed the bandwidth of the machine.
 pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
     let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
     let interval = settings.and_then(|settings| settings.get("interval_ns"));
@@ -121,8 +120,8 @@ pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
     FIRST_WIDTH_NS.max(interval_ns)
 }
 
-/// Summarises what a recording says of its end without its large tables: the
-/// manifest's facts, threads and losses. For who has just written it.
+/// Summarises the manifest, threads and losses without reading the large tables. For the recorder
+/// that has just written the recording.
 pub fn summarise_end(recording: &Recording) -> Result<Summary> {
     let mut problems = recording.problems();
     let mut reader = Reader {
@@ -145,7 +144,7 @@ pub fn summarise_end(recording: &Recording) -> Result<Summary> {
     ))
 }
 
-/// Whether samples have calls: frames may be of allocations alone.
+/// True if samples have call stacks. Frames may also belong to allocations only.
 fn with_stacks(manifest: &Manifest) -> bool {
     let settings = &manifest.source.settings;
     settings
@@ -158,7 +157,7 @@ struct Reader<'a> {
     problems: &'a mut Vec<String>,
 }
 
-/// The mappings of all processes, with names of generated code.
+/// Mappings of all processes with names of JIT-compiled code.
 pub(crate) fn address_spaces(
     recording: &Recording,
     problems: &mut Vec<String>,
@@ -187,8 +186,8 @@ impl Reader<'_> {
         Ok(analysis.finish())
     }
 
-    /// One pass over the samples. A modelled machine has exact sums by place in the code,
-    /// so its samples need not tell places.
+    /// Reads the samples once. A modelled machine has exact sums by code location, so its samples
+    /// are not needed for locations.
     fn samples<'a>(
         &mut self,
         spaces: &'a AddressSpaces,
@@ -199,7 +198,7 @@ impl Reader<'_> {
         if needs_places || timed {
             columns.push("ip");
         }
-        let frames = Frames::new(spaces).seen(is_modelled);
+        let frames = Frames::new(spaces).traced(is_modelled);
         let frames = self.read(frames, &Selection::all())?;
         let with_stacks = !frames.is_empty() && with_stacks(self.recording.manifest());
         let stacks = with_stacks.then(|| match timed {
@@ -211,7 +210,7 @@ impl Reader<'_> {
         }
         let selection = Selection::all().columns(&columns);
         let sets = self.recording.manifest().sets.as_ref();
-        let regions = Regions::new(spaces).of_sets(sets);
+        let regions = Regions::new(spaces).with_sets(sets);
         let common = (SampleTotals::default(), regions);
         let places = needs_places.then(|| SampledSites::new(spaces));
         let times = timed.then(|| SampleTimes::from(spaces, 0));

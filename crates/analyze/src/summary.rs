@@ -1,4 +1,4 @@
-//! Everything a report shows, in one value.
+//! The contents of a report as one value.
 
 use memgauge_trace::{
     CommandEnd, EventDef, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost, Provenance,
@@ -27,8 +27,8 @@ use crate::threads::{ProcessRow, ThreadRow};
 use crate::time_use::TimePart;
 use crate::timeline::Timeline;
 
-/// Version of the JSON form of [`Summary`]; grows when a field changes meaning
-/// or goes, not when one is added.
+/// Version of the JSON form of [`Summary`]. It increases when a field is removed or changes its
+/// meaning, not when one is added.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// Summary of one recording.
@@ -36,17 +36,17 @@ pub const SCHEMA_VERSION: u32 = 2;
 pub struct Summary {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The program and the machine.
+    /// Program and machine.
     pub recording: RecordingFacts,
-    /// How the numbers came to be.
+    /// Provenance of the numbers.
     pub provenance: Provenances,
     /// The run as a whole.
     pub run: RunFacts,
-    /// Sums over the whole run by event name, in the event's unit.
+    /// Sum of every event over the whole run by name, in the event's unit.
     pub totals: Counts,
-    /// Where `totals` come from.
+    /// Origin of `totals`.
     pub totals_from: TotalsFrom,
-    /// What the cycles of all threads were spent on; empty if the source does not know.
+    /// Cycles of all threads by use. Empty if the source does not record it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub time: Vec<TimePart>,
     /// Cache and TLB levels.
@@ -55,42 +55,42 @@ pub struct Summary {
     pub dram: Dram,
     /// Memory traffic over time.
     pub bandwidth: BandwidthCurve,
-    /// Results of native counters; `None` where none counted.
+    /// Results of native counters. `None` if nothing was counted.
     pub counting: Option<Counting>,
-    /// Results of sampling; `None` without samples.
+    /// Results of sampling. `None` without samples.
     pub sampling: Option<Sampling>,
     /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
-    /// The calls that led to samples, by event; empty where none were recorded.
+    /// Call trees of the sampled events. Empty without recorded stacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallTree>,
-    /// Memory regions, one table for each sampled event.
+    /// Memory regions, a table for each sampled event.
     pub regions: Vec<RegionTable>,
-    /// Data by the cycles that were spent waiting for it; `None` if the source does not see every
+    /// Data by the cycles that were spent waiting for it. `None` if the source does not see every
     /// access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<DataTable>,
-    /// Memory that the program allocated; `None` if allocations were not recorded.
+    /// Memory that the program allocated. `None` if allocations were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<HeapUse>,
-    /// Regions of interest, those with most time first.
+    /// Regions of interest by falling time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_regions: Vec<CodeRegionRow>,
-    /// When threads were inside them; `None` where the recording does not say.
+    /// Regions of interest over time. `None` if not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regions_over_time: Option<RegionsOverTime>,
-    /// Values that the program told, by name.
+    /// Values that the program reported, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_values: Vec<CodeValueRow>,
-    /// Where in memory samples of one event fall, and when; `None` if none has a data address.
+    /// Samples of one event by address and time. `None` if no sample has a data address.
     pub heat: Option<HeatMap>,
-    /// Results over time, where they were asked for.
+    /// Results over time, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
-    /// The source around hot lines, where it was asked for and can be read.
+    /// Source around hot lines, if requested and readable.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Excerpt>,
-    /// Machine code of the hottest functions, where it was asked for.
+    /// Machine code of the hottest functions, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listings: Vec<CodeListing>,
     /// Threads.
@@ -99,53 +99,53 @@ pub struct Summary {
     pub processes: Vec<ProcessRow>,
     /// Losses that the recorder counted.
     pub losses: Vec<LossRow>,
-    /// Parts of the recording that could not be read, in words.
+    /// Messages about parts of the recording that could not be read.
     pub problems: Vec<String>,
-    /// Estimates of all cache sets and their intervals, where some sets were followed.
+    /// Estimates for all cache sets and their intervals with `--sets`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sets: Option<SetsFacts>,
     /// Facts of the imported file.
     pub import: Option<ImportFacts>,
-    /// Cost of recording.
+    /// Overhead of the recording.
     pub own_cost: OwnCost,
-    /// Statements that follow from the numbers.
+    /// Statements about the run.
     pub findings: Vec<Finding>,
-    /// What limits the run, what matters most first.
+    /// Limits of the run, the most important one first.
     pub causes: Vec<Cause>,
     /// Definitions of the recording's events.
     pub events: Vec<EventDef>,
 }
 
 impl Summary {
-    /// The facts of the followed sets, where numbers are estimated from some.
+    /// Facts about the modelled sets if numbers are estimated from some of them.
     pub fn estimated(&self) -> Option<&SetsFacts> {
         self.sets.as_ref().filter(|sets| sets.estimates_any())
     }
 }
 
-/// The program and the machine: the manifest's facts.
+/// Program and machine, from the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RecordingFacts {
     /// Program and version that recorded.
     pub recorder: String,
     /// Version of the recording format.
     pub format_version: u32,
-    /// Command line recorded.
+    /// Recorded command line.
     pub command: Vec<String>,
     /// Wall-clock start, seconds since 1970.
     pub started_unix_s: u64,
-    /// The same in nanoseconds; absent where an older recording has seconds alone.
+    /// Start in nanoseconds. Absent in older recordings, which only have seconds.
     #[serde(skip_serializing_if = "is_unknown")]
     pub started_unix_ns: u64,
-    /// Clock of every time: `virtual` or `monotonic`.
+    /// Clock of all times: `virtual` or `monotonic`.
     pub clock: String,
-    /// Whether the recorder ended in order.
+    /// True if the recorder ended normally.
     pub complete: bool,
-    /// How the command ended; `None` when unknown.
+    /// How the command ended. `None` if unknown.
     pub end: Option<CommandEnd>,
     /// Source and its settings.
     pub source: SourceFacts,
-    /// Machine it ran on.
+    /// Machine on which it ran.
     pub host: HostFacts,
     /// Modelled machine, for modelled sources.
     pub machine: Option<MachineFacts>,
@@ -156,7 +156,7 @@ fn is_unknown(started_unix_ns: &u64) -> bool {
 }
 
 impl RecordingFacts {
-    /// The facts of a manifest.
+    /// Facts of a manifest.
     pub fn of(manifest: &Manifest) -> Self {
         RecordingFacts {
             recorder: manifest.recorder.clone(),
@@ -174,18 +174,18 @@ impl RecordingFacts {
     }
 }
 
-/// How the numbers came to be.
+/// Provenance of the numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Provenances {
-    /// Totals, levels, traffic, functions, lines and threads: the provenances
-    /// the recording's events declare.
+    /// Provenances of totals, levels, traffic, functions, lines and threads, as the recording's
+    /// events declare them.
     pub counts: Vec<Provenance>,
-    /// Regions.
+    /// Provenances of regions.
     pub regions: Provenance,
 }
 
 impl Provenances {
-    /// As the events declare; regions are always of samples.
+    /// From the events' declarations. Regions always come from samples.
     pub fn of(events: &[EventDef]) -> Self {
         let mut counts = Vec::new();
         for event in events {
@@ -200,27 +200,26 @@ impl Provenances {
     }
 }
 
-/// Where totals come from.
+/// Origin of the totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TotalsFrom {
-    /// The manifest, written when the recorder ended.
+    /// The manifest, which is written when the recorder ends.
     Manifest,
-    /// Sums of the tables' rows: the recorder did not end in order, or its
-    /// source keeps no totals.
+    /// Sums of the tables' rows, since the recorder did not end normally or its source has no
+    /// totals.
     Tables,
-    /// The manifest, and the tables for events it lacks.
+    /// The manifest, and the tables for events that it lacks.
     Both,
 }
 
-/// The run as a whole. Counts are `None` where the recording lacks the event.
+/// The run as a whole. Counts are `None` if the recording lacks the event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RunFacts {
-    /// Length of the run on the recording's clock, in nanoseconds: the end of
-    /// the last interval, sample or thread.
+    /// Length of the run on the recording's clock in nanoseconds: the end of the last interval,
+    /// sample or thread.
     pub duration_ns: u64,
-    /// Wall-clock seconds the run took while being recorded; `None` where the recorder
-    /// was killed.
+    /// Duration of the recording in wall-clock seconds. `None` if the recorder was killed.
     pub wall_s: Option<f64>,
     /// Instructions executed.
     pub instructions: Option<u64>,
@@ -228,9 +227,9 @@ pub struct RunFacts {
     pub loads: Option<u64>,
     /// Stores.
     pub stores: Option<u64>,
-    /// Instructions counted as both a load and a store of one operand.
+    /// Instructions that count as both a load and a store of one operand.
     pub modifies: Option<u64>,
-    /// Loads and stores over two cache lines.
+    /// Loads and stores across two cache lines.
     pub splits: Option<u64>,
 }
 

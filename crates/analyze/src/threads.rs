@@ -1,11 +1,10 @@
-//! Threads and processes: what each did, from the series' sums.
+//! Threads and processes with their event sums from the series.
 //!
-//! A thread's virtual run time is the summed length of its series' intervals.
-//! A source may leave out intervals in which an event did not happen, so of its
-//! events the one with the most time counts.
+//! A thread's virtual run time is the total length of its series' intervals. A source may omit
+//! intervals without an event, so the event with the longest time counts.
 //!
-//! Memory: about 600 bytes a thread. The kernel may give a thread id again
-//! within one process; such threads share a row.
+//! Memory: about 600 bytes for each thread. The kernel may reuse a thread ID within a process. Such
+//! threads share a row.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -76,7 +75,7 @@ impl ThreadSums {
     }
 }
 
-/// Collects the rows that name threads, ordered by process, thread and start.
+/// Program and parent of each thread, sorted by process, thread and start.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadNames(Vec<Thread>);
 
@@ -105,22 +104,22 @@ pub struct ThreadRow {
     pub pid: Pid,
     /// Thread.
     pub tid: Tid,
-    /// Path of the program it ran last; empty where unknown.
+    /// Path of the program that it executed last, or empty.
     pub program: String,
     /// First event, nanoseconds since the recording began.
     pub start_ns: Option<u64>,
-    /// Last event; `None` where it was still running or is unknown.
+    /// Last event. `None` if it was still running or unknown.
     pub end_ns: Option<u64>,
     /// Time it ran on the recording's clock, in nanoseconds.
     pub run_ns: u64,
-    /// Time from first to last event in which it waited, in nanoseconds; absent where
-    /// the source does not know.
+    /// Time from first to last event in which it waited, in nanoseconds. Absent if the source does
+    /// not record it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_ns: Option<u64>,
-    /// Every event's sum, by event name, in the event's unit; of events that were only
-    /// sampled what the samples stand for.
+    /// Sum of every event by name, in the event's unit. For events that were only sampled, the
+    /// events that the samples represent.
     pub counts: Counts,
-    /// Its samples, of all events; 0 on modelled machines.
+    /// Samples of all events. 0 on modelled machines.
     pub samples: u64,
 }
 
@@ -129,29 +128,28 @@ pub struct ThreadRow {
 pub struct ProcessRow {
     /// Process.
     pub pid: Pid,
-    /// Process that started it; 0 where unknown.
+    /// Process that started it, or 0.
     pub parent_pid: Pid,
-    /// Path of the program it ran last; empty where unknown.
+    /// Path of the program that it executed last, or empty.
     pub program: String,
-    /// Threads it had.
+    /// Number of threads.
     pub threads: u64,
     /// Summed run time of its threads on the recording's clock, in nanoseconds.
     pub run_ns: u64,
-    /// Summed time its threads waited, in nanoseconds; absent where unknown.
+    /// Total time in which its threads waited, in nanoseconds. Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_ns: Option<u64>,
-    /// Every event's sum, by event name, in the event's unit; of events that were only
-    /// sampled what the samples stand for.
+    /// Sum of every event by name, in the event's unit. For events that were only sampled, the
+    /// events that the samples represent.
     pub counts: Counts,
-    /// Its samples, of all events; 0 on modelled machines.
+    /// Samples of all events. 0 on modelled machines.
     pub samples: u64,
 }
 
-/// Threads by falling DRAM bytes, then instructions, then ids. `known` is
-/// ordered as [`ThreadNames`] gives it.
+/// Threads by falling DRAM bytes, then instructions, then IDs. `known` must be sorted as in
+/// [`ThreadNames`].
 ///
-/// Events that no series counted are estimated from `samples`, where these are given:
-/// the sums of their periods.
+/// With `samples`, events that no series counted are estimated from the sums of sample periods.
 pub fn threads(
     sums: &ThreadSums,
     samples: Option<&SampleTotals>,
@@ -195,7 +193,7 @@ fn add_samples(
     }
 }
 
-/// A sum of what is known.
+/// Sum of the known values.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.map_or(other, |n| Some(n.saturating_add(other.unwrap_or(0))))
 }
@@ -206,7 +204,7 @@ fn row_of(rows: &mut BTreeMap<(Pid, Tid), ThreadRow>, pid: Pid, tid: Tid) -> &mu
     row
 }
 
-/// Processes in the order of [`threads`], from its rows.
+/// Processes in the order of [`threads`], summed from its rows.
 pub fn processes(threads: &[ThreadRow], known: &[Thread]) -> Vec<ProcessRow> {
     let mut rows: BTreeMap<Pid, ProcessRow> = BTreeMap::new();
     for thread in threads {
@@ -227,8 +225,8 @@ pub fn processes(threads: &[ThreadRow], known: &[Thread]) -> Vec<ProcessRow> {
     rows
 }
 
-/// A process is named by the program started last and parented by the process
-/// that started its first thread.
+/// Names each process after the program started last. Its parent is the process that started its
+/// first thread.
 fn name_processes(rows: &mut BTreeMap<Pid, ProcessRow>, known: &[Thread]) {
     let mut by_start: Vec<&Thread> = known.iter().collect();
     by_start.sort_by_key(|t| t.start_ns);

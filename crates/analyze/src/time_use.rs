@@ -1,4 +1,4 @@
-//! Where the cycles of a run went: work, and waiting by level.
+//! Cycles of a run by use: work, and waiting by level.
 //!
 //! The model charges each stalled cycle to one reason, so the parts add up to all cycles. This is
 //! the memory-bound part of top-down analysis at level 3: *L2*, *LLC* and *DRAM* are Intel's
@@ -12,11 +12,11 @@ use serde::Serialize;
 
 use crate::counts::Counts;
 
-/// What cycles were spent on.
+/// Use of cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeUse {
-    /// Executing instructions whose data was at hand.
+    /// Executing instructions whose data is available.
     Work,
     /// Waiting for the second-level cache.
     L2,
@@ -28,14 +28,14 @@ pub enum TimeUse {
     Queue,
     /// Waiting for address translation.
     Tlb,
-    /// Waiting because stores and writebacks filled the way to memory.
+    /// Waiting because stores and writebacks fill the path to memory.
     Stores,
 }
 
 /// Cycles of one use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TimePart {
-    /// What they were spent on.
+    /// Use of the cycles.
     pub on: TimeUse,
     /// Cycles of all threads together.
     pub cycles: u64,
@@ -52,8 +52,8 @@ const STALLS: [(TimeUse, EventId); 6] = [
     (TimeUse::Stores, catalogue::STALL_STORES),
 ];
 
-/// Divides the cycles of a run, work first. Returns nothing if the source does not know the
-/// stalls of each level.
+/// Splits the cycles of a run, work first. Empty if the source does not record the stalls of each
+/// level.
 pub(crate) fn time_parts(totals: &Counts) -> Vec<TimePart> {
     let get = |event| totals.get(catalogue::name(event)?).copied();
     let stalls = STALLS.map(|(on, event)| get(event).map(|cycles| (on, cycles)));

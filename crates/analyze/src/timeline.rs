@@ -1,9 +1,8 @@
-//! Results over time, for a reader who selects a stretch of the run: which functions,
-//! lines, regions and threads its samples belong to, and every event's curve in finer
-//! bins than a terminal can draw.
+//! Results over time for a reader who selects a part of the run: functions, lines, regions and
+//! threads of the samples, and the curve of every event in finer bins than a terminal can draw.
 //!
-//! Memory is bounded: beyond [`BINS`] bins, or [`MOST_CELLS`] cells, bins double. What
-//! is beyond [`ROWS`] rows of a table is in its sums, never dropped.
+//! Memory is bounded. With more than [`BINS`] bins or [`MAX_CELLS`] cells, the bins double in
+//! width. Rows beyond [`ROWS`] of a table are summed, not dropped.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,33 +17,33 @@ use crate::counts::EventNames;
 use crate::fine_heat::{Cells, FineHeat};
 use crate::hotspots::user_place_names;
 use crate::region_times::TimedRegion;
-use crate::regions::{Place, Regions, SampledRegions, place};
+use crate::regions::{DataLocation, Regions, SampledRegions, locate};
 use crate::resolve::Resolve;
 use crate::series::Curves;
-use crate::spaces::{AddressSpaces, PathId};
+use crate::spaces::{AddressSpaces, CodeLocation};
 
-/// Bins of the samples' time.
+/// Maximum number of bins of samples.
 const BINS: u64 = 512;
-/// Cells of rows and bins, some 100 bytes each.
-const MOST_CELLS: usize = 1 << 19;
-/// Rows of each table over time.
+/// Maximum number of cells (row and bin), about 100 bytes each.
+const MAX_CELLS: usize = 1 << 19;
+/// Maximum number of rows of each table over time.
 const ROWS: usize = 40;
-/// Places in the code whose names are asked for.
+/// Maximum number of code locations that are named.
 const RESOLVED_PLACES: usize = 20_000;
-/// Values of all curves together: some six bytes each in a page.
-const MOST_VALUES: usize = 600_000;
-/// The finest curve that is gathered.
+/// Maximum number of values of all curves together. A value takes about six bytes in a page.
+const MAX_VALUES: usize = 600_000;
+/// Number of bins of the finest curve.
 pub(crate) const FINEST_BINS: usize = 1 << 16;
 
-/// What a sample is counted for.
+/// Owner of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Row {
-    Code(PathId, u64),
-    Region(Pid, Place),
+    Code(CodeLocation),
+    Region(Pid, DataLocation),
     Thread(Pid, Tid),
 }
 
-/// Samples, and the events that they stand for.
+/// Samples and the events that they represent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     samples: u64,
@@ -58,7 +57,7 @@ impl Sums {
     }
 }
 
-/// Gathers samples by bin of time and by what they belong to.
+/// Collects samples by time bin and owner.
 #[derive(Clone, Debug)]
 pub struct SampleTimes<'a> {
     spaces: &'a AddressSpaces,
@@ -70,7 +69,7 @@ pub struct SampleTimes<'a> {
 }
 
 impl<'a> SampleTimes<'a> {
-    /// Of samples from `start_ns` on, from which bins are counted.
+    /// Collects samples from `start_ns` on, where the first bin starts.
     pub(crate) fn from(spaces: &'a AddressSpaces, start_ns: u64) -> Self {
         SampleTimes {
             spaces,
@@ -89,7 +88,7 @@ impl<'a> SampleTimes<'a> {
             self.widen();
         }
         let bin = (time_ns / self.bin_ns) as u32;
-        let (file, offset) = self.spaces.code_of(sample);
+        let location = self.spaces.code_of(sample);
         let sums = Sums {
             samples: 1,
             events: sample.period,
@@ -98,14 +97,14 @@ impl<'a> SampleTimes<'a> {
             let cell = self.cells.entry((sample.event, row, bin));
             cell.or_default().add(sums);
         };
-        add(Row::Code(file, offset));
+        add(Row::Code(location));
         add(Row::Thread(sample.pid, sample.tid));
         if let Some(addr) = sample.addr {
-            let region = place(self.spaces, sample.pid, addr.0, sample.time_ns);
+            let region = locate(self.spaces, sample.pid, addr.0, sample.time_ns);
             add(Row::Region(sample.pid, region));
-            self.heat.add(sample, addr, (file, offset), region);
+            self.heat.add(sample, addr, location, region);
         }
-        while self.cells.len() > MOST_CELLS && self.bin_ns <= self.end_ns {
+        while self.cells.len() > MAX_CELLS && self.bin_ns <= self.end_ns {
             self.widen();
         }
     }
@@ -150,22 +149,22 @@ impl<'a> Analysis for SampleTimes<'a> {
     }
 }
 
-/// What a recording says over time.
+/// A recording over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Timeline {
-    /// Time from which its bins are counted, nanoseconds since the recording began.
+    /// Start of the first bin in nanoseconds since the start of the recording.
     pub start_ns: u64,
     /// Width of a bin of the curves in nanoseconds.
     pub bin_ns: u64,
     /// Length of the curves in nanoseconds.
     pub duration_ns: u64,
-    /// Every event that has rows over time, in the order of their ids.
+    /// Every event with rows over time, by ID.
     pub curves: Vec<TimedCurve>,
     /// Samples by event.
     pub samples: Vec<TimedSamples>,
-    /// Samples by address and time; `None` where none has a data address.
+    /// Samples by address and time. `None` if no sample has a data address.
     pub heat: Option<FineHeat>,
-    /// Stays in regions of interest, the region with most time first.
+    /// Time spans of regions of interest, by falling total time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_regions: Vec<TimedRegion>,
 }
@@ -175,7 +174,7 @@ pub struct Timeline {
 pub struct TimedCurve {
     /// The event.
     pub event: String,
-    /// Gained in each bin, in the event's unit.
+    /// Increment in each bin, in the event's unit.
     pub values: Vec<u64>,
 }
 
@@ -192,7 +191,7 @@ pub struct TimedSamples {
     pub all: TimedRow,
     /// By function.
     pub functions: Vec<TimedRow>,
-    /// By source line, or by offset where no line is known.
+    /// By source line, or by offset if the line is unknown.
     pub lines: Vec<TimedRow>,
     /// By region of the data.
     pub regions: Vec<TimedRow>,
@@ -205,17 +204,17 @@ pub struct TimedSamples {
 pub struct TimedRow {
     /// Function, line, region or thread.
     pub name: String,
-    /// Where that is: a module, a function, a process.
+    /// Module, function or process that contains it.
     pub of: String,
     /// Samples in all bins.
     pub samples: u64,
-    /// Events that they stand for.
+    /// Events that the samples represent.
     pub events: u64,
-    /// Of each bin with samples: its number, its samples, the events they stand for.
+    /// For each bin with samples: its number, its samples, and the events they represent.
     pub bins: Vec<(u32, u64, u64)>,
 }
 
-/// What names rows.
+/// Resolves the names of rows.
 struct Naming<'a, 'b> {
     regions: SampledRegions<'a>,
     symbols: &'b mut dyn Resolve,
@@ -225,7 +224,7 @@ struct Naming<'a, 'b> {
 type RowName = (String, String);
 
 impl Naming<'_, '_> {
-    fn code(&mut self, place: (PathId, u64)) -> [RowName; 2] {
+    fn code(&mut self, place: CodeLocation) -> [RowName; 2] {
         let [function, line, _] = user_place_names(self.symbols, self.spaces, place);
         let at = match (&line.file, line.line, line.offset) {
             (Some(file), Some(number), _) => format!("{file}:{number}"),
@@ -239,14 +238,14 @@ impl Naming<'_, '_> {
         ]
     }
 
-    fn region(&mut self, pid: Pid, region: Place) -> RowName {
+    fn region(&mut self, pid: Pid, region: DataLocation) -> RowName {
         let (name, _) = self.regions.describe(self.symbols, pid, region);
         (name, format!("process {}", pid.0))
     }
 }
 
 impl Timeline {
-    /// With names for what samples belong to, and no more values than a page can hold.
+    /// Names the owners of the samples, and reduces the curves to what fits a page.
     pub(crate) fn of(
         times: SampleTimes,
         curves: &Curves,
@@ -279,7 +278,7 @@ impl Timeline {
         }
     }
 
-    /// With stays in regions of interest.
+    /// Adds the time spans of regions of interest.
     pub(crate) fn with(self, code_regions: Vec<TimedRegion>) -> Timeline {
         Timeline {
             code_regions,
@@ -288,10 +287,10 @@ impl Timeline {
     }
 }
 
-/// How often bins must double for all values to fit.
+/// Number of times that the bins must double for all values to fit.
 fn shift_to_fit(curves: &Curves) -> u32 {
     let values: usize = curves.curves.iter().map(|c| c.values.len()).sum();
-    let times = values.div_ceil(MOST_VALUES).max(1);
+    let times = values.div_ceil(MAX_VALUES).max(1);
     times.next_power_of_two().trailing_zeros()
 }
 
@@ -328,10 +327,10 @@ fn tables(rows: BTreeMap<Row, ByBin>, naming: &mut Naming) -> TimedSamples {
     let mut all = ByBin::new();
     let mut groups: [BTreeMap<RowName, ByBin>; 4] = Default::default();
     let [functions, lines, regions, threads] = &mut groups;
-    let mut code: Vec<((PathId, u64), ByBin)> = Vec::new();
+    let mut code: Vec<(CodeLocation, ByBin)> = Vec::new();
     for (row, bins) in rows {
         match row {
-            Row::Code(file, offset) => code.push(((file, offset), bins)),
+            Row::Code(location) => code.push((location, bins)),
             Row::Region(pid, region) => add(regions, naming.region(pid, region), &bins),
             Row::Thread(pid, tid) => {
                 add_bins(&mut all, &bins);
@@ -461,7 +460,7 @@ mod tests {
             .collect();
         let timeline = timeline(&[], &rows);
         let values: usize = timeline.curves.iter().map(|c| c.values.len()).sum();
-        assert!(values <= MOST_VALUES, "{values}");
+        assert!(values <= MAX_VALUES, "{values}");
         assert_eq!(timeline.bin_ns, 4);
         for curve in &timeline.curves {
             assert_eq!(curve.values.iter().sum::<u64>(), 60_000 * 60_001 / 2);
@@ -470,7 +469,7 @@ mod tests {
     }
 
     proptest! {
-        /// Twin: every sample is counted once in each table, in the bin of its time.
+        /// Brute-force version: every sample is counted once in each table, in the bin of its time.
         #[test]
         fn tables_hold_every_sample_in_its_bin(
             drawn in prop::collection::vec((0u64..2_000_000, 1u32..5, 1u64..100), 1..200)

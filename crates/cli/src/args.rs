@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use memgauge_emulate::{Allocator, AllocatorEffect, SetSample, geometry};
-use memgauge_host::unwind::{MOST_STACK_BYTES, STACK_BYTES};
+use memgauge_host::unwind::{MAX_STACK_BYTES, STACK_BYTES};
 use memgauge_machine::Config;
 
 use crate::target::Targets;
@@ -189,10 +189,10 @@ fn call_graph(text: &str) -> Result<CallGraph, String> {
         _ => return Err("use fp, dwarf, or dwarf,BYTES".to_owned()),
     };
     // The kernel copies whole words.
-    let fits = |bytes: &u32| (8..=MOST_STACK_BYTES).contains(bytes) && bytes.is_multiple_of(8);
+    let fits = |bytes: &u32| (8..=MAX_STACK_BYTES).contains(bytes) && bytes.is_multiple_of(8);
     let bytes = bytes.filter(fits).map(CallGraph::Dwarf);
     bytes.ok_or_else(|| {
-        format!("the number of stack bytes must be a multiple of 8 from 8 to {MOST_STACK_BYTES}")
+        format!("the number of stack bytes must be a multiple of 8 from 8 to {MAX_STACK_BYTES}")
     })
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use memgauge_host::run::locate;
+use memgauge_host::running_program::locate;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_serve::{
     AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanRequest, CleanWhich, Client,

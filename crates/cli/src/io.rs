@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memgauge_analyze::{IoAccounts, IoBy, IoLoss, IoSummary};
-use memgauge_host::memory_counters::{MemoryCounters, NoCounters};
+use memgauge_host::memory_counters::{MemoryCounters, NoMemoryCounters};
 use memgauge_host::sys::signals::interrupts;
-use memgauge_io::{Filter, IoRecorder, Launched, Look, Meter, Setup};
+use memgauge_io::{AccountingOptions, GroupedCommand, IoFilter, IoInterval, IoRecorder, Meter};
 use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;
@@ -40,9 +40,14 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     run.json = json;
     let live = terminal::stdout_is_terminal() && args.json.is_none() && args.command.is_empty();
     let ended = if live && args.duration.is_none() {
-        let (source, without) = (run.meter.memory().source(), run.meter.memory().without());
-        let mut live = Live::start(order(args), by(args), args.rows, [&source, without])?;
-        run.until(LOOK_AROUND, &mut |run, look| live.show(run.elapsed(), look))
+        let (source, missing_reason) = (
+            run.meter.memory().source(),
+            run.meter.memory().missing_reason(),
+        );
+        let mut live = Live::start(order(args), by(args), args.rows, [&source, missing_reason])?;
+        run.until(LOOK_AROUND, &mut |run, interval| {
+            live.show(run.elapsed(), interval)
+        })
     } else {
         let pause = run.launched.as_ref().map_or(LISTEN, |_| LOOK_AROUND);
         run.until(pause, &mut |_, _| Ok(true))
@@ -90,10 +95,10 @@ fn by(args: &Io) -> IoBy {
 }
 
 /// The targets of the accounting, after a check that they exist.
-fn filter(args: &Io) -> anyhow::Result<Filter> {
+fn filter(args: &Io) -> anyhow::Result<IoFilter> {
     check_pids(&args.pid)?;
     check_devices(&args.device)?;
-    Ok(Filter {
+    Ok(IoFilter {
         pids: args.pid.clone(),
         cgroup: None,
         cgroup_path: args.cgroup.as_deref().map(control_group).transpose()?,
@@ -102,17 +107,17 @@ fn filter(args: &Io) -> anyhow::Result<Filter> {
 }
 
 /// Starts accounting and counting.
-fn meter(args: &Io, filter: Filter) -> anyhow::Result<Meter> {
+fn meter(args: &Io, filter: IoFilter) -> anyhow::Result<Meter> {
     // A share is one of what all devices moved.
     let memory: Box<dyn MemoryCounters> = if args.device.is_empty() {
         Box::new(MemoryCounting::start(args.counters.as_deref())?)
     } else {
         let why = "with --device the shares of other devices are not known";
-        Box::new(NoCounters(why.to_owned()))
+        Box::new(NoMemoryCounters(why.to_owned()))
     };
-    let setup = Setup {
+    let setup = AccountingOptions {
         by_thread: args.threads,
-        ..Setup::default()
+        ..AccountingOptions::default()
     };
     Ok(Meter::start(filter, setup, memory)?)
 }
@@ -122,7 +127,7 @@ pub(crate) struct IoRun {
     meter: Meter,
     accounts: IoAccounts,
     recorder: Option<IoRecorder>,
-    launched: Option<Launched>,
+    launched: Option<GroupedCommand>,
     interval: Duration,
     until: Option<Duration>,
     filtered: bool,
@@ -141,24 +146,24 @@ impl IoRun {
         }
         let launched = match args.command.as_slice() {
             [] => None,
-            command => Some(Launched::start(command)?),
+            command => Some(GroupedCommand::start(command)?),
         };
         if let Some(launched) = &launched {
-            meter.set_filter(Filter {
+            meter.set_filter(IoFilter {
                 cgroup: Some(launched.group_id()),
                 ..filter
             });
         }
         let filtered = launched.is_some() || !args.pid.is_empty() || args.cgroup.is_some();
         let memory = meter.memory();
-        let (source, without) = (memory.source(), memory.without().to_owned());
+        let (source, missing_reason) = (memory.source(), memory.missing_reason().to_owned());
         let mut accounts = IoAccounts::default();
-        accounts.know_counters(&source, &without);
+        accounts.set_counter_source(&source, &missing_reason);
         let settings = [
             ("interval_ns", args.interval.ns.to_string()),
             ("filtered", filtered.to_string()),
             ("counters", source),
-            ("no_counters", without),
+            ("no_counters", missing_reason),
         ];
         let series = memory.series();
         if let Some(folder) = &args.pin {
@@ -187,7 +192,7 @@ impl IoRun {
     fn until(
         &mut self,
         pause: Duration,
-        show: &mut dyn FnMut(&IoRun, Option<&Look>) -> anyhow::Result<bool>,
+        show: &mut dyn FnMut(&IoRun, Option<&IoInterval>) -> anyhow::Result<bool>,
     ) -> anyhow::Result<Option<CommandEnd>> {
         let mut next = Instant::now() + self.interval;
         loop {
@@ -203,8 +208,8 @@ impl IoRun {
                 continue;
             }
             next = (next + self.interval).max(Instant::now());
-            let look = self.look(false)?;
-            if !show(self, Some(&look))? {
+            let interval = self.read(false)?;
+            if !show(self, Some(&interval))? {
                 return Ok(None);
             }
         }
@@ -231,21 +236,21 @@ impl IoRun {
             .then_some(None))
     }
 
-    fn look(&mut self, last: bool) -> anyhow::Result<Look> {
-        let look = self.meter.look(last)?;
-        take_in(&mut self.accounts, &look);
-        if self.meter.is_pinned() && !look.memory.is_empty() {
+    fn read(&mut self, last: bool) -> anyhow::Result<IoInterval> {
+        let interval = self.meter.read(last)?;
+        take_in(&mut self.accounts, &interval);
+        if self.meter.is_pinned() && !interval.memory.is_empty() {
             self.meter
-                .set_memory_per_byte(memory_per_byte(&self.accounts, &look));
+                .set_memory_per_byte(memory_per_byte(&self.accounts, &interval));
         }
         if let Some(recorder) = &mut self.recorder {
-            recorder.put(&look)?;
+            recorder.put(&interval)?;
         }
-        Ok(look)
+        Ok(interval)
     }
 
     fn finish(mut self, args: &Io, live: bool, end: Option<CommandEnd>) -> anyhow::Result<Exit> {
-        self.look(true)?;
+        self.read(true)?;
         let losses = self.meter.losses()?;
         let missing = self.meter.missing();
         let duration_ns = self.elapsed().as_nanos() as u64;
@@ -273,13 +278,13 @@ impl IoRun {
     }
 }
 
-/// Memory traffic that a byte in and a byte out made in this look's interval: one at
-/// most where the counters do not tell.
-fn memory_per_byte(known: &IoAccounts, look: &Look) -> [f64; 2] {
-    let mut interval = known.clone();
-    interval.clear();
-    take_in(&mut interval, look);
-    let memory = interval.summary(look.interval_ns).memory;
+/// Bytes of memory traffic per byte in and per byte out in this interval. Without counters, the
+/// maximum of 1.
+fn memory_per_byte(known: &IoAccounts, interval: &IoInterval) -> [f64; 2] {
+    let mut accounts = known.clone();
+    accounts.clear();
+    take_in(&mut accounts, interval);
+    let memory = accounts.summary(interval.interval_ns).memory;
     let [most_in, most_out] = memory.at_most_bytes;
     let per_byte = |bytes: Option<u64>, most: u64| match (bytes, most) {
         (Some(bytes), 1..) => bytes as f64 / most as f64,

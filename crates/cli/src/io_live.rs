@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, poll, read};
 use crossterm::{cursor, execute, terminal as screen};
 use memgauge_analyze::{IoAccounts, IoBy, IoSummary};
-use memgauge_io::Look;
+use memgauge_io::IoInterval;
 use memgauge_report::{IoOrder, Style, io_text};
 
 use crate::io_sums::take_in;
@@ -160,7 +160,7 @@ impl Live {
         counters: [&str; 2],
     ) -> anyhow::Result<Live> {
         let mut empty = IoAccounts::default();
-        empty.know_counters(counters[0], counters[1]);
+        empty.set_counter_source(counters[0], counters[1]);
         screen::enable_raw_mode()?;
         execute!(
             std::io::stdout(),
@@ -187,10 +187,14 @@ impl Live {
     }
 
     /// Takes a look's rows, answers keys, draws when due; whether to go on.
-    pub(crate) fn show(&mut self, elapsed: Duration, look: Option<&Look>) -> anyhow::Result<bool> {
-        if let Some(look) = look {
+    pub(crate) fn show(
+        &mut self,
+        elapsed: Duration,
+        interval: Option<&IoInterval>,
+    ) -> anyhow::Result<bool> {
+        if let Some(interval) = interval {
             for accounts in [&mut self.recent, &mut self.all] {
-                take_in(accounts, look);
+                take_in(accounts, interval);
             }
         }
         let mut redraw = false;

@@ -4,14 +4,14 @@
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_io::{present, unified_hierarchy};
+use memgauge_io::{list_devices, unified_hierarchy};
 
 /// A disk that has never moved a byte is not among those that count.
 pub(crate) fn check_devices(names: &[String]) -> anyhow::Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    let known = present(Some(&|_| true));
+    let known = list_devices(Some(&|_| true));
     let is_there = |name: &String| {
         Path::new("/sys/block").join(name).exists()
             || known.values().any(|device| device.facts.name == *name)

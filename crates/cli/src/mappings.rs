@@ -10,7 +10,7 @@ pub(crate) struct Mappings(Vec<Mapping>);
 impl Mappings {
     /// Those that a process has now; none of one that has ended.
     pub(crate) fn of(pid: u32) -> Mappings {
-        Mappings(maps::of(pid))
+        Mappings(maps::of_process(pid))
     }
 
     /// Whether there are none.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use memgauge_analyze::{Advice, PageNodes, PageUse, PlacedRange, Placement, placement};
-use memgauge_host::nodes::Nodes;
+use memgauge_host::numa::NumaNodes;
 use memgauge_host::sys::pages::{move_pages, nodes_of_pages, page_bytes};
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::interrupts;
@@ -88,7 +88,7 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
     };
     // Also where nothing will be sampled: whoever misspells an event is told so.
     wanted.check_event()?;
-    let nodes = Nodes::of_this_machine();
+    let nodes = NumaNodes::read();
     if nodes.with_memory().count() < 2 {
         return say_one_node(&nodes, args.json);
     }
@@ -137,7 +137,7 @@ fn refused_memory(own: u32, owner: Option<u32>) -> &'static str {
     }
 }
 
-fn say_one_node(nodes: &Nodes, json: bool) -> anyhow::Result<Exit> {
+fn say_one_node(nodes: &NumaNodes, json: bool) -> anyhow::Result<Exit> {
     let text = match json {
         true => format!("{:#}\n", as_json(nodes, &Sampled::default(), &[])),
         false => "This machine has one memory node: all memory is equally near to every \
@@ -148,8 +148,8 @@ fn say_one_node(nodes: &Nodes, json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn in_json(nodes: &Nodes) -> Value {
-    let node = |n: &memgauge_host::nodes::Node| {
+fn in_json(nodes: &NumaNodes) -> Value {
+    let node = |n: &memgauge_host::numa::NumaNode| {
         json!({
             "node": n.id,
             "cpus": n.cpus,
@@ -179,7 +179,7 @@ const LISTEN: Duration = Duration::from_millis(50);
 /// Samples read at once.
 const AT_ONCE: usize = 4096;
 
-fn sample(wanted: &Wanted, args: &Numa, nodes: &Nodes) -> anyhow::Result<Sampled> {
+fn sample(wanted: &Wanted, args: &Numa, nodes: &NumaNodes) -> anyhow::Result<Sampled> {
     let (source, profiler) = wanted.profiler()?;
     let mut reader = profiler.reader(Sharing::Each)?;
     for added in profiler.add_processes(&args.pid) {
@@ -228,14 +228,14 @@ fn sample(wanted: &Wanted, args: &Numa, nodes: &Nodes) -> anyhow::Result<Sampled
 }
 
 impl Sampled {
-    fn read(&mut self, reader: &mut Reader, nodes: &Nodes) {
+    fn read(&mut self, reader: &mut Reader, nodes: &NumaNodes) {
         let mut batch: Vec<Sample> = Vec::new();
         loop {
             batch.clear();
             let n = reader.read(&mut batch, AT_ONCE);
             for sample in &batch {
                 self.samples += 1;
-                let node = nodes.of_cpu(sample.cpu.0);
+                let node = nodes.nearest_to_cpu(sample.cpu.0);
                 let (Some(addr), Some(node), false) = (sample.addr, node, sample.in_kernel) else {
                     self.without_address += 1;
                     continue;
@@ -451,7 +451,7 @@ fn moved_text(args: &Numa, process: &Process) -> String {
     text
 }
 
-fn as_json(nodes: &Nodes, sampled: &Sampled, processes: &[Process]) -> Value {
+fn as_json(nodes: &NumaNodes, sampled: &Sampled, processes: &[Process]) -> Value {
     let moved = |m: &Moved| {
         json!({
             "region": m.region,

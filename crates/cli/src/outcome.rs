@@ -76,7 +76,7 @@ pub(crate) fn failed() -> ExitCode {
 pub(crate) fn explain_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let why = match sys::process::is_filtered() {
+        let why = match sys::process::has_seccomp_filter() {
             true => {
                 "a filter of system calls (seccomp) is in force, which denies what memgauge \
                  needs: run it without (containers: --security-opt seccomp=unconfined)"

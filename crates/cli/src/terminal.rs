@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 
-use memgauge_host::sys::closed::stdout_was_closed;
+use memgauge_host::sys::closed_stdout::stdout_was_closed;
 use memgauge_report::Style;
 
 /// Like the standard library's, but a reader of standard error that has gone away
@@ -121,7 +121,7 @@ fn written_while_read(bytes: &[u8]) -> anyhow::Result<bool> {
 
 /// Counts interrupts from now on; the user hears here what becomes of them.
 pub(crate) fn catch_interrupts() -> anyhow::Result<()> {
-    memgauge_host::run::catch_interrupts(|line| eprintln!("memgauge: {line}"))?;
+    memgauge_host::running_program::catch_interrupts(|line| eprintln!("memgauge: {line}"))?;
     Ok(())
 }
 

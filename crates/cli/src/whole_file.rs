@@ -5,7 +5,7 @@ use std::io::{self, Seek as _, Write};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-use memgauge_host::sys::closed::stdout_was_closed;
+use memgauge_host::sys::closed_stdout::stdout_was_closed;
 use tempfile::NamedTempFile;
 
 use crate::access::access;

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::wire::WIRE_VERSION;
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::maps;
-use memgauge_host::run::{LINE_END_OF_DOS, find_on_path, locate, not_executable};
+use memgauge_host::running_program::{DOS_LINE_END, find_on_path, locate, not_executable};
 use memgauge_host::sys::process::{effective_ids, has_capabilities};
 
 /// An emulator that can record.
@@ -98,7 +98,7 @@ fn own_dirs() -> Vec<PathBuf> {
 /// The file that holds this code: in a program of another language, the shared library.
 fn own_library() -> Option<PathBuf> {
     let here = (own_library as *const ()).addr() as u64;
-    let own = maps::of(std::process::id());
+    let own = maps::of_process(std::process::id());
     let mapping = own
         .into_iter()
         .find(|line| (line.start..line.end).contains(&here))?;
@@ -232,7 +232,7 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
                 let line = String::from_utf8_lossy(line);
                 let line = line.trim_matches(blanks);
                 if line.ends_with('\r') {
-                    let message = format!("failed to run `{}`: {LINE_END_OF_DOS}", path.display());
+                    let message = format!("failed to run `{}`: {DOS_LINE_END}", path.display());
                     return Err(Error::new(ErrorKind::ProgramNotFound, message));
                 }
                 let (interpreter, argument) = match line.split_once(blanks) {
@@ -242,7 +242,7 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
                 args[0] = path.display().to_string();
                 args.splice(0..0, std::iter::once(interpreter.clone()).chain(argument));
                 let script = path.display().to_string();
-                path = locate(&interpreter).map_err(|e| e.of_interpreter(&script))?;
+                path = locate(&interpreter).map_err(|e| e.for_script(&script))?;
             }
         }
     }

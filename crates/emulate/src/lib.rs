@@ -60,9 +60,9 @@ pub use engine::{Emulator, resolve, would_gain_rights};
 
 pub use allocators::{Allocator, AllocatorEffect, known_allocators};
 use memgauge_host as host;
-use memgauge_host::regions::RequestedNames;
-use memgauge_host::run::Program;
-use memgauge_host::sys::process::{children_usage, own_usage, without_randomisation};
+use memgauge_host::roi::RequestedNames;
+use memgauge_host::running_program::Program;
+use memgauge_host::sys::process::{children_usage, disable_aslr, own_usage};
 use memgauge_host::sys::signals;
 pub use memgauge_host::{Error, ErrorKind, Result};
 use pace::PollPace;
@@ -231,7 +231,7 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     Manifest {
         machine: Some(options.machine.to_facts()),
         events: event_definitions(options.sets),
-        ..host::beginning(facts(options, emulator), options.command.clone(), "virtual")
+        ..host::new_manifest(facts(options, emulator), options.command.clone(), "virtual")
     }
 }
 
@@ -242,7 +242,7 @@ fn spawn(
     seed: Option<u64>,
 ) -> Result<Program> {
     let mut engine = engine_command(command, emulator, session, seed)?;
-    start(&mut engine, emulator).map(Program::of)
+    start(&mut engine, emulator).map(Program::from_child)
 }
 
 /// The command that runs a program under the engine.
@@ -263,7 +263,7 @@ fn engine_command(
         ])
         .arg(path)
         .args(&args[1..]);
-    without_randomisation(&mut engine);
+    disable_aslr(&mut engine);
     Ok(engine)
 }
 
@@ -388,7 +388,7 @@ impl Asked {
     /// Those that no process had, and those that no thread entered.
     fn missing(&self, seen: &BTreeSet<String>, entered: &BTreeSet<String>) -> MissingNames {
         let absent = |names: &RequestedNames, from: &BTreeSet<String>| {
-            names.absent(from.iter().map(String::as_str))
+            names.unmatched(from.iter().map(String::as_str))
         };
         let functions = absent(&self.functions, seen);
         let mut not_called = absent(&self.functions, entered);

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
-use memgauge_host::regions::OpenRegions;
+use memgauge_host::roi::OpenRegions;
 
 use super::address_space::ANON;
 use super::catalogue::{Catalogue, CatalogueEvent};

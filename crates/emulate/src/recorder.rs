@@ -24,7 +24,7 @@ use super::thread_starts::StartMark;
 use super::waits::{Waits, host_ns};
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
-use memgauge_host::regions::RequestedNames;
+use memgauge_host::roi::RequestedNames;
 use memgauge_recording::overflows::Trace;
 
 mod mapped;

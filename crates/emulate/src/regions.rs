@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use memgauge_host::regions::{End, MOST_SPANS, Open, OpenRegions, rows};
+use memgauge_host::roi::{MAX_SPANS, OpenRegion, OpenRegions, RegionEnd, rows};
 use memgauge_machine::Counts;
 use memgauge_trace::{CodeRegion, Pid, RegionSpan, RegionSpans, Tid};
 
@@ -150,7 +150,7 @@ impl Default for ThreadRegions {
         ThreadRegions {
             inside: OpenRegions::default(),
             sums: BTreeMap::new(),
-            spans: RegionSpans::at_most(MOST_SPANS),
+            spans: RegionSpans::at_most(MAX_SPANS),
             unmatched: 0,
             gate: None,
         }
@@ -191,9 +191,9 @@ impl ThreadRegions {
     /// Ends a region.
     pub(super) fn end(&mut self, name: u32, now: &Reading) {
         match self.inside.end(&name) {
-            End::Left(left) => self.leave(&left, now),
-            End::Within => {}
-            End::Unmatched => self.unmatched += 1,
+            RegionEnd::Left(left) => self.leave(&left, now),
+            RegionEnd::Within => {}
+            RegionEnd::Unmatched => self.unmatched += 1,
         }
     }
 
@@ -204,7 +204,7 @@ impl ThreadRegions {
         }
     }
 
-    fn leave(&mut self, left: &Open<u32, (bool, Reading)>, now: &Reading) {
+    fn leave(&mut self, left: &OpenRegion<u32, (bool, Reading)>, now: &Reading) {
         let (wanted, since) = &left.since;
         if let Some(gate) = self.gate.as_mut().filter(|_| *wanted) {
             gate.leave(&now.counts);
@@ -225,8 +225,15 @@ impl ThreadRegions {
         let mut all = Vec::new();
         for (number, sums) in &self.sums {
             let counted = sums.counts.iter().filter(|&(_, count)| count > 0);
-            let entered = (sums.entries, sums.time_ns);
-            all.extend(rows((pid, tid), name_of(names, *number), entered, counted));
+            let row = CodeRegion {
+                pid,
+                tid,
+                name: name_of(names, *number),
+                entries: sums.entries,
+                time_ns: sums.time_ns,
+                ..CodeRegion::default()
+            };
+            all.extend(rows(row, counted));
         }
         all
     }

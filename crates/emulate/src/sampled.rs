@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memgauge_host::regions::{End, OpenRegions};
-use memgauge_host::run::Program as RunningProgram;
-use memgauge_host::sampled::{SampleSink, SampledRun, Sampling, ThreadCounts};
+use memgauge_host::roi::{OpenRegions, RegionEnd};
+use memgauge_host::running_program::Program as RunningProgram;
+use memgauge_host::sampled_run::{SampleSink, SampledRun, ThreadCounts, ThreadSampling};
 use memgauge_machine::{Config, Core, CoreId, Delivery, Machine, PmuConfig, SampleSpec};
 use memgauge_trace::{
     CommandEnd, Cpu, EventId, LossKind, Pid, Sample, Tid, VirtAddr, catalogue as events,
@@ -188,7 +188,7 @@ impl SampledProgram {
             Some(surroundings) => {
                 let mut engine = engine_command(&options.command, &emulator, &session, None)?;
                 surroundings.give_to(&mut engine);
-                RunningProgram::apart(start(&mut engine, &emulator)?)
+                RunningProgram::detached(start(&mut engine, &emulator)?)
             }
         };
         Ok(SampledProgram {
@@ -259,7 +259,7 @@ impl OnlineRun<'_> {
             let busy = self.followed.poll(session, pace.is_eager());
             pace.hurry(self.followed.holds());
             self.answer_requests();
-            if self.followed.reader.sink.is_over() {
+            if self.followed.reader.sink.is_closed() {
                 return self.unsampled(session);
             }
             if let Some(sleep) = pace.after(busy) {
@@ -299,7 +299,7 @@ impl OnlineRun<'_> {
         for (refused, why) in session.refused() {
             if refused > 0 {
                 let why = format!("threads were not sampled: {why}");
-                self.followed.reader.sink.miss(refused, &why);
+                self.followed.reader.sink.not_sampled(refused, &why);
             }
         }
         self.answer_requests();
@@ -318,7 +318,7 @@ impl OnlineRun<'_> {
 
     /// Does what was asked of threads.
     fn answer_requests(&mut self) {
-        let requests = self.followed.reader.sink.requests();
+        let requests = self.followed.reader.sink.take_requests();
         if requests.is_empty() {
             return;
         }
@@ -338,7 +338,7 @@ impl OnlineRun<'_> {
                 counts.push((number, reader.counts(&thread.kept)));
             }
         }
-        reader.sink.answer(&counts);
+        reader.sink.requests_done(&counts);
     }
 }
 
@@ -361,7 +361,7 @@ struct Running {
     birth: u64,
     start_ns: u64,
     inside: OpenRegions<u32, ()>,
-    sampling: Sampling,
+    sampling: ThreadSampling,
     /// Events counted until sampling last went on, and the core's count then.
     counted: u64,
     since: u64,
@@ -399,7 +399,7 @@ impl SampleReader<'_> {
     }
 
     /// Samples a thread as wanted from here on.
-    fn change(&mut self, process: &Process, thread: &mut Thread, wanted: Sampling) {
+    fn change(&mut self, process: &Process, thread: &mut Thread, wanted: ThreadSampling) {
         let (now, kept) = (self.count(&thread.kept), &mut thread.kept);
         let (before, core) = (kept.sampling, self.machine.core_mut(kept.core).0);
         if before.on && !wanted.on {
@@ -433,7 +433,8 @@ impl SampleReader<'_> {
         let regions: Vec<&str> = inside
             .map(|open| name(&open.name).unwrap_or("(unknown)"))
             .collect();
-        self.sink.take(thread.number, &self.pending, &regions);
+        self.sink
+            .push_samples(thread.number, &self.pending, &regions);
         self.pending.clear();
     }
 
@@ -469,7 +470,8 @@ impl SampleReader<'_> {
             RegionMarkKind::Begin => drop(thread.inside.begin(mark.name, ())),
             RegionMarkKind::End => {
                 // One that had not begun changes nothing.
-                let (End::Left(_) | End::Within | End::Unmatched) = thread.inside.end(&mark.name);
+                let (RegionEnd::Left(_) | RegionEnd::Within | RegionEnd::Unmatched) =
+                    thread.inside.end(&mark.name);
             }
             RegionMarkKind::Value(_) | RegionMarkKind::Nothing => {}
         }
@@ -539,7 +541,9 @@ impl Reader for SampleReader<'_> {
         let core = self.machine.add_core_in(start_ns, space);
         let number = self.begun;
         self.begun += 1;
-        let sampling = self.sink.begin(number, process.entry.pid, ring.tid);
+        let sampling = self
+            .sink
+            .thread_started(number, process.entry.pid, ring.tid);
         let fresh = self.machine.core_mut(core).0;
         fresh.set_period(self.event, sampling.period);
         fresh.pause_sampling(!sampling.on);
@@ -586,7 +590,7 @@ impl Reader for SampleReader<'_> {
         match catalogue_event {
             CatalogueEvent::NotFollowed(what) => {
                 let why = format!("a program was not followed: {what}");
-                self.sink.miss(1, &why);
+                self.sink.not_sampled(1, &why);
             }
             CatalogueEvent::Region(number, name) => {
                 process.kept.regions.insert(number, name);
@@ -644,7 +648,7 @@ impl Reader for SampleReader<'_> {
         let unchanged = thread.kept.sampling;
         self.change(process, &mut thread, unchanged);
         let counts = self.counts(&thread.kept);
-        self.sink.end(thread.kept.number, &counts);
+        self.sink.thread_ended(thread.kept.number, &counts);
         self.waits.runs(thread.ring.tid);
         process.kept.now_ns = process.kept.now_ns.max(self.now(&thread.kept));
         self.machine.remove_core(thread.kept.core);
@@ -655,7 +659,7 @@ impl Reader for SampleReader<'_> {
     fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
         if kind == LossKind::ThreadNotRecorded {
             let why = format!("threads were not sampled: {detail}");
-            self.sink.miss(count, &why);
+            self.sink.not_sampled(count, &why);
         }
     }
 }

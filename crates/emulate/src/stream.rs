@@ -19,8 +19,8 @@ use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{References, Walk, WalkState};
 use super::{Emulator, MissingNames, REAP_EVERY, resolve, spawn};
 use crate::{Error, Result};
-use memgauge_host::regions::RequestedNames;
-use memgauge_host::run::Program;
+use memgauge_host::roi::RequestedNames;
+use memgauge_host::running_program::Program;
 
 /// References of one thread, in order.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +215,7 @@ impl StreamRun<'_> {
             instructions: giving.references.instructions,
             references: giving.given,
             missing: MissingNames {
-                functions: asked.absent(giving.seen.iter().map(String::as_str)),
+                functions: asked.unmatched(giving.seen.iter().map(String::as_str)),
                 seen: giving.seen.into_iter().collect(),
                 ..MissingNames::default()
             },

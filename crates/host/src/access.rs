@@ -1,4 +1,4 @@
-//! Who may read what memgauge writes, and who owns it.
+//! Permissions and owner of the files that memgauge writes.
 //!
 //! A recording has addresses, names and source positions of programs that other users may not
 //! read. Everything is therefore created for its owner alone (directories 0700, files 0600).
@@ -24,7 +24,7 @@ const PRIVATE_FILE: u32 = 0o600;
 /// The same of a directory.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 
-/// Directories inside each other that are walked: a recording has two.
+/// Maximum depth of directories: a recording has two levels.
 const MAX_DEPTH: usize = 8;
 
 /// The rights and the owner of new files.
@@ -77,7 +77,7 @@ impl Access {
         }
     }
 
-    /// Mode of a file that takes the place of one with this mode.
+    /// Mode of a file that replaces one with this mode.
     pub fn mode_of_replaced(&self, mode: u32) -> u32 {
         let added = match self.file_mode {
             PRIVATE_FILE => 0,
@@ -110,38 +110,44 @@ impl Access {
     /// # Errors
     /// A directory cannot be read, or a file system has no rights.
     pub fn grant_tree(&self, directory: &Path) -> io::Result<()> {
-        if self.changes_nothing() {
+        if self.keeps_defaults() {
             return Ok(());
         }
-        let opened = openat(CWD, directory, FLAGS | OFlags::DIRECTORY, Mode::empty())?;
+        let opened = openat(
+            CWD,
+            directory,
+            OPEN_FLAGS | OFlags::DIRECTORY,
+            Mode::empty(),
+        )?;
         self.grant_opened(opened, MAX_DEPTH)
     }
 
-    /// The same of what a directory contains: the directory itself was there before.
+    /// As [`Access::grant_tree`] for the contents of a directory that existed before and keeps its
+    /// own permissions.
     ///
     /// # Errors
     /// As [`Access::grant_tree`].
     pub fn grant_contents(&self, directory: &Path) -> io::Result<()> {
-        if self.changes_nothing() {
+        if self.keeps_defaults() {
             return Ok(());
         }
         self.grant_entries(&File::open(directory)?, MAX_DEPTH)
     }
 
-    fn changes_nothing(&self) -> bool {
+    fn keeps_defaults(&self) -> bool {
         self.owner.is_none() && self.file_mode == PRIVATE_FILE
     }
 
     fn grant_opened(&self, opened: OwnedFd, depth: usize) -> io::Result<()> {
         let file = File::from(opened);
-        let facts = file.metadata()?;
-        if facts.uid() != geteuid().as_raw() {
+        let metadata = file.metadata()?;
+        if metadata.uid() != geteuid().as_raw() {
             return Ok(());
         }
-        if facts.is_file() && facts.nlink() == 1 {
+        if metadata.is_file() && metadata.nlink() == 1 {
             return self.grant(&file);
         }
-        if !facts.is_dir() || depth == 0 {
+        if !metadata.is_dir() || depth == 0 {
             return Ok(());
         }
         self.grant_entries(&file, depth - 1)?;
@@ -157,17 +163,17 @@ impl Access {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // A link cannot be opened this way.
-            if let Ok(inner) = openat(directory, name, FLAGS, Mode::empty()) {
-                self.grant_opened(inner, depth)?;
+            // Opening a link fails because of O_NOFOLLOW.
+            if let Ok(entry_fd) = openat(directory, name, OPEN_FLAGS, Mode::empty()) {
+                self.grant_opened(entry_fd, depth)?;
             }
         }
         Ok(())
     }
 }
 
-/// Opening a pipe must not wait.
-const FLAGS: OFlags = OFlags::RDONLY
+/// Opening a FIFO must not block.
+const OPEN_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
@@ -175,7 +181,7 @@ const FLAGS: OFlags = OFlags::RDONLY
 /// The user who became root by `sudo`. Only root decides what its environment says.
 fn user_of_sudo() -> Option<Owner> {
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    // `u32::MAX` is no user: to `chown` it means "as it is".
+    // `u32::MAX` is not a user: `chown` leaves the owner unchanged for it.
     let id = |name| number(name).filter(|&id| id != u32::MAX);
     Some(Owner {
         uid: Uid::from_raw(id("SUDO_UID")?),
@@ -211,10 +217,10 @@ mod tests {
     #[test]
     fn a_shared_tree_is_opened_but_not_what_its_links_name() {
         let folder = tempfile::tempdir().expect("a folder");
-        let [tree, inner, file, outside, linked] =
+        let [tree, entry_fd, file, outside, linked] =
             ["tree", "tree/inner", "tree/inner/file", "outside", "linked"]
                 .map(|name| folder.path().join(name));
-        for directory in [&tree, &inner] {
+        for directory in [&tree, &entry_fd] {
             create_dir(directory).expect("a directory");
         }
         for path in [&file, &outside, &linked] {
@@ -224,7 +230,7 @@ mod tests {
         symlink(&outside, tree.join("link")).expect("a link");
         fs::hard_link(&linked, tree.join("second name")).expect("a second name");
         shared().grant_tree(&tree).expect("they are ours");
-        let modes = [&tree, &inner, &file, &outside, &linked].map(|path| mode(path));
+        let modes = [&tree, &entry_fd, &file, &outside, &linked].map(|path| mode(path));
         assert_eq!(modes, [0o755, 0o755, 0o644, 0o600, 0o600]);
     }
 

@@ -1,37 +1,37 @@
-//! One error for all sources.
+//! The error type of all sources.
 
 use std::fmt;
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kinds of error that a caller may want to tell apart.
+/// Kinds of error that callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The program does not exist.
     ProgramNotFound,
-    /// The program exists but cannot be run.
+    /// The program exists but cannot be executed.
     ProgramNotExecutable,
-    /// Something the source needs is missing on this machine.
+    /// This machine lacks something that the source needs.
     Missing,
-    /// The command line asks for what makes no sense.
+    /// The command line makes no sense.
     Usage,
-    /// This user may not do it.
+    /// This user lacks the permission.
     Refused,
-    /// There is no such process or thread, or none any more.
+    /// The process or thread does not exist or has ended.
     NoSuchTask,
-    /// A limit of memgauge's own is reached.
+    /// A limit of memgauge is reached.
     Exhausted,
-    /// A file is not what it should be.
+    /// A file has unexpected contents.
     BadInput,
     /// The recording could not be written.
     Recording,
-    /// The system refused.
+    /// The operating system refused.
     System,
 }
 
-/// An error with a sentence for people and its causes.
+/// An error with a message and its causes.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -40,7 +40,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of that kind.
+    /// An error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error {
             kind,
@@ -49,12 +49,12 @@ impl Error {
         }
     }
 
-    /// The command line asks for what makes no sense.
+    /// The command line makes no sense.
     pub fn usage(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Usage, message)
     }
 
-    /// The system refused what `action` says.
+    /// The operating system refused `action`.
     pub fn system(action: impl Into<String>, cause: std::io::Error) -> Self {
         Error {
             kind: ErrorKind::System,
@@ -63,7 +63,7 @@ impl Error {
         }
     }
 
-    /// The same complaint about an input, with what it was about.
+    /// Puts the name of an input in front of a message about its contents.
     pub fn about(self, what: &str) -> Self {
         match self.kind {
             ErrorKind::BadInput => Error::new(ErrorKind::BadInput, format!("{what}: {self}")),
@@ -71,13 +71,13 @@ impl Error {
         }
     }
 
-    /// The same failure, of the interpreter that `script` names.
-    pub fn of_interpreter(mut self, script: &str) -> Self {
+    /// Names the script whose interpreter failed.
+    pub fn for_script(mut self, script: &str) -> Self {
         self.message = format!("failed to run the script `{script}`: {}", self.message);
         self
     }
 
-    /// The message and its causes, in one line.
+    /// The message and its causes in one line.
     pub fn in_full(&self) -> String {
         let mut line = self.message.clone();
         let mut cause = std::error::Error::source(self);
@@ -94,7 +94,7 @@ impl Error {
     }
 }
 
-/// The text without each ` (os error N)`: the system's number adds nothing to its words.
+/// Removes each ` (os error N)` from the text, since the number adds nothing to the words.
 pub fn without_system_numbers(text: &str) -> String {
     let mut pieces = text.split(" (os error ");
     let mut words = pieces.next().unwrap_or_default().to_owned();

@@ -12,25 +12,25 @@ fn first_line(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The value of the first line of `text` that begins with `key`, after its colon.
-fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+/// Value after the colon in the first line of `text` that starts with `key`.
+fn first_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines()
         .find(|l| l.starts_with(key))?
         .split_once(':')
         .map(|(_, v)| v.trim())
 }
 
-/// Name, kernel, processor and memory of this machine; empty where `/proc` does not tell.
+/// Name, kernel, processor and memory of this machine. Fields that `/proc` does not show are empty.
 pub fn facts() -> HostFacts {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
-    let total_kib = value_of(&meminfo, "MemTotal")
+    let total_kib = first_value(&meminfo, "MemTotal")
         .and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0);
     HostFacts {
         name: first_line("/proc/sys/kernel/hostname"),
         kernel: first_line("/proc/sys/kernel/osrelease"),
-        cpu: value_of(&cpuinfo, "model name")
+        cpu: first_value(&cpuinfo, "model name")
             .unwrap_or("unknown")
             .to_owned(),
         cpus: cpuinfo
@@ -41,9 +41,8 @@ pub fn facts() -> HostFacts {
     }
 }
 
-/// The manifest of a recording that begins now: who makes it, of what, when and where.
-/// Events and what they are modelled on are the source's to add.
-pub fn beginning(source: SourceFacts, command: Vec<String>, clock: &str) -> Manifest {
+/// Manifest of a recording that starts now. The source adds events and the modelled machine.
+pub fn new_manifest(source: SourceFacts, command: Vec<String>, clock: &str) -> Manifest {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default();
     Manifest {

@@ -1,28 +1,28 @@
-//! The machine that a recording is made on: facts about it, its processes, what it
-//! offers, and the one error of all sources.
+//! The machine that a recording is made on: its facts, its processes, its capabilities, and the
+//! error type of all sources.
 //!
-//! Every source uses this crate; no source sees another. `unsafe` lives in [`sys`] alone.
+//! All sources use this crate, and no source uses another. `unsafe` code is limited to [`sys`].
 
 #![deny(unsafe_code)]
 
 mod access;
-pub mod check;
+pub mod checks;
 mod error;
 mod facts;
 pub mod maps;
 pub mod memory_counters;
-pub mod nodes;
-mod orphans;
+pub mod numa;
+mod orphaned_memory;
 pub mod program;
-pub mod regions;
-pub mod run;
-pub mod sampled;
-pub mod stolen;
+pub mod roi;
+pub mod running_program;
+pub mod sampled_run;
+pub mod stolen_time;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod unwind;
 
 pub use access::Access;
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
-pub use facts::{beginning, facts};
-pub use orphans::{LOCK_FILE, lock_shared_memory, remove_orphans};
+pub use facts::{facts, new_manifest};
+pub use orphaned_memory::{LOCK_FILE, lock_shared_memory, remove_orphans};

@@ -1,4 +1,4 @@
-//! What a process has mapped, as `/proc/PID/maps` shows it.
+//! Mappings of a process, from `/proc/PID/maps`.
 
 use std::fs::read;
 
@@ -9,23 +9,22 @@ pub struct MapsLine {
     pub start: u64,
     /// One past the last.
     pub end: u64,
-    /// Code may run there.
+    /// True if code may execute there.
     pub executable: bool,
-    /// It may be used at all: guards stand between memory that is used.
+    /// False for guard regions, which have no permissions.
     pub accessible: bool,
-    /// Where it begins in the file.
+    /// Offset of the first byte in the file.
     pub file_offset: u64,
-    /// Path, or a name such as `[heap]`; empty for anonymous memory.
+    /// Path, or a name such as `[heap]`. Empty for anonymous memory.
     pub path: String,
 }
 
-/// All mappings of a process, by address; none of one that has ended, or that may not be
-/// looked at.
-pub fn of(pid: u32) -> Vec<MapsLine> {
+/// All mappings of a process by address. Empty if it has ended or cannot be read.
+pub fn of_process(pid: u32) -> Vec<MapsLine> {
     parse(&read(format!("/proc/{pid}/maps")).unwrap_or_default())
 }
 
-/// The lines that are right. Bytes of a path that are no text stand as such signs.
+/// Parses the well-formed lines. Invalid UTF-8 in a path becomes replacement characters.
 pub fn parse(maps: &[u8]) -> Vec<MapsLine> {
     let lines = maps.split(|&byte| byte == b'\n');
     lines
@@ -58,9 +57,9 @@ fn parse_line(line: &str) -> Option<MapsLine> {
     })
 }
 
-/// A line ends at a new line, so the kernel writes `\012` for one in a path, and nothing else
-/// so (`seq_path` in fs/proc/task_mmu.c of Linux). A path that has these four signs itself
-/// is taken for one with a new line.
+/// Decodes a path. The kernel writes a line break in a path as `\012` and escapes nothing else
+/// (`seq_path` in Linux' fs/proc/task_mmu.c). A path that contains these four characters is
+/// therefore decoded wrongly.
 fn unescaped(path: &str) -> String {
     path.replace("\\012", "\n")
 }
@@ -109,7 +108,7 @@ nonsense
         let mut lines = Vec::new();
         // It maps its file some moments after its start.
         for _ in 0..1000 {
-            lines = of(child.id());
+            lines = of_process(child.id());
             if lines.iter().any(|line| line.path == named) {
                 break;
             }

@@ -1,183 +1,184 @@
-//! Counters of the memory traffic that devices make, for any source that reads them.
+//! Counters of memory traffic by devices, as an interface between sources.
 //!
-//! A source that wants them takes a [`MemoryCounters`]; another source reads the
-//! hardware, or a file. [`NoCounters`] says why there are none.
+//! A source that needs them takes a [`MemoryCounters`]. Another source implements it with hardware
+//! or a file. [`NoMemoryCounters`] states why there are none.
 
 use std::fmt::Debug;
 
 use memgauge_trace::{EventDef, EventId, Provenance, Unit, catalogue};
 
-/// A counter of memory traffic.
+/// Counters of memory traffic.
 pub trait MemoryCounters: Debug + Send {
-    /// Where the counts come from, in words; empty where there are none.
+    /// Origin of the counts, or empty.
     fn source(&self) -> String;
 
-    /// Why there are none; empty where there are.
-    fn without(&self) -> &str {
+    /// Why there are no counters, or empty.
+    fn missing_reason(&self) -> &str {
         ""
     }
 
-    /// Counters that are missing, in words.
+    /// Limits of the counters, in sentences.
     fn missing(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Starts: what was counted before is forgotten.
+    /// Starts the first interval.
     fn begin(&mut self) {}
 
-    /// Increments of the counters since the previous call, up to this time.
-    fn take(&mut self, time_ns: u64) -> Vec<Gained>;
+    /// Increments since the previous call, up to this time.
+    fn read_increments(&mut self, time_ns: u64) -> Vec<TrafficIncrement>;
 
-    /// Every series that will come.
-    fn series(&self) -> Vec<Series>;
+    /// All series that can occur.
+    fn series(&self) -> Vec<TrafficSeries>;
 }
 
 /// No counters, and why.
 #[derive(Clone, Debug)]
-pub struct NoCounters(pub String);
+pub struct NoMemoryCounters(pub String);
 
-impl MemoryCounters for NoCounters {
+impl MemoryCounters for NoMemoryCounters {
     fn source(&self) -> String {
         String::new()
     }
 
-    fn without(&self) -> &str {
+    fn missing_reason(&self) -> &str {
         &self.0
     }
 
-    fn take(&mut self, _time_ns: u64) -> Vec<Gained> {
+    fn read_increments(&mut self, _time_ns: u64) -> Vec<TrafficIncrement> {
         Vec::new()
     }
 
-    fn series(&self) -> Vec<Series> {
+    fn series(&self) -> Vec<TrafficSeries> {
         Vec::new()
     }
 }
 
-/// Quantity that a counter stands for, the same on all processors. All are in bytes:
-/// lines of a cache and beats of a fabric are 64.
+/// Quantity that a counter measures, the same on all processors. Always in bytes: cache lines and
+/// fabric beats count as 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Term {
-    /// Lines that devices read and no cache had.
+pub enum TrafficKind {
+    /// Lines that devices read and that missed the cache.
     IoReadMiss,
-    /// Lines that devices wrote and no cache had.
+    /// Lines that devices wrote and that missed the cache.
     IoWriteMiss,
-    /// Lines that anybody read or wrote and no cache had.
+    /// Lines that any agent read or wrote and that missed the cache.
     Miss,
-    /// Modified lines that the last-level cache gave up.
+    /// Modified lines that the last-level cache evicted.
     Writeback,
-    /// Read from memory, by the memory controllers.
+    /// Read from memory, counted by the memory controllers.
     MemoryRead,
-    /// Written to memory, by the memory controllers.
+    /// Written to memory, counted by the memory controllers.
     MemoryWrite,
-    /// Read by devices, by the fabric.
+    /// Read by devices, counted by the data fabric.
     DeviceRead,
-    /// Written by devices, by the fabric.
+    /// Written by devices, counted by the data fabric.
     DeviceWrite,
-    /// Written to memory by the devices at a port.
+    /// Written to memory by the devices at a PCIe port.
     PortIn,
-    /// Read from memory by the devices at a port.
+    /// Read from memory by the devices at a PCIe port.
     PortOut,
 }
 
-impl Term {
-    /// Every term.
-    pub const ALL: [Term; 10] = [
-        Term::IoReadMiss,
-        Term::IoWriteMiss,
-        Term::Miss,
-        Term::Writeback,
-        Term::MemoryRead,
-        Term::MemoryWrite,
-        Term::DeviceRead,
-        Term::DeviceWrite,
-        Term::PortIn,
-        Term::PortOut,
+impl TrafficKind {
+    /// All kinds.
+    pub const ALL: [TrafficKind; 10] = [
+        TrafficKind::IoReadMiss,
+        TrafficKind::IoWriteMiss,
+        TrafficKind::Miss,
+        TrafficKind::Writeback,
+        TrafficKind::MemoryRead,
+        TrafficKind::MemoryWrite,
+        TrafficKind::DeviceRead,
+        TrafficKind::DeviceWrite,
+        TrafficKind::PortIn,
+        TrafficKind::PortOut,
     ];
 
-    /// Its name in files and recordings.
+    /// Name in files and recordings.
     pub fn name(self) -> &'static str {
         match self {
-            Term::IoReadMiss => "io_read_misses",
-            Term::IoWriteMiss => "io_write_misses",
-            Term::Miss => "misses",
-            Term::Writeback => "writebacks",
-            Term::MemoryRead => "memory_reads",
-            Term::MemoryWrite => "memory_writes",
-            Term::DeviceRead => "device_reads",
-            Term::DeviceWrite => "device_writes",
-            Term::PortIn => "port_in",
-            Term::PortOut => "port_out",
+            TrafficKind::IoReadMiss => "io_read_misses",
+            TrafficKind::IoWriteMiss => "io_write_misses",
+            TrafficKind::Miss => "misses",
+            TrafficKind::Writeback => "writebacks",
+            TrafficKind::MemoryRead => "memory_reads",
+            TrafficKind::MemoryWrite => "memory_writes",
+            TrafficKind::DeviceRead => "device_reads",
+            TrafficKind::DeviceWrite => "device_writes",
+            TrafficKind::PortIn => "port_in",
+            TrafficKind::PortOut => "port_out",
         }
     }
 
-    /// The term of that name.
-    pub fn named(name: &str) -> Option<Term> {
-        Term::ALL.into_iter().find(|term| term.name() == name)
+    /// The kind with this name.
+    pub fn from_name(name: &str) -> Option<TrafficKind> {
+        TrafficKind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
     }
 
-    /// Whether each box counts something of its own, so that boxes are not added up.
-    pub fn is_of_a_port(self) -> bool {
-        matches!(self, Term::PortIn | Term::PortOut)
+    /// True for counters of a single port, which are not summed over boxes.
+    pub fn is_per_port(self) -> bool {
+        matches!(self, TrafficKind::PortIn | TrafficKind::PortOut)
     }
 
     fn definition(self) -> &'static str {
         match self {
-            Term::IoReadMiss => {
+            TrafficKind::IoReadMiss => {
                 "Bytes that devices read and that missed the last-level cache (64 per line)."
             }
-            Term::IoWriteMiss => {
+            TrafficKind::IoWriteMiss => {
                 "Bytes that devices wrote and that missed the last-level cache (64 per line)."
             }
-            Term::Miss => {
+            TrafficKind::Miss => {
                 "Bytes that processors and devices read or wrote and that missed the last-level \
                 cache (64 per line)."
             }
-            Term::Writeback => {
+            TrafficKind::Writeback => {
                 "Bytes of modified lines that the last-level cache wrote back (64 per line)."
             }
-            Term::MemoryRead => {
+            TrafficKind::MemoryRead => {
                 "Bytes read from memory, counted by the memory controllers (64 \
             per burst)."
             }
-            Term::MemoryWrite => {
+            TrafficKind::MemoryWrite => {
                 "Bytes written to memory, counted by the memory controllers (64 \
             per burst)."
             }
-            Term::DeviceRead => {
+            TrafficKind::DeviceRead => {
                 "Bytes that devices read, counted by the data fabric (64 per \
             beat)."
             }
-            Term::DeviceWrite => {
+            TrafficKind::DeviceWrite => {
                 "Bytes that devices wrote, counted by the data fabric (64 per \
             beat)."
             }
-            Term::PortIn => "Bytes that the devices at a PCIe port wrote to memory.",
-            Term::PortOut => "Bytes that the devices at a PCIe port read from memory.",
+            TrafficKind::PortIn => "Bytes that the devices at a PCIe port wrote to memory.",
+            TrafficKind::PortOut => "Bytes that the devices at a PCIe port read from memory.",
         }
     }
 }
 
-/// One series of bytes: a term, and of a port also which one.
+/// One series of byte counts: a kind, and for per-port kinds the port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Series {
+pub struct TrafficSeries {
     /// Quantity counted.
-    pub term: Term,
-    /// The port, as `ROOT BUS/NUMBER` (`0000:17/2`); empty for sums of all boxes.
+    pub kind: TrafficKind,
+    /// The port as `ROOT BUS/NUMBER` (`0000:17/2`), or empty for sums over all boxes.
     pub port: String,
 }
 
-impl Series {
-    /// Its name in a recording: `uncore.TERM`, or `uncore.TERM/PORT` for the counter of
-    /// a port.
+impl TrafficSeries {
+    /// Name in a recording: `uncore.KIND`, or `uncore.KIND/PORT` for a port.
     pub fn name(&self) -> String {
         match self.port.as_str() {
-            "" => format!("uncore.{}", self.term.name()),
-            port => format!("uncore.{}/{port}", self.term.name()),
+            "" => format!("uncore.{}", self.kind.name()),
+            port => format!("uncore.{}/{port}", self.kind.name()),
         }
     }
 
-    /// Its definition for the manifest, as the `number`th series.
+    /// Definition for the manifest of the series with this number.
     pub fn define(&self, number: usize) -> EventDef {
         let free = catalogue::FIRST_FREE;
         EventDef {
@@ -185,17 +186,17 @@ impl Series {
             name: self.name(),
             unit: Unit::Bytes,
             provenance: Provenance::Counted,
-            description: self.term.definition().to_owned(),
+            description: self.kind.definition().to_owned(),
         }
     }
 }
 
 /// Increment of a series in an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gained {
-    /// Which.
-    pub series: Series,
-    /// Bytes.
+pub struct TrafficIncrement {
+    /// The series.
+    pub series: TrafficSeries,
+    /// Increment in bytes.
     pub bytes: u64,
 }
 
@@ -205,16 +206,16 @@ mod tests {
 
     #[test]
     fn every_term_is_found_by_its_name() {
-        for term in Term::ALL {
-            assert_eq!(Term::named(term.name()), Some(term));
+        for kind in TrafficKind::ALL {
+            assert_eq!(TrafficKind::from_name(kind.name()), Some(kind));
         }
-        assert_eq!(Term::named("elsewhere"), None);
+        assert_eq!(TrafficKind::from_name("elsewhere"), None);
     }
 
     #[test]
     fn a_ports_series_has_its_place_in_the_name() {
-        let series = Series {
-            term: Term::PortIn,
+        let series = TrafficSeries {
+            kind: TrafficKind::PortIn,
             port: "0000:17/2".to_owned(),
         };
         assert_eq!(series.name(), "uncore.port_in/0000:17/2");

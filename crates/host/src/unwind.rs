@@ -1,20 +1,21 @@
-//! Call stacks from copies: the kernel copies registers and a piece of the stack with each
-//! sample, and the tables that compilers write for exceptions (`.eh_frame`) say where each
-//! function keeps the address that it returns to.
+//! Unwinds call stacks from copies. With each sample, the kernel copies registers and a part of the
+//! stack. The exception tables of compilers (`.eh_frame`) describe where each function stores its
+//! return address.
 //!
-//! framehop reads the tables and applies them. This module finds the files that a process
-//! has mapped, keeps their tables, once a file, and says which stacks could not be followed
-//! to their end. A copy is used when it is read and kept nowhere: a recording has frames.
+//! framehop reads and applies the tables. This module finds the mapped files of a process, keeps
+//! the tables of each file once, and counts the stacks that could not be unwound to their end. A
+//! copy is used as soon as it is read and not stored: a recording only has frames.
 //!
-//! A new thread has no caller when `clone` returns in it, so glibc ends its table at that system
-//! call. Without a table, whatever lies on the new stack would be taken for a return address.
+//! A new thread has no caller when `clone` returns, so glibc's table ends at that system call.
+//! Without a table, any word on the new stack could look like a return address.
 //!
-//! Memory: the tables of each file (0.1 MB of most, 10 MB of the largest browsers), and some
-//! 20 KiB a process. Where a function has no table, its frame pointer is followed. An address
-//! that lies in no code of the process ends the stack.
+//! Memory: the tables of each file (typically 0.1 MB, 10 MB for large browsers), and about 20 KiB
+//! for each process. In functions without a table, the frame pointer is followed. An address
+//! outside the code of the process ends the stack.
 //!
-//! Rejected: copies in the recording, to be unwound later (8 KiB a sample, and the files may
-//! be gone by then); libunwind and libdw (C libraries, and several times as slow).
+//! Storing copies in the recording and unwinding them later was rejected: it costs 8 KiB per
+//! sample, and the files may be gone by then. libunwind and libdw were rejected as C libraries that
+//! are several times slower.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -38,56 +39,56 @@ use memgauge_perf::record::{Registers, Sample};
 use memgauge_trace::{Module, VirtAddr};
 use object::{Object, ObjectSection, ObjectSegment, ReadCache, ReadRef};
 
-use crate::program::{Mappings, identity, place};
+use crate::program::{Mappings, identity, readable_path};
 
-/// Numbers of the registers that unwinding starts from, as the kernel counts them
-/// (`perf_regs.h`): instruction, stack, frame, and on ARM the link register.
+/// Registers that unwinding starts from, numbered as in the kernel's `perf_regs.h`: instruction,
+/// stack and frame pointer, and on ARM the link register.
 #[cfg(target_arch = "aarch64")]
-const START: [u32; 4] = [32, 31, 29, 30];
+const START_REGISTERS: [u32; 4] = [32, 31, 29, 30];
 #[cfg(not(target_arch = "aarch64"))]
-const START: [u32; 3] = [8, 7, 6];
+const START_REGISTERS: [u32; 3] = [8, 7, 6];
 
-/// Number of the register that a system call returns its result in.
-const RESULT: u32 = 0;
+/// Number of the register that holds a system call's result.
+const RESULT_REGISTER: u32 = 0;
 
-/// Bytes of code behind the system call of `clone` that no table covers, as in glibc: the call
-/// itself, and how parent and child part.
+/// Length of the code after the system call in `clone` that no table covers, as in glibc: the call
+/// itself and the branch between parent and child.
 #[cfg(target_arch = "aarch64")]
 const UNCOVERED_BYTES: u64 = 16;
 #[cfg(not(target_arch = "aarch64"))]
 const UNCOVERED_BYTES: u64 = 10;
 
-/// The registers that a sample must have, a bit each.
+/// Bit mask of the registers that a sample needs.
 pub fn registers() -> u64 {
-    let all = START.iter().chain([&RESULT]);
+    let all = START_REGISTERS.iter().chain([&RESULT_REGISTER]);
     all.map(|&number| 1u64 << number).sum()
 }
 
-/// Bytes of stack that are copied with a sample where nobody says how many, as in perf.
+/// Default size of the stack copy in each sample, as in perf.
 pub const STACK_BYTES: u32 = 8192;
 
-/// Most bytes of stack that the kernel takes (`perf_copy_attr`): less than 64 KiB, words.
-pub const MOST_STACK_BYTES: u32 = 65_528;
+/// Maximum size of the stack copy (the kernel's `perf_copy_attr`): less than 64 KiB, in words.
+pub const MAX_STACK_BYTES: u32 = 65_528;
 
-/// The loss of [`Unwinder::short`], in words.
+/// Meaning of the loss [`Unwinder::truncated`].
 pub const SHORT_STACKS: &str = "samples whose call stack is cut short: it is longer than the copy \
     (--call-graph dwarf,65528 copies more)";
 
-/// The loss of [`Unwinder::broken`], in words.
+/// Meaning of the loss [`Unwinder::broken`].
 pub const BROKEN_STACKS: &str =
     "samples whose call stack ends early: code without unwind tables, or a stack in disorder";
 
 /// `PERF_SAMPLE_REGS_ABI_64`.
 const ABI_64: u64 = 2;
 
-/// Whether stacks of this machine's programs can be unwound.
+/// True if stacks can be unwound on this architecture.
 pub const fn is_possible() -> bool {
     cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
 }
 
-/// A program or library: its tables, and where its parts lie.
+/// Tables and segments of a program or library.
 struct Image {
-    /// Address, offset in the file and bytes of each segment.
+    /// Address, file offset and size of each segment.
     segments: Vec<(u64, u64, u64)>,
     got: Option<Range<u64>>,
     eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
@@ -120,14 +121,18 @@ impl Image {
         })
     }
 
-    /// The file's own address of its first byte that is mapped there, and of its first
-    /// segment.
+    /// Address within the file's own layout of the first mapped byte, and of the first segment.
     fn addresses(&self, file_offset: u64, bytes: u64) -> Option<(u64, u64)> {
         let end = file_offset.saturating_add(bytes);
-        let lies = |s: &&(u64, u64, u64)| s.1 < end && s.1.saturating_add(s.2) > file_offset;
-        // Segments may share a page of the file: the one that has most of it is meant.
+        let overlaps_mapping =
+            |s: &&(u64, u64, u64)| s.1 < end && s.1.saturating_add(s.2) > file_offset;
+        // Segments may share a page of the file. Use the one with the largest part.
         let part = |s: &&(u64, u64, u64)| s.1.saturating_add(s.2).min(end) - s.1.max(file_offset);
-        let (address, offset, _) = self.segments.iter().filter(lies).max_by_key(part)?;
+        let (address, offset, _) = self
+            .segments
+            .iter()
+            .filter(overlaps_mapping)
+            .max_by_key(part)?;
         let first = self.segments.iter().map(|s| s.0).min()?;
         Some((
             address.wrapping_add(file_offset).wrapping_sub(*offset),
@@ -135,14 +140,14 @@ impl Image {
         ))
     }
 
-    /// Whether an entry of the unwind table ends just before this address of the file, so that
-    /// none covers it.
+    /// True if an entry of the unwind table ends just before this address, so that no entry covers
+    /// it.
     fn table_ends_before(&self, address: u64) -> bool {
         self.end_of_entry_before(address)
             .is_some_and(|end| (end..end.saturating_add(UNCOVERED_BYTES)).contains(&address))
     }
 
-    /// End of the last entry of the unwind table that begins at or before this address.
+    /// End of the last table entry that starts at or before this address.
     fn end_of_entry_before(&self, address: u64) -> Option<u64> {
         let (header_range, header) = self.eh_frame_hdr.as_ref()?;
         let (range, entries) = self.eh_frame.as_ref()?;
@@ -160,7 +165,7 @@ impl Image {
         Some(entry.ok()?.end_address())
     }
 
-    /// The image as it lies in a process.
+    /// The image as it is mapped in a process.
     fn mapped(&self, row: &Module) -> Option<framehop::Module<Arc<[u8]>>> {
         let (start, end) = (row.start.0, row.end.0);
         let (address, first) = self.addresses(row.file_offset, end.checked_sub(start)?)?;
@@ -184,9 +189,9 @@ impl Image {
     }
 }
 
-/// A file as it was when it was mapped.
+/// A file at the time when it was mapped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct FileKey {
     path: String,
     build_id: String,
     modified_ns: Option<u64>,
@@ -196,25 +201,25 @@ struct Key {
 struct Process {
     frames: Frames<Arc<[u8]>>,
     cache: Cache,
-    /// All code, with tables or without, in order.
-    code: Vec<Code>,
+    /// All code by address, with and without tables.
+    code: Vec<CodeRange>,
 }
 
-/// Code that lies in one piece.
-struct Code {
+/// A contiguous range of code.
+struct CodeRange {
     range: Range<u64>,
     file: Option<MappedFile>,
 }
 
-/// The file that code is of.
+/// The file that code comes from.
 struct MappedFile {
     image: Rc<Image>,
-    /// The file's own address of the first byte of the code.
+    /// Address within the file's own layout of the first byte of the code.
     address: u64,
 }
 
 impl Process {
-    fn code(&self, address: u64) -> Option<&Code> {
+    fn code(&self, address: u64) -> Option<&CodeRange> {
         let after = self.code.partition_point(|c| c.range.start <= address);
         let before = after.checked_sub(1).map(|at| &self.code[at]);
         before.filter(|code| code.range.contains(&address))
@@ -238,35 +243,35 @@ impl Process {
     }
 }
 
-/// How following a stack ended.
+/// How unwinding ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// At the function that the thread began with, or at the most frames wanted.
-    Whole,
-    /// Behind the last byte that was copied.
-    Short,
-    /// At something that is no frame.
+enum UnwindEnd {
+    /// At the thread's first function, or at the maximum depth.
+    Complete,
+    /// At the end of the copy.
+    Truncated,
+    /// At a word that is not a return address.
     Broken,
 }
 
 /// Unwinds samples of all processes.
 #[derive(Default)]
 pub struct Unwinder {
-    images: HashMap<Key, Option<Rc<Image>>>,
+    images: HashMap<FileKey, Option<Rc<Image>>>,
     processes: HashMap<u32, Process>,
-    /// Whether processes run on this kernel, and so have its vDSO.
+    /// True if processes run on this kernel and share its vDSO.
     live: bool,
-    /// A folder with the file system that processes had.
+    /// Root folder of the file system that the processes saw.
     root: Option<PathBuf>,
-    /// Samples whose stacks went on where the copy ended.
-    pub short: u64,
-    /// Samples whose stacks could not be followed to their end for lack of tables, or
-    /// since they make no sense.
+    /// Samples with a stack longer than the copy.
+    pub truncated: u64,
+    /// Samples whose stack could not be unwound to its end because tables are missing or the stack
+    /// is damaged.
     pub broken: u64,
 }
 
 impl Unwinder {
-    /// Unwinds programs of this machine while they run.
+    /// Unwinds programs that run on this machine now.
     pub fn live() -> Unwinder {
         Unwinder {
             live: true,
@@ -274,68 +279,71 @@ impl Unwinder {
         }
     }
 
-    /// Unwinds programs whose files lie below a folder, as below their root; others where they
-    /// were.
-    pub fn below(root: &Path) -> Unwinder {
+    /// Unwinds programs whose files are below this folder. Files that are not there are searched at
+    /// their original path.
+    pub fn with_root(root: &Path) -> Unwinder {
         Unwinder {
             root: Some(root.to_owned()),
             ..Unwinder::default()
         }
     }
 
-    /// The process has mapped code, runs another program, or has ended.
-    pub fn changed(&mut self, pid: u32) {
+    /// Forgets a process that mapped code, executed another program, or ended.
+    pub fn forget_process(&mut self, pid: u32) {
         self.processes.remove(&pid);
     }
 
-    /// Appends the calls that led to the sample, innermost first, each by an address in the
-    /// calling instruction, until `calls` has `most`. The kernel's own calls are there
-    /// already.
+    /// Appends the callers of the sample, innermost first, each as an address in the calling
+    /// instruction, until `calls` has `max_calls`. `calls` already contains the kernel's own calls.
     pub fn calls(
         &mut self,
         mappings: &Mappings,
-        (s, most): (&Sample<'_>, usize),
+        sample: &Sample<'_>,
+        max_calls: usize,
         calls: &mut Vec<VirtAddr>,
     ) {
-        // Threads of the kernel have no registers of user space.
-        let Some(registers) = s.user_regs.filter(|r| r.abi != 0) else {
+        // Kernel threads have no user-space registers.
+        let Some(registers) = sample.user_regs.filter(|r| r.abi != 0) else {
             return;
         };
-        let result = registers.get(RESULT);
+        let result = registers.get(RESULT_REGISTER);
         let start = (registers.abi == ABI_64)
             .then(|| start(&registers))
             .flatten();
-        let Some((ip, sp, registers)) = start else {
+        let Some(start) = start else {
             self.broken += 1;
             return;
         };
-        if s.ip >> 63 == 1 {
-            calls.push(VirtAddr(ip));
+        if sample.ip >> 63 == 1 {
+            calls.push(VirtAddr(start.ip));
         }
-        if !self.processes.contains_key(&s.pid) {
-            let process = self.process(mappings.of(s.pid));
-            self.processes.insert(s.pid, process);
+        if !self.processes.contains_key(&sample.pid) {
+            let process = self.process(mappings.of(sample.pid));
+            self.processes.insert(sample.pid, process);
         }
-        let process = self.processes.get_mut(&s.pid).expect("SANITY: just put in");
-        // Zero in a new thread; in its parent the call returns another number.
-        if result.unwrap_or(0) == 0 && process.table_ends_before(ip) {
+        let process = self
+            .processes
+            .get_mut(&sample.pid)
+            .expect("SANITY: just put in");
+        // In a new thread, clone returns 0. In the parent it returns another number.
+        if result.unwrap_or(0) == 0 && process.table_ends_before(start.ip) {
             self.broken += u64::from(result.is_none());
             return;
         }
-        match follow(process, (ip, sp, registers), (s.stack, most), calls) {
-            End::Whole => {}
-            End::Short => self.short += 1,
-            End::Broken => self.broken += 1,
+        match unwind_stack(process, start, sample.stack, max_calls, calls) {
+            UnwindEnd::Complete => {}
+            UnwindEnd::Truncated => self.truncated += 1,
+            UnwindEnd::Broken => self.broken += 1,
         }
     }
 
     fn process(&mut self, rows: &[Module]) -> Process {
         let mut frames = Frames::new();
-        let mut code: Vec<Code> = Vec::new();
-        // Newer mappings first: they lie over older ones.
+        let mut code: Vec<CodeRange> = Vec::new();
+        // Newer mappings first, since they cover older ones.
         for row in rows.iter().rev().filter(|row| row.executable) {
             let (start, end) = (row.start.0, row.end.0);
-            let overlaps = |c: &Code| c.range.start < end && start < c.range.end;
+            let overlaps = |c: &CodeRange| c.range.start < end && start < c.range.end;
             if code.iter().any(overlaps) {
                 continue;
             }
@@ -347,7 +355,7 @@ impl Unwinder {
                 let (address, _) = image.addresses(row.file_offset, end.checked_sub(start)?)?;
                 Some(MappedFile { image, address })
             });
-            code.push(Code {
+            code.push(CodeRange {
                 range: start..end,
                 file,
             });
@@ -361,7 +369,7 @@ impl Unwinder {
     }
 
     fn image(&mut self, row: &Module) -> Option<Rc<Image>> {
-        let key = Key {
+        let key = FileKey {
             path: row.path.clone(),
             build_id: row.build_id.clone(),
             modified_ns: row.modified_ns,
@@ -371,7 +379,7 @@ impl Unwinder {
         }
         let image = match &*row.path {
             "[vdso]" if self.live => vdso().and_then(|bytes| Image::parse(&*bytes)),
-            path if path.starts_with('/') => recorded(row, self.root.as_deref())
+            path if path.starts_with('/') => find_mapped_file(row, self.root.as_deref())
                 .and_then(|path| File::open(path).ok())
                 .and_then(|file| Image::parse(&ReadCache::new(file))),
             _ => None,
@@ -382,28 +390,32 @@ impl Unwinder {
     }
 }
 
-/// The file that was mapped: below the root, where it was, or the copy that perf keeps by build id.
-fn recorded(row: &Module, root: Option<&Path>) -> Option<PathBuf> {
+/// The mapped file: below the root, at its path, or the copy that perf keeps by build ID.
+fn find_mapped_file(row: &Module, root: Option<&Path>) -> Option<PathBuf> {
     let same = |now: &crate::program::Identity| {
         row.build_id.is_empty() || now.build_id.is_empty() || now.build_id == row.build_id
     };
-    let below = root.map(|root| root.join(row.path.trim_start_matches('/')));
-    // Also sees to it that it is a file: to open a pipe would wait.
-    let is_it = |path: &PathBuf| identity(path).is_some_and(|now| same(&now));
-    if let Some(path) = below.into_iter().chain([place(row)]).find(is_it) {
+    let with_root = root.map(|root| root.join(row.path.trim_start_matches('/')));
+    // `identity` also checks that it is a regular file, since opening a FIFO would block.
+    let is_mapped_file = |path: &PathBuf| identity(path).is_some_and(|now| same(&now));
+    if let Some(path) = with_root
+        .into_iter()
+        .chain([readable_path(row)])
+        .find(is_mapped_file)
+    {
         return Some(path);
     }
     let (first, rest) = row.build_id.split_at_checked(2)?;
     let home = PathBuf::from(std::env::var_os("HOME")?);
-    let kept = home
+    let perf_copy = home
         .join(".debug/.build-id")
         .join(first)
         .join(rest)
         .join("elf");
-    kept.is_file().then_some(kept)
+    perf_copy.is_file().then_some(perf_copy)
 }
 
-/// The kernel's own library in every process, as this one has it.
+/// The vDSO, the kernel's library in every process, copied from this process.
 fn vdso() -> Option<Vec<u8>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
@@ -416,31 +428,39 @@ fn vdso() -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Instruction, stack pointer, and all that unwinding starts from.
-fn start(registers: &Registers<'_>) -> Option<(u64, u64, StartRegisters)> {
-    let (ip, sp, fp) = (
-        registers.get(START[0])?,
-        registers.get(START[1])?,
-        registers.get(START[2])?,
-    );
-    #[cfg(target_arch = "aarch64")]
-    let start = StartRegisters::new(registers.get(START[3])?, sp, fp);
-    #[cfg(not(target_arch = "aarch64"))]
-    let start = StartRegisters::new(ip, sp, fp);
-    Some((ip, sp, start))
+/// Point from which a stack is unwound.
+struct Start {
+    ip: u64,
+    sp: u64,
+    registers: StartRegisters,
 }
 
-fn follow(
+fn start(registers: &Registers<'_>) -> Option<Start> {
+    let (ip, sp, fp) = (
+        registers.get(START_REGISTERS[0])?,
+        registers.get(START_REGISTERS[1])?,
+        registers.get(START_REGISTERS[2])?,
+    );
+    #[cfg(target_arch = "aarch64")]
+    let registers = StartRegisters::new(registers.get(START_REGISTERS[3])?, sp, fp);
+    #[cfg(not(target_arch = "aarch64"))]
+    let registers = StartRegisters::new(ip, sp, fp);
+    Some(Start { ip, sp, registers })
+}
+
+fn unwind_stack(
     process: &mut Process,
-    (ip, sp, registers): (u64, u64, StartRegisters),
-    (stack, most): (&[u8], usize),
+    start: Start,
+    stack: &[u8],
+    max_calls: usize,
     calls: &mut Vec<VirtAddr>,
-) -> End {
-    let mut is_behind = false;
+) -> UnwindEnd {
+    let Start { ip, sp, registers } = start;
+    let mut is_beyond_copy = false;
     let mut read = |address: u64| {
         let at = usize::try_from(address.checked_sub(sp).ok_or(())?).map_err(drop)?;
         let word = stack.get(at..).and_then(|rest| rest.first_chunk::<8>());
-        is_behind = word.is_none();
+        is_beyond_copy = word.is_none();
         word.map(|word| u64::from_le_bytes(*word)).ok_or(())
     };
     let mut cache = std::mem::take(&mut process.cache);
@@ -448,25 +468,25 @@ fn follow(
         .frames
         .iter_frames(ip, registers, &mut cache, &mut read);
     let end = loop {
-        if calls.len() >= most {
-            break End::Whole;
+        if calls.len() >= max_calls {
+            break UnwindEnd::Complete;
         }
         match frames.next() {
-            // The sample's own place.
+            // The sample's own instruction.
             Ok(Some(FrameAddress::InstructionPointer(_))) => {}
             Ok(Some(frame)) if process.has(frame.address_for_lookup()) => {
                 calls.push(VirtAddr(frame.address_for_lookup()));
             }
-            Ok(Some(_)) => break End::Broken,
-            Ok(None) => break End::Whole,
-            Err(Error::CouldNotReadStack(_)) => break End::Short,
-            Err(_) => break End::Broken,
+            Ok(Some(_)) => break UnwindEnd::Broken,
+            Ok(None) => break UnwindEnd::Complete,
+            Err(Error::CouldNotReadStack(_)) => break UnwindEnd::Truncated,
+            Err(_) => break UnwindEnd::Broken,
         }
     };
     process.cache = cache;
     match end {
-        // Where nothing was copied, or below the stack pointer, there was nothing to read.
-        End::Short if !is_behind || stack.is_empty() => End::Broken,
+        // The copy is empty, or the address lies below the stack pointer.
+        UnwindEnd::Truncated if !is_beyond_copy || stack.is_empty() => UnwindEnd::Broken,
         end => end,
     }
 }
@@ -529,7 +549,7 @@ mod tests {
             frames: Frames::new(),
             cache: Cache::new(),
             code: [0x1000..0x1800, 0x1800..0x2000]
-                .map(|range| Code { range, file: None })
+                .map(|range| CodeRange { range, file: None })
                 .into(),
         };
         // At 0x7000: the caller's frame pointer, then where to return to.
@@ -538,20 +558,24 @@ mod tests {
             let words = frames.flat_map(|(n, &to)| [0x7010 + 16 * n, to]);
             words.flat_map(u64::to_le_bytes).collect()
         };
-        let mut followed = |stack: &[u8], most| {
+        let mut followed = |stack: &[u8], max_calls| {
             let mut calls = Vec::new();
             let registers = StartRegisters::new(0x1100, 0x7000, 0x7000);
-            let from = (0x1100, 0x7000, registers);
-            let end = follow(&mut process, from, (stack, most), &mut calls);
+            let start = Start {
+                ip: 0x1100,
+                sp: 0x7000,
+                registers,
+            };
+            let end = unwind_stack(&mut process, start, stack, max_calls, &mut calls);
             (end, calls.len())
         };
         let whole = stack(&[0x1200, 0x1300, 0x1400]);
-        assert_eq!(followed(&whole, 100), (End::Short, 3));
-        assert_eq!(followed(&whole, 2), (End::Whole, 2));
-        assert_eq!(followed(&whole[..32], 100), (End::Short, 2));
-        assert_eq!(followed(&[], 100), (End::Broken, 0));
+        assert_eq!(followed(&whole, 100), (UnwindEnd::Truncated, 3));
+        assert_eq!(followed(&whole, 2), (UnwindEnd::Complete, 2));
+        assert_eq!(followed(&whole[..32], 100), (UnwindEnd::Truncated, 2));
+        assert_eq!(followed(&[], 100), (UnwindEnd::Broken, 0));
         let strange = stack(&[0x1200, 0x9300, 0x1400]);
-        assert_eq!(followed(&strange, 100), (End::Broken, 1));
+        assert_eq!(followed(&strange, 100), (UnwindEnd::Broken, 1));
     }
 
     /// The C library of this process, and the address behind the system call of its `clone`.
@@ -613,12 +637,12 @@ mod tests {
             let body: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
             let sample = layout.sample(&body).unwrap();
             let mut calls = Vec::new();
-            unwinder.calls(&mappings, (&sample, 100), &mut calls);
+            unwinder.calls(&mappings, &sample, 100, &mut calls);
             calls
         };
-        let [ip_at, sp_at, fp_at] = START;
+        let [ip_at, sp_at, fp_at] = START_REGISTERS;
         let rest = [(fp_at, 0), (sp_at, 0x7000), (ip_at, ip)];
-        let with_result = |result| [&[(RESULT, result)], &rest[..]].concat();
+        let with_result = |result| [&[(RESULT_REGISTER, result)], &rest[..]].concat();
         assert_eq!(calls(&with_result(0)), [VirtAddr(ip)]);
         assert_eq!(calls(&rest), [VirtAddr(ip)]);
         let parent = calls(&with_result(4711));

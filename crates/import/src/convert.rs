@@ -253,7 +253,7 @@ impl Converter {
         let failed = |e| Error::system(format!("failed to find `{}`", folder.display()), e);
         let folder = folder.canonicalize().map_err(failed)?;
         if let Some(unwinding) = &mut self.unwinding {
-            unwinding.unwinder = Unwinder::below(&folder);
+            unwinding.unwinder = Unwinder::with_root(&folder);
         }
         self.symfs = Some(Symfs::new(folder));
         Ok(())
@@ -603,7 +603,7 @@ impl Converter {
         let cut = self.stacks.cut;
         self.count_loss(LossKind::NotKept, stacks::CUT, cut);
         if let Some(unwinding) = &self.unwinding {
-            let (short, broken) = (unwinding.unwinder.short, unwinding.unwinder.broken);
+            let (short, broken) = (unwinding.unwinder.truncated, unwinding.unwinder.broken);
             self.count_loss(LossKind::NotKept, SHORT_STACKS, short);
             self.count_loss(LossKind::NotKept, BROKEN_STACKS, broken);
         }
@@ -621,7 +621,7 @@ impl Converter {
         let sampling = self.sampling();
         let import = self.facts(damage);
         let kernel = self.kernel_symbol.as_ref().map(|(symbol, address)| {
-            self.kernel.named_if_in(&RecordedKernel {
+            self.kernel.named_if_same_kernel(&RecordedKernel {
                 symbol,
                 address: *address,
                 release: &file.facts.host.kernel,

@@ -86,7 +86,7 @@ impl Unwinding {
         while let Some((_, change)) = self.changes.next_if(|change| change.0 <= s.time_ns) {
             self.apply(&change);
         }
-        self.unwinder.calls(&self.mappings, (s, MAX_FRAMES), calls);
+        self.unwinder.calls(&self.mappings, s, MAX_FRAMES, calls);
     }
 
     fn apply(&mut self, change: &CodeChange) {
@@ -105,6 +105,6 @@ impl Unwinding {
                 *child
             }
         };
-        self.unwinder.changed(pid);
+        self.unwinder.forget_process(pid);
     }
 }

@@ -1,12 +1,13 @@
-//! A program that is attached to its hook only when it is needed.
+//! Attaches a program only when it is needed.
 //!
-//! The program that sees the readers of datagrams is attached where every socket of any
-//! kind receives, also TCP's and those between processes of this machine. On a machine
-//! without UDP sockets these would pay for nothing. So a thread waits until the
-//! programs report the first UDP socket (`say_datagrams` in bpf/socket.h), and attaches
-//! the program within a few milliseconds. Rejected: looking for one at each read-out,
-//! as bytes read meanwhile have no reader. Rejected: detaching the program again, as a
-//! machine that asks a name server would do so again and again.
+//! The program that sees the readers of datagrams runs whenever any socket receives, also for TCP
+//! and Unix sockets. A machine without UDP sockets should not pay for it. A thread therefore waits
+//! until the other programs report the first UDP socket (`say_datagrams` in bpf/socket.h), and
+//! attaches the program within a few milliseconds.
+//!
+//! Looking for UDP sockets at each reading of the accounts was rejected, because bytes read in
+//! between would have no reader. Detaching the program again was rejected, because it would come
+//! and go with every query to a name server.
 
 use std::io::{PipeWriter, pipe};
 use std::os::fd::AsFd;
@@ -17,45 +18,46 @@ use libbpf_rs::{Link, MapCore, Object};
 
 use memgauge_host::sys::process::wait_readable;
 
-/// The map through which the programs report it.
-const TELLS: &str = "first_datagrams";
+/// Map through which the programs report the first UDP socket.
+const FIRST_DATAGRAM_MAP: &str = "first_datagrams";
 
-/// Whether the program is attached; none where the kernel refused.
-type AttachedLink = Arc<OnceLock<Option<Link>>>;
+/// Set once the thread has tried to attach the program; `None` inside if the kernel refused.
+type AttachResult = Arc<OnceLock<Option<Link>>>;
 
-/// Waits until it is dropped, and takes the program off then.
+/// Waits for the first UDP socket. Dropping it detaches the program.
 pub(super) struct DeferredHook {
-    hung: AttachedLink,
-    /// Closed to end the thread.
-    waiting: Option<(PipeWriter, JoinHandle<()>)>,
+    result: AttachResult,
+    /// Closing the pipe ends the thread.
+    thread: Option<(PipeWriter, JoinHandle<()>)>,
 }
 
 impl DeferredHook {
-    /// Attaches `program` when there is something for it to see.
+    /// Attaches `program` when the first UDP socket appears.
     pub(super) fn wait(
         object: Arc<Object>,
         program: &'static str,
     ) -> std::io::Result<DeferredHook> {
-        let (over, keep) = pipe()?;
-        let hung = AttachedLink::default();
-        let place = Arc::clone(&hung);
+        let (end_reader, end_writer) = pipe()?;
+        let result = AttachResult::default();
+        let thread_result = Arc::clone(&result);
         let thread = Builder::new().name("deferred hook".to_owned());
         let thread = thread.spawn(move || {
-            let map = object.maps().find(|map| map.name() == TELLS);
-            let told = map.is_some_and(|map| wait_readable([map.as_fd(), over.as_fd()]) == 0);
-            if told {
-                place.get_or_init(|| attach(&object, program));
+            let map = object.maps().find(|map| map.name() == FIRST_DATAGRAM_MAP);
+            let is_reported =
+                map.is_some_and(|map| wait_readable([map.as_fd(), end_reader.as_fd()]) == 0);
+            if is_reported {
+                thread_result.get_or_init(|| attach(&object, program));
             }
         })?;
         Ok(DeferredHook {
-            hung,
-            waiting: Some((keep, thread)),
+            result,
+            thread: Some((end_writer, thread)),
         })
     }
 
-    /// Whether it should be attached and is not.
+    /// True if the kernel refused to attach the program.
     pub(super) fn is_refused(&self) -> bool {
-        matches!(self.hung.get(), Some(None))
+        matches!(self.result.get(), Some(None))
     }
 }
 
@@ -66,8 +68,8 @@ fn attach(object: &Object, program: &str) -> Option<Link> {
 
 impl Drop for DeferredHook {
     fn drop(&mut self) {
-        if let Some((keep, thread)) = self.waiting.take() {
-            drop(keep);
+        if let Some((end_writer, thread)) = self.thread.take() {
+            drop(end_writer);
             let _ = thread.join();
         }
     }

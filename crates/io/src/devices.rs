@@ -1,8 +1,8 @@
-//! Devices: what they are, what lies below them, what they counted themselves.
+//! Disks and network devices: their facts, the devices below them, and their own counters.
 //!
-//! Disks are described by sysfs. A thread that enters the namespace reads network
-//! devices of other namespaces. The namespace is looked for among the processes each
-//! time, as an open descriptor would keep it alive.
+//! Disks are described by sysfs. Network devices of another namespace are read by a thread that
+//! enters it. The namespace is found through a process each time, since an open descriptor would
+//! keep it alive.
 
 use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
@@ -14,34 +14,34 @@ use memgauge_trace::{DeviceId, IoDevice};
 
 use crate::sys::{self as netns, NetDevice};
 
-/// Header of Ethernet: address, address, type.
+/// Ethernet header: two addresses and a type.
 const ETHERNET_BYTES: u64 = 14;
 
-/// Bytes counted by a device: [in, out], of packets without the link's headers.
+/// Counters of a device, [in, out]. Packets are counted without link headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct DeviceCounters {
     /// Bytes.
     pub bytes: [u64; 2],
     /// Requests or packets.
     pub operations: [u64; 2],
 }
 
-/// A device with what it counted so far.
+/// A device with its counters.
 #[derive(Clone, Debug, Default)]
 pub struct Device {
     /// Description of the device.
     pub facts: IoDevice,
     /// Its own counters.
-    pub counted: Counted,
-    /// Bytes of header that it counted with each packet, which are taken off.
+    pub counted: DeviceCounters,
+    /// Link header bytes that the device counts for each packet. They are subtracted.
     pub header_bytes: u64,
-    /// Whether it is in another network namespace than this process.
-    pub abroad: bool,
+    /// True if the device is in another network namespace than this process.
+    pub in_other_namespace: bool,
 }
 
-/// Disks and this namespace's network devices, and those of the other namespaces that
-/// are `wanted`.
-pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Device> {
+/// Disks and network devices of this namespace. With a predicate, also network devices of other
+/// namespaces for which it is true.
+pub fn list_devices(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Device> {
     let mut all = disks();
     let Some(own) = inode(Path::new("/proc/self/ns/net")) else {
         return all;
@@ -49,10 +49,10 @@ pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Devic
     let mut networks = vec![Network {
         netns: own,
         name: String::new(),
-        devices: netns::devices_here().unwrap_or_default(),
+        devices: netns::list_net_devices().unwrap_or_default(),
     }];
     if let Some(wanted) = wanted {
-        networks.extend(others(own, wanted));
+        networks.extend(other_namespaces(own, wanted));
     }
     for network in &networks {
         for device in &network.devices {
@@ -68,38 +68,38 @@ pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Devic
     all
 }
 
-/// Wanted namespaces, besides the own one.
-fn others(own: u32, wanted: &dyn Fn(u32) -> bool) -> Vec<Network> {
-    let others = namespaces().into_iter();
-    let others = others.filter(|(netns, _)| *netns != own && wanted(*netns));
+/// Wanted namespaces other than this process's own.
+fn other_namespaces(own: u32, wanted: &dyn Fn(u32) -> bool) -> Vec<Network> {
+    let other_namespaces = namespaces().into_iter();
+    let other_namespaces = other_namespaces.filter(|(netns, _)| *netns != own && wanted(*netns));
     let network = |(netns, path): (u32, PathBuf)| Network {
         netns,
         name: name_of(netns, &path),
-        // One that is gone by now has no devices any more.
+        // A namespace that has disappeared has no devices.
         devices: File::open(&path)
-            .and_then(netns::devices_in)
+            .and_then(netns::list_net_devices_in)
             .unwrap_or_default(),
     };
-    others.map(network).collect()
+    other_namespaces.map(network).collect()
 }
 
 /// Devices of a network namespace.
 struct Network {
     netns: u32,
-    /// Empty for the own one.
+    /// Empty for this process's own namespace.
     name: String,
     devices: Vec<NetDevice>,
 }
 
-/// A namespace's name, where it has one; else the inode.
+/// Name of a namespace, or its inode if it has no name.
 fn name_of(netns: u32, path: &Path) -> String {
     match path.starts_with("/run/netns") {
-        true => last_part(path),
+        true => file_name(path),
         false => netns.to_string(),
     }
 }
 
-/// The other end of a veth: the one whose other end this is. None where two would do.
+/// The other end of a veth pair. `None` if two devices match.
 fn peer(networks: &[Network], here: &Network, device: &NetDevice) -> Option<String> {
     let is_peer = |there: &Network, other: &NetDevice| {
         let itself = there.netns == here.netns && other.index == device.index;
@@ -126,12 +126,12 @@ fn inode(path: &Path) -> Option<u32> {
     std::fs::metadata(path).ok().map(|m| m.ino() as u32)
 }
 
-/// Network namespaces by inode, with a file of each: named ones, and processes'.
+/// Network namespaces by inode, each with a file that refers to it.
 fn namespaces() -> BTreeMap<u32, PathBuf> {
     let entries = |folder: &str| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries("/run/netns").map(|e| e.path());
     let of_processes = entries("/proc").map(|e| e.path().join("ns/net"));
-    // A name is kept where there is one.
+    // A named file replaces that of a process.
     let paths = of_processes.chain(named);
     paths
         .filter_map(|path| Some((inode(&path)?, path)))
@@ -151,9 +151,9 @@ fn disks() -> BTreeMap<DeviceId, Device> {
         .collect()
 }
 
-/// A disk; none for one that has never moved a byte, as most loop devices.
+/// A disk. `None` if it has never moved a byte, as most loop devices.
 fn disk(folder: &Path) -> Option<Device> {
-    let counted = disk_counted(&read_to_string(folder.join("stat")).ok()?)?;
+    let counted = parse_disk_stat(&read_to_string(folder.join("stat")).ok()?)?;
     if counted.operations == [0, 0] {
         return None;
     }
@@ -170,14 +170,14 @@ fn disk(folder: &Path) -> Option<Device> {
     })
 }
 
-/// Fields of /sys/block/…/stat: requests, merges, sectors of 512 bytes, time; for
-/// reads, then for writes.
-pub(super) fn disk_counted(stat: &str) -> Option<Counted> {
+/// Fields of /sys/block/…/stat, for reads and then for writes: requests, merges, sectors of 512
+/// bytes, time.
+pub(super) fn parse_disk_stat(stat: &str) -> Option<DeviceCounters> {
     let fields: Vec<u64> = stat
         .split_whitespace()
         .map_while(|f| f.parse().ok())
         .collect();
-    Some(Counted {
+    Some(DeviceCounters {
         bytes: [fields.get(2)? * 512, fields.get(6)? * 512],
         operations: [*fields.first()?, *fields.get(4)?],
     })
@@ -194,20 +194,20 @@ fn disk_facts(folder: &Path) -> Option<IoDevice> {
         .trim_end_matches('-');
     let pci = pci_of(&real);
     Some(IoDevice {
-        kind: subsystem.unwrap_or_else(|| stacked_kind(folder, family)),
+        kind: subsystem.unwrap_or_else(|| virtual_disk_kind(folder, family)),
         link_bytes_per_s: pci.as_deref().and_then(pci_link),
-        ..placed(pci.as_deref(), &real)
+        ..location(pci.as_deref(), &real)
     })
-    .map(|placed| IoDevice {
+    .map(|location| IoDevice {
         below: disks_below(folder).join(" "),
         is_virtual: !hardware,
         name,
-        ..placed
+        ..location
     })
 }
 
-/// Name and kind of array of a device mapping.
-fn stacked_kind(folder: &Path, family: &str) -> String {
+/// Name of a device mapping, or level of an array.
+fn virtual_disk_kind(folder: &Path, family: &str) -> String {
     let more = ["dm/name", "md/level"].map(|file| read_to_string(folder.join(file)));
     match more.into_iter().flatten().next() {
         Some(more) => format!("{family} {}", more.trim_end()),
@@ -215,9 +215,9 @@ fn stacked_kind(folder: &Path, family: &str) -> String {
     }
 }
 
-/// Where in the machine a device is.
-fn placed(pci: Option<&Path>, real: &Path) -> IoDevice {
-    let address = pci.map_or_else(String::new, last_part);
+/// Where a device is attached.
+fn location(pci: Option<&Path>, real: &Path) -> IoDevice {
+    let address = pci.map_or_else(String::new, file_name);
     IoDevice {
         numa_node: pci.and_then(numa_node),
         slot: slot_of(slots(), &address),
@@ -227,7 +227,7 @@ fn placed(pci: Option<&Path>, real: &Path) -> IoDevice {
     }
 }
 
-fn last_part(path: &Path) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
@@ -245,7 +245,7 @@ fn disks_below(folder: &Path) -> Vec<String> {
     below
 }
 
-/// The disk that has a loop device's file.
+/// The disk that holds the file of a loop device.
 fn backing_disk(folder: &Path) -> Option<String> {
     let file = read_to_string(folder.join("loop/backing_file")).ok()?;
     let number = std::fs::metadata(file.trim_end()).ok()?.dev();
@@ -254,16 +254,16 @@ fn backing_disk(folder: &Path) -> Option<String> {
         libc::major(number),
         libc::minor(number)
     );
-    Some(last_part(&Path::new(&place).canonicalize().ok()?))
+    Some(file_name(&Path::new(&place).canonicalize().ok()?))
 }
 
 // ------------------------------------------------------------------------- PCI
 
-/// The nearest PCI function above a device: the last part of its path in sysfs that
-/// looks like `0000:3b:00.0`.
+/// The nearest PCI function above a device: the last component of its sysfs path of the form
+/// `0000:3b:00.0`.
 fn pci_of(real: &Path) -> Option<PathBuf> {
     real.ancestors()
-        .find(|path| is_pci_address(&last_part(path)))
+        .find(|path| is_pci_address(&file_name(path)))
         .map(Path::to_path_buf)
 }
 
@@ -276,7 +276,7 @@ fn is_pci_address(name: &str) -> bool {
         })
 }
 
-/// The root bus of a device's tree: `pci0000:17` in its path.
+/// Root bus of a device, from `pci0000:17` in its path.
 fn root_bus(real: &Path) -> String {
     let root = real
         .iter()
@@ -285,7 +285,7 @@ fn root_bus(real: &Path) -> String {
     root.next().unwrap_or_default().to_owned()
 }
 
-/// Slots of the machine by PCI address up to the function; they do not change.
+/// PCI slots by address without function. They do not change.
 fn slots() -> &'static BTreeMap<String, String> {
     static SLOTS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
     SLOTS.get_or_init(|| slots_in(Path::new("/sys/bus/pci/slots")))
@@ -295,12 +295,12 @@ fn slots_in(folder: &Path) -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let slot = |entry: std::fs::DirEntry| {
         let address = read_to_string(entry.path().join("address")).ok()?;
-        Some((address.trim().to_owned(), last_part(&entry.path())))
+        Some((address.trim().to_owned(), file_name(&entry.path())))
     };
     entries.filter_map(slot).collect()
 }
 
-/// The slot of a function; empty where it is in none.
+/// Slot of a PCI function, or empty.
 fn slot_of(slots: &BTreeMap<String, String>, address: &str) -> String {
     let device = address
         .rsplit_once('.')
@@ -308,7 +308,7 @@ fn slot_of(slots: &BTreeMap<String, String>, address: &str) -> String {
     slots.get(device).cloned().unwrap_or_default()
 }
 
-/// The kernel says -1 where the firmware does not tell.
+/// NUMA node of a PCI function. The kernel reports -1 if the firmware does not know.
 fn numa_node(pci: &Path) -> Option<u32> {
     read_to_string(pci.join("numa_node"))
         .ok()?
@@ -323,8 +323,8 @@ fn pci_link(pci: &Path) -> Option<u64> {
     pci_bytes_per_s(&speed, width.trim().parse().ok()?)
 }
 
-/// Bytes per second of a link such as `8.0 GT/s PCIe` with so many lanes, after the
-/// line code. The code uses 8 of 10 bits up to 5 GT/s, and 128 of 130 above.
+/// Bytes per second of a link such as `8.0 GT/s PCIe` after its line code, which uses 8 of 10 bits
+/// up to 5 GT/s and 128 of 130 above.
 fn pci_bytes_per_s(speed: &str, lanes: u64) -> Option<u64> {
     let transfers: f64 = speed.split_whitespace().next()?.parse().ok()?;
     let code = if transfers <= 5.0 { 0.8 } else { 128.0 / 130.0 };
@@ -361,7 +361,7 @@ fn network_device(id: DeviceId, device: &NetDevice, own: bool) -> Device {
         counted: without_headers(device.counted, header_bytes),
         facts,
         header_bytes,
-        abroad: !own,
+        in_other_namespace: !own,
     }
 }
 
@@ -379,7 +379,7 @@ fn counts_link_header(driver: &str) -> bool {
     !TUNNELS.contains(&driver)
 }
 
-/// Kinds that move no bytes through hardware, for namespaces whose sysfs is elsewhere.
+/// Kinds of device that have no hardware. For other namespaces, where sysfs does not show it.
 fn is_virtual_kind(kind: &str) -> bool {
     [
         "loopback",
@@ -396,11 +396,11 @@ fn is_virtual_kind(kind: &str) -> bool {
         || !counts_link_header(kind)
 }
 
-/// Bytes and packets received and sent, without the link's headers.
-pub(super) fn without_headers(counted: [u64; 4], header: u64) -> Counted {
+/// Counters of received and sent bytes and packets without link headers.
+pub(super) fn without_headers(counted: [u64; 4], header: u64) -> DeviceCounters {
     let [received, packets_in, sent, packets_out] = counted;
     let without = |bytes: u64, packets: u64| bytes.saturating_sub(packets * header);
-    Counted {
+    DeviceCounters {
         bytes: [without(received, packets_in), without(sent, packets_out)],
         operations: [packets_in, packets_out],
     }
@@ -415,11 +415,11 @@ fn network_facts(folder: &Path) -> IoDevice {
         link_bytes_per_s: megabits.map(|m| m * 1_000_000 / 8),
         below: networks_below(folder).join(" "),
         is_virtual: real.starts_with("/sys/devices/virtual"),
-        ..placed(pci.as_deref(), &real)
+        ..location(pci.as_deref(), &real)
     }
 }
 
-/// Devices under a bond, bridge or VLAN: links `lower_NAME`.
+/// Devices below a bond, bridge or VLAN, which sysfs links as `lower_NAME`.
 fn networks_below(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut below: Vec<String> = entries
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn a_pci_function_is_found_above_its_disk() {
         let path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/nvme/nvme0/nvme0n1";
-        let found = pci_of(Path::new(path)).map(|p| last_part(&p));
+        let found = pci_of(Path::new(path)).map(|p| file_name(&p));
         assert_eq!(found.as_deref(), Some("0000:3b:00.0"));
         assert_eq!(pci_of(Path::new("/sys/devices/virtual/block/loop0")), None);
     }
@@ -504,8 +504,8 @@ mod tests {
 
     #[test]
     fn sectors_are_512_bytes() {
-        let counted = disk_counted("3 1 8 9 5 0 16 7 0 0 0").unwrap();
+        let counted = parse_disk_stat("3 1 8 9 5 0 16 7 0 0 0").unwrap();
         assert_eq!((counted.bytes, counted.operations), ([4096, 8192], [3, 5]));
-        assert_eq!(disk_counted("3 1"), None);
+        assert_eq!(parse_disk_stat("3 1"), None);
     }
 }

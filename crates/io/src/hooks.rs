@@ -1,28 +1,29 @@
-//! Hooks of the programs, and what is missing without each.
+//! Kernel hooks of the BPF programs, and what is missing without them.
 //!
-//! Kernels differ. Where this one lacks a hook, another serves if there is one. If not,
-//! the loss is told once, in words, and goes into the recording. The kernel's type
-//! information (BTF) lists its tracepoints and functions by name, and is searched as
-//! text. Finding a name in five megabytes takes a millisecond.
+//! Kernels differ. If a hook is missing, another program may stand in for it. Otherwise a sentence
+//! in the recording says what is not accounted. The kernel's type information (BTF) lists
+//! tracepoints and functions by name. It is searched as text, which takes a millisecond for its
+//! five megabytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A program and the hook it is attached to.
+/// A program and its hook.
 pub(super) struct Hook {
     pub(super) program: &'static str,
-    /// Name in BTF, `/` after the module that may have it; none for hooks that every kernel has.
+    /// Name in BTF, with `MODULE/` in front if a module can have it. `None` for hooks that every
+    /// kernel has.
     pub(super) target: Option<&'static str>,
-    /// The program it stands in for.
+    /// The program that this one stands in for.
     pub(super) instead_of: Option<&'static str>,
-    /// The loss in accuracy with a stand-in.
-    pub(super) worse: Option<&'static str>,
-    /// The loss without this program (and without what it stands in for).
+    /// Loss of accuracy when this program stands in for the other.
+    pub(super) drawback: Option<&'static str>,
+    /// Loss without this program and without the one it stands in for.
     pub(super) without: &'static str,
-    /// Without it there is nothing to account.
+    /// Accounting is impossible without it.
     pub(super) required: bool,
-    /// Attached only when the first UDP socket is seen, as it runs for other sockets,
-    /// too.
+    /// Attach it when the first UDP socket appears, because its hook also runs for all other
+    /// sockets.
     pub(super) deferred: bool,
 }
 
@@ -31,19 +32,19 @@ const fn hook(program: &'static str, target: &'static str, without: &'static str
         program,
         target: Some(target),
         instead_of: None,
-        worse: None,
+        drawback: None,
         without,
         required: false,
         deferred: false,
     }
 }
 
-const fn everywhere(program: &'static str, without: &'static str) -> Hook {
+const fn always_available(program: &'static str, without: &'static str) -> Hook {
     Hook {
         program,
         target: None,
         instead_of: None,
-        worse: None,
+        drawback: None,
         without,
         required: false,
         deferred: false,
@@ -66,8 +67,8 @@ impl Hook {
         self
     }
 
-    const fn but(mut self, worse: &'static str) -> Hook {
-        self.worse = Some(worse);
+    const fn with_drawback(mut self, drawback: &'static str) -> Hook {
+        self.drawback = Some(drawback);
         self
     }
 }
@@ -77,7 +78,7 @@ const ONE_WRITER: &str =
 const SENT: &str = "packets sent are not accounted";
 const DATAGRAMS: &str = "datagrams received are not attributed";
 
-/// Every program, with the kernel version that brought its hook where it matters.
+/// Every program, with the kernel version that introduced its hook where it matters.
 pub(super) const HOOKS: &[Hook] = &[
     hook(
         "request_queued",
@@ -106,12 +107,12 @@ pub(super) const HOOKS: &[Hook] = &[
         "iomap/btf_trace_iomap_iter",
         "an xfs page that is already dirty stays with its first writer",
     ),
-    everywhere("packet_arrived", "packets received are not accounted"),
+    always_available("packet_arrived", "packets received are not accounted"),
     hook("packet_queued", "btf_trace_net_dev_queue", SENT),
     // Kernels without CONFIG_KALLSYMS_ALL
     hook("packet_queued_unaware", "btf_trace_net_dev_queue", SENT)
         .instead_of("packet_queued")
-        .but("datagrams held back for a neighbour's address may go to another process"),
+        .with_drawback("datagrams held back for a neighbour's address may go to another process"),
     hook(
         "stream_read",
         "btf_trace_tcp_rcv_space_adjust",
@@ -134,22 +135,22 @@ pub(super) const HOOKS: &[Hook] = &[
         "btf_trace_tcp_destroy_sock",
         "the last packets of a TCP connection are not attributed",
     ),
-    everywhere("bound_ipv4", "handshakes of listeners are not attributed"),
-    everywhere("bound_ipv6", "handshakes of listeners are not attributed"),
-    everywhere(
+    always_available("bound_ipv4", "handshakes of listeners are not attributed"),
+    always_available("bound_ipv6", "handshakes of listeners are not attributed"),
+    always_available(
         "released",
         "the last packets of a UDP socket are not attributed",
     ),
-    everywhere(
+    always_available(
         "seed",
         "handshakes of a listener older than this run go to the first process that uses one \
          of its connections",
     ),
-    everywhere(
+    always_available(
         "read_slots",
         "bytes of an open TCP connection are accounted only when it ends",
     ),
-    everywhere(
+    always_available(
         "read_out",
         "bytes of an open UDP socket, and of a TCP connection beyond some 8000, are accounted \
          only when it ends",
@@ -170,8 +171,8 @@ pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> HookChoi
     };
     let mut choice = HookChoice::default();
     for hook in HOOKS {
-        let better = hook.instead_of.is_some_and(|p| choice.load.contains(&p));
-        if better {
+        let is_replaced = hook.instead_of.is_some_and(|p| choice.load.contains(&p));
+        if is_replaced {
             continue;
         }
         if available(hook) {
@@ -180,39 +181,39 @@ pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> HookChoi
             choice.missing.insert(hook.program, hook.without);
         }
     }
-    stand_ins(&mut choice);
+    resolve_stand_ins(&mut choice);
     choice
 }
 
 /// A program served by a stand-in is not missing; nor is a stand-in that is not needed.
-fn stand_ins(choice: &mut HookChoice) {
+fn resolve_stand_ins(choice: &mut HookChoice) {
     for hook in HOOKS {
         if let Some(first) = hook.instead_of
             && choice.load.contains(&hook.program)
         {
             choice.missing.remove(first);
-            if let Some(worse) = hook.worse {
-                choice.missing.insert(hook.program, worse);
+            if let Some(drawback) = hook.drawback {
+                choice.missing.insert(hook.program, drawback);
             }
         }
     }
 }
 
 /// The kernel's type information, as text to be searched.
-pub(super) struct Kernel {
+pub(super) struct KernelTypes {
     texts: BTreeMap<&'static str, Vec<u8>>,
 }
 
-impl Kernel {
+impl KernelTypes {
     /// Reads what `dir` (usually `/sys/kernel/btf`) has.
-    pub(super) fn read(dir: &Path) -> std::io::Result<Kernel> {
+    pub(super) fn read(dir: &Path) -> std::io::Result<KernelTypes> {
         let mut texts = BTreeMap::from([("vmlinux", std::fs::read(dir.join("vmlinux"))?)]);
         for module in ["ext4", "iomap"] {
             if let Ok(text) = std::fs::read(dir.join(module)) {
                 texts.insert(module, text);
             }
         }
-        Ok(Kernel { texts })
+        Ok(KernelTypes { texts })
     }
 
     /// Whether a tracepoint or function of that name is there.
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_name_is_found_only_whole() {
-        let kernel = Kernel {
+        let kernel = KernelTypes {
             texts: BTreeMap::from([
                 ("vmlinux", b"\0btf_trace_one_more\0tcp\0".to_vec()),
                 ("ext4", b"\0btf_trace_ext4\0".to_vec()),

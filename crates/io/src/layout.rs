@@ -1,4 +1,4 @@
-//! Reads the tables of the programs: the twin of `bpf/layout.h`.
+//! Decodes the BPF maps. The counterpart of `bpf/layout.h`.
 
 use memgauge_trace::{DeviceId, Owner, Pid};
 
@@ -39,12 +39,12 @@ impl Flow {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Flow) -> Flow {
         self.each(other, u64::wrapping_add)
     }
 
-    /// Increment since an earlier state of the same account.
+    /// Difference to an earlier state of the same account.
     pub fn since(self, earlier: Flow) -> Flow {
         self.each(earlier, u64::saturating_sub)
     }
@@ -59,7 +59,7 @@ impl Flow {
     }
 }
 
-/// Both directions, from the program's side.
+/// Bytes in both directions, seen from the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Read or received: the device writes memory.
@@ -69,8 +69,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// The sum over processors of what each of them counted.
-    pub(super) fn of_processors(values: &[Vec<u8>]) -> Account {
+    /// Sums the values of all CPUs.
+    pub(super) fn sum_over_cpus(values: &[Vec<u8>]) -> Account {
         values
             .iter()
             .fold(Account::default(), |sum, bytes| Account {
@@ -79,7 +79,7 @@ impl Account {
             })
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Account) -> Account {
         Account {
             input: self.input.plus(other.input),
@@ -87,7 +87,7 @@ impl Account {
         }
     }
 
-    /// Increment since an earlier state of the same account.
+    /// Difference to an earlier state of the same account.
     pub fn since(self, earlier: Account) -> Account {
         Account {
             input: self.input.since(earlier.input),
@@ -116,28 +116,29 @@ pub(super) fn key_bytes((owner, device): (Owner, DeviceId)) -> [u8; KEY_BYTES] {
     bytes
 }
 
-/// A counter that each processor has for itself.
-pub(super) fn sum_of_processors(values: &[Vec<u8>]) -> u64 {
+/// Sum of a counter over all CPUs.
+pub(super) fn counter_sum(values: &[Vec<u8>]) -> u64 {
     values.iter().map(|bytes| u64_at(bytes, 0)).sum()
 }
 
-/// A process and when it started.
+/// A process and its start time.
 pub(super) fn owner(bytes: &[u8]) -> Owner {
     Owner(u64_at(bytes, 0))
 }
 
-/// Rates of a process in the last interval: `struct io_rate`.
+/// Rates of a process in the last interval (`struct io_rate`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
-    /// Process and when it started.
+    /// Process and its start time.
     pub owner: Owner,
-    /// CLOCK_MONOTONIC at the interval's end.
+    /// End of the interval on CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// True length of the interval.
+    /// Actual length of the interval.
     pub interval_ns: u64,
-    /// Bytes in, bytes out, and the part of both that devices of hardware moved.
+    /// Bytes in, bytes out, and the memory traffic of both. Memory traffic counts hardware devices
+    /// only.
     pub bytes: [u64; 3],
-    /// Bytes in and out since the accounting began.
+    /// Bytes in and out since the start of accounting.
     pub total_bytes: [u64; 2],
 }
 
@@ -147,7 +148,7 @@ impl Rate {
         (bytes / u128::from(self.interval_ns.max(1))) as u64
     }
 
-    /// As it lies in the map.
+    /// The map's value.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let [input, output, memory] = self.bytes.map(|bytes| self.per_s(bytes));
         let [total_in, total_out] = self.total_bytes;
@@ -159,24 +160,24 @@ impl Rate {
     }
 }
 
-/// Facts that the programs noted about a process.
+/// Facts that the programs recorded about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerFacts {
-    /// Its id.
+    /// Process ID.
     pub pid: Pid,
-    /// Name of the program it ran last.
+    /// Name of the program it executed last.
     pub command: String,
-    /// User.
+    /// User ID.
     pub uid: u32,
-    /// Id of its control group (version 2).
+    /// ID of its control group (version 2).
     pub cgroup: u64,
-    /// Whether it is a thread of the kernel.
+    /// True for a kernel thread.
     pub kernel: bool,
-    /// Process that it is, or is a thread of.
+    /// PID of the process. With accounting by thread, the process that the thread belongs to.
     pub process: u32,
 }
 
-/// An owner's facts.
+/// Decodes an owner's facts.
 pub(super) fn facts(owner: Owner, bytes: &[u8]) -> OwnerFacts {
     let name = bytes.get(32..FACTS_BYTES).unwrap_or_default();
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
@@ -190,7 +191,7 @@ pub(super) fn facts(owner: Owner, bytes: &[u8]) -> OwnerFacts {
     }
 }
 
-/// Why bytes or facts are missing, in the order of `enum loss`.
+/// Names and meanings of `enum loss` in its order.
 pub(super) const LOSSES: [(&str, &str); 9] = [
     (
         "accounts_full",
@@ -251,7 +252,7 @@ mod tests {
 
         let cpu: Vec<u8> = (1..=8u64).flat_map(u64::to_ne_bytes).collect();
         assert_eq!(cpu.len(), 64);
-        let sum = Account::of_processors(&[cpu.clone(), cpu]);
+        let sum = Account::sum_over_cpus(&[cpu.clone(), cpu]);
         let expected = Flow {
             bytes: 10,
             operations: 12,

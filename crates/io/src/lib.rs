@@ -11,12 +11,13 @@
 
 #![deny(unsafe_code)]
 
+mod cgroup_memory_limit;
+mod command_group;
 mod deferred;
+mod device_monitor;
 mod devices;
 mod hooks;
-mod launch;
 mod layout;
-mod memory_limit;
 mod meter;
 mod names;
 mod programs;
@@ -24,16 +25,15 @@ mod recorder;
 mod session;
 #[allow(unsafe_code)]
 pub mod sys;
-mod watch;
 
-pub use devices::{Counted, Device, present};
-pub use launch::Launched;
+pub use command_group::GroupedCommand;
+pub use devices::{Device, DeviceCounters, list_devices};
 pub use layout::{Account, Flow, OwnerFacts, Rate};
 pub use memgauge_host::{Error, ErrorKind, Result};
-pub use meter::{Filter, Look, Meter};
+pub use meter::{IoFilter, IoInterval, Meter};
 pub use names::{Names, cgroup_path};
-pub use programs::{Setup, unified_hierarchy};
+pub use programs::{AccountingOptions, unified_hierarchy};
 pub use recorder::IoRecorder;
-pub use session::{Key, Loss, Session};
+pub use session::{AccountKey, Loss, Session};
 
 use memgauge_host as host;

@@ -1,4 +1,4 @@
-//! Increments since the previous look, as rows.
+//! Reads the accounts and devices, and returns the differences as rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,90 +6,90 @@ use std::time::{Duration, Instant};
 
 use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 
-use super::devices::{Counted, Device};
+use super::device_monitor::DeviceMonitor;
+use super::devices::{Device, DeviceCounters};
 use super::layout::{Account, Flow, OwnerFacts, Rate};
 use super::names::Names;
-use super::programs::Setup;
-use super::session::{Key, Loss, Session};
-use super::watch::Watch;
+use super::programs::AccountingOptions;
+use super::session::{AccountKey, Loss, Session};
 use crate::Result;
-use memgauge_host::memory_counters::{Gained, MemoryCounters};
+use memgauge_host::memory_counters::{MemoryCounters, TrafficIncrement};
 use memgauge_host::sys::process::monotonic_ns;
 
-/// To find a namespace may take a look at every process.
-const ABROAD_EVERY_NS: u64 = 1_000_000_000;
+/// Interval at which other network namespaces are read. Finding them takes a look at every process.
+const OTHER_NAMESPACES_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// A machine may have hundreds of network namespaces, and each is entered by a thread. Those in
-/// which no process has moved bytes are therefore read less often.
-const ALL_NAMESPACES_EVERY_NS: u64 = 10_000_000_000;
+/// Interval at which all network namespaces are read, since a machine can have hundreds and each
+/// needs a thread. In between, only namespaces in which a process has moved bytes are read.
+const ALL_NAMESPACES_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// Which owners are looked at.
+/// Selects owners and devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Process ids; all where empty.
+pub struct IoFilter {
+    /// Process IDs. Empty selects all.
     pub pids: Vec<u32>,
-    /// A control group by its id, or what is below a path; all where none.
+    /// ID of a control group.
     pub cgroup: Option<u64>,
-    /// Path of a control group: that one and those below it.
+    /// Path of a control group, which is selected with the groups below it.
     pub cgroup_path: Option<String>,
-    /// Names of devices; all where empty.
+    /// Device names. Empty selects all.
     pub devices: Vec<String>,
 }
 
-/// Rows of one look.
+/// Activity of one interval.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
-    /// Since the start of metering.
+pub struct IoInterval {
+    /// End of the interval, since the start of metering.
     pub time_ns: u64,
-    /// Since the last look.
+    /// Length of the interval.
     pub interval_ns: u64,
-    /// Bytes that moved.
+    /// Bytes moved.
     pub rows: Vec<IoRow>,
     /// Owners that are new or have changed.
     pub owners: Vec<IoOwner>,
     /// Devices that are new or have changed.
     pub devices: Vec<IoDevice>,
-    /// Increments of the counters of memory traffic.
-    pub memory: Vec<Gained>,
+    /// Increments of the memory traffic counters.
+    pub memory: Vec<TrafficIncrement>,
 }
 
-/// Metering from start to end.
+/// Reads accounts and device counters from start to end.
 pub struct Meter {
     session: Session,
     by_thread: bool,
     forget_ended: bool,
-    filter: Filter,
+    filter: IoFilter,
     names: Names,
-    watch: Watch,
+    device_monitor: DeviceMonitor,
     started: Instant,
-    looked_ns: u64,
-    accounts: BTreeMap<Key, Account>,
-    /// Counters of the devices at the previous look, and the time of that look.
-    counted: BTreeMap<DeviceId, (Counted, u64)>,
-    /// When other network namespaces were entered last.
-    abroad_ns: u64,
-    /// When all of them were entered last.
+    last_read_ns: u64,
+    accounts: BTreeMap<AccountKey, Account>,
+    /// Counters of the devices and the time at which they were read.
+    counted: BTreeMap<DeviceId, (DeviceCounters, u64)>,
+    /// Last time that other network namespaces were read.
+    other_namespaces_ns: u64,
+    /// Last time that all of them were read.
     all_namespaces_ns: u64,
     known_owners: BTreeMap<Owner, IoOwner>,
     known_devices: BTreeMap<DeviceId, IoDevice>,
     memory: Box<dyn MemoryCounters>,
-    /// Bytes of memory traffic that a byte in and a byte out make: one at most.
+    /// Bytes of memory traffic per byte in and per byte out, at most 1.
     memory_per_byte: [f64; 2],
 }
 
 impl Meter {
-    /// Loads the programs and takes the devices' counters as they stand.
+    /// Loads the programs and reads the devices' counters.
     ///
     /// # Errors
     /// As [`Session::start`].
     pub fn start(
-        filter: Filter,
-        setup: Setup,
+        filter: IoFilter,
+        setup: AccountingOptions,
         mut memory: Box<dyn MemoryCounters>,
     ) -> Result<Meter> {
         let mut session = Session::start(setup)?;
-        let mut watch = Watch::default();
-        let present = watch.look(Some(&|_| true));
+        let mut device_monitor = DeviceMonitor::default();
+        let present = device_monitor.read(Some(&|_| true));
         let accounts = session.accounts()?;
         memory.begin();
         Ok(Meter {
@@ -98,15 +98,15 @@ impl Meter {
             forget_ended: setup.forget_ended,
             filter,
             names: Names::default(),
-            watch,
+            device_monitor,
             started: Instant::now(),
-            looked_ns: 0,
+            last_read_ns: 0,
             accounts,
             counted: present
                 .into_iter()
                 .map(|(id, device)| (id, (device.counted, 0)))
                 .collect(),
-            abroad_ns: 0,
+            other_namespaces_ns: 0,
             all_namespaces_ns: 0,
             known_owners: BTreeMap::new(),
             known_devices: BTreeMap::new(),
@@ -115,39 +115,38 @@ impl Meter {
         })
     }
 
-    /// What is known of the owner of a row of the last look.
+    /// Facts about an owner in a row.
     pub fn owner(&self, owner: Owner) -> Option<&IoOwner> {
         self.known_owners.get(&owner)
     }
 
-    /// What is known of a device.
+    /// Facts about a device in a row.
     pub fn device(&self, device: DeviceId) -> Option<&IoDevice> {
         self.known_devices.get(&device)
     }
 
-    /// Narrows what is looked at from now on.
-    pub fn set_filter(&mut self, filter: Filter) {
+    /// Replaces the filter for the following intervals.
+    pub fn set_filter(&mut self, filter: IoFilter) {
         self.filter = filter;
     }
 
-    /// Limits of the accounting on this machine, in words.
+    /// What is not or less exactly accounted on this machine, in sentences.
     pub fn missing(&self) -> Vec<String> {
         let missing = self.session.missing().into_iter().map(str::to_owned);
         missing.chain(self.memory.missing()).collect()
     }
 
-    /// Where counters of memory traffic come from.
+    /// The memory traffic counters.
     pub fn memory(&self) -> &dyn MemoryCounters {
         self.memory.as_ref()
     }
 
-    /// Sets how many bytes of memory traffic a byte in and a byte out make, for the rates
-    /// that are kept in a map.
+    /// Sets the bytes of memory traffic per byte in and out, for the rates in a pinned map.
     pub fn set_memory_per_byte(&mut self, per_byte: [f64; 2]) {
         self.memory_per_byte = per_byte;
     }
 
-    /// Whether rates are kept in a map.
+    /// True if rates are kept in a pinned map.
     pub fn is_pinned(&self) -> bool {
         self.session.is_pinned()
     }
@@ -155,61 +154,64 @@ impl Meter {
     /// Losses since the start.
     ///
     /// # Errors
-    /// When the kernel's tables cannot be read.
+    /// The kernel's tables cannot be read.
     pub fn losses(&self) -> Result<Vec<Loss>> {
         self.session.losses()
     }
 
-    /// Since the start.
+    /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Everything that moved since the last look. Devices of other network namespaces
-    /// are looked at once a second, and at the `last` look.
+    /// Returns everything that moved since the last call. Devices of other network namespaces are
+    /// read once a second and in the `last` interval.
     ///
     /// # Errors
-    /// When the kernel's tables cannot be read.
-    pub fn look(&mut self, last: bool) -> Result<Look> {
+    /// The kernel's tables cannot be read.
+    pub fn read(&mut self, last: bool) -> Result<IoInterval> {
         if self.forget_ended {
             self.forget();
         }
         let accounts = self.session.accounts()?;
         let time_ns = self.started.elapsed().as_nanos() as u64;
-        let abroad = last || time_ns - self.abroad_ns >= ABROAD_EVERY_NS;
+        let in_other_namespace =
+            last || time_ns - self.other_namespaces_ns >= OTHER_NAMESPACES_INTERVAL_NS;
         let moved: BTreeSet<u32> = accounts.keys().map(|(_, device)| device.netns).collect();
-        // Namespaces that only forward packets have devices that count, and no account.
-        let all = last || time_ns - self.all_namespaces_ns >= ALL_NAMESPACES_EVERY_NS;
+        // A namespace that only forwards packets has counting devices but no accounts.
+        let all = last || time_ns - self.all_namespaces_ns >= ALL_NAMESPACES_INTERVAL_NS;
         let wanted = |netns: u32| all || moved.contains(&netns);
-        if abroad {
-            self.abroad_ns = time_ns;
+        if in_other_namespace {
+            self.other_namespaces_ns = time_ns;
             if all {
                 self.all_namespaces_ns = time_ns;
             }
         }
-        let present = self.watch.look(abroad.then_some(&wanted));
-        let mut look = Look {
+        let present = self
+            .device_monitor
+            .read(in_other_namespace.then_some(&wanted));
+        let mut interval = IoInterval {
             time_ns,
-            interval_ns: time_ns - self.looked_ns,
-            memory: self.memory.take(time_ns),
-            ..Look::default()
+            interval_ns: time_ns - self.last_read_ns,
+            memory: self.memory.read_increments(time_ns),
+            ..IoInterval::default()
         };
-        self.add_devices(&mut look, &present);
-        self.add_accounts(&mut look, &accounts)?;
+        self.add_devices(&mut interval, &present);
+        self.add_accounts(&mut interval, &accounts)?;
         if self.session.is_pinned() {
-            self.publish(&look, &accounts)?;
+            self.publish(&interval, &accounts)?;
         }
         self.accounts = accounts;
-        self.looked_ns = time_ns;
-        Ok(look)
+        self.last_read_ns = time_ns;
+        Ok(interval)
     }
 
-    /// Forgets accounts that the session has dropped, and owners without one.
+    /// Removes accounts that the session no longer reports, and owners without an account.
     fn forget(&mut self) {
-        for (key, dropped) in self.session.dropped() {
+        for (key, reported) in self.session.reported() {
             if let Some(account) = self.accounts.get_mut(key) {
-                // More may be charged to it in the kernel's table.
-                *account = account.since(*dropped);
+                // The kernel may charge more bytes to it later.
+                *account = account.since(*reported);
             }
         }
         self.accounts
@@ -218,16 +220,20 @@ impl Meter {
         self.known_owners.retain(|owner, _| named.contains(owner));
     }
 
-    /// Keeps every process's rates in a map in this folder (docs/io-map.md).
+    /// Keeps the rates of every process in a map that is pinned in this folder (docs/io-map.md).
     ///
     /// # Errors
-    /// When the folder is not in a BPF file system.
+    /// The folder is not in a BPF file system.
     pub fn pin(&mut self, folder: &std::path::Path) -> Result<()> {
         self.session.pin(folder)
     }
 
-    /// Writes the rates of owners that moved something; others' grow old.
-    fn publish(&self, look: &Look, accounts: &BTreeMap<Key, Account>) -> Result<()> {
+    /// Writes the rates of owners that moved bytes. Rates of other owners keep their old time.
+    fn publish(
+        &self,
+        interval: &IoInterval,
+        accounts: &BTreeMap<AccountKey, Account>,
+    ) -> Result<()> {
         let time_ns = monotonic_ns();
         let mut rates: BTreeMap<Owner, Rate> = BTreeMap::new();
         for (key, account) in accounts {
@@ -248,9 +254,9 @@ impl Meter {
         }
         for (owner, rate) in rates.into_iter().filter(|(_, r)| r.bytes != [0; 3]) {
             if owner.pid().0 == 0 {
-                continue; // a group's sum is no process's
+                continue; // the sum of a control group
             }
-            let interval_ns = look.interval_ns;
+            let interval_ns = interval.interval_ns;
             self.session.publish(&Rate {
                 owner,
                 time_ns,
@@ -261,15 +267,15 @@ impl Meter {
         Ok(())
     }
 
-    /// Adds the counters of the devices.
-    fn add_devices(&mut self, look: &mut Look, present: &BTreeMap<DeviceId, Device>) {
+    /// Adds the devices' own counters.
+    fn add_devices(&mut self, interval: &mut IoInterval, present: &BTreeMap<DeviceId, Device>) {
         for (id, device) in present {
             if !self.wants_device(&device.facts.name) {
                 continue;
             }
-            let earlier = self.counted.insert(*id, (device.counted, look.time_ns));
-            self.note_device(look, device);
-            // All that were there at the start are known: others began to count at 0.
+            let earlier = self.counted.insert(*id, (device.counted, interval.time_ns));
+            self.note_device(interval, device);
+            // A device that was absent at the start began to count at 0.
             let (earlier, since_ns) = earlier.unwrap_or_default();
             for (i, direction) in [Direction::In, Direction::Out].into_iter().enumerate() {
                 let operations = device.counted.operations[i].saturating_sub(earlier.operations[i]);
@@ -279,30 +285,40 @@ impl Meter {
                     segments: if id.netns == 0 { 0 } else { operations },
                     header_bytes: 0,
                 };
-                let interval_ns = look.time_ns - since_ns;
-                push(look, interval_ns, (Owner::DEVICE, *id), direction, gained);
+                let interval_ns = interval.time_ns - since_ns;
+                push(
+                    interval,
+                    interval_ns,
+                    (Owner::DEVICE, *id),
+                    direction,
+                    gained,
+                );
             }
         }
     }
 
-    fn note_device(&mut self, look: &mut Look, device: &Device) {
+    fn note_device(&mut self, interval: &mut IoInterval, device: &Device) {
         let id = device.facts.device;
         let known = self.known_devices.get(&id);
         let mut facts = device.facts.clone();
         if facts.peer.is_empty() {
-            // Its namespace is not looked at each time.
+            // The peer is known only when its namespace was read.
             facts.peer = known.map_or_else(String::new, |known| known.peer.clone());
         }
         if known != Some(&facts) {
             self.known_devices.insert(id, facts.clone());
-            look.devices.push(IoDevice {
-                time_ns: look.time_ns,
+            interval.devices.push(IoDevice {
+                time_ns: interval.time_ns,
                 ..facts
             });
         }
     }
 
-    fn add_accounts(&mut self, look: &mut Look, accounts: &BTreeMap<Key, Account>) -> Result<()> {
+    fn add_accounts(
+        &mut self,
+        interval: &mut IoInterval,
+        accounts: &BTreeMap<AccountKey, Account>,
+    ) -> Result<()> {
         for (key, account) in accounts {
             let earlier = self.accounts.get(key).copied().unwrap_or_default();
             let gained = account.since(earlier);
@@ -313,19 +329,19 @@ impl Meter {
             if !self.wants_owner(&facts) || !self.wants_device_id(key.1) {
                 continue;
             }
-            self.note_owner(look, key.0, facts);
-            let interval_ns = look.interval_ns;
-            push(look, interval_ns, *key, Direction::In, gained.input);
-            push(look, interval_ns, *key, Direction::Out, gained.output);
+            self.note_owner(interval, key.0, facts);
+            let interval_ns = interval.interval_ns;
+            push(interval, interval_ns, *key, Direction::In, gained.input);
+            push(interval, interval_ns, *key, Direction::Out, gained.output);
         }
         Ok(())
     }
 
-    fn note_owner(&mut self, look: &mut Look, owner: Owner, facts: OwnerFacts) {
+    fn note_owner(&mut self, interval: &mut IoInterval, owner: Owner, facts: OwnerFacts) {
         let row = IoOwner {
             time_ns: 0,
             owner,
-            // Several processes' sum has no process, and no one user.
+            // The sum of several processes has no single user.
             user: match owner.pid().0 {
                 0 => String::new(),
                 _ => self.names.user(facts.uid),
@@ -338,8 +354,8 @@ impl Meter {
         };
         if self.known_owners.get(&owner) != Some(&row) {
             self.known_owners.insert(owner, row.clone());
-            look.owners.push(IoOwner {
-                time_ns: look.time_ns,
+            interval.owners.push(IoOwner {
+                time_ns: interval.time_ns,
                 ..row
             });
         }
@@ -357,18 +373,24 @@ impl Meter {
         self.filter.devices.is_empty() || self.filter.devices.iter().any(|wanted| wanted == name)
     }
 
-    /// A device that is gone has a name only if it was seen.
+    /// A device that is gone has a name only if it was read before.
     fn wants_device_id(&self, id: DeviceId) -> bool {
         self.filter.devices.is_empty() || self.known_devices.contains_key(&id)
     }
 }
 
-fn push(look: &mut Look, interval_ns: u64, key: Key, direction: Direction, flow: Flow) {
+fn push(
+    interval: &mut IoInterval,
+    interval_ns: u64,
+    key: AccountKey,
+    direction: Direction,
+    flow: Flow,
+) {
     if flow == Flow::default() {
         return;
     }
-    look.rows.push(IoRow {
-        time_ns: look.time_ns,
+    interval.rows.push(IoRow {
+        time_ns: interval.time_ns,
         interval_ns,
         owner: key.0,
         device: key.1,

@@ -1,4 +1,4 @@
-//! Names that only user space knows: users and control groups.
+//! Names of users and control groups, which BPF programs do not know.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 
 use super::programs::unified_hierarchy;
 
-/// Control groups looked through at most; a machine with more keeps the ids of others.
-const MOST_GROUPS: usize = 100_000;
+/// Maximum number of control groups to search. On a larger machine, some groups are shown by their
+/// ID.
+const MAX_GROUPS: usize = 100_000;
 
-/// Path below the hierarchy of the control group (version 2) with this id.
+/// Path of the control group (version 2) with this ID, below the mount point.
 pub fn cgroup_path(id: u64) -> Option<String> {
     let root = unified_hierarchy()?;
-    let mut waiting = vec![root.clone()];
-    for _ in 0..MOST_GROUPS {
-        let folder = waiting.pop()?;
+    let mut pending = vec![root.clone()];
+    for _ in 0..MAX_GROUPS {
+        let folder = pending.pop()?;
         if std::fs::metadata(&folder).is_ok_and(|m| m.ino() == id) {
             return Some(below(&root, &folder));
         }
-        waiting.extend(folders_in(&folder));
+        pending.extend(folders_in(&folder));
     }
     None
 }
@@ -42,15 +43,15 @@ pub struct Names {
 }
 
 impl Names {
-    /// The user's name; the number where it has none.
+    /// Name of the user, or the number if it has no name.
     pub fn user(&mut self, uid: u32) -> String {
         let users = self.users.get_or_insert_with(|| {
-            users_of(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())
+            parse_passwd(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())
         });
         users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
     }
 
-    /// The control group's path; its id where it is gone or unknown.
+    /// Path of the control group, or its ID if the group is gone.
     pub fn cgroup(&mut self, id: u64) -> String {
         let named = self.groups.entry(id);
         named
@@ -59,15 +60,15 @@ impl Names {
     }
 }
 
-/// Names by number, as /etc/passwd has them; lines of another form are passed over.
-fn users_of(passwd: &str) -> BTreeMap<u32, String> {
+/// User names by number from the text of /etc/passwd. Skips malformed lines.
+fn parse_passwd(passwd: &str) -> BTreeMap<u32, String> {
     let user = |line: &str| {
         let mut fields = line.split(':');
         let name = fields.next()?.to_owned();
         Some((fields.nth(1)?.parse().ok()?, name))
     };
     let mut users: Vec<(u32, String)> = passwd.lines().filter_map(user).collect();
-    // The first of several names of one number holds, as for the C library.
+    // The first of several names with one number wins, as in the C library.
     users.reverse();
     users.into_iter().collect()
 }
@@ -78,7 +79,8 @@ mod tests {
 
     #[test]
     fn users_are_named_by_the_first_line_with_their_number() {
-        let users = users_of("root:x:0:0::/root:/bin/sh\ntoor:x:0:0::/:\nbroken\nn:x:7:7::/:\n");
+        let users =
+            parse_passwd("root:x:0:0::/root:/bin/sh\ntoor:x:0:0::/:\nbroken\nn:x:7:7::/:\n");
         assert_eq!(users.get(&0).map(String::as_str), Some("root"));
         assert_eq!(users.len(), 2);
     }

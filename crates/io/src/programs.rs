@@ -1,9 +1,9 @@
-//! The BPF programs while they are loaded.
+//! Loads and attaches the BPF programs.
 //!
-//! Dropping [`Programs`] detaches and unloads everything. So does the kernel when the
-//! process is killed: links and maps are descriptors of this process, and none is
-//! pinned by itself. Rejected: generated bindings (a build tool more, for five maps
-//! that are read by name) and a daemon that keeps the programs loaded.
+//! Dropping [`Programs`] detaches and unloads everything. The kernel does the same when memgauge is
+//! killed, because links and maps are descriptors of this process and nothing is pinned unless
+//! asked for. Generated bindings were rejected, since they need another build tool for five maps
+//! that are read by name. A daemon that keeps the programs loaded was rejected, too.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -17,25 +17,27 @@ use libbpf_rs::{
 };
 use memgauge_trace::{DeviceId, Owner};
 
+use super::cgroup_memory_limit::memory_limit;
 use super::deferred::DeferredHook;
-use super::hooks::{self, HOOKS, Hook, HookChoice, Kernel};
+use super::hooks::{self, HOOKS, Hook, HookChoice, KernelTypes};
 use super::layout::{self, Account, OwnerFacts, Rate};
-use super::memory_limit::memory_limit;
 use crate::{Error, ErrorKind, Result};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
 
 const BTF: &str = "/sys/kernel/btf";
 
-/// Most files, or chunks of pages, that there are marks for: 16 GiB of dirty pages.
-const MOST_CHUNKS: u32 = 1 << 18;
+/// Maximum number of files, or of chunks of pages, with known writers: enough for 16 GiB of dirty
+/// pages.
+const MAX_CHUNKS: u32 = 1 << 18;
 
-/// Messages of libbpf about the last load; it calls a plain function.
+/// libbpf's messages about the last load. libbpf takes a plain function, which has no other place
+/// to put them.
 static MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn listen(_: PrintLevel, text: String) {
-    if let Ok(mut said) = MESSAGES.lock() {
-        said.push(text.trim_end().to_owned());
+fn collect_message(_: PrintLevel, text: String) {
+    if let Ok(mut messages) = MESSAGES.lock() {
+        messages.push(text.trim_end().to_owned());
     }
 }
 
@@ -46,37 +48,37 @@ fn libbpf_messages() -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// Programs that the kernel runs for each open file or socket.
+/// Programs that the kernel runs once for each open file or socket.
 const ITERATORS: [&str; 2] = ["seed", "read_out"];
 
-/// Run before each read-out.
+/// Program that runs before the accounts are read. It charges what open TCP sockets have summed up.
 const READ_SLOTS: &str = "read_slots";
 
-/// How to account.
+/// Options of the accounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Setup {
-    /// Whether each thread is an owner of its own.
+pub struct AccountingOptions {
+    /// Account for each thread separately.
     pub by_thread: bool,
-    /// Room for so many accounts (process and device) at a time; else as declared.
-    pub room: Option<u32>,
-    /// Whether accounts of processes that have ended are dropped once their last bytes were
-    /// told: for who looks for weeks.
+    /// Maximum number of accounts (process and device) at a time. `None` is the size that the BPF
+    /// program declares.
+    pub max_accounts: Option<u32>,
+    /// Drop the accounts of ended processes after they were reported once more. For callers that
+    /// run for weeks.
     pub forget_ended: bool,
-    /// Whether to do without the kernel's iterators over files and sockets, as on a kernel
-    /// that lacks them.
+    /// Do not use the kernel's iterators over files and sockets, as if the kernel lacked them.
     pub no_iterators: bool,
 }
 
 /// Loaded and attached programs.
 pub(super) struct Programs {
     object: Arc<Object>,
-    /// Attached as long as they live.
+    /// Detached when dropped.
     _links: Vec<Link>,
     deferred: Vec<(&'static Hook, DeferredHook)>,
     read_out: Option<Link>,
     missing: BTreeMap<&'static str, &'static str>,
     pinned: Option<PathBuf>,
-    /// Locked as long as this run lives, so that no other run replaces the map.
+    /// Held as long as this run lives, so that no other run replaces the pinned map.
     pin_lock: Option<File>,
 }
 
@@ -89,12 +91,11 @@ impl Drop for Programs {
 }
 
 impl Programs {
-    /// Loads what this kernel takes, attaches it, and looks through the sockets
-    /// that are open already.
-    ///
-    pub(super) fn load(setup: Setup) -> Result<Programs> {
-        libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
-        let kernel = Kernel::read(Path::new(BTF)).map_err(|e| no_types(&e))?;
+    /// Loads the programs that this kernel supports, attaches them, and assigns the open listeners
+    /// to processes.
+    pub(super) fn load(setup: AccountingOptions) -> Result<Programs> {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, collect_message)));
+        let kernel = KernelTypes::read(Path::new(BTF)).map_err(|e| missing_btf(&e))?;
         let mut refused = match setup.no_iterators {
             true => ITERATORS.map(str::to_owned).to_vec(),
             false => Vec::new(),
@@ -128,17 +129,17 @@ impl Programs {
             match attach(&program, &name, &object, cgroup.as_deref()) {
                 Ok(link) if name == "read_out" => read_out = Some(link),
                 Ok(link) => links.push(link),
-                Err(e) => note_missing(&mut missing, &name, &e)?,
+                Err(e) => record_missing(&mut missing, &name, &e)?,
             }
         }
         if choice.load.contains(&READ_SLOTS)
             && let Err(e) = read_slots(&object)
         {
-            note_missing(&mut missing, READ_SLOTS, &e)?;
+            record_missing(&mut missing, READ_SLOTS, &e)?;
         }
         let deferred = deferred.into_iter().map(|hook| {
             let waiting = DeferredHook::wait(Arc::clone(&object), hook.program);
-            Ok((hook, waiting.map_err(|e| no_thread(hook, e))?))
+            Ok((hook, waiting.map_err(|e| thread_error(hook, e))?))
         });
         Ok(Programs {
             deferred: deferred.collect::<Result<_>>()?,
@@ -151,7 +152,7 @@ impl Programs {
         })
     }
 
-    /// Limits of the accounting on this machine, in words.
+    /// What is not or less exactly accounted on this machine, in sentences.
     pub(super) fn missing(&self) -> Vec<&'static str> {
         let refused = self
             .deferred
@@ -165,25 +166,25 @@ impl Programs {
         sentences
     }
 
-    /// Moves what open sockets hold to the accounts.
-    pub(super) fn settle(&self) -> Result<()> {
+    /// Charges the sums of open sockets to the accounts.
+    pub(super) fn charge_open_sockets(&self) -> Result<()> {
         if !self.missing.contains_key(READ_SLOTS) {
-            read_slots(&self.object).map_err(|e| unread("slots", e))?;
+            read_slots(&self.object).map_err(|e| map_error("slots", e))?;
         }
         self.read_out.as_ref().map_or(Ok(()), run)
     }
 
-    /// All accounts as they stand.
+    /// All accounts at this moment.
     pub(super) fn accounts(&self) -> Result<Vec<((Owner, DeviceId), Account)>> {
         self.accounts_in("accounts")
     }
 
-    /// Accounts without room in the table, by the id of a control group in place of the
-    /// owner.
-    pub(super) fn folded(&self) -> Result<Vec<((u64, DeviceId), Account)>> {
-        let folded = self.accounts_in("folded")?.into_iter();
+    /// Sums of owners that found no room in the table of accounts, by the ID of their control
+    /// group.
+    pub(super) fn group_accounts(&self) -> Result<Vec<((u64, DeviceId), Account)>> {
+        let group_accounts = self.accounts_in("folded")?.into_iter();
         let by_group = |((group, device), account): ((Owner, _), _)| ((group.0, device), account);
-        Ok(folded.map(by_group).collect())
+        Ok(group_accounts.map(by_group).collect())
     }
 
     fn accounts_in(&self, name: &str) -> Result<Vec<((Owner, DeviceId), Account)>> {
@@ -192,45 +193,45 @@ impl Programs {
         for key in map.keys() {
             let values = map
                 .lookup_percpu(&key, MapFlags::ANY)
-                .map_err(|e| unread(name, e))?;
-            // Another read-out may have removed it between the two calls.
+                .map_err(|e| map_error(name, e))?;
+            // Another reader may have removed it between the two calls.
             if let Some(values) = values {
-                accounts.push((layout::key(&key), Account::of_processors(&values)));
+                accounts.push((layout::key(&key), Account::sum_over_cpus(&values)));
             }
         }
         Ok(accounts)
     }
 
-    /// Takes an account away, with what it had at that moment.
+    /// Removes an account from the kernel's table and returns its final value.
     pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<Account> {
         let map = self.map("accounts")?;
         let key = layout::key_bytes(key);
-        // Read again: pages of an ended process are charged whenever they are written
-        // back.
-        let failed = |e| unread("accounts", e);
+        // Read it again: pages of an ended process are charged when they are written back, at any
+        // time.
+        let failed = |e| map_error("accounts", e);
         let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(failed)?;
         map.delete(&key).map_err(failed)?;
-        Ok(Account::of_processors(&values.unwrap_or_default()))
+        Ok(Account::sum_over_cpus(&values.unwrap_or_default()))
     }
 
-    /// Facts noted about an owner.
+    /// Facts that the programs recorded about an owner.
     pub(super) fn facts(&self, owner: Owner) -> Result<Option<OwnerFacts>> {
         let key = owner.0.to_ne_bytes();
         for name in ["owners", "more_owners"] {
             let found = self.map(name)?.lookup(&key, MapFlags::ANY);
-            if let Some(bytes) = found.map_err(|e| unread(name, e))? {
+            if let Some(bytes) = found.map_err(|e| map_error(name, e))? {
                 return Ok(Some(layout::facts(owner, &bytes)));
             }
         }
         Ok(None)
     }
 
-    /// Forgets what was noted about an owner.
+    /// Removes the facts about an owner.
     pub(super) fn forget(&self, owner: Owner) -> Result<()> {
         for name in ["owners", "more_owners"] {
             match self.map(name)?.delete(&owner.0.to_ne_bytes()) {
                 Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(unread(name, e));
+                    return Err(map_error(name, e));
                 }
                 _ => {}
             }
@@ -238,21 +239,21 @@ impl Programs {
         Ok(())
     }
 
-    /// How often each of `layout::LOSSES` happened.
+    /// Count of each loss in `layout::LOSSES`.
     pub(super) fn losses(&self) -> Result<Vec<u64>> {
         let map = self.map("losses")?;
         (0..layout::LOSSES.len() as u32)
             .map(|reason| {
                 let values = map
                     .lookup_percpu(&reason.to_ne_bytes(), MapFlags::ANY)
-                    .map_err(|e| unread("losses", e))?;
-                Ok(layout::sum_of_processors(&values.unwrap_or_default()))
+                    .map_err(|e| map_error("losses", e))?;
+                Ok(layout::counter_sum(&values.unwrap_or_default()))
             })
             .collect()
     }
 
-    /// How often a program could not run, as one of these programs was interrupted by
-    /// its own hook on the same processor.
+    /// Number of times that the kernel skipped a program because the same program was already
+    /// running on that CPU.
     pub(super) fn runs_missed(&self) -> u64 {
         let ours = |program: &ProgramMut<'_>| Program::id_from_fd(program.as_fd()).ok();
         let ids: Vec<u32> = self.object.progs_mut().filter_map(|p| ours(&p)).collect();
@@ -262,8 +263,7 @@ impl Programs {
             .sum()
     }
 
-    /// Makes the map of rates a file in a BPF file system; what an earlier run left
-    /// there is replaced.
+    /// Pins the map of rates in a BPF file system and replaces the map of an earlier run.
     pub(super) fn pin(&mut self, folder: &Path) -> Result<()> {
         let path = folder.join("io_rates");
         let failed = |e: &dyn std::fmt::Display| {
@@ -286,7 +286,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Writes a process's rate, if the map is pinned.
+    /// Writes a process's rates if the map is pinned.
     pub(super) fn publish(&self, rate: &Rate) -> Result<()> {
         let Some(path) = &self.pinned else {
             return Ok(());
@@ -301,13 +301,13 @@ impl Programs {
         })
     }
 
-    /// Whether another program may read rates.
+    /// True if other programs can read the rates.
     pub(super) fn is_pinned(&self) -> bool {
         self.pinned.is_some()
     }
 
-    /// Entries that the accounts have room for.
-    pub(super) fn room(&self) -> usize {
+    /// Capacity of the table of accounts.
+    pub(super) fn capacity(&self) -> usize {
         self.map("accounts")
             .map_or(0, |map| map.max_entries() as usize)
     }
@@ -318,7 +318,7 @@ impl Programs {
     }
 }
 
-/// The lock of a folder for one run's map of rates.
+/// Locks a folder for one run's map of rates.
 fn lock_folder(folder: &Path) -> Result<File> {
     let failed = |e| Error::system(format!("failed to lock `{}`", folder.display()), e);
     let lock = File::open(folder).map_err(failed)?;
@@ -340,7 +340,7 @@ fn name_of(program: &ProgramMut<'_>) -> String {
     program.name().to_string_lossy().into_owned()
 }
 
-fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
+fn open(choice: &HookChoice, setup: AccountingOptions) -> libbpf_rs::Result<Object> {
     libbpf_messages();
     let mut object = ObjectBuilder::default()
         .name("memgauge_io")?
@@ -353,8 +353,10 @@ fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
         if map.name() == "dirtiers" || map.name() == "files" {
             map.set_max_entries(chunks(memory_kib(), memory_limit()))?;
         }
-        if let ("accounts", Some(room)) = (map.name().to_string_lossy().as_ref(), setup.room) {
-            map.set_max_entries(room)?;
+        if let ("accounts", Some(max_accounts)) =
+            (map.name().to_string_lossy().as_ref(), setup.max_accounts)
+        {
+            map.set_max_entries(max_accounts)?;
         }
         if map.name().to_string_lossy().ends_with(".rodata")
             && let Some([by_thread, ends_seen, ..]) = map.initial_value_mut()
@@ -366,26 +368,22 @@ fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
     object.load()
 }
 
-/// Bytes that a chunk of pages takes in `dirtiers` and a file in `files`, with the kernel's
-/// headers and buckets.
+/// Memory of one entry of `dirtiers` or `files`, with the kernel's headers and hash buckets.
 const CHUNK_BYTES: u64 = 384;
 
-/// The tables of files and chunks take at most this part of the memory that the control group
-/// may use.
-const PART_OF_LIMIT: u64 = 8;
+/// The tables of files and chunks use at most 1/8 of the control group's memory limit.
+const LIMIT_DIVISOR: u64 = 8;
 
-/// Twice the pages that may be dirty, in chunks of 16, as far as the control group's memory
-/// limit in bytes allows.
+/// Number of entries of the tables of files and chunks: twice the pages that may be dirty, in
+/// chunks of 16, limited by the control group's memory limit in bytes.
 fn chunks(memory_kib: u64, limit: Option<u64>) -> u32 {
     // vm.dirty_ratio is 20 % by default.
     let pages = memory_kib / 4 / 5 * 2;
-    let fitting = limit.map_or(u64::MAX, |limit| limit / PART_OF_LIMIT / CHUNK_BYTES);
-    (pages / 16)
-        .min(fitting)
-        .clamp(4096, u64::from(MOST_CHUNKS)) as u32
+    let fitting = limit.map_or(u64::MAX, |limit| limit / LIMIT_DIVISOR / CHUNK_BYTES);
+    (pages / 16).min(fitting).clamp(4096, u64::from(MAX_CHUNKS)) as u32
 }
 
-/// Memory of the machine.
+/// Memory of the machine in KiB.
 fn memory_kib() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = meminfo
@@ -395,19 +393,20 @@ fn memory_kib() -> u64 {
     kib.unwrap_or(1 << 22)
 }
 
-/// The program that the kernel did not take, if the others can do without it.
+/// Name of the program that the kernel refused, if the others work without it.
 fn refused_program(choice: &HookChoice, cause: &libbpf_rs::Error) -> Result<String> {
-    let said = libbpf_messages();
+    let messages = libbpf_messages();
     let named = choice.load.iter().find(|program| {
-        said.iter()
+        messages
+            .iter()
             .any(|line| line.contains(&format!("prog '{program}':")))
     });
-    if cause.kind() == libbpf_rs::ErrorKind::PermissionDenied && !may_load() {
-        return Err(no_rights());
+    if cause.kind() == libbpf_rs::ErrorKind::PermissionDenied && !has_capabilities() {
+        return Err(missing_capabilities());
     }
     match named {
         Some(program) if !is_required(program) => Ok((*program).to_owned()),
-        _ => Err(refusal(cause, &said)),
+        _ => Err(load_error(cause, &messages)),
     }
 }
 
@@ -431,7 +430,7 @@ fn check_required(choice: &HookChoice) -> Result<()> {
     })
 }
 
-fn note_missing(
+fn record_missing(
     missing: &mut BTreeMap<&'static str, &'static str>,
     name: &str,
     cause: &dyn std::fmt::Display,
@@ -449,7 +448,7 @@ fn note_missing(
     }
 }
 
-/// Attaches one program the way its kind needs.
+/// Attaches a program in the way that its type needs.
 fn attach(
     program: &ProgramMut<'_>,
     name: &str,
@@ -478,7 +477,7 @@ fn attach(
     }
 }
 
-/// Runs an iterator to its end.
+/// Reads an iterator to its end, which runs its program for each item.
 fn run(link: &Link) -> Result<()> {
     let failed = |e| Error::system("failed to read the open sockets", e);
     let mut iter = Iter::new(link).map_err(|e| failed(std::io::Error::other(e)))?;
@@ -493,14 +492,14 @@ fn read_slots(object: &Object) -> libbpf_rs::Result<()> {
     program.test_run(ProgramInput::default()).map(|_| ())
 }
 
-/// Where the control groups of version 2 are mounted.
+/// Mount point of the control groups of version 2.
 pub fn unified_hierarchy() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(mounted_unified)
+    mounts.lines().find_map(cgroup2_mount)
 }
 
 /// The mount point of a line of mountinfo, if it is of type cgroup2.
-fn mounted_unified(line: &str) -> Option<PathBuf> {
+fn cgroup2_mount(line: &str) -> Option<PathBuf> {
     let (place, kind) = line.split_once(" - ")?;
     kind.starts_with("cgroup2 ").then_some(())?;
     place.split(' ').nth(4).map(PathBuf::from)
@@ -508,8 +507,8 @@ fn mounted_unified(line: &str) -> Option<PathBuf> {
 
 // ------------------------------------------------------------------- failures
 
-/// CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, or CAP_SYS_ADMIN in place of the first two.
-fn may_load() -> bool {
+/// True with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN. CAP_SYS_ADMIN replaces the first two.
+fn has_capabilities() -> bool {
     const BPF: u64 = 1 << 39 | 1 << 38;
     const SYS_ADMIN: u64 = 1 << 21;
     const NET_ADMIN: u64 = 1 << 12;
@@ -529,7 +528,7 @@ fn status_field(name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-fn no_rights() -> Error {
+fn missing_capabilities() -> Error {
     Error::new(
         ErrorKind::Missing,
         "failed to load the accounting programs: it needs CAP_BPF, CAP_PERFMON and \
@@ -539,12 +538,12 @@ fn no_rights() -> Error {
     )
 }
 
-fn no_thread(hook: &Hook, cause: std::io::Error) -> Error {
+fn thread_error(hook: &Hook, cause: std::io::Error) -> Error {
     let message = format!("failed to start a thread for program `{}`", hook.program);
     Error::system(message, cause)
 }
 
-fn no_types(cause: &std::io::Error) -> Error {
+fn missing_btf(cause: &std::io::Error) -> Error {
     let message = format!(
         "failed to read the kernel's types `{BTF}/vmlinux`: {cause}; accounting needs a kernel \
          built with CONFIG_DEBUG_INFO_BTF, as those of the distributions are"
@@ -552,24 +551,26 @@ fn no_types(cause: &std::io::Error) -> Error {
     Error::new(ErrorKind::Missing, message)
 }
 
-/// Lockdown takes helpers away, which looks like a program that makes no sense; a
-/// filter of system calls refuses what capabilities would allow.
-fn why_forbidden(denied: bool) -> Option<&'static str> {
+/// Explains a refusal by lockdown or seccomp. Under lockdown the verifier rejects helpers with a
+/// message that does not mention lockdown. A seccomp filter denies bpf(2) despite sufficient
+/// capabilities.
+fn refusal_reason(denied: bool) -> Option<&'static str> {
     let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if lockdown.contains("[confidentiality]") {
         return Some(
             "the kernel is locked down (lockdown=confidentiality); boot it with lockdown=integrity",
         );
     }
-    (denied && memgauge_host::sys::process::is_filtered())
+    (denied && memgauge_host::sys::process::has_seccomp_filter())
         .then_some("a seccomp filter is in force here; allow bpf(2) in the container's profile")
 }
 
-/// Programs, maps and links take a descriptor each, and a few more while they are loaded.
+/// Number of file descriptors needed: one for each program, map and link, and a few more while
+/// loading.
 const DESCRIPTORS: u64 = 256;
 
-/// What may be the cause besides what the kernel said.
-fn too_few_descriptors() -> String {
+/// A remark on the limit of open files if it may be the cause of the failure.
+fn descriptor_remark() -> String {
     let may_be_open = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let few = may_be_open.filter(|&n| n < DESCRIPTORS);
     few.map_or(String::new(), |few| {
@@ -577,15 +578,14 @@ fn too_few_descriptors() -> String {
     })
 }
 
-/// Memory that the maps and memgauge need in a control group: maps of one copy, and maps with a
-/// copy for each processor.
+/// Memory that memgauge and its maps need in a control group: a fixed part, and per-CPU maps.
 fn needed_bytes(processors: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     48 * MIB + processors * 2 * MIB
 }
 
-/// What to do where the maps do not fit in the control group's memory.
-fn too_little_memory(limit: Option<u64>, processors: u64) -> Option<String> {
+/// A remark on the control group's memory limit if the maps do not fit.
+fn memory_remark(limit: Option<u64>, processors: u64) -> Option<String> {
     let limit = limit.filter(|&limit| limit < 2 * needed_bytes(processors))?;
     Some(format!(
         "; the memory limit of this control group is {} MiB: allow at least {} MiB (memory.max, \
@@ -599,22 +599,22 @@ fn possible_processors() -> u64 {
     libbpf_rs::num_possible_cpus().map_or(1, |n| n as u64)
 }
 
-fn refusal(cause: &libbpf_rs::Error, said: &[String]) -> Error {
+fn load_error(cause: &libbpf_rs::Error, messages: &[String]) -> Error {
     let denied = cause.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-    let why = why_forbidden(denied);
-    let last = said
+    let why = refusal_reason(denied);
+    let last = messages
         .iter()
         .rev()
         .find(|line| !line.is_empty())
         .map(String::as_str);
     let why = why.or(last).unwrap_or("the kernel gave no reason");
     let no_memory = (cause.kind() == libbpf_rs::ErrorKind::OutOfMemory)
-        .then(|| too_little_memory(memory_limit(), possible_processors()))
+        .then(|| memory_remark(memory_limit(), possible_processors()))
         .flatten();
     let message = format!(
         "failed to load the accounting programs: {cause}: {}{}{}",
         one_line(why),
-        too_few_descriptors(),
+        descriptor_remark(),
         no_memory.unwrap_or_default()
     );
     Error::new(ErrorKind::System, message)
@@ -624,7 +624,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn unread(map: &str, cause: libbpf_rs::Error) -> Error {
+fn map_error(map: &str, cause: libbpf_rs::Error) -> Error {
     Error::system(
         format!("failed to read map `{map}`"),
         std::io::Error::other(cause),
@@ -653,27 +653,27 @@ mod tests {
         assert_eq!(chunks(memory_kib, Some(1 << 40)), 157_286);
         let limit = 48 << 20;
         let bytes = u64::from(chunks(memory_kib, Some(limit))) * CHUNK_BYTES;
-        assert!(bytes <= limit / PART_OF_LIMIT && bytes > limit / PART_OF_LIMIT / 2);
+        assert!(bytes <= limit / LIMIT_DIVISOR && bytes > limit / LIMIT_DIVISOR / 2);
         assert_eq!(chunks(memory_kib, Some(1 << 20)), 4096);
-        assert_eq!(chunks(1 << 40, None), MOST_CHUNKS);
+        assert_eq!(chunks(1 << 40, None), MAX_CHUNKS);
     }
 
     #[test]
     fn memory_limit_that_is_too_low_is_named_with_the_size_needed() {
-        let message = too_little_memory(Some(24 << 20), 4).unwrap();
+        let message = memory_remark(Some(24 << 20), 4).unwrap();
         assert!(message.contains("24 MiB"), "{message}");
         assert!(message.contains("at least 56 MiB"), "{message}");
-        assert_eq!(too_little_memory(Some(1 << 40), 4), None);
-        assert_eq!(too_little_memory(None, 4), None);
+        assert_eq!(memory_remark(Some(1 << 40), 4), None);
+        assert_eq!(memory_remark(None, 4), None);
     }
 
     #[test]
     fn the_unified_hierarchy_is_found_among_the_mounts() {
         let v1 = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
         let v2 = "31 25 0:27 / /sys/fs/cgroup/unified rw,relatime shared:4 - cgroup2 cgroup2 rw";
-        assert_eq!(mounted_unified(v1), None);
+        assert_eq!(cgroup2_mount(v1), None);
         assert_eq!(
-            mounted_unified(v2),
+            cgroup2_mount(v2),
             Some(PathBuf::from("/sys/fs/cgroup/unified"))
         );
     }

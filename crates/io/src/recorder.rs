@@ -1,4 +1,4 @@
-//! Looks written to a recording.
+//! Writes intervals of I/O accounting to a recording.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,35 +7,34 @@ use std::time::{Duration, Instant};
 use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, EventId, LossKind, Manifest, OwnCost, SeriesRow, SourceFacts};
 
-use super::meter::Look;
+use super::meter::IoInterval;
 use super::session::Loss;
 use crate::{Result, host};
-use memgauge_host::memory_counters::Series;
+use memgauge_host::memory_counters::TrafficSeries;
 use memgauge_host::sys::process::{children_usage, own_usage};
 
-/// Pace at which parts are looked at for closing.
+/// Interval at which the writer closes parts that are due.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// Writes what a meter sees.
+/// Writes [`IoInterval`]s to a recording.
 pub struct IoRecorder {
     writer: Writer,
     started: Instant,
     flushed: Instant,
-    /// Counters of memory traffic.
-    series: BTreeMap<Series, EventId>,
+    /// Events of the memory traffic counters.
+    series: BTreeMap<TrafficSeries, EventId>,
 }
 
 impl IoRecorder {
-    /// Begins a recording; `settings` are kept by name, `series` are the counters that
-    /// looks may have.
+    /// Creates a recording. `series` are the memory traffic counters that intervals can contain.
     ///
     /// # Errors
-    /// The recording cannot be made.
+    /// The recording cannot be created.
     pub fn create(
         path: &Path,
         command: &[String],
         settings: &[(&str, String)],
-        series: Vec<Series>,
+        series: Vec<TrafficSeries>,
     ) -> Result<IoRecorder> {
         let events: Vec<_> = series.iter().zip(0..).map(|(s, n)| s.define(n)).collect();
         let ids = events.iter().map(|event| event.id);
@@ -49,7 +48,7 @@ impl IoRecorder {
         };
         let manifest = Manifest {
             events,
-            ..host::beginning(source, command.to_vec(), "monotonic")
+            ..host::new_manifest(source, command.to_vec(), "monotonic")
         };
         Ok(IoRecorder {
             writer: Writer::create(path, manifest)?,
@@ -59,20 +58,20 @@ impl IoRecorder {
         })
     }
 
-    /// Writes one look.
+    /// Writes one interval.
     ///
     /// # Errors
     /// The recording cannot be written.
-    pub fn put(&mut self, look: &Look) -> Result<()> {
-        self.writer.extend(look.owners.iter().cloned())?;
-        self.writer.extend(look.devices.iter().cloned())?;
-        self.writer.extend(look.rows.iter().cloned())?;
-        let counted = look.memory.iter().filter_map(|gained| {
+    pub fn put(&mut self, interval: &IoInterval) -> Result<()> {
+        self.writer.extend(interval.owners.iter().cloned())?;
+        self.writer.extend(interval.devices.iter().cloned())?;
+        self.writer.extend(interval.rows.iter().cloned())?;
+        let counted = interval.memory.iter().filter_map(|gained| {
             Some(SeriesRow {
-                time_ns: look.time_ns,
+                time_ns: interval.time_ns,
                 event: *self.series.get(&gained.series)?,
                 value: gained.bytes,
-                interval_ns: look.interval_ns,
+                interval_ns: interval.interval_ns,
                 ..SeriesRow::default()
             })
         });
@@ -84,7 +83,7 @@ impl IoRecorder {
         Ok(())
     }
 
-    /// Completes the recording with what was lost or could not be told.
+    /// Completes the recording with losses and limits of the accounting.
     ///
     /// # Errors
     /// The recording cannot be written.

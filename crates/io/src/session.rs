@@ -1,115 +1,118 @@
-//! Accounting from start to end.
+//! A running accounting session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use memgauge_host::sys::scheduling::LargeShare;
+use memgauge_host::sys::scheduling::CpuShareBoost;
 use memgauge_trace::{DeviceId, Owner};
 
 use super::layout::{self, Account, OwnerFacts, Rate};
 use super::names::cgroup_path;
-use super::programs::{Programs, Setup};
+use super::programs::{AccountingOptions, Programs};
 use crate::Result;
 
 /// Owner and device of an account.
-pub type Key = (Owner, DeviceId);
+pub type AccountKey = (Owner, DeviceId);
 
 const NOT_RUN: &str = "requests or packets that the kernel did not show to a BPF program, \
 because one was already running on that processor";
 
-/// Something that could not be accounted.
+/// Bytes or facts that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Name, for programs.
+    /// Name in JSON.
     pub name: &'static str,
     /// Meaning of the count.
     pub meaning: &'static str,
-    /// How many.
+    /// Number of bytes, packets or processes, as `meaning` says.
     pub count: u64,
 }
 
-/// Running accounts. Everything is unloaded when it is dropped.
+/// Accounts of a running session. Dropping it unloads the programs.
 pub struct Session {
     programs: Programs,
-    /// Accounts of owners that have ended, taken out of the kernel's table.
-    closed: BTreeMap<Key, Account>,
-    /// Facts noted about owners that ended.
+    /// Accounts of ended owners that were removed from the kernel's table.
+    closed: BTreeMap<AccountKey, Account>,
+    /// Facts about ended owners.
     ended: BTreeMap<Owner, OwnerFacts>,
-    /// Whether the two above are dropped once they were told.
+    /// Drop the two maps above once their contents were reported.
     forget_ended: bool,
-    /// Accounts that were told for the last time, and facts of their owners.
-    dropped: BTreeMap<Key, Account>,
-    told: BTreeMap<Owner, OwnerFacts>,
-    /// Owners found gone at the last look; closed at the next one.
-    gone: BTreeSet<Owner>,
-    /// Control groups that stand for processes without an account, by id: an owner
-    /// without a process, and a name.
-    groups: BTreeMap<u64, (Owner, String)>,
+    /// Accounts that the last [`accounts`](Session::accounts) returned for the last time, and facts
+    /// about their owners.
+    reported: BTreeMap<AccountKey, Account>,
+    reported_facts: BTreeMap<Owner, OwnerFacts>,
+    /// Owners that were found ended at the last reading. Their accounts are removed at the next
+    /// one.
+    ended_owners: BTreeSet<Owner>,
+    /// Owner and name that stand for all processes of a control group without an account of their
+    /// own, by the group's ID.
+    cgroup_owners: BTreeMap<u64, (Owner, String)>,
 }
 
 impl Session {
-    /// Loads the programs; from now on everything is accounted.
+    /// Loads the programs and starts to account.
     ///
     /// # Errors
-    /// Without rights, on a kernel that refuses what cannot be done without.
-    pub fn start(setup: Setup) -> Result<Session> {
-        // The kernel checks the programs on this thread, which takes half a second alone.
-        let share = LargeShare::begin();
+    /// Missing capabilities, or a kernel without the required hooks.
+    pub fn start(setup: AccountingOptions) -> Result<Session> {
+        // The kernel verifies the programs on this thread, which takes half a second on an idle
+        // machine.
+        let boost = CpuShareBoost::start();
         let programs = Programs::load(setup)?;
-        drop(share);
+        drop(boost);
         Ok(Session {
             programs,
             closed: BTreeMap::new(),
             ended: BTreeMap::new(),
             forget_ended: setup.forget_ended,
-            dropped: BTreeMap::new(),
-            told: BTreeMap::new(),
-            gone: BTreeSet::new(),
-            groups: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            reported_facts: BTreeMap::new(),
+            ended_owners: BTreeSet::new(),
+            cgroup_owners: BTreeMap::new(),
         })
     }
 
-    /// Limits of the accounting on this machine, in words.
+    /// What is not or less exactly accounted on this machine, in sentences.
     pub fn missing(&self) -> Vec<&'static str> {
         self.programs.missing()
     }
 
-    /// All accounts since the start; with `forget_ended` those of ended processes once more
-    /// after they were taken out of the kernel's table, and then no longer.
+    /// All accounts since the start. With `forget_ended`, accounts of ended processes are returned
+    /// once more after they were removed from the kernel's table, and then no longer.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
-    pub fn accounts(&mut self) -> Result<BTreeMap<Key, Account>> {
-        self.programs.settle()?;
+    pub fn accounts(&mut self) -> Result<BTreeMap<AccountKey, Account>> {
+        self.programs.charge_open_sockets()?;
         let live = self.programs.accounts()?;
         let mut all = self.closed.clone();
         for (key, account) in &live {
             let sum = all.entry(*key).or_default();
             *sum = sum.plus(*account);
         }
-        for ((group, device), account) in self.programs.folded()? {
+        for ((group, device), account) in self.programs.group_accounts()? {
             all.insert((self.group(group), device), account);
         }
         if self.forget_ended {
-            self.dropped = std::mem::take(&mut self.closed);
-            self.told = std::mem::take(&mut self.ended);
+            self.reported = std::mem::take(&mut self.closed);
+            self.reported_facts = std::mem::take(&mut self.ended);
         }
-        if live.len() > self.programs.room() / 2 {
-            self.make_room(&live)?;
+        if live.len() > self.programs.capacity() / 2 {
+            self.remove_ended(&live)?;
         }
         Ok(all)
     }
 
-    /// What the next [`accounts`](Session::accounts) will lack of the last ones.
-    pub(crate) fn dropped(&self) -> &BTreeMap<Key, Account> {
-        &self.dropped
+    /// Accounts that the next [`accounts`](Session::accounts) no longer includes.
+    pub(crate) fn reported(&self) -> &BTreeMap<AccountKey, Account> {
+        &self.reported
     }
 
-    /// The owner that stands for the processes of a control group that have no account.
+    /// The owner that stands for those processes of a control group that have no account.
     fn group(&mut self, id: u64) -> Owner {
-        // No process has the id 0, and 0 as a whole is a device's.
-        let next = Owner(self.groups.len() as u64 + 1);
-        let known = self.groups.entry(id).or_insert_with(|| {
+        // No process has PID 0, and owner 0 stands for a device.
+        let next = Owner(self.cgroup_owners.len() as u64 + 1);
+        let known = self.cgroup_owners.entry(id).or_insert_with(|| {
             let of = match id {
                 0 => String::new(),
                 id => format!(" of {}", cgroup_path(id).unwrap_or_else(|| id.to_string())),
@@ -120,8 +123,8 @@ impl Session {
     }
 
     fn facts_of_group(&self, owner: Owner) -> Option<OwnerFacts> {
-        let mut groups = self.groups.iter();
-        let (id, (_, name)) = groups.find(|(_, known)| known.0 == owner)?;
+        let mut cgroup_owners = self.cgroup_owners.iter();
+        let (id, (_, name)) = cgroup_owners.find(|(_, known)| known.0 == owner)?;
         Some(OwnerFacts {
             command: name.clone(),
             cgroup: *id,
@@ -129,33 +132,33 @@ impl Session {
         })
     }
 
-    /// Moves accounts of processes that had ended by the previous look out of the
-    /// kernel's table. Otherwise a machine with many short processes would fill it.
-    fn make_room(&mut self, live: &[(Key, Account)]) -> Result<()> {
-        let gone: BTreeSet<Owner> = live
+    /// Moves accounts of processes that had already ended at the previous reading out of the
+    /// kernel's table. Otherwise many short processes would fill it.
+    fn remove_ended(&mut self, live: &[(AccountKey, Account)]) -> Result<()> {
+        let ended_owners: BTreeSet<Owner> = live
             .iter()
             .map(|(key, _)| key.0)
-            .filter(|&o| is_gone(o))
+            .filter(|&o| has_ended(o))
             .collect();
         for (key, _) in live {
-            if gone.contains(&key.0) && self.gone.contains(&key.0) {
+            if ended_owners.contains(&key.0) && self.ended_owners.contains(&key.0) {
                 let account = self.programs.close(*key)?;
                 let sum = self.closed.entry(*key).or_default();
                 *sum = sum.plus(account);
             }
         }
-        for owner in gone.intersection(&self.gone) {
-            // Without an entry it was never noted, as the table was full.
+        for owner in ended_owners.intersection(&self.ended_owners) {
+            // Facts are missing if their table was full.
             if let Some(facts) = self.programs.facts(*owner)? {
                 self.ended.insert(*owner, facts);
                 self.programs.forget(*owner)?;
             }
         }
-        self.gone = gone;
+        self.ended_owners = ended_owners;
         Ok(())
     }
 
-    /// Facts about an owner that has an account.
+    /// Facts about the owner of an account.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
@@ -163,7 +166,11 @@ impl Session {
         if let Some(facts) = self.facts_of_group(owner) {
             return Ok(facts);
         }
-        let noted = match self.ended.get(&owner).or_else(|| self.told.get(&owner)) {
+        let noted = match self
+            .ended
+            .get(&owner)
+            .or_else(|| self.reported_facts.get(&owner))
+        {
             Some(facts) => Some(facts.clone()),
             None => self.programs.facts(owner)?,
         };
@@ -178,20 +185,20 @@ impl Session {
         Ok(facts)
     }
 
-    /// Keeps rates in a map that is a file in this folder, as long as the session lives.
+    /// Keeps rates in a map that is pinned in this folder as long as the session lives.
     ///
     /// # Errors
-    /// When the folder is not in a BPF file system.
+    /// The folder is not in a BPF file system.
     pub fn pin(&mut self, folder: &Path) -> Result<()> {
         self.programs.pin(folder)
     }
 
-    /// Whether rates are kept in a map.
+    /// True if rates are kept in a pinned map.
     pub fn is_pinned(&self) -> bool {
         self.programs.is_pinned()
     }
 
-    /// Writes a process's rate to the map.
+    /// Writes a process's rates to the map.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -199,7 +206,7 @@ impl Session {
         self.programs.publish(rate)
     }
 
-    /// Losses greater than 0.
+    /// Losses with a count above 0.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
@@ -222,7 +229,7 @@ fn process(owner: Owner) -> PathBuf {
     Path::new("/proc").join(owner.pid().0.to_string())
 }
 
-fn is_gone(owner: Owner) -> bool {
+fn has_ended(owner: Owner) -> bool {
     !process(owner).exists()
 }
 

@@ -1,4 +1,4 @@
-//! Network devices as another network namespace sees them.
+//! Reads network devices, also those of other network namespaces.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,31 +9,31 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network device: where it is, what drives it, what it counted.
+/// A network device with its driver and counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetDevice {
     /// Index in its namespace.
     pub index: u32,
     /// Name.
     pub name: String,
-    /// Driver, as the kernel names it; empty where it has none.
+    /// Driver, as the kernel names it, or empty.
     pub driver: String,
     /// Whether its link layer is Ethernet.
     pub ethernet: bool,
-    /// Index of the other device of a pair (veth) in its namespace; else 0.
+    /// For one end of a veth pair, the index of the other end in its own namespace. Otherwise 0.
     pub peer: u32,
     /// Bytes and packets received, bytes and packets sent.
     pub counted: [u64; 4],
 }
 
-/// Devices of the namespace, seen from a thread that enters it and ends there.
+/// Devices of another namespace, read on a new thread that enters it.
 ///
 /// # Errors
-/// When the namespace cannot be entered or is gone.
-pub(crate) fn devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
+/// The namespace cannot be entered or is gone.
+pub(crate) fn list_net_devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
     let thread = std::thread::Builder::new().spawn(move || {
         enter(&namespace)?;
-        devices_here()
+        list_net_devices()
     })?;
     let failed = |_| io::Error::other("the thread that entered the namespace ended early");
     thread.join().map_err(failed)?
@@ -47,10 +47,10 @@ fn enter(namespace: &File) -> io::Result<()> {
 /// Devices of the calling thread's namespace.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
-pub(crate) fn devices_here() -> io::Result<Vec<NetDevice>> {
-    let socket = query_socket()?;
-    let counted = counters_here()?.into_iter();
+/// `/proc` cannot be read.
+pub(crate) fn list_net_devices() -> io::Result<Vec<NetDevice>> {
+    let socket = ethtool_socket()?;
+    let counted = device_counters()?.into_iter();
     let mut devices: Vec<NetDevice> = counted
         .map(|(name, counted)| NetDevice {
             name,
@@ -74,14 +74,14 @@ pub(crate) fn devices_here() -> io::Result<Vec<NetDevice>> {
 /// packets received, bytes and packets sent.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
-pub(crate) fn counters_here() -> io::Result<BTreeMap<String, [u64; 4]>> {
+/// `/proc` cannot be read.
+pub(crate) fn device_counters() -> io::Result<BTreeMap<String, [u64; 4]>> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
-    Ok(table.lines().filter_map(counters).collect())
+    Ok(table.lines().filter_map(parse_counters).collect())
 }
 
-/// A line of /proc/net/dev: a name and sixteen numbers.
-fn counters(line: &str) -> Option<(String, [u64; 4])> {
+/// Parses a line of /proc/net/dev: a name and sixteen numbers.
+fn parse_counters(line: &str) -> Option<(String, [u64; 4])> {
     let (name, rest) = line.split_once(':')?;
     let numbers: Vec<u64> = rest
         .split_whitespace()
@@ -96,7 +96,7 @@ fn counters(line: &str) -> Option<(String, [u64; 4])> {
     Some((name.trim().to_owned(), counted))
 }
 
-fn query_socket() -> io::Result<File> {
+fn ethtool_socket() -> io::Result<File> {
     let close = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, close, None)?;
     Ok(socket.into())
@@ -120,13 +120,13 @@ const GET_DRIVER: u32 = 3;
 /// ETHTOOL_GSTATS of linux/ethtool.h.
 const GET_STATISTICS: u32 = 0x1d;
 
-/// More statistics than a driver has: it may get queues while it is asked.
+/// Spare room for statistics: a driver may get more queues between the two calls.
 const SPARE_STATISTICS: usize = 4096;
 
 /// SIOCETHTOOL of linux/sockios.h.
 const ETHTOOL: u64 = 0x8946;
 
-/// Name of the driver and how many statistics it keeps.
+/// Driver name and number of statistics.
 fn driver_of(socket: &File, name: &str) -> Option<(String, u32)> {
     let mut info = DriverInfo {
         command: GET_DRIVER,
@@ -135,7 +135,7 @@ fn driver_of(socket: &File, name: &str) -> Option<(String, u32)> {
         statistics: 0,
         rest: [0; 3],
     };
-    let mut request = request_about(name);
+    let mut request = interface_request(name);
     request.ifr_ifru.ifru_data = (&raw mut info).cast();
     // SAFETY: `request` and the structure it points to are valid for the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &mut request) };
@@ -144,14 +144,14 @@ fn driver_of(socket: &File, name: &str) -> Option<(String, u32)> {
     (done == 0).then_some((driver, info.statistics))
 }
 
-/// The other end of a veth: the first of its statistics.
+/// Index of the other end of a veth pair, which is its first statistic.
 fn peer_of(socket: &File, name: &str, statistics: u32) -> Option<u32> {
     if statistics == 0 {
         return None;
     }
     let mut words = vec![0u64; 1 + statistics as usize + SPARE_STATISTICS];
     words[0] = u64::from(GET_STATISTICS);
-    let mut request = request_about(name);
+    let mut request = interface_request(name);
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
     // SAFETY: `request` and the words it points to are valid for the call. The kernel
     // writes as many words as the driver has, and there is room for them.
@@ -159,18 +159,21 @@ fn peer_of(socket: &File, name: &str, statistics: u32) -> Option<u32> {
     (done == 0).then(|| words[1] as u32)
 }
 
-fn request_about(name: &str) -> libc::ifreq {
+fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: an all-zero ifreq is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+    let max_accounts = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..max_accounts]
+        .iter_mut()
+        .zip(name.bytes())
+    {
         *to = from as libc::c_char;
     }
     request
 }
 
 fn is_ethernet(socket: &File, name: &str) -> bool {
-    let mut request = request_about(name);
+    let mut request = interface_request(name);
     // SAFETY: `request` is valid for the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &mut request) };
     // SAFETY: the request was all zero, and a socket address is valid with any contents.
@@ -186,14 +189,14 @@ mod tests {
     fn a_line_of_counters_is_read_by_its_columns() {
         let line = "  eth0: 1000 10 0 0 0 0 0 0 2000 20 0 0 0 0 0 0";
         let expected = ("eth0".to_owned(), [1000, 10, 2000, 20]);
-        assert_eq!(counters(line), Some(expected));
-        assert_eq!(counters("Inter-|   Receive"), None);
-        assert_eq!(counters(" face |bytes    packets: 1"), None);
+        assert_eq!(parse_counters(line), Some(expected));
+        assert_eq!(parse_counters("Inter-|   Receive"), None);
+        assert_eq!(parse_counters(" face |bytes    packets: 1"), None);
     }
 
     #[test]
     fn this_namespace_has_a_loopback_device() {
-        let devices = devices_here().unwrap();
+        let devices = list_net_devices().unwrap();
         let lo = devices.iter().find(|d| d.name == "lo");
         assert_eq!(lo.map(|d| (d.index, d.ethernet)), Some((1, false)));
     }

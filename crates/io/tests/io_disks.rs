@@ -7,8 +7,8 @@ mod io;
 
 use std::collections::BTreeSet;
 
-use memgauge_host::memory_counters::NoCounters;
-use memgauge_io::{Filter, Meter, Setup, present};
+use memgauge_host::memory_counters::NoMemoryCounters;
+use memgauge_io::{AccountingOptions, IoFilter, Meter, list_devices};
 use memgauge_testing::{Need, skipped};
 use memgauge_trace::{Direction, Owner};
 
@@ -279,9 +279,9 @@ fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
 fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
     let disk = Disk::new();
     let path = disk.path("data");
-    let setup = Setup {
-        room: Some(1),
-        ..Setup::default()
+    let setup = AccountingOptions {
+        max_accounts: Some(1),
+        ..AccountingOptions::default()
     };
     let Some((mut session, _turn)) = fresh(setup) else {
         return;
@@ -307,9 +307,9 @@ fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
 fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
     const CHILDREN: u64 = 2000;
     let disk = Disk::new();
-    let setup = Setup {
-        room: Some(256),
-        ..Setup::default()
+    let setup = AccountingOptions {
+        max_accounts: Some(256),
+        ..AccountingOptions::default()
     };
     let Some((mut session, _turn)) = fresh(setup) else {
         return;
@@ -327,8 +327,11 @@ fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
     assert!(sum >= CHILDREN * 8192);
     let groups = of_disk.iter().filter(|(owner, _)| owner.pid().0 == 0);
     let groups: Vec<_> = groups.collect();
-    let folded: u64 = groups.iter().map(|(_, bytes)| bytes).sum();
-    assert!(folded >= (CHILDREN - 256) * 8192, "{folded}");
+    let group_accounts: u64 = groups.iter().map(|(_, bytes)| bytes).sum();
+    assert!(
+        group_accounts >= (CHILDREN - 256) * 8192,
+        "{group_accounts}"
+    );
     for (owner, _) in groups {
         let facts = session.facts(*owner).unwrap();
         assert!(
@@ -353,17 +356,17 @@ fn accounts_of_ended_processes_are_dropped_without_a_loss() {
     };
     let disk = Disk::new();
     disk.forget();
-    let setup = Setup {
-        room: Some(256),
+    let setup = AccountingOptions {
+        max_accounts: Some(256),
         forget_ended: true,
-        ..Setup::default()
+        ..AccountingOptions::default()
     };
-    let counters = Box::new(NoCounters(String::new()));
-    let mut meter = Meter::start(Filter::default(), setup, counters).unwrap();
+    let counters = Box::new(NoMemoryCounters(String::new()));
+    let mut meter = Meter::start(IoFilter::default(), setup, counters).unwrap();
     let before = disk.counted().1;
     let (mut told, mut unnamed, mut owners) = (0, 0, BTreeSet::new());
-    let mut look = |meter: &mut Meter| {
-        for row in meter.look(false).unwrap().rows {
+    let mut interval = |meter: &mut Meter| {
+        for row in meter.read(false).unwrap().rows {
             if row.device != disk.id || row.direction != Direction::Out {
                 continue;
             }
@@ -378,10 +381,10 @@ fn accounts_of_ended_processes_are_dropped_without_a_loss() {
         act(&["burst_twice", &disk.path("."), &CHILDREN.to_string()]);
         // They are seen, found gone, told for the last time, and dropped.
         for _ in 0..4 {
-            look(&mut meter);
+            interval(&mut meter);
         }
         disk.forget();
-        look(&mut meter);
+        interval(&mut meter);
     }
     assert_eq!(told, disk.counted().1 - before);
     assert!(told >= 3 * CHILDREN * 24576, "{told}");
@@ -410,9 +413,9 @@ fn reads_through_a_ring_of_requests_belong_to_its_process() {
 
 #[test]
 fn threads_have_accounts_of_their_own_where_that_is_asked_for() {
-    let setup = Setup {
+    let setup = AccountingOptions {
         by_thread: true,
-        ..Setup::default()
+        ..AccountingOptions::default()
     };
     let Some((mut session, _turn)) = fresh(setup) else {
         return;
@@ -493,7 +496,7 @@ fn a_mapped_device_is_charged_above_its_disk_and_knows_it() {
         let read = account(&mut session, pid, id).input.bytes;
         assert!((SIZE..=SIZE + METADATA).contains(&read), "{read}");
     }
-    let devices = present(None);
+    let devices = list_devices(None);
     let (upper, lower) = (&devices[&disk.id].facts, &devices[&below].facts);
     assert_eq!(
         (upper.below.as_str(), upper.is_virtual),
@@ -523,7 +526,7 @@ fn a_mirror_is_charged_above_its_disks_and_knows_them() {
     let read = at(reader, mirror.id).input.bytes;
     let below: u64 = mirror.below.map(|d| at(reader, d).input.bytes).iter().sum();
     assert!(read > 60 * MIB && below == read, "{below} of {read}");
-    let devices = present(None);
+    let devices = list_devices(None);
     let (upper, lower) = (
         &devices[&mirror.id].facts,
         mirror.below.map(|d| devices[&d].facts.name.clone()),
@@ -542,18 +545,19 @@ fn a_loop_device_knows_the_disk_of_its_file_and_vanishes_with_its_account_kept()
     let Some(_turn) = quiet() else {
         return;
     };
-    let memory = Box::new(NoCounters("not asked for".to_owned()));
-    let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
+    let memory = Box::new(NoMemoryCounters("not asked for".to_owned()));
+    let mut meter =
+        Meter::start(IoFilter::default(), AccountingOptions::default(), memory).unwrap();
     let disk = Disk::new();
     let id = disk.id;
     act(&["write_direct", &disk.path("data"), SIZE_TEXT]);
-    let look = meter.look(true).unwrap();
-    let seen = look.devices.iter().find(|d| d.device == id).unwrap();
+    let interval = meter.read(true).unwrap();
+    let seen = interval.devices.iter().find(|d| d.device == id).unwrap();
     assert!(seen.is_virtual && seen.kind == "loop", "{seen:?}");
     act(&["write_direct", &disk.path("more"), SIZE_TEXT]);
     drop(disk);
-    let look = meter.look(true).unwrap();
-    let of_device = look
+    let interval = meter.read(true).unwrap();
+    let of_device = interval
         .rows
         .iter()
         .filter(|r| r.device == id && r.owner != Owner::DEVICE);

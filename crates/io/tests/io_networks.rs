@@ -8,10 +8,10 @@ mod io;
 
 use std::time::Duration;
 
-use io::totals::{OWN_PACKETS, Totals, eventually, settle};
+use io::totals::{OWN_PACKETS, Totals, charge_open_sockets, eventually};
 use io::{MIB, Network, account, everyone, fresh, in_sight, quiet, session};
-use memgauge_host::memory_counters::NoCounters;
-use memgauge_io::{Filter, Flow, Meter, Session, Setup, present};
+use memgauge_host::memory_counters::NoMemoryCounters;
+use memgauge_io::{AccountingOptions, Flow, IoFilter, Meter, Session, list_devices};
 use memgauge_testing::{Need, skipped};
 use memgauge_trace::{DeviceId, Direction, Owner};
 
@@ -38,9 +38,9 @@ const IPV6: Family = Family {
 };
 
 /// As on a kernel without iterators over files and sockets.
-const NO_ITERATORS: Setup = Setup {
+const NO_ITERATORS: AccountingOptions = AccountingOptions {
     by_thread: false,
-    room: None,
+    max_accounts: None,
     forget_ended: false,
     no_iterators: true,
 };
@@ -236,7 +236,7 @@ fn a_stream_is_exact_both_ways() {
             .ready();
         let sender = network.act('a', &["tcp_send", family.one, "7100", &size]);
         let receiver = receiver.end();
-        settle(&sides, session, network, OWN_PACKETS);
+        charge_open_sockets(&sides, session, network, OWN_PACKETS);
         let sent = account(session, sender, network.device('a', "one"));
         let received = account(session, receiver, network.device('b', "one"));
         assert!(sent.output.bytes > 16 * MIB && received.input.bytes > 16 * MIB);
@@ -256,7 +256,7 @@ fn a_file_sent_without_copying_is_exact() {
         let path = file.path().display().to_string();
         let sender = network.act('a', &["tcp_sendfile", family.one, "7101", &path]);
         receiver.end();
-        settle(&sides, session, network, OWN_PACKETS);
+        charge_open_sockets(&sides, session, network, OWN_PACKETS);
         let sent = account(session, sender, network.device('a', "one")).output;
         assert!(sent.bytes > 8 * MIB && sent.bytes < 9 * MIB, "{sent:?}");
     });
@@ -272,7 +272,7 @@ fn a_stream_that_is_spliced_is_exact() {
         let pid = receiver.pid();
         network.act('a', &["tcp_send", family.one, "7108", "8388608"]);
         receiver.end();
-        settle(&[totals], session, network, OWN_PACKETS);
+        charge_open_sockets(&[totals], session, network, OWN_PACKETS);
         let read = account(session, pid, network.device('b', "one")).input;
         assert!(carries(read, 8 * MIB, network, family), "{read:?}");
     });
@@ -287,7 +287,7 @@ fn a_stream_that_only_one_side_writes_is_exact() {
             .ready();
         let sender = network.act('a', &["tcp_send_only", family.one, "7110", "1000000"]);
         let receiver = receiver.end();
-        settle(&sides, session, network, OWN_PACKETS);
+        charge_open_sockets(&sides, session, network, OWN_PACKETS);
         let sent = account(session, sender, network.device('a', "one")).output;
         let received = account(session, receiver, network.device('b', "one")).input;
         assert!(carries(sent, 1_000_000, network, family), "{sent:?}");
@@ -402,7 +402,7 @@ fn a_bond_is_charged_above_its_devices_and_knows_them() {
     assert_eq!(account(&mut session, sender, bond('a')).output, expected);
     let one = network.device('a', "one");
     assert_eq!(account(&mut session, sender, one).output, expected);
-    let devices = present(Some(&|_| true));
+    let devices = list_devices(Some(&|_| true));
     assert!(devices[&bond('a')].facts.is_virtual);
     assert_eq!(devices[&bond('a')].facts.kind, "bonding");
 }
@@ -429,7 +429,7 @@ fn a_bridge_is_charged_for_what_comes_in_through_it() {
     assert_eq!(account(&mut session, pid, bridge).input, expected);
     let sender = network.act('b', &["udp_send", "10.77.1.1", "7008", "1000", "500"]);
     assert_eq!(account(&mut session, sender, bridge).output, expected);
-    let devices = present(Some(&|_| true));
+    let devices = list_devices(Some(&|_| true));
     assert!(devices[&bridge].facts.is_virtual);
     assert_eq!(devices[&bridge].facts.kind, "bridge");
 }
@@ -447,7 +447,7 @@ fn tunnel_counts_what_is_charged() {
             return;
         }
         let tunnel = network.device('a', "tunnel0");
-        let sent = || present(Some(&|_| true))[&tunnel].counted.bytes[1];
+        let sent = || list_devices(Some(&|_| true))[&tunnel].counted.bytes[1];
         let before = sent();
         let receiver = network
             .actor('b', &["udp_receive", "0.0.0.0", "7009", "1000"])
@@ -467,12 +467,13 @@ fn namespace_that_only_forwards_is_counted() {
     };
     let network = Network::new();
     network.forward();
-    let memory = Box::new(NoCounters("not asked for".to_owned()));
-    let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
+    let memory = Box::new(NoMemoryCounters("not asked for".to_owned()));
+    let mut meter =
+        Meter::start(IoFilter::default(), AccountingOptions::default(), memory).unwrap();
     network.act('a', &["udp_send", "10.99.0.1", "7010", "1000", "500"]);
-    let look = meter.look(true).unwrap();
+    let interval = meter.read(true).unwrap();
     let forwarded = network.device('b', "two");
-    let rows = look.rows.iter().filter(|row| {
+    let rows = interval.rows.iter().filter(|row| {
         row.device == forwarded && row.owner == Owner::DEVICE && row.direction == Direction::Out
     });
     let bytes: u64 = rows.map(|row| row.bytes).sum();
@@ -485,18 +486,19 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
     let Some(_turn) = quiet() else {
         return;
     };
-    let memory = Box::new(NoCounters("not asked for".to_owned()));
-    let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
+    let memory = Box::new(NoMemoryCounters("not asked for".to_owned()));
+    let mut meter =
+        Meter::start(IoFilter::default(), AccountingOptions::default(), memory).unwrap();
     let network = Network::new();
     let receiver = network
         .actor('b', &["udp_receive", "0.0.0.0", "7006", "100"])
         .ready();
     let pid = receiver.pid();
     network.act('a', &["udp_send", "10.77.1.2", "7006", "100", "500"]);
-    let look = meter.look(true).unwrap();
+    let interval = meter.read(true).unwrap();
     let (here, there) = (network.device('a', "one"), network.device('b', "one"));
     let peer = |id| {
-        let device = look.devices.iter().find(|d| d.device == id).unwrap();
+        let device = interval.devices.iter().find(|d| d.device == id).unwrap();
         (device.peer.clone(), device.is_virtual)
     };
     assert_eq!(
@@ -509,8 +511,8 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
     );
     receiver.end();
     drop(network);
-    let after = meter.look(true).unwrap();
-    let rows = look.rows.iter().chain(&after.rows);
+    let after = meter.read(true).unwrap();
+    let rows = interval.rows.iter().chain(&after.rows);
     let of_receiver = rows.filter(|r| r.device == there && r.owner.pid().0 == pid);
     let bytes: u64 = of_receiver.map(|r| r.bytes).sum();
     assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
@@ -552,7 +554,7 @@ fn check_readers(deed: &str, session: &mut Session, network: &Network, family: &
         .collect();
     sender.end();
     receiver.end();
-    settle(&[totals], session, network, OWN_PACKETS);
+    charge_open_sockets(&[totals], session, network, OWN_PACKETS);
     let device = network.device('b', "one");
     for (child, size) in children.iter().zip(sizes) {
         let read = account(session, *child, device).input;
@@ -592,7 +594,7 @@ fn writers_of_one_stream_get_what_they_write() {
         let child: u32 = sender.line().parse().unwrap();
         let pid = sender.end();
         receiver.end();
-        settle(&[totals], session, network, OWN_PACKETS);
+        charge_open_sockets(&[totals], session, network, OWN_PACKETS);
         let device = network.device('a', "one");
         let (mine, childs) = (
             account(session, pid, device).output,
@@ -675,7 +677,7 @@ fn a_connection_that_was_open_before_is_accounted_from_then_on() {
             .ready();
         assert_eq!(receiver.line(), "ready");
         std::thread::sleep(Duration::from_millis(200));
-        let mut session = Session::start(Setup::default()).unwrap();
+        let mut session = Session::start(AccountingOptions::default()).unwrap();
         sender.go_on();
         let (sender, receiver) = (sender.end(), receiver.end());
         let sent = account(&mut session, sender, network.device('a', "one")).output;
@@ -692,7 +694,7 @@ fn a_connection_that_was_open_before_is_accounted_from_then_on() {
 
 #[test]
 fn a_server_that_listened_before_is_accounted_to_its_workers() {
-    check_server(Setup::default());
+    check_server(AccountingOptions::default());
 }
 
 /// Its handshakes go to the worker that first reads.
@@ -701,7 +703,7 @@ fn a_server_that_listened_before_is_found_without_iterators() {
     check_server(NO_ITERATORS);
 }
 
-fn check_server(setup: Setup) {
+fn check_server(setup: AccountingOptions) {
     in_sight(|| {
         let Some(_turn) = quiet() else {
             return;
@@ -782,7 +784,7 @@ fn nothing_stays_behind_in_the_kernel() {
     let Some(_turn) = quiet() else {
         return;
     };
-    let session = Session::start(Setup::default()).unwrap();
+    let session = Session::start(AccountingOptions::default()).unwrap();
     let held = held();
     let mut ours = loaded();
     ours.retain(|id| held.contains(id));
@@ -821,7 +823,7 @@ fn readers_of_datagrams_are_looked_for_once_there_is_a_udp_socket() {
         skipped(Need::Kernel, "this kernel has another hook");
         return;
     }
-    let Some((_session, _turn)) = fresh(Setup::default()) else {
+    let Some((_session, _turn)) = fresh(AccountingOptions::default()) else {
         return;
     };
     if has_udp_sockets() {

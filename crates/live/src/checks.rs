@@ -12,7 +12,7 @@ use super::stat::tick_cost::sampled_tick_ns;
 use super::stat::{MAX_TICK_SHARE, MIN_INTERVAL_NS, RING_PAGES, min_interval_without_warning_ns};
 use crate::sys::perf::{self, EventScope, Ring};
 use crate::sys::pfm;
-use memgauge_host::check::{Check, in_words, verdict};
+use memgauge_host::checks::{Check, describe_os_error, verdict};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
 /// Runs all checks.
@@ -71,7 +71,7 @@ fn series() -> Check {
             1e6 / rate.max(1.0),
             recommended((1e6 / rate.max(1.0)).round() as u64),
         ),
-        Err(e) => format!("refused: {}", in_words(e)),
+        Err(e) => format!("refused: {}", describe_os_error(e)),
     };
     verdict("counter series", ticks.is_ok(), found, PARANOID)
 }
@@ -214,7 +214,7 @@ fn whole_processors() -> Check {
     let tried = perf::open(&attr, EventScope::AllProcesses, Some(0), None);
     let found = match &tried {
         Ok(_) => "-a, -C, -G and --container work".to_owned(),
-        Err(e) => format!("refused: {}", in_words(e)),
+        Err(e) => format!("refused: {}", describe_os_error(e)),
     };
     let fix = "sysctl kernel.perf_event_paranoid=0, or setcap cap_perfmon+ep on memgauge";
     verdict("whole processors", tried.is_ok(), found, fix)
@@ -242,7 +242,7 @@ fn attach() -> Check {
 }
 
 fn confinement() -> Check {
-    let filtered = memgauge_host::sys::process::is_filtered();
+    let filtered = memgauge_host::sys::process::has_seccomp_filter();
     let can_open = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None).is_ok();
     let found = match (filtered, can_open) {
         (false, _) => "no system-call filter",
@@ -260,7 +260,7 @@ fn addresses() -> Check {
     let tried = perf::open(&attr, EventScope::Thread(0), None, None);
     let found = match &tried {
         Ok(_) => "rebuilt from timer samples (record --source clock)".to_owned(),
-        Err(e) => format!("refused: {}", in_words(e)),
+        Err(e) => format!("refused: {}", describe_os_error(e)),
     };
     verdict("data addresses", tried.is_ok(), found, PARANOID)
 }

@@ -7,8 +7,8 @@ use memgauge_trace::CommandEnd;
 
 use super::target::Target;
 use crate::Result;
-use memgauge_host::run::{Program, not_started};
-use memgauge_host::sys::launch::Held;
+use memgauge_host::running_program::{Program, not_started};
+use memgauge_host::sys::held_process::HeldProcess;
 use memgauge_host::sys::process::Watched;
 use memgauge_host::sys::signals::interrupts;
 
@@ -16,7 +16,7 @@ use memgauge_host::sys::signals::interrupts;
 pub(super) struct ObservedRun {
     /// The program to start. Its end ends the run.
     command: Vec<String>,
-    held: Option<Held>,
+    held: Option<HeldProcess>,
     program: Option<Program>,
     pub(super) watched: Vec<Watched>,
 }
@@ -54,14 +54,14 @@ impl ObservedRun {
 
     /// ID of the program's process, before it runs.
     pub(super) fn pid(&self) -> Option<u32> {
-        self.held.as_ref().map(Held::pid)
+        self.held.as_ref().map(HeldProcess::pid)
     }
 
     /// Lets the program run.
     pub(super) fn start(&mut self) -> Result<()> {
         if let Some(held) = self.held.take() {
-            let child = held.go().map_err(|e| not_started(&self.command[0], &e))?;
-            self.program = Some(Program::of(child));
+            let child = held.exec().map_err(|e| not_started(&self.command[0], &e))?;
+            self.program = Some(Program::from_child(child));
         }
         Ok(())
     }
@@ -88,8 +88,8 @@ impl Drop for ObservedRun {
     }
 }
 
-fn hold(command: &[String], environment: Option<(&str, &Path)>) -> Result<Held> {
+fn hold(command: &[String], environment: Option<(&str, &Path)>) -> Result<HeldProcess> {
     let mut process = Command::new(&command[0]);
     process.args(&command[1..]).envs(environment);
-    Held::start(process).map_err(|e| not_started(&command[0], &e))
+    HeldProcess::start(process).map_err(|e| not_started(&command[0], &e))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use memgauge_host::sys::scheduling::ask_for_short_slices;
+use memgauge_host::sys::scheduling::request_short_slices;
 use memgauge_live::sampling::{AttachedThread, ProcessCode, SamplingPlan};
 use memgauge_live::sys::perf::{self, PollResult};
 
@@ -660,7 +660,7 @@ impl Backend for SharedCollector {
 pub(crate) fn collect(shared: &SharedCollector, mut signal: UnixStream) {
     // A short time slice lets this thread run before others that woke earlier, if all CPUs are
     // busy.
-    ask_for_short_slices();
+    request_short_slices();
     let mut ready = Vec::new();
     while !shared.is_stopping.load(Ordering::Acquire) {
         let (numbers, mut fds, timeout_ms) = {

@@ -36,7 +36,7 @@ pub use descriptors::kept_descriptors;
 /// Name of the environment variable that tells programs the path of [`Profiler::marks_file`].
 pub use memgauge_live::sampling::roi_marks::ENV_VARIABLE as MARKS_VARIABLE;
 
-pub use memgauge_host::sampled::SampledRun;
+pub use memgauge_host::sampled_run::SampledRun;
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use memgauge_trace::{
     AccessKind, CommandEnd, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr,

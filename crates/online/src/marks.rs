@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
-use memgauge_host::regions::OpenRegions;
+use memgauge_host::roi::OpenRegions;
 use memgauge_live::sampling::SamplingPlan;
 use memgauge_live::sampling::roi_marks::{Mark, MarkFile, MarkKind};
 

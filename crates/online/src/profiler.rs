@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use memgauge_host::sampled::SampledRun;
+use memgauge_host::sampled_run::SampledRun;
 use memgauge_trace::CommandEnd;
 
 use crate::backend::Backend;

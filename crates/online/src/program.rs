@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use memgauge_host::sampled::{SampleSink, SampledRun, Sampling, ThreadCounts};
+use memgauge_host::sampled_run::{SampleSink, SampledRun, ThreadCounts, ThreadSampling};
 use memgauge_trace::{CommandEnd, Sample as Row};
 
 use crate::backend::Backend;
@@ -61,8 +61,8 @@ pub(crate) struct ProgramBackend {
 }
 
 impl Run {
-    fn sampling(&self, running: &RunningThread) -> Sampling {
-        Sampling {
+    fn sampling(&self, running: &RunningThread) -> ThreadSampling {
+        ThreadSampling {
             period: running.period,
             on: self.on && running.enabled,
         }
@@ -328,10 +328,10 @@ impl Backend for ProgramBackend {
 struct Sink<'a>(&'a ProgramBackend);
 
 impl SampleSink for Sink<'_> {
-    fn begin(&mut self, number: u64, pid: u32, tid: u32) -> Sampling {
+    fn thread_started(&mut self, number: u64, pid: u32, tid: u32) -> ThreadSampling {
         let registry = &self.0.registry;
         let mut run = self.0.run();
-        let off = Sampling {
+        let off = ThreadSampling {
             period: run.period,
             on: false,
         };
@@ -361,7 +361,7 @@ impl SampleSink for Sink<'_> {
         sampling
     }
 
-    fn take(&mut self, number: u64, samples: &[Row], regions: &[&str]) {
+    fn push_samples(&mut self, number: u64, samples: &[Row], regions: &[&str]) {
         let registry = &self.0.registry;
         let region = match regions.is_empty() {
             true => 0,
@@ -386,7 +386,7 @@ impl SampleSink for Sink<'_> {
         run.batch = batch;
     }
 
-    fn end(&mut self, number: u64, counts: &ThreadCounts) {
+    fn thread_ended(&mut self, number: u64, counts: &ThreadCounts) {
         let mut run = self.0.run();
         let Some(running) = run.running.remove(&number) else {
             return;
@@ -399,7 +399,7 @@ impl SampleSink for Sink<'_> {
         self.0.registry.wake(&[thread]);
     }
 
-    fn requests(&mut self) -> Vec<(u64, Sampling)> {
+    fn take_requests(&mut self) -> Vec<(u64, ThreadSampling)> {
         if !self.0.has_request.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
@@ -419,7 +419,7 @@ impl SampleSink for Sink<'_> {
         requests
     }
 
-    fn answer(&mut self, counts: &[(u64, ThreadCounts)]) {
+    fn requests_done(&mut self, counts: &[(u64, ThreadCounts)]) {
         let mut run = self.0.run();
         for (number, counts) in counts {
             if let Some(running) = run.running.get(number) {
@@ -430,13 +430,13 @@ impl SampleSink for Sink<'_> {
         self.0.changed.notify_all();
     }
 
-    fn miss(&mut self, threads: u64, why: &str) {
+    fn not_sampled(&mut self, threads: u64, why: &str) {
         let mut run = self.0.run();
         run.unsampled += threads;
         run.last_error = Some(why.to_owned());
     }
 
-    fn is_over(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.0.is_stopping.load(Ordering::Acquire)
     }
 }

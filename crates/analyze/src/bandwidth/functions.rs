@@ -8,7 +8,7 @@ use super::{Bandwidth, FunctionPart};
 use crate::hotspots::{Limits, Rank, hot_tables};
 use crate::{Analysis, EventNames, Generated, Modules, Resolve, Sites};
 
-/// Functions whose code ran in bursts, by the samples there.
+/// Functions whose code ran in bursts, by their samples.
 pub(super) fn functions(
     recording: &Recording,
     result: &mut Bandwidth,

@@ -25,7 +25,7 @@ impl Grid {
         }
     }
 
-    /// Empty windows where these are.
+    /// Empty windows at the same times.
     pub fn emptied(&self) -> Grid {
         Grid {
             from_ns: self.from_ns,
@@ -38,8 +38,8 @@ impl Grid {
         self.from_ns + self.values.len() as u64 * self.width_ns
     }
 
-    /// Adds an amount at a moment: the plain binning of overflows, whose result is
-    /// quantised to the period. Outside the grid nothing is added.
+    /// Adds an amount at one time, as a plain histogram of overflows does. The result is quantised
+    /// to the period. Times outside the grid are ignored.
     pub(crate) fn add_at(&mut self, time_ns: u64, amount: f64) {
         let Some(since) = time_ns.checked_sub(self.from_ns) else {
             return;
@@ -49,9 +49,8 @@ impl Grid {
         }
     }
 
-    /// Spreads an amount evenly over a stretch of time: the events that an overflow
-    /// stands for happened since the one before. The part of the stretch outside all
-    /// windows is left out.
+    /// Spreads an amount evenly over a range of time, since the events behind an overflow happened
+    /// since the previous one. The part of the range outside the grid is ignored.
     pub(crate) fn add_over(&mut self, start_ns: u64, end_ns: u64, amount: f64) {
         if end_ns <= start_ns {
             return self.add_at(end_ns, amount);
@@ -66,8 +65,8 @@ impl Grid {
         }
     }
 
-    /// The same amounts in windows `times` as wide; the last may be partly empty.
-    /// There may be tens of millions: what stays as it is is not copied.
+    /// The same amounts in windows that are `times` as wide. The last one may be incomplete.
+    /// Borrows an unchanged grid, since there may be tens of millions of windows.
     pub fn coarser(&self, times: usize) -> Cow<'_, Grid> {
         if times <= 1 {
             return Cow::Borrowed(self);
@@ -85,26 +84,26 @@ impl Grid {
         self.values.iter().sum()
     }
 
-    /// Amounts by second.
+    /// Amounts per second.
     pub fn rates(&self) -> impl Iterator<Item = f64> + '_ {
         self.values.iter().map(|v| self.rate(*v))
     }
 
-    /// By second what a window has.
+    /// Amount per second of a window.
     fn rate(&self, amount: f64) -> f64 {
         amount * 1e9 / self.width_ns as f64
     }
 
-    /// The rate at a moment; `None` outside.
+    /// Rate at a time. `None` outside the grid.
     pub(crate) fn rate_at(&self, time_ns: u64) -> Option<f64> {
         let since = time_ns.checked_sub(self.from_ns)?;
         let value = self.values.get((since / self.width_ns) as usize)?;
         Some(self.rate(*value))
     }
 
-    /// These amounts as a counter's overflows alone would show them: each period is spread
-    /// evenly over the time since the previous overflow. The amount after the last overflow
-    /// is left out. Time and memory depend on the number of windows, not of overflows.
+    /// These amounts as a counter's overflows would show them: each period is spread evenly over
+    /// the time since the previous overflow. The amount after the last overflow is missing. Time
+    /// and memory depend on the number of windows, not of overflows.
     pub(crate) fn quantised(&self, period: f64) -> Grid {
         let mut known = self.emptied();
         if period <= 0.0 {
@@ -121,7 +120,7 @@ impl Grid {
                     start_ns + (share * self.width_ns as f64) as u64
                 };
                 known.add_over(last_ns, time_ns(period), period);
-                // All events of the window's later overflows happened in the window.
+                // All events behind the window's further overflows happened in this window.
                 known.values[index] += (overflows - 1.0) * period;
                 last_ns = time_ns(overflows * period);
             }

@@ -1,9 +1,9 @@
 //! Estimate of the misses that no counter shows because a record's stop aborted their loads.
 //!
-//! A stop aborts the loads under way. Their lines still arrive, so the loads hit when they
-//! run again, and the counter of misses never sees them. A stop hides the *independent* load
-//! misses among the next few hundred instructions (the *reach* of a stop), as far as there are
-//! fill buffers. Stores and loads that wait for another load's data have not begun and are not
+//! A stop aborts the loads in flight. Their lines still arrive, so the loads hit when they execute
+//! again, and the counter of misses never sees them. A stop hides the *independent* load misses
+//! among the next few hundred instructions (the *reach* of a stop), limited by the number of fill
+//! buffers. Stores, and loads that wait for another load's data, have not started and are not
 //! hidden.
 //!
 //! The estimate is made per window of a thread's counters and per length of the gap between
@@ -40,14 +40,14 @@ use memgauge_trace::{EventId, SeriesRow, Tid, catalogue};
 
 use super::LossPoint;
 
-/// Rounds after which the hidden lines, which raise the density that they follow from, have
-/// settled.
+/// Number of fixed-point iterations. Hidden lines raise the density that they are computed from,
+/// which has converged after these.
 const ROUNDS: usize = 24;
 /// Bisection steps that find the stall of a load miss.
 const BISECTION_STEPS: usize = 20;
-/// Powers with which the share of independent loads among the loads, and the share of loads
-/// among the misses, make the reading by stalls trusted. They were chosen on fifteen programs
-/// and checked on others (docs/experiments/bandwidth.md).
+/// Exponents for the weight of the reading by stalls: of the share of independent loads among the
+/// loads, and of the share of loads among the misses. Chosen on fifteen programs and validated on
+/// others (docs/experiments/bandwidth.md).
 const TRUST: (f64, f64) = (1.5, 3.0);
 /// Factor by which independent loads may be more frequent where a stop strikes than in the
 /// whole gap. It is two in a copy, where each stop finds loads although half of the misses are
@@ -64,59 +64,58 @@ const EXPECTED_BURSTS: f64 = 0.2;
 const PHASE_ERROR: f64 = 0.1;
 /// Half octaves of a gap's own time.
 const CLASSES: usize = 128;
-/// Windows of counters kept at most; beyond, only gaps correct.
-const MOST_WINDOWS: usize = 1 << 21;
+/// Maximum number of counter windows. Beyond it, only the lengths of gaps are used.
+const MAX_WINDOWS: usize = 1 << 21;
 
-/// Lines that one processor's records hide, from its calibration at one period.
+/// Lines hidden by the records of one processor, from its calibration at one period.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Mechanism {
-    /// Time an instruction takes that waits for nothing, nanoseconds.
+    /// Time of an instruction that does not stall, in nanoseconds.
     issue_ns: f64,
-    /// Time that an independent load that misses stands still.
+    /// Stall of an independent load miss, in nanoseconds.
     overlapped_ns: f64,
-    /// The same of a load whose address another load brought.
+    /// Stall of a load miss whose address comes from another load, in nanoseconds.
     alone_ns: f64,
-    /// Time a record takes.
+    /// Time that a record takes, in nanoseconds.
     pub(super) record_ns: f64,
-    /// Independent load misses per instruction, and lines hidden with a record.
+    /// Independent load misses per instruction, and lines hidden with each record.
     knots: Vec<(f64, f64)>,
     reach: Reach,
-    /// Mean standard error of the lines hidden.
+    /// Mean standard error of the hidden lines.
     pub(super) error: f64,
 }
 
-/// Lines that a stop hides by the density of independent load misses.
+/// Lines that a stop hides, by the density of independent load misses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reach {
-    /// Lines hidden where misses are far apart.
+    /// Lines hidden if misses are far apart.
     sparse_lines: f64,
-    /// Further lines per miss per instruction: the number of instructions under way.
+    /// Further lines per miss per instruction, which is the number of instructions in flight.
     instructions: f64,
-    /// Maximum number of lines: those that fill buffers hold.
+    /// Maximum number of lines, limited by the fill buffers.
     max_lines: f64,
 }
 
-/// What the gap before an overflow contains.
+/// Contents of the gap before an overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct GapContents {
-    /// Share of loads among the misses that the counter has seen.
+    /// Share of loads among the misses that the counter saw.
     loads: f64,
-    /// Independent load misses that the counter has seen.
+    /// Independent load misses that the counter saw.
     independent: f64,
     instructions: f64,
 }
 
-/// Lines hidden, and half of the interval around them that holds the truth 19 times
-/// in 20.
+/// Hidden lines, and half the width of their 95 % interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Lines {
     pub(super) hidden: f64,
-    pub(super) doubt: f64,
+    pub(super) half_width: f64,
 }
 
 impl Mechanism {
-    /// From the loops measured at the periods around; `None` where a calibration
-    /// has not what it takes.
+    /// Builds the mechanism from the loops measured at the nearest periods. `None` if the
+    /// calibration lacks the necessary data.
     pub(super) fn of(curves: &[(u64, Vec<LossPoint>)], period: u64) -> Option<Mechanism> {
         let dense = |p: &&LossPoint| p.dense && p.instructions > 0.0;
         let sparsest = curves.last()?;
@@ -136,8 +135,8 @@ impl Mechanism {
         let after = curves.partition_point(|c| c.0 < period);
         let high = curves.get(after).or(curves.last())?;
         let low = curves.get(after.saturating_sub(1))?;
-        // In proportion to the period: the backlog of waiting loads grows by so many
-        // lines an event.
+        // Proportional to the period, since the backlog of waiting loads grows by this many lines
+        // per event.
         let span = high.0.saturating_sub(low.0) as f64;
         let share = match span > 0.0 {
             true => (period.saturating_sub(low.0) as f64 / span).clamp(0.0, 1.0),
@@ -185,7 +184,7 @@ impl Mechanism {
     }
 
     /// Estimates the lines hidden in a window.
-    fn hidden(&self, window: &Counted, period: f64, gaps: &[Gaps]) -> Lines {
+    fn hidden(&self, window: &WindowCounts, period: f64, gaps: &[Gaps]) -> Lines {
         let records: f64 = gaps.iter().map(|g| g.count).sum();
         if records < 1.0 || window.own_ns <= 0.0 || window.counted <= 0.0 {
             return Lines::default();
@@ -199,22 +198,28 @@ impl Mechanism {
         for (gaps, contents) in gaps.iter().zip(&contents) {
             let rate = self.by_rate(window, seen, gaps, contents);
             let stalls = self.by_stalls(seen, contents);
-            // Gaps that a stop reaches whole have no room for a burst.
+            // There is no room for a burst in a gap that a stop covers completely.
             let room = 1.0 - (self.reach.instructions / contents.instructions).min(1.0);
             let share = CLUSTERED_SHARE * (contents.independent + stalls) / (seen + stalls);
             let burst = room * (share.min(1.0) * self.reach.max_lines - stalls).max(0.0);
             let hidden = rate + (stalls - rate + EXPECTED_BURSTS * burst) * trust;
-            let untraced = self.untraced(window, seen, contents);
-            let most = (rate.max(stalls) + burst).max(untraced);
+            let max_hidden = self.max_hidden(window, seen, contents);
+            let most = (rate.max(stalls) + burst).max(max_hidden);
             let apart = (most - hidden).max(hidden - rate.min(stalls));
             lines.hidden += gaps.count * hidden;
-            lines.doubt += gaps.count * (apart + PHASE_ERROR * hidden + self.error);
+            lines.half_width += gaps.count * (apart + PHASE_ERROR * hidden + self.error);
         }
         lines
     }
 
     /// Lines that the stop after a gap hides if instructions run evenly in the window's time.
-    fn by_rate(&self, window: &Counted, seen: f64, gaps: &Gaps, contents: &GapContents) -> f64 {
+    fn by_rate(
+        &self,
+        window: &WindowCounts,
+        seen: f64,
+        gaps: &Gaps,
+        contents: &GapContents,
+    ) -> f64 {
         let instructions = (window.instructions / window.own_ns * gaps.own_ns).max(1.0);
         let overlapped = contents.loads * self.independent(window);
         let part = overlapped / (overlapped + 1.0 - contents.loads).max(f64::MIN_POSITIVE);
@@ -224,7 +229,7 @@ impl Mechanism {
         let mut hidden = 0.0;
         for _ in 0..ROUNDS {
             let density = (1.0 - waiting) * part * (seen + hidden) / instructions;
-            // Half way, so that it settles instead of swinging.
+            // Move only half way, so that the iteration converges instead of oscillating.
             hidden = (hidden + self.at(density)) / 2.0;
         }
         hidden
@@ -242,9 +247,9 @@ impl Mechanism {
         hidden
     }
 
-    /// Maximum number of lines hidden in a gap that a stop reaches whole. Loads between two
-    /// stops may all be hidden there, as in a copy that looks like a stream of stores.
-    fn untraced(&self, window: &Counted, seen: f64, contents: &GapContents) -> f64 {
+    /// Maximum number of lines hidden in a gap that a stop covers completely. All loads between two
+    /// stops may be hidden, as in a copy that looks like a stream of stores.
+    fn max_hidden(&self, window: &WindowCounts, seen: f64, contents: &GapContents) -> f64 {
         if contents.instructions > self.reach.instructions || window.instructions <= 0.0 {
             return 0.0;
         }
@@ -253,9 +258,9 @@ impl Mechanism {
     }
 
     /// Distributes a window's stalls and independent load misses over its gaps.
-    fn gap_contents(&self, window: &Counted, seen: f64, gaps: &[Gaps]) -> Vec<GapContents> {
+    fn gap_contents(&self, window: &WindowCounts, seen: f64, gaps: &[Gaps]) -> Vec<GapContents> {
         let (least, most) = window.load_share();
-        let loads: Vec<f64> = shifted(gaps, least, most)
+        let loads: Vec<f64> = shift_mean(gaps, least, most)
             .into_iter()
             .map(|share| share * seen)
             .collect();
@@ -271,7 +276,7 @@ impl Mechanism {
             }
         };
         let mut contents: Vec<GapContents> = gaps.iter().zip(&loads).map(of_gap).collect();
-        // Times tell which gaps have independent loads, the counters how many there are.
+        // Times show which gaps have independent loads, and the counters show how many there are.
         let independent: Vec<f64> = contents.iter().map(|c| c.independent).collect();
         let counted = sum(gaps, &loads) * self.independent(window);
         let factor = counted / sum(gaps, &independent).max(f64::MIN_POSITIVE);
@@ -281,7 +286,7 @@ impl Mechanism {
         contents
     }
 
-    /// Stall of a load miss, if all are alike and those of a window add up to `stalled_ns`.
+    /// Stall of one load miss, if all are equal and those of a window add up to `stalled_ns`.
     fn stall_per_load(&self, stalled_ns: f64, seen: f64, gaps: &[Gaps], loads: &[f64]) -> f64 {
         let (mut low, mut high) = (0.0, 3.0 * self.alone_ns);
         for _ in 0..BISECTION_STEPS {
@@ -296,18 +301,19 @@ impl Mechanism {
         (low + high) / 2.0
     }
 
-    /// Maximum time that a gap can have stalled: each miss took one instruction or more.
+    /// Maximum time for which a gap can have stalled, since each miss took at least one
+    /// instruction.
     fn room(&self, gaps: &Gaps, seen: f64) -> f64 {
         (gaps.own_ns - seen * self.issue_ns).max(0.0)
     }
 
-    /// Time that a window stalled.
-    fn stalled(&self, window: &Counted) -> f64 {
+    /// Stall time of a window.
+    fn stalled(&self, window: &WindowCounts) -> f64 {
         (window.own_ns - window.instructions * self.issue_ns).max(0.0)
     }
 
     /// Share of a window's load misses that wait for no other load, by its stalls.
-    fn independent(&self, window: &Counted) -> f64 {
+    fn independent(&self, window: &WindowCounts) -> f64 {
         let regular = window.regular_ns / self.overlapped_ns.max(f64::MIN_POSITIVE);
         let irregular = window.irregular_ns / self.alone_ns;
         regular / (regular + irregular).max(f64::MIN_POSITIVE)
@@ -315,9 +321,9 @@ impl Mechanism {
 }
 
 impl Reach {
-    /// Takes knots with the sparsest loops first: independent load misses per instruction and
-    /// lines hidden with a record. Loops with even distances hide whole lines only, which is
-    /// half a line less than the mean over uneven distances.
+    /// Builds the curve from knots, the sparsest loop first: independent load misses per
+    /// instruction, and lines hidden with each record. Loops with equal distances hide whole lines
+    /// only, which is half a line less than the mean over unequal distances.
     fn from_knots(knots: &[(f64, f64)]) -> Reach {
         let max_lines = knots.iter().map(|k| k.1).fold(0.0, f64::max);
         let (Some(a), Some(b)) = (knots.get(1), knots.get(2)) else {
@@ -341,8 +347,8 @@ fn sum(gaps: &[Gaps], each: &[f64]) -> f64 {
     gaps.iter().zip(each).map(|(g, h)| g.count * h).sum()
 }
 
-/// Shares of loads by gap, brought to a mean between `least` and `most`.
-fn shifted(gaps: &[Gaps], least: f64, most: f64) -> Vec<f64> {
+/// Shares of loads by gap, shifted to a mean between `least` and `most`.
+fn shift_mean(gaps: &[Gaps], least: f64, most: f64) -> Vec<f64> {
     let records: f64 = gaps.iter().map(|g| g.count).sum();
     let mean = gaps.iter().map(|g| g.count * g.loads).sum::<f64>() / records;
     let shift = |g: &Gaps| {
@@ -361,32 +367,32 @@ fn shifted(gaps: &[Gaps], least: f64, most: f64) -> Vec<f64> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Gaps {
     count: f64,
-    /// Mean length, less the time of the previous record.
+    /// Mean length without the time of the previous record.
     own_ns: f64,
-    /// Share of loads among such.
+    /// Share of loads among overflows after such gaps.
     loads: f64,
 }
 
 /// Increments of a thread's counters in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counted {
+struct WindowCounts {
     instructions: f64,
     own_ns: f64,
     /// Count of the event itself.
     counted: f64,
-    /// Loads that retired, whether they hit or missed.
+    /// Retired loads, hits and misses.
     loads: f64,
     load_misses: f64,
     store_misses: f64,
-    /// Stalls for load misses near the one before, whose latencies overlap.
+    /// Stalls for load misses close to the previous one, whose latencies overlap.
     regular_ns: f64,
     /// Stalls for other load misses.
     irregular_ns: f64,
 }
 
-impl Counted {
-    /// Least and most share of loads among the misses, by those of the first level:
-    /// none of them missed only further down.
+impl WindowCounts {
+    /// Minimum and maximum share of loads among the misses, from the first level's misses: the
+    /// minimum assumes that no load missed only in a lower level.
     fn load_share(&self) -> (f64, f64) {
         let all = self.counted.max(1.0);
         let least = (1.0 - self.store_misses / all).clamp(0.0, 1.0);
@@ -403,7 +409,7 @@ pub(super) struct Counters {
     end_ns: u64,
     pub(super) width_ns: u64,
     ns_per_cycle: f64,
-    windows: BTreeMap<(u32, usize), Counted>,
+    windows: BTreeMap<(u32, usize), WindowCounts>,
     too_many: bool,
 }
 
@@ -418,13 +424,13 @@ impl Counters {
         }
     }
 
-    /// Cycles are in the series; a nanosecond has so many.
+    /// Sets the frequency to convert cycles of the series to nanoseconds.
     pub(super) fn clock(&mut self, frequency_hz: u64) {
         self.ns_per_cycle = 1e9 / frequency_hz.max(1) as f64;
     }
 
     pub(super) fn observe(&mut self, row: &SeriesRow) {
-        let of = |e: EventId| -> Option<fn(&mut Counted) -> &mut f64> {
+        let of = |e: EventId| -> Option<fn(&mut WindowCounts) -> &mut f64> {
             match e {
                 catalogue::INSTRUCTIONS => Some(|c| &mut c.instructions),
                 catalogue::CYCLES => Some(|c| &mut c.own_ns),
@@ -452,7 +458,7 @@ impl Counters {
         while at < end {
             let index = (at - self.from_ns) / self.width_ns;
             let next = end.min(self.from_ns + (index + 1) * self.width_ns);
-            if self.windows.len() >= MOST_WINDOWS {
+            if self.windows.len() >= MAX_WINDOWS {
                 self.too_many = true;
                 return;
             }
@@ -462,9 +468,9 @@ impl Counters {
         }
     }
 
-    /// Whether there is what the mechanism asks for.
-    pub(super) fn are_there(&self) -> bool {
-        let told = |c: &Counted| c.counted > 0.0 && c.instructions > 0.0 && c.own_ns > 0.0;
+    /// True if the series contains the counters that the mechanism needs.
+    pub(super) fn are_recorded(&self) -> bool {
+        let told = |c: &WindowCounts| c.counted > 0.0 && c.instructions > 0.0 && c.own_ns > 0.0;
         !self.too_many && self.windows.values().any(told)
     }
 
@@ -475,25 +481,24 @@ impl Counters {
 
 /// Samples of overflows by the length of the gap before.
 #[derive(Debug)]
-pub(super) struct Kinds {
-    /// Times of each thread's overflows in order, and whether each was a load.
+pub(super) struct LoadSamples {
+    /// Times of each thread's samples in order, and whether each was a load.
     waiting: BTreeMap<Tid, (usize, Vec<(u64, bool)>)>,
-    /// Loads, and all.
+    /// Number of loads, and of all samples.
     classes: Vec<(f64, f64)>,
 }
 
-impl Kinds {
-    pub(super) fn new(mut samples: BTreeMap<Tid, Vec<(u64, bool)>>) -> Kinds {
+impl LoadSamples {
+    pub(super) fn new(mut samples: BTreeMap<Tid, Vec<(u64, bool)>>) -> LoadSamples {
         samples.values_mut().for_each(|s| s.sort_unstable());
-        Kinds {
+        LoadSamples {
             waiting: samples.into_iter().map(|(t, s)| (t, (0, s))).collect(),
             classes: vec![(0.0, 0.0); CLASSES],
         }
     }
 
-    /// Counts a thread's samples from before `time_ns`: they belong to the previous
-    /// overflow, which came after a gap of `class`. Times of a trace may be rounded
-    /// down, those of samples are not.
+    /// Counts a thread's samples before `time_ns`. They belong to the previous overflow, which came
+    /// after a gap of this class. Times in a trace may be rounded down, those of samples are not.
     pub(super) fn until(&mut self, tid: Tid, time_ns: u64, class: usize) {
         let Some((next, samples)) = self.waiting.get_mut(&tid) else {
             return;
@@ -505,9 +510,10 @@ impl Kinds {
         }
     }
 
-    /// Share of loads after gaps of each class; where there are few, that of all.
+    /// Share of loads after gaps of each class. Classes with few samples lean towards the share of
+    /// all gaps.
     pub(super) fn shares(&self) -> Vec<f64> {
-        /// Samples for which those of all gaps stand in.
+        /// Weight of the share of all gaps, in samples.
         const PRIOR: f64 = 2.0;
         let all = self
             .classes
@@ -519,25 +525,25 @@ impl Kinds {
     }
 }
 
-/// The half octave of a gap of so much own time.
+/// Class of a gap: its own time in half octaves.
 pub(super) fn class(own_ns: f64) -> usize {
     let own = own_ns.max(2.0) as u64;
     let octave = own.ilog2() as usize;
     2 * octave + (own >> (octave - 1) & 1) as usize
 }
 
-/// A thread's overflows of one window, and what their records have hidden so far.
+/// Overflows of a thread in one window, and the lines that their records have hidden so far.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct WindowOverflows {
     window: usize,
     classes: Vec<(f64, f64)>,
-    /// Classes that are not empty.
+    /// Classes with overflows.
     used: Vec<usize>,
 }
 
-impl Default for Gathered {
-    fn default() -> Gathered {
-        Gathered {
+impl Default for WindowOverflows {
+    fn default() -> WindowOverflows {
+        WindowOverflows {
             window: 0,
             classes: vec![(0.0, 0.0); CLASSES],
             used: Vec::new(),
@@ -545,7 +551,7 @@ impl Default for Gathered {
     }
 }
 
-/// Finds what records hid.
+/// Estimates the hidden lines of a trace.
 #[derive(Debug, Default)]
 pub(super) struct Finder {
     pub(super) mechanism: Mechanism,
@@ -567,46 +573,52 @@ impl Finder {
         }
     }
 
-    /// A gap's own time.
+    /// Length of a gap without the time of the record.
     pub(super) fn own_ns(&self, gap_ns: u64) -> f64 {
         (gap_ns as f64 - self.mechanism.record_ns).max(1.0)
     }
 
-    /// Takes an overflow of a thread in its turn.
-    pub(super) fn take(&mut self, tid: u32, gathered: &mut Gathered, time_ns: u64, gap_ns: u64) {
+    /// Adds an overflow. Overflows of a thread must come in order.
+    pub(super) fn take(
+        &mut self,
+        tid: u32,
+        overflows_of_window: &mut WindowOverflows,
+        time_ns: u64,
+        gap_ns: u64,
+    ) {
         let window = self.counters.window(time_ns);
-        if window != gathered.window {
-            self.settle(tid, gathered);
-            gathered.window = window;
+        if window != overflows_of_window.window {
+            self.finish_window(tid, overflows_of_window);
+            overflows_of_window.window = window;
         }
         let own_ns = self.own_ns(gap_ns);
         let class = class(own_ns);
-        let some = &mut gathered.classes[class];
+        let some = &mut overflows_of_window.classes[class];
         if some.0 == 0.0 {
-            gathered.used.push(class);
+            overflows_of_window.used.push(class);
         }
         some.0 += 1.0;
         some.1 += own_ns;
     }
 
-    /// Finds what the overflows gathered hid.
-    pub(super) fn settle(&mut self, tid: u32, gathered: &mut Gathered) {
-        let key = (tid, gathered.window);
+    /// Estimates the lines hidden in the collected window.
+    pub(super) fn finish_window(&mut self, tid: u32, overflows_of_window: &mut WindowOverflows) {
+        let key = (tid, overflows_of_window.window);
         let gaps = |class: &usize| {
-            let (count, own_ns) = std::mem::take(&mut gathered.classes[*class]);
+            let (count, own_ns) = std::mem::take(&mut overflows_of_window.classes[*class]);
             Gaps {
                 count,
                 own_ns: own_ns / count,
                 loads: self.loads.get(*class).copied().unwrap_or(1.0),
             }
         };
-        let gaps: Vec<Gaps> = gathered.used.iter().map(gaps).collect();
-        gathered.used.clear();
+        let gaps: Vec<Gaps> = overflows_of_window.used.iter().map(gaps).collect();
+        overflows_of_window.used.clear();
         if let Some(window) = self.counters.windows.get(&key) {
             let hidden = self.mechanism.hidden(window, self.period, &gaps);
             let sum = self.hidden.entry(key).or_default();
             sum.hidden += hidden.hidden;
-            sum.doubt += hidden.doubt;
+            sum.half_width += hidden.half_width;
         }
     }
 
@@ -618,12 +630,12 @@ impl Finder {
         })
     }
 
-    /// Half of the interval around all events. Errors of windows are of one kind, so they add
-    /// up. Hidden lines are also a count, which varies around its mean as a Poisson variable.
-    pub(super) fn doubt(&self) -> f64 {
+    /// Half the width of the interval around all events. The errors of windows are systematic, so
+    /// they add up. Hidden lines are also a count and vary like a Poisson variable.
+    pub(super) fn half_width(&self) -> f64 {
         let hidden: f64 = self.hidden.values().map(|lines| lines.hidden).sum();
-        let doubt: f64 = self.hidden.values().map(|lines| lines.doubt).sum();
-        doubt + 1.96 * (hidden + 1.0).sqrt()
+        let half_width: f64 = self.hidden.values().map(|lines| lines.half_width).sum();
+        half_width + 1.96 * (hidden + 1.0).sqrt()
     }
 }
 
@@ -666,7 +678,7 @@ mod tests {
     }
 
     /// A window of records at period 10, each after as many nanoseconds of its own.
-    fn hidden(window: Counted, own_ns: f64, loads: f64) -> Lines {
+    fn hidden(window: WindowCounts, own_ns: f64, loads: f64) -> Lines {
         let gaps = Gaps {
             count: 100.0,
             own_ns,
@@ -694,18 +706,18 @@ mod tests {
 
     #[test]
     fn independent_loads_are_hidden_as_far_as_there_are_buffers() {
-        let window = Counted {
+        let window = WindowCounts {
             instructions: 1_400.0,
             own_ns: 10_000.0,
             counted: 1_400.0,
             load_misses: 1_400.0,
             regular_ns: 9_800.0,
-            ..Counted::default()
+            ..WindowCounts::default()
         };
         assert!((hidden(window, 100.0, 1.0).hidden - 1_200.0).abs() < 1.0);
         // One miss in a hundred instructions: a stop finds two or three under way if they
         // are evenly spaced, and about ten if they come in bursts.
-        let sparse = Counted {
+        let sparse = WindowCounts {
             instructions: 140_000.0,
             own_ns: 24_000.0,
             ..window
@@ -713,28 +725,28 @@ mod tests {
         let found = hidden(sparse, 240.0, 1.0);
         for each in [2.0, 3.0, 10.0] {
             let apart = (found.hidden - 100.0 * each).abs();
-            assert!(apart < found.doubt, "{each}: {found:?}");
+            assert!(apart < found.half_width, "{each}: {found:?}");
         }
         assert!((200.0..500.0).contains(&found.hidden), "{found:?}");
     }
 
     #[test]
     fn loads_that_wait_for_others_and_stores_are_not_hidden() {
-        let chase = Counted {
+        let chase = WindowCounts {
             instructions: 4_400.0,
             own_ns: 77_440.0,
             counted: 1_100.0,
             load_misses: 1_100.0,
             irregular_ns: 77_000.0,
-            ..Counted::default()
+            ..WindowCounts::default()
         };
         assert_eq!(hidden(chase, 774.4, 1.0), Lines::default());
-        let stores = Counted {
+        let stores = WindowCounts {
             instructions: 1_100.0,
             own_ns: 110.0,
             counted: 1_100.0,
             store_misses: 1_100.0,
-            ..Counted::default()
+            ..WindowCounts::default()
         };
         // The first level's counts say that there are no loads, whatever samples say.
         assert_eq!(hidden(stores, 1.1, 0.5), Lines::default());
@@ -743,33 +755,33 @@ mod tests {
     #[test]
     fn a_copy_whose_loads_are_all_hidden_is_within_the_interval() {
         // 100 records of ten stores, before each of which a load was aborted.
-        let copy = Counted {
+        let copy = WindowCounts {
             instructions: 4_000.0,
             own_ns: 400.0,
             counted: 1_000.0,
             loads: 1_000.0,
             store_misses: 1_000.0,
-            ..Counted::default()
+            ..WindowCounts::default()
         };
         let found = hidden(copy, 4.0, 0.0);
         assert_eq!(found.hidden, 0.0);
-        assert!((found.doubt - 1_000.0).abs() < 1e-6, "{found:?}");
+        assert!((found.half_width - 1_000.0).abs() < 1e-6, "{found:?}");
         // Without loads there is nothing to hide.
-        let fill = Counted { loads: 0.0, ..copy };
+        let fill = WindowCounts { loads: 0.0, ..copy };
         assert_eq!(hidden(fill, 4.0, 0.0), Lines::default());
     }
 
     #[test]
     fn gaps_too_short_for_dependent_loads_have_the_independent_ones() {
         // 50 records of a scan of a load in 10 instructions, and 50 of a chase.
-        let window = Counted {
+        let window = WindowCounts {
             instructions: 50.0 * 110.0 + 50.0 * 110.0,
             own_ns: 50.0 * 88.0 + 50.0 * 781.0,
             counted: 1_100.0,
             load_misses: 1_100.0,
             regular_ns: 550.0 * 7.0,
             irregular_ns: 550.0 * 70.0,
-            ..Counted::default()
+            ..WindowCounts::default()
         };
         let gaps = [88.0, 781.0].map(|own_ns| Gaps {
             count: 50.0,
@@ -786,13 +798,13 @@ mod tests {
         // 20 records of a scan with a load in 20 instructions, which hides 11 lines
         // each, and 80 000 ns of computing around them.
         let (own_ns, instructions) = (118.0, 420.0);
-        let window = Counted {
+        let window = WindowCounts {
             instructions: 20.0 * instructions + 800_000.0,
             own_ns: 20.0 * own_ns + 80_000.0,
             counted: 220.0,
             load_misses: 220.0,
             regular_ns: 220.0 * 7.0,
-            ..Counted::default()
+            ..WindowCounts::default()
         };
         let of = |count, own_ns| Gaps {
             count,
@@ -804,7 +816,7 @@ mod tests {
         let found = mechanism.hidden(&window, 10.0, &gaps);
         let truth = 19.0 * 11.0 + 1.0;
         assert!((found.hidden / truth - 1.0).abs() < 0.1, "{found:?}");
-        assert!((found.hidden - truth).abs() < found.doubt, "{found:?}");
+        assert!((found.hidden - truth).abs() < found.half_width, "{found:?}");
     }
 
     #[test]
@@ -815,16 +827,16 @@ mod tests {
             loads,
         };
         let gaps = [of(3.0, 0.0), of(1.0, 1.0)];
-        assert_eq!(shifted(&gaps, 0.1, 0.4), [0.0, 1.0]);
-        assert_eq!(shifted(&gaps, 0.0, 0.125), [0.0, 0.5]);
-        assert_eq!(shifted(&gaps, 0.625, 1.0), [0.5, 1.0]);
+        assert_eq!(shift_mean(&gaps, 0.1, 0.4), [0.0, 1.0]);
+        assert_eq!(shift_mean(&gaps, 0.0, 0.125), [0.0, 0.5]);
+        assert_eq!(shift_mean(&gaps, 0.625, 1.0), [0.5, 1.0]);
     }
 
     #[test]
     fn samples_are_of_the_overflow_at_or_before_them() {
         let tid = Tid(1);
         let samples = vec![(105, true), (210, false), (999, true)];
-        let mut kinds = Kinds::new(BTreeMap::from([(tid, samples)]));
+        let mut kinds = LoadSamples::new(BTreeMap::from([(tid, samples)]));
         // Overflows at 100, 200 and 300, rounded down, after gaps of three lengths.
         for (time, before) in [(100, 0), (200, 10), (300, 20), (u64::MAX, 30)] {
             kinds.until(tid, time, before);

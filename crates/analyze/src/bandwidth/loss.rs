@@ -1,10 +1,10 @@
-//! The events that overflow records lose, and the correction: `v = a·(t + l)`.
+//! Events that overflow records lose, and the correction `v = a·(t + l)`: `v` true events, `a`
+//! records, `t` the period, and `l` the events lost with each record.
 //!
-//! `v` true events, `a` records, `t` the period, `l` the events lost with each record.
-//! That number depends on how dense events are around an overflow: a loop of missing
-//! loads loses most, a chase of pointers next to nothing. So `l` is a function of the
-//! period and of the time between events, measured by calibration at some points. The
-//! trace itself tells the time between events: the time since the previous overflow,
+//! `l` depends on the density of events around an overflow: a loop of missing loads loses most, and
+//! pointer chasing almost nothing. `l` is therefore a function of the period and of the time
+//! between events, measured at some points by calibration. The time between events comes from the
+//! trace: the time since the previous overflow divided by the period.
 //! divided by the period.
 
 use serde::{Deserialize, Serialize};
@@ -14,11 +14,11 @@ use super::hidden::Mechanism;
 /// Losses measured at one period and density.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossPoint {
-    /// The loop that was run.
+    /// Name of the loop.
     pub name: String,
     /// Events between two overflows.
     pub period: u64,
-    /// Mean time between two records, divided by the period: nanoseconds.
+    /// Mean time between two records divided by the period, in nanoseconds.
     pub spacing_ns: f64,
     /// Events lost with each record: `v / a − t`.
     pub lost: f64,
@@ -27,13 +27,13 @@ pub struct LossPoint {
     /// Instructions for each event.
     #[serde(default)]
     pub instructions: f64,
-    /// Part of `lost` that the reference counter did not see either.
+    /// Part of `lost` that the reference counter did not see, either.
     #[serde(default)]
     pub hidden: f64,
-    /// Time a record takes, nanoseconds.
+    /// Time of a record in nanoseconds.
     #[serde(default)]
     pub record_ns: f64,
-    /// Whether its loads are independent of each other.
+    /// True if its loads are independent of each other.
     #[serde(default)]
     pub dense: bool,
 }
@@ -46,7 +46,7 @@ pub struct LossModel {
 }
 
 impl LossModel {
-    /// From measured points; those that are no numbers are left out.
+    /// From measured points. Ignores points that are not finite.
     pub fn new(points: impl IntoIterator<Item = LossPoint>) -> Self {
         let mut curves: std::collections::BTreeMap<u64, Vec<LossPoint>> = Default::default();
         for point in points {
@@ -100,18 +100,18 @@ impl LossModel {
     }
 }
 
-/// Logarithm of the spacing, events lost, half of the interval around them.
+/// Logarithm of the spacing, events lost, and half the width of their interval.
 type Knot = (f64, f64, f64);
 
-/// Half of the distance between the loops that lose most and least. Stores and waiting
-/// loads differ by so much from independent loads that look as dense in time.
+/// Half the difference between the loops that lose most and least. Stores and dependent loads
+/// differ by this much from independent loads of the same density.
 fn knots(points: &[LossPoint]) -> Vec<Knot> {
     let lost = || points.iter().map(|p| p.lost);
     let (least, most) = lost().fold((f64::MAX, f64::MIN), |a, l| (a.0.min(l), a.1.max(l)));
-    let doubt = (most - least).max(0.0) / 2.0;
+    let half_width = (most - least).max(0.0) / 2.0;
     points
         .iter()
-        .map(|p| (p.spacing_ns.ln(), p.lost, doubt + 1.96 * p.error))
+        .map(|p| (p.spacing_ns.ln(), p.lost, half_width + 1.96 * p.error))
         .collect()
 }
 
@@ -124,8 +124,8 @@ pub struct LossCurve {
 }
 
 impl LossCurve {
-    /// For a mixture: this share of the events are loads, which lose by their density.
-    /// Stores lose as much as the sparsest loop, as none is aborted.
+    /// For a mixture: this share of the events are loads, which lose by their density. Stores lose
+    /// as much as the sparsest loop, since none is aborted.
     pub fn mixed(mut self, loads: f64) -> LossCurve {
         for knots in [&mut self.low, &mut self.high] {
             let sparsest = knots.last().copied().unwrap_or_default();
@@ -136,10 +136,10 @@ impl LossCurve {
         self
     }
 
-    /// Events lost with a record, and half of the interval around them, where events are
-    /// `spacing_ns` apart. Beyond the points that were measured the nearest holds.
+    /// Events lost with each record and half the width of their interval, for events that are
+    /// `spacing_ns` apart. Outside the measured points, the nearest one applies.
     pub fn lost(&self, spacing_ns: f64) -> (f64, f64) {
-        // One point holds everywhere, and a logarithm for each overflow costs.
+        // A single point applies everywhere. Avoid a logarithm for each overflow.
         let at = match self.low.len().max(self.high.len()) {
             0 | 1 => 0.0,
             _ => spacing_ns.max(f64::MIN_POSITIVE).ln(),
@@ -167,8 +167,8 @@ fn between(knots: &[Knot], at: f64) -> (f64, f64) {
     (mixed(low.1, high.1), mixed(low.2, high.2))
 }
 
-/// Events lost with each record, by repeated runs of known volume: mean and
-/// standard error. Each run is its true events and its records.
+/// Events lost with each record from repeated runs of known volume: mean and standard error. Each
+/// run has its true events and its records.
 pub fn fitted(period: u64, runs: &[(f64, f64)]) -> Option<(f64, f64)> {
     let losses = runs.iter().filter(|r| r.1 > 0.0);
     let losses: Vec<f64> = losses.map(|(v, a)| v / a - period as f64).collect();

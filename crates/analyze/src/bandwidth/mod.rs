@@ -1,14 +1,13 @@
 //! Bandwidth over time from the times of counter overflows.
 //!
-//! An overflow stands for `period` events and for those that its record lost
-//! ([`LossModel`]). They happened since the previous overflow, and are spread evenly
-//! over that time. Counts of the recording's other counters (bytes of memory,
-//! write-backs, prefetched lines) are summed in the same windows, as a reference and
-//! for comparison.
+//! An overflow represents `period` events plus those that its record lost ([`LossModel`]). They
+//! happened since the previous overflow and are spread evenly over that time. Counts of the
+//! recording's other counters (memory bytes, writebacks, prefetched lines) are summed in the same
+//! windows, as a reference and for comparison.
 //!
-//! Memory is bounded by windows ([`MOST_WINDOWS`] for the whole, a hundredth of that
-//! for each thread), not by overflows. An hour at 10 µs is too much and is refused with
-//! the width that would fit.
+//! Memory is limited by the number of windows ([`MAX_WINDOWS`] in total, a hundredth of that for
+//! each thread), not of overflows. An hour at 10 µs is refused with a message that states the width
+//! that would fit.
 
 mod functions;
 mod grid;
@@ -29,31 +28,31 @@ pub use shape::{
     window_stats,
 };
 
-/// Most windows of one curve: 8 bytes each.
-pub const MOST_WINDOWS: u64 = 40_000_000;
+/// Maximum number of windows of one curve, 8 bytes each.
+pub const MAX_WINDOWS: u64 = 40_000_000;
 
-/// Part of the recording, and how to show it.
+/// Selected time of the recording, and how to show it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Only what happened from here, nanoseconds.
+    /// Start of the selected time in nanoseconds.
     pub from_ns: u64,
-    /// And before this; `None`: to the end.
+    /// End of the selected time. `None` is the end of the recording.
     pub to_ns: Option<u64>,
-    /// Width of the curve's windows, nanoseconds; not 0.
+    /// Width of the curve's windows in nanoseconds, not 0.
     pub bin_ns: u64,
-    /// Rows of each table.
+    /// Maximum number of rows of each table.
     pub rows: usize,
 }
 
 /// How overflows were corrected.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Correction {
-    /// Not at all: an overflow stands for its period.
+    /// Not corrected: an overflow represents its period.
     #[default]
     None,
-    /// By a model of losses, with the name of where it comes from.
+    /// By a loss model, with its origin.
     Model(String, LossModel),
-    /// So that the total is that of memory's own counter over the whole recording.
+    /// Scaled so that the total equals that of the memory counter over the whole recording.
     Reference,
 }
 
@@ -66,22 +65,22 @@ pub struct ThreadPart {
     pub tid: u32,
     /// Path of the program.
     pub program: String,
-    /// Overflows.
+    /// Number of overflows.
     pub overflows: u64,
-    /// Bytes, corrected.
+    /// Corrected bytes.
     pub bytes: f64,
-    /// Highest rate in one window of `drops_width_ns`, bytes a second.
+    /// Highest rate in one window of `drops_width_ns`, in bytes per second.
     pub highest: f64,
 }
 
-/// A function's part of the samples in bursts.
+/// Share of a function in the samples in bursts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FunctionPart {
-    /// Function, or its module where it has no symbols.
+    /// Function, or its module if it has no symbols.
     pub function: String,
-    /// The functions it was inlined into, innermost first.
+    /// Functions that it was inlined into, innermost first.
     pub inlined_into: Vec<Caller>,
-    /// Path of the file the code came from.
+    /// Path of the file that contains the code.
     pub module: String,
     /// Share of the samples in bursts, 0..=1.
     pub share: f64,
@@ -89,39 +88,39 @@ pub struct FunctionPart {
     pub samples: u64,
 }
 
-/// Count of memory's own counter, as a reference.
+/// The memory counter as a reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Reference {
     /// The event.
     pub event: String,
-    /// Bytes in the time looked at.
+    /// Bytes in the selected time.
     pub bytes: f64,
-    /// Whether it counted the same traffic as the event and still lies outside the interval
-    /// around the corrected total: then the correction is wrong.
+    /// True if the counter covers the same traffic as the event, but lies outside the interval of
+    /// the corrected total. The correction is wrong then.
     pub contradicts: bool,
-    /// Bytes of memory by bytes of the corrected curve.
+    /// Regression of memory bytes on bytes of the corrected curve.
     pub regression: Option<Regression>,
-    /// Width of the windows compared, nanoseconds.
+    /// Width of the compared windows in nanoseconds.
     pub width_ns: u64,
-    /// Such windows in which anything moved.
+    /// Number of these windows with traffic.
     pub windows: u64,
-    /// Mean absolute difference of the corrected curve in these windows, over the
-    /// reference's mean.
+    /// Mean absolute difference between the corrected curve and the reference in these windows,
+    /// relative to the reference's mean.
     pub mean_error: Option<f64>,
-    /// The same of the reference itself, known by overflows of this period alone. No
-    /// trace can be nearer without reference counters.
+    /// The same error of the reference itself, sampled by overflows of this period. No trace can be
+    /// more precise without reference counters.
     pub quantised_error: Option<f64>,
 }
 
 /// Irregularities of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Irregular {
-    /// Blocks that begin before the thread's last overflow.
+    /// Blocks that start before the thread's last overflow.
     pub clock_back: u64,
-    /// Pauses in which a thread's events cannot have been spread (over 10 ms and
-    /// fifty times the usual).
+    /// Pauses that are too long to spread events over them (more than 10 ms and fifty times the
+    /// usual gap).
     pub pauses: u64,
-    /// Their length together, nanoseconds.
+    /// Total length of the pauses in nanoseconds.
     pub pauses_ns: u64,
     /// Blocks that could not be unpacked.
     pub unreadable: u64,
@@ -132,40 +131,38 @@ pub struct Irregular {
 pub struct Bandwidth {
     /// The event that overflowed.
     pub event: String,
-    /// Bytes an event stands for: a line, or 1 where the event counts bytes.
+    /// Bytes per event: a line, or 1 if the event counts bytes.
     pub bytes_per_event: u64,
     /// Events between two overflows.
     pub period: u64,
-    /// Where the correction comes from; `None`: uncorrected.
+    /// Origin of the correction. `None` if uncorrected.
     pub correction: Option<String>,
-    /// Longest step that overflow times were rounded down to, nanoseconds; 1: exact.
+    /// Resolution of overflow times in nanoseconds. 1 is exact.
     pub resolution_ns: u64,
-    /// First moment looked at, nanoseconds.
+    /// Start of the selected time in nanoseconds.
     pub from_ns: u64,
     /// End, exclusive.
     pub to_ns: u64,
     /// Overflows in that time.
     pub overflows: u64,
-    /// Bytes the overflows stand for without correction.
+    /// Bytes without correction.
     pub raw_bytes: f64,
-    /// Bytes with it, and the counts after the last overflow (where they are not known:
-    /// half a period for each thread).
+    /// Corrected bytes, including those after the last overflow (half a period for each thread if
+    /// unknown).
     pub bytes: f64,
-    /// Half of the interval around `bytes` that holds the truth 19 times in 20. It
-    /// includes the correction's own error and, where a thread's end is not known, half
-    /// a period.
+    /// Half the width of the 95 % interval of `bytes`. Includes the correction's own error and, if
+    /// the end of a thread is unknown, half a period.
     pub error_bytes: f64,
-    /// Whether the total was taken from memory's own counter, so that comparing them
-    /// says nothing.
+    /// True if the total comes from the memory counter, so that comparing them is meaningless.
     pub from_reference: bool,
-    /// Total over repeated runs, where the program ran more than once.
+    /// Totals of repeated runs.
     pub runs: Option<Runs>,
-    /// Events lost with each record, on average, and half of the interval around that.
+    /// Mean number of events lost with each record, and half the width of its interval.
     pub lost: (f64, f64),
-    /// Width of the curve's windows, nanoseconds.
+    /// Width of the curve's windows in nanoseconds.
     pub bin_ns: u64,
-    /// One overflow in one window, bytes a second: what the curve is quantised to
-    /// where overflows are fewer than windows.
+    /// Bytes per second of one overflow in one window, which is the resolution of the curve if
+    /// there are fewer overflows than windows.
     pub quantum: f64,
     /// The curve, corrected: bytes in each window.
     #[serde(skip)]
@@ -175,51 +172,50 @@ pub struct Bandwidth {
     pub raw_curve: Option<Grid>,
     /// Statistics in windows of 10 µs, 100 µs, 1 ms and 10 ms, as far as they fit.
     pub windows: Vec<WindowStats>,
-    /// Stretches of high bandwidth.
+    /// Ranges of high bandwidth.
     pub bursts: Bursts,
-    /// Who moved the data, most first.
+    /// Threads by falling number of bytes.
     pub threads: Vec<ThreadPart>,
-    /// Threads not listed.
+    /// Number of threads that are not listed.
     pub more_threads: u64,
     /// Functions whose code ran in bursts.
     pub functions: Vec<FunctionPart>,
-    /// Samples in bursts that the functions are shares of.
+    /// Number of samples in bursts.
     pub burst_samples: u64,
-    /// Moments at which all threads moved less.
+    /// Times at which all threads moved less.
     pub drops: Vec<Drop>,
-    /// Width of the windows in which drops were looked for, nanoseconds.
+    /// Width of the windows used to find drops, in nanoseconds.
     pub drops_width_ns: u64,
-    /// Memory's own counter.
+    /// The memory counter.
     pub reference: Option<Reference>,
     /// Bytes written back to memory, counted.
     pub written_bytes: Option<u64>,
-    /// Bytes of lines that prefetchers brought into the second level, from memory
-    /// or the last-level cache, counted.
+    /// Bytes of lines that prefetchers brought into the second level from memory or the last level,
+    /// counted.
     pub prefetched_bytes: Option<u64>,
     /// Instructions, counted.
     pub instructions: Option<u64>,
-    /// Share of the time that records took, where the source says.
+    /// Share of the time spent in records, if known.
     pub overhead: Option<f64>,
     /// Irregularities of the trace.
     pub irregular: Irregular,
-    /// Parts that could not be read, in words.
+    /// Messages about parts that could not be read.
     pub problems: Vec<String>,
 }
 
 /// Totals of repeated runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Runs {
-    /// Bytes of each.
+    /// Bytes of each run.
     pub bytes: Vec<f64>,
-    /// Their mean.
+    /// Mean of the runs.
     pub mean: f64,
     /// Standard error of the mean.
     pub error: f64,
 }
 
 impl Runs {
-    /// Statistics of the previous runs and the last one; `None` where that is the only
-    /// one.
+    /// Statistics of the earlier runs and the last one. `None` for a single run.
     pub fn of(before: &[f64], last: f64) -> Option<Runs> {
         let bytes: Vec<f64> = before.iter().copied().chain([last]).collect();
         let n = bytes.len() as f64;
@@ -233,8 +229,8 @@ impl Runs {
     }
 }
 
-/// Bandwidth by work done: bytes for each of `steps` equal shares of the instructions.
-/// So a run that its observer slowed down can be laid over another one.
+/// Bandwidth by work done: bytes in each of `steps` equal shares of the instructions. A run that
+/// its observer slowed down can thus be compared with another one.
 ///
 /// `work` holds instructions in the windows of `bytes`.
 pub fn by_work(bytes: &Grid, work: &Grid, steps: usize) -> Vec<f64> {
@@ -246,7 +242,7 @@ pub fn by_work(bytes: &Grid, work: &Grid, steps: usize) -> Vec<f64> {
         while left > 0.0 && total > 0.0 {
             let step = ((done / total * steps as f64) as usize).min(steps - 1);
             let end = (step + 1) as f64 / steps as f64 * total;
-            // Rounding must not make a step that ends where it begins.
+            // Rounding must not create an empty step.
             let some = match step + 1 < steps && end > done {
                 true => left.min(end - done),
                 false => left,

@@ -1,4 +1,4 @@
-//! From a recording's tables to bandwidth.
+//! Computes bandwidth from the tables of a recording.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,45 +10,45 @@ use memgauge_trace::{
 };
 
 use super::functions::functions;
-use super::hidden::{self, Counters, Finder, Gathered, Kinds, Mechanism};
+use super::hidden::{self, Counters, Finder, LoadSamples, Mechanism, WindowOverflows};
 use super::{
-    Bandwidth, Bursts, Correction, Grid, Irregular, LossCurve, LossModel, MOST_WINDOWS, Reference,
+    Bandwidth, Bursts, Correction, Grid, Irregular, LossCurve, LossModel, MAX_WINDOWS, Reference,
     Settings, ThreadPart, WindowStats, bursts, common_drops, mean_error, regression, window_stats,
 };
 use crate::Resolve;
 
-/// Widths of the windows that statistics are given for.
+/// Window widths for statistics.
 const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
-/// Width of the windows for comparing curves and finding bursts.
+/// Window width for comparing curves and finding bursts.
 pub(super) const PLAIN_NS: u64 = 100_000;
-/// Windows of a thread's own curve at most.
-const THREAD_WINDOWS: u64 = MOST_WINDOWS / 100;
-/// Threads with curves of their own; the others have totals.
+/// Maximum number of windows of a thread's curve.
+const THREAD_WINDOWS: u64 = MAX_WINDOWS / 100;
+/// Maximum number of threads with a curve. Other threads have totals only.
 const THREAD_CURVES: usize = 16;
-/// A pause longer than this, and than so many usual gaps, is none of the events'.
+/// Events are not spread over a gap longer than this and than [`PAUSE_GAPS`] usual gaps.
 const PAUSE_NS: u64 = 10_000_000;
 const PAUSE_GAPS: f64 = 50.0;
-/// Windows that counters are looked at in, at most.
-const COUNTED_WINDOWS: u64 = MOST_WINDOWS / 100;
-/// Samples that are looked at to tell loads from stores.
-const MOST_SAMPLES: usize = 1 << 22;
-/// Drops that are listed.
-const MOST_DROPS: usize = 20;
+/// Maximum number of windows of counters.
+const COUNTED_WINDOWS: u64 = MAX_WINDOWS / 100;
+/// Maximum number of samples that are used to distinguish loads from stores.
+const MAX_SAMPLES: usize = 1 << 22;
+/// Maximum number of listed drops.
+const MAX_DROPS: usize = 20;
 
-/// How long a trace is and what it holds, without unpacking it.
+/// Extent of a trace, known without unpacking it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// First moment.
+    /// Start time.
     pub start_ns: u64,
     /// End, exclusive.
     pub end_ns: u64,
     /// Overflows by event and period.
     pub overflows: BTreeMap<(u16, u64), u64>,
-    /// Parts that could not be read, in words.
+    /// Messages about parts that could not be read.
     pub problems: Vec<String>,
 }
 
-/// Looks a recording's overflows through.
+/// Determines the extent of a recording's overflows.
 pub fn extent(recording: &Recording) -> Result<Extent> {
     let mut problems = recording.problems();
     let mut found = Extent {
@@ -86,7 +86,7 @@ pub fn extent(recording: &Recording) -> Result<Extent> {
     Ok(found)
 }
 
-/// Shows every batch; damaged parts are named and passed over.
+/// Passes every batch to `f`. Damaged parts become messages.
 pub(super) fn each<R: Row>(
     recording: &Recording,
     selection: &Selection,
@@ -108,7 +108,7 @@ pub fn read(
     let mut counters = reading.counters(recording, correction);
     reading.series(recording, counters.as_mut().map(|(_, counters)| counters))?;
     reading.correct(correction);
-    match counters.filter(|(_, counters)| counters.are_there()) {
+    match counters.filter(|(_, counters)| counters.are_recorded()) {
         Some((mechanism, counters)) => reading.find_hidden(recording, mechanism, counters)?,
         None => {
             let loads = reading.share_of_loads(recording)?;
@@ -127,12 +127,12 @@ pub fn read(
 struct Stream {
     pid: Pid,
     last_ns: u64,
-    /// Mean gap of late, nanoseconds; 0 before the first.
+    /// Recent mean gap in nanoseconds, 0 before the first.
     usual_ns: f64,
     overflows: u64,
     bytes: f64,
     curve: Option<Grid>,
-    gathered: Gathered,
+    overflows_of_window: WindowOverflows,
 }
 
 impl Stream {
@@ -144,12 +144,11 @@ impl Stream {
             overflows: 0,
             bytes: 0.0,
             curve,
-            gathered: Gathered::default(),
+            overflows_of_window: WindowOverflows::default(),
         }
     }
 
-    /// The time in which the events of an overflow happened: since the previous one,
-    /// without pauses.
+    /// Time in which the events of an overflow happened: since the previous one, without pauses.
     fn span(&mut self, time_ns: u64, irregular: &mut Irregular) -> u64 {
         let gap = time_ns.saturating_sub(self.last_ns);
         self.last_ns = time_ns;
@@ -177,17 +176,17 @@ struct Reading {
     instructions: u64,
     has_series: bool,
     is_modelled: bool,
-    /// Whether the curve has what counters counted, to the end.
+    /// True if the curve includes the counts after the last overflow.
     counted: bool,
     reference_event: EventId,
-    /// The reference's own interval, in windows of its grid.
+    /// Interval at which the reference was read, in windows of its grid.
     reference_windows: u64,
     reference_whole: f64,
     overflows_whole: u64,
     name: Option<String>,
     from_reference: bool,
     curve: LossCurve,
-    /// Where reference counters tell the passed and the hidden events.
+    /// Reference counters for the estimate of hidden events.
     finder: Option<Finder>,
     lost: (f64, f64),
     overflows: u64,
@@ -198,21 +197,21 @@ struct Reading {
     problems: Vec<String>,
 }
 
-/// The width all others are multiples of, as far as there is room.
+/// Common divisor of all window widths, within the memory limit.
 fn base_width(settings: &Settings, length_ns: u64) -> u64 {
     let (mut a, mut b) = (settings.bin_ns.max(1), WIDTHS_NS[0]);
     while b > 0 {
         (a, b) = (b, a % b);
     }
-    match length_ns / a < MOST_WINDOWS / 2 {
+    match length_ns / a < MAX_WINDOWS / 2 {
         true => a,
         false => settings.bin_ns.max(1),
     }
 }
 
-/// Width of the windows for comparing curves: [`PLAIN_NS`] where windows of `base_ns` fit
-/// into it. A long recording with wide windows has wider ones, or a reference of days would
-/// take more memory than its curve.
+/// Window width for comparing curves: [`PLAIN_NS`] if it is a multiple of `base_ns`. A long
+/// recording with wide windows uses wider ones; otherwise a reference of days would take more
+/// memory than its curve.
 fn plain_width(base_ns: u64) -> u64 {
     (PLAIN_NS / base_ns).max(1) * base_ns
 }
@@ -271,11 +270,11 @@ impl Reading {
         }
     }
 
-    /// Adds up the counts of the other counters.
+    /// Sums the counts of the other counters.
     fn series(&mut self, recording: &Recording, mut counters: Option<&mut Counters>) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
         let (from, to) = (self.base.from_ns, self.end_ns());
-        // Written only where the controllers themselves do not tell.
+        // Only written if the controllers do not count it themselves.
         let monitored = named(recording, "mbm.total_bytes");
         let mut intervals: BTreeMap<u64, f64> = BTreeMap::new();
         each(
@@ -341,7 +340,7 @@ impl Reading {
         self.curve = model.at(self.period);
     }
 
-    /// Share of the event's samples that were loads; 1 where none says.
+    /// Share of loads among the event's samples. 1 if unknown.
     fn share_of_loads(&mut self, recording: &Recording) -> Result<f64> {
         let selection = Selection::all().columns(&["event", "kind"]);
         let (mut loads, mut stores) = (0u64, 0u64);
@@ -412,7 +411,7 @@ impl Reading {
             let (lost, error) = match &mut self.finder {
                 Some(finder) => {
                     if within {
-                        finder.take(block.tid.0, &mut stream.gathered, time, span);
+                        finder.take(block.tid.0, &mut stream.overflows_of_window, time, span);
                     }
                     (0.0, 0.0)
                 }
@@ -435,8 +434,7 @@ impl Reading {
         }
     }
 
-    /// Counters to look for in the series, where the correction knows how records
-    /// hide events.
+    /// Counters to collect if the correction models how records hide events.
     fn counters(
         &self,
         recording: &Recording,
@@ -454,7 +452,7 @@ impl Reading {
         let hertz = recording.manifest().machine.as_ref()?.frequency_hz;
         let width = self.base.width_ns;
         let length = self.end_ns() - self.base.from_ns;
-        // Windows must be those of the curve, or several of them.
+        // Counter windows must be multiples of the curve's windows.
         let least = PLAIN_NS.max(length.div_ceil(COUNTED_WINDOWS)).max(width);
         let range = (self.base.from_ns, self.end_ns());
         let mut counters = Counters::new(self.event, range, least.next_multiple_of(width));
@@ -462,7 +460,7 @@ impl Reading {
         Some((mechanism, counters))
     }
 
-    /// Prepares to find the hidden events: samples tell which gaps end in loads.
+    /// Prepares the estimate of hidden events. Samples show which gaps end in loads.
     fn find_hidden(
         &mut self,
         recording: &Recording,
@@ -470,7 +468,7 @@ impl Reading {
         counters: Counters,
     ) -> Result<()> {
         let mut finder = Finder::new(mechanism, counters, self.period);
-        let mut kinds = Kinds::new(self.samples(recording)?);
+        let mut kinds = LoadSamples::new(self.samples(recording)?);
         let mut last: BTreeMap<Tid, (u64, usize)> = BTreeMap::new();
         self.each_block(recording, |_, block, times| {
             let (before, class) = last
@@ -493,12 +491,12 @@ impl Reading {
         Ok(())
     }
 
-    /// The event's samples by thread: when, and whether a load.
+    /// Times of the event's samples by thread, and whether each was a load.
     fn samples(&mut self, recording: &Recording) -> Result<BTreeMap<Tid, Vec<(u64, bool)>>> {
         let selection = Selection::all().columns(&["time_ns", "tid", "event", "kind"]);
         let mut problems = std::mem::take(&mut self.problems);
         let mut samples: BTreeMap<Tid, Vec<(u64, bool)>> = BTreeMap::new();
-        let mut left = MOST_SAMPLES;
+        let mut left = MAX_SAMPLES;
         each(recording, &selection, &mut problems, |rows: &[Sample]| {
             let told = |s: &&Sample| s.event == self.event && s.kind != AccessKind::Unknown;
             for sample in rows.iter().filter(told).take(left) {
@@ -514,14 +512,14 @@ impl Reading {
         Ok(samples)
     }
 
-    /// Gives the curve in each window of the counters what they counted there and
-    /// records hid; where within a window, the overflows tell.
+    /// Scales the curve in each counter window to the counted and hidden events. Within a window,
+    /// the overflows give the shape.
     fn weigh(&mut self) {
         let Some(mut finder) = self.finder.take() else {
             return;
         };
         for (tid, stream) in &mut self.streams {
-            finder.settle(*tid, &mut stream.gathered);
+            finder.finish_window(*tid, &mut stream.overflows_of_window);
             stream.bytes = 0.0;
         }
         let windows = self.end_ns().div_ceil(finder.counters.width_ns);
@@ -555,7 +553,7 @@ impl Reading {
             }
         }
         let events = self.base.total() / self.bytes_per_event;
-        self.lost.1 = finder.doubt();
+        self.lost.1 = finder.half_width();
         self.lost.0 = events - self.overflows as f64 * self.period as f64;
         self.counted = true;
     }
@@ -596,10 +594,10 @@ impl Reading {
             .filter_map(|s| s.curve.as_ref())
             .collect();
         let mut drops = common_drops(&curves);
-        drops.truncate(MOST_DROPS);
+        drops.truncate(MAX_DROPS);
         let (rest, mut rest_error) = self.rest(recording, settings);
         if self.counted {
-            // Counters went on after the last overflow: those counts are in the sum.
+            // Counters continue after the last overflow, so the sum includes those counts.
             self.lost.0 -= rest / self.bytes_per_event;
             rest_error = 0.0;
         }
@@ -612,7 +610,7 @@ impl Reading {
         let error_bytes = self.lost.1 * self.bytes_per_event + rest_error;
         if let Some(reference) = &mut reference {
             let apart = reference.bytes - bytes;
-            // A line of tolerance: bytes are sums of rounded shares.
+            // Tolerate the size of a line, since bytes are sums of rounded shares.
             let is_outside = apart.abs() > error_bytes + self.bytes_per_event;
             reference.contradicts =
                 self.name.is_some() && !self.from_reference && is_outside && self.is_same_traffic();
@@ -655,17 +653,18 @@ impl Reading {
         }
     }
 
-    /// Whether memory's own counter counts just what the event counts: in the modelled machine
-    /// without prefetchers. A real machine's counter also has other programs' traffic.
+    /// True if the memory counter counts exactly the traffic of the event: in the modelled machine
+    /// without prefetchers. The counter of a real machine includes other programs' traffic.
     fn is_same_traffic(&self) -> bool {
         let events = [catalogue::LLC_MISS, catalogue::DRAM_READ_BYTES];
         self.is_modelled && events.contains(&self.event) && self.prefetched == 0
     }
 
-    /// Statistics of windows, bursts, and how the curve agrees with memory's counter.
+    /// Statistics of windows, bursts, and the agreement with the memory counter.
     fn shape(&self, recording: &Recording) -> (Vec<WindowStats>, Bursts, Option<Reference>) {
         let width = self.base.width_ns;
-        // Of windows as long as the run, the only one is cut and would show too low a rate.
+        // In windows as long as the run, the only window is incomplete and would show too low a
+        // rate.
         let run_ns = self.base.values.len() as u64 * width;
         let widths = WIDTHS_NS
             .iter()
@@ -679,8 +678,8 @@ impl Reading {
         (windows, bursts, self.compare(&plain, recording))
     }
 
-    /// Bytes after the last overflow of each thread, and their error: from the
-    /// counters' final values, or half a period each.
+    /// Bytes after the last overflow of each thread, and their error: from the counters' final
+    /// values, or else half a period for each thread.
     fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
         let told = recording.manifest().delivery;
         let whole = settings.from_ns == 0 && settings.to_ns.is_none();
@@ -702,7 +701,7 @@ impl Reading {
     }
 
     fn compare(&self, plain: &Grid, recording: &Recording) -> Option<Reference> {
-        // Without any reference its windows are not so much as looked at.
+        // Without a reference, skip the comparison.
         let there = self.reference_whole > 0.0 && self.reference.total() > 0.0;
         if !there {
             return None;
@@ -717,12 +716,12 @@ impl Reading {
                 .copied()
                 .zip(truth.values.iter().copied())
         };
-        // The curve that overflows of this period would give if none were lost.
+        // The curve from overflows of this period without any loss.
         let quantised = truth.quantised(self.period as f64 * self.bytes_per_event);
         Some(Reference {
             event: event_name(recording, self.reference_event),
             bytes: truth.total(),
-            // Known with the total.
+            // Only known together with the total.
             contradicts: false,
             regression: regression(pairs()),
             width_ns: truth.width_ns,
@@ -733,8 +732,8 @@ impl Reading {
     }
 }
 
-/// The interval that nine in ten of the amounts come in, or a shorter one; others are
-/// a thread's sleep.
+/// The interval that contains nine in ten of the amounts, or a shorter one. Longer ones are sleeps
+/// of a thread.
 fn usual(intervals: &BTreeMap<u64, f64>) -> u64 {
     let whole: f64 = intervals.values().sum();
     let mut sum = 0.0;
@@ -757,7 +756,7 @@ fn event_name(recording: &Recording, event: EventId) -> String {
     defined.map_or_else(|| format!("event {}", event.0), |e| e.name.clone())
 }
 
-/// Share of the modelled time that records took.
+/// Share of the modelled time spent in records.
 fn overhead(recording: &Recording) -> Option<f64> {
     let manifest = recording.manifest();
     let cycles = manifest.delivery?.cycles? as f64;
@@ -765,7 +764,7 @@ fn overhead(recording: &Recording) -> Option<f64> {
     Some(cycles / own.max(1.0))
 }
 
-/// Instructions in the windows of a curve, summed over threads: the work done.
+/// Instructions in the windows of a curve, summed over threads, as a measure of work.
 pub fn work(recording: &Recording, curve: &Grid) -> Result<Grid> {
     let mut work = curve.emptied();
     let mut problems = Vec::new();

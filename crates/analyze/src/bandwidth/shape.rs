@@ -1,11 +1,10 @@
-//! The shape of a bandwidth curve: percentiles, bursts, drops, and how two curves
-//! agree.
+//! Shape of a bandwidth curve: percentiles, bursts, drops, and the agreement of two curves.
 
 use serde::Serialize;
 
 use super::Grid;
 
-/// Rates in windows of one width, bytes a second.
+/// Rates in windows of one width, in bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct WindowStats {
     /// Width of the windows, nanoseconds.
@@ -14,33 +13,33 @@ pub struct WindowStats {
     pub windows: u64,
     /// Mean over all windows.
     pub mean: f64,
-    /// Half of the windows have at most this.
+    /// Median.
     pub p50: f64,
-    /// Nine in ten.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 in a hundred.
+    /// 99th percentile.
     pub p99: f64,
     /// The highest window.
     pub highest: f64,
-    /// When the highest begins, nanoseconds.
+    /// Start of the highest window in nanoseconds.
     pub highest_ns: u64,
 }
 
-/// Stretches of high bandwidth: windows next to each other that reach half of the
-/// 99th percentile of windows in which anything moved.
+/// Ranges of high bandwidth: adjacent windows that reach half of the 99th percentile of the windows
+/// with traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bursts {
     /// Width of the windows, nanoseconds.
     pub width_ns: u64,
-    /// Bytes a second from which a window belongs to a burst.
+    /// Minimum rate of a window in a burst, in bytes per second.
     pub threshold: f64,
     /// Share of the time in bursts, 0..=1.
     pub duty: f64,
     /// Bursts.
     pub count: u64,
-    /// The longest, nanoseconds.
+    /// Length of the longest burst in nanoseconds.
     pub longest_ns: u64,
-    /// When it begins.
+    /// Start of the longest burst.
     pub longest_at_ns: u64,
 }
 
@@ -57,7 +56,7 @@ pub struct Regression {
     pub points: u64,
 }
 
-/// A moment at which every thread that was moving data moved less.
+/// A time at which every active thread moved less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Drop {
     /// When it begins, nanoseconds.
@@ -66,12 +65,12 @@ pub struct Drop {
     pub length_ns: u64,
 }
 
-/// Statistics of the windows of a grid of bytes, but the last, which may be cut.
-/// `room` is written over: an array that several calls share.
+/// Statistics of the windows of a grid of bytes, without the last one, which may be incomplete.
+/// `room` is scratch memory that several calls share.
 pub fn window_stats(grid: &Grid, room: &mut Vec<f64>) -> WindowStats {
     let whole = grid.values.len().saturating_sub(1).max(1);
     room.clear();
-    // The last window may be partly empty.
+    // The last window may be incomplete.
     room.extend(grid.rates().take(whole));
     let (windows, mut sum) = (room.len(), 0.0);
     let mut highest = (0, 0.0);
@@ -94,9 +93,8 @@ pub fn window_stats(grid: &Grid, room: &mut Vec<f64>) -> WindowStats {
     }
 }
 
-/// The smallest values that shares of the values, in rising order, do not exceed. It
-/// moves them about, and does not sort them: there may be tens of millions, and each
-/// share is looked for after the previous one.
+/// The smallest values that these shares of the values do not exceed. The shares must rise.
+/// Partitions `values` instead of sorting them, since there may be tens of millions.
 fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64; N] {
     let all = values.len();
     let mut from = 0;
@@ -112,7 +110,7 @@ fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64; N]
     })
 }
 
-/// The bursts of a grid of bytes. `room` is written over, as by [`window_stats`].
+/// Bursts of a grid of bytes. `room` is scratch memory as in [`window_stats`].
 pub fn bursts(grid: &Grid, room: &mut Vec<f64>) -> Bursts {
     room.clear();
     room.extend(grid.rates().filter(|r| *r > 0.0));
@@ -139,7 +137,7 @@ pub fn bursts(grid: &Grid, room: &mut Vec<f64>) -> Bursts {
     found
 }
 
-/// Where a run of `true` begins, and its length.
+/// Starts and lengths of the runs of `true`.
 fn runs(marks: impl Iterator<Item = bool>) -> Vec<(u64, u64)> {
     let mut found: Vec<(u64, u64)> = Vec::new();
     let mut before = false;
@@ -158,19 +156,19 @@ fn runs(marks: impl Iterator<Item = bool>) -> Vec<(u64, u64)> {
     found
 }
 
-/// Windows on each side that give a thread's usual rate.
+/// Number of windows on each side that define a thread's usual rate.
 const AROUND: usize = 8;
-/// Of the busiest thread's usual rate: a thread that moves less than this is not active.
-/// What one that waits for the others moved at the ends of its wait is spread over all of it.
+/// Minimum rate of an active thread relative to the busiest one. Traffic at both ends of a wait is
+/// spread over the wait, so a waiting thread is not at zero.
 const ACTIVE: f64 = 0.05;
 
-/// Moments at which all of several active threads moved less than half of what they move
-/// around it: something else held them up. None for one thread alone.
+/// Times at which all active threads moved less than half of their usual rate, so that something
+/// else delayed them. Empty for a single thread.
 pub fn common_drops(threads: &[&Grid]) -> Vec<Drop> {
     let Some(first) = threads.first().filter(|_| threads.len() > 1) else {
         return Vec::new();
     };
-    // The last window may be cut, which would look like a drop.
+    // The last window may be incomplete, which would look like a drop.
     let shortest = threads.iter().map(|t| t.values.len()).min().unwrap_or(0);
     let windows = shortest.saturating_sub(1);
     let usual: Vec<Vec<f64>> = threads.iter().map(|t| moving_mean(&t.values)).collect();
@@ -212,10 +210,10 @@ fn moving_mean(values: &[f64]) -> Vec<f64> {
     (0..values.len()).map(mean).collect()
 }
 
-/// Points below which a line says nothing.
+/// Minimum number of points for a regression.
 const FEWEST: f64 = 10.0;
 
-/// The line through points, where there are enough and they differ at all.
+/// Regression line through points, if there are enough and their x values differ.
 pub fn regression(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Regression> {
     let n = points.clone().count() as f64;
     let sum = |f: fn((f64, f64)) -> f64| points.clone().map(f).sum::<f64>();

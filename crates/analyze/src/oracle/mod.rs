@@ -1,10 +1,10 @@
-//! Brute-force twins: the same answers by the plainest means, for comparison
-//! on random input. Slow on purpose, and sharing no code with what they check.
+//! Brute-force versions of the analyses for comparison on random input. Slow on purpose. They share
+//! no code with the analyses.
 
 use memgauge_trace::{Module, SeriesRow};
 
-/// Bins of `width_ns` from cutting every row at every nanosecond border it
-/// crosses: the gain up to a border is `floor(value * elapsed / interval)`.
+/// Bins of `width_ns`: cuts every row at every border that it crosses. The part up to a border is
+/// `floor(value * elapsed / interval)`.
 pub(crate) fn bins(rows: &[SeriesRow], width_ns: u64) -> Vec<u64> {
     let end = rows.iter().map(|r| r.time_ns).max().unwrap_or(0);
     let mut bins = vec![0; end.div_ceil(width_ns) as usize];
@@ -20,9 +20,8 @@ pub(crate) fn bins(rows: &[SeriesRow], width_ns: u64) -> Vec<u64> {
     bins
 }
 
-/// The mapping of one process that held `addr` at `time_ns`. Among those that cover it,
-/// it is the latest not later than the time, else the first one after. Ties go to the
-/// highest start, then the lowest end.
+/// The mapping of a process that contained `addr` at `time_ns`: the latest one that is not newer,
+/// or else the first one after. Ties go to the highest start, then the lowest end.
 pub(crate) fn mapping_at(modules: &[Module], addr: u64, time_ns: u64) -> Option<&Module> {
     let covering = || {
         modules

@@ -147,7 +147,7 @@ fn of_a_large_range_one_page_in_so_many_is_asked_for() {
     let rule = |addr: u64| Some(u32::from(addr / PAGE * 2_654_435_761 % 1000 >= 750));
     let found = placement(&usage, &[heap], &mut Rule(rule));
     let range = &found.ranges[0];
-    assert!(range.asked_pages <= MOST_PAGES_ASKED && range.pages > 16 * MOST_PAGES_ASKED / 2);
+    assert!(range.asked_pages <= MAX_QUERIED_PAGES && range.pages > 16 * MAX_QUERIED_PAGES / 2);
     let part = range.bytes_to_move as f64 / (range.pages * PAGE) as f64;
     assert!((0.74..0.76).contains(&part), "{part}");
 }

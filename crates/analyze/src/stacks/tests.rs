@@ -98,14 +98,14 @@ fn sums_go_up_to_the_callers_and_the_largest_comes_first() {
 fn small_nodes_are_summed_and_nothing_is_lost() {
     let frames = [frame(0, None, 0x1010)];
     // Two functions that call each other more often than nodes are kept.
-    let deep: Vec<Frame> = (1..=2 * MOST_NODES as u32)
+    let deep: Vec<Frame> = (1..=2 * MAX_NODES as u32)
         .map(|n| frame(n, Some(n - 1), 0x2000 + u64::from(n % 2) * 0x1000))
         .collect();
     let frames: Vec<Frame> = frames.into_iter().chain(deep).collect();
     let last = frames.len() as u32 - 1;
     let samples = [sample(Some(last), 0x4000, 7), sample(Some(0), 0x4000, 9)];
     let tree = tree(&frames, &samples);
-    assert!(tree.nodes.len() <= MOST_NODES + 2, "{}", tree.nodes.len());
+    assert!(tree.nodes.len() <= MAX_NODES + 2, "{}", tree.nodes.len());
     let own: u64 = tree.nodes.iter().map(|node| node.own_events).sum();
     assert_eq!((own, tree.events), (16, 16));
     // The function at the end is what one asks for.
@@ -121,7 +121,7 @@ fn small_nodes_are_summed_and_nothing_is_lost() {
         .find(|(_, path)| path.len() > 1)
         .unwrap()
         .1;
-    assert_eq!(path[INNERMOST as usize], LEFT_OUT);
+    assert_eq!(path[INNERMOST as usize], OMITTED_CALLS);
     assert_eq!((path[0], path[1]), ("b [no symbols]", "c [no symbols]"));
     assert_eq!(path[most - 1], "a [no symbols]");
 }
@@ -129,7 +129,7 @@ fn small_nodes_are_summed_and_nothing_is_lost() {
 #[test]
 fn of_many_functions_those_with_most_events_are_kept() {
     // More calls than are kept, each of another function with one event, and a hot one.
-    let calls = 2 * MOST_NODES as u32;
+    let calls = 2 * MAX_NODES as u32;
     let file = |n: u64, name: &str| code(0, n << 12, (n + 1) << 12, name);
     let mut files: Vec<_> = (0..u64::from(calls))
         .map(|n| file(n + 16, &format!("/f{n}")))
@@ -146,11 +146,11 @@ fn of_many_functions_those_with_most_events_are_kept() {
     let mut symbols = crate::resolve::NoSymbols;
     let tree = call_trees(&frames, &sampled, &mut symbols, &names).remove(0);
     // The function itself stands below the others.
-    assert!(tree.nodes.len() <= MOST_NODES + 2);
+    assert!(tree.nodes.len() <= MAX_NODES + 2);
     let hottest = &tree.hottest(1)[0];
     assert_eq!(hottest.paths[0].1, ["f7 [no symbols]"]);
     assert_eq!(hottest.share, Some(1.0));
-    let others = u64::from(calls) - MOST_NODES as u64 / 2;
+    let others = u64::from(calls) - MAX_NODES as u64 / 2;
     let share = others as f64 / tree.events as f64;
     assert_eq!(tree.share_of_others(), Some(share));
     let own: u64 = tree.nodes.iter().map(|node| node.own_events).sum();
@@ -222,8 +222,8 @@ fn calls_from_memory_in_which_nothing_ever_ran_are_unknown() {
     let spaces = spaces(&[code(0, 0x1000, 0x2000, "/a"), heap, made]);
     let frames = [frame(0, None, 0x5010), frame(1, Some(0), 0x7010)];
     let samples = [sample(Some(1), 0x1000, 5), sample(None, 0x7777, 1)];
-    let chain = |are_seen| {
-        let mut calls = Frames::new(&spaces).seen(are_seen);
+    let chain = |are_traced| {
+        let mut calls = Frames::new(&spaces).traced(are_traced);
         calls.observe(&frames);
         let mut sampled = SampledStacks::new(&spaces);
         sampled.observe(&samples);

@@ -1,4 +1,4 @@
-//! Call stacks over time, in few bins: what a viewer shows of a selected stretch.
+//! Call stacks over time in few bins, for viewers that show a selected range.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use super::StackKey;
 pub struct TimedCalls {
     /// Width of a bin in nanoseconds.
     pub bin_ns: u64,
-    /// Of each node, without what it calls: bins with samples, their samples, and the events
-    /// that they stand for.
+    /// For each node without its callees: bins with samples, the number of samples, and the events
+    /// that they represent.
     pub own: Vec<Vec<(u32, u64, u64)>>,
 }
 
-/// Samples and events by bin of time.
+/// Samples and events by time bin.
 pub(super) type ByBin = BTreeMap<u32, (u64, u64)>;
 
-/// Samples by stack and time. Beyond so many bins or cells, bins double.
+/// Samples by stack and time. The bins double in width when there are too many bins or cells.
 #[derive(Clone, Debug)]
 pub(super) struct StackTimes {
     bin_ns: u64,
@@ -29,12 +29,12 @@ pub(super) struct StackTimes {
     stacks: HashMap<StackKey, ByBin>,
 }
 
-/// The width of a bin that most runs outgrow, nanoseconds.
+/// Initial width of a bin in nanoseconds, which most runs outgrow.
 const FIRST_BIN_NS: u64 = 1000;
-/// Bins of time of call stacks.
+/// Maximum number of time bins.
 pub(super) const BINS: u64 = 128;
-/// Cells of stacks and bins: some 12 bytes each in a page.
-const MOST_CELLS: usize = 1 << 17;
+/// Maximum number of cells (stack and bin). A cell takes about 12 bytes in a page.
+const MAX_CELLS: usize = 1 << 17;
 
 impl StackTimes {
     pub(super) fn new() -> StackTimes {
@@ -46,7 +46,7 @@ impl StackTimes {
     }
 
     pub(super) fn add(&mut self, key: StackKey, time_ns: u64, sums: (u64, u64)) {
-        while time_ns / self.bin_ns >= BINS || self.cells >= MOST_CELLS && self.bin_ns < time_ns {
+        while time_ns / self.bin_ns >= BINS || self.cells >= MAX_CELLS && self.bin_ns < time_ns {
             self.double();
         }
         let bin = (time_ns / self.bin_ns) as u32;
@@ -100,16 +100,18 @@ impl StackTimes {
     }
 }
 
-/// Sums by node of the tree and bin, as those of the nodes that are kept.
+/// Maps sums by tree node and bin to the kept nodes.
 pub(super) fn timed(
     bin_ns: u64,
     nodes: usize,
-    kept: &[u32],
+    kept_nodes: &[u32],
     times: BTreeMap<(u32, u32), (u64, u64)>,
 ) -> TimedCalls {
     let mut own: Vec<ByBin> = vec![ByBin::new(); nodes];
     for ((at, bin), (samples, events)) in times {
-        let cell = own[kept[at as usize] as usize].entry(bin).or_default();
+        let cell = own[kept_nodes[at as usize] as usize]
+            .entry(bin)
+            .or_default();
         cell.0 += samples;
         cell.1 = cell.1.saturating_add(events);
     }

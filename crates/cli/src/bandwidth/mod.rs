@@ -10,7 +10,7 @@ mod sweep;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MOST_WINDOWS, Settings};
+use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MAX_WINDOWS, Settings};
 use memgauge_emulate as emulate;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_machine::{PmuConfig, SampleSpec};
@@ -210,9 +210,9 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
         )));
     }
     let windows = (to - from) / args.bin.ns;
-    if windows > MOST_WINDOWS {
+    if windows > MAX_WINDOWS {
         return Err(usage(format!(
-            "failed to show {windows} windows: the limit is {MOST_WINDOWS}: choose a wider \
+            "failed to show {windows} windows: the limit is {MAX_WINDOWS}: choose a wider \
             --bin, or a shorter time with --from and --to"
         )));
     }

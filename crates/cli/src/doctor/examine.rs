@@ -4,8 +4,8 @@ use std::fs::read_to_string;
 use std::path::Path;
 
 use memgauge_emulate::{self as emulate, Emulator, geometry};
-use memgauge_host::check::{Check, fact, in_words, verdict};
-use memgauge_host::sys::probe::{Trial, bpf_map, perf_event};
+use memgauge_host::checks::{Check, describe_os_error, fact, verdict};
+use memgauge_host::sys::probe::{TestEvent, try_create_bpf_map, try_open_event};
 use memgauge_host::sys::process::free_bytes;
 
 /// Everything, in the order it is shown.
@@ -79,13 +79,13 @@ fn pmu() -> Vec<Check> {
     } else {
         "the kernel found no PMU: check the firmware's settings, or use --source emulate"
     };
-    let cycles = perf_event(Trial::Cycles);
+    let cycles = try_open_event(TestEvent::Cycles);
     let found = match (&cycles, core) {
         (Ok(()), _) => "core counters work".to_owned(),
-        (Err(e), true) => format!("present, but it counts nothing: {}", in_words(e)),
+        (Err(e), true) => format!("present, but it counts nothing: {}", describe_os_error(e)),
         (Err(_), false) => "none: no cycles, cache or TLB misses can be counted".to_owned(),
     };
-    let precise = perf_event(Trial::PreciseCycles);
+    let precise = try_open_event(TestEvent::PreciseCycles);
     let sampler = ["ibs_op", "arm_spe_0"]
         .iter()
         .find(|s| units.iter().any(|u| u == **s));
@@ -98,14 +98,14 @@ fn pmu() -> Vec<Check> {
         (Ok(()), Some(name)) => format!("{name} works"),
         (Err(_), Some(name)) => format!("{name} is present"),
         (Err(_), None) if !core => "none: it needs a core PMU".to_owned(),
-        (Err(e), None) => format!("none: {}", in_words(e)),
+        (Err(e), None) => format!("none: {}", describe_os_error(e)),
     };
     let uncore: Vec<&str> = units
         .iter()
         .filter(|u| u.starts_with("uncore_") || u.starts_with("amd_"))
         .map(String::as_str)
         .collect();
-    let clock = perf_event(Trial::CpuClock);
+    let clock = try_open_event(TestEvent::CpuClock);
     vec![
         verdict("core PMU", cycles.is_ok(), found, why),
         verdict(
@@ -135,7 +135,7 @@ fn pmu() -> Vec<Check> {
         verdict(
             "timer samples",
             clock.is_ok(),
-            clock.map_or_else(|e| in_words(&e), |()| "cpu-clock works".to_owned()),
+            clock.map_or_else(|e| describe_os_error(&e), |()| "cpu-clock works".to_owned()),
             "sysctl kernel.perf_event_paranoid=2, or run with CAP_PERFMON",
         ),
     ]
@@ -176,11 +176,11 @@ fn rights() -> Check {
 
 fn bpf() -> Check {
     let btf = Path::new("/sys/kernel/btf/vmlinux").exists();
-    let tried = bpf_map();
+    let tried = try_create_bpf_map();
     let found = match (&tried, btf) {
         (Ok(()), true) => "maps and kernel types (BTF)".to_owned(),
         (Ok(()), false) => "maps, but no kernel types (BTF)".to_owned(),
-        (Err(e), _) => format!("refused: {}", in_words(e)),
+        (Err(e), _) => format!("refused: {}", describe_os_error(e)),
     };
     verdict(
         "BPF",

@@ -4,7 +4,7 @@ mod examine;
 
 use anyhow::bail;
 use examine::examine;
-use memgauge_host::check::Check;
+use memgauge_host::checks::Check;
 
 use crate::args::Json;
 use crate::outcome::Exit;

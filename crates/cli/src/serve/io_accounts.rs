@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use memgauge_host::memory_counters::NoCounters;
-use memgauge_io::{Filter, Meter, Setup};
+use memgauge_host::memory_counters::NoMemoryCounters;
+use memgauge_io::{AccountingOptions, IoFilter, Meter};
 use memgauge_serve::{IoSource, IoTransfer};
 use memgauge_trace::{Direction, IoRow, Owner};
 
@@ -16,14 +16,14 @@ pub(super) struct IoAccounts {
 
 impl IoAccounts {
     pub(super) fn start() -> anyhow::Result<IoAccounts> {
-        let setup = Setup {
+        let setup = AccountingOptions {
             forget_ended: true,
-            ..Setup::default()
+            ..AccountingOptions::default()
         };
-        let no_counters = Box::new(NoCounters(String::new()));
+        let no_counters = Box::new(NoMemoryCounters(String::new()));
         let namespace = std::fs::metadata("/proc/self/ns/net");
         Ok(IoAccounts {
-            meter: Meter::start(Filter::default(), setup, no_counters)?,
+            meter: Meter::start(IoFilter::default(), setup, no_counters)?,
             namespace: namespace.ok().map(|file| file.ino() as u32),
         })
     }
@@ -55,8 +55,12 @@ impl IoAccounts {
 
 impl IoSource for IoAccounts {
     fn transfers(&mut self) -> Result<Vec<IoTransfer>, String> {
-        let look = self.meter.look(false).map_err(|e| e.to_string())?;
-        Ok(look.rows.iter().map(|row| self.transfer_of(row)).collect())
+        let interval = self.meter.read(false).map_err(|e| e.to_string())?;
+        Ok(interval
+            .rows
+            .iter()
+            .map(|row| self.transfer_of(row))
+            .collect())
     }
 
     fn losses(&mut self) -> Vec<(String, u64)> {

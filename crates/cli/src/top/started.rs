@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use memgauge_emulate::sampled::{SampledOptions, SampledProgram, Surroundings};
-use memgauge_host::run::{locate, not_started};
-use memgauge_host::sys::launch::Held;
+use memgauge_host::running_program::{locate, not_started};
+use memgauge_host::sys::held_process::HeldProcess;
 use memgauge_online::{MARKS_VARIABLE, Profiler, SampledRun};
 
 use crate::sampler::Wanted;
@@ -33,7 +33,7 @@ pub(super) fn held(
     command: &[String],
     output: Output,
     profiler: &Profiler,
-) -> anyhow::Result<Option<Held>> {
+) -> anyhow::Result<Option<HeldProcess>> {
     let Some((name, arguments)) = command.split_first() else {
         return Ok(None);
     };
@@ -43,7 +43,7 @@ pub(super) fn held(
     if let Some(file) = profiler.marks_file() {
         command.env(MARKS_VARIABLE, file);
     }
-    let held = Held::start(command).map_err(|e| not_started(name, &e))?;
+    let held = HeldProcess::start(command).map_err(|e| not_started(name, &e))?;
     Ok(Some(held))
 }
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use memgauge_host::memory_counters::NoCounters;
-use memgauge_host::run::not_started;
-use memgauge_host::stolen::StolenTime;
-use memgauge_host::sys::launch::Held;
+use memgauge_host::memory_counters::NoMemoryCounters;
+use memgauge_host::running_program::not_started;
+use memgauge_host::stolen_time::StolenTime;
+use memgauge_host::sys::held_process::HeldProcess;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
-use memgauge_io::{Filter, Meter, Setup};
+use memgauge_io::{AccountingOptions, IoFilter, Meter};
 use memgauge_online::{
     Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, kept_descriptors,
     raise_open_file_limit,
@@ -146,8 +146,12 @@ struct Io {
 
 impl Io {
     fn start() -> Result<Io, String> {
-        let counters = NoCounters("top shows bytes alone".to_owned());
-        let meter = Meter::start(Filter::default(), Setup::default(), Box::new(counters));
+        let counters = NoMemoryCounters("top shows bytes alone".to_owned());
+        let meter = Meter::start(
+            IoFilter::default(),
+            AccountingOptions::default(),
+            Box::new(counters),
+        );
         let meter = meter.map_err(|e| e.to_string())?;
         Ok(Io {
             meter,
@@ -160,9 +164,9 @@ impl Io {
     }
 
     fn look(&mut self) -> Result<(), String> {
-        let look = self.meter.look(false).map_err(|e| e.to_string())?;
+        let interval = self.meter.read(false).map_err(|e| e.to_string())?;
         self.interval_s = since(&mut self.looked);
-        for device in &look.devices {
+        for device in &interval.devices {
             match device.is_virtual {
                 true => self.without_hardware.insert(device.device),
                 false => self.without_hardware.remove(&device.device),
@@ -170,11 +174,11 @@ impl Io {
         }
         self.moved.clear();
         self.owners.clear();
-        for owner in &look.owners {
+        for owner in &interval.owners {
             let names = (owner.command.clone(), owner.user.clone());
             self.owners.insert(owner.owner.pid().0, names);
         }
-        for row in &look.rows {
+        for row in &interval.rows {
             if self.without_hardware.contains(&row.device) {
                 continue;
             }
@@ -235,7 +239,7 @@ impl Watch {
         }
         let (source, profiler) = plan.wanted.profiler()?;
         let held = held(&plan.command, plan.output, &profiler)?;
-        let started = held.iter().map(Held::pid);
+        let started = held.iter().map(HeldProcess::pid);
         let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
         let of_source = (profiler, in_words(&source), is_timer(&source));
         let mut watch = Watch::of(plan, of_source, named, io)?;
@@ -244,7 +248,7 @@ impl Watch {
         }
         if let Some(held) = held {
             let name = plan.command.first().map_or("", String::as_str);
-            watch.program = Some(held.go().map_err(|e| not_started(name, &e))?);
+            watch.program = Some(held.exec().map_err(|e| not_started(name, &e))?);
         }
         watch.begin(!plan.command.is_empty());
         Ok(watch)

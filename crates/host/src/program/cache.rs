@@ -1,12 +1,13 @@
-//! The user's cache of programs that recordings name: `$XDG_CACHE_HOME/memgauge/files`.
+//! The user's cache of recorded programs: `$XDG_CACHE_HOME/memgauge/files`.
 //!
-//! A copy is kept once for all recordings of a program, by its build ID. It serves what a
-//! recording does not have itself: names of data, and of code that no sample was in. Files without a
-//! build ID are kept in the recording, since size and time do not tell all files of a user apart.
+//! One copy of a program, identified by its build ID, serves all recordings. It supplies names that
+//! a recording lacks: those of data, and of code without samples. A file without a build ID is kept
+//! in the recording, since size and time do not identify it among all files of a user.
 //!
-//! The folder has mode 0700 and belongs to this user, and only this user may write to the one above; another one is not used (`sudo` may leave
-//! `HOME` as it was). When it has more than [`MAX_BYTES`], the copies that were not
-//! used for the longest time are removed.
+//! The folder has mode 0700 and must belong to this user, and only this user may write to the
+//! folder above it. Otherwise the cache is not used, because `sudo` may leave `HOME` unchanged.
+//! When the cache exceeds [`MAX_BYTES`], the copies that were not used for the longest time are
+//! removed.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,13 +17,13 @@ use std::time::SystemTime;
 
 use memgauge_recording::private;
 
-/// Bytes of all copies: some dozens of large programs.
+/// Maximum size of the cache: a few dozen large programs.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// Where the cache is, or would be.
+/// Path of the cache, which may not exist.
 pub(super) fn folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
-    // The XDG base directory specification: a relative path is as good as none.
+    // XDG base directory specification: ignore relative paths.
     let named = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     let home = || {
         Some(
@@ -34,16 +35,16 @@ pub(super) fn folder() -> Option<PathBuf> {
     Some(named.or_else(home)?.join("memgauge/files"))
 }
 
-/// Creates the cache for this user alone.
+/// Creates the cache with access for this user only.
 ///
 /// # Errors
-/// It cannot be created, or is another user's.
+/// It cannot be created, or belongs to another user.
 pub(super) fn create(folder: &Path) -> io::Result<()> {
     let Some(own) = folder.parent() else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     own.parent().map_or(Ok(()), fs::create_dir_all)?;
-    // The build keeps the engine in the folder above, where others may read it.
+    // The build keeps the engine in the folder above, which others may read.
     for (directory, refused_mode) in [(own, 0o022), (folder, 0o077)] {
         match private::create_dir(directory) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -58,21 +59,21 @@ pub(super) fn create(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The copy of the program with this build ID, if there is one.
+/// The copy of the program with this build ID, if it exists.
 pub fn cached(build_id: &str) -> Option<PathBuf> {
     let path = folder()?.join(build_id);
     (!build_id.is_empty() && path.is_file()).then_some(path)
 }
 
-/// Notes that a copy was used.
+/// Marks a copy as recently used.
 pub fn mark_used(copy: &Path) {
-    // Best effort: it may be removed earlier than others.
+    // Best effort. On failure the copy may be removed earlier than others.
     if let Ok(file) = File::open(copy) {
         let _ = file.set_modified(SystemTime::now());
     }
 }
 
-/// Removes what was not used for the longest time, until the rest has at most so many bytes.
+/// Removes the least recently used copies until the cache has at most [`MAX_BYTES`].
 pub(super) fn shrink(folder: &Path) {
     shrink_to(folder, MAX_BYTES);
 }
@@ -90,7 +91,7 @@ fn shrink_to(folder: &Path, max_bytes: u64) {
         if bytes <= max_bytes {
             return;
         }
-        // Another memgauge may have removed it.
+        // Another memgauge may have removed it already.
         let _ = fs::remove_file(path);
         bytes -= length;
     }

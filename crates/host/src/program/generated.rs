@@ -1,5 +1,5 @@
-//! Names of generated code, as programs give them to perf: `/tmp/perf-PID.map`
-//! (lines of `START BYTES NAME` in hexadecimal) and jitdump files
+//! Names of JIT-compiled code, which programs write for perf: `/tmp/perf-PID.map` (lines of `START
+//! BYTES NAME` in hexadecimal) and jitdump files
 //! (`tools/perf/Documentation/jitdump-specification.txt`).
 
 use std::collections::BTreeSet;
@@ -10,20 +10,20 @@ use std::time::{Duration, SystemTime};
 
 use memgauge_trace::{GeneratedCode, Module, Pid, VirtAddr};
 
-/// A file with more is read so far.
-const MOST_BYTES: u64 = 1 << 28;
+/// Maximum number of bytes to read from a file.
+const MAX_BYTES: u64 = 1 << 28;
 
-/// The kernel tells times of processes in hundredths of a second (`USER_HZ`).
+/// Clock ticks per second of the kernel's process times (`USER_HZ`).
 const TICKS_PER_S: f64 = 100.0;
 
-/// Whether a path is that of a jitdump file: its writer maps it to make it known.
-pub(super) fn is_dump(path: &str) -> bool {
+/// True for the path of a jitdump file. A program maps the file so that profilers find it.
+pub(super) fn is_jitdump_path(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.starts_with("jit-") && name.ends_with(".dump")
 }
 
-/// When a running process began.
-pub(super) fn process_began(pid: u32) -> Option<SystemTime> {
+/// Start time of a running process.
+pub(super) fn process_start_time(pid: u32) -> Option<SystemTime> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let ticks: f64 = stat.rsplit_once(')')?.1.split(' ').nth(20)?.parse().ok()?;
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
@@ -32,54 +32,54 @@ pub(super) fn process_began(pid: u32) -> Option<SystemTime> {
     SystemTime::now().checked_sub(age)
 }
 
-/// Code that a process reports in `/tmp`. A map from before `since` is that of another
-/// process with the same id.
-pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
-    let path = map_of(pid);
-    // A file's time may be a tick of the clock before the process's.
+/// Code in a process's `/tmp/perf-PID.map`. A map from before `since` belongs to an earlier process
+/// with the same PID.
+pub(super) fn read_perf_map(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
+    let path = perf_map_path(pid);
+    // The file's time may be a clock tick before the start of the process.
     let since = since.checked_sub(Duration::from_secs(1)).unwrap_or(since);
     let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
-    let fresh = metadata
+    let is_current = metadata
         .and_then(|m| m.modified().ok())
         .is_some_and(|t| t >= since);
-    match fresh.then(|| contents(Path::new(&path))).flatten() {
-        Some(bytes) => perf_map(pid, &bytes),
+    match is_current.then(|| read_limited(Path::new(&path))).flatten() {
+        Some(bytes) => parse_perf_map(pid, &bytes),
         None => Vec::new(),
     }
 }
 
-/// Code that a jitdump file reports.
-pub(super) fn of_dump(pid: u32, path: &Path) -> Vec<GeneratedCode> {
+/// Code in a jitdump file.
+pub(super) fn read_jitdump(pid: u32, path: &Path) -> Vec<GeneratedCode> {
     let is_file = fs::metadata(path).is_ok_and(|m| m.is_file());
-    let bytes = is_file.then(|| contents(path)).flatten();
-    bytes.map_or_else(Vec::new, |bytes| jitdump(pid, &bytes))
+    let bytes = is_file.then(|| read_limited(path)).flatten();
+    bytes.map_or_else(Vec::new, |bytes| parse_jitdump(pid, &bytes))
 }
 
-/// Names of the code that recorded processes generated, as perf finds them: in `/tmp` and in
-/// dumps that the processes mapped, on the machine where they ran.
+/// Names of JIT-compiled code for a recording of perf that was made on this machine. Finds them in
+/// the places where perf looks: in `/tmp`, and in jitdump files that the processes mapped.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedCode(BTreeSet<(u32, PathBuf)>);
 
 impl RecordedCode {
-    /// Notes a mapping; a dump is mapped to make it known.
+    /// Remembers a mapping if it is a jitdump file.
     pub fn mapped(&mut self, row: &Module) {
-        if is_dump(&row.path) {
+        if is_jitdump_path(&row.path) {
             self.0.insert((row.pid.0, PathBuf::from(&row.path)));
         }
     }
 
-    /// The names of processes whose recording ended then. A map in `/tmp` that was written to
-    /// later is that of another process with the same id.
+    /// Names of the code of these processes. A map in `/tmp` that was written after the end of the
+    /// recording belongs to a later process with the same PID.
     pub fn named(
         &self,
         processes: impl Iterator<Item = u32>,
         ended: SystemTime,
     ) -> Vec<GeneratedCode> {
         let processes: BTreeSet<u32> = processes.collect();
-        // A file's time may be a tick of the clock after that of the recording.
+        // The file's time may be a clock tick after the end of the recording.
         let latest = ended.checked_add(Duration::from_secs(1)).unwrap_or(ended);
         let is_its_own = |pid: &u32| {
-            let metadata = fs::metadata(map_of(*pid))
+            let metadata = fs::metadata(perf_map_path(*pid))
                 .ok()
                 .filter(fs::Metadata::is_file);
             metadata
@@ -88,40 +88,49 @@ impl RecordedCode {
         };
         let maps = processes.into_iter().filter(is_its_own);
         let mut all: Vec<GeneratedCode> = maps
-            .filter_map(|pid| Some(perf_map(pid, &contents(Path::new(&map_of(pid)))?)))
+            .filter_map(|pid| {
+                Some(parse_perf_map(
+                    pid,
+                    &read_limited(Path::new(&perf_map_path(pid)))?,
+                ))
+            })
             .flatten()
             .collect();
-        all.extend(self.0.iter().flat_map(|(pid, path)| of_dump(*pid, path)));
+        all.extend(
+            self.0
+                .iter()
+                .flat_map(|(pid, path)| read_jitdump(*pid, path)),
+        );
         all
     }
 }
 
-/// Whether a recording is of this machine, by its name; a recording without one is taken for it.
+/// True if a recording was made on the machine with this name. A recording without a name counts as
+/// made here.
 pub fn is_of_this_machine(name: &str) -> bool {
     let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.is_empty() || own.trim() == name
 }
 
-fn contents(path: &Path) -> Option<Vec<u8>> {
+fn read_limited(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path).ok()?;
-    file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// Names of the code that a running process generates, from `/tmp/perf-PID.map` as far as
-/// it has been written.
+/// Names of the code that a running process has compiled so far, from `/tmp/perf-PID.map`.
 #[derive(Debug, Default)]
 pub struct GeneratedNames {
     pid: u32,
-    /// The file's length and time when it was read.
+    /// Length and modification time of the file when it was read.
     read: Option<(u64, SystemTime)>,
-    /// By address; of two that overlap the later stands behind.
+    /// By address. The later of two overlapping entries comes second.
     code: Vec<GeneratedCode>,
 }
 
 impl GeneratedNames {
-    /// Those of a process; reads nothing yet.
+    /// Names of a process's code. Call [`refresh`](Self::refresh) to read them.
     pub fn of(pid: u32) -> GeneratedNames {
         GeneratedNames {
             pid,
@@ -129,23 +138,23 @@ impl GeneratedNames {
         }
     }
 
-    /// Reads the map, where it was written since.
+    /// Reads the map again if it has changed.
     pub fn refresh(&mut self) {
-        let metadata = fs::metadata(map_of(self.pid)).ok();
+        let metadata = fs::metadata(perf_map_path(self.pid)).ok();
         let now = metadata.and_then(|m| Some((m.len(), m.modified().ok()?)));
         if now.is_none() || now == self.read {
             return;
         }
-        let Some(since) = process_began(self.pid) else {
-            // It has ended: what it said holds.
+        let Some(since) = process_start_time(self.pid) else {
+            // The process has ended. Keep the names that are known.
             return;
         };
         self.read = now;
-        self.code = of_process(self.pid, since);
+        self.code = read_perf_map(self.pid, since);
         self.code.sort_by_key(|code| code.start);
     }
 
-    /// The name of the code at an address.
+    /// Name of the code at an address.
     pub fn at(&self, address: u64) -> Option<&str> {
         let before = self.code.partition_point(|code| code.start.0 <= address);
         let code = self.code.get(before.checked_sub(1)?)?;
@@ -153,12 +162,12 @@ impl GeneratedNames {
     }
 }
 
-fn map_of(pid: u32) -> String {
+fn perf_map_path(pid: u32) -> String {
     format!("/tmp/perf-{pid}.map")
 }
 
-/// The code that a map names; lines that make no sense are passed over.
-pub(crate) fn perf_map(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+/// Parses a map. Skips malformed lines.
+pub(crate) fn parse_perf_map(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
     let text = String::from_utf8_lossy(bytes);
     let piece = |line: &str| {
         let mut words = line.trim_end().splitn(3, ' ');
@@ -180,13 +189,13 @@ fn code(pid: u32, start: u64, bytes: u64, name: String) -> GeneratedCode {
     }
 }
 
-/// `JiTD` as a number in the byte order of the writer.
+/// `JiTD` as a number in the writer's byte order.
 const MAGIC: u32 = 0x4a69_5444;
 const LOAD: u32 = 0;
 const MOVE: u32 = 1;
 
-/// The code that a jitdump file names: loads and moves, in the file's order. Files that
-/// are cut short, or of the other byte order, give the code up to that point.
+/// Parses the loads and moves of a jitdump file in their order. A truncated file yields the code up
+/// to that point, and a file of the other byte order yields none.
 ///
 /// ```text
 /// header  magic, version, bytes of header, …
@@ -194,7 +203,7 @@ const MOVE: u32 = 1;
 /// load    pid 4 │ tid 4 │ vma 8 │ address 8 │ bytes 8 │ index 8 │ name NUL │ code
 /// move    pid 4 │ tid 4 │ vma 8 │ old address 8 │ address 8 │ bytes 8 │ index 8
 /// ```
-pub(crate) fn jitdump(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+pub(crate) fn parse_jitdump(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
     let mut all: Vec<GeneratedCode> = Vec::new();
     let mut names = std::collections::HashMap::new();
     let Some(mut at) = u32_at(bytes, 8).filter(|_| u32_at(bytes, 0) == Some(MAGIC)) else {

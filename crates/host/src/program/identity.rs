@@ -1,4 +1,4 @@
-//! Which file a file is: by its build id, else by size and time.
+//! Identifies a file by its build ID, or else by its size and modification time.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -7,22 +7,22 @@ use std::path::Path;
 use object::read::ReadCache;
 use object::{Object, ObjectKind};
 
-/// Facts that tell a file from another one of the same path.
+/// Facts that distinguish a file from others with the same path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Build id in hexadecimal; empty for a file without one.
+    /// Build ID in hexadecimal, or empty.
     pub build_id: String,
-    /// Its size.
+    /// Size of the file.
     pub bytes: u64,
-    /// When it was last modified, nanoseconds since 1970.
+    /// Modification time in nanoseconds since 1970.
     pub modified_ns: u64,
-    /// Whether it is a program or a library.
+    /// True for programs and libraries.
     pub is_program: bool,
 }
 
-/// The identity of the file at `path`; `None` where it is no file or cannot be read.
+/// Identity of the file at `path`. `None` if it is not a regular file or cannot be read.
 pub fn identity(path: &Path) -> Option<Identity> {
-    // Not opened before it is known to be a file: opening a pipe would wait.
+    // Check the type first, since opening a FIFO would block.
     let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let cache = ReadCache::new(File::open(path).ok()?);
     let parsed = object::File::parse(&cache).ok();
@@ -44,7 +44,7 @@ pub(super) fn modified_ns(metadata: &fs::Metadata) -> u64 {
 
 pub use memgauge_perf::hex;
 
-/// The name under which a recording has a copy of a file.
+/// Name of the copy of a file in a recording.
 pub fn copy_name(build_id: &str, bytes: u64, modified_ns: u64) -> String {
     match build_id {
         "" => format!("{bytes}-{modified_ns}"),
@@ -52,14 +52,14 @@ pub fn copy_name(build_id: &str, bytes: u64, modified_ns: u64) -> String {
     }
 }
 
-/// Files that may be kept open: a quarter of what the process may have, as rings
-/// need theirs.
+/// Number of files that may be kept open: a quarter of the process's limit, since ring buffers need
+/// descriptors as well.
 pub(super) fn spare_descriptors() -> usize {
-    const MOST: usize = 1024;
+    const MAX_OPEN_FILES: usize = 1024;
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits
         .lines()
         .find_map(|l| l.strip_prefix("Max open files"));
     let soft = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
-    soft.map_or(0, |n| (n / 4).min(MOST))
+    soft.map_or(0, |n| (n / 4).min(MAX_OPEN_FILES))
 }

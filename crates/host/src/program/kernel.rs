@@ -1,8 +1,8 @@
-//! Names of the kernel's functions, from `/proc/kallsyms`.
+//! Names of kernel functions, from `/proc/kallsyms`.
 //!
-//! The kernel lies elsewhere after each boot, so names are written while it still runs: of
-//! the functions that samples or calls are in, as generated code of process 0. A user whom
-//! the kernel does not show its addresses reads zeros, and then there are no names.
+//! The kernel's addresses change with each boot (KASLR), so the names are stored while it still
+//! runs. Functions that occur in samples or call stacks are stored as generated code of process 0.
+//! A user who may not see kernel addresses reads zeros, and gets no names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,46 +11,49 @@ use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
 
 use super::hex;
 
-/// Distinct addresses that are kept; the kernel has some ten million bytes of code.
-const MOST_ADDRESSES: usize = 1 << 20;
-/// The last function of the list has no end: no function is larger.
-const MOST_BYTES: u64 = 1 << 20;
+/// Maximum number of distinct addresses to remember. The kernel has about ten million bytes of
+/// code.
+const MAX_ADDRESSES: usize = 1 << 20;
+/// Assumed maximum size of a function. The last function in the list has no end.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// Addresses of the kernel's code that a recording has.
+/// Kernel code addresses that occur in a recording.
 #[derive(Clone, Debug, Default)]
 pub struct KernelCode(BTreeSet<u64>);
 
 impl KernelCode {
-    /// Notes an address of code, if it is the kernel's.
+    /// Remembers a code address if it belongs to the kernel.
     pub fn note(&mut self, ip: VirtAddr) {
-        if ip.0 >> 63 == 1 && self.0.len() < MOST_ADDRESSES {
+        if ip.0 >> 63 == 1 && self.0.len() < MAX_ADDRESSES {
             self.0.insert(ip.0);
         }
     }
 
-    /// The functions of the running kernel at these addresses.
+    /// Functions of the running kernel at these addresses.
     pub fn named(&self) -> Vec<GeneratedCode> {
         match self.0.is_empty() {
             true => Vec::new(),
-            false => self.named_by(&list()),
+            false => self.names_from(&read_kallsyms()),
         }
     }
 
-    /// The same of addresses that this kernel had: none if the running one is another, or
-    /// has booted since.
-    pub fn named_if_in(&self, kernel: &RecordedKernel<'_>) -> Vec<GeneratedCode> {
-        if self.0.is_empty() || !kernel.is_of(&running_release(), &running_build_id()) {
+    /// Functions at these addresses of the recorded kernel. Empty if another kernel runs, or if it
+    /// was booted again.
+    pub fn named_if_same_kernel(&self, kernel: &RecordedKernel<'_>) -> Vec<GeneratedCode> {
+        if self.0.is_empty()
+            || !kernel.matches_release_or_build_id(&running_release(), &running_build_id())
+        {
             return Vec::new();
         }
-        let list = list();
-        match kernel.lies_as_in(&list) {
-            true => self.named_by(&list),
+        let kallsyms = read_kallsyms();
+        match kernel.has_symbol_in(&kallsyms) {
+            true => self.names_from(&kallsyms),
             false => Vec::new(),
         }
     }
 
-    fn named_by(&self, list: &str) -> Vec<GeneratedCode> {
-        let code = Entry::code_of(list);
+    fn names_from(&self, kallsyms: &str) -> Vec<GeneratedCode> {
+        let code = Entry::functions(kallsyms);
         let mut named = Vec::new();
         let mut last = None;
         for &ip in &self.0 {
@@ -59,7 +62,7 @@ impl KernelCode {
                 continue;
             };
             let end = code.get(behind).map_or(u64::MAX, |next| next.address);
-            let bytes = (end - entry.address).min(MOST_BYTES);
+            let bytes = (end - entry.address).min(MAX_BYTES);
             if ip - entry.address < bytes && last.replace(entry.address) != Some(entry.address) {
                 named.push(entry.row(bytes));
             }
@@ -68,33 +71,33 @@ impl KernelCode {
     }
 }
 
-/// What a recording tells of the kernel that it is of.
+/// The kernel of a recording, as far as the recording describes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordedKernel<'a> {
-    /// A symbol of it, and the address where it was.
+    /// Name of a symbol.
     pub symbol: &'a str,
-    /// As above; 0 where nobody knows.
+    /// Address of that symbol, or 0 if unknown.
     pub address: u64,
-    /// As `uname -r` says; empty where nobody knows.
+    /// Release as in `uname -r`, or empty.
     pub release: &'a str,
-    /// In hexadecimal; empty where nobody knows.
+    /// Build ID in hexadecimal, or empty.
     pub build_id: &'a str,
 }
 
 impl RecordedKernel<'_> {
-    /// Whether it is the kernel with this release and build id. Kernels that are not moved
-    /// at boot (`nokaslr`) have their first symbol at one address, so that this tells
-    /// nothing: a recording that knows neither release nor build id is of no known kernel.
-    fn is_of(&self, release: &str, build_id: &str) -> bool {
+    /// True if the running kernel has this release or build ID. Without KASLR (`nokaslr`) the first
+    /// symbol of all kernels has the same address and identifies nothing. A recording with neither
+    /// release nor build ID therefore matches no kernel.
+    fn matches_release_or_build_id(&self, release: &str, build_id: &str) -> bool {
         match self.build_id.is_empty() || build_id.is_empty() {
             true => !self.release.is_empty() && self.release == release,
             false => self.build_id == build_id,
         }
     }
 
-    /// Whether it lies where the kernel with these symbols does.
-    fn lies_as_in(&self, list: &str) -> bool {
-        let mut all = list.lines().filter_map(Entry::of);
+    /// True if the running kernel has the symbol at the recorded address.
+    fn has_symbol_in(&self, kallsyms: &str) -> bool {
+        let mut all = kallsyms.lines().filter_map(Entry::of);
         self.address != 0
             && all.any(|entry| entry.name == self.symbol && entry.address == self.address)
     }
@@ -110,8 +113,8 @@ fn running_build_id() -> String {
     build_id(&notes).map(hex).unwrap_or_default()
 }
 
-/// The build id among a file's notes: three words (bytes of the name, bytes of the body,
-/// kind), then name and body, each padded to four bytes.
+/// Finds the build ID in ELF notes. Each note has three words (length of the name, length of the
+/// body, type), then name and body, each padded to four bytes.
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     /// `NT_GNU_BUILD_ID`.
     const BUILD_ID: usize = 3;
@@ -131,34 +134,35 @@ fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Names of all functions of the running kernel, for who looks while it samples.
+/// Names of all functions of the running kernel, for live views.
 #[derive(Clone, Debug, Default)]
 pub struct KernelNames(Vec<(u64, String)>);
 
 impl KernelNames {
-    /// Of the running kernel; none where it shows this user no addresses.
+    /// Reads the names. Empty if this user may not see kernel addresses.
     pub fn read() -> KernelNames {
-        KernelNames::of(&list())
+        KernelNames::of(&read_kallsyms())
     }
 
-    fn of(list: &str) -> KernelNames {
-        let code = Entry::code_of(list).into_iter();
+    fn of(kallsyms: &str) -> KernelNames {
+        let code = Entry::functions(kallsyms).into_iter();
         KernelNames(code.map(|e| (e.address, e.row(0).name)).collect())
     }
 
-    /// The function that an address is in.
+    /// Name of the function that contains an address.
     pub fn at(&self, ip: u64) -> Option<&str> {
         let behind = self.0.partition_point(|entry| entry.0 <= ip);
         let (start, name) = self.0.get(behind.checked_sub(1)?)?;
-        (ip - start < MOST_BYTES).then_some(name.as_str())
+        (ip - start < MAX_BYTES).then_some(name.as_str())
     }
 }
 
-fn list() -> String {
+fn read_kallsyms() -> String {
     fs::read_to_string("/proc/kallsyms").unwrap_or_default()
 }
 
-/// A line of the list: `ffffffff81000000 T _text`, of a module with its name behind.
+/// A line of the list: `ffffffff81000000 T _text`. For a module's symbol, the module's name
+/// follows.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     address: u64,
@@ -181,10 +185,10 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Functions in the order of their addresses. Of several names at one address the list's
-    /// last is taken, as perf does, so that both name a function alike.
-    fn code_of(list: &'a str) -> Vec<Entry<'a>> {
-        let code = list.lines().filter_map(Entry::of).filter(|e| e.is_code);
+    /// Functions by address. If an address has several names, uses the last one in the list, as
+    /// perf does.
+    fn functions(kallsyms: &'a str) -> Vec<Entry<'a>> {
+        let code = kallsyms.lines().filter_map(Entry::of).filter(|e| e.is_code);
         let mut code: Vec<Entry> = code.collect();
         code.sort_by_key(|entry| entry.address);
         code.dedup_by(|next, kept| {
@@ -221,19 +225,21 @@ mod tests {
             release,
             build_id,
         };
-        let is = |release, build_id| kernel(release, build_id).is_of("6.18.4", "ab01");
+        let is = |release, build_id| {
+            kernel(release, build_id).matches_release_or_build_id("6.18.4", "ab01")
+        };
         assert!(is("6.18.4", "ab01") && is("", "ab01") && is("6.18.4", ""));
         assert!(!is("4.14.18", "") && !is("", ""));
         // Built anew under the same name.
         assert!(!is("6.18.4", "ab02"));
         let here = "ffffffff81000000 T _text\n";
-        assert!(kernel("", "").lies_as_in(here));
-        assert!(!kernel("", "").lies_as_in("ffffffff9a000000 T _text\n"));
+        assert!(kernel("", "").has_symbol_in(here));
+        assert!(!kernel("", "").has_symbol_in("ffffffff9a000000 T _text\n"));
         let nowhere = RecordedKernel {
             address: 0,
             ..kernel("", "")
         };
-        assert!(!nowhere.lies_as_in("0000000000000000 T _text\n"));
+        assert!(!nowhere.has_symbol_in("0000000000000000 T _text\n"));
     }
 
     #[test]
@@ -277,7 +283,7 @@ mod tests {
         // Before and far behind all functions.
         code.note(VirtAddr(0xffff_8000_0000_0000));
         code.note(VirtAddr(0xffff_ffff_f000_0000));
-        let named = code.named_by(LIST);
+        let named = code.names_from(LIST);
         let named: Vec<_> = named.iter().map(|c| (c.start.0, c.name.as_str())).collect();
         let expected = [
             (0xffff_ffff_8100_0000, "startup_64"),
@@ -285,7 +291,7 @@ mod tests {
             (0xffff_ffff_c000_1000, "nf_hook [nf_tables]"),
         ];
         assert_eq!(named, expected);
-        assert!(code.named_by("0000000000000000 T do_work\n").is_empty());
+        assert!(code.names_from("0000000000000000 T do_work\n").is_empty());
         let names = KernelNames::of(LIST);
         assert_eq!(names.at(0xffff_ffff_8100_01ff), Some("do_work"));
         assert_eq!(names.at(0xffff_ffff_8100_00ff), Some("startup_64"));

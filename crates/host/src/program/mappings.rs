@@ -1,36 +1,36 @@
-//! Mappings by process, so that a forked child has those of its parent.
+//! Mappings of processes, including those that forked children inherit.
 //!
-//! The kernel reports no mapping of a child that was there before it. Most children
-//! run another program at once, so a child's inherited rows are written when its first
-//! sample or mapping comes.
+//! The kernel does not report a child's inherited mappings. Most children execute another program
+//! at once, so the rows of inherited mappings are written only when the child's first sample or
+//! mapping arrives.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use memgauge_trace::{Module, Pid};
 
-/// Beyond that many mappings, those that a new one covers are kept too.
-const MOST_LOOKED_AT: usize = 4096;
+/// With more mappings than this, a new mapping no longer removes the ones it covers.
+const MAX_REPLACED_MAPPINGS: usize = 4096;
 
-/// Mappings of every process, inherited ones included.
+/// Mappings of all processes.
 #[derive(Clone, Default)]
 pub struct Mappings {
     by_process: HashMap<u32, Rc<Vec<Module>>>,
-    /// Children whose rows have not been asked for, and when they began.
+    /// Children whose inherited rows were not requested yet, with their start times.
     unwritten: HashMap<u32, u64>,
 }
 
 impl Mappings {
-    /// A process mapped something.
+    /// Adds a mapping.
     pub fn mapped(&mut self, row: &Module) {
         let rows = Rc::make_mut(self.by_process.entry(row.pid.0).or_default());
-        if rows.len() < MOST_LOOKED_AT {
+        if rows.len() < MAX_REPLACED_MAPPINGS {
             rows.retain(|old| old.start < row.start || row.end < old.end);
         }
         rows.push(row.clone());
     }
 
-    /// A process has a child; threads of one process are none.
+    /// A process forked a child. A new thread of the same process is ignored.
     pub fn forked(&mut self, child: u32, parent: u32, time_ns: u64) {
         if child == parent {
             return;
@@ -42,23 +42,23 @@ impl Mappings {
         self.unwritten.insert(child, time_ns);
     }
 
-    /// A process runs another program.
+    /// A process executed another program.
     pub fn replaced(&mut self, pid: u32) {
         self.by_process.remove(&pid);
         self.unwritten.remove(&pid);
     }
 
-    /// A process has ended.
+    /// A process ended.
     pub fn ended(&mut self, pid: u32) {
         self.by_process.remove(&pid);
     }
 
-    /// All that a process has mapped, older mappings first.
+    /// All mappings of a process, oldest first.
     pub fn of(&self, pid: u32) -> &[Module] {
         self.by_process.get(&pid).map_or(&[], |rows| rows)
     }
 
-    /// Mappings that a process inherited, at the first call for it.
+    /// Inherited mappings of a process on the first call, and nothing later.
     pub fn inherited(&mut self, pid: u32) -> Vec<Module> {
         if self.unwritten.is_empty() {
             return Vec::new();

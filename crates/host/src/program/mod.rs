@@ -1,13 +1,12 @@
-//! Records which files and code a program maps, for names that can be trusted later.
+//! Records which files and code a program maps, so that names can be resolved later.
 //!
-//! A recording outlives the files it names: they are built again, or deleted after the
-//! run. Each mapping therefore carries the identity of its file (`identity`). Files
-//! that are gone at the end, or that a developer will build again, are copied into the
-//! user's cache (`cache`), or into the recording where there is none. Names of generated code are read then, since process ids are used again
-//! (`generated`). A forked child has its parent's mappings without anybody saying so
-//! (`mappings`).
+//! A recording outlives the files that it refers to: they are rebuilt or deleted. Each mapping
+//! therefore stores the identity of its file (`identity`). Files that are gone at the end or likely
+//! to be rebuilt are copied to the user's cache (`cache`), or to the recording if there is no
+//! cache. Names of JIT-compiled code are read at the end of the recording, since PIDs are reused
+//! (`generated`). A forked child inherits the mappings of its parent (`mappings`).
 //!
-//! Rejected: copies in each recording. Ten recordings of a program of 50 MB took 500 MB.
+//! Copies in each recording were rejected: ten recordings of a program of 50 MB took 500 MB.
 
 mod cache;
 mod generated;
@@ -29,7 +28,7 @@ use memgauge_trace::{Loss, LossKind, Module};
 pub use cache::{cached, mark_used};
 pub use generated::{GeneratedNames, RecordedCode, is_of_this_machine};
 #[cfg(test)]
-use generated::{jitdump, perf_map};
+use generated::{parse_jitdump, parse_perf_map};
 pub use identity::hex;
 pub use identity::{Identity, copy_name, identity};
 pub use kernel::{KernelCode, KernelNames, RecordedKernel};
@@ -37,41 +36,41 @@ pub use mappings::Mappings;
 
 use crate::Result;
 
-/// Folder of a recording with copies of files.
+/// Folder of a recording that contains copies of files.
 pub const COPIES: &str = "files";
 
-/// Files that are copied have so many bytes together at most.
-const MOST_COPIED_BYTES: u64 = 1 << 30;
+/// Maximum total size of copies of files that are gone.
+const MAX_COPIED_BYTES: u64 = 1 << 30;
 
-/// Files that are still there, newest first, have so many bytes together at most.
-const MOST_COPIED_IN_CASE: u64 = 64 << 20;
+/// Maximum total size of copies of files that still exist, newest first.
+const MAX_PRECAUTIONARY_BYTES: u64 = 64 << 20;
 
-/// Folders of files that packages install: a developer does not build them again.
-const INSTALLED: [&str; 8] = ["usr", "lib", "lib64", "bin", "sbin", "opt", "nix", "gnu"];
+/// Top-level folders of installed packages, which a developer does not rebuild.
+const PACKAGE_FOLDERS: [&str; 8] = ["usr", "lib", "lib64", "bin", "sbin", "opt", "nix", "gnu"];
 
 /// Suffix that the kernel appends to the path of a deleted file.
-const DELETED: &str = " (deleted)";
+const DELETED_SUFFIX: &str = " (deleted)";
 
-/// A file as it was when last looked at.
-struct Known {
-    stamp: Stamp,
+/// A mapped file when it was last checked.
+struct MappedFile {
+    stamp: FileStamp,
     identity: Identity,
-    /// A program or library, open as long as there are descriptors to spare.
+    /// The open file if it is a program or library and descriptors are available.
     file: Option<File>,
 }
 
-/// Attributes that change when a path stands for another file.
+/// Attributes that change when a path refers to another file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device: u64,
     inode: u64,
     bytes: u64,
     modified_ns: u64,
 }
 
-impl Stamp {
-    fn of(metadata: &fs::Metadata) -> Stamp {
-        Stamp {
+impl FileStamp {
+    fn of(metadata: &fs::Metadata) -> FileStamp {
+        FileStamp {
             device: metadata.dev(),
             inode: metadata.ino(),
             bytes: metadata.size(),
@@ -80,22 +79,22 @@ impl Stamp {
     }
 }
 
-/// The files and processes of a recording under way.
+/// Files and processes of a running recording.
 pub struct ProgramFiles {
-    began: SystemTime,
-    known: HashMap<String, Known>,
-    /// Files whose path now stands for another file.
-    replaced: Vec<Known>,
-    /// Files that may still be kept open.
+    started_at: SystemTime,
+    known: HashMap<String, MappedFile>,
+    /// Files that were replaced by another file with the same path.
+    replaced: Vec<MappedFile>,
+    /// Number of further files that may be kept open.
     descriptors: usize,
     processes: BTreeSet<u32>,
-    /// When processes began that were there before.
-    older: BTreeMap<u32, SystemTime>,
-    /// Dumps of generated code, as mapped.
+    /// Start times of processes that already ran when the recording started.
+    started_before: BTreeMap<u32, SystemTime>,
+    /// Mapped jitdump files and their processes.
     dumps: BTreeSet<(u32, PathBuf)>,
-    /// Where copies of programs are kept for all recordings.
+    /// Cache of copies for all recordings.
     cache: Option<PathBuf>,
-    /// Where the kernel was seen.
+    /// Kernel code that occurred in samples.
     pub kernel: KernelCode,
 }
 
@@ -106,40 +105,40 @@ impl Default for ProgramFiles {
 }
 
 impl ProgramFiles {
-    /// Knows no file yet.
+    /// Starts without files.
     pub fn new() -> ProgramFiles {
         ProgramFiles {
-            began: SystemTime::now(),
+            started_at: SystemTime::now(),
             known: HashMap::new(),
             replaced: Vec::new(),
             descriptors: identity::spare_descriptors(),
             processes: BTreeSet::new(),
-            older: BTreeMap::new(),
+            started_before: BTreeMap::new(),
             dumps: BTreeSet::new(),
             cache: cache::folder(),
             kernel: KernelCode::default(),
         }
     }
 
-    /// A process runs already.
+    /// Adds a process that already runs.
     pub fn attached(&mut self, pid: u32) {
-        if let Some(began) = generated::process_began(pid) {
-            self.older.insert(pid, began);
+        if let Some(started_at) = generated::process_start_time(pid) {
+            self.started_before.insert(pid, started_at);
         }
     }
 
-    /// Rows of a process that were identified as another's.
+    /// Adds processes whose mappings were identified as those of another process.
     pub fn seen(&mut self, rows: &[Module]) {
         self.processes.extend(rows.iter().map(|row| row.pid.0));
     }
 
-    /// Says in a mapping's row which file it is.
+    /// Stores the identity of the mapped file in the row.
     pub fn identify(&mut self, row: &mut Module) {
         self.processes.insert(row.pid.0);
         if !row.path.starts_with('/') {
             return;
         }
-        if generated::is_dump(&row.path) {
+        if generated::is_jitdump_path(&row.path) {
             self.dumps.insert((row.pid.0, PathBuf::from(&row.path)));
         }
         if let Some(known) = self.known(row) {
@@ -150,16 +149,16 @@ impl ProgramFiles {
     }
 
     fn known(&mut self, row: &Module) -> Option<&Identity> {
-        let path = place(row);
+        let path = readable_path(row);
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-        let stamp = Stamp::of(&metadata);
-        let same = |known: &Known| known.stamp == stamp;
+        let stamp = FileStamp::of(&metadata);
+        let same = |known: &MappedFile| known.stamp == stamp;
         if !self.known.get(&row.path).is_some_and(same) {
             let identity = identity(&path)?;
             let keep = identity.is_program && self.descriptors > 0;
             let file = keep.then(|| File::open(&path).ok()).flatten();
             self.descriptors -= usize::from(file.is_some());
-            let known = Known {
+            let known = MappedFile {
                 stamp,
                 identity,
                 file,
@@ -170,18 +169,22 @@ impl ProgramFiles {
         self.known.get(&row.path).map(|known| &known.identity)
     }
 
-    /// Writes the names of generated code. Keeps copies of files that are gone or will be
-    /// built again. Returns the bytes of those that the recording at `output` has itself.
+    /// Writes the names of JIT-compiled code, and keeps copies of files that are gone or likely to
+    /// be rebuilt. Returns the size of the copies in the recording at `output`.
     ///
     /// # Errors
-    /// Rows could not be written.
+    /// The rows could not be written.
     pub fn finish(self, output: &Path, writer: &mut Writer) -> Result<u64> {
         for &pid in &self.processes {
-            let since = self.older.get(&pid).copied().unwrap_or(self.began);
-            writer.extend(generated::of_process(pid, since))?;
+            let since = self
+                .started_before
+                .get(&pid)
+                .copied()
+                .unwrap_or(self.started_at);
+            writer.extend(generated::read_perf_map(pid, since))?;
         }
         for (pid, path) in &self.dumps {
-            writer.extend(generated::of_dump(*pid, path))?;
+            writer.extend(generated::read_jitdump(*pid, path))?;
         }
         writer.extend(self.kernel.named())?;
         self.copy_files(&output.join(COPIES), writer)
@@ -194,13 +197,14 @@ impl ProgramFiles {
             kept_bytes: 0,
             own_bytes: 0,
         };
-        let (there, gone): (Vec<_>, Vec<_>) = self.known.into_iter().partition(|(path, known)| {
-            let now = fs::metadata(path).map(|m| Stamp::of(&m));
-            now.ok() == Some(known.stamp)
-        });
+        let (existing, gone): (Vec<_>, Vec<_>) =
+            self.known.into_iter().partition(|(path, known)| {
+                let now = fs::metadata(path).map(|m| FileStamp::of(&m));
+                now.ok() == Some(known.stamp)
+            });
         let gone = gone.into_iter().map(|(_, known)| known);
         for known in gone.chain(self.replaced) {
-            if copies.keep(&known, MOST_COPIED_BYTES).is_err() {
+            if copies.keep(&known, MAX_COPIED_BYTES).is_err() {
                 writer.push(Loss {
                     kind: LossKind::NotKept,
                     count: known.stamp.bytes,
@@ -211,7 +215,7 @@ impl ProgramFiles {
             }
         }
         copies.kept_bytes = 0;
-        copies.keep_in_case(there);
+        copies.copy_files_likely_rebuilt(existing);
         if let Some(cache) = &copies.cache {
             cache::shrink(cache);
         }
@@ -219,31 +223,33 @@ impl ProgramFiles {
     }
 }
 
-/// Copies that are made at the end of a recording.
+/// Makes copies at the end of a recording.
 struct Copies<'a> {
     cache: Option<PathBuf>,
-    /// Those in the recording itself.
+    /// Folder of copies in the recording.
     own: &'a Path,
     kept_bytes: u64,
     own_bytes: u64,
 }
 
 impl Copies<'_> {
-    /// Keeps files that the next build will replace. Without a copy they can still be read
-    /// where they are, so what does not fit is not lost yet.
-    fn keep_in_case(&mut self, files: Vec<(String, Known)>) {
-        let own = files.into_iter().filter(|(path, _)| is_built_again(path));
-        let mut own: Vec<Known> = own.map(|(_, known)| known).collect();
+    /// Copies files that the next build will replace. They can still be read at their path, so a
+    /// file that exceeds the limit is not lost yet.
+    fn copy_files_likely_rebuilt(&mut self, files: Vec<(String, MappedFile)>) {
+        let own = files
+            .into_iter()
+            .filter(|(path, _)| is_likely_rebuilt(path));
+        let mut own: Vec<MappedFile> = own.map(|(_, known)| known).collect();
         own.sort_by_key(|known| Reverse(known.stamp.modified_ns));
         for known in own {
-            let _ = self.keep(&known, MOST_COPIED_IN_CASE);
+            let _ = self.keep(&known, MAX_PRECAUTIONARY_BYTES);
         }
     }
 
-    /// Copies a program or library if all copies then have at most so many bytes; no other
-    /// files. In the cache a copy is kept by build id, in the recording where that is not
-    /// possible.
-    fn keep(&mut self, known: &Known, max_bytes: u64) -> std::io::Result<()> {
+    /// Copies a program or library if the total of all copies stays within the limit. Other files
+    /// are ignored. The copy goes to the cache if it has a build ID, and to the recording
+    /// otherwise.
+    fn keep(&mut self, known: &MappedFile, max_bytes: u64) -> std::io::Result<()> {
         let Some(file) = &known.file else {
             return Ok(());
         };
@@ -277,16 +283,16 @@ impl Copies<'_> {
     }
 }
 
-/// A program of the user's own: the next build takes its place.
-fn is_built_again(path: &str) -> bool {
+/// True for a program of the user's own, which the next build replaces.
+fn is_likely_rebuilt(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next();
-    first.is_some_and(|first| !INSTALLED.contains(&first))
+    first.is_some_and(|first| !PACKAGE_FOLDERS.contains(&first))
 }
 
-/// Where a mapped file can be read: by its path, or through the process that maps it.
-pub(crate) fn place(row: &Module) -> PathBuf {
+/// Path at which a mapped file can be read: its own, or one through the process that maps it.
+pub(crate) fn readable_path(row: &Module) -> PathBuf {
     let path = PathBuf::from(&row.path);
-    if row.path.ends_with(DELETED) {
+    if row.path.ends_with(DELETED_SUFFIX) {
         let (start, end) = (row.start.0, row.end.0);
         return PathBuf::from(format!("/proc/{}/map_files/{start:x}-{end:x}", row.pid.0));
     }
@@ -296,17 +302,17 @@ pub(crate) fn place(row: &Module) -> PathBuf {
     }
 }
 
-/// Copies a file, unless it was written to since.
-fn copy(file: &File, stamp: &Stamp, folder: &Path, name: &str) -> std::io::Result<u64> {
-    let now = Stamp::of(&file.metadata()?);
+/// Copies a file unless it has been modified.
+fn copy(file: &File, stamp: &FileStamp, folder: &Path, name: &str) -> std::io::Result<u64> {
+    let now = FileStamp::of(&file.metadata()?);
     if now != *stamp {
         return Err(std::io::Error::other("it was written to"));
     }
     if folder.join(name).exists() {
         return Ok(0);
     }
-    // A temporary name first, so that a name always stands for a whole file. Another memgauge
-    // may copy the same file.
+    // Use a temporary name, so that the final name always refers to a complete file. Another
+    // memgauge may copy the same file at the same time.
     let temporary = format!(".{name}.{}.tmp", std::process::id());
     let (unfinished, whole) = (folder.join(temporary), folder.join(name));
     let mut source = file;

@@ -18,7 +18,7 @@ fn lines_of_a_map_become_code_and_others_are_passed_over() {
         (0x3ef4_14c0, 0x398, "LazyCompile:~sum /a b.js:1:2"),
         (0x10, 0x20, "f"),
     ];
-    assert_eq!(names(&perf_map(7, map)), expected);
+    assert_eq!(names(&parse_perf_map(7, map)), expected);
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn loads_and_moves_of_a_dump_become_code() {
     dump.extend(record(0, &load));
     dump.extend(record(2, b"debug information"));
     dump.extend(record(1, &words(&[0, 0x1000, 0x1000, 0x2000, 0x40, 5])));
-    let all = jitdump(7, &dump);
+    let all = parse_jitdump(7, &dump);
     assert_eq!(names(&all), [(0x1000, 0x40, "hot"), (0x2000, 0x40, "hot")]);
     for cut in 0..dump.len() {
-        assert!(jitdump(7, &dump[..cut]).len() <= 2);
+        assert!(parse_jitdump(7, &dump[..cut]).len() <= 2);
     }
 }
 
@@ -152,7 +152,7 @@ fn the_newest_files_are_copied_as_far_as_there_is_room() {
     fs::copy("/bin/true", &large).unwrap();
     // Holes: the file takes no room on the disk.
     let file = fs::OpenOptions::new().write(true).open(&large).unwrap();
-    file.set_len(MOST_COPIED_IN_CASE).unwrap();
+    file.set_len(MAX_PRECAUTIONARY_BYTES).unwrap();
     let small = folder.path().join("small");
     fs::copy("/bin/false", &small).unwrap();
     let newest = SystemTime::now() + std::time::Duration::from_secs(9);

@@ -1,8 +1,8 @@
-//! Advice to the kernel about memory, and what it has.
+//! Memory advice to the kernel, and available memory.
 
-/// Asks for large pages where the pages of an array lie.
+/// Requests huge pages for an array.
 ///
-/// Only speed depends on the answer, so a refusal is passed over.
+/// A refusal is ignored, since it only affects speed.
 pub fn large_pages(address: usize, bytes: usize) {
     let page = rustix::param::page_size();
     let first = address.next_multiple_of(page);
@@ -14,8 +14,8 @@ pub fn large_pages(address: usize, bytes: usize) {
     }
 }
 
-/// Bytes of memory that programs can take before the machine swaps
-/// (`MemAvailable` of the kernel); `None` where it does not say.
+/// Memory that programs can use before the machine swaps (the kernel's `MemAvailable`). `None` if
+/// the kernel does not show it.
 pub fn available_bytes() -> Option<u64> {
     let facts = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = facts.lines().find(|l| l.starts_with("MemAvailable:"))?;
@@ -23,7 +23,7 @@ pub fn available_bytes() -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// Bytes of memory that this process has; `None` where the kernel does not say.
+/// Resident memory of this process in bytes. `None` if the kernel does not show it.
 pub fn resident_bytes() -> Option<u64> {
     let facts = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = facts.lines().find(|l| l.starts_with("VmRSS:"))?;

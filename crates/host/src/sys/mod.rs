@@ -1,8 +1,8 @@
 //! System calls on processes, memory and probes: the only unsafe code of this crate.
 
 pub mod advice;
-pub mod closed;
-pub mod launch;
+pub mod closed_stdout;
+pub mod held_process;
 pub mod pages;
 pub mod peer;
 pub mod probe;

@@ -1,29 +1,33 @@
-//! Which node holds a page, and moving pages there.
+//! Finds the NUMA node of pages and moves pages between nodes.
 
 use std::io;
 
-/// Pages that this process alone maps are moved (`linux/mempolicy.h`).
+/// Move only pages that no other process maps (`linux/mempolicy.h`).
 const MPOL_MF_MOVE: libc::c_int = 2;
-/// Pages of one call: the kernel looks for signals between calls.
-const AT_ONCE: usize = 1024;
+/// Pages per system call. The kernel checks for signals between calls.
+const PAGES_PER_CALL: usize = 1024;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// No node at all, and not the negative number of an error either.
-const NOT_LOOKED_AT: i32 = i32::MIN;
+/// Status before the call: neither a node nor a negative error number.
+const UNKNOWN_NODE: i32 = i32::MIN;
 
-/// A page's node, or the system's number for why it has none: `ENOENT` for a page that is
-/// not in memory, `EFAULT` for one that cannot be moved or is not mapped.
-pub type NodeOfPage = std::result::Result<u32, i32>;
+/// Node of a page, or an error number: `ENOENT` if the page is not in memory, `EFAULT` if it cannot
+/// be moved or is not mapped.
+pub type PageNode = std::result::Result<u32, i32>;
 
-fn in_parts(pid: u32, addresses: &[u64], to: Option<u32>) -> io::Result<Vec<NodeOfPage>> {
+fn move_pages_in_batches(
+    pid: u32,
+    addresses: &[u64],
+    to: Option<u32>,
+) -> io::Result<Vec<PageNode>> {
     let mut found = Vec::with_capacity(addresses.len());
-    for part in addresses.chunks(AT_ONCE) {
+    for part in addresses.chunks(PAGES_PER_CALL) {
         let nodes = to.map(|node| vec![node as i32; part.len()]);
-        let mut status = vec![NOT_LOOKED_AT; part.len()];
+        let mut status = vec![UNKNOWN_NODE; part.len()];
         // SAFETY: the three arrays have `part.len()` entries of the kernel's types, and
         // the kernel writes to the last one alone. Moving a page changes no content.
         let result = unsafe {
@@ -45,21 +49,22 @@ fn in_parts(pid: u32, addresses: &[u64], to: Option<u32>) -> io::Result<Vec<Node
     Ok(found)
 }
 
-/// The nodes of pages at these addresses of a process.
+/// Nodes of the pages at these addresses of a process.
 ///
 /// # Errors
-/// There is no such process (`ESRCH`), or this user may not look at it (`EPERM`).
-pub fn nodes_of_pages(pid: u32, addresses: &[u64]) -> io::Result<Vec<NodeOfPage>> {
-    in_parts(pid, addresses, None)
+/// There is no such process (`ESRCH`), or this user may not inspect it (`EPERM`).
+pub fn nodes_of_pages(pid: u32, addresses: &[u64]) -> io::Result<Vec<PageNode>> {
+    move_pages_in_batches(pid, addresses, None)
 }
 
-/// Moves pages at these addresses of a process to a node. Whether each of them came there
-/// is for [`nodes_of_pages`] to tell: a call ends early where memory runs out.
+/// Moves the pages at these addresses of a process to a node. Use [`nodes_of_pages`] to check which
+/// pages moved, since a call stops early when memory runs out.
 ///
 /// # Errors
-/// There is no such process or node, this user may not, or the node has no memory left.
+/// There is no such process or node, this user lacks the permission, or the node has no free
+/// memory.
 pub fn move_pages(pid: u32, addresses: &[u64], node: u32) -> io::Result<()> {
-    in_parts(pid, addresses, Some(node)).map(drop)
+    move_pages_in_batches(pid, addresses, Some(node)).map(drop)
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! Who is at the other end of a Unix socket.
+//! Groups of the process at the other end of a Unix socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Groups of a process beside its first that are asked for at once; a user rarely has more.
+/// Initial capacity for supplementary groups. A user rarely has more.
 const USUAL_GROUPS: usize = 64;
 
-/// Groups of the other end, beside its first, as they were when it connected.
+/// Supplementary groups of the other end when it connected.
 ///
 /// # Errors
-/// The error of `getsockopt`: the kernel is older than 4.13, or this is no such socket.
+/// The error of `getsockopt`: the kernel is older than 4.13, or this is not a Unix socket.
 pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; USUAL_GROUPS];
     loop {
@@ -31,7 +31,7 @@ pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // ERANGE says how many there are.
+        // With ERANGE, the kernel stores the required length.
         match error.raw_os_error() {
             Some(libc::ERANGE) if needed > groups.len() => groups.resize(needed, 0),
             _ => return Err(error),

@@ -1,10 +1,9 @@
-//! Asks the kernel what it allows, by trying.
+//! Tests what the kernel allows by trying it.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// The head of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER0`, 64 bytes), as
-/// much as a trial needs.
+/// Head of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER0`, 64 bytes), which is enough for a test.
 #[repr(C)]
 #[derive(Default)]
 struct PerfAttr {
@@ -26,9 +25,9 @@ const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
 const PRECISE_SHIFT: u32 = 15;
 
-/// Kinds of event a trial opens.
+/// Event to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trial {
+pub enum TestEvent {
     /// Hardware cycles of this process, user space only.
     Cycles,
     /// The same with precise sampling (PEBS, IBS through the core PMU).
@@ -41,11 +40,11 @@ pub enum Trial {
 ///
 /// # Errors
 /// The error of `perf_event_open`.
-pub fn perf_event(trial: Trial) -> io::Result<()> {
+pub fn try_open_event(trial: TestEvent) -> io::Result<()> {
     let (kind, config, precise, period) = match trial {
-        Trial::Cycles => (0, 0, 0, 0),
-        Trial::PreciseCycles => (0, 0, 2u64, 100_003),
-        Trial::CpuClock => (1, 0, 0, 1_000_000),
+        TestEvent::Cycles => (0, 0, 0, 0),
+        TestEvent::PreciseCycles => (0, 0, 2u64, 100_003),
+        TestEvent::CpuClock => (1, 0, 0, 1_000_000),
     };
     let attr = PerfAttr {
         kind,
@@ -60,11 +59,11 @@ pub fn perf_event(trial: Trial) -> io::Result<()> {
     own(fd).map(drop)
 }
 
-/// Makes a BPF array of one element and drops it.
+/// Creates a BPF array with one element and drops it.
 ///
 /// # Errors
 /// The error of `bpf`.
-pub fn bpf_map() -> io::Result<()> {
+pub fn try_create_bpf_map() -> io::Result<()> {
     // union bpf_attr of BPF_MAP_CREATE: map_type (2, array), key, value, entries.
     let attr: [u32; 4] = [2, 4, 8, 1];
     // SAFETY: `attr` is valid for the call, which is told its size.

@@ -13,14 +13,14 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal, test_kill_process,
 };
 
-/// The user and group whose rights this process has.
+/// Effective user and group of this process.
 pub fn effective_ids() -> (u32, u32) {
     use rustix::process::{getegid, geteuid};
     (geteuid().as_raw(), getegid().as_raw())
 }
 
-/// Whether a filter of system calls (seccomp) may deny this process some.
-pub fn is_filtered() -> bool {
+/// True if a seccomp filter may deny system calls of this process.
+pub fn has_seccomp_filter() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut modes = status
         .lines()
@@ -28,21 +28,21 @@ pub fn is_filtered() -> bool {
     modes.any(|mode| mode.trim() == "2")
 }
 
-/// Bytes that the stack of the first thread may have; none without a limit.
+/// Stack limit of the first thread in bytes, or `None` without a limit.
 pub fn stack_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Stack).current
 }
 
-/// Bytes of data that this process may have; none without a limit.
+/// Data limit of this process in bytes, or `None` without a limit.
 pub fn data_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Data).current
 }
 
-/// Waits until something can be read from one of these, or its other end was closed; which.
+/// Waits until one of the descriptors is readable or its other end was closed. Returns its index.
 pub fn wait_readable<const N: usize>(descriptors: [BorrowedFd<'_>; N]) -> usize {
     let mut polled = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
-        // A signal ends the wait early, which is looked at as any other end of it.
+        // A signal ends the wait early. The loop then waits again.
         let _ = poll(&mut polled, None);
         if let Some(first) = polled.iter().position(|entry| !entry.revents().is_empty()) {
             return first;
@@ -50,9 +50,9 @@ pub fn wait_readable<const N: usize>(descriptors: [BorrowedFd<'_>; N]) -> usize 
     }
 }
 
-/// Whether the file carries capabilities that its execution would give.
+/// True if the file has capabilities, which its execution would grant.
 pub fn has_capabilities(path: &Path) -> bool {
-    // No room is given, so the kernel only says how much it would take.
+    // With an empty buffer, the kernel only returns the required size.
     let nothing: &mut [u8] = &mut [];
     rustix::fs::getxattr(path, c"security.capability", nothing).is_ok_and(|bytes| bytes > 0)
 }
@@ -61,35 +61,38 @@ fn is_out_of_descriptors(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
-/// A process, watched for its end.
+/// Watches a process for its end.
 #[derive(Debug)]
 pub struct Watched {
     pidfd: Option<OwnedFd>,
-    /// Its number, where it runs and no descriptor was left for it.
-    unopened: Option<Pid>,
+    /// The PID if the process runs but no descriptor was available.
+    pid_without_fd: Option<Pid>,
 }
 
 impl Watched {
-    /// Watches `pid`; a process that is already gone counts as ended.
+    /// Watches `pid`. A process that no longer exists counts as ended.
     pub fn new(pid: u32) -> Watched {
         let pid = Pid::from_raw(pid as i32);
         let opened = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-        let (pidfd, unopened) = match opened {
+        let (pidfd, pid_without_fd) = match opened {
             Some(Ok(pidfd)) => (Some(pidfd), None),
             Some(Err(error)) if is_out_of_descriptors(error) => (None, pid),
             Some(Err(_)) | None => (None, None),
         };
-        Watched { pidfd, unopened }
+        Watched {
+            pidfd,
+            pid_without_fd,
+        }
     }
 
-    /// A descriptor that becomes readable when the process ends, if there is one.
+    /// A descriptor that becomes readable when the process ends, if available.
     pub fn descriptor(&self) -> Option<std::os::fd::RawFd> {
         self.pidfd.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Whether the process has ended (also as a zombie).
+    /// True if the process has ended, also while it is a zombie.
     pub fn ended(&self) -> bool {
-        if let Some(pid) = self.unopened {
+        if let Some(pid) = self.pid_without_fd {
             return test_kill_process(pid).is_err();
         }
         let Some(fd) = &self.pidfd else { return true };
@@ -97,12 +100,12 @@ impl Watched {
         poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)) == Ok(1)
     }
 
-    /// Sends `signal`; a process that is gone is no error.
+    /// Sends `signal`. Does nothing if the process has ended.
     pub fn signal(&self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        if let Some(pid) = self.unopened {
+        if let Some(pid) = self.pid_without_fd {
             let _ = kill_process(pid, signal);
         }
         if let Some(fd) = &self.pidfd {
@@ -111,8 +114,7 @@ impl Watched {
     }
 }
 
-/// Processor time and largest resident memory of this process, or processor
-/// time of its ended children.
+/// CPU time and peak resident memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// User and system time.
@@ -138,7 +140,7 @@ fn usage(who: i32) -> Usage {
     }
 }
 
-/// Resources that this process has used so far.
+/// Resources that this process has used.
 pub fn own_usage() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
@@ -148,17 +150,16 @@ pub fn children_usage() -> Usage {
     usage(libc::RUSAGE_CHILDREN)
 }
 
-/// CLOCK_MONOTONIC, which programs in the kernel read as well.
+/// CLOCK_MONOTONIC in nanoseconds, the clock that BPF programs read as well.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Has a command, and what it starts, lie at the same addresses in every run.
+/// Disables address space randomisation for a command and the processes it starts.
 ///
-/// Where the system forbids that (containers may), addresses differ as they would
-/// without: nothing but repeatability depends on it.
-pub fn without_randomisation(command: &mut Command) {
+/// Containers may forbid this. Addresses then differ between runs, and only repeatability suffers.
+pub fn disable_aslr(command: &mut Command) {
     let plain = || {
         // SAFETY: both calls change nothing but a flag of this process, a child
         // about to exec, and may be made after a fork.
@@ -172,24 +173,24 @@ pub fn without_randomisation(command: &mut Command) {
     unsafe { command.pre_exec(plain) };
 }
 
-/// Whether a process is in this process's group, to which a terminal sends its signals.
+/// True if a process is in this process's group, to which a terminal sends its signals.
 pub fn is_in_own_group(pid: u32) -> bool {
     // SAFETY: neither call touches memory.
     unsafe { libc::getpgid(pid as libc::pid_t) == libc::getpgrp() }
 }
 
-/// Whether `path` may be executed by this user.
+/// True if this user may execute `path`.
 pub fn may_execute(path: &Path) -> bool {
     rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
-/// Whether nothing on the file system that holds `path` may be executed.
+/// True if the file system that contains `path` is mounted noexec.
 pub fn is_mounted_noexec(path: &Path) -> bool {
     let flags = rustix::fs::statvfs(path).map(|of| of.f_flag);
     flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
 }
 
-/// Bytes free to this user on the file system holding `path`.
+/// Bytes available to this user on the file system that contains `path`.
 pub fn free_bytes(path: &Path) -> Option<u64> {
     let s = rustix::fs::statvfs(path).ok()?;
     Some(s.f_bavail * s.f_frsize)

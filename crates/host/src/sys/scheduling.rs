@@ -1,4 +1,4 @@
-//! How soon a thread runs that wakes up, and its share of the processors.
+//! Scheduling latency of a thread, and its share of the CPUs.
 
 use std::marker::PhantomData;
 
@@ -18,14 +18,15 @@ struct SchedAttr {
 
 const _: () = assert!(size_of::<SchedAttr>() == 48);
 
-/// The shortest slice that the kernel gives (kernel/sched/syscalls.c clamps to it).
-const SHORTEST_NS: u64 = 100_000;
+/// Shortest slice that the kernel accepts (kernel/sched/syscalls.c clamps to it).
+const SHORTEST_SLICE_NS: u64 = 100_000;
 
-/// The nice value with the largest share of a processor.
-const LARGEST_SHARE: i32 = -20;
+/// The nice value with the largest CPU share.
+const LARGEST_SHARE_NICE: i32 = -20;
 
-/// How the calling thread is scheduled, unless somebody gave it another policy: they know why.
-fn usual_attributes() -> Option<SchedAttr> {
+/// Scheduling attributes of the calling thread. `None` if somebody chose another policy for it on
+/// purpose.
+fn default_policy_attributes() -> Option<SchedAttr> {
     let mut attr = SchedAttr::default();
     let size = size_of::<SchedAttr>() as u32;
     // SAFETY: the kernel writes no more than `size` bytes, which `attr` has.
@@ -34,56 +35,56 @@ fn usual_attributes() -> Option<SchedAttr> {
     (got == 0 && attr.policy == libc::SCHED_OTHER as u32).then_some(attr)
 }
 
-/// Whether the kernel took them for the calling thread.
+/// Sets attributes of the calling thread. Returns true on success.
 fn set_attributes(attr: &SchedAttr) -> bool {
     // SAFETY: the kernel reads `attr.size` bytes of it.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attr, 0) };
     set == 0
 }
 
-/// Asks for the shortest slices for the calling thread, from Linux 6.12 on. A thread that
-/// wakes up with a shorter slice than the running one's goes first, and gets no more of
-/// the processor than before. It needs no rights, which a real-time priority or a lower
-/// nice value would. Whether the kernel took it; an older one ignores it.
-pub fn ask_for_short_slices() -> bool {
-    usual_attributes().is_some_and(|attr| {
+/// Requests the shortest time slices for the calling thread (Linux 6.12). A waking thread with a
+/// shorter slice than the running one preempts it, but gets no larger share of the CPU. This needs
+/// no privileges, unlike a real-time priority or a lower nice value. Returns true if the kernel
+/// accepted the call; older kernels ignore the slice.
+pub fn request_short_slices() -> bool {
+    default_policy_attributes().is_some_and(|attr| {
         set_attributes(&SchedAttr {
-            runtime_ns: SHORTEST_NS,
+            runtime_ns: SHORTEST_SLICE_NS,
             ..attr
         })
     })
 }
 
-/// Gives the calling thread most of a processor until it is dropped, where this user may
-/// (CAP_SYS_NICE). For short work at startup: beside sixteen busy loops on two processors, half a
-/// second of it would otherwise take ten.
+/// Gives the calling thread most of a CPU until it is dropped, if the user has CAP_SYS_NICE. Meant
+/// for short work at startup: beside sixteen busy loops on two CPUs, half a second of work would
+/// otherwise take ten.
 #[must_use = "it ends when it is dropped"]
-pub struct LargeShare {
-    before: Option<SchedAttr>,
+pub struct CpuShareBoost {
+    previous: Option<SchedAttr>,
     /// Priorities belong to a thread.
     _of_this_thread: PhantomData<*const ()>,
 }
 
-impl LargeShare {
-    /// Begins it.
-    pub fn begin() -> LargeShare {
-        let before = usual_attributes().filter(|attr| {
+impl CpuShareBoost {
+    /// Starts the larger share.
+    pub fn start() -> CpuShareBoost {
+        let previous = default_policy_attributes().filter(|attr| {
             set_attributes(&SchedAttr {
-                nice: LARGEST_SHARE,
+                nice: LARGEST_SHARE_NICE,
                 ..*attr
             })
         });
-        LargeShare {
-            before,
+        CpuShareBoost {
+            previous,
             _of_this_thread: PhantomData,
         }
     }
 }
 
-impl Drop for LargeShare {
+impl Drop for CpuShareBoost {
     fn drop(&mut self) {
-        if let Some(attr) = &self.before {
-            // Every thread may lower its priority.
+        if let Some(attr) = &self.previous {
+            // Every thread may lower its own priority.
             set_attributes(attr);
         }
     }
@@ -105,30 +106,37 @@ mod tests {
 
     #[test]
     fn a_thread_gets_short_slices_and_others_keep_theirs() {
-        let before = slice_ns();
-        let asked = std::thread::spawn(|| (ask_for_short_slices(), slice_ns()));
+        let previous = slice_ns();
+        let asked = std::thread::spawn(|| (request_short_slices(), slice_ns()));
         let (taken, now) = asked.join().expect("it ends");
         assert!(taken, "no rights are needed");
-        if before == 0 {
+        if previous == 0 {
             let need = memgauge_testing::Need::Kernel;
             return memgauge_testing::skipped(need, "slices are there from Linux 6.12 on");
         }
-        assert_eq!(now, SHORTEST_NS);
-        assert_eq!(slice_ns(), before);
+        assert_eq!(now, SHORTEST_SLICE_NS);
+        assert_eq!(slice_ns(), previous);
     }
     #[test]
     fn a_large_share_ends_when_it_is_dropped() {
-        let nice = || usual_attributes().expect("the usual policy").nice;
+        let nice = || default_policy_attributes().expect("the usual policy").nice;
         let in_thread = std::thread::spawn(move || {
-            let before = nice();
-            let share = LargeShare::begin();
-            let was_allowed = share.before.is_some();
+            let previous = nice();
+            let share = CpuShareBoost::start();
+            let was_allowed = share.previous.is_some();
             let during = nice();
             drop(share);
-            (was_allowed, before, during, nice())
+            (was_allowed, previous, during, nice())
         });
-        let (was_allowed, before, during, after) = in_thread.join().expect("it ends");
-        assert_eq!(during, if was_allowed { LARGEST_SHARE } else { before });
-        assert_eq!(after, before);
+        let (was_allowed, previous, during, after) = in_thread.join().expect("it ends");
+        assert_eq!(
+            during,
+            if was_allowed {
+                LARGEST_SHARE_NICE
+            } else {
+                previous
+            }
+        );
+        assert_eq!(after, previous);
     }
 }

@@ -1,5 +1,5 @@
-//! Signals by which a user ends a run: SIGINT, SIGTERM and SIGHUP. And some that were ignored
-//! when memgauge began: the programs that it starts ignore them, too.
+//! Counts the signals by which a user ends a run: SIGINT, SIGTERM and SIGHUP. Also remembers which
+//! signals were ignored when memgauge started, so that started programs ignore them, too.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -8,32 +8,32 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::process::monotonic_ns;
 
-/// An interrupt that came.
+/// An interrupt by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupt {
-    /// Its signal.
+    /// The signal.
     pub signal: i32,
-    /// The terminal sent it, to all processes of its foreground group.
+    /// True if the terminal sent it to its whole foreground process group.
     pub from_terminal: bool,
 }
 
-/// Interrupts that are told apart.
-pub const MOST: usize = 4;
-/// Signals that follow one another faster are one interrupt: `timeout` sends its signal
-/// to its child and then to its group, and a key that is held down repeats.
+/// Maximum number of interrupts with a recorded signal.
+pub const MAX_RECORDED: usize = 4;
+/// Signals within this time count as one interrupt: `timeout` signals its child and then its group,
+/// and a key that is held down repeats.
 const ONE_INTERRUPT_NS: u64 = 100_000_000;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// The interrupt that ends this process at once.
-static LAST: AtomicU32 = AtomicU32::new(2);
-/// When the last signal came; 0 before the first.
-static CAME_NS: AtomicU64 = AtomicU64::new(0);
-/// The signals of the first interrupts, negative where a terminal sent them.
-static SIGNALS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
+/// Number of the interrupt that ends this process at once.
+static FATAL_INTERRUPT: AtomicU32 = AtomicU32::new(2);
+/// Time of the last signal, or 0.
+static LAST_SIGNAL_NS: AtomicU64 = AtomicU64::new(0);
+/// Signals of the first interrupts. Negative if a terminal sent them.
+static SIGNALS: [AtomicI32; MAX_RECORDED] = [const { AtomicI32::new(0) }; MAX_RECORDED];
 
 extern "C" fn on_interrupt(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let now_ns = monotonic_ns();
-    let before_ns = CAME_NS.swap(now_ns, Ordering::SeqCst);
+    let before_ns = LAST_SIGNAL_NS.swap(now_ns, Ordering::SeqCst);
     if before_ns != 0 && now_ns.saturating_sub(before_ns) < ONE_INTERRUPT_NS {
         return;
     }
@@ -41,33 +41,34 @@ extern "C" fn on_interrupt(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
     let code = unsafe { (*info).si_code };
     let number = COUNT.load(Ordering::SeqCst);
     if let Some(slot) = SIGNALS.get(number as usize) {
-        // A process has SI_USER or the like; a terminal's driver is the kernel.
+        // Processes send with SI_USER or similar. A terminal's driver is part of the kernel.
         let sign = if code == SI_KERNEL { -1 } else { 1 };
         slot.store(sign * signal, Ordering::SeqCst);
     }
     COUNT.store(number + 1, Ordering::SeqCst);
-    if number + 1 >= LAST.load(Ordering::SeqCst) {
+    if number + 1 >= FATAL_INTERRUPT.load(Ordering::SeqCst) {
         // SAFETY: _exit may be called from a signal handler.
         unsafe { libc::_exit(128 + signal) };
     }
 }
 
-/// `si_code` of what the kernel itself sends (include/uapi/asm-generic/siginfo.h).
+/// `si_code` of signals from the kernel (include/uapi/asm-generic/siginfo.h).
 const SI_KERNEL: i32 = 0x80;
 
-/// Does nothing: the write that came too far fails with EFBIG then. A handler, unlike an
-/// ignored signal, is not passed on to the program.
+/// Does nothing, so that the write beyond the limit fails with EFBIG. Unlike an ignored signal, a
+/// handler is not inherited by the program.
 extern "C" fn on_file_limit(_: i32) {}
 
-/// Counts SIGINT, SIGTERM and SIGHUP from now on; the second one ends this process at
-/// once, unless [`ends_at`] says another. A limit of file sizes no longer ends it.
+/// Counts SIGINT, SIGTERM and SIGHUP from now on. The second one ends this process at once, unless
+/// [`set_fatal_interrupt`] changes the number. Exceeding the file size limit no longer ends the
+/// process.
 ///
 /// # Errors
 /// The error of `sigaction`.
 pub(crate) fn catch() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if signal == libc::SIGHUP && is_ignored(signal) {
-            // Under nohup neither this process nor the program shall end by it.
+            // Under nohup, SIGHUP must end neither this process nor the program.
             continue;
         }
         // SAFETY: an all-zero sigaction is valid.
@@ -82,8 +83,8 @@ pub(crate) fn catch() -> io::Result<()> {
     outlive_file_limit()
 }
 
-/// A write beyond the limit of file sizes (`ulimit -f`) fails from now on. Otherwise the kernel
-/// ends this process without a word to the user.
+/// Makes writes beyond the file size limit (`ulimit -f`) fail. Otherwise the kernel ends this
+/// process without a message.
 ///
 /// # Errors
 /// The error of `sigaction`.
@@ -98,36 +99,40 @@ pub fn outlive_file_limit() -> io::Result<()> {
     }
 }
 
-/// Signals whose treatment Rust or memgauge changes; of those that end a run, the program gets
-/// its own (it may handle them, and memgauge passes them on). All others stay as they are.
-const CHANGED: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
+/// Signals whose handling Rust or memgauge changes and that the program must inherit unchanged. The
+/// interrupt signals are missing because memgauge passes them on.
+const RESTORED_SIGNALS: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
 
-/// Which of them were ignored when this process began, a bit each.
+/// Bit mask of those signals that were ignored when this process started.
 static IGNORED: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn note_ignored() {
-    let all = CHANGED.iter().filter(|&&signal| is_ignored(signal));
+extern "C" fn record_ignored() {
+    let all = RESTORED_SIGNALS
+        .iter()
+        .filter(|&&signal| is_ignored(signal));
     let bits = all.fold(0, |bits, signal| bits | 1 << signal);
     IGNORED.store(bits, Ordering::Relaxed);
 }
 
-// Before main: Rust's own start ignores SIGPIPE.
+// Runs before main, since Rust's startup ignores SIGPIPE.
 #[used]
 #[allow(unsafe_code)]
-// SAFETY: the function has the type of a constructor, and needs nothing that is made later.
+// SAFETY: the function has the type of a constructor and needs nothing that is initialised later.
 #[unsafe(link_section = ".init_array")]
-static NOTE_IGNORED: extern "C" fn() = note_ignored;
+static RECORD_IGNORED: extern "C" fn() = record_ignored;
 
 fn set(signal: i32, handler: libc::sighandler_t) {
     // SAFETY: one of the kernel's own handlers; it may be set after a fork.
     unsafe { libc::signal(signal, handler) };
 }
 
-/// Has a command begin with the signals ignored that were when this process began.
+/// Makes a command ignore the signals that were ignored when this process started.
 pub fn inherit_ignored(command: &mut Command) {
     let bits = IGNORED.load(Ordering::Relaxed);
     let ignore = move || {
-        let all = CHANGED.iter().filter(|&signal| bits >> signal & 1 == 1);
+        let all = RESTORED_SIGNALS
+            .iter()
+            .filter(|&signal| bits >> signal & 1 == 1);
         all.for_each(|&signal| set(signal, libc::SIG_IGN));
         Ok(())
     };
@@ -137,7 +142,8 @@ pub fn inherit_ignored(command: &mut Command) {
     }
 }
 
-/// Ended children stay to be waited for, also where they were ignored when this process began.
+/// Keeps ended children until they are waited for, even if SIGCHLD was ignored when this process
+/// started.
 pub fn wait_for_children() {
     if is_ignored(libc::SIGCHLD) {
         set(libc::SIGCHLD, libc::SIG_DFL);
@@ -152,20 +158,20 @@ fn is_ignored(signal: i32) -> bool {
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// The interrupt of that number, from 1 on, ends this process at once.
-pub(crate) fn ends_at(number: u32) {
-    LAST.store(number, Ordering::SeqCst);
+/// Sets the number of the interrupt, from 1, that ends this process at once.
+pub(crate) fn set_fatal_interrupt(number: u32) {
+    FATAL_INTERRUPT.store(number, Ordering::SeqCst);
 }
 
-/// Interrupts that came since they are caught.
+/// Number of interrupts so far.
 pub fn interrupts() -> u32 {
     COUNT.load(Ordering::SeqCst)
 }
 
-/// The interrupts that came, the first [`MOST`] of them.
+/// The interrupts so far, at most [`MAX_RECORDED`].
 pub fn interrupts_so_far() -> impl Iterator<Item = Interrupt> {
-    let came = SIGNALS.iter().take(interrupts() as usize);
-    came.map(|slot| {
+    let interrupts = SIGNALS.iter().take(interrupts() as usize);
+    interrupts.map(|slot| {
         let signal = slot.load(Ordering::SeqCst);
         Interrupt {
             signal: signal.abs(),
@@ -174,7 +180,7 @@ pub fn interrupts_so_far() -> impl Iterator<Item = Interrupt> {
     })
 }
 
-/// The signal of the first interrupt; SIGINT where none came.
+/// The signal of the first interrupt, or SIGINT without one.
 pub fn interrupting_signal() -> i32 {
     interrupts_so_far()
         .next()

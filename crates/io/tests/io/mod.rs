@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
-use memgauge_io::{Account, Session, Setup};
+use memgauge_io::{Account, AccountingOptions, Session};
 use memgauge_trace::DeviceId;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -49,13 +49,13 @@ pub(crate) fn session() -> Option<(Shared, MutexGuard<'static, ()>)> {
     let turn = turn()?;
     let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
     if shared.is_none() {
-        *shared = Some(started(Setup::default())?);
+        *shared = Some(started(AccountingOptions::default())?);
     }
     Some((Shared(shared), turn))
 }
 
 /// A session of the test's own, which has seen nothing yet, and no other one beside it.
-pub(crate) fn fresh(setup: Setup) -> Option<(Session, MutexGuard<'static, ()>)> {
+pub(crate) fn fresh(setup: AccountingOptions) -> Option<(Session, MutexGuard<'static, ()>)> {
     let turn = turn()?;
     SHARED.lock().unwrap_or_else(|e| e.into_inner()).take();
     Some((started(setup)?, turn))
@@ -81,7 +81,7 @@ fn turn() -> Option<MutexGuard<'static, ()>> {
     Some(turn)
 }
 
-fn started(setup: Setup) -> Option<Session> {
+fn started(setup: AccountingOptions) -> Option<Session> {
     match Session::start(setup) {
         Ok(session) => Some(session),
         Err(error) => {

@@ -70,7 +70,12 @@ pub(crate) const OWN_PACKETS: u64 = 400;
 
 /// Asserts that accounts have what the devices counted, but for `rest` bytes. The last
 /// packets of a connection come when its processes have ended.
-pub(crate) fn settle(totals: &[Totals], session: &mut Session, network: &Network, rest: u64) {
+pub(crate) fn charge_open_sockets(
+    totals: &[Totals],
+    session: &mut Session,
+    network: &Network,
+    rest: u64,
+) {
     let mut wrong = Vec::new();
     let settled = eventually(|| {
         let all = totals.iter();

@@ -101,7 +101,7 @@ pub(super) fn manifest(options: &Options, requests: &[RequestedEvent]) -> Manife
             .map(|(n, request)| definition(n, request, options.registers))
             .chain(reference)
             .collect(),
-        ..host::beginning(source, options.target.description(), "monotonic")
+        ..host::new_manifest(source, options.target.description(), "monotonic")
     }
 }
 

@@ -24,7 +24,7 @@ impl ProcessCode {
     /// Reads the mappings of a running process from `/proc`.
     pub fn scan(&mut self, pid: u32) {
         self.scanned_at.insert(pid, Instant::now());
-        for line in maps::of(pid).iter().filter(|line| line.executable) {
+        for line in maps::of_process(pid).iter().filter(|line| line.executable) {
             let bytes = line.end.saturating_sub(line.start);
             (self.code).add_mapping(pid, line.start, bytes, line.file_offset, &line.path);
         }

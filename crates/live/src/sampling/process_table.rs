@@ -213,7 +213,7 @@ impl ProcessTable {
     pub(super) fn add_running(&mut self, id: u32, writer: &mut Writer) -> Result<()> {
         let pid = pid_of_thread(id).unwrap_or(id);
         self.files.attached(pid);
-        for line in maps::of(pid) {
+        for line in maps::of_process(pid) {
             let path = match line.path.as_str() {
                 "" => "//anon",
                 path => path,

@@ -299,7 +299,7 @@ impl Recorder {
 
     fn code_changed(&mut self, pid: u32) {
         if let Some(stacks) = &mut self.unwinder {
-            stacks.unwinder.changed(pid);
+            stacks.unwinder.forget_process(pid);
         }
     }
 
@@ -316,9 +316,11 @@ impl Recorder {
     fn write_stack(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
         s.calls(&mut self.calls);
         if let Some(stacks) = &mut self.unwinder {
-            let request = (s, usize::from(stacks.max_frames));
             let mappings = self.processes.mappings();
-            stacks.unwinder.calls(mappings, request, &mut self.calls);
+            let max_calls = usize::from(stacks.max_frames);
+            stacks
+                .unwinder
+                .calls(mappings, s, max_calls, &mut self.calls);
         }
         if self.calls.is_empty() {
             return Ok(None);
@@ -488,7 +490,7 @@ impl Recorder {
     fn add_losses_of_stacks_and_rois(&mut self) {
         self.add_loss(LossKind::NotKept, stacks::CUT, self.stacks.cut);
         if let Some(stacks) = &self.unwinder {
-            let (short, broken) = (stacks.unwinder.short, stacks.unwinder.broken);
+            let (short, broken) = (stacks.unwinder.truncated, stacks.unwinder.broken);
             self.add_loss(LossKind::NotKept, SHORT_STACKS, short);
             self.add_loss(LossKind::NotKept, BROKEN_STACKS, broken);
         }

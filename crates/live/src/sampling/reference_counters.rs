@@ -7,7 +7,7 @@ use memgauge_trace::{EventDef, EventId, Provenance, SeriesRow, Unit, catalogue};
 
 use super::resctrl::ResctrlBandwidth;
 use crate::Result;
-use crate::uncore::{MemoryCounting, Term};
+use crate::uncore::{MemoryCounting, TrafficKind};
 use memgauge_host::memory_counters::MemoryCounters;
 
 /// Event of resctrl's bytes. The sampled events count up from the first free ID, so the last ID
@@ -25,7 +25,7 @@ impl ReferenceCounters {
     /// Opens this machine's counters, or reads those of a file.
     pub(super) fn open(file: Option<&Path>) -> Result<ReferenceCounters> {
         let controllers = MemoryCounting::start(file)?;
-        let resctrl = match controllers.without().is_empty() {
+        let resctrl = match controllers.missing_reason().is_empty() {
             true => None,
             false => ResctrlBandwidth::open(),
         };
@@ -40,7 +40,7 @@ impl ReferenceCounters {
     pub(super) fn reason_for_absence(&self) -> &str {
         match self.resctrl {
             Some(_) => "",
-            None => self.controllers.without(),
+            None => self.controllers.missing_reason(),
         }
     }
 
@@ -55,7 +55,7 @@ impl ReferenceCounters {
     /// Starts counting. Drops the counts so far, which are from before the run.
     pub(super) fn start(&mut self) {
         self.controllers.begin();
-        self.controllers.take(0);
+        self.controllers.read_increments(0);
         if let Some(resctrl) = &mut self.resctrl {
             resctrl.read_increment();
         }
@@ -80,10 +80,10 @@ impl ReferenceCounters {
         if let Some(resctrl) = &mut self.resctrl {
             write_row(RESCTRL_BYTES, resctrl.read_increment())?;
         }
-        for increment in self.controllers.take(now_ns) {
-            let event = match increment.series.term {
-                Term::MemoryRead => catalogue::DRAM_READ_BYTES,
-                Term::MemoryWrite => catalogue::DRAM_WRITE_BYTES,
+        for increment in self.controllers.read_increments(now_ns) {
+            let event = match increment.series.kind {
+                TrafficKind::MemoryRead => catalogue::DRAM_READ_BYTES,
+                TrafficKind::MemoryWrite => catalogue::DRAM_WRITE_BYTES,
                 _ => continue,
             };
             write_row(event, increment.bytes)?;

@@ -8,9 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use memgauge_host::regions::{End, MOST_SPANS, Open, OpenRegions, RequestedNames, rows};
+use memgauge_host::roi::{MAX_SPANS, OpenRegion, OpenRegions, RegionEnd, RequestedNames, rows};
 use memgauge_recording::Writer;
-use memgauge_trace::{CodeValue, EventId, Pid, RegionSpans, Tid};
+use memgauge_trace::{CodeRegion, CodeValue, EventId, Pid, RegionSpans, Tid};
 
 use super::roi_marks::{Mark, MarkFile, MarkKind};
 use crate::Result;
@@ -60,7 +60,7 @@ impl RoiTracker {
     /// Requested names of regions that no thread has entered.
     pub(super) fn never_entered(&self) -> Vec<String> {
         self.requested
-            .absent(self.entered.iter().map(String::as_str))
+            .unmatched(self.entered.iter().map(String::as_str))
     }
 
     /// Sets the start of the recording on the events' clock.
@@ -127,9 +127,9 @@ impl RoiTracker {
                 }
             }
             MarkKind::End => match open.end(&mark.name) {
-                End::Left(region) => self.leave(ids, region, at_ns),
-                End::Within => {}
-                End::Unmatched => self.unmatched_ends += 1,
+                RegionEnd::Left(region) => self.leave(ids, region, at_ns),
+                RegionEnd::Within => {}
+                RegionEnd::Unmatched => self.unmatched_ends += 1,
             },
         }
     }
@@ -145,9 +145,9 @@ impl RoiTracker {
         }
     }
 
-    fn leave(&mut self, (pid, tid): (Pid, Tid), region: Open<String, u64>, at_ns: u64) {
+    fn leave(&mut self, (pid, tid): (Pid, Tid), region: OpenRegion<String, u64>, at_ns: u64) {
         let spans = self.spans.entry((pid, tid));
-        let spans = spans.or_insert_with(|| RegionSpans::at_most(MOST_SPANS));
+        let spans = spans.or_insert_with(|| RegionSpans::at_most(MAX_SPANS));
         spans.add(region.name.clone(), region.since, at_ns);
         let sums = self.sums.entry((pid, tid, region.name)).or_default();
         sums.time_ns += at_ns.saturating_sub(region.since);
@@ -167,7 +167,7 @@ impl RoiTracker {
             .get(&(pid, tid))
             .into_iter()
             .flat_map(OpenRegions::iter);
-        let is_requested = |region: &Open<String, u64>| self.requested.holds(&region.name);
+        let is_requested = |region: &OpenRegion<String, u64>| self.requested.holds(&region.name);
         if !self.requested.is_empty() && !regions.clone().any(is_requested) {
             return false;
         }
@@ -196,8 +196,15 @@ impl RoiTracker {
         }
         self.write_values(writer)?;
         for ((pid, tid, name), sums) in std::mem::take(&mut self.sums) {
-            let entered = (sums.entries, sums.time_ns);
-            writer.extend(rows((pid, tid), name, entered, sums.events))?;
+            let row = CodeRegion {
+                pid,
+                tid,
+                name,
+                entries: sums.entries,
+                time_ns: sums.time_ns,
+                ..CodeRegion::default()
+            };
+            writer.extend(rows(row, sums.events))?;
         }
         for ((pid, tid), spans) in std::mem::take(&mut self.spans) {
             writer.extend(spans.rows(|name| (name.clone(), pid, tid)))?;

@@ -26,7 +26,7 @@ use crate::run::ObservedRun;
 use crate::sys::perf::{self, EventScope, PollResult, Ring};
 use crate::target::{OpenTarget, Target};
 use crate::{ErrorKind, Result};
-use memgauge_host::regions::RequestedNames;
+use memgauge_host::roi::RequestedNames;
 use memgauge_host::sys::process::{Watched, own_usage};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::Layout;

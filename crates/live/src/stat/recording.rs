@@ -87,7 +87,7 @@ pub(super) fn manifest(options: &Options, events: &[Event]) -> Manifest {
     let timer = options.interval_ns.map(|_| timer_definition());
     Manifest {
         events: timer.into_iter().chain(own).collect(),
-        ..host::beginning(facts(options), options.target.description(), "monotonic")
+        ..host::new_manifest(facts(options), options.target.description(), "monotonic")
     }
 }
 

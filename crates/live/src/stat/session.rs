@@ -21,7 +21,7 @@ use crate::run::ObservedRun;
 use crate::sys::perf::{self, EventScope, Ring};
 use crate::target::{OpenTarget, Target};
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::stolen::StolenTime;
+use memgauge_host::stolen_time::StolenTime;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_perf::abi::{kind, software};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BoxSelection, Counter, Gained, Platform, Series};
+use super::{BoxSelection, Counter, Platform, TrafficIncrement, TrafficSeries};
 
 /// The increment of one counter of one box.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +33,11 @@ pub(super) fn bytes_by_series(
     platform: &Platform,
     counts: &[BoxCount],
     buses: &Buses,
-) -> Vec<Gained> {
-    let mut sums: BTreeMap<Series, u128> = BTreeMap::new();
+) -> Vec<TrafficIncrement> {
+    let mut sums: BTreeMap<TrafficSeries, u128> = BTreeMap::new();
     for (index, counter) in platform.counters.iter().enumerate() {
         let (counting, present) = count_boxes(platform, counter, index, counts);
-        let mut of_counter: BTreeMap<Series, u128> = BTreeMap::new();
+        let mut of_counter: BTreeMap<TrafficSeries, u128> = BTreeMap::new();
         for count in counts.iter().filter(|c| c.counter == index) {
             let bytes = u128::from(count.count) * u128::from(counter.bytes);
             *of_counter.entry(series(counter, count, buses)).or_default() += bytes;
@@ -47,7 +47,7 @@ pub(super) fn bytes_by_series(
             *sums.entry(series).or_default() += scaled;
         }
     }
-    let gained = |(series, bytes): (Series, u128)| Gained {
+    let gained = |(series, bytes): (TrafficSeries, u128)| TrafficIncrement {
         series,
         bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
     };
@@ -79,23 +79,23 @@ fn count_boxes(
     (boxes(&|c| c.counter == index), boxes(&|_| true))
 }
 
-fn series(counter: &Counter, count: &BoxCount, buses: &Buses) -> Series {
-    let port = if counter.term.is_of_a_port() {
+fn series(counter: &Counter, count: &BoxCount, buses: &Buses) -> TrafficSeries {
+    let port = if counter.kind.is_per_port() {
         let bus = buses.get(&(count.pmu.clone(), count.socket));
         let unknown = || format!("{}@{}", count.pmu, count.socket);
         format!("{}/{}", bus.cloned().unwrap_or_else(unknown), counter.port)
     } else {
         String::new()
     };
-    Series {
-        term: counter.term,
+    TrafficSeries {
+        kind: counter.kind,
         port,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{PLATFORMS, Term};
+    use super::super::{PLATFORMS, TrafficKind};
     use super::*;
 
     fn platform(name: &str) -> &'static Platform {
@@ -119,18 +119,18 @@ mod tests {
         all.flat_map(of).collect()
     }
 
-    fn check(name: &str, boxes: u32, expected: &[(Term, u64)]) {
+    fn check(name: &str, boxes: u32, expected: &[(TrafficKind, u64)]) {
         let gained = bytes_by_series(
             platform(name),
             &counts_of_all(platform(name), boxes),
             &Buses::new(),
         );
-        let sum = |term| {
-            let of = gained.iter().filter(|g| g.series.term == term);
+        let sum = |kind| {
+            let of = gained.iter().filter(|g| g.series.kind == kind);
             of.map(|g| g.bytes).sum::<u64>()
         };
-        for &(term, bytes) in expected {
-            assert_eq!(sum(term), bytes, "{name}: {}", term.name());
+        for &(kind, bytes) in expected {
+            assert_eq!(sum(kind), bytes, "{name}: {}", kind.name());
         }
     }
 
@@ -143,39 +143,43 @@ mod tests {
             "haswell-ep",
             5,
             &[
-                (Term::IoReadMiss, 5 * 1000 * line),
-                (Term::IoWriteMiss, 5 * 1001 * line),
-                (Term::Miss, 5 * (1002 + 1003) * line),
-                (Term::Writeback, 5 * 1004 * line),
-                (Term::MemoryRead, 5 * 1005 * line),
-                (Term::MemoryWrite, 5 * 1006 * line),
+                (TrafficKind::IoReadMiss, 5 * 1000 * line),
+                (TrafficKind::IoWriteMiss, 5 * 1001 * line),
+                (TrafficKind::Miss, 5 * (1002 + 1003) * line),
+                (TrafficKind::Writeback, 5 * 1004 * line),
+                (TrafficKind::MemoryRead, 5 * 1005 * line),
+                (TrafficKind::MemoryWrite, 5 * 1006 * line),
             ],
         );
         check(
             "skylake-sp",
             3,
             &[
-                (Term::IoReadMiss, 3 * 1000 * line),
-                (Term::IoWriteMiss, 3 * 1001 * line),
-                (Term::MemoryWrite, 3 * 1003 * line),
-                (Term::PortIn, 3 * (1004 + 1005 + 1006 + 1007) * 4),
-                (Term::PortOut, 3 * (1008 + 1009 + 1010 + 1011) * 4),
+                (TrafficKind::IoReadMiss, 3 * 1000 * line),
+                (TrafficKind::IoWriteMiss, 3 * 1001 * line),
+                (TrafficKind::MemoryWrite, 3 * 1003 * line),
+                (TrafficKind::PortIn, 3 * (1004 + 1005 + 1006 + 1007) * 4),
+                (TrafficKind::PortOut, 3 * (1008 + 1009 + 1010 + 1011) * 4),
             ],
         );
-        let writes = (Term::IoWriteMiss, 2 * (1001 + 1002) * line);
-        let ports = (Term::PortIn, 2 * (1005..=1012).sum::<u64>() * 4);
-        check("ice-lake-sp", 2, &[writes, ports, (Term::PortOut, 0)]);
-        let out = (Term::PortOut, 2 * (1013..=1020).sum::<u64>() * 4);
+        let writes = (TrafficKind::IoWriteMiss, 2 * (1001 + 1002) * line);
+        let ports = (TrafficKind::PortIn, 2 * (1005..=1012).sum::<u64>() * 4);
+        check(
+            "ice-lake-sp",
+            2,
+            &[writes, ports, (TrafficKind::PortOut, 0)],
+        );
+        let out = (TrafficKind::PortOut, 2 * (1013..=1020).sum::<u64>() * 4);
         check("sapphire-rapids", 2, &[writes, ports, out]);
         for zen in ["zen4", "zen5"] {
             check(
                 zen,
                 1,
                 &[
-                    (Term::MemoryRead, 1000 * line),
-                    (Term::MemoryWrite, 1001 * line),
-                    (Term::DeviceRead, (1002..=1005).sum::<u64>() * line),
-                    (Term::DeviceWrite, (1006..=1009).sum::<u64>() * line),
+                    (TrafficKind::MemoryRead, 1000 * line),
+                    (TrafficKind::MemoryWrite, 1001 * line),
+                    (TrafficKind::DeviceRead, (1002..=1005).sum::<u64>() * line),
+                    (TrafficKind::DeviceWrite, (1006..=1009).sum::<u64>() * line),
                 ],
             );
         }
@@ -185,7 +189,7 @@ mod tests {
     fn ports_are_distinguished_by_the_bus_of_their_stack() {
         let skylake = platform("skylake-sp");
         let counter = |port| {
-            let is = |c: &Counter| c.term == Term::PortIn && c.port == port;
+            let is = |c: &Counter| c.kind == TrafficKind::PortIn && c.port == port;
             skylake.counters.iter().position(is).unwrap()
         };
         let pmu = "uncore_iio_free_running_1";

@@ -4,12 +4,12 @@ use std::fs::read_to_string;
 use std::path::Path;
 
 use super::bytes::{BoxCount, Buses, box_number, bytes_by_series};
-use super::{Gained, Platform, platform_of};
+use super::{Platform, TrafficIncrement, platform_of};
 use crate::counters::{CounterGroup, CounterSettings, GroupOpening};
 use crate::events::{self, Event, Pmus};
 use crate::sys::perf::{EventScope, enable, raise_open_file_limit};
 use crate::target::Placement;
-use memgauge_host::check::in_words;
+use memgauge_host::checks::describe_os_error;
 use memgauge_perf::abi::flag;
 
 /// The counters of this machine.
@@ -80,7 +80,7 @@ impl Uncore {
     pub(super) fn begin(&mut self) {
         for running in &self.running {
             if let Err(e) = enable(running.counters.leader()) {
-                let why = in_words(&e);
+                let why = describe_os_error(&e);
                 let refused = format!("failed to start a counter of `{}`: {why}", running.pmu);
                 self.refused.push(refused);
             }
@@ -90,7 +90,7 @@ impl Uncore {
 
     /// Returns the increments since the previous call. The count of a multiplexed counter is scaled
     /// up.
-    pub(super) fn take(&mut self) -> Vec<Gained> {
+    pub(super) fn take(&mut self) -> Vec<TrafficIncrement> {
         let mut counts = Vec::new();
         for running in &mut self.running {
             match running.gained() {
@@ -98,7 +98,7 @@ impl Uncore {
                 Err(e) => self.refused.push(format!(
                     "failed to read a counter of `{}`: {}",
                     running.pmu,
-                    in_words(&e)
+                    describe_os_error(&e)
                 )),
             }
         }
@@ -107,7 +107,7 @@ impl Uncore {
     }
 
     /// Returns all series, with increments of zero.
-    pub(super) fn series(&self) -> Vec<Gained> {
+    pub(super) fn series(&self) -> Vec<TrafficIncrement> {
         let counts: Vec<BoxCount> = self.running.iter().map(|r| r.count(0)).collect();
         bytes_by_series(self.platform, &counts, &self.buses)
     }
@@ -130,17 +130,18 @@ impl Uncore {
                 GroupOpening::Partial(..) => self
                     .refused
                     .push(format!("no counter is free for `{}`", event.name)),
-                GroupOpening::Failed(e) => {
-                    self.refused
-                        .push(format!("failed to open `{}`: {}", event.name, in_words(&e)))
-                }
+                GroupOpening::Failed(e) => self.refused.push(format!(
+                    "failed to open `{}`: {}",
+                    event.name,
+                    describe_os_error(&e)
+                )),
             }
         }
     }
 
     fn add(&mut self, counter: usize, pmu: &str, cpu: u32, counters: CounterGroup) {
         let socket = socket_of(cpu);
-        if self.platform.counters[counter].term.is_of_a_port()
+        if self.platform.counters[counter].kind.is_per_port()
             && let Some(bus) = bus_of(Path::new("/sys/devices"), pmu, socket)
         {
             self.buses.insert((pmu.to_owned(), socket), bus);
@@ -217,7 +218,7 @@ fn bus_of(devices: &Path, pmu: &str, socket: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{PLATFORMS, Term};
+    use super::super::{PLATFORMS, TrafficKind};
     use super::*;
 
     /// A folder as the kernel's: PMUs with their formats.
@@ -261,10 +262,10 @@ mod tests {
         let haswell = platform("haswell-ep");
         let (found, refused) = wanted(haswell, &pmus);
         assert!(refused.is_empty(), "{refused:?}");
-        let of = |term: Term| {
+        let of = |kind: TrafficKind| {
             let events = found
                 .iter()
-                .filter(|(n, ..)| haswell.counters[*n].term == term);
+                .filter(|(n, ..)| haswell.counters[*n].kind == kind);
             let event =
                 |(_, pmu, e): &RequestedCounter| (pmu.clone(), e.attr.config, e.attr.config1);
             events.map(event).collect::<Vec<_>>()
@@ -275,15 +276,15 @@ mod tests {
             enabled | 0x0335,
             0x19e << 20 | pcie,
         );
-        assert_eq!(of(Term::IoReadMiss), [expected]);
+        assert_eq!(of(TrafficKind::IoReadMiss), [expected]);
         let expected = (
             "uncore_cbox_1".to_owned(),
             enabled | 0x0335,
             0x1c8 << 20 | pcie,
         );
-        assert_eq!(of(Term::IoWriteMiss), [expected]);
+        assert_eq!(of(TrafficKind::IoWriteMiss), [expected]);
         assert_eq!(
-            of(Term::MemoryRead),
+            of(TrafficKind::MemoryRead),
             [("uncore_imc_0".to_owned(), 0x0304, 0)]
         );
         assert_eq!(found[0].2.cpus, Some(vec![0, 18]));
@@ -300,23 +301,23 @@ mod tests {
         let boxes: &[(&str, &[(&str, &str)])] =
             &[("uncore_cha_0", cha), ("amd_df", df), ("amd_umc_3", umc)];
         let (_folder, pmus) = machine(boxes);
-        let first = |name: &str, term: Term| {
+        let first = |name: &str, kind: TrafficKind| {
             let platform = platform(name);
             let (found, _) = wanted(platform, &pmus);
             let of = found
                 .iter()
-                .find(|(n, ..)| platform.counters[*n].term == term);
+                .find(|(n, ..)| platform.counters[*n].kind == kind);
             of.unwrap().2.attr.config
         };
         assert_eq!(
-            first("ice-lake-sp", Term::IoReadMiss),
+            first("ice-lake-sp", TrafficKind::IoReadMiss),
             0xc8f3fe << 32 | 0x0435
         );
         assert_eq!(
-            first("zen4", Term::DeviceRead),
+            first("zen4", TrafficKind::DeviceRead),
             0x8 << 32 | 0x7 << 24 | 0xfe1f
         );
-        assert_eq!(first("zen4", Term::MemoryWrite), 0x020a);
+        assert_eq!(first("zen4", TrafficKind::MemoryWrite), 0x020a);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reads the counters outside the cores, which show how much memory traffic devices cause.
 //!
 //! They differ between processors: `platforms` says, as data, which boxes count what, and `live`
-//! opens them. All counts are converted to bytes of a few [`Term`]s, and only these are recorded
+//! opens them. All counts are converted to bytes of a few [`TrafficKind`]s, and only these are recorded
 //! and used (`memgauge_analyze` has the formulas). So a new processor needs only a new table.
 //! `replay` reads counts from a file, for machines whose counters were read by other means, and
 //! for tests.
@@ -19,7 +19,7 @@ use replay::ReplayedCounts;
 
 use crate::Result;
 use memgauge_host::memory_counters::MemoryCounters;
-pub(crate) use memgauge_host::memory_counters::{Gained, Series, Term};
+pub(crate) use memgauge_host::memory_counters::{TrafficIncrement, TrafficKind, TrafficSeries};
 
 /// The source of counts of memory traffic.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl MemoryCounters for MemoryCounting {
         }
     }
 
-    fn without(&self) -> &str {
+    fn missing_reason(&self) -> &str {
         match self {
             MemoryCounting::None(why) => why,
             _ => "",
@@ -80,7 +80,7 @@ impl MemoryCounters for MemoryCounting {
         }
     }
 
-    fn take(&mut self, time_ns: u64) -> Vec<Gained> {
+    fn read_increments(&mut self, time_ns: u64) -> Vec<TrafficIncrement> {
         match self {
             MemoryCounting::None(_) => Vec::new(),
             MemoryCounting::Live(uncore) => uncore.take(),
@@ -88,7 +88,7 @@ impl MemoryCounters for MemoryCounting {
         }
     }
 
-    fn series(&self) -> Vec<Series> {
+    fn series(&self) -> Vec<TrafficSeries> {
         let all = match self {
             MemoryCounting::None(_) => Vec::new(),
             MemoryCounting::Live(uncore) => uncore.series(),

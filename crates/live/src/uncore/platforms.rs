@@ -23,7 +23,7 @@
 
 use memgauge_trace::LINE_BYTES;
 
-use super::Term;
+use super::TrafficKind;
 
 /// The boxes of a PMU that a counter runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl BoxSelection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
     /// What it counts.
-    pub(super) term: Term,
+    pub(super) kind: TrafficKind,
     /// Name of its PMUs without their number.
     pub(super) pmu: &'static str,
     /// The boxes that it runs on.
@@ -64,9 +64,9 @@ pub(super) struct Counter {
     pub(super) port: u32,
 }
 
-const fn all(term: Term, pmu: &'static str, event: &'static str) -> Counter {
+const fn all(kind: TrafficKind, pmu: &'static str, event: &'static str) -> Counter {
     Counter {
-        term,
+        kind,
         pmu,
         boxes: BoxSelection::All,
         event,
@@ -75,10 +75,15 @@ const fn all(term: Term, pmu: &'static str, event: &'static str) -> Counter {
     }
 }
 
-const fn half(term: Term, pmu: &'static str, boxes: BoxSelection, event: &'static str) -> Counter {
+const fn half(
+    kind: TrafficKind,
+    pmu: &'static str,
+    boxes: BoxSelection,
+    event: &'static str,
+) -> Counter {
     Counter {
         boxes,
-        ..all(term, pmu, event)
+        ..all(kind, pmu, event)
     }
 }
 
@@ -104,10 +109,10 @@ const FREE_RUNNING: [&str; 16] = [
 ];
 
 /// Counters of ports 0 to N - 1, from this free-running counter on. They count units of four bytes.
-const fn ports<const N: usize>(term: Term, first: usize) -> [Counter; N] {
+const fn ports<const N: usize>(kind: TrafficKind, first: usize) -> [Counter; N] {
     let mut list = [Counter {
         bytes: 4,
-        ..all(term, "uncore_iio_free_running", "")
+        ..all(kind, "uncore_iio_free_running", "")
     }; N];
     let mut port = 0;
     while port < N {
@@ -120,7 +125,7 @@ const fn ports<const N: usize>(term: Term, first: usize) -> [Counter; N] {
 
 /// Concatenates lists. N must be the sum of their lengths.
 const fn joined<const N: usize>(parts: &[&[Counter]]) -> [Counter; N] {
-    let mut list = [all(Term::Miss, "", ""); N];
+    let mut list = [all(TrafficKind::Miss, "", ""); N];
     let (mut filled, mut part) = (0, 0);
     while part < parts.len() {
         let mut i = 0;
@@ -168,23 +173,31 @@ pub(super) static PLATFORMS: &[Platform] = &[
         counters: &[
             // Thread 0x3e stands for PCIe; `tid_en` makes the filter look at it.
             half(
-                Term::IoReadMiss,
+                TrafficKind::IoReadMiss,
                 "uncore_cbox",
                 BoxSelection::Even,
                 "event=0x35,umask=0x3,tid_en=1,filter_opc=0x19e,filter_tid=0x3e",
             ),
             half(
-                Term::IoWriteMiss,
+                TrafficKind::IoWriteMiss,
                 "uncore_cbox",
                 BoxSelection::Odd,
                 "event=0x35,umask=0x3,tid_en=1,filter_opc=0x1c8,filter_tid=0x3e",
             ),
             // To this socket's memory, and to another's.
-            all(Term::Miss, "uncore_cbox", "event=0x35,umask=0x2a"),
-            all(Term::Miss, "uncore_cbox", "event=0x35,umask=0x8a"),
-            all(Term::Writeback, "uncore_cbox", "event=0x37,umask=0x1"),
-            all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
-            all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0xc"),
+            all(TrafficKind::Miss, "uncore_cbox", "event=0x35,umask=0x2a"),
+            all(TrafficKind::Miss, "uncore_cbox", "event=0x35,umask=0x8a"),
+            all(
+                TrafficKind::Writeback,
+                "uncore_cbox",
+                "event=0x37,umask=0x1",
+            ),
+            all(TrafficKind::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
+            all(
+                TrafficKind::MemoryWrite,
+                "uncore_imc",
+                "event=0x4,umask=0xc",
+            ),
         ],
     },
     Platform {
@@ -227,38 +240,42 @@ pub(super) static PLATFORMS: &[Platform] = &[
 static SKYLAKE: [Counter; 12] = joined(&[
     &[
         half(
-            Term::IoReadMiss,
+            TrafficKind::IoReadMiss,
             "uncore_cha",
             BoxSelection::Even,
             "event=0x35,umask=0x24,config1=0x43c3300000000",
         ),
         half(
-            Term::IoWriteMiss,
+            TrafficKind::IoWriteMiss,
             "uncore_cha",
             BoxSelection::Odd,
             "event=0x35,umask=0x24,config1=0x4903300000000",
         ),
-        all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
-        all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0xc"),
+        all(TrafficKind::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
+        all(
+            TrafficKind::MemoryWrite,
+            "uncore_imc",
+            "event=0x4,umask=0xc",
+        ),
     ],
-    &ports::<4>(Term::PortIn, 0),
-    &ports::<4>(Term::PortOut, 4),
+    &ports::<4>(TrafficKind::PortIn, 0),
+    &ports::<4>(TrafficKind::PortOut, 4),
 ]);
 
 /// Misses of devices from Ice Lake-SP on: reads, writes of whole lines, of parts of lines.
 const IO_MISSES: [Counter; 3] = [
     all(
-        Term::IoReadMiss,
+        TrafficKind::IoReadMiss,
         "uncore_cha",
         "event=0x35,umask=0xc8f3fe04",
     ),
     all(
-        Term::IoWriteMiss,
+        TrafficKind::IoWriteMiss,
         "uncore_cha",
         "event=0x35,umask=0xcc43fe04",
     ),
     all(
-        Term::IoWriteMiss,
+        TrafficKind::IoWriteMiss,
         "uncore_cha",
         "event=0x35,umask=0xcd43fe04",
     ),
@@ -267,34 +284,62 @@ const IO_MISSES: [Counter; 3] = [
 static ICE_LAKE: [Counter; 13] = joined(&[
     &IO_MISSES,
     &[
-        all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0xf"),
-        all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0x30"),
+        all(TrafficKind::MemoryRead, "uncore_imc", "event=0x4,umask=0xf"),
+        all(
+            TrafficKind::MemoryWrite,
+            "uncore_imc",
+            "event=0x4,umask=0x30",
+        ),
     ],
-    &ports::<8>(Term::PortIn, 0),
+    &ports::<8>(TrafficKind::PortIn, 0),
 ]);
 
 static SAPPHIRE_RAPIDS: [Counter; 21] = joined(&[
     &IO_MISSES,
     &[
-        all(Term::MemoryRead, "uncore_imc", "event=0x5,umask=0xcf"),
-        all(Term::MemoryWrite, "uncore_imc", "event=0x5,umask=0xf0"),
+        all(
+            TrafficKind::MemoryRead,
+            "uncore_imc",
+            "event=0x5,umask=0xcf",
+        ),
+        all(
+            TrafficKind::MemoryWrite,
+            "uncore_imc",
+            "event=0x5,umask=0xf0",
+        ),
     ],
-    &ports::<8>(Term::PortIn, 0),
-    &ports::<8>(Term::PortOut, 8),
+    &ports::<8>(TrafficKind::PortIn, 0),
+    &ports::<8>(TrafficKind::PortOut, 8),
 ]);
 
 /// Quadrants of the I/O die lie 0x40 apart.
 const ZEN: &[Counter] = &[
-    all(Term::MemoryRead, "amd_umc", "event=0x0a,rdwrmask=1"),
-    all(Term::MemoryWrite, "amd_umc", "event=0x0a,rdwrmask=2"),
-    all(Term::DeviceRead, "amd_df", "event=0x81f,umask=0x7fe"),
-    all(Term::DeviceRead, "amd_df", "event=0x85f,umask=0x7fe"),
-    all(Term::DeviceRead, "amd_df", "event=0x89f,umask=0x7fe"),
-    all(Term::DeviceRead, "amd_df", "event=0x8df,umask=0x7fe"),
-    all(Term::DeviceWrite, "amd_df", "event=0x81f,umask=0x7ff"),
-    all(Term::DeviceWrite, "amd_df", "event=0x85f,umask=0x7ff"),
-    all(Term::DeviceWrite, "amd_df", "event=0x89f,umask=0x7ff"),
-    all(Term::DeviceWrite, "amd_df", "event=0x8df,umask=0x7ff"),
+    all(TrafficKind::MemoryRead, "amd_umc", "event=0x0a,rdwrmask=1"),
+    all(TrafficKind::MemoryWrite, "amd_umc", "event=0x0a,rdwrmask=2"),
+    all(TrafficKind::DeviceRead, "amd_df", "event=0x81f,umask=0x7fe"),
+    all(TrafficKind::DeviceRead, "amd_df", "event=0x85f,umask=0x7fe"),
+    all(TrafficKind::DeviceRead, "amd_df", "event=0x89f,umask=0x7fe"),
+    all(TrafficKind::DeviceRead, "amd_df", "event=0x8df,umask=0x7fe"),
+    all(
+        TrafficKind::DeviceWrite,
+        "amd_df",
+        "event=0x81f,umask=0x7ff",
+    ),
+    all(
+        TrafficKind::DeviceWrite,
+        "amd_df",
+        "event=0x85f,umask=0x7ff",
+    ),
+    all(
+        TrafficKind::DeviceWrite,
+        "amd_df",
+        "event=0x89f,umask=0x7ff",
+    ),
+    all(
+        TrafficKind::DeviceWrite,
+        "amd_df",
+        "event=0x8df,umask=0x7ff",
+    ),
 ];
 
 /// Returns the platform of a machine from its `/proc/cpuinfo`.
@@ -358,46 +403,49 @@ mod tests {
     #[test]
     fn skylakes_filter_is_in_the_bits_that_the_driver_reads() {
         let kept = 0b11_u64 << 32 | 1 << 35 | 0b11 << 36 | 0x3ff << 41 | 0x3ff << 51 | 0b11 << 62;
-        let of = |term| {
-            let counter = SKYLAKE.iter().find(|c| c.term == term).unwrap();
+        let of = |kind| {
+            let counter = SKYLAKE.iter().find(|c| c.kind == kind).unwrap();
             let (_, value) = counter.event.split_once("config1=0x").unwrap();
             u64::from_str_radix(value, 16).unwrap() & kept
         };
         let opcode = |filter: u64| filter >> 41 & 0x3ff;
         // RdCur and ItoM, of local and remote memory, near or not.
-        for (term, wanted) in [(Term::IoReadMiss, 0x21e), (Term::IoWriteMiss, 0x248)] {
-            assert_eq!((opcode(of(term)), of(term) >> 32 & 0x3f), (wanted, 0x33));
+        for (kind, wanted) in [
+            (TrafficKind::IoReadMiss, 0x21e),
+            (TrafficKind::IoWriteMiss, 0x248),
+        ] {
+            assert_eq!((opcode(of(kind)), of(kind) >> 32 & 0x3f), (wanted, 0x33));
         }
     }
 
     #[test]
     fn ports_have_consecutive_masks() {
-        let mask_of = |name: &str, term, port| {
+        let mask_of = |name: &str, kind, port| {
             let platform = PLATFORMS.iter().find(|p| p.name == name).unwrap();
-            let is = |c: &&Counter| c.term == term && c.port == port;
+            let is = |c: &&Counter| c.kind == kind && c.port == port;
             platform.counters.iter().find(is).unwrap().event
         };
-        let check = |name, term, port, mask| {
+        let check = |name, kind, port, mask| {
             assert_eq!(
-                mask_of(name, term, port),
+                mask_of(name, kind, port),
                 format!("event=0xff,umask={mask:#x}")
             );
         };
-        check("skylake-sp", Term::PortIn, 3, 0x23);
-        check("skylake-sp", Term::PortOut, 0, 0x24);
-        check("ice-lake-sp", Term::PortIn, 7, 0x27);
-        check("sapphire-rapids", Term::PortOut, 5, 0x35);
+        check("skylake-sp", TrafficKind::PortIn, 3, 0x23);
+        check("skylake-sp", TrafficKind::PortOut, 0, 0x24);
+        check("ice-lake-sp", TrafficKind::PortIn, 7, 0x27);
+        check("sapphire-rapids", TrafficKind::PortOut, 5, 0x35);
     }
 
     #[test]
     fn every_platform_distinguishes_device_traffic() {
         for platform in PLATFORMS {
-            let has = |term| platform.counters.iter().any(|c| c.term == term);
-            let by_misses = has(Term::IoReadMiss) && has(Term::IoWriteMiss);
-            let by_fabric = has(Term::DeviceRead) && has(Term::DeviceWrite);
+            let has = |kind| platform.counters.iter().any(|c| c.kind == kind);
+            let by_misses = has(TrafficKind::IoReadMiss) && has(TrafficKind::IoWriteMiss);
+            let by_fabric = has(TrafficKind::DeviceRead) && has(TrafficKind::DeviceWrite);
             assert!(by_misses || by_fabric, "{}", platform.name);
             assert!(
-                has(Term::MemoryRead) && has(Term::MemoryWrite),
+                has(TrafficKind::MemoryRead) && has(TrafficKind::MemoryWrite),
                 "{}",
                 platform.name
             );

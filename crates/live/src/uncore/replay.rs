@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::bytes::{BoxCount, Buses, box_number, bytes_by_series};
-use super::{Counter, Gained, PLATFORMS, Platform};
+use super::{Counter, PLATFORMS, Platform, TrafficIncrement};
 use crate::events::number;
 use crate::{Error, ErrorKind, Result};
 
@@ -73,7 +73,7 @@ impl ReplayedCounts {
     }
 
     /// Takes the increments of all intervals that end by this time.
-    pub(super) fn take_until(&mut self, time_ns: u64) -> Vec<Gained> {
+    pub(super) fn take_until(&mut self, time_ns: u64) -> Vec<TrafficIncrement> {
         let later = self.remaining.split_off(&time_ns.saturating_add(1));
         let taken = std::mem::replace(&mut self.remaining, later);
         let counts: Vec<BoxCount> = taken.into_values().flatten().collect();
@@ -81,7 +81,7 @@ impl ReplayedCounts {
     }
 
     /// Returns all series.
-    pub(super) fn series(&self) -> Vec<Gained> {
+    pub(super) fn series(&self) -> Vec<TrafficIncrement> {
         let counts: Vec<BoxCount> = self.remaining.values().flatten().cloned().collect();
         bytes_by_series(self.platform, &counts, &self.buses)
     }
@@ -194,7 +194,7 @@ fn invalid(why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Series, Term};
+    use super::super::{TrafficKind, TrafficSeries};
     use super::*;
 
     const TEXT: &str = "\
@@ -207,10 +207,10 @@ bus uncore_iio_free_running_0 0 0000:17
 0.2 0 uncore_iio_free_running_0/event=0xff,umask=0x22/ 7
 ";
 
-    fn gained(term: Term, port: &str, bytes: u64) -> Gained {
-        Gained {
-            series: Series {
-                term,
+    fn gained(kind: TrafficKind, port: &str, bytes: u64) -> TrafficIncrement {
+        TrafficIncrement {
+            series: TrafficSeries {
+                kind,
                 port: port.to_owned(),
             },
             bytes,
@@ -222,10 +222,10 @@ bus uncore_iio_free_running_0 0 0000:17
         let mut replay = ReplayedCounts::parse(TEXT).unwrap();
         assert_eq!(replay.platform(), "skylake-sp");
         assert_eq!(replay.take_until(99_999_999), []);
-        let misses = gained(Term::IoReadMiss, "", 30 * 64);
+        let misses = gained(TrafficKind::IoReadMiss, "", 30 * 64);
         assert_eq!(replay.take_until(100_000_000), [misses]);
         assert_eq!(replay.remaining(), 1);
-        let port = gained(Term::PortIn, "0000:17/2", 28);
+        let port = gained(TrafficKind::PortIn, "0000:17/2", 28);
         assert_eq!(replay.take_until(u64::MAX), [port]);
         assert_eq!(
             (replay.take_until(u64::MAX).len(), replay.remaining()),

@@ -1,23 +1,23 @@
-//! Shared memory that a killed recorder has left.
+//! Removes shared memory that killed recorders left.
 //!
 //! Each recorder holds a lock on its shared memory, which the kernel releases when the recorder
-//! ends. Process numbers cannot serve here: a recorder in another PID namespace may share
-//! `/dev/shm` and has no number in this one, and the number of a killed one may be in use again.
+//! ends. PIDs would not work: a recorder in another PID namespace may share `/dev/shm` and has no
+//! PID here, and the PID of a killed recorder may be in use again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The file that is locked in a directory of shared memory.
+/// The file in a directory of shared memory that is locked.
 pub const LOCK_FILE: &str = "control";
 
-/// Locks shared memory that was just created until `file` is closed. `file` is the memory itself
-/// or the [`LOCK_FILE`] of its directory.
+/// Locks new shared memory until `file` is closed. `file` is the memory itself or the [`LOCK_FILE`]
+/// of its directory.
 ///
 /// # Errors
-/// Returns [`io::ErrorKind::NotFound`] if [`remove_orphans`] of another recorder removed the file
-/// before it was locked: create it again.
+/// Returns [`io::ErrorKind::NotFound`] if [`remove_orphans`] in another recorder removed the file
+/// before it was locked. Create it again then.
 pub fn lock_shared_memory(file: &File) -> io::Result<()> {
     file.lock()?;
     match is_linked(file)? {
@@ -26,9 +26,9 @@ pub fn lock_shared_memory(file: &File) -> io::Result<()> {
     }
 }
 
-/// Removes the files and directories of `folder` that are named `prefix`, PID, `-` and anything,
-/// and that no recorder has locked. Directories without a [`LOCK_FILE`] stay, and so does what
-/// this user may not open.
+/// Removes files and directories of `folder` that are named `prefix`, PID, `-` and anything, and
+/// that no recorder has locked. Keeps directories without a [`LOCK_FILE`] and entries that this
+/// user cannot open.
 pub fn remove_orphans(folder: &Path, prefix: &str) {
     let Ok(list) = fs::read_dir(folder) else {
         return;
@@ -46,8 +46,8 @@ pub fn remove_orphans(folder: &Path, prefix: &str) {
             true => path.join(LOCK_FILE),
             false => path.clone(),
         };
-        // Held until the orphan is gone, so that nobody removes one of the same name created
-        // meanwhile.
+        // Hold the lock until the orphan is removed. Otherwise another process might remove a new
+        // one with the same name.
         let Some(_lock) = pid.and_then(|_| lock_orphan(&lock)) else {
             continue;
         };
@@ -59,14 +59,15 @@ pub fn remove_orphans(folder: &Path, prefix: &str) {
     }
 }
 
-/// The file at `path`, locked, unless a recorder holds its lock.
+/// Opens and locks the file at `path`. `None` if a recorder holds its lock.
 fn lock_orphan(path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
-    // Anyone may create files in these folders. A FIFO would block, a link lead elsewhere.
+    // Anyone can create files in these folders. A FIFO would block, and a link could point
+    // elsewhere.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.read(true).open(path).ok()?;
     file.try_lock().ok()?;
-    // Another recorder may have removed this file, and the path may name a new one.
+    // Another recorder may have removed this file, and the path may already name a new one.
     is_linked(&file).ok()?.then_some(file)
 }
 

@@ -1,28 +1,28 @@
-//! Time that the hypervisor gave to others while this machine wanted to run (steal).
+//! CPU time that the hypervisor gave to other machines while this one wanted to run (steal).
 //!
-//! perf's clocks (`cpu-clock`, `task-clock`) go on meanwhile, `/proc/PID/stat` does not. So the
-//! two tell different shares of a processor for one program, and neither is wrong.
+//! perf's clocks (`cpu-clock`, `task-clock`) advance during stolen time, and `/proc/PID/stat` does
+//! not. The two therefore show different CPU times for the same program.
 
 use std::fs::read_to_string;
 
-/// Times of all processors together since the machine began.
+/// Times of all CPUs together since boot, in clock ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StolenTime {
     ran: u64,
     stolen: u64,
 }
 
-/// From this share of the time that processors were wanted it is worth a word.
+/// Share of stolen time from which the user is told.
 const NOTABLE: f64 = 0.05;
 
 impl StolenTime {
-    /// The times now; none where `/proc` does not tell.
+    /// Reads the times. Zero if `/proc` does not show them.
     pub fn now() -> StolenTime {
         let text = read_to_string("/proc/stat").unwrap_or_default();
         StolenTime::parse(&text).unwrap_or_default()
     }
 
-    /// Of the line of all processors: user, nice, system, idle, iowait, irq, softirq, steal.
+    /// Parses the line of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal.
     fn parse(text: &str) -> Option<StolenTime> {
         let fields = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let fields = fields.split_ascii_whitespace().map(str::parse);
@@ -36,8 +36,8 @@ impl StolenTime {
         })
     }
 
-    /// The part of the time since then in which a processor was wanted and had been taken
-    /// away; `None` where it is small.
+    /// Share of stolen time since `earlier`, relative to the time in which CPUs ran or wanted to
+    /// run. `None` if it is small.
     pub fn notable_share_since(&self, earlier: &StolenTime) -> Option<f64> {
         let stolen = self.stolen.saturating_sub(earlier.stolen) as f64;
         let ran = self.ran.saturating_sub(earlier.ran) as f64;

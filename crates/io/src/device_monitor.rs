@@ -1,37 +1,36 @@
-//! Devices looked at again and again.
+//! Reads the counters of all devices repeatedly.
 //!
-//! Finding out the facts of a device takes some twenty system calls; its counters are a
-//! line of one of two files. So the former is asked once a second, and when a device
-//! comes or goes; between, the files alone are read: `/proc/diskstats` and
-//! `/proc/net/dev`.
+//! The facts of one device cost about twenty system calls, while `/proc/diskstats` and
+//! `/proc/net/dev` have the counters of all. The facts are therefore read once a second and when a
+//! device appears or disappears, and only the two files in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_trace::DeviceId;
 
-use super::devices::{self, Counted, Device};
+use super::devices::{self, Device, DeviceCounters};
 use crate::sys as netns;
 
-/// Devices with what is known of them.
+/// Devices with their facts and counters.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct DeviceMonitor {
     known: BTreeMap<DeviceId, Device>,
-    /// Disks and parts of disks that have moved something, and names of network devices.
-    seen: Seen,
+    /// Devices in the two files when the facts were read.
+    seen: DevicesInFiles,
 }
 
-type Seen = (BTreeSet<DeviceId>, BTreeSet<String>);
+type DevicesInFiles = (BTreeSet<DeviceId>, BTreeSet<String>);
 
-/// Content of the two files.
+/// Contents of `/proc/diskstats` and `/proc/net/dev`.
 struct Counters {
-    disks: BTreeMap<DeviceId, Counted>,
+    disks: BTreeMap<DeviceId, DeviceCounters>,
     networks: BTreeMap<String, [u64; 4]>,
 }
 
-impl Watch {
-    /// Disks and this namespace's network devices, and where namespaces are `wanted`,
-    /// those of these.
-    pub(super) fn look(
+impl DeviceMonitor {
+    /// Disks and network devices of this namespace. With a predicate, also network devices of other
+    /// namespaces for which it is true.
+    pub(super) fn read(
         &mut self,
         wanted: Option<&dyn Fn(u32) -> bool>,
     ) -> BTreeMap<DeviceId, Device> {
@@ -42,17 +41,20 @@ impl Watch {
             return recounted;
         }
         self.seen = counters.map(|now| now.seen()).unwrap_or_default();
-        self.known = devices::present(wanted);
+        self.known = devices::list_devices(wanted);
         self.known.clone()
     }
 
-    /// The known devices with new counters. `None` when a device has come or gone, or
-    /// is another one of the same name by now, as its counters have fallen.
+    /// The known devices with new counters. `None` if a device appeared or disappeared. A counter
+    /// that fell belongs to a new device of the same name.
     fn recount(&mut self, now: &Counters) -> Option<BTreeMap<DeviceId, Device>> {
         if self.seen != now.seen() {
             return None;
         }
-        let here = self.known.iter_mut().filter(|(_, device)| !device.abroad);
+        let here = self
+            .known
+            .iter_mut()
+            .filter(|(_, device)| !device.in_other_namespace);
         here.map(|(id, device)| {
             let counted = now.of(device)?;
             let fell = (0..2).any(|i| counted.bytes[i] < device.counted.bytes[i]);
@@ -68,16 +70,16 @@ impl Counters {
         let disks = std::fs::read_to_string("/proc/diskstats").ok()?;
         Some(Counters {
             disks: disks.lines().filter_map(disk).collect(),
-            networks: netns::counters_here().ok()?,
+            networks: netns::device_counters().ok()?,
         })
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> DevicesInFiles {
         let disks = self.disks.keys().copied();
         (disks.collect(), self.networks.keys().cloned().collect())
     }
 
-    fn of(&self, device: &Device) -> Option<Counted> {
+    fn of(&self, device: &Device) -> Option<DeviceCounters> {
         if device.facts.device.netns == 0 {
             return self.disks.get(&device.facts.device).copied();
         }
@@ -86,14 +88,14 @@ impl Counters {
     }
 }
 
-/// A line of /proc/diskstats: numbers of the device, its name, and what its own file
-/// `stat` has. None where nothing was moved.
-fn disk(line: &str) -> Option<(DeviceId, Counted)> {
+/// Parses a line of /proc/diskstats: device number, name, and the fields of the device's own
+/// `stat`. `None` for a disk that has moved nothing.
+fn disk(line: &str) -> Option<(DeviceId, DeviceCounters)> {
     let line = line.trim_start();
     let (major, rest) = line.split_once(char::is_whitespace)?;
     let (minor, rest) = rest.trim_start().split_once(' ')?;
     let (_, stat) = rest.split_once(' ')?;
-    let counted = devices::disk_counted(stat)?;
+    let counted = devices::parse_disk_stat(stat)?;
     let id = DeviceId::of_disk(major.parse().ok()?, minor.parse().ok()?);
     (counted.operations != [0, 0]).then_some((id, counted))
 }
@@ -121,12 +123,12 @@ mod tests {
         }
     }
 
-    fn watch(received: u64) -> Watch {
+    fn device_monitor(received: u64) -> DeviceMonitor {
         let mut lo = Device::default();
         lo.facts.device.netns = 1;
         lo.facts.name = "lo".to_owned();
         lo.counted.bytes[0] = received;
-        Watch {
+        DeviceMonitor {
             known: BTreeMap::from([(lo.facts.device, lo)]),
             seen: counters(0).seen(),
         }
@@ -134,23 +136,26 @@ mod tests {
 
     #[test]
     fn counters_of_known_devices_are_enough() {
-        let now = watch(100).recount(&counters(250)).unwrap();
+        let now = device_monitor(100).recount(&counters(250)).unwrap();
         let bytes: Vec<[u64; 2]> = now.values().map(|d| d.counted.bytes).collect();
         assert_eq!(bytes, [[250, 0]]);
     }
 
     #[test]
     fn a_device_that_is_new_or_another_by_now_is_looked_at_whole() {
-        assert!(watch(100).recount(&counters(99)).is_none());
+        assert!(device_monitor(100).recount(&counters(99)).is_none());
         let mut more = counters(100);
         more.networks.insert("eth0".to_owned(), [0; 4]);
-        assert!(watch(100).recount(&more).is_none());
+        assert!(device_monitor(100).recount(&more).is_none());
     }
 
     #[test]
     fn devices_of_other_namespaces_are_not_in_these_files() {
-        let mut watch = watch(100);
-        watch.known.values_mut().for_each(|d| d.abroad = true);
-        assert!(watch.recount(&counters(100)).unwrap().is_empty());
+        let mut device_monitor = device_monitor(100);
+        device_monitor
+            .known
+            .values_mut()
+            .for_each(|d| d.in_other_namespace = true);
+        assert!(device_monitor.recount(&counters(100)).unwrap().is_empty());
     }
 }

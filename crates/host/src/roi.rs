@@ -1,26 +1,25 @@
-//! Regions of interest that a thread is in, for every source that sees their marks.
+//! Regions of interest that a thread has entered. Used by all sources that see marks.
 //!
-//! A region is entered where its first begin is and left where its last end is: one that
-//! begins again within itself, as a recursive function does, is entered once. Regions may
-//! overlap; each has all that happens within it.
+//! A region is entered at its first begin and left at its last end, so a recursive function enters
+//! it once. Regions may overlap, and each contains everything that happens inside it.
 
 use glob::Pattern;
-use memgauge_trace::{CodeRegion, EventId, Pid, Tid};
+use memgauge_trace::{CodeRegion, EventId};
 
 use crate::{Error, Result};
 
-/// Names of regions that a user asks for: as they are, or as patterns.
+/// Names of regions or functions that a user requested, literally or as patterns.
 #[derive(Clone, Debug, Default)]
 pub struct RequestedNames(Vec<(String, Pattern)>);
 
 impl RequestedNames {
-    /// Reads names as in `sort*` that `option` gave.
+    /// Parses names such as `sort*`, which `option` gave.
     ///
     /// # Errors
-    /// A pattern is not closed.
+    /// A pattern has an unclosed bracket.
     pub fn new(option: &str, names: &[String]) -> Result<RequestedNames> {
         let read = |name: &String| {
-            // Two stars are one: names have no folders.
+            // `**` only has a meaning for paths. Names have no folders.
             let text = name.split("**").collect::<Vec<_>>().join("*");
             let pattern = Pattern::new(&text).map_err(|_| {
                 Error::usage(format!(
@@ -35,54 +34,54 @@ impl RequestedNames {
         ))
     }
 
-    /// Whether none were asked for.
+    /// True if no names were requested.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the name is one of them.
+    /// True if the name was requested.
     pub fn holds(&self, name: &str) -> bool {
         let mut all = self.0.iter();
         all.any(|(text, pattern)| text == name || pattern.matches(name))
     }
 
-    /// Those that none of these names is.
-    pub fn absent<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
-        let is_absent = |(text, pattern): &&(String, Pattern)| {
+    /// Requested names that match none of these names.
+    pub fn unmatched<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+        let is_unmatched = |(text, pattern): &&(String, Pattern)| {
             let mut names = names.clone();
             !names.any(|name| text == name || pattern.matches(name))
         };
-        let absent = self.0.iter().filter(is_absent);
-        absent.map(|(text, _)| text.clone()).collect()
+        let unmatched = self.0.iter().filter(is_unmatched);
+        unmatched.map(|(text, _)| text.clone()).collect()
     }
 }
 
-/// Stays that are kept of a thread, 40 bytes each; more are joined.
-pub const MOST_SPANS: usize = 8192;
+/// Maximum number of spans to keep for each thread, 40 bytes each. Further ones are merged.
+pub const MAX_SPANS: usize = 8192;
 
-/// A region that a thread is in.
+/// A region that a thread has entered.
 #[derive(Debug)]
-pub struct Open<N, T> {
-    /// Name or number.
+pub struct OpenRegion<N, T> {
+    /// Name or number of the region.
     pub name: N,
-    /// Read when the thread entered.
+    /// Counters or time when the thread entered it.
     pub since: T,
-    /// Begins without their ends.
+    /// Number of begins without an end.
     depth: u32,
 }
 
-/// The regions that a thread is in, in order of entry.
+/// Regions that a thread has entered, in order of entry.
 #[derive(Debug)]
-pub struct OpenRegions<N, T>(Vec<Open<N, T>>);
+pub struct OpenRegions<N, T>(Vec<OpenRegion<N, T>>);
 
-/// What an end of a region means.
+/// Effect of the end of a region.
 #[derive(Debug)]
-pub enum End<N, T> {
-    /// The thread has left the region.
-    Left(Open<N, T>),
-    /// It is still within an earlier begin.
+pub enum RegionEnd<N, T> {
+    /// The thread left the region.
+    Left(OpenRegion<N, T>),
+    /// The region continues because of an earlier begin.
     Within,
-    /// The region had not begun.
+    /// The region was not entered.
     Unmatched,
 }
 
@@ -93,13 +92,13 @@ impl<N, T> Default for OpenRegions<N, T> {
 }
 
 impl<N: PartialEq, T> OpenRegions<N, T> {
-    /// Begins a region; whether the thread entered it: it was not within it already.
+    /// Begins a region. Returns true if the thread was not inside it before.
     pub fn begin(&mut self, name: N, since: T) -> bool {
         if let Some(open) = self.0.iter_mut().find(|open| open.name == name) {
             open.depth += 1;
             return false;
         }
-        self.0.push(Open {
+        self.0.push(OpenRegion {
             name,
             since,
             depth: 1,
@@ -108,52 +107,44 @@ impl<N: PartialEq, T> OpenRegions<N, T> {
     }
 
     /// Ends a region.
-    pub fn end(&mut self, name: &N) -> End<N, T> {
+    pub fn end(&mut self, name: &N) -> RegionEnd<N, T> {
         let Some(at) = self.0.iter().position(|open| open.name == *name) else {
-            return End::Unmatched;
+            return RegionEnd::Unmatched;
         };
         self.0[at].depth -= 1;
         match self.0[at].depth {
-            0 => End::Left(self.0.remove(at)),
-            _ => End::Within,
+            0 => RegionEnd::Left(self.0.remove(at)),
+            _ => RegionEnd::Within,
         }
     }
 
-    /// The regions that the thread is in.
-    pub fn iter(&self) -> std::slice::Iter<'_, Open<N, T>> {
+    /// The regions that the thread is inside.
+    pub fn iter(&self) -> std::slice::Iter<'_, OpenRegion<N, T>> {
         self.0.iter()
     }
 
-    /// Leaves all.
-    pub fn end_all(&mut self) -> std::vec::IntoIter<Open<N, T>> {
+    /// Leaves all regions.
+    pub fn end_all(&mut self) -> std::vec::IntoIter<OpenRegion<N, T>> {
         std::mem::take(&mut self.0).into_iter()
     }
 }
 
-/// Rows of what a thread did in a region: one of entries and time, one an event.
+/// Rows about a thread's activity in a region: `row` with entries and time, and one for each event.
 pub fn rows(
-    (pid, tid): (Pid, Tid),
-    name: String,
-    (entries, time_ns): (u64, u64),
+    row: CodeRegion,
     counts: impl IntoIterator<Item = (EventId, u64)>,
 ) -> impl Iterator<Item = CodeRegion> {
-    let row = CodeRegion {
-        pid,
-        tid,
-        name,
-        ..CodeRegion::default()
-    };
-    let head = CodeRegion {
-        entries,
-        time_ns,
+    let event_row = CodeRegion {
+        entries: 0,
+        time_ns: 0,
         ..row.clone()
     };
     let counted = counts.into_iter().map(move |(event, count)| CodeRegion {
         event: Some(event),
         count,
-        ..row.clone()
+        ..event_row.clone()
     });
-    std::iter::once(head).chain(counted)
+    std::iter::once(row).chain(counted)
 }
 
 #[cfg(test)]
@@ -178,7 +169,7 @@ mod tests {
             assert_eq!(asked.holds(name), held, "{name}");
         }
         let seen = ["sort", "load", "_end"];
-        assert_eq!(asked.absent(seen.into_iter()), ["x[0-9]", "nosuch?"]);
+        assert_eq!(asked.unmatched(seen.into_iter()), ["x[0-9]", "nosuch?"]);
         let refused = names(&["sort["]).unwrap_err().to_string();
         assert!(refused.contains("pattern `sort[` of --region"), "{refused}");
     }
@@ -189,9 +180,9 @@ mod tests {
         assert!(open.begin("a", 1));
         assert!(open.begin("b", 2));
         assert!(!open.begin("a", 3));
-        assert!(matches!(open.end(&"a"), End::Within));
-        assert!(matches!(open.end(&"a"), End::Left(left) if left.since == 1));
-        assert!(matches!(open.end(&"a"), End::Unmatched));
+        assert!(matches!(open.end(&"a"), RegionEnd::Within));
+        assert!(matches!(open.end(&"a"), RegionEnd::Left(left) if left.since == 1));
+        assert!(matches!(open.end(&"a"), RegionEnd::Unmatched));
         assert!(open.begin("a", 4));
         let left: Vec<_> = open.end_all().map(|left| (left.name, left.since)).collect();
         assert_eq!(left, [("b", 2), ("a", 4)]);

@@ -1,18 +1,17 @@
-//! The program of a run: started, watched, and told of what the user wants.
+//! Starts the program of a run, waits for its end, and passes on the user's interrupts.
 //!
-//! Sources look at their own rings at their own pace, so each calls
-//! [`Program::ended`] between two looks; how interrupts reach the program, when it is
-//! made to end, and what its end is called stand here alone.
+//! Each source polls its own ring buffers and calls [`Program::ended`] in between. This module
+//! decides how interrupts reach the program, when it is terminated, and how its end is reported.
 //!
 //! | interrupt | what happens |
 //! |---|---|
-//! | first | the program gets the same signal once, unless the terminal sent it to both; memgauge waits |
+//! | first | the program gets the same signal, unless the terminal sent it to both; memgauge waits |
 //! | second | SIGTERM to the program |
 //! | third | SIGKILL to the program |
-//! | fourth | memgauge ends at once |
+//! | fourth | memgauge exits at once |
 //!
-//! Rejected: a time after which the program is killed. A program that handles SIGINT may
-//! need any time to write what it has, and it is its user who knows how long.
+//! Killing the program after a timeout was rejected. A program that handles SIGINT may need any
+//! time to write its data, and only its user knows how long.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -27,23 +26,23 @@ use crate::sys::process::{Watched, is_in_own_group, is_mounted_noexec, may_execu
 use crate::sys::signals::{self, Interrupt, interrupts, interrupts_so_far};
 use crate::{Error, ErrorKind, Result, without_system_numbers};
 
-/// A program that goes on for so long after an interrupt handles it itself: its user
-/// hears that memgauge waits.
-const SILENCE: Duration = Duration::from_secs(1);
-/// Between two looks where there is nothing else to do.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// If the program still runs this long after an interrupt, tell the user that memgauge waits for
+/// it.
+const WAIT_NOTICE_DELAY: Duration = Duration::from_secs(1);
+/// Poll interval when there is nothing else to do.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How the user hears what becomes of an interrupt.
-static TELL: OnceLock<fn(&str)> = OnceLock::new();
+/// Shows a line to the user.
+static SHOW_LINE: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Counts SIGINT, SIGTERM and SIGHUP from now on. `tell` shows the user a line.
+/// Counts SIGINT, SIGTERM and SIGHUP from now on. `show_line` shows a line to the user.
 ///
-/// Without a program, the second one ends this process at once.
+/// Without a program, the second interrupt ends this process at once.
 ///
 /// # Errors
 /// The error of `sigaction`.
-pub fn catch_interrupts(tell: fn(&str)) -> Result<()> {
-    TELL.get_or_init(|| tell);
+pub fn catch_interrupts(show_line: fn(&str)) -> Result<()> {
+    SHOW_LINE.get_or_init(|| show_line);
     signals::catch().map_err(|e| {
         Error::system(
             "failed to install the handler of interrupts (SIGINT, SIGTERM, SIGHUP)",
@@ -52,9 +51,9 @@ pub fn catch_interrupts(tell: fn(&str)) -> Result<()> {
     })
 }
 
-fn tell(line: &str) {
-    if let Some(tell) = TELL.get() {
-        tell(line);
+fn show_line(line: &str) {
+    if let Some(show_line) = SHOW_LINE.get() {
+        show_line(line);
     }
 }
 
@@ -62,65 +61,68 @@ fn tell(line: &str) {
 #[derive(Debug)]
 pub struct Program {
     child: Child,
-    watched: Watched,
+    process: Watched,
     interrupts: Interrupts,
-    /// Interrupts of memgauge are none of its business.
-    apart: bool,
+    /// True if memgauge's interrupts do not concern the program.
+    is_detached: bool,
 }
 
 impl Program {
     /// Starts a command.
     ///
     /// # Errors
-    /// It cannot run: the message says why.
+    /// The program cannot be executed. The message explains why.
     pub fn start(command: &mut Command) -> Result<Program> {
         let spawned = command.spawn();
         let name = || command.get_program().to_string_lossy();
-        Ok(Program::of(spawned.map_err(|e| not_started(&name(), &e))?))
+        Ok(Program::from_child(
+            spawned.map_err(|e| not_started(&name(), &e))?,
+        ))
     }
 
-    /// A program that was just started.
-    pub fn of(child: Child) -> Program {
-        signals::ends_at(signals::MOST as u32);
+    /// Takes over a program that was just started.
+    pub fn from_child(child: Child) -> Program {
+        signals::set_fatal_interrupt(signals::MAX_RECORDED as u32);
         Program {
-            apart: false,
-            ..Program::apart(child)
+            is_detached: false,
+            ..Program::detached(child)
         }
     }
 
-    /// A program that was just started and that goes on when memgauge ends: interrupts of
-    /// memgauge do not reach it, and end memgauge as if it were not there.
-    pub fn apart(child: Child) -> Program {
+    /// Takes over a program that keeps running when memgauge ends. Interrupts of memgauge do not
+    /// reach it, and end memgauge as if it did not exist.
+    pub fn detached(child: Child) -> Program {
         Program {
-            watched: Watched::new(child.id()),
-            interrupts: Interrupts::after(interrupts()),
-            apart: true,
+            process: Watched::new(child.id()),
+            interrupts: Interrupts::ignoring_earlier(interrupts()),
+            is_detached: true,
             child,
         }
     }
 
-    /// Its process.
+    /// Process ID of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its end, if that has come. Passes interrupts on that came meanwhile.
+    /// Returns how the program ended, or `None` if it still runs. Passes on interrupts that arrived
+    /// in the meantime.
     ///
     /// # Errors
-    /// The system cannot wait for it.
+    /// The operating system cannot wait for it.
     pub fn ended(&mut self) -> Result<Option<CommandEnd>> {
         self.ended_with(&mut |_| ())
     }
 
-    /// The same; `others` sends a signal to the processes that the program started, where
-    /// they are known. It is called from the second interrupt on.
+    /// As [`ended`](Self::ended). From the second interrupt on, calls `others` to send the signal
+    /// to processes that the program started.
     ///
     /// # Errors
-    /// The system cannot wait for it.
+    /// The operating system cannot wait for it.
     pub fn ended_with(&mut self, others: &mut dyn FnMut(i32)) -> Result<Option<CommandEnd>> {
         let status = self.child.try_wait();
         let status = status.map_err(|e| Error::system("failed to wait for the program", e))?;
-        if self.apart {
+        if self.is_detached {
             let none = std::iter::empty();
             return Ok(status.map(|status| self.interrupts.end(status, none)));
         }
@@ -128,104 +130,112 @@ impl Program {
             return Ok(Some(self.interrupts.end(status, interrupts_so_far())));
         }
         let in_group = is_in_own_group(self.pid());
-        for interrupt in interrupts_so_far().skip(self.interrupts.taken) {
-            let number = self.interrupts.taken;
-            if let Some(signal) = self.interrupts.take(interrupt, in_group) {
-                self.watched.signal(signal);
+        for interrupt in interrupts_so_far().skip(self.interrupts.handled) {
+            let number = self.interrupts.handled;
+            if let Some(signal) = self.interrupts.handle(interrupt, in_group) {
+                self.process.signal(signal);
                 if number > 0 {
                     others(signal);
                 }
             }
         }
-        self.interrupts.say();
+        self.interrupts.notify_waiting();
         Ok(None)
     }
 
-    /// Waits for its end, and passes interrupts on.
+    /// Waits for the end of the program and passes on interrupts.
     ///
     /// # Errors
-    /// The system cannot wait for it.
+    /// The operating system cannot wait for it.
     pub fn wait(&mut self) -> Result<CommandEnd> {
         loop {
             if let Some(end) = self.ended()? {
                 return Ok(end);
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Ends it at once, where its run has no more use.
+    /// Kills the program when its run has no further use.
     pub fn kill(&mut self) {
-        // One that has ended already is no error.
+        // Fails harmlessly if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// State of the interrupts.
+/// State of interrupt handling.
 #[derive(Debug, Default)]
 struct Interrupts {
-    /// Interrupts that came before the program ran, which cannot have got them.
-    before: usize,
-    /// Interrupts that were handled.
-    taken: usize,
-    /// Signals that the program got from memgauge.
+    /// Number of interrupts before the program started, which cannot have reached it.
+    earlier: usize,
+    /// Number of handled interrupts.
+    handled: usize,
+    /// Signals that memgauge sent to the program.
     sent: Vec<i32>,
-    /// When the first was seen to, until the user has heard that memgauge waits.
-    waiting: Option<Instant>,
+    /// Time of the first interrupt, until the user was told that memgauge waits.
+    waiting_since: Option<Instant>,
 }
 
 impl Interrupts {
-    fn after(before: u32) -> Interrupts {
+    fn ignoring_earlier(earlier: u32) -> Interrupts {
         Interrupts {
-            before: before as usize,
+            earlier: earlier as usize,
             ..Interrupts::default()
         }
     }
 
-    /// Sees to the next interrupt: what to send to the program, which may be in the
-    /// group to which a terminal sends its signals.
-    fn take(&mut self, interrupt: Interrupt, in_group: bool) -> Option<i32> {
-        let number = self.taken;
-        self.taken += 1;
-        let has_it = interrupt.from_terminal && in_group && number >= self.before;
+    /// Handles the next interrupt. Returns the signal to send. `in_group` is true if the program is
+    /// in the process group that the terminal signals.
+    fn handle(&mut self, interrupt: Interrupt, in_group: bool) -> Option<i32> {
+        let number = self.handled;
+        self.handled += 1;
+        let has_it = interrupt.from_terminal && in_group && number >= self.earlier;
         let signal = match number {
             0 => {
-                self.waiting = Some(Instant::now());
+                self.waiting_since = Some(Instant::now());
                 (!has_it).then_some(interrupt.signal)
             }
             1 => {
-                tell("sent SIGTERM to the program; a third interrupt kills it (SIGKILL)");
+                show_line("sent SIGTERM to the program; a third interrupt kills it (SIGKILL)");
                 Some(libc::SIGTERM)
             }
             _ => {
-                tell("killed the program (SIGKILL)");
+                show_line("killed the program (SIGKILL)");
                 Some(libc::SIGKILL)
             }
         };
         if number > 0 {
-            self.waiting = None;
+            self.waiting_since = None;
         }
         self.sent.extend(signal);
         signal
     }
 
-    /// Says once that memgauge waits.
-    fn say(&mut self) {
-        if self.waiting.is_some_and(|since| since.elapsed() > SILENCE) {
-            self.waiting = None;
-            tell(
+    /// Tells the user once that memgauge waits.
+    fn notify_waiting(&mut self) {
+        if self
+            .waiting_since
+            .is_some_and(|since| since.elapsed() > WAIT_NOTICE_DELAY)
+        {
+            self.waiting_since = None;
+            show_line(
                 "the program goes on after the interrupt, and memgauge waits for its end; a \
                  second interrupt ends it (SIGTERM), a third kills it (SIGKILL)",
             );
         }
     }
 
-    /// How a program ended: of an interrupt where its signal was one's, or memgauge's.
-    fn end(&self, status: ExitStatus, mut came: impl Iterator<Item = Interrupt>) -> CommandEnd {
+    /// How a program ended. It counts as interrupted if its signal came from the user or from
+    /// memgauge.
+    fn end(
+        &self,
+        status: ExitStatus,
+        mut interrupts: impl Iterator<Item = Interrupt>,
+    ) -> CommandEnd {
         match (status.code(), status.signal()) {
             (Some(code), _) => CommandEnd::Exited(code),
-            (None, Some(s)) if self.sent.contains(&s) || came.any(|i| i.signal == s) => {
+            (None, Some(s)) if self.sent.contains(&s) || interrupts.any(|i| i.signal == s) => {
                 CommandEnd::Interrupted
             }
             (None, signal) => CommandEnd::Signalled(signal.unwrap_or(0)),
@@ -233,7 +243,7 @@ impl Interrupts {
     }
 }
 
-fn no_program(name: &str) -> Error {
+fn program_not_found(name: &str) -> Error {
     let why = match name.contains('/') {
         true => "no such file: check its path",
         false => "no such program: it is in no folder of PATH; check its name or give its path",
@@ -242,7 +252,7 @@ fn no_program(name: &str) -> Error {
     Error::new(ErrorKind::ProgramNotFound, message)
 }
 
-/// A program that is there and cannot run, and why.
+/// Error for a program that exists but cannot be executed.
 pub fn not_executable(path: &Path, why: &str) -> Error {
     Error::new(
         ErrorKind::ProgramNotExecutable,
@@ -258,20 +268,20 @@ pub fn find_on_path(name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file() && may_execute(p))
 }
 
-/// The program that a command names, as a shell would find it.
+/// Finds the program of a command as a shell does.
 ///
 /// # Errors
-/// There is none, or it may not be executed: the message says what to do.
+/// It does not exist or is not executable. The message says what to do.
 pub fn locate(name: &str) -> Result<PathBuf> {
     if !name.contains('/') {
-        return find_on_path(name).ok_or_else(|| no_program(name));
+        return find_on_path(name).ok_or_else(|| program_not_found(name));
     }
     let path = PathBuf::from(name);
     let meta = std::fs::metadata(&path).map_err(|e| match e.kind() {
         io::ErrorKind::PermissionDenied => {
             not_executable(&path, "a folder above it may not be entered by this user")
         }
-        _ => no_program(name),
+        _ => program_not_found(name),
     })?;
     if meta.is_dir() {
         return Err(not_executable(&path, "it is a directory: name a program"));
@@ -286,7 +296,7 @@ pub fn locate(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Why a program did not start, in the words of all sources.
+/// Explains why a program could not be started. Shared by all sources.
 pub fn not_started(name: &str, error: &io::Error) -> Error {
     let system = |why: &str| {
         let message = format!("failed to run `{name}`: {why}");
@@ -301,19 +311,19 @@ pub fn not_started(name: &str, error: &io::Error) -> Error {
         Some(libc::E2BIG) => system("its arguments and environment are too long: shorten them"),
         number => match locate(name) {
             Err(reason) => reason,
-            Ok(path) => not_executable(&path, &refused_by_exec(&path, number, error)),
+            Ok(path) => not_executable(&path, &exec_refusal(&path, number, error)),
         },
     }
 }
 
-/// Why a script is not started whose first line ends as DOS has it.
-pub const LINE_END_OF_DOS: &str = "its first line ends with a carriage return, as DOS has it, which \
+/// Explains why a script with DOS line endings cannot be started.
+pub const DOS_LINE_END: &str = "its first line ends with a carriage return, as DOS has it, which \
     Linux takes for a part of the interpreter's name: remove it (sed -i 's/\\r$//')";
 
-/// Why the system does not execute a file that looks as if it could be.
-fn refused_by_exec(path: &Path, number: Option<i32>, error: &io::Error) -> String {
+/// Explains why the kernel does not execute a file.
+fn exec_refusal(path: &Path, number: Option<i32>, error: &io::Error) -> String {
     match (number, interpreter(path)) {
-        (Some(libc::ENOENT), Some(name)) if name.ends_with('\r') => LINE_END_OF_DOS.to_owned(),
+        (Some(libc::ENOENT), Some(name)) if name.ends_with('\r') => DOS_LINE_END.to_owned(),
         (Some(libc::ENOENT | libc::ENOTDIR), Some(name)) => {
             format!("its interpreter `{name}` is missing: install it, or mend the first line")
         }
@@ -339,7 +349,7 @@ fn refused_by_exec(path: &Path, number: Option<i32>, error: &io::Error) -> Strin
     }
 }
 
-/// The interpreter that the first line of a script names.
+/// Interpreter in the first line of a script.
 fn interpreter(path: &Path) -> Option<String> {
     let mut head = Vec::new();
     let file = std::fs::File::open(path).ok()?;
@@ -366,45 +376,48 @@ mod tests {
     #[test]
     fn what_the_terminal_sent_to_both_is_not_sent_again() {
         let mut seen = Interrupts::default();
-        assert_eq!(seen.take(CTRL_C, true), None);
+        assert_eq!(seen.handle(CTRL_C, true), None);
         assert_eq!(
-            Interrupts::default().take(CTRL_C, false),
+            Interrupts::default().handle(CTRL_C, false),
             Some(libc::SIGINT)
         );
         // The program was not there yet.
-        assert_eq!(Interrupts::after(1).take(CTRL_C, true), Some(libc::SIGINT));
+        assert_eq!(
+            Interrupts::ignoring_earlier(1).handle(CTRL_C, true),
+            Some(libc::SIGINT)
+        );
     }
 
     #[test]
     fn what_memgauge_got_alone_is_passed_on_once() {
         let mut seen = Interrupts::default();
-        assert_eq!(seen.take(TERM, true), Some(libc::SIGTERM));
+        assert_eq!(seen.handle(TERM, true), Some(libc::SIGTERM));
         assert_eq!(seen.sent, [libc::SIGTERM]);
         let kill_int = Interrupt {
             from_terminal: false,
             ..CTRL_C
         };
-        let first = Interrupts::default().take(kill_int, true);
+        let first = Interrupts::default().handle(kill_int, true);
         assert_eq!(first, Some(libc::SIGINT));
     }
 
     #[test]
     fn the_second_ends_the_program_and_the_third_kills_it() {
         let mut seen = Interrupts::default();
-        let sent: Vec<_> = (0..3).map(|_| seen.take(CTRL_C, true)).collect();
+        let sent: Vec<_> = (0..3).map(|_| seen.handle(CTRL_C, true)).collect();
         assert_eq!(sent, [None, Some(libc::SIGTERM), Some(libc::SIGKILL)]);
     }
 
     #[test]
     fn an_end_is_the_programs_own_unless_an_interrupts_signal_was_its_cause() {
         let mut seen = Interrupts::default();
-        seen.take(CTRL_C, true);
+        seen.handle(CTRL_C, true);
         let end = |raw| seen.end(ExitStatus::from_raw(raw), std::iter::once(CTRL_C));
         assert_eq!(end(7 << 8), CommandEnd::Exited(7));
         assert_eq!(end(libc::SIGINT), CommandEnd::Interrupted);
         assert_eq!(end(libc::SIGSEGV), CommandEnd::Signalled(libc::SIGSEGV));
         assert_eq!(end(libc::SIGTERM), CommandEnd::Signalled(libc::SIGTERM));
-        seen.take(CTRL_C, true);
+        seen.handle(CTRL_C, true);
         let status = ExitStatus::from_raw(libc::SIGTERM);
         let end = seen.end(status, std::iter::once(CTRL_C));
         assert_eq!(end, CommandEnd::Interrupted);

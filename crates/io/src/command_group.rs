@@ -1,5 +1,5 @@
-//! A command in a control group of its own, by which its children are known, also
-//! those that end at once.
+//! Runs a command in a control group of its own. The group identifies all of its children, also
+//! short-lived ones.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,35 +9,36 @@ use std::process::Command;
 
 use super::programs::unified_hierarchy;
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::run::Program;
+use memgauge_host::running_program::Program;
 
-/// Names of groups begin so; memgauge's process id and a number follow.
-const PREFIX: &str = "memgauge-";
+/// Prefix of group names. memgauge's PID and a number follow.
+const GROUP_PREFIX: &str = "memgauge-";
 
-/// Names tried: one is taken only by a run of the same process id in another namespace.
-const NAMES: u32 = 100;
+/// Number of names to try. A name is taken only by a run with the same PID in another PID
+/// namespace.
+const MAX_NAMES: u32 = 100;
 
-/// A running command and its control group, which is removed when this is dropped.
+/// A running command and its control group. Dropping it removes the group.
 #[derive(Debug)]
-pub struct Launched {
+pub struct GroupedCommand {
     /// The command.
     pub program: Program,
     group: PathBuf,
     id: u64,
-    /// Locked as long as this run lives, so that no other run removes the group.
-    _owned: File,
+    /// Held as long as this run lives, so that no other run removes the group.
+    _lock: File,
 }
 
-impl Launched {
-    /// Starts the command in a new group below this process's own, so that limits set
-    /// on that one hold for the command as well.
+impl GroupedCommand {
+    /// Starts the command in a new group below this process's own group, whose limits then also
+    /// apply to the command.
     ///
     /// # Errors
-    /// The command cannot run, or the group cannot be made.
-    pub fn start(command: &[String]) -> Result<Launched> {
+    /// The command cannot be started, or the group cannot be created.
+    pub fn start(command: &[String]) -> Result<GroupedCommand> {
         let home = own_group()?;
-        remove_left_behind(&home);
-        let (group, owned) = make_owned(&home, std::process::id()).map_err(|e| {
+        remove_abandoned_groups(&home);
+        let (group, group_lock) = create_locked_group(&home, std::process::id()).map_err(|e| {
             let place = home.display();
             Error::system(format!("failed to make a control group in `{place}`"), e)
         })?;
@@ -48,18 +49,18 @@ impl Launched {
             )
         };
         let id = std::fs::metadata(&group).map_err(failed)?.ino();
-        // A child is born in its parent's group: this process goes there for a moment.
+        // A child starts in its parent's group, so this process enters the group for a moment.
         let started = enter(&group).map_err(failed).and_then(|()| {
             let program = spawn(command);
             enter(&home).map_err(failed)?;
             program
         });
         match started {
-            Ok(program) => Ok(Launched {
+            Ok(program) => Ok(GroupedCommand {
                 program,
                 group,
                 id,
-                _owned: owned,
+                _lock: group_lock,
             }),
             Err(e) => {
                 let _ = enter(&home).and_then(|()| std::fs::remove_dir(&group));
@@ -68,31 +69,31 @@ impl Launched {
         }
     }
 
-    /// The group's id, which the accounts of its processes have.
+    /// ID of the group, as in the facts about its processes.
     pub fn group_id(&self) -> u64 {
         self.id
     }
 }
 
-impl Drop for Launched {
-    /// A group that still has processes stays until they end: it cannot be removed.
+impl Drop for GroupedCommand {
+    /// The kernel refuses to remove a group that still has processes. It stays until they end.
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.group);
     }
 }
 
-/// Makes a group and locks it. A group that exists is another run's: the next name is tried.
-/// Another run may hold the new group before it is locked: that run removes it. Were it
-/// removed here, the other might remove a later group of the name.
-fn make_owned(home: &Path, pid: u32) -> io::Result<(PathBuf, File)> {
-    for number in 0..NAMES {
-        let group = home.join(format!("{PREFIX}{pid}-{number}"));
+/// Creates and locks a group. If the name exists, tries the next one. Another run may lock the new
+/// group first and then removes it. Removing it here as well could hit a later group with the same
+/// name.
+fn create_locked_group(home: &Path, pid: u32) -> io::Result<(PathBuf, File)> {
+    for number in 0..MAX_NAMES {
+        let group = home.join(format!("{GROUP_PREFIX}{pid}-{number}"));
         match std::fs::create_dir(&group) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             made => made?,
         }
         match lock(&group) {
-            Ok(Some(owned)) => return Ok((group, owned)),
+            Ok(Some(group_lock)) => return Ok((group, group_lock)),
             Ok(None) => {}
             Err(e) => {
                 let _ = std::fs::remove_dir(&group);
@@ -103,42 +104,42 @@ fn make_owned(home: &Path, pid: u32) -> io::Result<(PathBuf, File)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The lock of a group; none where another run has it or the group is gone.
+/// Locks a group. `None` if another run holds the lock or the group is gone.
 fn lock(group: &Path) -> io::Result<Option<File>> {
     let found = |result: io::Result<File>| match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     };
-    let Some(owned) = found(File::open(group))? else {
+    let Some(group_lock) = found(File::open(group))? else {
         return Ok(None);
     };
-    match owned.try_lock() {
+    match group_lock.try_lock() {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(e)) => return Err(e),
         Ok(()) => {}
     }
-    let number = owned.metadata()?.ino();
+    let number = group_lock.metadata()?.ino();
     let is_there = std::fs::metadata(group).is_ok_and(|now| now.ino() == number);
-    Ok(is_there.then_some(owned))
+    Ok(is_there.then_some(group_lock))
 }
 
-/// Removes groups of runs that were killed: the kernel drops a run's lock at its end.
-/// The kernel refuses to remove a group that still has processes.
-fn remove_left_behind(home: &Path) {
+/// Removes groups of killed runs. The kernel releases a run's lock when it ends, and refuses to
+/// remove a group that still has processes.
+fn remove_abandoned_groups(home: &Path) {
     let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
     for entry in entries {
-        if !entry.file_name().to_str().is_some_and(is_a_runs) {
+        if !entry.file_name().to_str().is_some_and(is_group_name) {
             continue;
         }
-        if let Ok(Some(_unowned)) = lock(&entry.path()) {
+        if let Ok(Some(_lock)) = lock(&entry.path()) {
             let _ = std::fs::remove_dir(entry.path());
         }
     }
 }
 
-/// Whether a group's name is one that runs give: a process id, and a number of later versions.
-fn is_a_runs(name: &str) -> bool {
-    let Some(id) = name.strip_prefix(PREFIX) else {
+/// True for names that memgauge gives its groups: a PID, in later versions with a number.
+fn is_group_name(name: &str) -> bool {
+    let Some(id) = name.strip_prefix(GROUP_PREFIX) else {
         return false;
     };
     let (pid, number) = id.split_once('-').unwrap_or((id, "0"));
@@ -182,11 +183,11 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("memgauge-other")).unwrap();
         // A process id that no process of this machine has: of another namespace.
-        let (group, owned) = make_owned(home.path(), u32::MAX).unwrap();
-        remove_left_behind(home.path());
+        let (group, group_lock) = create_locked_group(home.path(), u32::MAX).unwrap();
+        remove_abandoned_groups(home.path());
         assert!(group.exists(), "a live run's group was removed");
-        drop(owned);
-        remove_left_behind(home.path());
+        drop(group_lock);
+        remove_abandoned_groups(home.path());
         assert!(!group.exists(), "a dead run's group is still there");
         assert!(home.path().join("memgauge-other").exists());
     }
@@ -194,15 +195,19 @@ mod tests {
     #[test]
     fn a_group_of_the_same_name_is_left_to_its_run() {
         let home = tempfile::tempdir().unwrap();
-        let (first, _first) = make_owned(home.path(), 7).unwrap();
-        let (second, _second) = make_owned(home.path(), 7).unwrap();
+        let (first, _first) = create_locked_group(home.path(), 7).unwrap();
+        let (second, _second) = create_locked_group(home.path(), 7).unwrap();
         assert_ne!(first, second);
     }
 
     #[test]
     fn groups_of_earlier_versions_are_known() {
-        assert!(is_a_runs("memgauge-12") && is_a_runs("memgauge-12-3"));
-        assert!(!is_a_runs("memgauge-") && !is_a_runs("memgauge-x-1") && !is_a_runs("other-1"));
+        assert!(is_group_name("memgauge-12") && is_group_name("memgauge-12-3"));
+        assert!(
+            !is_group_name("memgauge-")
+                && !is_group_name("memgauge-x-1")
+                && !is_group_name("other-1")
+        );
     }
 
     #[test]
@@ -213,12 +218,12 @@ mod tests {
                 let home = home.path();
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        remove_left_behind(home);
-                        let (group, owned) = make_owned(home, pid).unwrap();
-                        remove_left_behind(home);
+                        remove_abandoned_groups(home);
+                        let (group, group_lock) = create_locked_group(home, pid).unwrap();
+                        remove_abandoned_groups(home);
                         assert!(group.exists());
                         std::fs::remove_dir(&group).unwrap();
-                        drop(owned);
+                        drop(group_lock);
                     }
                 });
             }

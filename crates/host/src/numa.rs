@@ -1,83 +1,83 @@
-//! The memory nodes of this machine: which processors and how much memory each has.
+//! NUMA nodes of this machine, with their CPUs and memory.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Where the kernel describes nodes.
-const NODES: &str = "/sys/devices/system/node";
+/// The kernel's description of the nodes.
+const NODES_FOLDER: &str = "/sys/devices/system/node";
 
-/// A node.
+/// A NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+pub struct NumaNode {
     /// The kernel's number.
     pub id: u32,
-    /// Processors that are near it.
+    /// Nearest CPUs.
     pub cpus: Vec<u32>,
-    /// Memory in bytes; 0 for a node of processors alone.
+    /// Memory in bytes. 0 for a node that has only CPUs.
     pub memory_bytes: u64,
-    /// Of it free when it was looked at.
+    /// Free memory in bytes when it was read.
     pub free_bytes: u64,
 }
 
-/// All nodes, by number.
+/// All nodes by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nodes(Vec<Node>);
+pub struct NumaNodes(Vec<NumaNode>);
 
-impl Nodes {
-    /// Those of this machine. A kernel that knows no nodes counts as one without facts.
-    pub fn of_this_machine() -> Nodes {
-        Nodes::described_in(Path::new(NODES))
+impl NumaNodes {
+    /// Nodes of this machine. A kernel without NUMA support counts as one node without facts.
+    pub fn read() -> NumaNodes {
+        NumaNodes::read_from(Path::new(NODES_FOLDER))
     }
 
-    /// Those that a folder like the kernel's describes.
-    pub fn described_in(folder: &Path) -> Nodes {
+    /// Nodes described by a folder of the kernel's layout.
+    pub fn read_from(folder: &Path) -> NumaNodes {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let ids = entries.filter_map(|entry| {
             let name = entry.file_name();
             name.to_str()?.strip_prefix("node")?.parse().ok()
         });
-        let mut nodes: Vec<Node> = ids.map(|id| node(folder, id)).collect();
+        let mut nodes: Vec<NumaNode> = ids.map(|id| read_node(folder, id)).collect();
         nodes.sort_by_key(|node| node.id);
         if nodes.is_empty() {
-            nodes.push(Node::default());
+            nodes.push(NumaNode::default());
         }
-        Nodes(nodes)
+        NumaNodes(nodes)
     }
 
-    /// Each of them.
-    pub fn all(&self) -> &[Node] {
+    /// All nodes.
+    pub fn all(&self) -> &[NumaNode] {
         &self.0
     }
 
-    /// Those with memory.
-    pub fn with_memory(&self) -> impl Iterator<Item = &Node> {
+    /// Nodes with memory.
+    pub fn with_memory(&self) -> impl Iterator<Item = &NumaNode> {
         let only = self.0.len() == 1;
         self.0.iter().filter(move |n| only || n.memory_bytes > 0)
     }
 
-    /// The node with memory that a processor is nearest to; `None` for an unknown one.
-    pub fn of_cpu(&self, cpu: u32) -> Option<u32> {
+    /// Nearest node of a CPU, or `None` for an unknown CPU.
+    pub fn nearest_to_cpu(&self, cpu: u32) -> Option<u32> {
         let found = self.0.iter().find(|node| node.cpus.contains(&cpu));
         found.map(|node| node.id)
     }
 }
 
-fn node(folder: &Path, id: u32) -> Node {
+fn read_node(folder: &Path, id: u32) -> NumaNode {
     let text = |file: &str| {
         let path = folder.join(format!("node{id}")).join(file);
         read_to_string(path).unwrap_or_default()
     };
     let memory = text("meminfo");
-    Node {
+    NumaNode {
         id,
-        cpus: list(text("cpulist").trim()),
-        memory_bytes: kibibytes(&memory, "MemTotal:") << 10,
-        free_bytes: kibibytes(&memory, "MemFree:") << 10,
+        cpus: parse_cpu_list(text("cpulist").trim()),
+        memory_bytes: kib_after_key(&memory, "MemTotal:") << 10,
+        free_bytes: kib_after_key(&memory, "MemFree:") << 10,
     }
 }
 
-/// A list of the kernel's: `0-3,8`.
-fn list(text: &str) -> Vec<u32> {
+/// Parses a list of the kernel's form `0-3,8`.
+fn parse_cpu_list(text: &str) -> Vec<u32> {
     let ranges = text.split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<u32>().ok()?..=last.parse().ok()?)
@@ -85,8 +85,8 @@ fn list(text: &str) -> Vec<u32> {
     ranges.flatten().collect()
 }
 
-/// The number behind a key in lines as `Node 0 MemTotal:  1024 kB`.
-fn kibibytes(text: &str, key: &str) -> u64 {
+/// Number after a key in lines of the form `NumaNode 0 MemTotal:  1024 kB`.
+fn kib_after_key(text: &str, key: &str) -> u64 {
     let value = text
         .lines()
         .find_map(|line| line.split_once(key)?.1.split_whitespace().next());
@@ -121,13 +121,13 @@ mod tests {
             (2, "0,2,4-6", 1024, 1000),
             (3, "", 64, 0),
         ]);
-        let nodes = Nodes::described_in(folder.path());
+        let nodes = NumaNodes::read_from(folder.path());
         let ids: Vec<u32> = nodes.all().iter().map(|n| n.id).collect();
         assert_eq!(ids, [2, 3, 10]);
         assert_eq!(nodes.all()[0].cpus, [0, 2, 4, 5, 6]);
         assert_eq!(nodes.all()[2].memory_bytes, 2 << 20);
         assert_eq!(nodes.all()[2].free_bytes, 512 << 10);
-        let of: Vec<Option<u32>> = (0..8).map(|cpu| nodes.of_cpu(cpu)).collect();
+        let of: Vec<Option<u32>> = (0..8).map(|cpu| nodes.nearest_to_cpu(cpu)).collect();
         let expected = [2, 10, 2, 10, 2, 2, 2].map(Some);
         assert_eq!(of[..7], expected);
         assert_eq!(of[7], None);
@@ -136,15 +136,15 @@ mod tests {
     #[test]
     fn a_kernel_without_nodes_has_one() {
         let folder = tempfile::tempdir().unwrap();
-        let nodes = Nodes::described_in(folder.path());
+        let nodes = NumaNodes::read_from(folder.path());
         assert_eq!(nodes.with_memory().count(), 1);
         let without = described(&[(0, "0", 1024, 1), (1, "1", 0, 0)]);
-        let nodes = Nodes::described_in(without.path());
+        let nodes = NumaNodes::read_from(without.path());
         assert_eq!(
             nodes.with_memory().count(),
             1,
             "processors alone hold no pages"
         );
-        assert!(Nodes::of_this_machine().with_memory().count() >= 1);
+        assert!(NumaNodes::read().with_memory().count() >= 1);
     }
 }

@@ -4,20 +4,20 @@ use std::io;
 
 use crate::without_system_numbers;
 
-/// One thing looked for.
+/// Result of one check.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Subject of the check, in a word or two.
+    /// Subject of the check in a word or two.
     pub name: &'static str,
-    /// Whether it is there; `None` for a plain fact.
+    /// True if it works, `None` for a plain fact.
     pub ok: Option<bool>,
     /// Result of the check.
     pub found: String,
-    /// The fix, where there is one.
+    /// Remedy if it does not work.
     pub fix: Option<String>,
 }
 
-/// Something found that is neither good nor bad.
+/// A fact that is neither good nor bad.
 pub fn fact(name: &'static str, found: String) -> Check {
     Check {
         name,
@@ -27,7 +27,7 @@ pub fn fact(name: &'static str, found: String) -> Check {
     }
 }
 
-/// Something that works or not, and what would make it work.
+/// Something that works or not, with its remedy.
 pub fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check {
     Check {
         name,
@@ -37,8 +37,8 @@ pub fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check 
     }
 }
 
-/// The reason why the kernel refused an event or a map, in words.
-pub fn in_words(error: &io::Error) -> String {
+/// Explains why the kernel refused an event or a map.
+pub fn describe_os_error(error: &io::Error) -> String {
     let words = match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => "this machine has no such event",
         Some(libc::EACCES | libc::EPERM) => "not allowed to this user",
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_in_words_and_an_unknown_one_as_it_is() {
-        let of = |number| in_words(&io::Error::from_raw_os_error(number));
+        let of = |number| describe_os_error(&io::Error::from_raw_os_error(number));
         assert_eq!(of(libc::EACCES), "not allowed to this user");
         assert!(of(libc::ENOENT).contains("no such event"));
         assert!(!of(libc::EILSEQ).contains("os error"));
