@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * How long a system call asks to wait.
+ * Maximum waiting time of a system call, from its arguments.
  */
 #include "asked.h"
 
@@ -96,7 +96,7 @@ bool mg_asks_by_deadline(int64_t num, const uint64_t arg[6])
     }
 }
 
-/* Nothing came, or went, for as long as the socket waits at most; 0: for another reason. */
+/* The wait ended because of the socket's timeout. Returns 0 if it had another reason. */
 uint64_t mg_timeout_ns(int64_t num, const uint64_t arg[6], int64_t ret)
 {
     struct timeval t;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Which memory each instruction of a block accesses, and which of those
- * addresses follow from one another.
+ * Finds the memory accesses of each instruction of a block, and the addresses that follow from each
+ * other.
  *
- * Every general register holds a symbolic value: a symbol plus a constant. A block
- * starts with one symbol a register. Instructions that add constants or copy registers
- * keep it; all others that write a register give it a new symbol. Two accesses whose
- * base and index symbols, scale and segment are equal differ by a known constant. If
- * they follow one another within less than a line, they are a run and only the first
- * needs a callback. Symbol 0 is the number zero, for addresses relative to the
- * instruction pointer and absolute ones.
+ * Every general register holds a symbolic value: a symbol plus a constant. A block starts with one
+ * symbol for each register. Instructions that add constants or copy registers keep the symbol. All
+ * others that write a register give it a new one. Two accesses with the same base and index
+ * symbols, scale and segment differ by a known constant. If consecutive accesses lie within less
+ * than a line, they form a run, and only the first needs a callback. Symbol 0 is the number zero,
+ * for absolute addresses and those relative to the instruction pointer.
  */
 #include "decode.h"
 
@@ -40,7 +39,7 @@ static ZydisDecoder decoder;
 static struct value reg[REGS];
 static uint32_t next_symbol;
 
-/* The run under way, which the next access may join. */
+/* The current run, which the next access may extend. */
 static struct {
     bool open;
     struct key key;
@@ -113,7 +112,7 @@ static struct place place_of(const struct insn *in, const ZydisDecodedOperandMem
         p.key.base = v.symbol;
         p.add += v.add;
     } else if (m->base != ZYDIS_REGISTER_NONE) {
-        p.key.base = next_symbol++; /* 32-bit addressing: known to no other access */
+        p.key.base = next_symbol++; /* 32-bit addressing: unrelated to any other access */
     }
     if (is_gpr64(m->index)) {
         struct value v = reg[gpr(m->index)];
@@ -145,8 +144,8 @@ static void add_hook(struct mg_decoded *b, uint16_t run, unsigned size, unsigned
     };
 }
 
-/* Bytes QEMU loads for an operand of `bytes`: more than the operand for some
- * vector instructions, as if it were as wide as the register. */
+/* Bytes that QEMU loads for an operand of `bytes`: for some vector instructions, the full width of
+ * the register. */
 static unsigned bytes_loaded(const ZydisDecodedInstruction *z, unsigned bytes)
 {
     switch (z->mnemonic) {
@@ -175,15 +174,15 @@ static bool repeats(const ZydisDecodedInstruction *z)
            (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE);
 }
 
-/* Whether QEMU may perform the access in a helper function. Helpers call the callbacks
- * of the last instruction that had any. So such an instruction must have its own, even
- * if its address follows from another. */
+/* True if QEMU may perform the access in a helper function. Helpers invoke the callbacks of the
+ * last instruction with any, so such an instruction needs one of its own even if its address
+ * follows from another. */
 static bool is_atomic(const ZydisDecodedInstruction *z)
 {
     return (z->attributes & ZYDIS_ATTRIB_HAS_LOCK) || z->mnemonic == ZYDIS_MNEMONIC_XCHG;
 }
 
-/* Makes the access at `add` part of the run under way, if it can be. */
+/* Adds the access at `add` to the current run if possible. */
 static bool join(struct mg_decoded *b, const struct key *key, int64_t add, unsigned size,
                  unsigned kind)
 {
@@ -202,12 +201,12 @@ static bool join(struct mg_decoded *b, const struct key *key, int64_t add, unsig
     return true;
 }
 
-/* An access whose address is the same function of registers at each execution. */
+/* An access whose address is the same function of registers in each execution. */
 static void simple_access(struct mg_decoded *b, const struct insn *in, struct place p,
                           unsigned size, unsigned kind)
 {
-    /* Registers change between iterations of a rep instruction, and an
-     * iteration that does not happen makes no access. */
+    /* Registers change between iterations of a rep instruction, and with a count of zero there is
+     * no access. */
     bool own = repeats(in->z) || is_atomic(in->z);
     if (own || !join(b, &p.key, p.add, size, kind)) {
         b->run[b->runs++] = (struct mg_run){
@@ -231,7 +230,7 @@ static void varying_access(struct mg_decoded *b, const struct insn *in, unsigned
     add_hook(b, MG_RUN_VARYING, 0, kind);
 }
 
-/* Operands that look like memory but are never accessed. */
+/* Operands that look like memory but are not accessed. */
 static bool touches_nothing(const ZydisDecodedInstruction *z)
 {
     switch (z->meta.category) {
@@ -261,8 +260,8 @@ static bool is_memory(const ZydisDecodedOperand *op)
     return op->type == ZYDIS_OPERAND_TYPE_MEMORY && op->mem.type != ZYDIS_MEMOP_TYPE_AGEN;
 }
 
-/* Whether the number or place of accesses depends on more than the operand's registers:
- * masks, element-wise addresses, state components, or pieces of unequal size. */
+/* True if the number or location of accesses depends on more than the operand's registers: masks,
+ * addresses of single elements, state components, or pieces of different sizes. */
 static bool varies(const struct insn *in, unsigned operands)
 {
     const ZydisDecodedInstruction *z = in->z;
@@ -278,7 +277,7 @@ static bool varies(const struct insn *in, unsigned operands)
                                           ZYDIS_OPERAND_ACTION_CONDWRITE);
         if (!even || op->mem.type != ZYDIS_MEMOP_TYPE_MEM)
             return true;
-        /* the emulator's conditional moves, shifts and exchanges access unconditionally */
+        /* QEMU's conditional moves, shifts and exchanges access memory unconditionally */
         bool always = repeats(z) || z->mnemonic == ZYDIS_MNEMONIC_CMPXCHG ||
                       z->mnemonic == ZYDIS_MNEMONIC_SHLD || z->mnemonic == ZYDIS_MNEMONIC_SHRD ||
                       z->meta.category == ZYDIS_CATEGORY_CMOV;
@@ -293,9 +292,9 @@ static bool varies(const struct insn *in, unsigned operands)
     case ZYDIS_MNEMONIC_BT:
     case ZYDIS_MNEMONIC_BTS:
     case ZYDIS_MNEMONIC_BTR:
-    case ZYDIS_MNEMONIC_BTC: /* a register operand moves the address */
+    case ZYDIS_MNEMONIC_BTC: /* a register operand changes the address */
         return in->ops[1].type == ZYDIS_OPERAND_TYPE_REGISTER;
-    case ZYDIS_MNEMONIC_MASKMOVQ: /* a mask says which bytes or elements */
+    case ZYDIS_MNEMONIC_MASKMOVQ: /* a mask selects bytes or elements */
     case ZYDIS_MNEMONIC_MASKMOVDQU:
     case ZYDIS_MNEMONIC_VMASKMOVDQU:
     case ZYDIS_MNEMONIC_VMASKMOVPS:
@@ -312,8 +311,8 @@ static bool varies(const struct insn *in, unsigned operands)
     }
 }
 
-/* Stack accesses: where they go relative to the stack pointer before the
- * instruction. Returns false where `op` is not the implicit stack operand. */
+/* Offset of a stack access from the stack pointer before the instruction. Returns false if `op` is
+ * not the implicit stack operand. */
 static bool stack_place(const struct insn *in, const ZydisDecodedOperand *op, struct place *p)
 {
     if (op->visibility != ZYDIS_OPERAND_VISIBILITY_HIDDEN ||
@@ -352,7 +351,7 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
                 continue;
             struct place p;
             if (!stack_place(in, op, &p)) {
-                /* pop writes relative to the stack pointer it has already moved */
+                /* pop writes relative to the incremented stack pointer */
                 bool after = in->z->mnemonic == ZYDIS_MNEMONIC_POP;
                 p = place_of(in, &op->mem);
                 if (after && op->mem.base == ZYDIS_REGISTER_RSP)
@@ -368,8 +367,8 @@ static int64_t immediate(const ZydisDecodedOperand *op)
     return op->imm.value.s;
 }
 
-/* New value of the first operand for instructions whose result is known;
- * false for all others. */
+/* New value of the first operand for instructions with a known result. Returns false for all
+ * others. */
 static bool known_result(const struct insn *in, struct value *out)
 {
     const ZydisDecodedOperand *dst = &in->ops[0], *src = &in->ops[1];
@@ -437,8 +436,8 @@ static bool moves_stack(const ZydisDecodedInstruction *z)
     }
 }
 
-/* Whether the stack pointer gets a value that is not reckoned from it or from the frame
- * pointer: that of another stack, of a frame far above, or an earlier one of its own. */
+/* True if the stack pointer gets a value that is not based on itself or the frame pointer: that of
+ * another stack, of a distant frame, or an earlier one of its own. */
 static bool switches_stack(const struct insn *in)
 {
     const ZydisDecodedOperand *ops = in->ops;
@@ -482,8 +481,8 @@ static void register_effects(const struct insn *in)
         reg[RSP] = sp;
     if (known)
         reg[gpr(in->ops[0].reg.value)] = result;
-    /* A rep instruction moves its pointers by a count we do not know; its
-     * registers are among the written operands and have new symbols now. */
+    /* A rep instruction advances its pointers by an unknown count. Its registers are written
+     * operands and have new symbols by now. */
 }
 
 static void forget_registers(void)
@@ -500,9 +499,8 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
     if (b->insns >= MG_MAX_INSNS)
         return;
     ZyanStatus status = ZydisDecoderDecodeFull(&decoder, code, bytes, &z, ops);
-    /* QEMU drops an instruction that reaches into the next page from the end of a
-     * block, and begins the next block with it. It still lists the bytes it had read.
-     * */
+    /* QEMU removes an instruction that extends into the next page from the end of a block, and
+     * starts the next block with it. It still lists the bytes that it has read. */
     if (status == ZYDIS_STATUS_NO_MORE_DATA && b->insns > 0)
         return;
     if (!ZYAN_SUCCESS(status)) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Words that a block stores by itself, without a call.
+ * Operations by which a block stores its words without a call.
  *
- * The block asks once for room in the ring and keeps the place of the next word. Each run
- * stores its word at a constant distance from there. The place is written back where the
- * block may be left or something else may write words: at its exits, and around
- * instructions that call helpers. A fault within the block goes neither way; then QEMU
- * finds by the host's address how many words had been stored (mg_words_written).
+ * The block checks once that the ring has room and keeps the position of the next word. Each run
+ * stores its word at a constant offset from there. The position is written back where the block may
+ * be left or something else may write words: at its exits, and around instructions that call
+ * helpers. A fault inside the block takes neither path. QEMU then determines from the host address
+ * how many words were stored (mg_words_written).
  *
- * All of this is done by operations of our own (host.c.inc). None of them is a branch to
- * QEMU, which would store and load again all of the program's registers there. A run in
- * two lines only gets a flag, and the recorder takes its accesses one by one.
+ * All of this uses operations of our own (host.c.inc). None of them is a branch for QEMU, which
+ * would save and reload all of the program's registers. A run in two lines only gets a flag, and
+ * the recorder handles its accesses one by one.
  */
 #include "qemu/osdep.h"
 #include "qemu/plugin.h"
@@ -31,24 +31,23 @@
 
 __thread struct mg_plan mg_plan;
 
-/* How far ahead of the next word the ring is asked for, in bytes. The recorder has read
- * those lines last. Without asking early, the thread waits for each to come back, which
- * doubles its time where the recorder keeps up. */
+/* Distance in bytes by which the ring is prefetched. The recorder was the last to read those lines.
+ * Without prefetching, the thread waits for each line, which doubles its time if the recorder keeps
+ * up. */
 #define AHEAD 1024
 
 #define RING (offsetof(CPUState, neg.memgauge_ring) - sizeof(CPUState))
 #define CALLS (offsetof(CPUState, neg.memgauge_calls) - sizeof(CPUState))
 
-/* The block under translation. */
+/* The block being translated. */
 static __thread struct {
-    TCGv_ptr next;    /* where the next word was to go when the place was last written; where
-                       * some sets are followed, the ring */
-    bool is_current;  /* it has the place */
-    unsigned stored;  /* words since then */
-    TCGOp *start;     /* of the instruction */
-    bool inlines;     /* the instruction's accesses make their words inline */
-    bool calls;       /* it may call something that writes words */
-    uint32_t done;    /* accesses of the instruction that have their words */
+    TCGv_ptr next;    /* position when it was last written back; with --sets, the ring */
+    bool is_current;  /* the block holds the position */
+    unsigned stored;  /* words stored since then */
+    TCGOp *start;     /* first operation of the instruction */
+    bool inlines;     /* the instruction's accesses store their words inline */
+    bool calls;       /* it may call a function that writes words */
+    uint32_t done;    /* accesses of the instruction that have stored their words */
 } block;
 
 static void load_next(void)
@@ -71,7 +70,7 @@ static void write_next(void)
     tcg_temp_free_ptr(ring);
 }
 
-/* Writes the place and goes on from there. */
+/* Writes back the position and continues from there. */
 static void settle(void)
 {
     write_next();
@@ -80,16 +79,16 @@ static void settle(void)
     block.stored = 0;
 }
 
-/* Where some sets are followed, the block counts its execution. It does not ask for room;
- * the top bit of what was executed is set where there is none (sets.c). */
+/* With --sets, the block counts its execution. It does not check for room: the top bit of its
+ * counts is set if there is none (sets.c). */
 static void count_execution(void)
 {
     tcg_gen_op5(INDEX_op_memgauge_count, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
                 tcgv_ptr_arg(tcg_env), RING, mg_plan.ran, mg_plan.number);
 }
 
-/* Keeps a run if it touches a line to follow: a look at the table, and mg_keep where that
- * says so. */
+/* Keeps a run if it touches a line in a modelled set: looks it up in the table, and calls mg_keep
+ * if necessary. */
 static void keep_run(uint64_t run, TCGv_i64 address)
 {
     unsigned room = run >> MG_ROOM_BITS & 0xff;
@@ -116,7 +115,7 @@ void mg_emit_begin(bool may_be_left)
                 tcgv_ptr_arg(tcg_env), RING, AHEAD, mg_plan.head);
     block.is_current = true;
     block.stored = mg_plan.head != 0;
-    /* Where that faults, no word is there yet. */
+    /* If this faults, no word has been stored. */
     if (may_be_left)
         settle();
 }
@@ -154,7 +153,7 @@ bool mg_emit_access(unsigned index, const struct qemu_plugin_regular_cb *callbac
 {
     if (!block.inlines)
         return false;
-    /* The first piece of a wide access stands for all. */
+    /* The first piece of a wide access represents it. */
     if (!(callback->rw & rw) || block.done >> index & 1)
         return true;
     block.done |= 1u << index;
@@ -174,7 +173,7 @@ void mg_emit_after_insn(void)
     block.calls = false;
 }
 
-/* The other exits of the block have the same words to write. */
+/* The other exits of the block write the same words. */
 void mg_emit_exit(void)
 {
     write_next();
@@ -182,7 +181,7 @@ void mg_emit_exit(void)
 
 bool mg_emit_goto(const TranslationBlock *tb, uintptr_t pc)
 {
-    /* A block made for one execution has flags of its own, which the next one has not. */
+    /* A block for a single execution has flags of its own, which the next block lacks. */
     if (tb->cflags != curr_cflags(current_cpu) || tb->cflags & CF_NO_GOTO_PTR ||
         tb->cs_base != (int32_t)tb->cs_base || qemu_loglevel_mask(CPU_LOG_TB_CPU | CPU_LOG_EXEC))
         return false;
@@ -191,7 +190,7 @@ bool mg_emit_goto(const TranslationBlock *tb, uintptr_t pc)
     return true;
 }
 
-/* A call has stored its return address where the stack pointer `sp` (a TCGv_i64) is now. */
+/* A call has stored its return address at the stack pointer `sp` (a TCGv_i64). */
 void mg_emit_call(uintptr_t sp, uint64_t returns_to)
 {
     if (!mg_heap_is_on)
@@ -202,8 +201,8 @@ void mg_emit_call(uintptr_t sp, uint64_t returns_to)
     tcg_temp_free_i64(top);
 }
 
-/* A block is left by a fault, after an instruction's start before which it had stored so
- * many words more than the ring knows. */
+/* A block is left by a fault. Before the instruction it had stored this many words more than the
+ * ring knows. */
 void mg_words_written(CPUState *cpu, uint64_t words);
 
 void mg_words_written(CPUState *cpu, uint64_t words)

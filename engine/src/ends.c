@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Which pipes and sockets this process may write to. Who reads one to its end waits until
- * the last process that may write to it closes it, becomes another program or is gone,
- * also one that has never written.
+ * Finds the pipes and sockets that this process may write to. A reader that waits for the end of
+ * data waits until the last process that may write closes its end, executes another program or
+ * ends, even if that process never wrote.
  *
- * The system is asked when that matters: as a process begins, closes, or ends. Keeping a
- * table by all calls that make descriptors was rejected: there are some forty of them.
+ * The kernel is asked when it matters: when a process starts, closes a descriptor, or ends.
+ * Tracking all calls that create descriptors was rejected, since there are about forty.
  */
 #include "ends.h"
 
@@ -25,7 +25,7 @@ static bool stays(int fd)
     return !(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 }
 
-/* Whether another descriptor from `from` on is of the same object as `fd`. */
+/* True if another descriptor from `from` on refers to the same object as `fd`. */
 static bool has_other(int from, int fd, const struct stat *st, enum mg_ends which)
 {
     struct stat other;
@@ -49,7 +49,7 @@ void mg_ends_each(enum mg_ends which, void (*found)(int fd))
         if (!is_end(fd, &st))
             continue;
         bool of_exec = which == MG_ENDS_CLOSED_BY_EXEC;
-        /* The last of several of an object stands for them all. */
+        /* The last of several descriptors of an object represents them all. */
         if ((!of_exec || !stays(fd)) && !has_other(of_exec ? 0 : fd + 1, fd, &st, which))
             found(fd);
     }

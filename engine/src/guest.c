@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Follows the program's changes to its address space, and the programs it starts.
+ * Follows the program's changes to its address space, and the programs that it starts.
  */
 #include "guest.h"
 
@@ -34,7 +34,7 @@ enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS
        SYS_G_CLONE = 56, SYS_G_EXECVE = 59, SYS_G_WAIT4 = 61, SYS_G_EXECVEAT = 322 };
 enum { MAX_ARGS = 1 << 16, MAX_SHEBANGS = 4 };
 
-/* How the kernel calls shared memory that has no file: as nameless to users as private memory. */
+/* The kernel's name for shared memory without a file, which users know as anonymous memory. */
 #define SHARED_ANONYMOUS "/dev/zero (deleted)"
 
 void memgauge_illegal_instruction(uint64_t address);
@@ -45,8 +45,8 @@ static size_t host_map_count;
 static char qemu_path[PATH_MAX];
 static __thread uint64_t sys_arg[6];
 
-/* QEMU's: what the program may do with the page at its address `address`, in bits of PROT_*.
- * The host's own mappings say less: QEMU maps code readable, never executable. */
+/* QEMU function: the program's access rights to the page at `address`, in bits of PROT_*. The
+ * host's mappings have less information, since QEMU maps code as readable, never as executable. */
 int page_get_flags(uint64_t address);
 
 /* ---- address space ---- */
@@ -71,7 +71,7 @@ static void report_map(uint32_t kind, uint64_t start, uint64_t end, uint64_t off
 typedef void (*map_visitor)(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
                             const char *path);
 
-/* A line of maps has the new lines of a path as \012, and nothing else so. */
+/* The kernel writes a line break in a path as \012 and escapes nothing else. */
 static void unescape(char *path)
 {
     char *to = path;
@@ -130,7 +130,7 @@ static void report_host_map(uint64_t start, uint64_t end, uint64_t offset, const
         report_map(MG_REC_MAP, at, to, 0, PROT_READ | PROT_WRITE, "");
         return;
     }
-    /* What is code and what is not may be one mapping of the host. */
+    /* One mapping of the host may contain both code and data. */
     while (at < to) {
         uint64_t first = at;
         int prot = page_get_flags(at) & (PROT_READ | PROT_WRITE | PROT_EXEC);
@@ -150,7 +150,7 @@ static void report_loaded_map(uint64_t start, uint64_t end, uint64_t offset, con
         report_host_map(start, end, offset, perms, path);
 }
 
-/* What now_mapped() looks for: host addresses. */
+/* Host addresses that now_mapped() looks for. */
 static __thread uint64_t sought_start, sought_end;
 
 static void report_sought_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
@@ -162,7 +162,7 @@ static void report_sought_map(uint64_t start, uint64_t end, uint64_t offset, con
         report_host_map(from, to, offset + (from - start), perms, path);
 }
 
-/* Memory whose file the system call did not name. */
+/* Memory for which the system call named no file. */
 static void now_mapped(uint64_t start, uint64_t bytes)
 {
     sought_start = start + guest_base;
@@ -170,9 +170,8 @@ static void now_mapped(uint64_t start, uint64_t bytes)
     for_each_host_map(report_sought_map);
 }
 
-/* Path of the program under the emulator; NULL where nothing says. It stands among
- * QEMU's own arguments, which the recorder and follow() put so:
- * EMULATOR -0 NAME -plugin FILE PROGRAM… */
+/* Path of the program under the emulator, or NULL if unknown. It is one of QEMU's own arguments, in
+ * the order used by the recorder and follow(): EMULATOR -0 NAME -plugin FILE PROGRAM… */
 static char *own_program(void)
 {
     static char words[4 * PATH_MAX];
@@ -186,8 +185,8 @@ static char *own_program(void)
     return at < end ? at : NULL;
 }
 
-/* ps, pgrep and the program itself find it by its own name, not by the emulator's. A script
- * has its interpreter's. */
+/* ps, pgrep and the program itself see its own name instead of the emulator's. A script has the
+ * name of its interpreter. */
 static void take_name(const char *program)
 {
     const char *slash = strrchr(program, '/');
@@ -235,9 +234,9 @@ static void attached(uint64_t start, int id)
         now_mapped(start, whole_pages(segment.shm_segsz));
 }
 
-/* ---- what the user should know ---- */
+/* ---- warnings for the user ---- */
 
-/* A child that was waited for: QEMU itself may be why it crashed. */
+/* Called after a wait for a child. If the child crashed, QEMU may be the cause. */
 static void waited(int64_t pid, uint64_t status_at)
 {
     int status;
@@ -249,8 +248,8 @@ static void waited(int64_t pid, uint64_t status_at)
         report_map(MG_REC_CRASHED, pid, signal, 0, 0, NULL);
 }
 
-/* Whether a clone is that of AddressSanitizer's search for leaks: a process in the same
- * memory that is to stop the others by ptrace, which the engine cannot make. */
+/* True if a clone comes from AddressSanitizer's leak detector: a process in the same memory that
+ * stops the other threads with ptrace. The engine does not support this. */
 static bool seeks_leaks(uint64_t flags)
 {
     return flags & CLONE_VM && flags & CLONE_UNTRACED && !(flags & (CLONE_THREAD | CLONE_VFORK));
@@ -263,8 +262,8 @@ static void unsupported(const char *feature)
     report_map(MG_REC_UNSUPPORTED, 0, 0, 0, 0, feature);
 }
 
-/* System calls that a program may not be able to do without. Others fail, too, but mostly on
- * old kernels as well, so that programs are prepared for it. */
+/* System calls that a program may depend on. Other unsupported calls also fail, but mostly on old
+ * kernels as well, so programs are prepared for that. */
 static void check_refused(int64_t num, int64_t ret)
 {
     static const struct { int64_t num; const char *feature; } calls[] = {
@@ -280,13 +279,13 @@ static void check_refused(int64_t num, int64_t ret)
             unsupported(calls[i].feature);
 }
 
-/* Called by QEMU (engine/qemu.patch), for an instruction that its processor does not have. */
+/* Called by QEMU (engine/qemu.patch) for an instruction that its processor lacks. */
 void memgauge_illegal_instruction(uint64_t address)
 {
     uint8_t code[15];
     char text[64];
     size_t bytes = sizeof code;
-    if (!mg_guest_read(code, address, bytes)) /* it may be the last one of its mapping */
+    if (!mg_guest_read(code, address, bytes)) /* may be at the end of its mapping */
         bytes = MG_PAGE - address % MG_PAGE;
     if (bytes <= sizeof code && mg_guest_read(code, address, bytes) &&
         mg_extension_of(code, bytes, text, sizeof text))
@@ -355,7 +354,7 @@ static char *guest_string(uint64_t from)
     }
 }
 
-/* Copies a NULL-terminated list of strings; leaves `lead` empty places before it. */
+/* Copies a NULL-terminated list of strings. Leaves `lead` free places in front. */
 static char **guest_strings(uint64_t from, size_t lead, size_t *count)
 {
     char **list = NULL;
@@ -393,10 +392,10 @@ static bool privileged(int fd, const struct stat *st)
     return changes_user || changes_group || has_caps;
 }
 
-/* An exec on its way: what will run, under which arguments. */
+/* A pending exec: the program and its arguments. */
 struct exec {
     char *path;
-    char **args; /* room for the emulator's own arguments in front */
+    char **args; /* with room for the emulator's own arguments in front */
     size_t lead, count;
     bool script;
 };
@@ -433,8 +432,8 @@ static bool unwrap_script(struct exec *e, char *line)
     return true;
 }
 
-/* Why the program at `e->path` cannot run under the emulator; NULL when it can.
- * An empty reason: let the kernel say what is wrong with it. */
+/* Reason why the program at `e->path` cannot run under the emulator, or NULL. If the reason is
+ * empty, let the kernel report the error. */
 static const char *resolve_program(struct exec *e)
 {
     for (int depth = 0; depth <= MAX_SHEBANGS; depth++) {
@@ -467,9 +466,9 @@ static const char *resolve_program(struct exec *e)
     return "";
 }
 
-/* A descriptor that is closed by exec names no file for the emulator, which opens the program
- * afterwards: the file's own path does, or a copy that stays open. `room` takes the path.
- * NULL: no descriptor is left for the copy. */
+/* The emulator opens the program after exec, when a close-on-exec descriptor is gone. Use the
+ * file's own path instead, or a copy of the descriptor that stays open. `room` receives the path.
+ * NULL if no descriptor is available for the copy. */
 static char *lasting_path(char *path, char room[PATH_MAX])
 {
     static const char of_descriptor[] = "/proc/self/fd/";
@@ -499,7 +498,7 @@ static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
     e.args = guest_strings(argv, LEAD, &e.count);
     char **env = guest_strings(envp, 0, &env_count);
     if (!e.path || !e.args || !env)
-        return; /* the kernel will say EFAULT */
+        return; /* the kernel returns EFAULT */
     if (strcmp(e.path, "/proc/self/exe") == 0 && own_program())
         e.path = own_program();
     if (dirfd >= 0 && e.path[0] != '/') {
@@ -525,7 +524,7 @@ static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
     snprintf(option, sizeof option, "memgauge,session=%s", mg_session_dir);
     mg_seed_option(option, sizeof option);
     if (e.count)
-        e.args[e.lead] = e.path; /* QEMU takes argv[0] apart */
+        e.args[e.lead] = e.path; /* QEMU parses argv[0] */
     else
         put_front(&e, e.path);
     put_front(&e, option);

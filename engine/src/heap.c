@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Allocations: what a thread's calls of allocation functions return, and from where they
- * were called.
+ * Records allocations: the results of a thread's calls of allocation functions, and the call paths
+ * that led to them.
  *
- * The session's file `allocators` names the functions, one a line: KIND FIRST SECOND NAME.
- * The kinds are those of enum kind; FIRST and SECOND number arguments (0 to 5, - for none).
+ * The session's file `allocators` lists the functions, one on each line: KIND FIRST SECOND NAME.
+ * The kinds are those of enum kind. FIRST and SECOND are numbers of arguments (0 to 5, - for none).
  *
- * A call begins where a block at the function's address does, and ends where the block at
- * its return address is executed with the stack pointer above the place of that address.
- * Blocks at return addresses are watched from the first call on that returns there. Most
- * have not been translated by then; others are translated again. Functions that are called
- * within another one of the list are part of it: the outermost owns the memory.
+ * A call begins with a block at the function's address. It ends when the block at its return
+ * address executes with the stack pointer above the location of that address. Blocks at return
+ * addresses are watched from the first call that returns there. Most have not been translated by
+ * then; the others are translated again. Calls from one listed function to another belong to the
+ * outer one, which owns the memory.
  *
- * Every call instruction pushes its return address to a list of open calls of the thread
- * (mg_out_open_call): first it removes calls whose places lie at or below its own, as they
- * have been left. Returns, longjmp and exceptions need no attention that way. The innermost
- * calls are the path of an allocation: with all of them a program that recurses has as many
- * paths as allocations. A coroutine appears to be called by whoever lies above its stack.
+ * Every call instruction appends its return address to a list of the thread's open calls
+ * (mg_out_open_call). It first removes calls whose locations are at or below its own, since these
+ * have been left. Returns, longjmp and exceptions therefore need no handling. The path of an
+ * allocation consists of the innermost calls, since with all calls a recursive program would have
+ * as many paths as allocations. A coroutine appears to be called by the code above its stack.
  */
 #include "qemu/osdep.h"
 #include "qemu/qemu-plugin.h"
@@ -45,42 +45,42 @@ enum kind {
 struct allocator {
     char kind;
     int8_t first, second;
-    uint16_t number; /* its line in the file */
+    uint16_t number; /* its line number in the file */
 };
 
 enum { RAX = 0, RSP = 4 };
-static const uint8_t argument[] = { 7, 6, 2, 1, 8, 9 }; /* registers, in QEMU's order */
+static const uint8_t argument[] = { 7, 6, 2, 1, 8, 9 }; /* registers in QEMU's order */
 
 enum { MOST_PATHS = 1 << 20, OPEN_CALLS = 1 << 16 };
 
 /* A call that has not returned. mg_out_open_call writes these. */
 struct open_call {
-    uint64_t slot; /* where its return address lies */
+    uint64_t slot; /* address of its return address */
     uint64_t returns_to;
 };
 static_assert(sizeof(struct open_call) == MG_OPEN_CALL_BYTES, "host.c.inc");
 
-/* QEMU's (mmap_lock is held): blocks with code from `start` to `last` are translated again. */
+/* QEMU function (mmap_lock is held): retranslates the blocks with code from `start` to `last`. */
 void tb_invalidate_phys_range(uint64_t start, uint64_t last);
 
 bool mg_heap_is_on;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static GHashTable *by_name;    /* struct allocator by function name */
 static GHashTable *by_address; /* struct allocator by address */
-static GHashTable *returns;    /* addresses to which an allocation function has returned */
-static GHashTable *paths;      /* numbers by struct path */
-/* Allocations and frees of the process so far. The recorder may read one thread's free before
- * the other's allocation. */
+static GHashTable *returns;    /* addresses to which allocation functions have returned */
+static GHashTable *paths;      /* path numbers by struct path */
+/* Number of allocations and frees of the process so far. The recorder may read one thread's free
+ * before another thread's allocation. */
 static _Atomic uint64_t events;
 
-/* The call of an allocation function that the thread is in. */
+/* The call of an allocation function that the thread is executing. */
 static __thread struct {
     const struct allocator *callee; /* NULL: none */
     uint64_t slot, returns_to, bytes, old, stored_at;
-    uint64_t freed; /* number of the event that frees `old` */
+    uint64_t freed; /* number of the event that frees the old memory */
 } call;
 
-/* Where the calls of a path return to, the innermost first; 0 beyond the outermost. */
+/* Return addresses of the calls of a path, innermost first; 0 beyond the outermost. */
 struct path {
     uint64_t returns_to[MG_PATH_CALLS];
 };
@@ -104,7 +104,7 @@ static uint64_t reg(unsigned number)
     return ((uint64_t *)cpu_env(current_cpu))[number];
 }
 
-/* An argument of the function at whose first instruction the thread is. */
+/* An argument of a function that the thread is about to execute. */
 static uint64_t arg(int number)
 {
     return number < 0 ? 0 : reg(argument[number]);
@@ -121,7 +121,7 @@ static void begin_calls(CPUState *cpu)
         fprintf(stderr, "memgauge: no memory for the calls of a thread\n");
         exit(125);
     }
-    calls[0].slot = UINT64_MAX; /* is never removed */
+    calls[0].slot = UINT64_MAX; /* never removed */
     cpu->neg.memgauge_calls[0] = calls;
     cpu->neg.memgauge_calls[1] = calls + OPEN_CALLS - 2;
 }
@@ -145,7 +145,7 @@ static void on_thread_end(qemu_plugin_id_t id, unsigned vcpu)
     }
 }
 
-/* The number of a path, which the catalogue has from then on; 0: no room. */
+/* Number of a path, added to the catalogue if new; 0 if there is no room. */
 static uint64_t number_of(const struct path *path)
 {
     pthread_mutex_lock(&lock);
@@ -163,7 +163,7 @@ static uint64_t number_of(const struct path *path)
     return number;
 }
 
-/* The innermost open call whose place lies at or above `slot`. */
+/* The innermost open call with a location at or above `slot`. */
 static const struct open_call *open_call_at(uint64_t slot)
 {
     const struct open_call *at = current_cpu->neg.memgauge_calls[0];
@@ -172,7 +172,7 @@ static const struct open_call *open_call_at(uint64_t slot)
     return at;
 }
 
-/* The path of the calls whose places lie at or above `slot`. */
+/* Path of the open calls with locations at or above `slot`. */
 static uint64_t path_to(uint64_t slot)
 {
     const struct open_call *at = open_call_at(slot);
@@ -193,7 +193,7 @@ static void put(const uint64_t *word, unsigned words)
     __atomic_store_n(&mg_own_ring()->w, w + words, __ATOMIC_RELEASE);
 }
 
-/* Numbered before anyone else can get the memory. */
+/* Number the event before another thread can get the memory. */
 static uint64_t next_event(void)
 {
     return atomic_fetch_add(&events, 1) + 1;
@@ -218,7 +218,7 @@ static void put_allocated(uint64_t address, uint64_t bytes)
     put(word, ARRAY_SIZE(word));
 }
 
-/* The thread returns from the call. */
+/* The call returns. */
 static void on_return(unsigned vcpu, void *unused)
 {
     (void)vcpu, (void)unused;
@@ -259,8 +259,7 @@ static void watch(uint64_t returns_to)
     }
 }
 
-/* Whether the thread is still in the call that it was in last, which it may have left by longjmp
- * or an exception. */
+/* True if the thread is still in its last call. It may have left it by longjmp or an exception. */
 static bool is_within(uint64_t slot)
 {
     if (!call.callee || slot > call.slot)
@@ -275,7 +274,7 @@ static void on_call(unsigned vcpu, void *allocator)
     uint64_t slot = reg(RSP);
     const struct open_call *open = open_call_at(slot);
     (void)vcpu;
-    /* One that no call instruction leads to does not return where the stack says. */
+    /* Without a call instruction, the function does not return to the address on the stack. */
     if (open->slot == slot && !is_within(slot)) {
         call.callee = a;
         call.slot = slot;
@@ -311,7 +310,7 @@ void mg_heap_translate(struct qemu_plugin_tb *tb, uint64_t vaddr)
         return;
     if (!current_cpu->neg.memgauge_calls[0])
         begin_calls(current_cpu);
-    /* A block may be both: the end of one call comes before the next one begins. */
+    /* A block can be both: the end of one call comes before the start of the next. */
     if (is_watched(vaddr, &allocator))
         qemu_plugin_register_vcpu_tb_exec_cb(tb, on_return, QEMU_PLUGIN_CB_NO_REGS, NULL);
     if (allocator)

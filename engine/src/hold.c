@@ -33,12 +33,12 @@
 #include "timers.h"
 
 #define LONGEST_NS 1000000000ull
-/* A signal may come between the look for it and the wait, which then does not notice:
- * the first look after it, each later twice as long. */
+/* A signal may arrive between the test and the wait, which then does not notice it. Test again
+ * after this time, and then at doubled intervals. */
 #define FIRST_LOOK_NS 2000000u
 #define LAST_LOOK_NS 32000000u
-/* What others are ahead of a sleeper shortens its next sleeps' ends for so long: it moves
- * on itself. */
+/* For this time, the ends of a thread's next sleeps come earlier by the time that the others were
+ * ahead of it, since the thread itself makes progress. */
 #define AHEAD_FOR_NS 10000000u
 
 static __thread uint32_t holds;
@@ -65,13 +65,13 @@ void mg_call_end(void)
                           memory_order_release);
 }
 
-/* A signal for the program, or another reason to leave what it does. */
+/* A signal for the program, or another reason to leave the call. */
 static bool is_called(void)
 {
     return qatomic_read(&current_cpu->exit_request);
 }
 
-/* Waits until the recorder lets this sleep go; false where something else ended it. */
+/* Waits until the recorder releases this sleep. Returns false if something else ended it. */
 static bool is_let_go(struct mg_ring *r, uint32_t number, uint64_t began, bool (*has_come)(void))
 {
     uint64_t look_ns = FIRST_LOOK_NS;

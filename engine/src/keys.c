@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Keys of what threads wait for, as the kernel shows it.
+ * Keys of the objects that threads wait for, as far as the kernel shows them.
  */
 #include "keys.h"
 
@@ -49,7 +49,7 @@ uint64_t mg_key_futex(uint64_t addr, int op)
 
 static unsigned port(const struct sockaddr_storage *a)
 {
-    /* IPv4 and IPv6 have it at the same place. */
+    /* At the same offset for IPv4 and IPv6. */
     return ntohs(((const struct sockaddr_in *)a)->sin_port);
 }
 
@@ -80,9 +80,9 @@ static bool listens(int fd)
     return option(fd, SO_ACCEPTCONN);
 }
 
-/* A way of a connection is known by its two ports. To a listening socket, and to one of
- * datagrams, anybody may send: what comes there is known by its own port. Of a connection
- * that has ended the other port is not known any more. */
+/* One direction of a connection is identified by its two ports. Anybody may send to listening and
+ * datagram sockets, so only their own port counts. After the end of a connection, the other port is
+ * no longer known. */
 static uint64_t socket_key(int fd, enum mg_way way)
 {
     struct sockaddr_storage here = { 0 }, there = { 0 };
@@ -111,13 +111,13 @@ uint64_t mg_key_peer(uint64_t fd)
 {
     struct ucred peer = { 0 };
     socklen_t room = sizeof peer;
-    /* Of a listening socket, it is who listens. */
+    /* For a listening socket, the key of the listener. */
     if (listens((int)fd) || getsockopt((int)fd, SOL_SOCKET, SO_PEERCRED, &peer, &room) != 0)
         return 0;
     return peer.pid > 0 ? (uint64_t)peer.pid : 0;
 }
 
-/* A terminal in a window, by what the program in it writes, or gets from the window's. */
+/* A terminal window, identified by what the program in it writes or reads. */
 static uint64_t terminal_key(int fd, const struct stat *st, enum mg_way way)
 {
     enum { FIRST_SLAVE = 136, LAST_SLAVE = 143, MASTERS = 5, MASTER = 2 };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * How long a wait lasts that somebody outside of the session ends: a client of a server,
- * who types at a terminal, another host. Only the host's clock can say. But while others of
- * the session work, that clock runs dozens of times faster than theirs: such time is left
- * out. The recorder sees who works (crates/emulate/src/sleep_gate.rs) and sums up for how long.
+ * Measures waits that are ended by something outside the session: a client of a server, a user at a
+ * terminal, another host. Their length is only known by the host's clock. While other threads of
+ * the session work, that clock runs dozens of times faster than theirs, so such time is left out.
+ * The recorder sees which threads work (crates/emulate/src/sleep_gate.rs) and sums up that time.
  *
- * Who was the cause, the recorder finds from what was ready: nobody of the session has ever
- * given anything there. After a wait for events, all that can be read is told of: another
- * thread may read it, or nobody.
+ * The recorder finds the cause from the objects that were ready: no thread of the session has ever
+ * written there. After a wait for events, all readable objects are recorded, since another thread
+ * may read them, or nobody.
  */
 #include "outside.h"
 
@@ -23,7 +23,7 @@
 
 static __thread uint64_t began_ns, others_ns;
 
-/* For how long others have worked so far. */
+/* Time in which others have worked so far. */
 static uint64_t others_worked(void)
 {
     struct mg_ring *r = mg_recorded_ring();
@@ -69,13 +69,13 @@ void mg_outside_read(int fd, int from, uint64_t what)
     tell_ready(fd, from, what);
 }
 
-/* Whether there is something to read. A pipe that nobody writes to any more is only hung up. */
+/* True if there is something to read. A pipe without writers is only hung up. */
 static bool is_readable(short events)
 {
     return events & (POLLIN | POLLHUP);
 }
 
-/* Tells of those that can be read, as poll has found them. */
+/* Records the objects that poll found readable. */
 static void tell_polled(const struct pollfd *some, int n)
 {
     int told = 0;
@@ -104,7 +104,8 @@ static void tell_selected(uint64_t at, uint64_t fds)
     }
 }
 
-/* The events returned have numbers of the program's own: the kernel says what is watched. */
+/* The returned events carry numbers of the program's choice. The kernel shows which descriptors
+ * they belong to. */
 static void tell_watched(int epoll)
 {
     struct pollfd some[MOST_WATCHED];

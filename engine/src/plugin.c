@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Streams what a program under QEMU user mode executes and accesses. Blocks store their
- * words by themselves (emit.c); calls are for what QEMU's helpers access, for rep
- * instructions and varying accesses. Everything else is decided when a block of code is
- * translated (decode.c) or by the recorder.
+ * Streams what a program in QEMU's user mode executes and accesses. Blocks store their words
+ * themselves (emit.c). Calls handle accesses by QEMU's helpers, rep instructions and varying
+ * accesses. All other decisions are made when a block is translated (decode.c) or by the recorder.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -21,7 +20,7 @@
 #include "sets.h"
 #include "sync.h"
 
-/* Translation is serialised by translate_lock: a block, and its last instruction. */
+/* Translation is serialised by translate_lock: a block and its last instruction. */
 static struct mg_decoded block, rep;
 static pthread_mutex_t translate_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
@@ -33,12 +32,12 @@ static inline void advance(struct mg_ring *r, uint64_t *w)
     __atomic_store_n(&r->w, w, __ATOMIC_RELEASE);
 }
 
-/* An iteration of a rep instruction: a block begins within one of QEMU's. */
+/* An iteration of a rep instruction, where a block begins within one of QEMU's blocks. */
 static void begin_block(uint64_t word)
 {
     struct mg_ring *r = mg_own_ring();
     uint64_t *w = r->w;
-    if (UNLIKELY(w >= r->end)) /* no block begins there */
+    if (UNLIKELY(w >= r->end)) /* a block cannot begin there */
         w = mg_ring_turn();
     *w = word;
     advance(mg_own_ring(), w + 1);
@@ -47,7 +46,7 @@ static void begin_block(uint64_t word)
 static uint64_t run_udata(uint64_t id, const struct mg_hook *h)
 {
     const struct mg_run *run = &block.run[h->run];
-    bool fits = run->down + run->up < MG_LINE_BYTES; /* if not, it begins below any line */
+    bool fits = run->down + run->up < MG_LINE_BYTES; /* otherwise it always spans two */
     uint64_t down = fits ? run->down : MG_LINE_BYTES;
     uint64_t room = fits ? MG_LINE_BYTES - 1 - run->down - run->up : 0;
     return id << MG_ID_SHIFT | down << MG_DOWN_BITS | room << MG_ROOM_BITS |
@@ -58,7 +57,7 @@ static inline bool in_two_lines(uint64_t vaddr, uint64_t udata)
 {
     unsigned within = vaddr % MG_LINE_BYTES;
     unsigned down = udata >> MG_DOWN_BITS & 0xff, room = udata >> MG_ROOM_BITS & 0xff;
-    return within - down > room; /* less than nothing is very much */
+    return within - down > room; /* a negative difference wraps around */
 }
 
 /* The word of a run at `vaddr`, which is below 2^47. */
@@ -85,7 +84,7 @@ static inline unsigned size_shift(qemu_plugin_meminfo_t info)
     return qemu_plugin_mem_size_shift(info);
 }
 
-/* Accesses wider than QEMU's registers come in pieces; the first one stands for all. */
+/* Accesses wider than QEMU's registers come in pieces. The first one represents the access. */
 static bool begins_wide(qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
 {
     struct mg_ring *r = mg_own_ring();
@@ -106,16 +105,16 @@ void mg_on_wide_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, v
         mg_on_run(vcpu, info, vaddr, run);
 }
 
-/* The iteration under way of a rep instruction whose accesses are runs. */
+/* The current iteration of a rep instruction whose accesses are runs. */
 static __thread struct {
-    uint64_t first, second; /* where its load and store were, or its only access */
-    uint64_t *again;        /* the word that counts iterations like the last one told */
-    bool skipped;           /* it is counted there, not told */
+    uint64_t first, second; /* addresses of its load and store, or of its only access */
+    uint64_t *again;        /* word that counts iterations like the last recorded one */
+    bool skipped;           /* counted there instead of recorded */
 } iteration;
 
-/* A rep instruction begins, which QEMU repeats within one execution of its block. Each
- * iteration but the first is told as an execution of a block of that instruction alone
- * (udata: its number). */
+/* A rep instruction begins that QEMU repeats within one execution of its block. Every iteration but
+ * the first is recorded as an execution of a block with that instruction alone (udata: its number).
+ * */
 static void on_rep(unsigned vcpu, void *alone)
 {
     (void)vcpu;
@@ -125,8 +124,8 @@ static void on_rep(unsigned vcpu, void *alone)
     iteration.again = NULL;
 }
 
-/* Before an access of a rep instruction, of which an iteration makes `all`: whether
- * this iteration has an execution of its own. */
+/* Called before an access of a rep instruction with `all` accesses per iteration. Returns true if
+ * this iteration is recorded as an execution of its own. */
 static bool repeats_alone(uint32_t all)
 {
     struct mg_ring *r = mg_own_ring();
@@ -147,7 +146,7 @@ static inline bool stays(uint64_t before, uint64_t now, uint64_t bytes)
            in_one_line(now, bytes);
 }
 
-/* Counts an iteration. The recorder reads the word when the next block has begun. */
+/* Counts an iteration. The recorder reads the word when the next block begins. */
 static void count_iteration(bool down)
 {
     struct mg_ring *r = mg_own_ring();
@@ -161,8 +160,8 @@ static void count_iteration(bool down)
     advance(r, w + 1);
 }
 
-/* An iteration in the lines of the one before changes nothing in any cache: it is only
- * counted. The second one of an instruction is always told, so that it has a block. */
+/* An iteration in the lines of the previous one changes nothing in any cache, so it is only
+ * counted. The second iteration is always recorded, so that the instruction has a block. */
 static void on_rep_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
 {
     uint64_t bytes = (uintptr_t)run >> MG_SIZE_BITS & 0xff, step = vaddr - iteration.first;
@@ -189,7 +188,7 @@ static void on_rep_further(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t v
     mg_on_run(vcpu, info, vaddr, run);
 }
 
-/* A varying access, piece by piece; udata: number of the instruction. */
+/* A varying access, piece by piece. udata: number of the instruction. */
 static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *insn)
 {
     (void)vcpu;
@@ -206,7 +205,7 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
     advance(r, w + 2);
 }
 
-/* Compared strings: two loads an iteration, in the order QEMU makes them. */
+/* Comparison of strings: two loads per iteration, in QEMU's order. */
 static void on_rep_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *insn)
 {
     on_piece(vcpu, info, vaddr, repeats_alone(2) ? NULL : insn);
@@ -222,10 +221,11 @@ static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, uin
                                      (void *)(uintptr_t)run_udata(id, h));
 }
 
-/* `alone`: number of the block of its rep instruction alone, if it ends in one. */
+/* `alone`: if the block ends in a rep instruction, the number of the block with that instruction
+ * alone. */
 static void hook_block(struct qemu_plugin_tb *tb, uint64_t number, uint64_t alone)
 {
-    /* Only a block all of whose runs surely come, in order, begins with one. */
+    /* A block starts with a run only if all of its runs are certain to occur in order. */
     bool marked = block.flags || number >= MG_MARKS;
     bool first = !marked && block.runs;
     uint64_t word = marked ? MG_MARK_BLOCK | number : number << MG_ID_SHIFT | MG_NO_ACCESS;
@@ -248,8 +248,7 @@ static void hook_block(struct qemu_plugin_tb *tb, uint64_t number, uint64_t alon
     }
 }
 
-/* Instructions `from` to `end` of a block, as a block of their own, and their
- * first byte. */
+/* Instructions `from` to `end` of a block and their first byte, as a block of their own. */
 static uint64_t decode_block(struct mg_decoded *b, struct qemu_plugin_tb *tb, size_t from,
                              size_t end, uint64_t guest_base)
 {
@@ -264,8 +263,7 @@ static uint64_t decode_block(struct mg_decoded *b, struct qemu_plugin_tb *tb, si
     return start;
 }
 
-/* The number by which the recorder knows a decoded block from now on; 0: it does
- * not, the catalogue is full. */
+/* Adds a decoded block to the catalogue and returns its number, or 0 if the catalogue is full. */
 static uint64_t told(const struct mg_decoded *b, uint64_t vaddr)
 {
     struct mg_code code = {
@@ -293,7 +291,7 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     uint64_t vaddr = decode_block(&block, tb, 0, qemu_plugin_tb_n_insns(tb), base);
     mg_note_undecoded(block.undecoded);
     uint64_t number = told(&block, vaddr), alone = number;
-    if (!number) /* no room: the block runs unrecorded */
+    if (!number) /* no room, so the block runs unrecorded */
         mg_note_without_room(block.insns);
     if (number && mg_sets()) {
         mg_hook_sets(tb, &block, vaddr, number);
@@ -326,7 +324,7 @@ static const char *argument(int argc, char **argv, const char *name)
 
 int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv);
 
-/* Called as a plugin's function of installation is, see engine/qemu.patch. */
+/* Called like a plugin's installation function, see engine/qemu.patch. */
 int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
     (void)info;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Regions of interest: stretches of a thread's execution that have a name.
+ * Regions of interest: named parts of a thread's execution.
  *
- * A program marks them itself (memgauge_region.h): a jump to the next instruction, so
- * that a block begins there, and a long no-op whose displacement says what it means. The
- * name is behind rdi, a value in rsi.
+ * A program marks them itself (memgauge_region.h): a jump to the next instruction, so that a block
+ * begins there, and a long no-op whose displacement encodes the mark. rdi points to the name, rsi
+ * holds a value.
  *
  *   eb 00                  jmp  .+2
- *   0f 1f 87 KK 00 47 4d   nopl 0x4d4700KK(%rdi)   KK: 1 begins, 2 ends, 3 a value
+ *   0f 1f 87 KK 00 47 4d   nopl 0x4d4700KK(%rdi)   KK: 1 begin, 2 end, 3 value
  *
- * Or functions are regions, named in the session's file `functions`, a pattern a line.
- * One begins where a block at its address does. It ends at the first block with a stack
- * pointer above the place of its return address: by a return, by longjmp, or by the end
- * of a function that it went on to by a jump. A call within it changes nothing.
+ * Alternatively, functions are regions. The session's file `functions` has a pattern on each line.
+ * A region begins with a block at a function's address. It ends with the first block whose stack
+ * pointer is above the location of the return address: after a return, longjmp, or the end of a
+ * function that was entered by a tail call. Nested calls have no effect.
  *
- * All marks are written before their block's words, so a region is made of whole blocks.
+ * All marks are written before the words of their block, so a region consists of whole blocks.
  */
 #include "qemu/osdep.h"
 #include "qemu/qemu-plugin.h"
@@ -33,23 +33,23 @@
 #include "sync.h"
 
 enum { MOST_NAMES = 65535, MOST_FRAMES = 1024, MARKER_BYTES = 7 };
-enum { RSP = 4, RSI = 6, RDI = 7 }; /* places in the processor's state */
+enum { RSP = 4, RSI = 6, RDI = 7 }; /* indices in the processor's state */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static GHashTable *names;     /* numbers from 1 on, by name */
-static GHashTable *functions; /* numbers of their names, by address */
-static GPtrArray *patterns;   /* NULL: no function is a region */
+static GHashTable *names;     /* numbers from 1 by name */
+static GHashTable *functions; /* numbers of their names by address */
+static GPtrArray *patterns;   /* NULL if no function is a region */
 
-/* Functions that the thread is in, the outermost first. */
+/* Functions that the thread has entered, outermost first. */
 static __thread struct { uint32_t name; uint64_t sp; } frame[MOST_FRAMES];
 static __thread unsigned frames;
-/* The stack pointer before a block that may go to another stack. It has gone to a lower one if
- * the stack pointer is lower by more than far_below afterwards; 0: there was no such block. */
+/* Stack pointer before a block that may switch stacks, or 0. If the stack pointer is lower by more
+ * than far_below afterwards, the block switched to a lower stack. */
 static __thread uint64_t sp_before, far_below;
-/* A block that loads the stack pointer may push before; one that computes it may take memory
- * of the stack that it is in, as compilers do for arrays. */
+/* A block that loads the stack pointer may push before. One that computes it may allocate on the
+ * current stack, as compilers do for arrays. */
 enum { LOADED_BELOW = 256, COMPUTED_BELOW = 64 << 10 };
-/* By virtual processor: the same number, so that a block asks without a call. */
+/* A copy for each virtual processor, so that a block can test it without a call. */
 static struct qemu_plugin_scoreboard *board;
 static qemu_plugin_u64 in_functions;
 
@@ -58,7 +58,7 @@ static uint64_t reg(unsigned number)
     return ((uint64_t *)cpu_env(current_cpu))[number];
 }
 
-/* The number of a name, which the catalogue has from then on; 0: no room. */
+/* Number of a name, added to the catalogue if new; 0 if there is no room. */
 static uint32_t number_of(const char *text)
 {
     char name[MG_REGION_NAME] = "";
@@ -120,7 +120,7 @@ static void on_marker(unsigned vcpu, void *kind)
     errno = saved;
 }
 
-/* What a no-op marks; 0: nothing. */
+/* Kind of mark that a no-op encodes, or 0. */
 static unsigned marker(const uint8_t *code, size_t bytes)
 {
     static const uint8_t head[] = { 0x0f, 0x1f, 0x87 }, tail[] = { 0x00, 0x47, 0x4d };
@@ -144,8 +144,8 @@ static void before_switch(unsigned vcpu, void *below)
     far_below = (uintptr_t)below;
 }
 
-/* The thread has left the functions whose return addresses lie below the stack, and all of
- * them for another stack. */
+/* Leaves the functions whose return addresses are below the stack pointer. After a switch to
+ * another stack, leaves all. */
 static void on_block_within(unsigned vcpu, void *unused)
 {
     uint64_t sp = reg(RSP);
@@ -175,14 +175,14 @@ static void on_entry(unsigned vcpu, void *name)
     put(MG_REGION_BEGIN, number, 0);
 }
 
-/* A new thread has the place of one that has ended. Its parent calls this. */
+/* A new thread takes the place of an ended one. Called by its parent. */
 static void on_thread(qemu_plugin_id_t id, unsigned vcpu)
 {
     (void)id;
     qemu_plugin_u64_set(in_functions, vcpu, 0);
 }
 
-/* The child has one thread, which begins outside of all regions. */
+/* The child has a single thread, which is outside all regions. */
 static void child_of_fork(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -198,7 +198,7 @@ static bool is_wanted(const char *name)
     return false;
 }
 
-/* One that has an address in both tables of symbols has its first name. */
+/* A function with an address in both symbol tables keeps its first name. */
 static void add_function(const char *name, uint64_t vaddr)
 {
     uint32_t number = number_of(name);
@@ -240,7 +240,7 @@ static bool is_function(uint64_t vaddr, void **number)
 void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_t *code,
                          size_t bytes, const struct mg_decoded *block)
 {
-    if (mg_sets()) /* other words, of which none could come between */
+    if (mg_sets()) /* such rings have other words, and no mark may come between them */
         return;
     unsigned kind = marker(code, bytes);
     if (kind)

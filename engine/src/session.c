@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Shared memory with the recorder: entries, rings, the catalogue. No file
- * descriptor stays open, because the program under the emulator owns them all
- * and may close any.
+ * Shared memory with the recorder: entries, rings, the catalogue. No file descriptor stays open,
+ * because the emulated program owns all descriptors and may close any of them.
  */
 #include "session.h"
 #include "sets.h"
@@ -27,44 +26,44 @@
 
 char mg_session_dir[200];
 
-/* w == end == NULL: its first use turns it */
+/* w == end == NULL: the first use replaces it */
 static struct mg_ring dummy = { .ran = MG_ATTENTION };
-extern void *const mg_no_ring; /* of a new processor of QEMU's */
+extern void *const mg_no_ring; /* ring of a new virtual processor */
 void *const mg_no_ring = &dummy;
 
-static uint64_t scratch[MG_BLOCK_WORDS]; /* where unrecorded threads write */
+static uint64_t scratch[MG_BLOCK_WORDS]; /* unrecorded threads write here */
 static struct mg_control *control;
 static struct mg_process *process;
 static uint8_t *catalogue;
-static uint64_t catalogue_room; /* bytes of it that have memory behind them */
+static uint64_t catalogue_room; /* size of the part that is backed by memory */
 static uint32_t process_entry = MG_NO_ENTRY;
 static uint32_t next_block = MG_FIRST_BLOCK;
 static pthread_mutex_t catalogue_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
 
-/* A thread waits at most so long for the recorder to come to its start. */
+/* Maximum time for which a thread waits until the recorder reaches its start. */
 #define LONGEST_NS 1000000000ull
 
-/* Blocks whose counts get memory with a thread's ring, beyond those that there are. */
+/* Number of further blocks whose counts get memory together with a thread's ring. */
 #define COUNTS_AHEAD 65536u
 
-/* Starts of threads: the one under way, and the latest ones by thread. */
+/* Starts of threads: the current one, and the latest ones by thread. */
 static pthread_mutex_t birth_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t birth_under_way;
 static struct { _Atomic uint32_t tid; _Atomic uint64_t number; } births[1024];
-/* Number of the thread or process that the thread starts now; after a fork the child
- * has its parent's. */
+/* Number of the thread or process that the thread is starting. After a fork, the child has its
+ * parent's number. */
 static __thread uint64_t birth;
 
-/* Makes a file of `bytes`, whose first `reserved` have memory: without it, a store
- * would kill the program (SIGBUS). They get it before the file gets its size, by which
- * the recorder knows that it may look. */
+/* Creates a file of `bytes` whose first `reserved` bytes are backed by memory. Otherwise, a store
+ * would kill the program (SIGBUS). The memory is reserved before the file gets its size, which
+ * tells the recorder that it may open the file. */
 static bool make_room(int fd, size_t bytes, size_t reserved)
 {
     struct timespec at_once = { 0, 0 };
     sigset_t too_large, before;
     int error;
-    /* The program may have limited the size of its files, and shall not be killed for ours. */
+    /* The program may have limited its file sizes. Our files must not get it killed. */
     sigemptyset(&too_large);
     sigaddset(&too_large, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &too_large, &before);
@@ -98,12 +97,12 @@ static void *map_file(const char *path, int flags, size_t bytes, size_t reserved
     return p;
 }
 
-/* Gives a part of a shared file memory: without it, a store would kill the program. */
+/* Backs a part of a shared file with memory. Otherwise, a store would kill the program. */
 static bool give_memory(void *from, size_t bytes)
 {
     if (madvise(from, bytes, MADV_POPULATE_WRITE) == 0)
         return true;
-    if (errno != EINVAL) /* before Linux 5.14 the advice is unknown */
+    if (errno != EINVAL) /* Linux before 5.14 does not know the advice */
         return false;
     for (size_t at = 0; at < bytes; at += MG_PAGE)
         if (syscall(SYS_clock_gettime, CLOCK_MONOTONIC, (uint8_t *)from + at) != 0)
@@ -120,8 +119,8 @@ bool mg_session_open(const char *dir)
     return control && control->magic == MG_MAGIC && control->version == MG_WIRE_VERSION;
 }
 
-/* Whether what the process becomes now will find the session: it may have another user,
- * another root or other mounts by now. Capabilities that it has kept end with exec. */
+/* True if the program that the process is about to execute will find the session. It may have
+ * another user, root or mounts by then. Capabilities that it kept end with exec. */
 bool mg_session_is_in_reach(void)
 {
     char path[256];
@@ -132,7 +131,7 @@ bool mg_session_is_in_reach(void)
            faccessat(AT_FDCWD, mg_session_dir, W_OK | X_OK, AT_EACCESS) == 0;
 }
 
-/* The namespace in which the process has its number; 0: unknown. */
+/* PID namespace of the process, or 0 if unknown. */
 static uint64_t own_pid_space(void)
 {
     struct stat space;
@@ -149,9 +148,9 @@ static void entry_path(char path[256], uint32_t number)
     snprintf(path, 256, "%s/e%08x", mg_session_dir, number);
 }
 
-static int refused_by; /* errno of the last refusal */
+static int refused_by; /* errno of the last failure */
 
-/* A new entry file of `bytes`, or NULL with the refusal counted. */
+/* Creates an entry file of `bytes`. On failure, counts the refusal and returns NULL. */
 static void *new_entry(uint32_t kind, size_t bytes, size_t reserved, uint32_t owner,
                        uint32_t first, uint32_t *number)
 {
@@ -200,12 +199,12 @@ static void use_ring(struct mg_ring *r)
     current_cpu->neg.memgauge_ring = r;
 }
 
-/* A ring without a reader: the thread runs on, its words are overwritten. */
+/* A ring without a reader: the thread continues and overwrites its words. */
 static void unrecorded(void)
 {
     static __thread struct mg_ring own;
     struct mg_ring *blind = &own;
-    if (mg_sets()) { /* its counts lie behind it; its table says that nothing is followed */
+    if (mg_sets()) { /* the counts follow the ring, and the table selects no sets */
         blind = mmap(NULL, MG_SETS_BYTES, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (blind == MAP_FAILED)
@@ -238,8 +237,8 @@ void mg_birth_end(int64_t tid)
     pthread_mutex_unlock(&birth_lock);
 }
 
-/* The start of the calling thread. Until its parent has noted it, no other thread
- * is started. */
+/* Records the start of the calling thread. Its parent starts no other thread before it has noted
+ * this one. */
 static uint64_t own_birth(void)
 {
     uint64_t under_way = atomic_load(&birth_under_way);
@@ -255,7 +254,7 @@ static void refuse(void)
     atomic_fetch_add(&control->refused, 1);
 }
 
-/* Whether the thread's next block may be written: memory for it, once. */
+/* Backs the thread's next block with memory on first use. */
 static bool has_memory(struct mg_ring *r, uint32_t head)
 {
     if (head >= MG_BLOCKS || give_memory(r->data + (uint64_t)head * MG_BLOCK_WORDS, MG_BLOCK_BYTES))
@@ -270,8 +269,8 @@ bool mg_nothing_is_recorded(void)
     return !process && atomic_load(&control->entries) == 1 && !atomic_load(&control->stop);
 }
 
-/* Whether the recorder holds its lock on the control page, which shows in any namespace. One
- * whom the session is out of reach for cannot tell. */
+/* True if the recorder holds its lock on the control page, which works across namespaces. A process
+ * that cannot reach the session cannot tell. */
 static bool recorder_has_lock(void)
 {
     char path[256];
@@ -284,7 +283,7 @@ static bool recorder_has_lock(void)
     return !is_free;
 }
 
-/* When the recorder's process has ended, nobody makes room. */
+/* When the recorder has ended, nobody frees blocks. */
 bool mg_recorder_lives(void)
 {
     if (atomic_load(&control->stop))
@@ -294,9 +293,8 @@ bool mg_recorder_lives(void)
     return kill(control->recorder_pid, 0) == 0 || errno == EPERM;
 }
 
-/* Whether the recorder reads the ring, or may still come to. The recorder removes the
- * name of a ring that it could not open (it does that with all, but marks the others
- * first). */
+/* True if the recorder reads the ring or may still open it. The recorder removes the name of every
+ * ring, but marks those that it could open first. */
 static bool is_wanted(struct mg_ring *r)
 {
     char path[256];
@@ -306,17 +304,17 @@ static bool is_wanted(struct mg_ring *r)
     return access(path, F_OK) == 0 || atomic_load(&r->taken) == MG_TAKEN;
 }
 
-/* Whether the recorder has not come to many of the entries before this one. It cannot say so
- * itself (control->crowded) while it waits for a processor. */
+/* True if the recorder has not opened many earlier entries yet. It cannot report this itself
+ * (control->crowded) while it waits for a CPU. */
 static bool is_far_ahead(const struct mg_ring *r)
 {
     return (int32_t)(r->number - atomic_load(&control->seen)) >= MG_MOST_UNSEEN;
 }
 
-/* Where sleepers are held, or many threads have just been started, the program waits until
- * the recorder has come to this thread's start. Without that, a program that starts one
- * short thread or process after another is done with all of them while the recorder, and
- * with it the sleepers, are at the first; and the recorder needs memory for all. */
+/* If sleeps are held, or many threads were just started, the program waits until the recorder has
+ * reached this thread's start. Otherwise, a program that starts one short thread or process after
+ * another would finish while the recorder, and with it the sleeping threads, is at the first one,
+ * and the recorder would need memory for all. */
 static void wait_for_turn(struct mg_ring *r)
 {
     uint64_t began = mg_host_ns();
@@ -334,7 +332,7 @@ static void ring_begin(void)
     uint32_t number;
     size_t bytes = mg_sets() ? MG_SETS_BYTES : MG_RING_BYTES;
     struct mg_ring *r = NULL;
-    /* Most programs are short: the other blocks get memory when they are reached. */
+    /* Most programs are short. Further blocks get memory when they are reached. */
     if (process && !atomic_load(&control->stop))
         r = new_entry(MG_THREAD, bytes, MG_PAGE + MG_BLOCK_BYTES, process_entry, 0, &number);
     if (r && mg_sets()) {
@@ -361,7 +359,7 @@ static void ring_begin(void)
     wait_for_turn(r);
 }
 
-/* Waits until a block is free; false when nobody will ever free one. */
+/* Waits until a block is free. Returns false if nobody will free one. */
 static bool wait_for_room(struct mg_ring *r)
 {
     for (;;) {
@@ -369,7 +367,7 @@ static bool wait_for_room(struct mg_ring *r)
         if (atomic_load(&r->head) - tail < MG_BLOCKS)
             return true;
         if (!mg_recorder_lives()) {
-            atomic_store(&control->stop, 1); /* no more catalogue, no more rings */
+            atomic_store(&control->stop, 1); /* no further catalogue entries or rings */
             return false;
         }
         if (!is_wanted(r))
@@ -424,9 +422,9 @@ uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
     return number;
 }
 
-/* Whether the catalogue can be written up to `end`. Its pages get memory one by one:
- * the kernel is asked to store something in each, which fails where our own store would
- * kill the program. The recorder gives back only pages before those. */
+/* True if the catalogue can be written up to `end`. The kernel stores something in each new page
+ * for us, which fails where our own store would kill the program. The recorder only releases
+ * earlier pages. */
 static bool has_room(uint64_t end)
 {
     while (catalogue_room < end && end <= MG_CATALOGUE_BYTES) {
@@ -461,7 +459,7 @@ uint64_t mg_catalogue_bytes(void)
 
 void mg_note_undecoded(uint32_t count)
 {
-    /* After the end of the recording no code is told. */
+    /* Code is not recorded after the end of the recording. */
     if (process && count && !atomic_load(&control->stop))
         atomic_fetch_add(&process->undecoded, count);
 }
@@ -484,7 +482,7 @@ uint64_t mg_own_sets(void)
     return by ? sets >> by | sets << (MG_CLASSES - by) : sets;
 }
 
-/* The thread's processor is gone by now, and with it the place of the ring. */
+/* The thread's virtual processor is gone, and with it the pointer to the ring. */
 static void end_thread(void *ring)
 {
     struct mg_ring *r = ring;
@@ -497,7 +495,7 @@ static void before_fork(void)
         atomic_fetch_add(&process->forks, 1);
 }
 
-/* The child shares the parent's rings until it gets its own: leave them at once. */
+/* The child shares the parent's rings until it gets its own. Leave them at once. */
 static void child_of_fork(void)
 {
     uint32_t owner = process_entry, first = next_block;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Only some cache sets are followed (memgauge's --sets): the run of a line in one of them
- * is told, all others are passed over. Sets do not disturb each other, so the recorder
- * models those exactly. The class of a line, its number's lowest six bits, decides: a
- * set of any level holds lines of one class alone.
+ * With memgauge's --sets, only some cache sets are modelled. The ring gets the runs of lines in
+ * those sets, and all others are skipped. Sets do not influence each other, so the recorder models
+ * them exactly. The lowest six bits of a line's number are its class: a set of any level only
+ * contains lines of one class.
  *
- * What is executed is counted here, as the recorder no longer sees each block. A block
- * adds what it executes to mg_ring.ran and one to its count. When as much was executed as
- * ran can hold, its top bit is set, which the next block finds. The same bit tells a
- * block that the ring is full, so that it need not ask for both.
+ * Executed instructions are counted here, since the recorder no longer sees each block. A block
+ * adds its counts to mg_ring.ran and one to its own count. When ran is full, its top bit is set,
+ * which the next block notices. The same bit says that the ring is full, so that a block needs only
+ * one test.
  */
 #include "sets.h"
 
@@ -22,16 +22,17 @@
 /* States of mg_ring.narrowed. */
 enum { NARROWED = 1, TO_NARROW, PEEKING };
 
-/* Number of runs that a look at all lines records. With as many runs in longer looks, fewer looks said less. */
+/* Number of runs in a short look at all lines. Longer looks with as many runs in total were less
+ * informative. */
 enum { PEEK_RUNS = 4096 };
 
-/* Mean number of instructions between two looks of a thread. The gap doubles every PEEK_DOUBLING looks
- * of the process, so that a short program has some dozen looks and a long one spends little on them. A
- * thread that starts later begins with the gap of that time: in looks of its own, close to one another, it would get out of step
- * with the others. */
+/* Mean number of instructions between two looks of a thread. It doubles after every PEEK_DOUBLING
+ * looks of the process, so that a short program has a few dozen looks and a long one spends little
+ * time on them. A thread that starts later begins with the current distance. Frequent looks of its
+ * own would put it out of step with the others. */
 enum { PEEK_FIRST_GAP = 1 << 15, PEEK_DOUBLING = 4, PEEK_DOUBLINGS = 7 };
 
-/* Looks of this process that have been planned. */
+/* Number of looks planned by this process. */
 static atomic_uint planned_peeks;
 
 static uint8_t *table(struct mg_ring *r)
@@ -44,8 +45,8 @@ static void follow_all(struct mg_ring *r)
     memset(table(r), MG_HERE | MG_NEXT, MG_CLASSES);
 }
 
-/* Instructions to the next look: random between half and one and a half times the mean, or looks
- * would always meet the same part of a loop. */
+/* Number of instructions until the next look: random between half and one and a half times the
+ * mean. Otherwise, looks could always hit the same part of a loop. */
 static uint32_t next_gap(void)
 {
     uint32_t number = atomic_fetch_add(&planned_peeks, 1);
@@ -69,7 +70,7 @@ static void narrow(struct mg_ring *r)
     r->narrowed = NARROWED;
 }
 
-/* mg_keep must change no register, so neither it nor its parts may use the vector ones. */
+/* mg_keep must preserve all registers, so neither it nor its callees may use vector registers. */
 #define REGISTERS __attribute__((target("general-regs-only")))
 #define PART static inline __attribute__((always_inline, target("general-regs-only")))
 
@@ -111,7 +112,7 @@ PART void keep(struct mg_ring *r, uint64_t address, uint64_t run)
         put(r, address, run, several);
 }
 
-/* Of blocks, by mg_keep_call, where the table has MG_HERE or MG_NEXT for the run. */
+/* Called through mg_keep_call if the table has MG_HERE or MG_NEXT for the run. */
 REGISTERS __attribute__((used, no_caller_saved_registers))
 void mg_keep(uint64_t address, uint64_t run);
 
@@ -120,9 +121,9 @@ void mg_keep(uint64_t address, uint64_t run)
     keep(current_cpu->neg.memgauge_ring, address, run);
 }
 
-/* What a block calls with the address, then the run's upper and lower half on the stack,
- * and the table's entry in the flags: not zero where the line is followed. Otherwise the
- * next one is, and most runs do not reach it. */
+/* Blocks call this with the address, the two halves of the run on the stack, and the table's entry
+ * in the flags. It is not zero if the line is in a modelled set. Otherwise the next line is, and
+ * most runs do not reach it. */
 asm(".text\n"
     ".globl mg_keep_call\n"
     "mg_keep_call:\n"
@@ -152,7 +153,7 @@ asm(".text\n"
     "  popq %rdi\n"
     "  ret $24\n");
 
-/* Whether the ring has room for a call's words; a call may make any number of them. */
+/* True if the ring has room for the words of a call, which can make any number of them. */
 static bool has_room(struct mg_ring *r)
 {
     if (r->data && r->w + 3 <= r->end + MG_BLOCK_SLACK)
@@ -168,14 +169,14 @@ void mg_keep_run(uint64_t vaddr, uint64_t run)
         keep(r, vaddr, run);
 }
 
-/* A rep instruction has come this far. */
+/* A rep instruction has progressed to this address. */
 static void note_rep(struct mg_ring *r)
 {
     r->rep_w = r->w;
     r->rep_ran = executed(r);
 }
 
-/* A mark, and what was executed. */
+/* Writes a mark and the counts of executed instructions. */
 static void put_mark(struct mg_ring *r, uint64_t mark)
 {
     uint64_t ran = executed(r);
@@ -196,11 +197,11 @@ void mg_put_sum(void)
         put_mark(r, MG_MARK_SUM);
 }
 
-/* Begins a look at all lines, or ends it. */
+/* Starts or ends a look at all lines. */
 static void peek(struct mg_ring *r)
 {
     bool due = r->since_peek >= r->peek_gap;
-    if (due) /* also where no look can begin now, or each run would ask again */
+    if (due) /* also if no look can start now, or each run would ask again */
         r->since_peek = 0;
     if (r->narrowed == NARROWED && due) {
         put_mark(r, MG_MARK_PEEK | 1);
@@ -219,7 +220,7 @@ static void peek(struct mg_ring *r)
 void mg_attention(void)
 {
     struct mg_ring *r = mg_own_ring();
-    if (!r->data) { /* the thread has none yet */
+    if (!r->data) { /* the thread has no ring yet */
         mg_ring_turn();
         return;
     }
@@ -240,13 +241,13 @@ void mg_attention(void)
 
 /* ---- rep instructions and varying accesses ---- */
 
-/* An instruction whose accesses are told one by one; lives as long as the program. */
+/* An instruction whose accesses are recorded one by one. It is never freed. */
 struct site {
-    uint64_t at;     /* the instruction */
-    uint32_t block;  /* what the instruction's block is */
-    uint32_t load;   /* an access of it, as a block; one that stores has the next number */
-    uint32_t bytes;  /* of its operand */
-    bool alone;      /* its block is nothing else */
+    uint64_t at;     /* address of the instruction */
+    uint32_t block;  /* number of the instruction's block */
+    uint32_t load;   /* its loads as a block; the block of its stores has the next number */
+    uint32_t bytes;  /* size of its operand */
+    bool alone;      /* its block contains nothing else */
 };
 
 static uint64_t *count_of(struct mg_ring *r, uint32_t block)
@@ -254,7 +255,7 @@ static uint64_t *count_of(struct mg_ring *r, uint32_t block)
     return (uint64_t *)((uint8_t *)r + MG_COUNTS_AT) + block;
 }
 
-/* Counts an access that no block does. */
+/* Counts an access that is not part of a block's counts. */
 static void count_access(const struct site *site, bool stores)
 {
     struct mg_ring *r = mg_own_ring();
@@ -264,7 +265,7 @@ static void count_access(const struct site *site, bool stores)
         mg_put_sum();
 }
 
-/* Tells the lines of a piece that its access has not touched yet. */
+/* Records the lines of a piece that its access has not touched yet. */
 static void keep_lines(const struct site *site, uint64_t vaddr, unsigned size, bool stores)
 {
     struct mg_ring *r = mg_own_ring();
@@ -272,7 +273,7 @@ static void keep_lines(const struct site *site, uint64_t vaddr, unsigned size, b
                    (uint64_t)stores << MG_STORES_BIT | 1u << MG_PIECE_BIT |
                    (MG_LINE_BYTES - 1) << MG_ROOM_BITS;
     uint64_t at = vaddr, end = vaddr + size;
-    if (r->piece_lines) /* the line of the byte before is known */
+    if (r->piece_lines) /* the line of the previous byte was recorded already */
         at = (vaddr + MG_LINE_BYTES - 1) / MG_LINE_BYTES * MG_LINE_BYTES;
     for (; at < end; at = (at / MG_LINE_BYTES + 1) * MG_LINE_BYTES) {
         uint64_t line = MIN(r->piece_lines++, MG_PIECE_FURTHER_LINE);
@@ -296,8 +297,8 @@ static void on_element(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr
     note_rep(mg_own_ring());
 }
 
-/* A rep instruction begins. QEMU repeats it some ten thousand times and then executes it
- * again as a block, which is then no further instruction. */
+/* A rep instruction begins. QEMU repeats it about ten thousand times and then executes it again as
+ * a block, which does not count as a further instruction. */
 static void on_rep(unsigned vcpu, void *of)
 {
     (void)vcpu;
@@ -320,7 +321,7 @@ static void on_varying(unsigned vcpu, void *of)
     mg_own_ring()->piece_bytes = 0;
 }
 
-/* Pieces of one kind that follow one another, up to the operand's size, are one access. */
+/* Consecutive pieces of one kind, up to the operand's size, are one access. */
 static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *of)
 {
     (void)vcpu;
@@ -340,7 +341,8 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
     keep_lines(site, vaddr, size, stores);
 }
 
-/* An access of the block under translation as a block of its own; whether it is known. */
+/* Registers an access of the block being translated as a block of its own. Returns false if there
+ * is no room. */
 static bool tell_access(uint64_t vaddr, const struct mg_access *access, unsigned bytes,
                         enum mg_access_kind kind, uint32_t *number)
 {
@@ -411,7 +413,7 @@ static bool repeats(const struct mg_decoded *b, unsigned insn)
     return b->flags & MG_CODE_ENDS_REP && insn + 1 == b->insns;
 }
 
-/* What each execution of a block executes, without the accesses told one by one. */
+/* Counts of one execution of a block, without the accesses that are recorded one by one. */
 static uint64_t ran_by(const struct mg_decoded *b)
 {
     uint64_t ran = MG_RAN(b->insns, 0, 0, 0);
@@ -425,7 +427,7 @@ static uint64_t ran_by(const struct mg_decoded *b)
 void mg_hook_sets(struct qemu_plugin_tb *tb, const struct mg_decoded *b, uint64_t vaddr,
                   uint32_t number)
 {
-    if (number >= MG_COUNTED) { /* no room: the block runs unrecorded */
+    if (number >= MG_COUNTED) { /* no room, so the block runs unrecorded */
         mg_note_without_room(b->insns);
         return;
     }

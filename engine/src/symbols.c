@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Where functions lie that someone looks for by name: read from the symbol tables of each file
- * that the program maps as code.
+ * Finds functions by name in the symbol tables of each file that the program maps as code.
  */
 #include "symbols.h"
 
@@ -24,7 +23,7 @@ void mg_symbols_ask(struct mg_symbol_user asks)
     user[users++] = asks;
 }
 
-/* A file's contents, and what is mapped of it where. */
+/* Contents of a file, and the mapping of it. */
 struct image {
     const uint8_t *data;
     size_t bytes;
@@ -36,7 +35,7 @@ static bool has(const struct image *i, uint64_t at, uint64_t bytes)
     return at <= i->bytes && bytes <= i->bytes - at;
 }
 
-/* Where a symbol's value is mapped, if in this mapping and as code; else 0. */
+/* Address of a symbol if it is in this mapping and is code, or 0. */
 static uint64_t place(const struct image *i, const Elf64_Ehdr *e, uint64_t value)
 {
     const Elf64_Phdr *p = (const void *)(i->data + e->e_phoff);

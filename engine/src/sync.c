@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Which thread waits for which, as system calls show it. Before a call that may let
- * others go on, the thread's ring gets a *release* of the object they may wait for.
- * After a call that may have waited, it gets an *acquire*. Both are numbered throughout
- * the session, so the recorder knows which releases came before an acquire.
+ * Records which thread waits for which, as far as system calls show it. Before a call that may wake
+ * others, the thread's ring gets a *release* of the object they may wait for. After a call that may
+ * have waited, it gets an *acquire*. Both are numbered throughout the session, so that the recorder
+ * knows which releases came before an acquire.
  *
- * A key stands for the object waited for (keys.h).
+ * A key identifies the object (keys.h).
  *
- * Before a call that sleeps until a signal or a time comes, the ring gets a *wait*, so
- * that the recorder knows since when a thread slept that a signal woke or killed. After a
- * sleep that a time ended, the thread may be held until others have come as far (hold.c):
- * the only place where a thread of the program waits for the model.
+ * Before a call that sleeps until a signal or a time, the ring gets a *wait*, so that the recorder
+ * knows when a thread fell asleep that a signal woke or killed. After a sleep that timed out, the
+ * thread may be held until the others have caught up (hold.c). Nowhere else does a thread of the
+ * program wait for the model.
  *
- * A pipe hands on bytes in order. What a read takes was given by a certain write, and what
- * a write finds room for was made free by a certain read. So writes and reads say how many
- * bytes they are of, and the recorder counts (crates/emulate/src/pipes.rs).
+ * A pipe passes on bytes in order. The bytes of a read come from certain writes, and the room for a
+ * write comes from certain reads. Writes and reads therefore record their size, and the recorder
+ * counts (crates/emulate/src/pipes.rs).
  *
- * Order made in user space alone (a lock that was free) leaves no mark. Marking
- * every locked instruction was rejected: threads that share a counter would be
- * shown one after the other wherever the host runs them so.
+ * Synchronisation in user space alone (a lock that was free) leaves no mark. Marking every locked
+ * instruction was rejected: threads that share a counter would be serialised wherever the host
+ * happens to run them in turn.
  */
 #include "sync.h"
 
@@ -49,17 +49,17 @@
 #include "session.h"
 #include "timers.h"
 
-static __thread bool again;         /* the call that has ended is to be made again */
-static __thread uint64_t wait_ns;   /* what the call under way asks to wait at most */
-static __thread bool is_asleep;     /* it sleeps until a signal or a time comes */
-static __thread bool may_wait;      /* what it is to read or to tell of was not there */
+static __thread bool again;         /* repeat the call that has ended */
+static __thread uint64_t wait_ns;   /* maximum wait that the current call asks for */
+static __thread bool is_asleep;     /* the current call sleeps until a signal or a time */
+static __thread bool may_wait;      /* the call's data or event was not available before it */
 static __thread struct {            /* where it reads, as found before: an end may end that */
     uint64_t key;
     bool is_pipe;
 } source;
-static __thread struct {            /* the pipe that the call under way writes to */
+static __thread struct {            /* the pipe that the current call writes to */
     uint64_t key;                   /* 0: none */
-    uint64_t bytes;                 /* asked to be written */
+    uint64_t bytes;                 /* size of the write */
 } written;
 static __thread uint64_t started;   /* number of the start that is under way; 0: none */
 static __thread bool starts_thread; /* it is that of a thread, which has the lock below */
@@ -74,8 +74,8 @@ static void acquire(uint64_t what)
     mg_put_sync(MG_SYNC_ACQUIRE, what, 0);
 }
 
-/* What a thread waits for may come while the end of its sleep is held. Then the call is made
- * again and finds it (linux-user/syscall.c, see engine/qemu.patch). */
+/* An awaited event may happen while a timed-out sleep is held. The call is then repeated and finds
+ * it (linux-user/syscall.c, see engine/qemu.patch). */
 static bool has_come(void);
 
 static void slept(uint64_t ns)
@@ -106,14 +106,14 @@ static bool locks(const uint64_t arg[6])
 
 /* ---- pipes ---- */
 
-/* Bytes that wait in a pipe. */
+/* Number of bytes in a pipe. */
 static uint64_t waiting_in(uint64_t fd)
 {
     int bytes;
     return ioctl((int)fd, FIONREAD, &bytes) == 0 && bytes > 0 ? bytes : 0;
 }
 
-/* Before a call that writes `bytes`. */
+/* Called before a write of `bytes`. */
 static void give(uint64_t fd, uint64_t bytes)
 {
     bool pipe;
@@ -127,7 +127,7 @@ static void give(uint64_t fd, uint64_t bytes)
     }
 }
 
-/* After it: it may have waited for room. */
+/* Called after a write, which may have waited for room. */
 static void given(uint64_t fd, int64_t ret)
 {
     uint64_t bytes = ret > 0 ? ret : 0;
@@ -143,13 +143,13 @@ static uint64_t few(uint64_t bytes)
     return bytes < MG_TAKEN_BYTES ? bytes : MG_TAKEN_BYTES;
 }
 
-/* After a read of `bytes` from a pipe. */
+/* Called after a read of `bytes` from a pipe. */
 static void taken(uint64_t fd, uint64_t pipe, uint64_t bytes)
 {
     mg_put_sync(MG_SYNC_TAKE, pipe, few(bytes) << MG_TAKEN_SHIFT | few(waiting_in(fd)));
 }
 
-/* Bytes of a list of buffers. */
+/* Total size of a list of buffers. */
 static uint64_t bytes_of(uint64_t list, uint64_t count)
 {
     enum { AT_ONCE = 32 };
@@ -165,7 +165,7 @@ static uint64_t bytes_of(uint64_t list, uint64_t count)
     return bytes;
 }
 
-/* The descriptor that a call may write to a pipe by; -1: none. */
+/* The descriptor through which a call may write to a pipe, or -1. */
 static int64_t writes_to(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
@@ -212,29 +212,29 @@ static void release_futex(const uint64_t arg[6])
         release(mg_key_futex(arg[0], op));
         break;
     case FUTEX_WAIT:
-        /* Condition variables of the C library wait by FUTEX_WAIT_BITSET: who tells them all
-         * waits for none. */
+        /* Condition variables of the C library wait with FUTEX_WAIT_BITSET, and a broadcast wakes
+         * all waiters without waiting itself. */
         if (!arg[3])
             mg_put_sync(MG_SYNC_ARRIVE, mg_key_futex(arg[0], op), 0);
     }
 }
 
-/* The latest threads by where the kernel writes that they have ended. The thread that
- * gives that place to another one has seen that the former one ended, even where it had
- * no need to wait for it. Changed under the lock of births. */
+/* The latest threads by the address at which the kernel reports their end. A thread that reuses an
+ * address for a new thread has seen that the previous one ended, even if it did not have to wait.
+ * Protected by the lock for starts. */
 static struct { uint64_t addr; uint32_t tid; } places[1024];
-static __thread uint64_t place; /* of the thread that is being started */
+static __thread uint64_t place; /* address for the thread being started */
 
 static unsigned slot(uint64_t addr)
 {
     return (addr >> 6 ^ addr >> 16) % (sizeof places / sizeof places[0]);
 }
 
-/* Files that were locked, or that a child or parent may have locked by the same descriptor:
- * such a lock ends with its file, too. Of higher descriptors only a call ends it. */
+/* Files that were locked, possibly by a child or parent through the same descriptor: closing the
+ * file also releases the lock. For higher descriptors, only explicit calls count. */
 static _Atomic uint64_t locked[16];
 
-/* Parent and child have the same files. */
+/* Parent and child share these files. */
 static void share_files(void)
 {
     struct stat st;
@@ -281,7 +281,8 @@ static void arm(const uint64_t arg[6])
     struct itimerspec before;
     uint64_t ns = mg_in_ns(t[2], t[3]);
     if (arg[1] & TFD_TIMER_ABSTIME) {
-        /* Which clock it goes by, the kernel does not say here: the nearer one's. */
+        /* The kernel does not show which clock the timer uses. Assume the one with the nearer time.
+         * */
         uint64_t monotonic = mg_until(arg[2] + 16, CLOCK_MONOTONIC);
         uint64_t real = mg_until(arg[2] + 16, CLOCK_REALTIME);
         ns = real && real < monotonic ? real : monotonic;
@@ -317,13 +318,13 @@ static void timer_made(const uint64_t arg[6])
         mg_timer_made(mg_key_signal_timer(id), (clockid_t)arg[0]);
 }
 
-/* `to` as kill has it. */
+/* `to` has the meaning of kill's argument. */
 static uint64_t signals_sent(uint64_t to)
 {
     return (int32_t)to > 0 ? mg_key_signals(to) : MG_SYNC_GROUP;
 }
 
-/* A signal that is only tested for (0) lets nobody go on. */
+/* Signal 0 only tests for a process and wakes nobody. */
 static void signalled(uint64_t to, uint64_t signal)
 {
     if ((int32_t)signal)
@@ -358,7 +359,7 @@ static void leave_end(int fd)
     tell_end(MG_SYNC_LEAVE, fd);
 }
 
-/* This process has them from its parent, or from the program that it was. */
+/* The process inherited these from its parent, or from the program that it executed before. */
 static atomic_bool ends_are_told;
 
 static void hold_inherited(void)
@@ -369,7 +370,7 @@ static void hold_inherited(void)
     share_files();
 }
 
-/* A new pipe, whose second end is written to, or pair of sockets. */
+/* A new pipe, whose second end is the writing one, or a pair of sockets. */
 static void hold_new(uint64_t at, bool is_pipe)
 {
     int fd[2];
@@ -393,7 +394,7 @@ static void close_file(uint64_t fd)
         release_any(mg_key_fd(fd, MG_GOES));
 }
 
-/* Higher descriptors are not looked for. */
+/* Higher descriptors are ignored. */
 static void close_all(uint64_t first, uint64_t last)
 {
     for (uint64_t fd = first; fd <= last && fd < 64 * sizeof locked / sizeof locked[0]; fd++)
@@ -414,7 +415,7 @@ static void release_all(int64_t num, const uint64_t arg[6])
         return give(writes_to(num, arg), bytes_to_write(num, arg));
     case G_SENDMSG: case G_SENDMMSG: return release_any(mg_key_fd(arg[0], MG_GOES));
     case G_SHUTDOWN:
-        /* Who reads there goes on, too. */
+        /* Readers of that end wake up, too. */
         if (arg[1] != SHUT_WR)
             release_any(mg_key_fd(arg[0], MG_COMES));
         return release_any(mg_key_fd(arg[0], MG_GOES));
@@ -469,8 +470,8 @@ static void release_all(int64_t num, const uint64_t arg[6])
 
 /* ---- sleeps ---- */
 
-/* Whether a call sleeps until a signal or a time comes, or what no thread of the session
- * may be the cause of. */
+/* True if a call sleeps until a signal or a time, or waits for something that no thread of the
+ * session can cause. */
 static bool sleeps(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
@@ -485,7 +486,7 @@ static bool sleeps(int64_t num, const uint64_t arg[6])
     }
 }
 
-/* A program that is followed at an exec says so itself (guest.c). */
+/* A program that is followed after an exec records this itself (guest.c). */
 static enum mg_does what_it_does(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
@@ -503,7 +504,7 @@ static void begin_to_wait(void)
         mg_put_sync(MG_SYNC_DUE, timer, ns);
 }
 
-/* A child that a signal killed made no mark for its parent. */
+/* A child that was killed by a signal left no mark for its parent. */
 static pid_t dead_child(void)
 {
     siginfo_t child = { 0 };
@@ -513,8 +514,8 @@ static pid_t dead_child(void)
     return found ? child.si_pid : 0;
 }
 
-/* A signal has ended the wait. Where another thread may be waited for, a timer that repeats
- * says nothing: it fires by the host's clock, and often while that one works. */
+/* A signal ended the wait. If other threads may be waited for, a repeating timer is ignored: it
+ * fires by the host's clock, and often while another thread works. */
 static void signal_came(void)
 {
     bool repeats;
@@ -539,7 +540,7 @@ static void acquire_what(uint64_t what, bool ended)
         mg_put_sync(ended ? MG_SYNC_ACQUIRE_END : MG_SYNC_ACQUIRE, what, 0);
 }
 
-/* A read of `bytes`; none: the end. */
+/* A read of `bytes`. 0 is the end of the file. */
 static void acquire_fd(uint64_t fd, uint64_t bytes)
 {
     bool pipe;
@@ -550,7 +551,7 @@ static void acquire_fd(uint64_t fd, uint64_t bytes)
         acquire_what(what, !bytes);
 }
 
-/* What came at `fd`, from who has the other end of `from`. */
+/* Data arrived at `fd` from the thread at the other end of `from`. */
 static void acquire_source(uint64_t fd, uint64_t from, bool ended)
 {
     if (may_wait)
@@ -558,14 +559,14 @@ static void acquire_source(uint64_t fd, uint64_t from, bool ended)
     acquire_what(source.key, ended);
 }
 
-/* Timers that repeat: the next time follows from this one. */
+/* Repeating timers: the next expiry follows from this one. */
 static void acquire_read(uint64_t fd, int64_t ret)
 {
     struct itimerspec left;
     uint64_t what = source.key;
     if (what == mg_key_signals(getpid()))
         return signal_came();
-    /* What is left in a pipe is looked at as soon as can be: others write on. */
+    /* Read the number of remaining bytes as early as possible, since other threads keep writing. */
     if (source.is_pipe && ret > 0)
         taken(fd, what, ret);
     if (may_wait)
@@ -578,8 +579,8 @@ static void acquire_read(uint64_t fd, int64_t ret)
                         mg_in_ns(left.it_interval.tv_sec, left.it_interval.tv_nsec));
 }
 
-/* A thread that waits for another's end waits until its number is no longer at the
- * address, as the kernel was asked when that one was started. */
+/* A thread that waits for another thread's end waits until the kernel clears its ID at the address
+ * that was given when it started. */
 static void acquire_futex(const uint64_t arg[6], int64_t ret)
 {
     int op = (int)arg[1];
@@ -599,8 +600,8 @@ static void acquire_futex(const uint64_t arg[6], int64_t ret)
     case FUTEX_WAKE:
     case FUTEX_WAKE_BITSET:
     case FUTEX_UNLOCK_PI:
-        /* The host often runs the woken thread at once and the waker much later. When
-         * the waker comes back, it may find its own turn come, and not wait. */
+        /* The host often runs the woken thread at once and the waker much later. When the waker
+         * returns, its own wake-up may have happened already, so that it does not wait. */
         acquire(mg_key_futex(arg[0], op));
     }
 }
@@ -608,7 +609,7 @@ static void acquire_futex(const uint64_t arg[6], int64_t ret)
 static void acquire_child(int64_t num, const uint64_t arg[6], int64_t ret)
 {
     uint32_t pid = (uint32_t)ret;
-    /* Of waitid it stands in the siginfo: behind three numbers and their padding. */
+    /* waitid stores it in the siginfo, after three numbers and padding. */
     if (num == G_WAITID && (!arg[2] || !mg_guest_read(&pid, arg[2] + 16, sizeof pid)))
         pid = 0;
     if (pid)
@@ -640,7 +641,7 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns);
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
-        /* Any call that takes events waits for them. */
+        /* Every call that takes events waits for them. */
         if (ret > 0 && may_wait)
             mg_outside_events(num, arg);
         return ret == 0 ? slept(wait_ns) : (void)0;
@@ -673,7 +674,7 @@ static bool reads(int64_t num)
 
 static __thread struct { int64_t num; const uint64_t *arg; } under_way;
 
-/* Whether what the call under way waits for is there. */
+/* True if the awaited event of the current call has happened. */
 static bool has_come(void)
 {
     struct pollfd one = { .fd = (int)under_way.arg[0], .events = POLLIN };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Timers by which the program sends itself a signal: alarm, setitimer, timer_settime. A
- * signal does not say which timer sent it, so what the host's clock shows decides: a
- * timer that was due since its last signal was taken has sent this one.
+ * Timers by which the program sends itself a signal: alarm, setitimer, timer_settime. A signal does
+ * not name its timer, so the host's clock decides: the signal comes from a timer that has expired
+ * since its last signal was taken.
  *
- * Only who ends a wait is decided here. How long the wait was follows from what the timer
- * was set to, in virtual time (crates/emulate/src/waits.rs), so that it is the same in
- * each run.
+ * Only the cause of a wait's end is determined here. The length of the wait follows from the
+ * timer's setting in virtual time (crates/emulate/src/waits.rs), so that it is the same in each
+ * run.
  */
 #include "timers.h"
 
@@ -19,9 +19,9 @@ enum { MOST_TIMERS = 64 };
 
 static struct timer {
     uint64_t key;    /* 0: none */
-    uint64_t due;    /* by the host's clock; 0: not set */
+    uint64_t due;    /* expiry on the host's clock, or 0 */
     uint64_t repeat;
-    uint64_t taken;  /* times it has fired whose signal was taken */
+    uint64_t taken;  /* number of expiries whose signal was taken */
     clockid_t clock;
 } timers[MOST_TIMERS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -38,8 +38,7 @@ static uint64_t ns_of(struct timeval t)
     return ((uint64_t)t.tv_sec * 1000000 + t.tv_usec) * 1000;
 }
 
-/* The timer of that key, or a free one; NULL where there are too many, which then end no
- * wait. */
+/* The timer with that key, or a free one. NULL if there are too many timers. These end no wait. */
 static struct timer *find(uint64_t key)
 {
     struct timer *free = NULL;
@@ -64,7 +63,7 @@ static uint64_t times_fired(const struct timer *t, uint64_t now)
 void mg_timers_begin(uint64_t key)
 {
     struct itimerval left;
-    pthread_mutex_init(&lock, NULL); /* another thread may have had it at a fork */
+    pthread_mutex_init(&lock, NULL); /* another thread may have held it at a fork */
     memset(timers, 0, sizeof timers);
     if (getitimer(ITIMER_REAL, &left) == 0 && ns_of(left.it_value))
         mg_timer_set(key, ns_of(left.it_value), ns_of(left.it_interval));
