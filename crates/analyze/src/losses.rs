@@ -123,6 +123,10 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "region_end",
             "ends of regions of interest that had not begun in their thread",
         ),
+        LossKind::SharingNotAttributed => (
+            "sharing_not_attributed",
+            "of sharing between threads that could not be attributed",
+        ),
         LossKind::StoppedTime => (
             "stopped_ns",
             "nanoseconds of running time in which the kernel had stopped the counters",

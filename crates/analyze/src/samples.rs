@@ -339,6 +339,7 @@ fn in_words((source, kind): (u8, u8)) -> String {
         DataSource::FillBuffer => "fill buffer",
         DataSource::RemoteCache => "another node's cache",
         DataSource::RemoteDram => "another node's memory",
+        DataSource::OtherCore => "another core's cache",
     };
     match AccessKind::from_code(u64::from(kind)) {
         AccessKind::Unknown => source.to_owned(),

@@ -38,6 +38,8 @@ pub(super) struct SiteStalls {
     pub(super) queue: u64,
     pub(super) tlb: u64,
     pub(super) stores: u64,
+    /// For a line that another core had modified.
+    pub(super) sharing: u64,
 }
 
 impl SiteStalls {
@@ -47,6 +49,7 @@ impl SiteStalls {
         let level = match outcome.source {
             DataSource::Dram => &mut self.dram,
             DataSource::Llc => &mut self.llc,
+            DataSource::OtherCore => &mut self.sharing,
             _ => &mut self.l2,
         };
         *level += stalled.latency;
@@ -62,9 +65,10 @@ impl SiteStalls {
         self.queue += other.queue;
         self.tlb += other.tlb;
         self.stores += other.stores;
+        self.sharing += other.sharing;
     }
 
     pub(super) fn sum(&self) -> u64 {
-        self.l2 + self.llc + self.dram + self.queue + self.tlb + self.stores
+        self.l2 + self.llc + self.dram + self.queue + self.tlb + self.stores + self.sharing
     }
 }

@@ -548,6 +548,15 @@ impl DataMap {
         }
     }
 
+    /// Where the memory at an address was allocated, if it is an object's.
+    pub(super) fn site_at(&self, address: u64) -> Option<u32> {
+        let small = self.small_between(address, address + 1);
+        let below = || self.large.range(..=address).next_back().map(|(_, &id)| id);
+        let holds = |&id: &u32| self.objects[id as usize].holds(address);
+        let id = small.filter(holds).or_else(|| below().filter(holds))?;
+        Some(self.objects[id as usize].site)
+    }
+
     pub(super) fn totals(&self) -> HeapTotals {
         HeapTotals {
             unknown_frees: self.totals.unknown_frees + self.early.len() as u64,

@@ -17,6 +17,8 @@ use memgauge_host::sys::process::Watched;
 
 mod turns;
 
+use turns::Turn;
+
 pub(super) use turns::words as turn_words;
 
 /// A followed process, from its birth or exec to its end or next exec.
@@ -47,6 +49,8 @@ pub(super) struct Thread<T> {
     /// It is known when it was started.
     has_begun: bool,
     activity: Activity,
+    /// Words of its next turn.
+    turn_words: usize,
 }
 
 impl<T> Thread<T> {
@@ -102,6 +106,8 @@ pub(super) struct Taken {
     pub(super) passed: u64,
     /// The mark there, where others are to be read first.
     pub(super) waits: Option<Waits>,
+    /// Other threads had lines that the words access, or lost them.
+    pub(super) contends: bool,
 }
 
 /// Turns the words of the followed threads into results.
@@ -149,6 +155,11 @@ pub(super) trait Reader {
     /// Where a thread is in time; those behind are read first.
     fn now(&self, _: &Self::Thread) -> u64 {
         0
+    }
+
+    /// How long a turn of a thread takes at most that contends with others for lines.
+    fn contended_turn_ns(&self) -> u64 {
+        u64::MAX
     }
 
     /// For how long it has executed; `None` where time is not modelled.
@@ -524,6 +535,7 @@ impl<R: Reader> Followed<R> {
             waits,
             passed: 0,
             activity: Activity::new(Instant::now()),
+            turn_words: self.turn_words,
         });
     }
 
@@ -558,6 +570,7 @@ impl<R: Reader> Followed<R> {
             whole: is_last && (unread.sealed || until == Until::End),
             granted,
         };
+        let before_ns = self.reader.now(&thread.kept);
         let taken = self
             .reader
             .read(process, thread.ring.tid, &mut thread.kept, &words);
@@ -568,6 +581,13 @@ impl<R: Reader> Followed<R> {
             // What is there belongs together with more.
             return self.step(index, until, granted, wire::BLOCK_WORDS);
         }
+        let turn = Turn {
+            words: taken.to - unread.from,
+            ns: self.reader.now(&thread.kept) - before_ns,
+            contends: taken.contends,
+        };
+        let most_ns = self.reader.contended_turn_ns();
+        thread.turn_words = turn.next_words(thread.turn_words, most_ns, self.turn_words);
         thread.waits = taken.waits;
         thread.passed = thread.passed.max(taken.passed);
         let whole = is_last && unread.sealed && taken.waits.is_none();

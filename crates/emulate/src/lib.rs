@@ -32,6 +32,7 @@ mod replay;
 pub mod sampled;
 mod session;
 mod sets;
+mod sharing;
 mod sleep_gate;
 mod stream;
 mod sync;
@@ -188,6 +189,9 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     if options.data.is_some() && options.sets.is_none() {
         settings.insert(SourceFacts::DATA.to_owned(), "all".to_owned());
     }
+    if options.sets.is_none() {
+        settings.insert(SourceFacts::COHERENCE.to_owned(), "mesi".to_owned());
+    }
     for (name, given) in [
         (SourceFacts::REGIONS, &options.regions),
         (SourceFacts::FUNCTIONS, &options.functions),
@@ -325,7 +329,10 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
 fn model(options: &Options) -> Result<Machine> {
     let (config, mut pmu) = (options.machine.clone(), options.pmu.clone());
     let machine = match options.sets {
-        None => Machine::new(config, pmu),
+        None => Machine::new(config, pmu).map(|mut machine| {
+            machine.keep_coherent();
+            machine
+        }),
         Some(sets) => {
             sets.check(&config)?;
             refuse_with_sets(options)?;

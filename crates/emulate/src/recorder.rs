@@ -31,11 +31,12 @@ mod mapped;
 mod marks;
 mod objects;
 mod rows;
+mod shared_lines;
 mod sites;
 
 use mapped::{Change, Mapped, module, nothing_until};
 use rows::Rows;
-use sites::{Carries, take_blocks, take_counts, take_misses};
+use sites::{Carries, Carry, take_blocks, take_counts, take_misses};
 
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
@@ -60,6 +61,7 @@ struct Recorded {
     mapped: Mapped,
     carries: Carries,
     data_carries: Carries,
+    sharing_carry: Carry,
 }
 
 /// Data kept of a thread.
@@ -316,6 +318,11 @@ impl Recorder {
             (LossKind::ActivationDelay, delivered.passed, ""),
             (LossKind::MachineClear, cleared, ""),
             (LossKind::BufferFull, delivered.full, ""),
+            (
+                LossKind::SharingNotAttributed,
+                modelling.machine.unwatched_lines(),
+                "times that a line became shared, of too many lines to tell true sharing from false",
+            ),
             (LossKind::NotKept, modelling.stacks.cut, stacks::CUT),
         ];
         for (kind, count, detail) in losses {
@@ -478,6 +485,10 @@ impl Reader for ModelReader {
         self.machine.core(thread.core).time_ns()
     }
 
+    fn contended_turn_ns(&self) -> u64 {
+        self.machine.contended_turn_ns()
+    }
+
     fn busy(&self, thread: &Running) -> Option<u64> {
         let core = self.machine.core(thread.core);
         Some(core.time_ns().saturating_sub(core.idle_ns()))
@@ -536,6 +547,7 @@ impl Reader for ModelReader {
         words: &Words<'_>,
     ) -> Taken {
         let (mut at, mut passed) = (words.from, 0);
+        let moved = self.machine.core(thread.core).lines_moved();
         let waits = loop {
             let asleep = self.waits.sleeps(tid).then(|| self.instructions(thread));
             at = self.replay(process, tid, thread, words, at);
@@ -569,6 +581,7 @@ impl Reader for ModelReader {
             to: at.min(words.all.len()),
             passed,
             waits,
+            contends: self.machine.core(thread.core).lines_moved() > moved,
         }
     }
 
@@ -603,6 +616,8 @@ impl Reader for ModelReader {
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
         process.kept.program.calls.end(tid.0);
+        self.write_sharing(process, tid, kept);
+        let (core, _) = self.machine.core_mut(kept.core);
         if let Some(delivered) = core.delivered() {
             self.delivered.add(&delivered);
         }
@@ -729,6 +744,7 @@ impl ModelReader {
         }
         let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
         let at = replay.run(words.all, at, words.whole);
+        core.end_turn(shared);
         if let Some(path) = &mut thread.path {
             path.rest(tid, &mut process.kept.program.calls);
         }

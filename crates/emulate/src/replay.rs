@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_machine::{Core, LINE_BYTES, Missed, Outcome, Shared};
+use memgauge_machine::{Core, LINE_BYTES, LineBytes, Missed, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::address_space::AddressSpace;
@@ -18,6 +18,7 @@ use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
 use super::costs::{SiteMisses, SiteStalls};
 use super::data::{DataMap, HeapMark};
 use super::path::ProcessCalls;
+use super::sharing::{SharingPlace, ThreadSharing};
 use super::wire;
 use super::words::{Special, load};
 
@@ -79,6 +80,8 @@ pub(super) struct Cursor {
     events: Events,
     /// Where some sets are followed.
     peek: sets::Peek,
+    /// Lines that the thread shares with others.
+    pub(super) sharing: ThreadSharing,
 }
 
 impl Cursor {
@@ -334,13 +337,65 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let access = self.program.catalogue.access(index);
         let (addr, size) = (event.addr, u32::from(access.size));
         self.note_store(access.kind, addr);
-        let outcome = self
-            .core
-            .supply(self.shared, event.missed, addr, size, access.kind);
+        let bytes = match self.shared.is_coherent() {
+            true => self.bytes_in_line(words, event, index),
+            false => LineBytes::default(),
+        };
+        let core = &mut self.core;
+        let outcome = core.supply_bytes(self.shared, event.missed, addr, size, access.kind, bytes);
         self.charge(index, addr, &outcome);
+        if !outcome.sharing.is_none() {
+            let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
+            self.charge_sharing(
+                SharingPlace {
+                    line: addr,
+                    block,
+                    index,
+                },
+                bytes,
+                &outcome,
+            );
+        }
         if outcome.overflow {
             let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
             self.take_overflow(words, event.at as usize, (block, index));
+        }
+    }
+
+    /// The bytes that an access and the others of its run touch in its line.
+    fn bytes_in_line(&self, words: &[AtomicU64], event: &Event, index: u32) -> LineBytes {
+        let catalogue = &self.program.catalogue;
+        let mut bytes = LineBytes::default();
+        let mut add = |index: u32, addr: u64| {
+            if addr / LINE == event.addr / LINE {
+                let access = catalogue.access(index);
+                bytes.add(addr, u32::from(access.size), access.kind);
+            }
+        };
+        let run = self.run_at(words, event.at as usize);
+        match run.filter(|(_, run)| run.accesses().contains(&index)) {
+            Some((_, run)) => {
+                // The address of one access gives those of the others.
+                let first = event
+                    .addr
+                    .wrapping_sub(catalogue.access(index).delta as u64);
+                for other in run.accesses() {
+                    add(
+                        other,
+                        first.wrapping_add(catalogue.access(other).delta as u64),
+                    );
+                }
+            }
+            None => add(index, event.addr),
+        }
+        bytes
+    }
+
+    #[cold]
+    fn charge_sharing(&mut self, place: SharingPlace, bytes: LineBytes, outcome: &Outcome) {
+        if !self.program.is_outside {
+            let data = self.program.data.as_deref();
+            self.cursor.sharing.add(place, bytes, outcome, data);
         }
     }
 
@@ -536,6 +591,18 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             return true;
         }
         self.charge(index, addr, &outcome);
+        if !outcome.sharing.is_none() {
+            let bytes = LineBytes::of(addr, size, kind);
+            self.charge_sharing(
+                SharingPlace {
+                    line: addr,
+                    block,
+                    index,
+                },
+                bytes,
+                &outcome,
+            );
+        }
         if outcome.overflow {
             self.take_overflow(words, at, (block, index));
         }

@@ -639,6 +639,7 @@ impl Reader for SampleReader<'_> {
             to: at.min(words.all.len()),
             passed,
             waits,
+            contends: false,
         }
     }
 

@@ -379,6 +379,7 @@ impl Reader for ReferenceReader<'_> {
             to,
             passed: self.references.passed,
             waits,
+            contends: false,
         }
     }
 

@@ -138,6 +138,9 @@ pub struct Timing {
     pub stlb_cycles: u32,
     /// Cycles a page-table walk adds.
     pub walk_cycles: u32,
+    /// Nanoseconds from a load's issue to its data, when another core held the line modified.
+    #[serde(default = "Timing::default_transfer_ns")]
+    pub transfer_ns: u32,
     /// Nanoseconds from a load's issue to its data, when memory delivers them.
     pub dram_latency_ns: u32,
     /// Bytes per second memory can move, both directions together.
@@ -264,6 +267,7 @@ impl Default for Timing {
             misses_in_flight: 12,
             stlb_cycles: 7,
             walk_cycles: 30,
+            transfer_ns: Timing::default_transfer_ns(),
             dram_latency_ns: 95,
             dram_bytes_per_s: 40_000_000_000,
         }
@@ -271,6 +275,10 @@ impl Default for Timing {
 }
 
 impl Timing {
+    fn default_transfer_ns() -> u32 {
+        45
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         let positive = [
             (
@@ -289,11 +297,12 @@ impl Timing {
                 format!("`{}` is over 100", self.exposed_percent),
             ));
         }
-        if self.dram_latency_ns > 1_000_000 {
-            return Err((
-                "dram_latency_ns",
-                format!("`{}` is over a millisecond", self.dram_latency_ns),
-            ));
+        let latencies = [
+            ("transfer_ns", self.transfer_ns),
+            ("dram_latency_ns", self.dram_latency_ns),
+        ];
+        if let Some((field, ns)) = latencies.iter().find(|latency| latency.1 > 1_000_000) {
+            return Err((field, format!("`{ns}` is over a millisecond")));
         }
         Ok(())
     }

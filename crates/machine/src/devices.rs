@@ -57,10 +57,6 @@ impl Machine {
             writebacks: u8::from(flags & DIRTY != 0),
         }
     }
-
-    fn cores(&mut self) -> impl Iterator<Item = &mut Core> {
-        self.cores.iter_mut().flatten().map(|core| &mut **core)
-    }
 }
 
 impl Core {

@@ -15,13 +15,15 @@ indices! {
     L2_MISS LLC_HIT LLC_MISS DTLB_MISS STLB_HIT DTLB_WALK L1D_WRITEBACK L2_WRITEBACK LLC_WRITEBACK
     PREFETCHES PREFETCH_HITS DRAM_READ_BYTES DRAM_WRITE_BYTES MODIFIES STALL_IRREGULAR
     STALL_REGULAR STALL_WRITEBACKS STALL_TLB STALL_L2 STALL_LLC STALL_DRAM STALL_QUEUE STALL_STORES
+    STALL_SHARING COHERENCE_HITM COHERENCE_UPGRADE COHERENCE_INVALIDATION COHERENCE_TRUE_SHARING
+    COHERENCE_FALSE_SHARING
 }
 
 /// Events that count stalled time, consecutive from [`STALL_IRREGULAR`]. Two groups of them each
 /// add up to the stalled time, up to a cycle each for rounding: irregular, regular, writebacks and
-/// TLB by cause; TLB, L2, LLC, DRAM, queue and stores by what the core waited for.
+/// TLB by cause; TLB, L2, LLC, DRAM, queue, stores and sharing by what the core waited for.
 /// The first [`STALL_CAUSES`] of them are the causes.
-pub(crate) const STALLS: [usize; 9] = [
+pub(crate) const STALLS: [usize; 10] = [
     STALL_IRREGULAR,
     STALL_REGULAR,
     STALL_WRITEBACKS,
@@ -31,6 +33,7 @@ pub(crate) const STALLS: [usize; 9] = [
     STALL_DRAM,
     STALL_QUEUE,
     STALL_STORES,
+    STALL_SHARING,
 ];
 
 /// Number of causes in [`STALLS`]; the last one is address translation.

@@ -9,7 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 use crate::cache::{Eights, Fours};
 use crate::cache::{Portable, Rows, Width, tag_of};
-use crate::l1d::L1d;
+use crate::l1d::{L1d, Reuse};
 use crate::tlb::{Dtlb, STAMP_STEP};
 use crate::{Config, Core};
 
@@ -35,6 +35,10 @@ pub struct Missed {
     left: u64,
     /// Whether the page was absent.
     page: bool,
+    /// Whether the access stores.
+    stores: bool,
+    /// Whether the line was there and other cores need to know of the access.
+    watched: bool,
 }
 
 impl Missed {
@@ -44,22 +48,37 @@ impl Missed {
     pub const NOTHING: Missed = Missed {
         left: Missed::NO_LINE,
         page: false,
+        stores: false,
+        watched: false,
     };
 
     /// A line that was absent; `left` left for it.
     pub(crate) fn of_line(left: u64) -> Missed {
-        Missed { left, page: false }
+        Missed {
+            left,
+            ..Missed::NOTHING
+        }
     }
 
     /// Whether everything was there.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
-        !self.page && self.left == Missed::NO_LINE
+        !self.page && !self.watched && self.left == Missed::NO_LINE
     }
 
     #[inline(always)]
     pub(crate) fn page(self) -> bool {
         self.page
+    }
+
+    #[inline(always)]
+    pub(crate) fn stores(self) -> bool {
+        self.stores
+    }
+
+    #[inline(always)]
+    pub(crate) fn watched(self) -> bool {
+        self.watched
     }
 
     /// The word that left for the line, if the line was absent.
@@ -82,6 +101,11 @@ impl FirstLevel {
     #[inline(always)]
     pub(crate) fn next_stamp(&mut self) -> u64 {
         self.stamp += STAMP_STEP;
+        self.stamp
+    }
+
+    /// The stamp of the last use.
+    pub(crate) fn stamp(&self) -> u64 {
         self.stamp
     }
 
@@ -185,13 +209,17 @@ fn take<R: Rows>(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u6
     }
     let page = !dtlb.take::<R>(addr, now);
     let tag = tag_of(addr);
-    let held = l1d.reuse::<R>(tag, store, now);
-    let left = if held {
-        Missed::NO_LINE
-    } else {
-        l1d.fill::<R>(tag, store, now)
+    let reuse = l1d.reuse::<R>(tag, store, now);
+    let left = match reuse {
+        Reuse::Absent => l1d.fill::<R>(tag, store, now),
+        Reuse::Held | Reuse::Watched => Missed::NO_LINE,
     };
-    Missed { left, page }
+    Missed {
+        left,
+        page,
+        stores: store,
+        watched: reuse == Reuse::Watched,
+    }
 }
 
 impl Drop for Touches<'_> {

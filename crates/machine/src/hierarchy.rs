@@ -10,12 +10,13 @@ use memgauge_trace::{AccessKind, DataSource};
 
 use crate::cache::{DIRTY, EMPTY, Found, PREFETCHED, Portable, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
+use crate::coherence::LineUse;
 use crate::events::*;
 use crate::uncore::Recalls;
 use crate::{Config, Core, LINE_BYTES, Outcome, Shared};
 
-/// Levels of [`DataSource`].
-const SOURCES: usize = 5;
+/// Values of [`DataSource`].
+const SOURCES: usize = DataSource::OtherCore as usize + 1;
 /// Lines in a page.
 const PAGE_LINES: i64 = 64;
 
@@ -49,14 +50,18 @@ impl Costs {
         let timing = &config.timing;
         let clock = Clock::new(config.frequency_hz);
         let dram = clock.millicycles(u64::from(timing.dram_latency_ns)) / 1000;
+        let transfer = clock.millicycles(u64::from(timing.transfer_ns)) / 1000;
         let l1d = config.l1d.latency_cycles;
-        let latency = [
-            0,
-            l1d,
-            config.l2.latency_cycles,
-            config.llc.latency_cycles,
-            dram as u32,
-        ];
+        let mut latency = [0; SOURCES];
+        for (source, cycles) in [
+            (DataSource::L1d, l1d),
+            (DataSource::L2, config.l2.latency_cycles),
+            (DataSource::Llc, config.llc.latency_cycles),
+            (DataSource::Dram, dram as u32),
+            (DataSource::OtherCore, transfer as u32),
+        ] {
+            latency[source as usize] = cycles;
+        }
         let exposed = u64::from(timing.exposed_percent) * 10;
         let in_flight = u64::from(timing.misses_in_flight);
         let lines = u64::from(weight);
@@ -153,6 +158,7 @@ impl Core {
         tag: u64,
         left: u64,
         kind: AccessKind,
+        line_use: LineUse,
         out: &mut Outcome,
     ) {
         self.counts[L1D_MISS] += 1;
@@ -164,10 +170,18 @@ impl Core {
         out.l1d_misses += 1;
         if left & DIRTY != 0 {
             self.counts[L1D_WRITEBACK] += 1;
+            if shared.is_coherent() {
+                // It may have been stored to in this turn, and then nobody knows so far.
+                self.upgrade(shared, tag_in(left), &mut Outcome::default());
+            }
             self.write_l2(shared, tag_in(left), out);
         }
         let pattern = self.streams.note(tag >> 2);
-        let (source, eager) = self.fetch(shared, tag, out);
+        let is_hitm = shared.is_coherent() && self.claim(shared, tag, line_use, out);
+        let (mut source, eager) = self.fetch(shared, tag, out);
+        if is_hitm {
+            source = DataSource::OtherCore;
+        }
         let waited = if source == DataSource::Dram {
             self.transfer(shared)
         } else {
@@ -206,6 +220,7 @@ impl Core {
         let level = match source {
             DataSource::Dram => STALL_DRAM,
             DataSource::Llc => STALL_LLC,
+            DataSource::OtherCore => STALL_SHARING,
             _ => STALL_L2,
         };
         self.divide_stall(level, latency);
@@ -255,7 +270,13 @@ impl Core {
     }
 
     /// Makes the last-level cache hold a line; whether it did already.
-    fn fill_llc(&mut self, shared: &mut Shared, tag: u64, set: u64, out: &mut Outcome) -> bool {
+    pub(crate) fn fill_llc(
+        &mut self,
+        shared: &mut Shared,
+        tag: u64,
+        set: u64,
+        out: &mut Outcome,
+    ) -> bool {
         match shared.llc.take(tag | self.space_bits, set, 0) {
             Found::Hit(_) => true,
             Found::Miss(left) => {

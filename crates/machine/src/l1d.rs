@@ -33,6 +33,8 @@ const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
 const NOBODY: u16 = (SLOTS - 1) as u16;
 /// In an empty slot; no address of a program has this bit.
 const NO_LINE: u64 = 1 << 62;
+/// In the slot of a line each access to which is to be seen: the front's comparison fails then.
+const WATCHED: u64 = 1 << 61;
 
 pub(crate) struct L1d {
     /// Slots.
@@ -45,6 +47,19 @@ pub(crate) struct L1d {
     ways: usize,
     /// Tree-PLRU: one for each set.
     trees: Vec<Tree>,
+    /// Whether any line was ever watched.
+    watches: bool,
+    /// A bit for each slot whose line other cores may hold. That of another line may stay behind.
+    shared: [u64; SLOTS / 64],
+}
+
+/// Result of looking for a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    Absent,
+    Held,
+    /// It is held and [watched](L1d::watch).
+    Watched,
 }
 
 /// A slot.
@@ -111,6 +126,8 @@ impl L1d {
                 Replacement::Lru => Vec::new(),
                 Replacement::TreePlru => vec![tree; sets],
             },
+            watches: false,
+            shared: [0; SLOTS / 64],
         }
     }
 
@@ -132,26 +149,29 @@ impl L1d {
         self.stamps[place.stamp(store)] = stamp;
     }
 
-    /// Uses a line if it is held; whether it is.
+    /// Uses a line if it is held.
     #[inline(always)]
-    pub(crate) fn reuse<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
+    pub(crate) fn reuse<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
         let place = self.front_place(address(tag));
         if self.is_at(address(tag), place) {
             self.use_place(place, store, stamp);
-            return true;
+            return Reuse::Held;
         }
         self.reuse_behind::<R>(tag, store, stamp)
     }
 
     /// The same for a line the front does not know.
     #[inline(always)]
-    fn reuse_behind<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
+    fn reuse_behind<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
         let Some(place) = self.find::<R>(tag) else {
-            return false;
+            return Reuse::Absent;
         };
         self.show(tag, place);
         self.use_place(place, store, stamp);
-        true
+        match self.lines[place.slot()] & WATCHED {
+            0 => Reuse::Held,
+            _ => Reuse::Watched,
+        }
     }
 
     /// Takes a line that is not held. Returns the word that left, as the other levels
@@ -176,6 +196,50 @@ impl L1d {
         Some(self.clear(place, NO_LINE))
     }
 
+    /// Has each access to a line reported that is held.
+    pub(crate) fn watch(&mut self, tag: u64) {
+        if let Some(place) = self.find::<Portable>(tag) {
+            self.watches = true;
+            self.lines[place.slot()] |= WATCHED;
+        }
+    }
+
+    /// Makes a line clean, whose place in the order of use stays; its word before, if it is held.
+    pub(crate) fn clean(&mut self, tag: u64) -> Option<u64> {
+        let place = self.find::<Portable>(tag)?;
+        let before = self.word(place);
+        let stored = std::mem::take(&mut self.stamps[place.stamp(true)]);
+        let used = &mut self.stamps[place.stamp(false)];
+        *used = stored.max(*used);
+        Some(before)
+    }
+
+    /// Notes that other cores may hold a line.
+    pub(crate) fn set_shared(&mut self, tag: u64) {
+        if let Some(place) = self.find::<Portable>(tag) {
+            self.shared[place.slot() / 64] |= 1 << (place.slot() % 64);
+        }
+    }
+
+    /// Tags of the lines that other cores may hold and that were stored to after `stamp`. They are
+    /// not returned again.
+    pub(crate) fn shared_and_stored_since(&mut self, stamp: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        for (word, bits) in self.shared.iter_mut().enumerate() {
+            let mut left = *bits;
+            while left != 0 {
+                let bit = left & left.wrapping_neg();
+                left ^= bit;
+                let place = Place::new(word * 64 + bit.trailing_zeros() as usize);
+                if self.stamps[place.stamp(true)] > stamp {
+                    *bits ^= bit;
+                    found.push((self.lines[place.slot()] & !WATCHED) >> 4);
+                }
+            }
+        }
+        found
+    }
+
     /// Puts another line, not used yet, at a place; the word that was there.
     #[inline(always)]
     fn clear(&mut self, place: Place, line: u64) -> u64 {
@@ -191,7 +255,7 @@ impl L1d {
     /// The content of a slot, as the other levels write it.
     #[inline(always)]
     fn word(&self, place: Place) -> u64 {
-        let line = self.lines[place.slot()];
+        let line = self.lines[place.slot()] & !WATCHED;
         if line == NO_LINE {
             return EMPTY;
         }
@@ -214,8 +278,11 @@ impl L1d {
     fn find<R: Rows>(&self, tag: u64) -> Option<Place> {
         let start = self.sets.of_private(tag) * self.ways;
         let lines = &self.lines[start..start + self.ways];
-        let way = R::find(lines, address(tag))?;
-        Some(Place::new(start + way))
+        let mut way = R::find(lines, address(tag));
+        if self.watches && way.is_none() {
+            way = R::find(lines, address(tag) | WATCHED);
+        }
+        Some(Place::new(start + way?))
     }
 
     /// The place in a set whose line is to leave: an empty one if there is one.
@@ -269,10 +336,9 @@ mod tests {
         cache.fill::<Portable>(other, true, 32);
         let at = address(one);
         assert!(!cache.is_at(at, cache.front_place(at)));
-        assert!(
-            cache.reuse::<Portable>(one, false, 48) && cache.reuse::<Portable>(other, false, 64)
-        );
+        assert!(cache.reuse::<Portable>(one, false, 48) == Reuse::Held);
+        assert!(cache.reuse::<Portable>(other, false, 64) == Reuse::Held);
         assert_eq!(cache.drop_line(other), Some(other | DIRTY));
-        assert!(!cache.reuse::<Portable>(other, false, 80));
+        assert!(cache.reuse::<Portable>(other, false, 80) == Reuse::Absent);
     }
 }

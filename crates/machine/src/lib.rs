@@ -48,6 +48,7 @@
 
 mod cache;
 mod clock;
+mod coherence;
 mod config;
 mod counts;
 mod devices;
@@ -66,6 +67,7 @@ mod streams;
 mod tlb;
 mod uncore;
 
+pub use coherence::LineBytes;
 pub use config::{
     CacheConfig, Config, ConfigError, LINE_BYTES, PAGE_BYTES, Prefetch, Replacement, Timing,
     TlbConfig,
@@ -75,7 +77,7 @@ pub use devices::DeviceOutcome;
 pub use first_level::{Missed, NO_ACCESS, Touches};
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};
-pub use outcome::{Outcome, Stalled};
+pub use outcome::{Outcome, Sharing, Stalled};
 pub use pmu::{Delivered, Delivery, Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
 pub use processor::Core;

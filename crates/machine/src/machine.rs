@@ -12,8 +12,11 @@ pub struct CoreId(pub u32);
 pub struct Machine {
     config: Config,
     pmu: PmuConfig,
-    pub(crate) cores: Vec<Option<Box<Core>>>,
+    /// The core that was fed last. The others are where it can reach them, in `shared`.
+    running: Option<Box<Core>>,
     pub(crate) shared: Shared,
+    /// Whether private caches are kept coherent.
+    coherent: bool,
     /// Lines that each one fed stands for.
     weight: u32,
 }
@@ -37,10 +40,27 @@ impl Machine {
         Ok(Machine {
             config,
             pmu,
-            cores: Vec::new(),
+            running: None,
             shared,
+            coherent: false,
             weight,
         })
+    }
+
+    /// Keeps the private caches of cores in one address space coherent.
+    pub fn keep_coherent(&mut self) {
+        self.coherent = true;
+    }
+
+    /// How often a line became shared and there were too many to tell true sharing from false.
+    pub fn unwatched_lines(&self) -> u64 {
+        self.shared.directory.unwatched()
+    }
+
+    /// How long a turn of a core takes that contends with others for lines: a line moves to it, and
+    /// stays for as long as it takes to move to the next.
+    pub fn contended_turn_ns(&self) -> u64 {
+        2 * u64::from(self.config.timing.transfer_ns)
     }
 
     /// The machine's parameters.
@@ -65,9 +85,33 @@ impl Machine {
         );
         let place = self.shared.join(u64::from(space));
         let costs = Costs::new(&self.config, self.weight);
-        let core = Core::new(&self.config, &self.pmu, costs, start_time_ns, place, space);
-        self.cores.push(Some(Box::new(core)));
+        let mut core = Core::new(&self.config, &self.pmu, costs, start_time_ns, place, space);
+        self.stop_running();
+        if self.coherent {
+            core.bit = self.shared.directory.add_core(place);
+            let mut others = self.shared.cores.iter().flatten();
+            let has_company = others.any(|other| other.space_bits == core.space_bits);
+            if has_company && !self.shared.directory.is_on() {
+                self.shared.directory.rebuild(&self.shared.cores);
+            }
+        }
+        self.shared.cores.push(Some(Box::new(core)));
         CoreId(place as u32)
+    }
+
+    /// Puts the core that was fed last to the others.
+    fn stop_running(&mut self) {
+        if let Some(core) = self.running.take() {
+            let place = core.place;
+            self.shared.cores[place] = Some(core);
+        }
+    }
+
+    /// All cores.
+    pub(crate) fn cores(&mut self) -> impl Iterator<Item = &mut Core> {
+        self.stop_running();
+        let cores = self.shared.cores.iter_mut().flatten();
+        cores.map(|core| &mut **core)
     }
 
     /// The core and what all share, to feed a batch to.
@@ -75,9 +119,16 @@ impl Machine {
     /// # Panics
     /// If the core was removed.
     pub fn core_mut(&mut self, id: CoreId) -> (&mut Core, &mut Shared) {
-        let core = self.cores[id.0 as usize]
-            .as_deref_mut()
-            .expect("SANITY: ids are of live cores");
+        let place = id.0 as usize;
+        if self.running.as_ref().is_none_or(|core| core.place != place) {
+            self.stop_running();
+            if self.shared.directory.is_full() {
+                self.shared.directory.rebuild(&self.shared.cores);
+            }
+            self.running = self.shared.cores[place].take();
+        }
+        let core = self.running.as_deref_mut();
+        let core = core.expect("SANITY: ids are of live cores");
         if self.shared.inclusive {
             core.apply_recalls(&mut self.shared);
         }
@@ -89,8 +140,10 @@ impl Machine {
     /// # Panics
     /// If the core was removed.
     pub fn core(&self, id: CoreId) -> &Core {
-        self.cores[id.0 as usize]
-            .as_deref()
+        let place = id.0 as usize;
+        let running = self.running.as_deref().filter(|core| core.place == place);
+        running
+            .or(self.shared.cores[place].as_deref())
             .expect("SANITY: ids are of live cores")
     }
 
@@ -103,9 +156,12 @@ impl Machine {
     /// Removes a core; its dirty lines go to the shared cache. `false` if it was
     /// removed before.
     pub fn remove_core(&mut self, id: CoreId) -> bool {
-        let Some(core) = self.cores.get_mut(id.0 as usize).and_then(Option::take) else {
+        self.stop_running();
+        let cores = &mut self.shared.cores;
+        let Some(core) = cores.get_mut(id.0 as usize).and_then(Option::take) else {
             return false;
         };
+        self.shared.directory.remove_core(core.bit);
         core.dirty_tags().for_each(|tag| self.shared.adopt(tag));
         true
     }

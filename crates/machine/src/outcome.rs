@@ -38,6 +38,37 @@ impl Stalled {
     }
 }
 
+/// What an access met of other cores' copies of its line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharing(u8);
+
+impl Sharing {
+    /// Another core held the line modified.
+    pub const HITM: Sharing = Sharing(1);
+    /// Other cores lost their copies.
+    pub const INVALIDATES: Sharing = Sharing(2);
+    /// A miss of a line lost to another core's store, of bytes that others have stored since.
+    pub const TRUE: Sharing = Sharing(4);
+    /// The same of other bytes.
+    pub const FALSE: Sharing = Sharing(8);
+
+    pub(crate) fn add(&mut self, other: Sharing) {
+        self.0 |= other.0;
+    }
+
+    /// Whether it has all of `other`.
+    #[inline]
+    pub fn has(self, other: Sharing) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether no other core had a part in it.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// Events that [`Core::access`](crate::Core::access) counted for one access, so that
 /// they can be charged to the instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,12 +97,14 @@ pub struct Outcome {
     pub latency_cycles: u32,
     /// Time that the core waited for it.
     pub stalled: Stalled,
+    /// Other cores' part in it.
+    pub sharing: Sharing,
 }
 
 impl Outcome {
     /// Whether it was a plain first-level hit, with nothing to charge.
     #[inline]
     pub fn is_plain_hit(&self) -> bool {
-        self.l1d_misses == 0 && self.dtlb_misses == 0
+        self.l1d_misses == 0 && self.dtlb_misses == 0 && self.sharing.is_none()
     }
 }

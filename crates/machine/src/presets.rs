@@ -30,6 +30,8 @@ struct Row {
     cpi: u32,
     /// Regular misses in flight.
     in_flight: u32,
+    /// Nanoseconds to a line that another core modified.
+    transfer_ns: u32,
     /// Nanoseconds, megabytes per second.
     dram: (u32, u64),
 }
@@ -58,6 +60,7 @@ impl Row {
             timing: Timing {
                 cycles_per_1000_instructions: self.cpi,
                 misses_in_flight: self.in_flight,
+                transfer_ns: self.transfer_ns,
                 dram_latency_ns: self.dram.0,
                 dram_bytes_per_s: self.dram.1 * 1_000_000,
                 ..Timing::default()
@@ -79,6 +82,7 @@ const ROWS: &[Row] = &[
         stlb: (256, 4),
         cpi: 600,
         in_flight: 8,
+        transfer_ns: 45,
         dram: (110, 10_600),
     },
     Row {
@@ -92,6 +96,7 @@ const ROWS: &[Row] = &[
         stlb: (1536, 12),
         cpi: 400,
         in_flight: 10,
+        transfer_ns: 27,
         dram: (70, 34_100),
     },
     Row {
@@ -105,6 +110,7 @@ const ROWS: &[Row] = &[
         stlb: (1024, 8),
         cpi: 450,
         in_flight: 10,
+        transfer_ns: 44,
         dram: (95, 59_700),
     },
     Row {
@@ -118,6 +124,7 @@ const ROWS: &[Row] = &[
         stlb: (512, 4),
         cpi: 600,
         in_flight: 8,
+        transfer_ns: 50,
         dram: (100, 21_300),
     },
     Row {
@@ -131,6 +138,7 @@ const ROWS: &[Row] = &[
         stlb: (1536, 12),
         cpi: 400,
         in_flight: 12,
+        transfer_ns: 48,
         dram: (90, 128_000),
     },
     Row {
@@ -144,6 +152,7 @@ const ROWS: &[Row] = &[
         stlb: (2048, 16),
         cpi: 350,
         in_flight: 12,
+        transfer_ns: 51,
         dram: (95, 204_800),
     },
     Row {
@@ -157,6 +166,7 @@ const ROWS: &[Row] = &[
         stlb: (2048, 16),
         cpi: 350,
         in_flight: 20,
+        transfer_ns: 24,
         dram: (95, 204_800),
     },
     Row {
@@ -170,6 +180,7 @@ const ROWS: &[Row] = &[
         stlb: (3072, 24),
         cpi: 330,
         in_flight: 24,
+        transfer_ns: 24,
         dram: (100, 460_800),
     },
     Row {
@@ -183,6 +194,7 @@ const ROWS: &[Row] = &[
         stlb: (4096, 16),
         cpi: 300,
         in_flight: 24,
+        transfer_ns: 25,
         dram: (100, 576_000),
     },
 ];

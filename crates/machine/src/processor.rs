@@ -4,9 +4,11 @@ use memgauge_trace::{AccessKind, EventId, catalogue};
 
 use crate::cache::{Cache, DIRTY, Portable, SPACE_SHIFT, tag_in, tag_of};
 use crate::clock::Clock;
+use crate::coherence::{LineBytes, LineUse, RecentPages};
 use crate::events::*;
 use crate::first_level::FirstLevel;
 use crate::hierarchy::Costs;
+use crate::l1d::Reuse;
 use crate::pmu::{Access, Courier, Delivered, Sampler, Series, Stage};
 use crate::streams::Streams;
 use crate::tlb::Stlb;
@@ -49,6 +51,11 @@ pub struct Core {
     pub(crate) place: usize,
     /// Its address space, where a tag holds it.
     pub(crate) space_bits: u64,
+    /// Its bit in the directory of coherence; 0 if it is not coherent with others.
+    pub(crate) bit: u64,
+    pub(crate) recent_pages: RecentPages,
+    /// The stamp at which its turn began.
+    pub(crate) turn_began: u64,
     clock: Clock,
     sampler: Sampler,
     /// Where delivery is not ideal.
@@ -113,6 +120,9 @@ impl Core {
             prefetch: config.prefetch,
             place,
             space_bits: u64::from(space) << SPACE_SHIFT,
+            bit: 0,
+            recent_pages: RecentPages::new(),
+            turn_began: 0,
             clock,
             sampler: match &courier {
                 Some(_) => Sampler::attentive(),
@@ -208,14 +218,34 @@ impl Core {
         size: u32,
         kind: AccessKind,
     ) -> Outcome {
+        let bytes = LineBytes::of(addr, size, kind);
+        self.supply_bytes(shared, missed, addr, size, kind, bytes)
+    }
+
+    /// The same where the access stands for others of its line too, all of whose bytes are given.
+    #[inline(always)]
+    pub fn supply_bytes(
+        &mut self,
+        shared: &mut Shared,
+        missed: Missed,
+        addr: u64,
+        size: u32,
+        kind: AccessKind,
+        bytes: LineBytes,
+    ) -> Outcome {
         let mut out = self.costs.plain_hit;
         let cycles = if missed.page() {
             self.translate_below(addr, kind, &mut out)
         } else {
             0
         };
+        let stores = missed.stores();
         if let Some(left) = missed.line() {
-            self.miss(shared, tag_of(addr), left, kind, &mut out);
+            let line_use = LineUse { stores, bytes };
+            self.miss(shared, tag_of(addr), left, kind, line_use, &mut out);
+        } else if missed.watched() {
+            let line_use = LineUse { stores, bytes };
+            self.use_watched(shared, tag_of(addr), line_use, &mut out);
         }
         out.latency_cycles += cycles;
         self.sample(addr, size, kind, &mut out);
@@ -283,11 +313,22 @@ impl Core {
         self.fuse -= extra as i64;
         let store = stores(kind);
         for line in 0..=extra {
-            let tag = tag_of(addr.wrapping_add(line * line_bytes));
+            // The first byte of the access in this line, and the bytes from there to its last one.
+            let first = addr.max(addr.wrapping_add(line * line_bytes) & !(line_bytes - 1));
+            let size = (last.wrapping_sub(first) + 1).min(line_bytes - first % line_bytes);
+            let tag = tag_of(first);
+            let line_use = LineUse {
+                stores: store,
+                bytes: LineBytes::of(first, size as u32, kind),
+            };
             let stamp = self.first.next_stamp();
-            if !self.first.l1d.reuse::<Portable>(tag, store, stamp) {
-                let left = self.first.l1d.fill::<Portable>(tag, store, stamp);
-                self.miss(shared, tag, left, kind, out);
+            match self.first.l1d.reuse::<Portable>(tag, store, stamp) {
+                Reuse::Held => {}
+                Reuse::Watched => self.use_watched(shared, tag, line_use, out),
+                Reuse::Absent => {
+                    let left = self.first.l1d.fill::<Portable>(tag, store, stamp);
+                    self.miss(shared, tag, left, kind, line_use, out);
+                }
             }
         }
     }
@@ -555,6 +596,13 @@ impl Core {
         if let Some(series) = &mut self.series {
             series.finish(now_ns, &counts);
         }
+    }
+
+    /// Tags of all lines of the private caches, as the shared cache knows them; a line in both comes
+    /// twice.
+    pub(crate) fn tags_held(&self) -> impl Iterator<Item = u64> + '_ {
+        let held = self.first.l1d.lines().chain(self.l2.lines());
+        held.map(|word| tag_in(word) | self.space_bits)
     }
 
     /// Tags of all dirty lines of the private caches, as the shared cache knows

@@ -13,13 +13,14 @@ use memgauge_trace::catalogue;
 
 use crate::cache::{Portable, SPACE_STEP, tag_of};
 use crate::events::{L1D_HIT, L1D_MISS, SPLITS};
+use crate::l1d::Reuse;
 use crate::{CacheConfig, Config, Core, Counts, LINE_BYTES, Machine, Missed};
 
 /// Classes of lines.
 pub const CLASSES: u32 = 64;
 
 /// Events that a machine of some sets counts in full.
-const EXACT: [usize; 14] = [
+const EXACT: [usize; 15] = [
     catalogue::INSTRUCTIONS.0 as usize,
     catalogue::CYCLES.0 as usize,
     catalogue::LOADS.0 as usize,
@@ -35,6 +36,7 @@ const EXACT: [usize; 14] = [
     catalogue::STALL_DRAM.0 as usize,
     catalogue::STALL_QUEUE.0 as usize,
     catalogue::STALL_STORES.0 as usize,
+    catalogue::STALL_SHARING.0 as usize,
 ];
 
 /// The class of the line at an address of a space, by its set in the last-level cache.
@@ -82,7 +84,7 @@ impl Core {
     /// missed is to be [supplied](Core::supply) at once.
     pub fn take_line(&mut self, addr: u64, store: bool) -> Missed {
         let (tag, stamp) = (tag_of(addr), self.first.next_stamp());
-        if self.first.l1d.reuse::<Portable>(tag, store, stamp) {
+        if self.first.l1d.reuse::<Portable>(tag, store, stamp) != Reuse::Absent {
             return Missed::NOTHING;
         }
         Missed::of_line(self.first.l1d.fill::<Portable>(tag, store, stamp))

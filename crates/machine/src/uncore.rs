@@ -2,8 +2,9 @@
 
 use crate::cache::{Cache, DIRTY, EMPTY, Found, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
+use crate::coherence::Directory;
 use crate::dram::Dram;
-use crate::{Config, LINE_BYTES};
+use crate::{Config, Core, LINE_BYTES};
 
 /// Recalls kept for cores that are not running. All lines of a core that has missed more are
 /// looked up when it runs next.
@@ -20,6 +21,9 @@ pub struct Shared {
     recalls: Vec<Recall>,
     recalled: u64,
     unattributed_write_bytes: u64,
+    /// The cores that are not running, by place.
+    pub(crate) cores: Vec<Option<Box<Core>>>,
+    pub(crate) directory: Directory,
 }
 
 /// A line that an inclusive last-level cache lost, and the core that gave it up by itself.
@@ -56,13 +60,21 @@ impl Shared {
             recalls: Vec::new(),
             recalled: 0,
             unattributed_write_bytes: 0,
+            cores: Vec::new(),
+            directory: Directory::default(),
         }
     }
 
-    /// Whether lines can be taken out of the first level from below: then it
-    /// cannot be fed ahead.
+    /// Whether the first level depends on what is below it: an inclusive last-level cache takes
+    /// lines out of it, and watched lines must be seen in order. Then it cannot be fed ahead.
     pub fn recalls(&self) -> bool {
-        self.inclusive
+        self.inclusive || self.directory.has_watched()
+    }
+
+    /// Whether lines are kept coherent between cores, of which there are several.
+    #[inline(always)]
+    pub fn is_coherent(&self) -> bool {
+        self.directory.is_on()
     }
 
     pub(crate) fn join(&mut self, space: u64) -> usize {

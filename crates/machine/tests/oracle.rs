@@ -10,7 +10,7 @@ use memgauge_machine::{
 };
 use memgauge_trace::{EventId, catalogue as c};
 use proptest::prelude::*;
-use twin::{TwinCore, TwinLlc};
+use twin::{Peers, TwinCore, TwinLlc, TwinSharing};
 
 /// One access of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -170,12 +170,13 @@ const STALL_CAUSES: [EventId; 4] = [
     c::STALL_TLB,
 ];
 
-const STALL_LEVELS: [EventId; 6] = [
+const STALL_LEVELS: [EventId; 7] = [
     c::STALL_L2,
     c::STALL_LLC,
     c::STALL_DRAM,
     c::STALL_QUEUE,
     c::STALL_STORES,
+    c::STALL_SHARING,
     c::STALL_TLB,
 ];
 
@@ -194,7 +195,7 @@ fn check_stalls(config: &Config, counts: &Counts) {
     );
     let by_level = sum(&STALL_LEVELS);
     assert!(
-        (by_level..=by_level + 6).contains(&expected),
+        (by_level..=by_level + 7).contains(&expected),
         "{by_level} of {expected}"
     );
 }
@@ -226,18 +227,31 @@ fn check_outcomes_have_all_stalls(
     }
 }
 
-fn check(config: &Config, ops: &[Op], cores: usize) {
+fn check(config: &Config, ops: &[Op], cores: usize, is_coherent: bool) {
     let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
+    let mut sharing = is_coherent.then(TwinSharing::default);
+    if is_coherent {
+        machine.keep_coherent();
+    }
+    let mut running = 0;
     let ids: Vec<CoreId> = (0..cores).map(|_| machine.add_core(0)).collect();
     let mut twins: Vec<TwinCore> = (0..cores).map(|_| TwinCore::new(config)).collect();
     let mut llc = TwinLlc::new(config);
     let mut seen = [0u64; 7];
     let mut stalled = 0;
     for op in ops {
+        if op.core != running {
+            let (core, shared) = machine.core_mut(ids[running]);
+            core.end_turn(shared);
+            let (twin, mut peers) = Peers::split(&mut twins, running, sharing.as_mut());
+            twin.end_turn(&mut peers);
+            running = op.core;
+        }
         let (core, shared) = machine.core_mut(ids[op.core]);
         let out = feed(core, shared, op);
-        twins[op.core].retire(5);
-        twins[op.core].access(&mut llc, op.addr, op.size, op.kind);
+        let (twin, mut peers) = Peers::split(&mut twins, op.core, sharing.as_mut());
+        twin.retire(5);
+        twin.access(&mut llc, op.addr, op.size, op.kind, &mut peers);
         let gained = [
             out.l1d_misses,
             out.l2_misses,
@@ -324,12 +338,22 @@ proptest! {
 
     #[test]
     fn one_core_counts_as_its_twin(config in configs(), ops in ops(1)) {
-        check(&config, &ops, 1);
+        check(&config, &ops, 1, false);
     }
 
     #[test]
     fn cores_share_the_last_level_as_their_twins(config in configs(), ops in ops(3)) {
-        check(&Config { inclusive_llc: false, ..config }, &ops, 3);
+        check(&Config { inclusive_llc: false, ..config }, &ops, 3, false);
+    }
+
+    #[test]
+    fn coherent_cores_count_as_their_twins(config in configs(), ops in ops(3)) {
+        let config = Config {
+            inclusive_llc: false,
+            prefetch: Prefetch::default(),
+            ..config
+        };
+        check(&config, &ops, 3, true);
     }
 
     #[test]
@@ -342,6 +366,6 @@ proptest! {
             let addr = (n % 150) * 4096 * 7 + n % 64 * 64;
             Op { core: 0, addr, size: 8, kind: AccessKind::Load, retire_first: true, quick }
         };
-        check(&config, &jumps.into_iter().map(op).collect::<Vec<_>>(), 1);
+        check(&config, &jumps.into_iter().map(op).collect::<Vec<_>>(), 1, false);
     }
 }

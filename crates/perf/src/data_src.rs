@@ -37,6 +37,8 @@ const TLB: &[(u64, &str)] = &[
 
 const HIT: u64 = 2;
 const MISS: u64 = 4;
+/// In the snoop field: another core held the line modified.
+const HITM: u64 = 0x10;
 /// The third level in the older field.
 const OLD_L3: u64 = 0x40;
 
@@ -66,9 +68,14 @@ impl DataSrc {
             DataSource::FillBuffer => (HIT | 0x10, 12, 0),
             DataSource::RemoteCache => (HIT | 0x400, 11, 1),
             DataSource::RemoteDram => (HIT | 0x100, 13, 1),
+            DataSource::OtherCore => (HIT | OLD_L3, 3, 0),
         };
-        let not_known = 1 << 19 | 1 << 24 | 1 << 26;
-        DataSrc(operation | level << 5 | number << 33 | remote << 37 | not_known)
+        let snoop = match source {
+            DataSource::OtherCore => HITM,
+            _ => 1,
+        };
+        let not_known = 1 << 24 | 1 << 26;
+        DataSrc(operation | level << 5 | snoop << 19 | number << 33 | remote << 37 | not_known)
     }
 
     fn field(self, at: u32, bits: u32) -> u64 {
@@ -100,6 +107,7 @@ impl DataSrc {
             // the kernel names both, with a hop.
             11 if self.field(5, 14) & OLD_L3 != 0 => DataSource::Llc,
             3 | 4 | 11 if remote => DataSource::RemoteCache,
+            3 | 4 | 11 if self.field(19, 5) & HITM != 0 => DataSource::OtherCore,
             3 | 4 | 11 => DataSource::Llc,
             12 => DataSource::FillBuffer,
             9 | 13 | 14 if remote => DataSource::RemoteDram,

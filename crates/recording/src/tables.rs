@@ -8,7 +8,7 @@ use memgauge_trace::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, Cpu, DataRow, DataSource, Derivation,
     Direction, EventId, EventRow, Frame, FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss,
     LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, RegionSpan, Sample,
-    SampleRegister, SeriesRow, SiteCount, SymbolRow, Thread, Tid, VirtAddr,
+    SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow, Thread, Tid, VirtAddr,
 };
 
 /// Location of a table.
@@ -46,6 +46,7 @@ macro_rules! each_table {
             SiteCount in sites, "sites";
             DataRow in data, "data";
             AllocationRow in allocations, "allocations";
+            SharingRow in sharing, "sharing";
             Thread in threads, "threads";
             Module in modules, "modules";
             Loss in losses, "losses";
@@ -295,6 +296,33 @@ impl Columns for DataRow {
         field!("stall_queue", U64, Dictionary, stall_queue),
         field!("stall_tlb", U64, Dictionary, stall_tlb),
         field!("stall_stores", U64, Dictionary, stall_stores),
+        field!("stall_sharing", U64, Dictionary, stall_sharing),
+    ];
+}
+
+impl Columns for SharingRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        wrapped!("tid", U32, Dictionary, tid, Tid),
+        wrapped!("line", U64, Delta, line, VirtAddr),
+        number!(
+            "site",
+            U32,
+            Delta,
+            |r: &Self| r.site.map(u64::from),
+            |r, v| r.site = Some(v as _),
+        )
+        .optional(),
+        field!("time_ns", U64, Dictionary, time_ns),
+        wrapped!("ip", U64, Delta, ip, VirtAddr),
+        field!("code_ns", U64, Dictionary, code_ns),
+        field!("loaded", U64, Dictionary, loaded),
+        field!("stored", U64, Dictionary, stored),
+        field!("hitm", U64, Dictionary, hitm),
+        field!("invalidating", U64, Dictionary, invalidating),
+        field!("true_sharing", U64, Dictionary, true_sharing),
+        field!("false_sharing", U64, Dictionary, false_sharing),
+        field!("stall_cycles", U64, Dictionary, stall_cycles),
     ];
 }
 

@@ -571,6 +571,7 @@ fn data_source(source: DataSource) -> Option<&'static str> {
         DataSource::FillBuffer => Some("fill_buffer"),
         DataSource::RemoteCache => Some("remote_cache"),
         DataSource::RemoteDram => Some("remote_dram"),
+        DataSource::OtherCore => Some("other_core"),
     }
 }
 

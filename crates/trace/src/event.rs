@@ -158,6 +158,18 @@ pub mod catalogue {
         STALL_QUEUE = 31, "stall.queue", Cycles;
         /// Cycles that the core waited because stores and lines written to memory filled its way there.
         STALL_STORES = 32, "stall.stores", Cycles;
+        /// Cycles that loads waited for a line that another core's private caches held modified.
+        STALL_SHARING = 33, "stall.sharing", Cycles;
+        /// Misses of the first-level data cache whose line another core's private caches held modified.
+        COHERENCE_HITM = 34, "coherence.hitm", Count;
+        /// Stores to a line that the core's private caches held and that others held too.
+        COHERENCE_UPGRADE = 35, "coherence.upgrade", Count;
+        /// Copies of lines that left other cores' private caches because this core stored to the line.
+        COHERENCE_INVALIDATION = 36, "coherence.invalidation", Count;
+        /// Misses of a line that the core lost to another core's store, with an access to bytes that others have stored since.
+        COHERENCE_TRUE_SHARING = 37, "coherence.true_sharing", Count;
+        /// Misses of a line that the core lost to another core's store, with an access to none of the bytes that others have stored since.
+        COHERENCE_FALSE_SHARING = 38, "coherence.false_sharing", Count;
     }
 
     /// Number of events; IDs are `0..COUNT`.

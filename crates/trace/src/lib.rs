@@ -36,6 +36,6 @@ pub use manifest::{
 pub use rows::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, DataRow, DataSource, Derivation, EventRow,
     Frame, GeneratedCode, Loss, LossKind, Module, Overflow, OverflowBlock, RegionSpan, Sample,
-    SampleRegister, SeriesRow, SiteCount, SymbolRow, Thread,
+    SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow, Thread,
 };
 pub use spans::RegionSpans;

@@ -110,6 +110,8 @@ impl SourceFacts {
     pub const STACKS: &'static str = "stacks";
     /// Name of the setting that says that misses are charged to data, and allocations recorded.
     pub const DATA: &'static str = "data";
+    /// Name of the setting that says how the private caches of a modelled machine are coherent.
+    pub const COHERENCE: &'static str = "coherence";
     /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.
     pub const CALL_GRAPH: &'static str = "call_graph";
 

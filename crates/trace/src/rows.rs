@@ -54,6 +54,8 @@ pub enum DataSource {
     RemoteCache = 6,
     /// Memory of another socket or node.
     RemoteDram = 7,
+    /// Private caches of another core, which held the line modified.
+    OtherCore = 8,
 }
 
 impl DataSource {
@@ -67,6 +69,7 @@ impl DataSource {
             5 => DataSource::FillBuffer,
             6 => DataSource::RemoteCache,
             7 => DataSource::RemoteDram,
+            8 => DataSource::OtherCore,
             _ => DataSource::Unknown,
         }
     }
@@ -337,11 +340,13 @@ pub struct DataRow {
     pub stall_tlb: u64,
     /// For room in the store queue.
     pub stall_stores: u64,
+    /// For lines that another core's private caches held modified.
+    pub stall_sharing: u64,
 }
 
 impl DataRow {
     /// All events with their counts. `cycles` are those of stalls.
-    pub fn counts(&self) -> [(EventId, u64); 14] {
+    pub fn counts(&self) -> [(EventId, u64); 15] {
         let stalls = [
             self.stall_l2,
             self.stall_llc,
@@ -349,6 +354,7 @@ impl DataRow {
             self.stall_queue,
             self.stall_tlb,
             self.stall_stores,
+            self.stall_sharing,
         ];
         [
             (catalogue::L1D_MISS, self.l1d_misses),
@@ -365,8 +371,44 @@ impl DataRow {
             (catalogue::STALL_QUEUE, self.stall_queue),
             (catalogue::STALL_TLB, self.stall_tlb),
             (catalogue::STALL_STORES, self.stall_stores),
+            (catalogue::STALL_SHARING, self.stall_sharing),
         ]
     }
+}
+
+/// What an instruction of a thread met when it accessed a cache line that other threads use too.
+///
+/// A reader adds up rows with equal thread, line and instruction. Their bytes are united.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharingRow {
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// First address of the line.
+    pub line: VirtAddr,
+    /// The allocation that the line is part of, by [`AllocationRow::site`]; `None` for other memory.
+    pub site: Option<u32>,
+    /// Time on the recording's clock at which the mappings of the process say what lies at `line`.
+    pub time_ns: u64,
+    /// The instruction.
+    pub ip: VirtAddr,
+    /// Time at which its code was mapped.
+    pub code_ns: u64,
+    /// Bytes of the line that were loaded: bit 0 is the first one.
+    pub loaded: u64,
+    /// Bytes of the line that were stored.
+    pub stored: u64,
+    /// Misses whose line another core's private caches held modified.
+    pub hitm: u64,
+    /// Accesses that took copies of the line from other cores.
+    pub invalidating: u64,
+    /// Misses after another core's store, of bytes that others have stored since.
+    pub true_sharing: u64,
+    /// The same of other bytes.
+    pub false_sharing: u64,
+    /// Cycles in which the core waited for the line from another core.
+    pub stall_cycles: u64,
 }
 
 /// Memory that one call path of a process allocated with one function.
@@ -612,6 +654,8 @@ pub enum LossKind {
     RegionEnd = 33,
     /// Nanoseconds in which the kernel had stopped the counters of a series.
     StoppedTime = 34,
+    /// Sharing of lines between threads that could not be attributed. The detail has its unit.
+    SharingNotAttributed = 35,
     /// I/O that could not be attributed to a process. The detail describes it.
     IoNotAttributed = 22,
     /// Parts of records that the recording format cannot store.
@@ -639,6 +683,7 @@ impl LossKind {
             22 => LossKind::IoNotAttributed,
             30 => LossKind::ActivationDelay,
             31 => LossKind::MachineClear,
+            35 => LossKind::SharingNotAttributed,
             32 => LossKind::BufferFull,
             33 => LossKind::RegionEnd,
             34 => LossKind::StoppedTime,

@@ -30,6 +30,30 @@ pub(crate) fn words(one_in: Option<u32>) -> usize {
     }
 }
 
+/// A turn that a thread has had.
+pub(super) struct Turn {
+    pub(super) words: usize,
+    /// Virtual time that it took.
+    pub(super) ns: u64,
+    /// It met lines that other threads use.
+    pub(super) contends: bool,
+}
+
+impl Turn {
+    /// Words of the thread's next turn, at most `most` of them.
+    ///
+    /// Threads that contend for a line take it from each other no faster than it moves between
+    /// caches. So their turns are about that long. They grow again when there is nothing to
+    /// contend for.
+    pub(super) fn next_words(&self, last: usize, most_ns: u64, most: usize) -> usize {
+        if !self.contends || most_ns == u64::MAX {
+            return (last * 2).min(most);
+        }
+        let words = self.words as u128 * u128::from(most_ns) / u128::from(self.ns.max(1));
+        (words as usize).clamp(1, most)
+    }
+}
+
 /// Threads that have words to read, by time. Those at the same time take turns.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
@@ -102,17 +126,17 @@ impl<R: Reader> Followed<R> {
             }
         }
         let is_alone = turns.len() == 1 && reached.is_none_or(|reached| reached == u64::MAX);
-        let most = match is_alone {
-            true => wire::BLOCK_WORDS,
-            false => self.turn_words,
-        };
         let mut any = false;
-        let mut left = turns.len() * blocks * wire::BLOCK_WORDS.div_ceil(most);
+        let mut left = turns.len() * blocks * wire::BLOCK_WORDS;
         while let Some((index, now)) = turns.next().filter(|_| left > 0) {
             if reached.is_some_and(|reached| now > reached) {
                 break;
             }
-            left -= 1;
+            let most = match is_alone {
+                true => wire::BLOCK_WORDS,
+                false => self.threads[index].turn_words,
+            };
+            left = left.saturating_sub(most);
             if !self.step(index, Until::Now, 0, most) {
                 continue;
             }
@@ -185,7 +209,7 @@ impl<R: Reader> Followed<R> {
             }
         }
         let (Waits { number, .. }, index) = first;
-        self.step(index, Until::Now, number, self.turn_words);
+        self.step(index, Until::Now, number, self.threads[index].turn_words);
         true
     }
 
@@ -226,6 +250,19 @@ mod tests {
         }
         // Times: 5 6 | 7 7 7 | 8 9 9 9.
         assert_eq!(order, [1, 1, 0, 2, 1, 1, 3, 0]);
+    }
+
+    #[test]
+    fn turns_of_threads_that_contend_are_as_long_as_a_transfer() {
+        let turn = |words, ns, contends| Turn {
+            words,
+            ns,
+            contends,
+        };
+        assert_eq!(turn(1024, 2048, true).next_words(1024, 50, 1024), 25);
+        assert_eq!(turn(3, 900, true).next_words(3, 50, 1024), 1);
+        assert_eq!(turn(25, 30, false).next_words(25, 50, 1024), 50);
+        assert_eq!(turn(800, 900, false).next_words(800, 50, 1024), 1024);
     }
 
     #[test]

@@ -107,6 +107,7 @@ impl DataRows {
             stall_queue: carries.queue.add(stalls.queue),
             stall_tlb: carries.tlb.add(stalls.tlb),
             stall_stores: carries.stores.add(stalls.stores),
+            stall_sharing: carries.sharing.add(stalls.sharing),
         });
     }
 }

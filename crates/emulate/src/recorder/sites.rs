@@ -37,10 +37,11 @@ pub(super) struct Carries {
     pub(super) queue: Carry,
     pub(super) tlb: Carry,
     pub(super) stores: Carry,
+    pub(super) sharing: Carry,
 }
 
 impl Carries {
-    fn stalls(&mut self, stalls: &SiteStalls) -> [(EventId, u64); 7] {
+    fn stalls(&mut self, stalls: &SiteStalls) -> [(EventId, u64); 8] {
         [
             (events::CYCLES, self.cycles.add(stalls.sum())),
             (events::STALL_L2, self.l2.add(stalls.l2)),
@@ -49,6 +50,7 @@ impl Carries {
             (events::STALL_QUEUE, self.queue.add(stalls.queue)),
             (events::STALL_TLB, self.tlb.add(stalls.tlb)),
             (events::STALL_STORES, self.stores.add(stalls.stores)),
+            (events::STALL_SHARING, self.sharing.add(stalls.sharing)),
         ]
     }
 }

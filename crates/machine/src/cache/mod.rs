@@ -178,6 +178,15 @@ impl Cache {
         }
     }
 
+    /// Takes flags from a line, whose place in the order of use stays; its word before, if it is
+    /// there.
+    pub(crate) fn clear_flags(&mut self, tag: u64, flags: u64) -> Option<u64> {
+        match self {
+            Cache::Narrow(cache) => cache.clear_flags(tag, flags),
+            Cache::Wide(cache) => cache.clear_flags(tag, flags),
+        }
+    }
+
     /// The words of all lines held.
     pub(crate) fn lines(&self) -> Vec<u64> {
         match self {

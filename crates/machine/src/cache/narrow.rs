@@ -91,6 +91,15 @@ impl Narrow {
         Some(std::mem::replace(&mut row.lines[way], EMPTY))
     }
 
+    /// Takes flags from a line; its word before, if it is there.
+    pub(crate) fn clear_flags(&mut self, tag: u64, flags: u64) -> Option<u64> {
+        let row = &mut self.rows[self.sets.of(tag)];
+        let way = row.find(tag)?;
+        let before = row.lines[way];
+        row.lines[way] = before & !flags;
+        Some(before)
+    }
+
     pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
         self.rows
             .iter()

@@ -93,6 +93,15 @@ impl Wide {
         ))
     }
 
+    pub(super) fn clear_flags(&mut self, tag: u64, flags: u64) -> Option<u64> {
+        let set = self.sets.of(tag);
+        let way = self.find(set, tag)?;
+        let word = &mut self.words[set * self.ways + way];
+        let before = *word;
+        *word = before & !flags;
+        Some(before)
+    }
+
     pub(super) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
         self.words.iter().copied().filter(|&word| word != EMPTY)
     }

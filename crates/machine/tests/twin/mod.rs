@@ -1,7 +1,7 @@
 //! A slow machine with the same rules as the fast one, written from the rules:
 //! lists and maps instead of words and fronts.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use memgauge_machine::{AccessKind, CacheConfig, Config, Replacement, TlbConfig};
 use memgauge_trace::{EventId, catalogue as c};
@@ -166,6 +166,51 @@ pub(crate) struct TwinCore {
 /// The shared cache.
 pub(crate) struct TwinLlc(Cache);
 
+/// What is known of lines that cores share.
+#[derive(Default)]
+pub(crate) struct TwinSharing {
+    /// Lines that the running core has stored to in its turn and nobody was told of.
+    quiet: BTreeSet<u64>,
+    /// Lines that were stored to while several cores held them.
+    watched: HashSet<u64>,
+    /// Bytes that others stored since a core lost a line to a store: by core and line.
+    lost: HashMap<(usize, u64), HashSet<u64>>,
+}
+
+/// The other cores, and what is known of lines that cores share; `None` where caches are not
+/// coherent.
+pub(crate) struct Peers<'a> {
+    pub(crate) number: usize,
+    pub(crate) others: Vec<(usize, &'a mut TwinCore)>,
+    pub(crate) sharing: Option<&'a mut TwinSharing>,
+}
+
+impl<'a> Peers<'a> {
+    /// A core, and the others as it sees them.
+    pub(crate) fn split(
+        cores: &'a mut [TwinCore],
+        number: usize,
+        sharing: Option<&'a mut TwinSharing>,
+    ) -> (&'a mut TwinCore, Peers<'a>) {
+        let mut all: Vec<_> = cores.iter_mut().enumerate().collect();
+        let (_, core) = all.remove(number);
+        let peers = Peers {
+            number,
+            others: all,
+            sharing,
+        };
+        (core, peers)
+    }
+}
+
+/// An access to one line.
+struct LineAccess {
+    number: u64,
+    bytes: std::ops::RangeInclusive<u64>,
+    loads: bool,
+    stores: bool,
+}
+
 impl TwinLlc {
     pub(crate) fn new(config: &Config) -> Self {
         TwinLlc(Cache::new(&config.llc))
@@ -198,7 +243,109 @@ impl TwinCore {
         self.count(c::INSTRUCTIONS, u64::from(instructions));
     }
 
-    pub(crate) fn access(&mut self, llc: &mut TwinLlc, addr: u64, size: u32, kind: AccessKind) {
+    /// Its turn ends: lines that it stored to and that others hold are its own.
+    pub(crate) fn end_turn(&mut self, peers: &mut Peers) {
+        let Some(sharing) = &mut peers.sharing else {
+            return;
+        };
+        for number in std::mem::take(&mut sharing.quiet) {
+            self.upgrade(number, peers);
+        }
+    }
+
+    fn drop_copy(&mut self, number: u64) -> Option<bool> {
+        let lines = [self.l1d.remove(number), self.l2.remove(number)];
+        let held: Vec<bool> = lines.into_iter().flatten().map(|line| line.dirty).collect();
+        (!held.is_empty()).then(|| held.contains(&true))
+    }
+
+    fn clean(&mut self, number: u64) -> bool {
+        let lines = [self.l1d.get(number), self.l2.get(number)];
+        let mut was_dirty = false;
+        for line in lines.into_iter().flatten() {
+            was_dirty |= std::mem::take(&mut line.dirty);
+        }
+        was_dirty
+    }
+
+    /// Takes a line from the others; whether any had it, and any dirty.
+    fn invalidate(&mut self, number: u64, peers: &mut Peers) -> (bool, bool) {
+        let Some(sharing) = &mut peers.sharing else {
+            return (false, false);
+        };
+        let (mut any, mut dirty) = (false, false);
+        for (other, core) in &mut peers.others {
+            if let Some(was_dirty) = core.drop_copy(number) {
+                any = true;
+                dirty |= was_dirty;
+                self.count(c::COHERENCE_INVALIDATION, 1);
+                sharing.lost.insert((*other, number), HashSet::new());
+                sharing.watched.insert(number);
+            }
+        }
+        (any, dirty)
+    }
+
+    fn upgrade(&mut self, number: u64, peers: &mut Peers) {
+        let (any, _) = self.invalidate(number, peers);
+        self.count(c::COHERENCE_UPGRADE, u64::from(any));
+    }
+
+    /// Notes the bytes that an access stores to a line.
+    fn note_stored(&self, access: &LineAccess, peers: &mut Peers) {
+        let Some(sharing) = &mut peers.sharing else {
+            return;
+        };
+        for ((core, number), bytes) in &mut sharing.lost {
+            if *core != peers.number && *number == access.number && access.stores {
+                bytes.extend(access.bytes.clone());
+            }
+        }
+    }
+
+    /// Before a line that missed comes from below. Whether another core has modified it.
+    fn claim(&mut self, llc: &mut TwinLlc, access: &LineAccess, peers: &mut Peers) {
+        let number = access.number;
+        if peers.sharing.is_none() {
+            return;
+        }
+        let mut modified = false;
+        if access.stores {
+            modified = self.invalidate(number, peers).1;
+        } else {
+            for (_, core) in &mut peers.others {
+                modified |= core.clean(number);
+            }
+        }
+        if modified {
+            self.count(c::COHERENCE_HITM, 1);
+            self.fill_llc(llc, number, !access.stores);
+        }
+        let Some(sharing) = &mut peers.sharing else {
+            return;
+        };
+        if modified {
+            sharing.watched.insert(number);
+        }
+        if let Some(stored) = sharing.lost.remove(&(peers.number, number)) {
+            let is_true = access.bytes.clone().any(|byte| stored.contains(&byte));
+            let event = match is_true {
+                true => c::COHERENCE_TRUE_SHARING,
+                false => c::COHERENCE_FALSE_SHARING,
+            };
+            self.count(event, 1);
+        }
+        self.note_stored(access, peers);
+    }
+
+    pub(crate) fn access(
+        &mut self,
+        llc: &mut TwinLlc,
+        addr: u64,
+        size: u32,
+        kind: AccessKind,
+        peers: &mut Peers,
+    ) {
         let stores = matches!(kind, AccessKind::Store | AccessKind::Modify);
         let loads = kind != AccessKind::Store;
         self.count(c::LOADS, u64::from(loads));
@@ -210,7 +357,14 @@ impl TwinCore {
             self.translate(page);
         }
         for number in addr / 64..=last / 64 {
-            self.line(llc, number, loads, stores);
+            let first = addr.max(number * 64);
+            let access = LineAccess {
+                number,
+                bytes: first % 64..=(last.min(number * 64 + 63)) % 64,
+                loads,
+                stores,
+            };
+            self.line(llc, &access, peers);
         }
     }
 
@@ -226,9 +380,23 @@ impl TwinCore {
         }
     }
 
-    fn line(&mut self, llc: &mut TwinLlc, number: u64, loads: bool, stores: bool) {
+    fn line(&mut self, llc: &mut TwinLlc, access: &LineAccess, peers: &mut Peers) {
+        let LineAccess {
+            number,
+            loads,
+            stores,
+            ..
+        } = *access;
         if let Some(line) = self.l1d.hit(number) {
             line.dirty |= stores;
+            if let Some(sharing) = peers.sharing.as_mut().filter(|_| stores) {
+                if sharing.watched.contains(&number) {
+                    self.upgrade(number, peers);
+                    self.note_stored(access, peers);
+                } else {
+                    sharing.quiet.insert(number);
+                }
+            }
             return self.count(c::L1D_HIT, 1);
         }
         self.count(c::L1D_MISS, 1);
@@ -247,9 +415,11 @@ impl TwinCore {
         });
         if let Some(left) = left.filter(|l| l.dirty) {
             self.count(c::L1D_WRITEBACK, 1);
+            self.upgrade(left.number, peers);
             self.write_l2(llc, left.number);
         }
         let stride = self.stride(number);
+        self.claim(llc, access, peers);
         let eager = self.fetch(llc, number);
         if self.config.prefetch.next_line && eager {
             self.prefetch(llc, number, 1);

@@ -1,0 +1,83 @@
+//! Which code of a thread shares cache lines with other threads.
+
+use std::collections::HashMap;
+
+use memgauge_machine::{LINE_BYTES, LineBytes, Outcome, Sharing};
+
+use super::data::DataMap;
+
+const LINE: u64 = LINE_BYTES as u64;
+/// Places of a thread that are told apart: 8 MiB.
+const MOST_PLACES: usize = 1 << 16;
+
+/// An access of the code to a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct SharingPlace {
+    /// First address of the line.
+    pub(super) line: u64,
+    pub(super) block: u32,
+    /// Number of the access in the catalogue.
+    pub(super) index: u32,
+}
+
+/// What a thread's access to a line met of other threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SharingSums {
+    /// Where the line's memory was allocated, at the first time.
+    pub(super) site: Option<u32>,
+    pub(super) bytes: LineBytes,
+    pub(super) hitm: u64,
+    pub(super) invalidating: u64,
+    pub(super) true_sharing: u64,
+    pub(super) false_sharing: u64,
+    pub(super) stalled_millicycles: u64,
+}
+
+/// Sharing of one thread.
+#[derive(Debug, Default)]
+pub(super) struct ThreadSharing {
+    places: HashMap<SharingPlace, SharingSums>,
+    /// Events of places beyond the number that is kept.
+    pub(super) dropped: u64,
+}
+
+impl ThreadSharing {
+    pub(super) fn add(
+        &mut self,
+        place: SharingPlace,
+        bytes: LineBytes,
+        outcome: &Outcome,
+        data: Option<&DataMap>,
+    ) {
+        let place = SharingPlace {
+            line: place.line & !(LINE - 1),
+            ..place
+        };
+        if self.places.len() >= MOST_PLACES && !self.places.contains_key(&place) {
+            self.dropped += 1;
+            return;
+        }
+        let first_address = place.line + u64::from((bytes.loaded | bytes.stored).trailing_zeros());
+        let sums = self.places.entry(place).or_insert_with(|| SharingSums {
+            site: data.and_then(|data| data.site_at(first_address)),
+            ..SharingSums::default()
+        });
+        let sharing = outcome.sharing;
+        sums.bytes.loaded |= bytes.loaded;
+        sums.bytes.stored |= bytes.stored;
+        sums.hitm += u64::from(sharing.has(Sharing::HITM));
+        sums.invalidating += u64::from(sharing.has(Sharing::INVALIDATES));
+        sums.true_sharing += u64::from(sharing.has(Sharing::TRUE));
+        sums.false_sharing += u64::from(sharing.has(Sharing::FALSE));
+        if sharing.has(Sharing::HITM) {
+            sums.stalled_millicycles += outcome.stalled.latency;
+        }
+    }
+
+    /// All places in the order of their lines.
+    pub(super) fn take(&mut self) -> Vec<(SharingPlace, SharingSums)> {
+        let mut all: Vec<_> = self.places.drain().collect();
+        all.sort_unstable_by_key(|(place, _)| *place);
+        all
+    }
+}
