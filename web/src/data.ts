@@ -77,6 +77,7 @@ export interface Summary {
   regions: RegionTable[];
   data?: DataTable;
   heap?: HeapUse;
+  sharing?: SharedLines;
   code_regions?: CodeRegionRow[];
   timeline?: Timeline;
   sources?: Excerpt[];
@@ -206,6 +207,43 @@ export interface HeapUse {
   sites: AllocationSite[];
   other_sites: number;
   other_at_peak_bytes: number;
+}
+
+/** Misses of lines that threads share. */
+export interface SharingCounts {
+  hitm: number;
+  true_sharing: number;
+  false_sharing: number;
+  invalidating: number;
+  stall_cycles: number;
+}
+
+export interface SharedLines extends SharingCounts {
+  lines: SharedLine[];
+  other_lines: number;
+  other_counts: SharingCounts;
+}
+
+export interface SharedLine extends SharingCounts {
+  name: string;
+  kind: "allocated" | "mapped";
+  pid: number;
+  address: number;
+  threads: number;
+  accesses: SharedAccess[];
+  other_accesses: number;
+}
+
+export interface SharedAccess extends SharingCounts {
+  function: string | null;
+  module: string;
+  file: string | null;
+  line: number | null;
+  data: string;
+  threads: number;
+  tid: number | null;
+  loaded: { first: number; last: number }[];
+  stored: { first: number; last: number }[];
 }
 
 export interface RegionTable {

@@ -12,6 +12,7 @@ export const STALLS: readonly { event: string; level: string; words: string }[] 
   { event: "stall.queue", level: "queue", words: "queued at DRAM" },
   { event: "stall.tlb", level: "tlb", words: "translating addresses" },
   { event: "stall.stores", level: "stores", words: "waiting for stores" },
+  { event: "stall.sharing", level: "sharing", words: "waiting for other cores" },
 ];
 
 const LEVELS: Record<string, string> = {

@@ -23,6 +23,7 @@ use crate::regions::{RegionTable, Regions, RowLimit, SampledRegions};
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::series::{Curves, Series};
+use crate::sharing::{SharedLineSums, SharedLines, SharingNames, shared_lines};
 use crate::sites::{SampledSites, SiteTotals, Sites};
 use crate::spaces::AddressSpaces;
 use crate::stacks::{Frames, SampledStacks, call_trees};
@@ -79,6 +80,8 @@ pub struct Parts<'a> {
     pub frames: Frames<'a>,
     /// Costs of accesses to data.
     pub data: DataSums<'a>,
+    /// Accesses to lines that threads share.
+    pub sharing: SharedLineSums<'a>,
     /// Allocations.
     pub allocations: Allocations,
     /// Samples by region.
@@ -150,6 +153,12 @@ pub fn assemble(
         symbols,
         &names,
     );
+    let sharing_names = SharingNames {
+        allocations: &parts.allocations,
+        frames: &parts.frames,
+        regions: &parts.regions,
+    };
+    let sharing: Option<SharedLines> = shared_lines(&parts.sharing, &sharing_names, symbols);
     let mut heat = heat_map(parts.heat, &parts.samples, &names, options);
     let region_times = by_region(&parts.region_spans);
     let regions_over_time = over_time(&region_times, duration_ns);
@@ -184,6 +193,7 @@ pub fn assemble(
         sampling: sampling.as_ref(),
         threads: &thread_rows,
         functions: &hot.functions,
+        sharing: sharing.as_ref(),
     });
     if is_of_regions {
         causes.retain(|cause| cause.kind == CauseKind::FewSamples);
@@ -205,6 +215,7 @@ pub fn assemble(
         regions,
         data: data.table,
         heap: data.heap,
+        sharing,
         code_regions: parts.code_regions.rows(&names),
         regions_over_time,
         code_values: parts.code_values,
@@ -316,6 +327,7 @@ impl<'a> Parts<'a> {
             stacks: None,
             frames: Frames::new(spaces),
             data: DataSums::new(spaces),
+            sharing: SharedLineSums::new(spaces),
             allocations: Allocations::default(),
             regions: Regions::new(spaces).finish(),
             heat: HeatMaps::new(),

@@ -20,6 +20,10 @@ pub enum CauseKind {
     StrideBound,
     /// It waits for address translation.
     TlbBound,
+    /// Waits for lines that other threads have stored other bytes of.
+    FalseSharing,
+    /// Waits for lines that other threads have stored the same bytes of.
+    TrueSharing,
     /// The kernel keeps allocating new pages for it.
     PageFaults,
     /// It misses the last-level cache often.

@@ -14,6 +14,7 @@ use crate::dram::{BandwidthCurve, Dram};
 use crate::hotspots::HotTable;
 use crate::order::{Order, order};
 use crate::samples::Sampling;
+use crate::sharing::SharedLines;
 use crate::summary::RunFacts;
 use crate::threads::ThreadRow;
 use memgauge_trace::{MachineFacts, Manifest};
@@ -33,6 +34,9 @@ const IDLE_SHARE: f64 = 0.5;
 const BANDWIDTH_SHARE: f64 = 0.6;
 /// Minimum share of stalled time to blame caches, memory or TLBs.
 const STALL_SHARE: f64 = 0.2;
+/// Share of the time in which threads wait for each other's lines from which on it is worth a look. A
+/// line that moves between cores does so at every store, so the time grows with threads.
+const SHARING_SHARE: f64 = 0.05;
 /// Minimum hit ratio of the first level.
 const L1_HIT_RATIO: f64 = 0.95;
 /// Minimum number of loads and stores per instruction.
@@ -59,6 +63,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) sampling: Option<&'a Sampling>,
     pub(crate) threads: &'a [ThreadRow],
     pub(crate) functions: &'a HotTable,
+    pub(crate) sharing: Option<&'a SharedLines>,
 }
 
 /// The causes, the most important one first.
@@ -192,6 +197,13 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     let Some(stalls) = stalls(evidence) else {
         return found;
     };
+    let sharing = sharing(evidence);
+    // What waits for other cores is no reason to change the order of data.
+    let stalls = Stalls {
+        data: stalls.data - sharing.as_ref().map_or(0.0, |cause| cause.value),
+        ..stalls
+    };
+    found.extend(sharing);
     let order = order(evidence.totals, evidence.functions);
     if let Some(order) = order.filter(|_| !is_full && stalls.data >= STALL_SHARE) {
         let kind = match order {
@@ -214,6 +226,17 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         found.extend(l1_bound(evidence, stalls));
     }
     found
+}
+
+/// Threads that wait for lines from each other.
+fn sharing(evidence: &Evidence) -> Option<Cause> {
+    let cycles = total(evidence, "cycles").filter(|&c| c > 0.0)?;
+    let share = total(evidence, "stall.sharing")? / cycles;
+    let kind = match evidence.sharing?.totals.is_mostly_false() {
+        true => CauseKind::FalseSharing,
+        false => CauseKind::TrueSharing,
+    };
+    (share >= SHARING_SHARE).then(|| cause(kind, share, SHARING_SHARE))
 }
 
 fn total(evidence: &Evidence, name: &str) -> Option<f64> {
@@ -309,6 +332,7 @@ mod tests {
             sampling: None,
             threads: &[],
             functions: &HotTable::default(),
+            sharing: None,
         });
         causes.into_iter().map(|c| c.kind).collect()
     }
@@ -409,6 +433,7 @@ mod tests {
             sampling: None,
             threads,
             functions: &HotTable::default(),
+            sharing: None,
         })
     }
 
@@ -425,6 +450,7 @@ mod tests {
             sampling: None,
             threads: &[],
             functions: &HotTable::default(),
+            sharing: None,
         });
         assert_eq!(found, []);
     }

@@ -339,6 +339,18 @@ fn sites(
     sites
 }
 
+/// The name of an allocation site of a process.
+pub(crate) fn allocation_name(
+    symbols: &mut dyn Resolve,
+    allocations: &Allocations,
+    frames: &Frames,
+    site: (Pid, u32),
+) -> Option<String> {
+    let row = allocations.0.get(&site)?;
+    let path = path_of(frames, row.caller);
+    Some(allocation_site(symbols, frames.spaces(), &path, row).name)
+}
+
 /// Locations of a path's calls, innermost first.
 fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodeLocation> {
     let mut path = Vec::new();

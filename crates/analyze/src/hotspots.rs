@@ -92,6 +92,7 @@ const SORT_SUMS: [&[EventId]; 6] = [
         catalogue::STALL_QUEUE,
         catalogue::STALL_TLB,
         catalogue::STALL_STORES,
+        catalogue::STALL_SHARING,
     ],
     &[catalogue::DRAM_READ_BYTES],
     &[catalogue::LLC_MISS],

@@ -49,6 +49,7 @@ mod resolve;
 mod samples;
 mod series;
 mod set_groups;
+mod sharing;
 mod sites;
 mod spaces;
 mod stacked;
@@ -101,6 +102,9 @@ pub use resolve::{
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use set_groups::EstimateInterval;
+pub use sharing::{
+    ByteRange, SharedAccess, SharedLine, SharedLineSums, SharedLines, SharingCounts,
+};
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use stacked::{StackFrame, StackedSample, StackedSamples, stacked_samples};

@@ -120,6 +120,32 @@ impl<'a> Regions<'a> {
 }
 
 pub(crate) fn locate(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) -> DataLocation {
+    match locate_exactly(spaces, pid, addr, time_ns) {
+        DataLocation::Data(path, offset) => DataLocation::Data(path, granule(offset)),
+        DataLocation::ZeroData {
+            path,
+            offset,
+            together,
+            start,
+            end,
+        } => DataLocation::ZeroData {
+            path,
+            offset: granule(offset),
+            together,
+            start,
+            end,
+        },
+        place => place,
+    }
+}
+
+/// As [`locate`], to the byte.
+pub(crate) fn locate_exactly(
+    spaces: &AddressSpaces,
+    pid: Pid,
+    addr: u64,
+    time_ns: u64,
+) -> DataLocation {
     let Some(mapping) = spaces.data_at(pid, addr, time_ns) else {
         return DataLocation::Unknown;
     };
@@ -130,7 +156,7 @@ pub(crate) fn locate(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) 
     match (is_file(path), mapping.executable) {
         (false, _) => DataLocation::Named(mapping.path),
         (true, true) => DataLocation::Code(mapping.path),
-        (true, false) => DataLocation::Data(mapping.path, granule(mapping.file_offset_of(addr))),
+        (true, false) => DataLocation::Data(mapping.path, mapping.file_offset_of(addr)),
     }
 }
 
@@ -144,7 +170,7 @@ fn locate_anonymous(
     match spaces.file_before(pid, mapping) {
         Some((file, together)) => DataLocation::ZeroData {
             path: file.path,
-            offset: granule(file.file_offset_of(addr)),
+            offset: file.file_offset_of(addr),
             together,
             start,
             end,

@@ -16,7 +16,7 @@ use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
     Allocations, Analysis, CodeRegions, CodeValues, DataSums, Generated, Losses, Modules,
-    RegionTimes, Regions, Series, Sites, ThreadNames, ThreadTotals,
+    RegionTimes, Regions, Series, SharedLineSums, Sites, ThreadNames, ThreadTotals,
 };
 
 /// Columns of the samples that are needed for every recording.
@@ -86,9 +86,11 @@ pub fn summarise(
     let code_values = reader.read(CodeValues::default(), &all)?;
     let data = reader.read(DataSums::new(&spaces), &all)?;
     let allocations = reader.read(Allocations::default(), &all)?;
+    let sharing = reader.read(SharedLineSums::new(&spaces), &all)?;
     let parts = Parts {
         data,
         allocations,
+        sharing,
         curves,
         threads,
         known_threads,

@@ -22,6 +22,7 @@ use crate::losses::LossRow;
 use crate::region_times::RegionsOverTime;
 use crate::regions::RegionTable;
 use crate::samples::Sampling;
+use crate::sharing::SharedLines;
 use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
 use crate::time_use::TimePart;
@@ -73,6 +74,9 @@ pub struct Summary {
     /// Memory that the program allocated. `None` if allocations were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<HeapUse>,
+    /// Lines that threads share; `None` if there are none, or the source does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<SharedLines>,
     /// Regions of interest by falling time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_regions: Vec<CodeRegionRow>,

@@ -3,7 +3,7 @@
 //! The model charges each stalled cycle to one reason, so the parts add up to all cycles. This is
 //! the memory-bound part of top-down analysis at level 3: *L2*, *LLC* and *DRAM* are Intel's
 //! `L2_Bound`, `L3_Bound` and `DRAM_Bound` latency, *queue* is `MEM_Bandwidth`, *stores* is
-//! `Store_Bound`, *TLB* is `DTLB_Load`. All else, which top-down divides into retiring, front
+//! `Store_Bound`, *TLB* is `DTLB_Load`, *sharing* is `Contested_Accesses` and `Data_Sharing`. All else, which top-down divides into retiring, front
 //! end, bad speculation and core, is one part here, because the model has no front end and no
 //! execution units.
 
@@ -30,6 +30,8 @@ pub enum TimeUse {
     Tlb,
     /// Waiting because stores and writebacks fill the path to memory.
     Stores,
+    /// Waiting for a line that another core had modified.
+    Sharing,
 }
 
 /// Cycles of one use.
@@ -43,13 +45,14 @@ pub struct TimePart {
     pub share: f64,
 }
 
-const STALLS: [(TimeUse, EventId); 6] = [
+const STALLS: [(TimeUse, EventId); 7] = [
     (TimeUse::L2, catalogue::STALL_L2),
     (TimeUse::Llc, catalogue::STALL_LLC),
     (TimeUse::Dram, catalogue::STALL_DRAM),
     (TimeUse::Queue, catalogue::STALL_QUEUE),
     (TimeUse::Tlb, catalogue::STALL_TLB),
     (TimeUse::Stores, catalogue::STALL_STORES),
+    (TimeUse::Sharing, catalogue::STALL_SHARING),
 ];
 
 /// Splits the cycles of a run, work first. Empty if the source does not record the stalls of each
@@ -94,6 +97,7 @@ mod tests {
             ("stall.queue", 0),
             ("stall.tlb", 30),
             ("stall.stores", 20),
+            ("stall.sharing", 0),
         ]);
         let parts = time_parts(&totals);
         assert_eq!(parts.iter().map(|part| part.cycles).sum::<u64>(), 1000);

@@ -1,9 +1,10 @@
 //! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
 use memgauge_analyze::{
-    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, Summary, file_name, sentence,
+    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, SharedAccess, Summary, file_name,
+    sentence,
 };
-use memgauge_trace::LossKind;
+use memgauge_trace::{LossKind, SourceFacts};
 use serde::Serialize;
 
 use crate::names::without_arguments;
@@ -154,6 +155,27 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
              the data fewer times, in blocks that fit a cache. `--prefetch stride` models what \
              prefetchers hide.",
         ),
+        CauseKind::FalseSharing => (
+            format!(
+                "False sharing: {} of its cycles wait for cache lines in which another thread has \
+                 just written other bytes.",
+                percent(value)
+            ),
+            format!("at least {threshold} of the cycles, most such misses of other bytes"),
+            "Give each thread's data cache lines of its own: align it to 64 bytes, or let each \
+             thread work in local variables and store the result once. The table of shared lines \
+             shows which bytes each thread uses.",
+        ),
+        CauseKind::TrueSharing => (
+            format!(
+                "Threads pass data to and fro: {} of its cycles wait for cache lines of which another \
+                 thread has just written the same bytes.",
+                percent(value)
+            ),
+            format!("at least {threshold} of the cycles, most such misses of the same bytes"),
+            "Share less often: let each thread work on data of its own and combine results at the \
+             end, hand over larger pieces, or split a lock or counter into one for each thread.",
+        ),
         CauseKind::TlbBound => (
             format!(
                 "{} of its cycles wait for address translation.",
@@ -194,6 +216,10 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                     "Look for fewer instructions and accesses: a better algorithm, values kept in \
                      registers, vector instructions."
                 }
+                _ if models_sharing(summary) => {
+                    "Look for fewer instructions and accesses: a better algorithm, values kept in \
+                     registers, vector instructions."
+                }
                 // The model has no coherence, so false sharing costs nothing here and may be the
                 // real cause.
                 _ => {
@@ -217,7 +243,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
              then show it alone.",
         ),
     };
-    let text = match stalled_function(cause.kind, summary) {
+    let place = shared_line(cause.kind, summary).or_else(|| stalled_function(cause.kind, summary));
+    let text = match place {
         Some(place) => format!("{} {place}", text),
         None => text,
     };
@@ -231,6 +258,48 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
 
 /// Minimum share of the stalls to name a single function or piece of data.
 const NAMED_SHARE: f64 = 0.2;
+
+/// Whether lines move between the cores of the model.
+fn models_sharing(summary: &Summary) -> bool {
+    let settings = &summary.recording.source.settings;
+    settings.contains_key(SourceFacts::COHERENCE)
+}
+
+/// Names the line that threads contend for most, and the code that does.
+fn shared_line(kind: CauseKind, summary: &Summary) -> Option<String> {
+    if !matches!(kind, CauseKind::FalseSharing | CauseKind::TrueSharing) {
+        return None;
+    }
+    let sharing = summary.sharing.as_ref()?;
+    let line = sharing.lines.first()?;
+    let share = line.counts.stall_cycles as f64 / sharing.totals.stall_cycles.max(1) as f64;
+    let mut places: Vec<String> = Vec::new();
+    let matters =
+        |access: &&SharedAccess| access.counts.stall_cycles * 20 >= line.counts.stall_cycles;
+    for access in line.accesses.iter().filter(matters) {
+        let function = access.function.as_deref().map(without_arguments);
+        let place = match (&access.file, access.line, function) {
+            (Some(file), Some(line), Some(function)) => {
+                format!("{function} at {}:{line}", file_name(file))
+            }
+            (_, _, Some(function)) => function,
+            _ => continue,
+        };
+        if places.len() < 2 && !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    let code = match places.as_slice() {
+        [] => String::new(),
+        places => format!(", in {}", places.join(" and ")),
+    };
+    let data = match line.kind {
+        DataKind::Allocated => format!("memory from {}", without_arguments(&line.name)),
+        DataKind::Mapped => line.name.clone(),
+    };
+    let share = units::share(share);
+    Some(format!("{share} of that is for one line of {data}{code}."))
+}
 
 /// Names the function that stalls most for this cause, with its hottest line.
 fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {

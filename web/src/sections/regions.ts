@@ -10,6 +10,7 @@ import { follow, isWhole } from "../range";
 import { firstByEach, interval, shareBar, table } from "../table";
 import { onPart } from "../part";
 import { dataTable, heapTable } from "./allocations";
+import { sharingTable } from "./sharing";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
 
@@ -20,7 +21,8 @@ export function data(all: Data): Section | null {
   const heat = run.timeline?.heat ?? null;
   const costs = run.data === undefined ? null : dataTable(run.data);
   const heap = run.heap === undefined ? null : heapTable(run.heap);
-  if (tables.length === 0 && heat === null && costs === null && heap === null) return null;
+  const sharing = run.sharing === undefined ? null : sharingTable(run.sharing);
+  if (tables.length === 0 && heat === null && costs === null && heap === null && sharing === null) return null;
   const samples = (run.timeline?.samples ?? []).filter((s) => s.regions.length > 0);
   const ordered = tables.map((t) => samples.find((s) => s.event === t.event)).filter((s): s is TimedSamples => s !== undefined);
   const event = missEvent(run, ordered.map((timed) => timed.event));
@@ -56,6 +58,7 @@ export function data(all: Data): Section | null {
         "ratios. A cell's function is the one with more than half of its samples, where there is one.",
     },
     costs,
+    sharing,
     heap,
     choice,
     place,

@@ -10,13 +10,14 @@ use crate::units;
 
 /// Causes of stalled cycles, whose sums with the cycles of work are all cycles, and how to name
 /// what is waited for.
-const CAUSES: [(&str, &str); 6] = [
+const CAUSES: [(&str, &str); 7] = [
     ("stall.l2", "on L2"),
     ("stall.llc", "on the LLC"),
     ("stall.dram", "on DRAM"),
     ("stall.queue", "in the queue to DRAM"),
     ("stall.tlb", "on address translation"),
     ("stall.stores", "on stores"),
+    ("stall.sharing", "on other cores' caches"),
 ];
 
 /// The change of the cycles of a run, and where most of it comes from.

@@ -16,13 +16,14 @@ const LLC: &str = "llc.miss";
 const L1D: &str = "l1d.miss";
 const CYCLES: &str = "cycles";
 /// Stall events and what they wait for.
-const STALLS: [(&str, &str); 6] = [
+const STALLS: [(&str, &str); 7] = [
     ("stall.l2", "L2"),
     ("stall.llc", "LLC"),
     ("stall.dram", "DRAM"),
     ("stall.queue", "queue"),
     ("stall.tlb", "TLB"),
     ("stall.stores", "stores"),
+    ("stall.sharing", "sharing"),
 ];
 
 pub(super) fn functions(summary: &Summary, style: &Style) -> String {

@@ -13,6 +13,7 @@ mod levels;
 mod regions;
 mod sampling;
 mod sets;
+mod sharing;
 mod threads;
 mod time_use;
 
@@ -61,6 +62,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         places(hot::lines),
         data::data(summary, style),
         data::heap(summary, style),
+        sharing::sharing(summary, style),
         calls::callers(summary, style),
         hot::instructions(summary, style),
         sampling::derivations(summary, style),

@@ -37,5 +37,6 @@ fn words(on: TimeUse) -> &'static str {
         TimeUse::Queue => "queued at DRAM",
         TimeUse::Tlb => "translating addresses",
         TimeUse::Stores => "waiting for stores",
+        TimeUse::Sharing => "waiting for other cores",
     }
 }

@@ -1,0 +1,388 @@
+//! Cache lines that threads share: which data lies in them, and which code of which threads moves
+//! them between cores.
+//!
+//! Memory: 120 bytes for each instruction of each thread that missed a shared line.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use memgauge_trace::{Pid, SharingRow, Tid};
+use serde::Serialize;
+
+use crate::Analysis;
+use crate::data::{Allocations, DataKind, allocation_name};
+use crate::hotspots::{module_of, place_symbol};
+use crate::regions::{SampledRegions, locate_exactly};
+use crate::resolve::Resolve;
+use crate::spaces::{AddressSpaces, PathId, When};
+use crate::stacks::Frames;
+
+/// Lines that are listed.
+const MOST_LINES: usize = 50;
+/// Accesses of a line that are listed.
+const MOST_ACCESSES: usize = 16;
+
+/// Accesses to shared lines. Only analyses over the same [`AddressSpaces`] may be merged.
+#[derive(Clone, Debug)]
+pub struct SharedLineSums<'a> {
+    spaces: &'a AddressSpaces,
+    lines: BTreeMap<(Pid, u64), LineSums>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct LineSums {
+    site: Option<u32>,
+    time_ns: u64,
+    accesses: BTreeMap<(Tid, PathId, u64), SharingRow>,
+}
+
+impl<'a> SharedLineSums<'a> {
+    /// Code and data are named by these mappings.
+    pub fn new(spaces: &'a AddressSpaces) -> Self {
+        SharedLineSums {
+            spaces,
+            lines: BTreeMap::new(),
+        }
+    }
+}
+
+impl Analysis for SharedLineSums<'_> {
+    type Row = SharingRow;
+    type Output = Self;
+
+    fn observe(&mut self, batch: &[SharingRow]) {
+        for row in batch {
+            let (path, offset) = self
+                .spaces
+                .code_at(row.pid, row.ip.0, When::At(row.code_ns));
+            let line = self.lines.entry((row.pid, row.line.0)).or_default();
+            line.site = line.site.or(row.site);
+            line.time_ns = line.time_ns.max(row.time_ns);
+            add(
+                line.accesses.entry((row.tid, path, offset)).or_default(),
+                row,
+            );
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (key, from) in other.lines {
+            let line = self.lines.entry(key).or_default();
+            line.site = line.site.or(from.site);
+            line.time_ns = line.time_ns.max(from.time_ns);
+            for (place, row) in from.accesses {
+                add(line.accesses.entry(place).or_default(), &row);
+            }
+        }
+    }
+
+    fn finish(self) -> Self {
+        self
+    }
+}
+
+fn add(sums: &mut SharingRow, row: &SharingRow) {
+    *sums = SharingRow {
+        loaded: sums.loaded | row.loaded,
+        stored: sums.stored | row.stored,
+        hitm: sums.hitm + row.hitm,
+        invalidating: sums.invalidating + row.invalidating,
+        true_sharing: sums.true_sharing + row.true_sharing,
+        false_sharing: sums.false_sharing + row.false_sharing,
+        stall_cycles: sums.stall_cycles + row.stall_cycles,
+        ..row.clone()
+    };
+}
+
+/// Bytes of a line, the last one included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ByteRange {
+    /// The first byte, in 0..64.
+    pub first: u8,
+    /// The last byte, in 0..64.
+    pub last: u8,
+}
+
+/// Misses of shared lines. All are counts of the modelled machine, or of samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SharingCounts {
+    /// Misses whose line another core's private caches held modified.
+    pub hitm: u64,
+    /// Misses after another core's store, of bytes that others have stored since.
+    pub true_sharing: u64,
+    /// The same of other bytes.
+    pub false_sharing: u64,
+    /// Accesses that took copies of the line from other cores.
+    pub invalidating: u64,
+    /// Cycles in which cores waited for the line from another core.
+    pub stall_cycles: u64,
+}
+
+impl SharingCounts {
+    fn add(&mut self, other: &SharingCounts) {
+        self.hitm += other.hitm;
+        self.true_sharing += other.true_sharing;
+        self.false_sharing += other.false_sharing;
+        self.invalidating += other.invalidating;
+        self.stall_cycles += other.stall_cycles;
+    }
+
+    fn of(row: &SharingRow) -> SharingCounts {
+        SharingCounts {
+            hitm: row.hitm,
+            true_sharing: row.true_sharing,
+            false_sharing: row.false_sharing,
+            invalidating: row.invalidating,
+            stall_cycles: row.stall_cycles,
+        }
+    }
+
+    /// Order of lines and accesses: what takes most time comes first.
+    fn cost(&self) -> (u64, u64, u64) {
+        let misses = self.true_sharing + self.false_sharing;
+        (self.stall_cycles, self.hitm + misses, self.invalidating)
+    }
+
+    /// Whether most misses after another core's store are false sharing.
+    pub fn is_mostly_false(&self) -> bool {
+        self.false_sharing > self.true_sharing
+    }
+}
+
+/// Code that accesses a shared line, and the bytes of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharedAccess {
+    /// Function; `None` if unknown.
+    pub function: Option<String>,
+    /// File of the code.
+    pub module: String,
+    /// Source file, where known.
+    pub file: Option<String>,
+    /// Line in the source file, where known.
+    pub line: Option<u32>,
+    /// The variable or allocation that the bytes belong to.
+    pub data: String,
+    /// Threads that access these bytes here.
+    pub threads: u64,
+    /// The thread, if it is one.
+    pub tid: Option<Tid>,
+    /// Bytes that were loaded.
+    pub loaded: Vec<ByteRange>,
+    /// Bytes that were stored.
+    pub stored: Vec<ByteRange>,
+    /// Misses.
+    #[serde(flatten)]
+    pub counts: SharingCounts,
+}
+
+/// A cache line that threads share.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharedLine {
+    /// What lies in it: variables, or where its memory was allocated.
+    pub name: String,
+    /// Whether it is allocated memory.
+    pub kind: DataKind,
+    /// Process.
+    pub pid: Pid,
+    /// First address of the line.
+    pub address: u64,
+    /// Threads that access it.
+    pub threads: u64,
+    /// Misses of all threads.
+    #[serde(flatten)]
+    pub counts: SharingCounts,
+    /// Code that accesses it, what costs most first.
+    pub accesses: Vec<SharedAccess>,
+    /// Accesses that are not listed.
+    pub other_accesses: u64,
+}
+
+/// Lines that threads share, those that cost most first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharedLines {
+    /// Misses of all lines.
+    #[serde(flatten)]
+    pub totals: SharingCounts,
+    /// The costliest lines.
+    pub lines: Vec<SharedLine>,
+    /// Lines that are not listed.
+    pub other_lines: u64,
+    /// Their misses.
+    pub other_counts: SharingCounts,
+}
+
+/// What names are looked up in.
+pub(crate) struct SharingNames<'a, 'b> {
+    pub(crate) allocations: &'b Allocations,
+    pub(crate) frames: &'b Frames<'a>,
+    pub(crate) regions: &'b SampledRegions<'a>,
+}
+
+/// Gives names to shared lines. `None` if there are none.
+pub(crate) fn shared_lines(
+    sums: &SharedLineSums,
+    names: &SharingNames,
+    symbols: &mut dyn Resolve,
+) -> Option<SharedLines> {
+    let mut totals = SharingCounts::default();
+    let mut lines: Vec<(SharingCounts, (Pid, u64), &LineSums)> = Vec::new();
+    for (&key, line) in &sums.lines {
+        let mut counts = SharingCounts::default();
+        line.accesses
+            .values()
+            .for_each(|row| counts.add(&SharingCounts::of(row)));
+        totals.add(&counts);
+        lines.push((counts, key, line));
+    }
+    lines.sort_by_key(|(counts, key, _)| (Reverse(counts.cost()), *key));
+    let others = lines.split_off(lines.len().min(MOST_LINES));
+    let mut other_counts = SharingCounts::default();
+    others
+        .iter()
+        .for_each(|(counts, _, _)| other_counts.add(counts));
+    let named: Vec<SharedLine> = lines
+        .into_iter()
+        .map(|(counts, key, line)| shared_line(sums.spaces, key, line, counts, names, symbols))
+        .collect();
+    (!named.is_empty()).then_some(SharedLines {
+        totals,
+        lines: named,
+        other_lines: others.len() as u64,
+        other_counts,
+    })
+}
+
+fn shared_line(
+    spaces: &AddressSpaces,
+    (pid, address): (Pid, u64),
+    line: &LineSums,
+    counts: SharingCounts,
+    names: &SharingNames,
+    symbols: &mut dyn Resolve,
+) -> SharedLine {
+    let allocated = line
+        .site
+        .and_then(|site| allocation_name(symbols, names.allocations, names.frames, (pid, site)));
+    let data_at = |first: u64, symbols: &mut dyn Resolve| match &allocated {
+        Some(name) => name.clone(),
+        None => {
+            let place = locate_exactly(spaces, pid, address + first, line.time_ns);
+            names.regions.describe(symbols, pid, place).0
+        }
+    };
+    // The same code and bytes of several threads are one row.
+    let mut rows: BTreeMap<AccessKey, (BTreeSet<Tid>, SharingCounts, SharedAccess)> =
+        BTreeMap::new();
+    let mut threads = BTreeSet::new();
+    for (&(tid, path, offset), row) in &line.accesses {
+        threads.insert(tid);
+        let symbol = place_symbol(symbols, spaces, (path, offset));
+        let first = u64::from((row.loaded | row.stored).trailing_zeros() % 64);
+        let access = SharedAccess {
+            function: symbol.as_ref().map(|symbol| symbol.name.clone()),
+            module: module_of(spaces, (path, offset)).to_owned(),
+            file: symbol.as_ref().and_then(|symbol| symbol.file.clone()),
+            line: symbol.and_then(|symbol| symbol.line),
+            data: data_at(first, symbols),
+            threads: 0,
+            tid: None,
+            loaded: ranges(row.loaded),
+            stored: ranges(row.stored),
+            counts: SharingCounts::default(),
+        };
+        let key = AccessKey {
+            function: access.function.clone(),
+            module: access.module.clone(),
+            file: access.file.clone(),
+            line: access.line,
+            loaded: row.loaded,
+            stored: row.stored,
+        };
+        let (tids, counts, _) = rows
+            .entry(key)
+            .or_insert_with(|| (BTreeSet::new(), SharingCounts::default(), access));
+        tids.insert(tid);
+        counts.add(&SharingCounts::of(row));
+    }
+    let mut accesses: Vec<SharedAccess> = rows
+        .into_values()
+        .map(|(tids, counts, access)| SharedAccess {
+            threads: tids.len() as u64,
+            tid: (tids.len() == 1).then(|| tids.first().copied()).flatten(),
+            counts,
+            ..access
+        })
+        .collect();
+    accesses.sort_by_key(|access| Reverse(access.counts.cost()));
+    let name = line_name(&accesses);
+    let other_accesses = accesses.len().saturating_sub(MOST_ACCESSES) as u64;
+    accesses.truncate(MOST_ACCESSES);
+    SharedLine {
+        name,
+        kind: match allocated {
+            Some(_) => DataKind::Allocated,
+            None => DataKind::Mapped,
+        },
+        pid,
+        address,
+        threads: threads.len() as u64,
+        counts,
+        accesses,
+        other_accesses,
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct AccessKey {
+    function: Option<String>,
+    module: String,
+    file: Option<String>,
+    line: Option<u32>,
+    loaded: u64,
+    stored: u64,
+}
+
+/// The data of a line, that of the costliest accesses first.
+fn line_name(accesses: &[SharedAccess]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for access in accesses {
+        if !names.contains(&access.data.as_str()) {
+            names.push(&access.data);
+        }
+    }
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [one, other] => format!("{one} and {other}"),
+        [one, other, more @ ..] => format!("{one}, {other} and {} more", more.len()),
+    }
+}
+
+/// The bytes whose bits are set.
+fn ranges(mut bits: u64) -> Vec<ByteRange> {
+    let mut ranges = Vec::new();
+    while bits != 0 {
+        let first = bits.trailing_zeros();
+        let length = (bits >> first).trailing_ones();
+        ranges.push(ByteRange {
+            first: first as u8,
+            last: (first + length - 1) as u8,
+        });
+        bits &= u64::MAX.checked_shl(first + length).unwrap_or(0);
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_ranges_of_bytes() {
+        let range = |first, last| ByteRange { first, last };
+        assert_eq!(ranges(0), []);
+        assert_eq!(ranges(0xff | 0xf << 32), [range(0, 7), range(32, 35)]);
+        assert_eq!(ranges(u64::MAX), [range(0, 63)]);
+        assert_eq!(ranges(1 << 63), [range(63, 63)]);
+    }
+}

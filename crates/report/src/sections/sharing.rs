@@ -1,0 +1,129 @@
+//! Cache lines that threads share, and the code that moves them between cores.
+
+use memgauge_analyze::{
+    ByteRange, SharedAccess, SharedLine, SharedLines, SharingCounts, Summary, file_name,
+};
+
+use super::{plural, provenance};
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+/// Lines that are listed, and accesses of each.
+const LINES: usize = 4;
+const ACCESSES: usize = 6;
+/// Fewer misses of all lines are no finding: locks and the start of threads cause some.
+const FEW_MISSES: u64 = 1000;
+/// Lines with a smaller part of the misses are not listed.
+const LEAST_SHARE: f64 = 0.01;
+
+pub(super) fn sharing(summary: &Summary, style: &Style) -> String {
+    let Some(sharing) = &summary.sharing else {
+        return String::new();
+    };
+    if misses(&sharing.totals) < FEW_MISSES {
+        return String::new();
+    }
+    let title = "Cache lines shared between threads";
+    style.heading(title, &provenance(summary)) + &table(sharing, style).draw(style)
+}
+
+fn misses(counts: &SharingCounts) -> u64 {
+    counts.hitm.max(counts.true_sharing + counts.false_sharing)
+}
+
+fn table(sharing: &SharedLines, style: &Style) -> Table {
+    let mut table = Table::new(&[
+        ("stalled", Kind::Number),
+        ("HITM", Kind::Number),
+        ("false", Kind::Number),
+        ("true", Kind::Number),
+        ("threads", Kind::Number),
+        ("loads", Kind::Number),
+        ("stores", Kind::Number),
+        ("line, and code that accesses it", Kind::Text),
+    ]);
+    let least = misses(&sharing.totals) as f64 * LEAST_SHARE;
+    let is_large = |counts: &SharingCounts| misses(counts) as f64 >= least;
+    let lines = sharing.lines.iter();
+    let lines = lines.take_while(|line| is_large(&line.counts));
+    let shown = lines.take(LINES).count();
+    for line in &sharing.lines[..shown] {
+        let mut cells = numbers(&line.counts);
+        cells.push(line.threads.to_string());
+        cells.extend([String::new(), String::new(), style.name(&line_name(line))]);
+        table.row(cells);
+        let accesses = line.accesses.iter();
+        let accesses = accesses.filter(|access| is_large(&access.counts));
+        for access in accesses.take(ACCESSES) {
+            let mut cells = numbers(&access.counts);
+            cells.push(access.threads.to_string());
+            cells.extend([bytes(&access.loaded), bytes(&access.stored)]);
+            cells.push(style.name(&format!("  {}", code(access))));
+            table.painted_row(Role::Quiet, cells);
+        }
+    }
+    let hidden = sharing.lines.get(shown..).unwrap_or_default();
+    let others = sharing.other_lines + hidden.len() as u64;
+    if others > 0 {
+        let mut sum = sharing.other_counts;
+        for line in hidden {
+            sum.hitm += line.counts.hitm;
+            sum.true_sharing += line.counts.true_sharing;
+            sum.false_sharing += line.counts.false_sharing;
+            sum.stall_cycles += line.counts.stall_cycles;
+        }
+        let mut cells = numbers(&sum);
+        cells.extend([String::new(), String::new(), String::new()]);
+        cells.push(plural(others, "other line"));
+        table.painted_row(Role::Quiet, cells);
+    }
+    table
+}
+
+fn numbers(counts: &SharingCounts) -> Vec<String> {
+    [
+        counts.stall_cycles,
+        counts.hitm,
+        counts.false_sharing,
+        counts.true_sharing,
+    ]
+    .map(units::count)
+    .to_vec()
+}
+
+fn line_name(line: &SharedLine) -> String {
+    format!("{} at {:#x}", line.name, line.address)
+}
+
+/// `0-7 16-23`: bytes of the line.
+fn bytes(ranges: &[ByteRange]) -> String {
+    let words = ranges.iter().map(|range| match range {
+        ByteRange { first, last } if first == last => first.to_string(),
+        ByteRange { first, last } => format!("{first}-{last}"),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn code(access: &SharedAccess) -> String {
+    let function = match &access.function {
+        Some(function) => crate::names::without_arguments(function).to_owned(),
+        None => format!("{} [no symbols]", file_name(&access.module)),
+    };
+    match (&access.file, access.line) {
+        (Some(file), Some(line)) => format!("{function} {}:{line}", file_name(file)),
+        _ => function,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_as_ranges() {
+        let range = |first, last| ByteRange { first, last };
+        assert_eq!(bytes(&[range(0, 7), range(16, 16)]), "0-7 16");
+        assert_eq!(bytes(&[]), "");
+    }
+}
