@@ -1,0 +1,296 @@
+//! Cache lines that threads share: programs whose sharing is known by construction, each with a twin
+//! that has the same threads and no line in common.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use harness::{PATH, Recorded, needs, report_text};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Each thread works on data of its own. `APART` puts it into lines of its own.
+const SHAPES: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#ifdef APART
+#define OWN __attribute__((aligned(64)))
+#else
+#define OWN
+#endif
+#define SHAPE(n) (SHAPE_NUMBER == n)
+#if SHAPE(0)
+static struct { OWN volatile long count; } counters[THREADS] __attribute__((aligned(64)));
+static void work(long me) { counters[me].count++; }
+static void begin(void) {}
+#elif SHAPE(1)
+struct OWN sums { volatile double sum; };
+static struct sums *sums;
+static void begin(void) { sums = aligned_alloc(64, THREADS * 64); }
+static void work(long me) { sums[me].sum = sums[me].sum + 1.5; }
+#elif SHAPE(2)
+static OWN volatile int first = 1;
+static OWN volatile int second = 1;
+static OWN volatile int third = 1;
+static OWN volatile int fourth = 1;
+static volatile int *const each[] = { &first, &second, &third, &fourth };
+static void begin(void) {}
+static void work(long me) { *each[me] += 3; }
+#elif SHAPE(3)
+static struct { OWN long count; } counters[THREADS] __attribute__((aligned(64)));
+static void begin(void) {}
+static void work(long me) { __atomic_fetch_add(&counters[me].count, 1, __ATOMIC_SEQ_CST); }
+#else
+// One field is read by all, another is written by one.
+static struct { volatile long limit; OWN volatile long done; } job __attribute__((aligned(64))) = { 1L << 40, 0 };
+static volatile long kept[THREADS * 8] __attribute__((aligned(64)));
+static void begin(void) {}
+static void work(long me) { if (me == 0) job.done++; else kept[8 * me] += job.limit; }
+#endif
+static void *run(void *me) { for (long i = 0; i < ROUNDS; i++) work((long)me); return 0; }
+int main(void) {
+    pthread_t threads[THREADS];
+    begin();
+    for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, (void *)i);
+    for (long i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+}
+"#;
+
+/// What the shared line of each shape holds.
+const NAMES: [&str; 5] = ["counters", "begin at", "(program)", "counters", "job"];
+
+/// Two threads in turn: one stores a message, the other loads it. Which one goes is said over pipes.
+const MESSAGES: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+static struct { volatile long words[8]; } message __attribute__((aligned(64)));
+static int there[2], back[2];
+static char byte;
+__attribute__((noinline)) static void post(long i) { message.words[MESSAGE] = i; }
+__attribute__((noinline)) static long take(void) { return message.words[MESSAGE]; }
+static void *reader(void *sum) {
+    for (int i = 0; i < ROUNDS; i++) {
+        read(there[0], &byte, 1);
+        *(long *)sum += take();
+        write(back[1], &byte, 1);
+    }
+    return 0;
+}
+int main(void) {
+    long sum = 0;
+    char other;
+    pthread_t thread;
+    pipe(there);
+    pipe(back);
+    pthread_create(&thread, 0, reader, &sum);
+    for (int i = 0; i < ROUNDS; i++) {
+        post(i);
+        write(there[1], &other, 1);
+        read(back[0], &other, 1);
+    }
+    pthread_join(thread, 0);
+    return sum != (long)ROUNDS * (ROUNDS - 1) / 2;
+}
+"#;
+
+/// Threads add to one counter.
+const SHARED_COUNTER: &str = r#"
+#include <pthread.h>
+static long counter;
+static void *run(void *unused) { for (int i = 0; i < ROUNDS; i++) __atomic_fetch_add(&counter, 1, __ATOMIC_SEQ_CST); return 0; }
+int main(void) {
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, 0);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    return counter != (long)THREADS * ROUNDS;
+}
+"#;
+
+fn compiled(folder: &Path, source: &str, definitions: &[(&str, u64)], is_apart: bool) -> String {
+    let (file, program) = (folder.join("program.c"), folder.join("program"));
+    std::fs::write(&file, source).expect("the source can be written");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O1", "-g", "-pthread", "-w"]);
+    for (name, value) in definitions {
+        compiler.arg(format!("-D{name}={value}"));
+    }
+    if is_apart {
+        compiler.arg("-DAPART");
+    }
+    compiler.arg("-o").arg(&program).arg(&file);
+    assert!(compiler.status().expect("gcc runs").success());
+    program
+        .to_str()
+        .expect("temporary paths are text")
+        .to_owned()
+}
+
+/// A number that differs between runs, which the test prints.
+fn drawn(name: &str, from: u64, to: u64) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(1, |since| u64::from(since.subsec_nanos()));
+    let number = from + nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (to - from);
+    println!("{name}: {number}");
+    number
+}
+
+fn recorded(program: &str) -> Recorded {
+    let run = Recorded::new(&["--machine", "zen4"], &[program]);
+    assert_eq!(run.code(), Some(0), "{}", run.said());
+    run
+}
+
+fn first_cause(report: &Value) -> &str {
+    report["causes"][0]["kind"].as_str().unwrap_or("none")
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("{name}"))
+}
+
+#[test]
+fn false_sharing_is_the_first_cause_of_packed_data_and_none_of_padded() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (shape, name) in NAMES.iter().enumerate() {
+        let definitions = [
+            ("SHAPE_NUMBER", shape as u64),
+            ("THREADS", drawn("threads", 2, 5)),
+            ("ROUNDS", drawn("rounds", 600_000, 700_000)),
+        ];
+        let packed = recorded(&compiled(folder.path(), SHAPES, &definitions, false));
+        let report = packed.report();
+        assert_eq!(first_cause(&report), "false_sharing", "shape {shape}");
+        let line = &report["sharing"]["lines"][0];
+        let shown = line["name"].as_str().expect("a name");
+        assert!(shown.contains(name), "shape {shape}: {shown}");
+        assert!(
+            number(line, "false_sharing") > 9 * number(line, "true_sharing"),
+            "shape {shape}: {line}"
+        );
+        let text = report_text(&packed.path());
+        assert!(text.contains("False sharing: "), "{text}");
+        assert!(text.contains("Cache lines shared between threads"));
+
+        let padded = recorded(&compiled(folder.path(), SHAPES, &definitions, true));
+        let report = padded.report();
+        assert_ne!(first_cause(&report), "false_sharing", "shape {shape}");
+        let totals = padded.totals();
+        assert!(
+            totals["coherence.false_sharing"] < 100,
+            "shape {shape}: {totals:?}"
+        );
+        assert!(!report_text(&padded.path()).contains("Cache lines shared"));
+    }
+}
+
+#[test]
+fn a_counter_that_all_threads_add_to_is_true_sharing() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let definitions = [
+        ("THREADS", drawn("threads", 2, 5)),
+        ("ROUNDS", drawn("rounds", 600_000, 700_000)),
+    ];
+    let run = recorded(&compiled(
+        folder.path(),
+        SHARED_COUNTER,
+        &definitions,
+        false,
+    ));
+    let report = run.report();
+    assert_eq!(first_cause(&report), "true_sharing");
+    let sharing = &report["sharing"];
+    assert!(number(sharing, "true_sharing") > 100 * number(sharing, "false_sharing"));
+    let access = &sharing["lines"][0]["accesses"][0];
+    assert_eq!(access["function"], "run");
+    assert_eq!(access["threads"].as_u64(), Some(definitions[0].1));
+}
+
+/// Each message is one miss of a modified line, of bytes that the other thread has stored, and
+/// each answer takes the reader's copy.
+#[test]
+fn messages_between_threads_are_counted_one_by_one() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let rounds = drawn("rounds", 500, 900);
+    let word = drawn("word", 0, 8);
+    let definitions = [("ROUNDS", rounds), ("MESSAGE", word)];
+    let run = recorded(&compiled(folder.path(), MESSAGES, &definitions, false));
+    let report = run.report();
+    let lines = report["sharing"]["lines"].as_array().expect("lines");
+    let holds_message = |line: &&Value| line["name"].as_str().unwrap_or("").contains("message");
+    let line = lines
+        .iter()
+        .find(holds_message)
+        .expect("the message's line");
+    let accesses = line["accesses"].as_array().expect("accesses");
+    let of = |function: &str| {
+        let mut accesses = accesses.iter();
+        let found = accesses.find(|access| access["function"] == function);
+        found.unwrap_or_else(|| panic!("{function} in {line}"))
+    };
+    let (take, post) = (of("take"), of("post"));
+    let bytes = serde_json::json!([{ "first": 8 * word, "last": 8 * word + 7 }]);
+    assert_eq!((&take["loaded"], &post["stored"]), (&bytes, &bytes));
+    assert_eq!(number(take, "hitm"), rounds);
+    // Before the first message nobody had lost the line.
+    assert_eq!(number(take, "true_sharing"), rounds - 1);
+    assert_eq!(number(line, "false_sharing"), 0);
+    assert_eq!(number(post, "invalidating"), rounds - 1);
+}
+
+#[test]
+fn stalls_for_other_cores_add_up_over_places_data_and_lines() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let definitions = [("SHAPE_NUMBER", 0), ("THREADS", 3), ("ROUNDS", 30_000)];
+    let run = recorded(&compiled(folder.path(), SHAPES, &definitions, false));
+    let report = run.report();
+    let total = run.totals()["stall.sharing"] as u64;
+    let near = |what: &str, sum: u64| {
+        // Cores, places and lines each round down to cycles.
+        assert!(sum.abs_diff(total) <= 8, "{what}: {sum} of {total}");
+    };
+    let functions = &report["hot"]["functions"];
+    let rows = functions["rows"].as_array().expect("rows");
+    let of_row = |row: &Value| row["counts"]["stall.sharing"].as_u64().unwrap_or(0);
+    let others = functions["others"]["counts"]["stall.sharing"].as_u64();
+    near(
+        "functions",
+        rows.iter().map(of_row).sum::<u64>() + others.unwrap_or(0),
+    );
+    near("data", number(&report["data"]["totals"], "stall.sharing"));
+    near("lines", number(&report["sharing"], "stall_cycles"));
+    let part = report["time"].as_array().expect("time").iter();
+    let part = part.filter(|part| part["on"] == "sharing");
+    near("time", part.map(|part| number(part, "cycles")).sum());
+}
+
+#[test]
+fn a_gate_on_false_sharing_fails_for_packed_data_alone() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let definitions = [("SHAPE_NUMBER", 1), ("THREADS", 2), ("ROUNDS", 300_000)];
+    let run = |is_apart| recorded(&compiled(folder.path(), SHAPES, &definitions, is_apart));
+    let (packed, padded) = (run(false), run(true));
+    let gated = |before: &Recorded, after: &Recorded| {
+        let mut command = Command::new(harness::PROGRAM);
+        command.arg("diff").arg(before.path()).arg(after.path());
+        command.args(["--fail-if", "coherence.false_sharing > +1000"]);
+        command.env("PATH", PATH);
+        command.output().expect("memgauge runs").status.code()
+    };
+    assert_eq!(gated(&packed, &padded), Some(0));
+    assert_eq!(gated(&padded, &packed), Some(1));
+}
