@@ -46,6 +46,8 @@ pub(super) struct Event {
 pub(super) struct Events {
     noted: Vec<Event>,
     most: usize,
+    /// The last one is to be completed before the next access.
+    at_once: bool,
     /// The core is told before anything that takes time or changes a cache below the
     /// first level. So no count or time differs for the delay.
     pub(super) ran: Tally,
@@ -60,12 +62,13 @@ impl Events {
     /// Whether it is time to complete them.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
-        self.noted.len() >= self.most
+        self.at_once || self.noted.len() >= self.most
     }
 
     /// Notes an event at the end of what ran.
     pub(super) fn note(&mut self, at: usize, what: PendingKind, addr: u64, missed: Missed) {
         let ran = std::mem::take(&mut self.ran);
+        self.at_once |= missed.at_once();
         self.noted.push(Event {
             ran,
             addr,
@@ -87,6 +90,7 @@ impl Events {
 
     /// The noted events, to be given back empty.
     pub(super) fn take(&mut self) -> Vec<Event> {
+        self.at_once = false;
         std::mem::take(&mut self.noted)
     }
 

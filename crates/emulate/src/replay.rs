@@ -337,9 +337,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let access = self.program.catalogue.access(index);
         let (addr, size) = (event.addr, u32::from(access.size));
         self.note_store(access.kind, addr);
-        let bytes = match self.shared.is_coherent() {
+        let bytes = match event.missed.may_be_watched() {
             true => self.bytes_in_line(words, event, index),
-            false => LineBytes::default(),
+            false => LineBytes::of(addr, size, access.kind),
         };
         let core = &mut self.core;
         let outcome = core.supply_bytes(self.shared, event.missed, addr, size, access.kind, bytes);

@@ -6,8 +6,8 @@
 //!
 //! Cores take turns (the front end decides how long), and a hit of the first level tells nobody. So
 //! a core that stores to a line that others only read is noticed at the end of its turn
-//! ([`Core::end_turn`]). From then on the line is *watched*: the first level reports every access to
-//! it, and everything is exact.
+//! ([`Core::end_turn`]). From the first time on that a core loses a line to a store, the line is
+//! *watched*: the first level reports every access to it, and everything is exact.
 //!
 //! Rejected: asking all other cores at every miss of the second level, which costs as much as the
 //! miss itself from four cores on. And: a state in each line of the first level, which every store
@@ -30,7 +30,7 @@ const PAGE_SHIFT: u32 = 8;
 /// Cores that the directory tells apart. Of more that live at once, the others are not coherent.
 const CORES: usize = 64;
 /// Pages that a core remembers the entry of.
-const RECENT: usize = 64;
+const RECENT: usize = 1024;
 /// Entries before those of pages that no core holds a line of are dropped.
 const MOST_PAGES: usize = 1 << 17;
 /// Lines that are watched.
@@ -108,9 +108,10 @@ struct PageEntry {
 
 /// A core that lost a watched line to a store of another one.
 struct LostCopy {
-    core: u64,
-    /// Bytes that others have stored since.
-    stored: u64,
+    /// Its place, which no other core has after it.
+    core: usize,
+    /// Bytes that others have stored since; `None` where the first of these stores was noticed late.
+    stored: Option<u64>,
 }
 
 /// Which cores may hold which lines.
@@ -174,20 +175,33 @@ impl RecentPages {
     }
 }
 
+/// Whether a line is watched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    New,
+    Known,
+    NoRoom,
+}
+
 /// Copies that other cores had of a line.
 #[derive(Clone, Copy, Default)]
 struct OtherCopies {
-    count: u32,
+    /// The cores that had one.
+    cores: u64,
+    /// Whether one of them was modified.
     is_dirty: bool,
+}
+
+impl OtherCopies {
+    /// Those that the other cores lost: none if the access only loads.
+    fn taken_by(self, stores: bool) -> OtherCopies {
+        if stores { self } else { OtherCopies::default() }
+    }
 }
 
 impl Directory {
     pub(crate) fn is_on(&self) -> bool {
         self.is_on
-    }
-
-    pub(crate) fn has_watched(&self) -> bool {
-        !self.watched.is_empty()
     }
 
     pub(crate) fn unwatched(&self) -> u64 {
@@ -214,9 +228,6 @@ impl Directory {
     pub(crate) fn remove_core(&mut self, bit: u64) {
         if bit != 0 {
             self.cores[bit.trailing_zeros() as usize] = None;
-        }
-        for lost in self.watched.values_mut() {
-            lost.retain(|copy| copy.core != bit);
         }
     }
 
@@ -265,31 +276,48 @@ impl Directory {
         .flatten()
     }
 
-    /// Watches a line from now on; whether there is room.
-    fn watch(&mut self, line: u64) -> bool {
-        if self.watched.len() >= MOST_WATCHED && !self.watched.contains_key(&line) {
-            self.unwatched += 1;
-            return false;
+    /// Watches a line from now on, if there is room.
+    fn watch(&mut self, line: u64) -> Watch {
+        if self.watched.contains_key(&line) {
+            return Watch::Known;
         }
-        self.watched.entry(line).or_default();
-        true
+        if self.watched.len() >= MOST_WATCHED {
+            self.unwatched += 1;
+            return Watch::NoRoom;
+        }
+        self.watched.insert(line, Vec::new());
+        Watch::New
     }
 
     /// Notes bytes of a watched line that a core stores.
-    fn note_stored(&mut self, line: u64, core: u64, stored: u64) {
+    fn note_stored(&mut self, line: u64, core: usize, stored: u64) {
         if let Some(lost) = self.watched.get_mut(&line) {
             for copy in lost.iter_mut().filter(|copy| copy.core != core) {
-                copy.stored |= stored;
+                copy.stored = copy.stored.map(|before| before | stored);
             }
         }
     }
 
-    /// A core has a line again that it lost to a store of another core, if it did: the bytes that
-    /// were stored since.
-    fn regain(&mut self, line: u64, core: u64) -> Option<u64> {
+    /// Notes that cores lost a watched line to a store, of known bytes or not.
+    fn lose(&mut self, line: u64, losers: u64, knows_bytes: bool) {
+        let places: Vec<usize> = self.places(losers).collect();
+        let live = &self.cores;
+        let Some(lost) = self.watched.get_mut(&line) else {
+            return;
+        };
+        if lost.len() >= CORES {
+            lost.retain(|copy| live.contains(&Some(copy.core)));
+        }
+        let stored = knows_bytes.then_some(0);
+        lost.extend(places.into_iter().map(|core| LostCopy { core, stored }));
+    }
+
+    /// A core has a line again. The bytes that were stored since it lost it to a store of another
+    /// core, if it did and they are known.
+    fn regain(&mut self, line: u64, core: usize) -> Option<u64> {
         let lost = self.watched.get_mut(&line)?;
         let at = lost.iter().position(|copy| copy.core == core)?;
-        Some(lost.swap_remove(at).stored)
+        lost.swap_remove(at).stored
     }
 }
 
@@ -299,27 +327,17 @@ fn line_in_page(tag: u64) -> usize {
 
 impl Shared {
     /// Takes a line out of other cores because another one stores to it.
-    fn invalidate(&mut self, cores: u64, tag: u64, line: u64) -> OtherCopies {
+    fn invalidate(&mut self, cores: u64, tag: u64) -> OtherCopies {
         let mut copies = OtherCopies::default();
         let places: Vec<usize> = self.directory.places(cores).collect();
-        let mut losers = 0;
         for place in places {
             let Some(other) = self.cores[place].as_deref_mut() else {
                 continue;
             };
             if let Some(flags) = other.drop_copy(tag) {
-                copies.count += 1;
                 copies.is_dirty |= flags & DIRTY != 0;
-                losers |= other.bit;
+                copies.cores |= other.bit;
             }
-        }
-        if losers != 0 && self.directory.watch(line) {
-            let lost = self.directory.watched.entry(line).or_default();
-            let bits = (0..CORES).map(|bit| 1 << bit);
-            lost.extend(
-                bits.filter(|bit| losers & bit != 0)
-                    .map(|core| LostCopy { core, stored: 0 }),
-            );
         }
         copies
     }
@@ -332,7 +350,7 @@ impl Shared {
             return OtherCopies::default();
         };
         OtherCopies {
-            count: 1,
+            cores: core,
             is_dirty: flags & DIRTY != 0,
         }
     }
@@ -402,12 +420,12 @@ impl Core {
         let mut copies = OtherCopies::default();
         let mut holders = before | self.bit;
         if line_use.stores {
-            copies = shared.invalidate(others, tag, line);
+            copies = shared.invalidate(others, tag);
             holders = self.bit;
         } else if before & self.bit == 0 && others.is_power_of_two() {
             // A single holder may have modified it; several have it clean.
             copies = shared.downgrade(others, tag);
-            if copies.count == 0 {
+            if copies.cores == 0 {
                 holders = self.bit;
             }
         }
@@ -419,16 +437,8 @@ impl Core {
             let flags = if line_use.stores { 0 } else { DIRTY };
             self.fill_llc(shared, tag, flags, out);
         }
-        if line_use.stores {
-            self.count_invalidated(copies, tag, out);
-        }
-        if copies.is_dirty && !line_use.stores && shared.directory.watch(line) {
-            let place = shared.directory.places(others).next();
-            if let Some(other) = place.and_then(|place| shared.cores[place].as_deref_mut()) {
-                other.first.l1d.watch(tag);
-            }
-        }
-        if let Some(stored) = shared.directory.regain(line, self.bit) {
+        self.count_invalidated(shared, copies.taken_by(line_use.stores), tag, true, out);
+        if let Some(stored) = shared.directory.regain(line, self.place) {
             let bytes = line_use.bytes.loaded | line_use.bytes.stored;
             let (event, sharing) = match bytes & stored {
                 0 => (COHERENCE_FALSE_SHARING, Sharing::FALSE),
@@ -440,7 +450,7 @@ impl Core {
         if shared.directory.watched.contains_key(&line) {
             self.first.l1d.watch(tag);
             let stored = line_use.bytes.stored;
-            shared.directory.note_stored(line, self.bit, stored);
+            shared.directory.note_stored(line, self.place, stored);
         }
         copies.is_dirty
     }
@@ -474,13 +484,40 @@ impl Core {
         }
     }
 
-    fn count_invalidated(&mut self, copies: OtherCopies, tag: u64, out: &mut Outcome) {
-        if copies.count == 0 {
+    /// This core has taken a line from others.
+    fn count_invalidated(
+        &mut self,
+        shared: &mut Shared,
+        copies: OtherCopies,
+        tag: u64,
+        knows_bytes: bool,
+        out: &mut Outcome,
+    ) {
+        if copies.cores == 0 {
             return;
         }
-        self.counts[COHERENCE_INVALIDATION] += u64::from(copies.count);
+        self.counts[COHERENCE_INVALIDATION] += u64::from(copies.cores.count_ones());
         out.sharing.add(Sharing::INVALIDATES);
-        self.first.l1d.watch(tag);
+        self.watch_line(shared, tag);
+        let line = tag | self.space_bits;
+        shared.directory.lose(line, copies.cores, knows_bytes);
+    }
+
+    /// Watches a line from now on, here and in the other cores.
+    fn watch_line(&mut self, shared: &mut Shared, tag: u64) {
+        let watch = shared.directory.watch(tag | self.space_bits);
+        if watch == Watch::New {
+            self.first.l1d.note_watched(tag);
+            for other in shared.cores.iter_mut().flatten() {
+                other.first.l1d.note_watched(tag);
+                if other.space_bits == self.space_bits {
+                    other.first.l1d.watch(tag);
+                }
+            }
+        }
+        if watch != Watch::NoRoom {
+            self.first.l1d.watch(tag);
+        }
     }
 
     /// An access to a watched line that the first level holds.
@@ -495,14 +532,20 @@ impl Core {
         if !line_use.stores {
             return;
         }
-        self.upgrade(shared, tag, out);
+        self.upgrade(shared, tag, true, out);
         let line = tag | self.space_bits;
         let stored = line_use.bytes.stored;
-        shared.directory.note_stored(line, self.bit, stored);
+        shared.directory.note_stored(line, self.place, stored);
     }
 
-    /// This core holds a line and has stored to it: others must not hold it.
-    pub(crate) fn upgrade(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) {
+    /// This core holds a line and has stored to it, to known bytes or not: others must not hold it.
+    pub(crate) fn upgrade(
+        &mut self,
+        shared: &mut Shared,
+        tag: u64,
+        knows_bytes: bool,
+        out: &mut Outcome,
+    ) {
         if self.bit == 0 {
             return;
         }
@@ -514,15 +557,20 @@ impl Core {
         if others == 0 {
             return;
         }
-        let copies = shared.invalidate(others, tag, tag | self.space_bits);
+        let copies = shared.invalidate(others, tag);
         self.set_holders(shared, tag, entry, self.bit);
-        self.counts[COHERENCE_UPGRADE] += u64::from(copies.count > 0);
-        self.count_invalidated(copies, tag, out);
+        self.counts[COHERENCE_UPGRADE] += u64::from(copies.cores != 0);
+        self.count_invalidated(shared, copies, tag, knows_bytes, out);
     }
 
     /// How often lines have moved to this core from others, or were taken from them for it.
     pub fn lines_moved(&self) -> u64 {
         self.counts[COHERENCE_HITM] + self.counts[COHERENCE_INVALIDATION]
+    }
+
+    /// A new core among others: knows which lines are watched.
+    pub(crate) fn join(&mut self, other: &Core) {
+        self.first.l1d.note_watched_of(&other.first.l1d);
     }
 
     /// Ends a turn of this core: other cores may run after it. Lines that it has stored to, and that
@@ -534,7 +582,7 @@ impl Core {
             return;
         }
         for tag in self.first.l1d.shared_and_stored_since(began) {
-            self.upgrade(shared, tag, &mut Outcome::default());
+            self.upgrade(shared, tag, false, &mut Outcome::default());
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct Missed {
     stores: bool,
     /// Whether the line was there and other cores need to know of the access.
     watched: bool,
+    /// Whether later accesses to the line depend on what other cores have done.
+    at_once: bool,
 }
 
 impl Missed {
@@ -50,6 +52,7 @@ impl Missed {
         page: false,
         stores: false,
         watched: false,
+        at_once: false,
     };
 
     /// A line that was absent; `left` left for it.
@@ -79,6 +82,18 @@ impl Missed {
     #[inline(always)]
     pub(crate) fn watched(self) -> bool {
         self.watched
+    }
+
+    /// Whether it is to be [supplied](crate::Core::supply) before the next access.
+    #[inline(always)]
+    pub fn at_once(self) -> bool {
+        self.at_once
+    }
+
+    /// Whether other cores may need to know which bytes are accessed.
+    #[inline(always)]
+    pub fn may_be_watched(self) -> bool {
+        self.watched || self.at_once
     }
 
     /// The word that left for the line, if the line was absent.
@@ -219,6 +234,7 @@ fn take<R: Rows>(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u6
         page,
         stores: store,
         watched: reuse == Reuse::Watched,
+        at_once: reuse == Reuse::Absent && l1d.may_be_watched(tag),
     }
 }
 
@@ -232,7 +248,7 @@ impl Drop for Touches<'_> {
 impl Core {
     /// The first level, to be fed. A [miss](Missed) there must be
     /// [supplied](Core::supply) before the core is told anything else, and at once
-    /// where [`Shared::recalls`](crate::Shared::recalls) says so.
+    /// where [`Missed::at_once`] or [`Shared::recalls`](crate::Shared::recalls) says so.
     #[inline(always)]
     pub fn touches(&mut self) -> Touches<'_> {
         self.first.touches()

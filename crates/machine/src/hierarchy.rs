@@ -172,7 +172,7 @@ impl Core {
             self.counts[L1D_WRITEBACK] += 1;
             if shared.is_coherent() {
                 // It may have been stored to in this turn, and then nobody knows so far.
-                self.upgrade(shared, tag_in(left), &mut Outcome::default());
+                self.upgrade(shared, tag_in(left), false, &mut Outcome::default());
             }
             self.write_l2(shared, tag_in(left), out);
         }

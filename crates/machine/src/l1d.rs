@@ -33,6 +33,8 @@ const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
 const NOBODY: u16 = (SLOTS - 1) as u16;
 /// In an empty slot; no address of a program has this bit.
 const NO_LINE: u64 = 1 << 62;
+/// Bits by which lines that are watched are told from others, mostly.
+const WATCHED_BITS: usize = 1 << 15;
 /// In the slot of a line each access to which is to be seen: the front's comparison fails then.
 const WATCHED: u64 = 1 << 61;
 
@@ -49,6 +51,8 @@ pub(crate) struct L1d {
     trees: Vec<Tree>,
     /// Whether any line was ever watched.
     watches: bool,
+    /// A bit for each hash of a line that is watched, held or not.
+    watched: Box<[u64; WATCHED_BITS / 64]>,
     /// A bit for each slot whose line other cores may hold. That of another line may stay behind.
     shared: [u64; SLOTS / 64],
 }
@@ -101,6 +105,12 @@ fn holds(line: u64, addr: u64) -> bool {
     line ^ addr < LINE_BYTES
 }
 
+/// The bit of a line among [`WATCHED_BITS`], by a Fibonacci hash.
+#[inline(always)]
+fn watched_bit(tag: u64) -> usize {
+    (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize % WATCHED_BITS
+}
+
 /// Address of a tag's line.
 #[inline(always)]
 fn address(tag: u64) -> u64 {
@@ -127,6 +137,7 @@ impl L1d {
                 Replacement::TreePlru => vec![tree; sets],
             },
             watches: false,
+            watched: Box::new([0; WATCHED_BITS / 64]),
             shared: [0; SLOTS / 64],
         }
     }
@@ -194,6 +205,24 @@ impl L1d {
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         let place = self.find::<Portable>(tag)?;
         Some(self.clear(place, NO_LINE))
+    }
+
+    /// Whether a line may be watched. Few others are taken for such.
+    #[inline(always)]
+    pub(crate) fn may_be_watched(&self, tag: u64) -> bool {
+        let bit = watched_bit(tag);
+        self.watched[bit / 64] >> (bit % 64) & 1 != 0
+    }
+
+    /// Notes that a line is watched from now on.
+    pub(crate) fn note_watched(&mut self, tag: u64) {
+        let bit = watched_bit(tag);
+        self.watched[bit / 64] |= 1 << (bit % 64);
+    }
+
+    /// Notes the same lines as another core.
+    pub(crate) fn note_watched_of(&mut self, other: &L1d) {
+        self.watched.copy_from_slice(other.watched.as_slice());
     }
 
     /// Has each access to a line reported that is held.

@@ -89,6 +89,9 @@ impl Machine {
         self.stop_running();
         if self.coherent {
             core.bit = self.shared.directory.add_core(place);
+            if let Some(other) = self.shared.cores.iter().flatten().next() {
+                core.join(other);
+            }
             let mut others = self.shared.cores.iter().flatten();
             let has_company = others.any(|other| other.space_bits == core.space_bits);
             if has_company && !self.shared.directory.is_on() {

@@ -65,15 +65,15 @@ impl Shared {
         }
     }
 
-    /// Whether the first level depends on what is below it: an inclusive last-level cache takes
-    /// lines out of it, and watched lines must be seen in order. Then it cannot be fed ahead.
+    /// Whether lines can be taken out of the first level from below: then it
+    /// cannot be fed ahead.
     pub fn recalls(&self) -> bool {
-        self.inclusive || self.directory.has_watched()
+        self.inclusive
     }
 
     /// Whether lines are kept coherent between cores, of which there are several.
     #[inline(always)]
-    pub fn is_coherent(&self) -> bool {
+    pub(crate) fn is_coherent(&self) -> bool {
         self.directory.is_on()
     }
 

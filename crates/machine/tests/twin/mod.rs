@@ -173,8 +173,9 @@ pub(crate) struct TwinSharing {
     quiet: BTreeSet<u64>,
     /// Lines that were stored to while several cores held them.
     watched: HashSet<u64>,
-    /// Bytes that others stored since a core lost a line to a store: by core and line.
-    lost: HashMap<(usize, u64), HashSet<u64>>,
+    /// Bytes that others stored since a core lost a line to a store, if the first store was seen: by
+    /// core and line.
+    lost: HashMap<(usize, u64), Option<HashSet<u64>>>,
 }
 
 /// The other cores, and what is known of lines that cores share; `None` where caches are not
@@ -249,7 +250,7 @@ impl TwinCore {
             return;
         };
         for number in std::mem::take(&mut sharing.quiet) {
-            self.upgrade(number, peers);
+            self.upgrade(number, peers, false);
         }
     }
 
@@ -269,7 +270,7 @@ impl TwinCore {
     }
 
     /// Takes a line from the others; whether any had it, and any dirty.
-    fn invalidate(&mut self, number: u64, peers: &mut Peers) -> (bool, bool) {
+    fn invalidate(&mut self, number: u64, peers: &mut Peers, is_seen: bool) -> (bool, bool) {
         let Some(sharing) = &mut peers.sharing else {
             return (false, false);
         };
@@ -279,15 +280,16 @@ impl TwinCore {
                 any = true;
                 dirty |= was_dirty;
                 self.count(c::COHERENCE_INVALIDATION, 1);
-                sharing.lost.insert((*other, number), HashSet::new());
+                let stored = is_seen.then(HashSet::new);
+                sharing.lost.insert((*other, number), stored);
                 sharing.watched.insert(number);
             }
         }
         (any, dirty)
     }
 
-    fn upgrade(&mut self, number: u64, peers: &mut Peers) {
-        let (any, _) = self.invalidate(number, peers);
+    fn upgrade(&mut self, number: u64, peers: &mut Peers, is_seen: bool) {
+        let (any, _) = self.invalidate(number, peers, is_seen);
         self.count(c::COHERENCE_UPGRADE, u64::from(any));
     }
 
@@ -298,7 +300,9 @@ impl TwinCore {
         };
         for ((core, number), bytes) in &mut sharing.lost {
             if *core != peers.number && *number == access.number && access.stores {
-                bytes.extend(access.bytes.clone());
+                bytes
+                    .iter_mut()
+                    .for_each(|bytes| bytes.extend(access.bytes.clone()));
             }
         }
     }
@@ -311,7 +315,7 @@ impl TwinCore {
         }
         let mut modified = false;
         if access.stores {
-            modified = self.invalidate(number, peers).1;
+            modified = self.invalidate(number, peers, true).1;
         } else {
             for (_, core) in &mut peers.others {
                 modified |= core.clean(number);
@@ -324,10 +328,7 @@ impl TwinCore {
         let Some(sharing) = &mut peers.sharing else {
             return;
         };
-        if modified {
-            sharing.watched.insert(number);
-        }
-        if let Some(stored) = sharing.lost.remove(&(peers.number, number)) {
+        if let Some(stored) = sharing.lost.remove(&(peers.number, number)).flatten() {
             let is_true = access.bytes.clone().any(|byte| stored.contains(&byte));
             let event = match is_true {
                 true => c::COHERENCE_TRUE_SHARING,
@@ -391,7 +392,7 @@ impl TwinCore {
             line.dirty |= stores;
             if let Some(sharing) = peers.sharing.as_mut().filter(|_| stores) {
                 if sharing.watched.contains(&number) {
-                    self.upgrade(number, peers);
+                    self.upgrade(number, peers, true);
                     self.note_stored(access, peers);
                 } else {
                     sharing.quiet.insert(number);
@@ -415,7 +416,7 @@ impl TwinCore {
         });
         if let Some(left) = left.filter(|l| l.dirty) {
             self.count(c::L1D_WRITEBACK, 1);
-            self.upgrade(left.number, peers);
+            self.upgrade(left.number, peers, false);
             self.write_l2(llc, left.number);
         }
         let stride = self.stride(number);
