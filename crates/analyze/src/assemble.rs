@@ -31,6 +31,7 @@ use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summ
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 use crate::time_use::time_parts;
 use crate::timeline::{SampleTimes, Timeline};
+use crate::what_if::what_ifs;
 
 /// Contents and limits of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,6 +217,7 @@ pub fn assemble(
         data: data.table,
         heap: data.heap,
         sharing,
+        what_if: what_ifs(manifest, &totals),
         code_regions: parts.code_regions.rows(&names),
         regions_over_time,
         code_values: parts.code_values,

@@ -59,6 +59,7 @@ mod summary;
 mod threads;
 mod time_use;
 mod timeline;
+mod what_if;
 
 #[cfg(test)]
 mod oracle;
@@ -118,6 +119,7 @@ pub use threads::{
 };
 pub use time_use::{TimePart, TimeUse};
 pub use timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
+pub use what_if::WhatIf;
 
 /// One way of reading one table.
 pub trait Analysis {

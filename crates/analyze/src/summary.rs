@@ -27,6 +27,7 @@ use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
 use crate::time_use::TimePart;
 use crate::timeline::Timeline;
+use crate::what_if::WhatIf;
 
 /// Version of the JSON form of [`Summary`]. It increases when a field is removed or changes its
 /// meaning, not when one is added.
@@ -74,6 +75,9 @@ pub struct Summary {
     /// Memory that the program allocated. `None` if allocations were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<HeapUse>,
+    /// What other machines would make of the run, if they were modelled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub what_if: Vec<WhatIf>,
     /// Lines that threads share; `None` if there are none, or the source does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sharing: Option<SharedLines>,

@@ -8,7 +8,7 @@ use memgauge_host::unwind::{MAX_STACK_BYTES, STACK_BYTES};
 use memgauge_machine::Config;
 
 use crate::target::Targets;
-use crate::units::{DeliveryName, Duration, Percent, pages, recording, sets};
+use crate::units::{Changes, DeliveryName, Duration, Percent, changes, pages, recording, sets};
 
 /// Where events come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -50,6 +50,10 @@ pub(crate) struct Settings {
     /// other sets). Takes 30 to 90 % of the processor time
     #[arg(long, value_name = "FRACTION", value_parser = sets)]
     pub(crate) sets: Option<SetSample>,
+    /// Also feed other machines, and report what they make of the program: huge-pages, prefetch,
+    /// l2=2x, llc=2x, machine=NAME, or all for the first four. Each takes the time of a replay
+    #[arg(long = "what-if", value_name = "CHANGES", value_delimiter = ',', value_parser = changes)]
+    pub(crate) what_if: Vec<Changes>,
     /// How the modelled PMU turns overflows into samples, with which cost and losses: ideal,
     /// precise, precise-linux, interrupt, tagged (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "ideal")]

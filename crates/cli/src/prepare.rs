@@ -30,6 +30,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         || settings.modelled.machine != HOST
         || settings.modelled.seed.is_some()
         || settings.delivery.0 != Delivery::Ideal
+        || !settings.what_if.is_empty()
         || settings.sets.is_some();
     let all = [
         ("--overhead", emulate && settings.overhead.is_some()),
@@ -42,7 +43,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
         (
-            "--machine, --prefetch, --seed, --delivery and --sets",
+            "--machine, --prefetch, --seed, --what-if, --delivery and --sets",
             !emulate && is_modelled,
         ),
     ];

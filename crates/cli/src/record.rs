@@ -94,10 +94,12 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
     refuse_unused(settings, Source::Emulate)?;
     // Before anything is replaced: a command that cannot run costs no recording.
     emulate::resolve(command)?;
+    let machine = settings.modelled.config()?;
     let options = Options {
         command: command.to_vec(),
         output: settings.output.clone(),
-        machine: settings.modelled.config()?,
+        what_if: other_machines(settings, &machine)?,
+        machine,
         pmu: pmu(settings)?,
         traces: None,
         sets: settings.sets,
@@ -124,6 +126,28 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
     };
     let why = (settings.source == Source::Auto).then_some(why);
     emulated(&options, settings.force, verbose, why)
+}
+
+/// The machines of `--what-if`, by name.
+fn other_machines(settings: &Settings, machine: &Config) -> anyhow::Result<Vec<(String, Config)>> {
+    let mut machines: Vec<(String, Config)> = Vec::new();
+    for change in settings.what_if.iter().flat_map(|changes| &changes.0) {
+        let config = change.apply(machine);
+        let config = config.map_err(|e| usage(format!("failed to change the machine: {e}")))?;
+        let changed = (change.to_string(), config);
+        if !machines.contains(&changed) {
+            machines.push(changed);
+        }
+    }
+    let is_part =
+        settings.sets.is_some() || !settings.regions.is_empty() || !settings.functions.is_empty();
+    if is_part && !machines.is_empty() {
+        return Err(usage(
+            "failed to set up --what-if: it compares whole runs: leave out --sets, --region and \
+             --function",
+        ));
+    }
+    Ok(machines)
 }
 
 /// Runs a command on the modelled machine; `chosen` says why, where the user did not

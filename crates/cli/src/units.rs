@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use memgauge_emulate::SetSample;
-use memgauge_machine::Delivery;
+use memgauge_machine::{Delivery, WhatIf};
 use memgauge_trace::{EventId, catalogue};
 
 /// Where a recording is written to.
@@ -233,6 +233,18 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
     pages.ok_or_else(|| "the number of pages must be a power of two up to 262144".to_owned())
+}
+
+/// Changes of a machine that `--what-if` names.
+#[derive(Clone, Debug)]
+pub(crate) struct Changes(pub(crate) Vec<WhatIf>);
+
+/// A change of a machine, or `all` common ones.
+pub(crate) fn changes(text: &str) -> Result<Changes, String> {
+    match text {
+        "all" => Ok(Changes(WhatIf::COMMON.to_vec())),
+        _ => text.parse().map(|change| Changes(vec![change])),
+    }
 }
 
 /// A part of the cache sets: `1/8`, or `1/8:SEED`.

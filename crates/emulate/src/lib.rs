@@ -68,7 +68,7 @@ use memgauge_host::sys::signals;
 pub use memgauge_host::{Error, ErrorKind, Result};
 use pace::PollPace;
 pub use parts::PartsBy;
-use recorder::{Note, ProgressCounts, Recorder};
+use recorder::{Note, ProgressCounts, Recorder, WhatIfMachine};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
 pub use sets::SetSample;
@@ -90,6 +90,9 @@ pub struct Options {
     pub traces: Option<u64>,
     /// Follow some cache sets only, and estimate all from them.
     pub sets: Option<SetSample>,
+    /// Other machines, by name, that are fed the same instructions and accesses. Not with `sets`,
+    /// `regions` and `functions`.
+    pub what_if: Vec<(String, Config)>,
     /// Seed of the program's random numbers; `None`: they differ from run to run.
     pub seed: Option<u64>,
     /// Record the calls that lead to each sample.
@@ -298,7 +301,10 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     session.name_functions(&options.functions)?;
     session.name_allocators(options.data.as_deref().unwrap_or_default())?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
-    let recorder = Recorder::new(machine, writer, asked.regions.clone(), options);
+    let others = options.what_if.iter();
+    let others = others.map(|(name, config)| WhatIfMachine::new(name, config.clone()));
+    let others = others.collect::<Result<Vec<_>>>()?;
+    let recorder = Recorder::new(machine, writer, asked.regions.clone(), others, options);
     let mut run = EmulatedRun {
         started: Instant::now(),
         program: spawn(&options.command, &emulator, &session, options.seed)?,
@@ -612,6 +618,7 @@ impl EmulatedRun {
                 totals.insert("heap.unknown_frees".to_owned(), heap.unknown_frees);
             }
         }
+        let what_if = self.recorder.what_if();
         let sets = self.recorder.set_facts();
         if sets.is_some() {
             totals.retain(|name, _| OF_PAGES.iter().all(|&id| events::name(id) != Some(name)));
@@ -651,6 +658,7 @@ impl EmulatedRun {
             m.totals = totals;
             m.delivery = delivery;
             m.sets = sets;
+            m.what_if = what_if;
         });
         match failure {
             Some(unwritten) => Err(unwritten.told(end)),

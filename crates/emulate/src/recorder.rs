@@ -6,7 +6,7 @@ use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
-    Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
+    Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr, WhatIfFacts,
     catalogue as events,
 };
 
@@ -33,10 +33,12 @@ mod objects;
 mod rows;
 mod shared_lines;
 mod sites;
+mod what_if;
 
 use mapped::{Change, Mapped, module, nothing_until};
 use rows::Rows;
 use sites::{Carries, Carry, take_blocks, take_counts, take_misses};
+pub(crate) use what_if::WhatIfMachine;
 
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
@@ -78,6 +80,8 @@ struct Running {
     regions: ThreadRegions,
     /// The calls that it is in, where stacks are recorded.
     path: Option<CallPath>,
+    /// Its state on each of the other machines.
+    what_if: Vec<Cursor>,
 }
 
 /// Address spaces the machine tells apart; later processes share numbers.
@@ -105,6 +109,8 @@ pub(super) struct Recorder(Followed<ModelReader>);
 /// Runs words through the modelled machine and writes what it makes of them.
 struct ModelReader {
     machine: Machine,
+    /// Other machines that are fed the same.
+    what_if: Vec<WhatIfMachine>,
     writer: Writer,
     /// Which files are mapped.
     files: ProgramFiles,
@@ -168,12 +174,14 @@ impl Recorder {
         machine: Machine,
         writer: Writer,
         wanted: RequestedNames,
+        what_if: Vec<WhatIfMachine>,
         options: &Options,
     ) -> Recorder {
         let (traces, sets) = (options.traces, options.sets);
         let first_level = machine.config().l1d;
         let reader = ModelReader {
             machine,
+            what_if,
             writer,
             files: ProgramFiles::new(),
             waits: Waits::default(),
@@ -206,6 +214,12 @@ impl Recorder {
             reader,
             follow::turn_words(sets.map(|s| s.one_in)),
         ))
+    }
+
+    /// What the other machines made of the threads that have ended.
+    pub(super) fn what_if(&self) -> Vec<WhatIfFacts> {
+        let machines = self.0.reader.what_if.iter();
+        machines.map(WhatIfMachine::facts).collect()
     }
 
     /// Names that the program's processes gave regions and values.
@@ -449,7 +463,11 @@ impl Reader for ModelReader {
         let start_ns = process.kept.now_ns;
         self.waits.begin(process.entry.pid, ring.numbers());
         let space = process.entry.number % ADDRESS_SPACES;
+        for what_if in &mut self.what_if {
+            what_if.machine.add_core_in(start_ns, space);
+        }
         Running {
+            what_if: self.what_if.iter().map(|_| Cursor::default()).collect(),
             core: self.machine.add_core_in(start_ns, space),
             // A stack that goes on has its parent's name.
             cursor: Cursor::new(process.goes_on(ring).then_some(0)),
@@ -644,6 +662,9 @@ impl Reader for ModelReader {
         process.kept.now_ns = process.kept.now_ns.max(end_ns);
         self.waits.reach(process.entry.pid, process.kept.now_ns);
         self.machine.remove_core(kept.core);
+        for what_if in &mut self.what_if {
+            what_if.end_thread(kept);
+        }
         let written = self.writer.push(ThreadRow {
             pid: Pid(process.entry.pid),
             tid,
@@ -707,7 +728,7 @@ impl ModelReader {
         tid: u32,
         thread: &mut Running,
         words: &Words<'_>,
-        at: usize,
+        from: usize,
     ) -> usize {
         process
             .kept
@@ -715,7 +736,7 @@ impl ModelReader {
             .set_outside(thread.regions.is_outside());
         let (core, shared) = self.machine.core_mut(thread.core);
         if let Some(path) = &mut thread.path {
-            path.go_on(tid, &mut process.kept.program.calls, at);
+            path.go_on(tid, &mut process.kept.program.calls, from);
         }
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
@@ -740,14 +761,19 @@ impl ModelReader {
                 sums,
                 space: process.entry.number % ADDRESS_SPACES,
             };
-            return replay.run(words.all, at, words.whole);
+            return replay.run(words.all, from, words.whole);
         }
         let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
-        let at = replay.run(words.all, at, words.whole);
+        let at = replay.run(words.all, from, words.whole);
         core.end_turn(shared);
         if let Some(path) = &mut thread.path {
             path.rest(tid, &mut process.kept.program.calls);
         }
+        let mut cursors = std::mem::take(&mut thread.what_if);
+        for (what_if, cursor) in self.what_if.iter_mut().zip(&mut cursors) {
+            what_if.replay(process, thread, cursor, words, from);
+        }
+        thread.what_if = cursors;
         at
     }
 

@@ -112,6 +112,8 @@ pub(super) struct Replay<'a, D: OverflowSink> {
     pub(super) due: &'a mut D,
     /// The core has been told of the words before this one.
     told: usize,
+    /// The words were taken before, by another machine.
+    is_again: bool,
 }
 
 /// The hot loop: takes words while each is a run within a line that the fronts of cache
@@ -122,7 +124,7 @@ pub(super) struct Replay<'a, D: OverflowSink> {
 /// turn. The host runs it at five instructions a cycle, so each instruction less is
 /// felt. So [`wire::SEVERAL`] stays in the address: no line held has it.
 #[inline(never)]
-fn take_hits(
+fn take_hits<const HUGE: bool>(
     core: &mut Core,
     entries: &mut Entries,
     words: &[AtomicU64],
@@ -132,7 +134,8 @@ fn take_hits(
     let mut sum = *ran;
     let mut hits = |word: &AtomicU64, turn: usize, sum: &mut Tally| {
         let word = word.load(Ordering::Relaxed);
-        let hit = touches.touch(word & (wire::SEVERAL | wire::ADDRESS), entries.stores(word));
+        let addr = word & (wire::SEVERAL | wire::ADDRESS);
+        let hit = touches.touch_with::<HUGE>(addr, entries.stores(word));
         if hit {
             sum.add(entries.execute(word, turn));
         }
@@ -167,7 +170,10 @@ fn take_runs(
     mut at: usize,
 ) -> usize {
     loop {
-        at += take_hits(core, entries, &words[at..], &mut events.ran);
+        at += match core.has_huge_pages() {
+            true => take_hits::<true>(core, entries, &words[at..], &mut events.ran),
+            false => take_hits::<false>(core, entries, &words[at..], &mut events.ran),
+        };
         let Some(word) = load(words, at).filter(|word| word & wire::SEVERAL == 0) else {
             return at;
         };
@@ -222,6 +228,21 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             cursor,
             due,
             told: 0,
+            is_again: false,
+        }
+    }
+
+    /// For words that another machine has taken: what they say of the program is known.
+    pub(super) fn again(
+        core: &'a mut Core,
+        shared: &'a mut Shared,
+        program: &'a mut Program,
+        cursor: &'a mut Cursor,
+        due: &'a mut D,
+    ) -> Self {
+        Replay {
+            is_again: true,
+            ..Replay::new(core, shared, program, cursor, due)
         }
     }
 
@@ -507,7 +528,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         // What was accessed before is charged to the objects of that time.
         self.complete(words);
         let now_ns = self.core.time_ns();
-        if let Some(data) = &mut self.program.data {
+        if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_again) {
             data.take(&mark, now_ns);
         }
         Some(length)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// path shift by constants, and every x86-64 and most 64-bit Arm processors have it.
 pub const LINE_BYTES: u32 = memgauge_trace::LINE_BYTES as u32;
 
-/// Bytes in a page. Huge pages are not modelled.
+/// Bytes in a page, unless a machine has [huge ones](Config::huge_pages).
 pub const PAGE_BYTES: u64 = 4096;
 
 /// Most lines a set may hold: the widest last-level cache on the market has 48.
@@ -66,6 +66,9 @@ pub struct Config {
     pub stlb: TlbConfig,
     /// Whether a line must be in the last-level cache to be in a private one.
     pub inclusive_llc: bool,
+    /// Whether all memory lies in pages of 2 MiB instead of 4 KiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub huge_pages: bool,
     /// Hardware prefetchers.
     pub prefetch: Prefetch,
     /// Speeds other than the caches' own.
@@ -319,6 +322,11 @@ impl Prefetch {
 }
 
 impl Config {
+    /// Bits by which a huge page's number is shorter than a page's; 0 with pages of 4 KiB.
+    pub(crate) fn page_shift(&self) -> u32 {
+        if self.huge_pages { 9 } else { 0 }
+    }
+
     /// Refuses what the model cannot represent.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.line_bytes != LINE_BYTES {

@@ -24,6 +24,17 @@ pub(crate) struct FirstLevel {
     stamp: u64,
     /// How many ways the host searches at a time.
     width: Width,
+    /// [`Config::page_shift`]
+    page_shift: u32,
+}
+
+/// The address by which the TLB knows the page of `addr`.
+#[inline(always)]
+fn page_address(addr: u64, page_shift: u32) -> u64 {
+    match addr {
+        NO_ACCESS => NO_ACCESS,
+        _ => addr >> page_shift,
+    }
 }
 
 /// Lines and pages that an access within a line did not find in the first level, which
@@ -110,6 +121,7 @@ impl FirstLevel {
             dtlb: Dtlb::new(&config.dtlb),
             stamp: 0,
             width: Width::of_this_host(),
+            page_shift: config.page_shift(),
         }
     }
 
@@ -117,6 +129,16 @@ impl FirstLevel {
     pub(crate) fn next_stamp(&mut self) -> u64 {
         self.stamp += STAMP_STEP;
         self.stamp
+    }
+
+    /// The address by which the TLBs know the page of `addr`.
+    #[inline(always)]
+    pub(crate) fn page_of(&self, addr: u64) -> u64 {
+        page_address(addr, self.page_shift)
+    }
+
+    pub(crate) fn page_shift(&self) -> u32 {
+        self.page_shift
     }
 
     /// The stamp of the last use.
@@ -132,6 +154,7 @@ impl FirstLevel {
             dtlb: &mut self.dtlb,
             stamp: &mut self.stamp,
             width: self.width,
+            page_shift: self.page_shift,
         }
     }
 }
@@ -146,6 +169,7 @@ pub struct Touches<'a> {
     /// The stamp of the next one.
     next: u64,
     width: Width,
+    page_shift: u32,
 }
 
 impl Touches<'_> {
@@ -158,7 +182,22 @@ impl Touches<'_> {
     /// in a row to one line, as a store if one of them is.
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
-        let (page, line) = (self.dtlb.front_slot(addr), self.l1d.front_place(addr));
+        self.touch_in(page_address(addr, self.page_shift), addr, store)
+    }
+
+    /// The same on a core that has huge pages or not.
+    // A constant, so that the loop over hits of a core without them does not shift.
+    #[inline(always)]
+    pub fn touch_with<const HUGE: bool>(&mut self, addr: u64, store: bool) -> bool {
+        match HUGE {
+            true => self.touch(addr, store),
+            false => self.touch_in(addr, addr, store),
+        }
+    }
+
+    #[inline(always)]
+    fn touch_in(&mut self, page: u64, addr: u64, store: bool) -> bool {
+        let (page, line) = (self.dtlb.front_slot(page), self.l1d.front_place(addr));
         if !self.l1d.is_at(addr, line) || !self.dtlb.stamp(page, self.next) {
             return false;
         }
@@ -181,15 +220,16 @@ impl Touches<'_> {
         let now = self.next;
         self.next += STAMP_STEP;
         let (l1d, dtlb) = (&mut *self.l1d, &mut *self.dtlb);
+        let page = page_address(addr, self.page_shift);
         #[allow(unsafe_code)]
         match self.width {
-            Width::Any => take_portably(l1d, dtlb, addr, store, now),
+            Width::Any => take_portably(l1d, dtlb, page, addr, store, now),
             // SAFETY: `width` says so only where the host has AVX2.
             #[cfg(target_arch = "x86_64")]
-            Width::Fours => unsafe { take_fours(l1d, dtlb, addr, store, now) },
+            Width::Fours => unsafe { take_fours(l1d, dtlb, page, addr, store, now) },
             // SAFETY: the same, of AVX-512F.
             #[cfg(target_arch = "x86_64")]
-            Width::Eights => unsafe { take_eights(l1d, dtlb, addr, store, now) },
+            Width::Eights => unsafe { take_eights(l1d, dtlb, page, addr, store, now) },
         }
     }
 }
@@ -197,32 +237,60 @@ impl Touches<'_> {
 // These are apart from `Touches`, whose clock then need not be in memory.
 
 #[inline(never)]
-fn take_portably(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
-    take::<Portable>(l1d, dtlb, addr, store, now)
+fn take_portably(
+    l1d: &mut L1d,
+    dtlb: &mut Dtlb,
+    page: u64,
+    addr: u64,
+    store: bool,
+    now: u64,
+) -> Missed {
+    take::<Portable>(l1d, dtlb, page, addr, store, now)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
-fn take_fours(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
-    take::<Fours>(l1d, dtlb, addr, store, now)
+fn take_fours(
+    l1d: &mut L1d,
+    dtlb: &mut Dtlb,
+    page: u64,
+    addr: u64,
+    store: bool,
+    now: u64,
+) -> Missed {
+    take::<Fours>(l1d, dtlb, page, addr, store, now)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 #[target_feature(enable = "avx512f")]
-fn take_eights(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
-    take::<Eights>(l1d, dtlb, addr, store, now)
+fn take_eights(
+    l1d: &mut L1d,
+    dtlb: &mut Dtlb,
+    page: u64,
+    addr: u64,
+    store: bool,
+    now: u64,
+) -> Missed {
+    take::<Eights>(l1d, dtlb, page, addr, store, now)
 }
 
 #[inline(always)]
-fn take<R: Rows>(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
+fn take<R: Rows>(
+    l1d: &mut L1d,
+    dtlb: &mut Dtlb,
+    page: u64,
+    addr: u64,
+    store: bool,
+    now: u64,
+) -> Missed {
     if addr == NO_ACCESS {
         l1d.show_no_access();
         dtlb.show_no_access();
         return Missed::NOTHING;
     }
-    let page = !dtlb.take::<R>(addr, now);
+    let page = !dtlb.take::<R>(page, now);
     let tag = tag_of(addr);
     let reuse = l1d.reuse::<R>(tag, store, now);
     let left = match reuse {
@@ -258,6 +326,11 @@ impl Core {
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
         self.touches().touch(addr, store)
+    }
+
+    /// Whether it has huge pages.
+    pub fn has_huge_pages(&self) -> bool {
+        self.first.page_shift > 0
     }
 
     /// Whether an access of `size` bytes reaches beyond the line of `addr`.

@@ -117,7 +117,8 @@ impl Core {
     /// Looks a page up in both TLB levels; cycles that adds.
     pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
         let stamp = self.first.next_stamp();
-        if self.first.dtlb.take::<Portable>(addr, stamp) {
+        let page = self.first.page_of(addr);
+        if self.first.dtlb.take::<Portable>(page, stamp) {
             return 0;
         }
         self.translate_below(addr, kind, out)
@@ -133,7 +134,7 @@ impl Core {
     ) -> u32 {
         self.counts[DTLB_MISS] += 1;
         out.dtlb_misses += 1;
-        let cycles = if self.stlb.take(addr) {
+        let cycles = if self.stlb.take(self.first.page_of(addr)) {
             self.counts[STLB_HIT] += 1;
             self.costs.stlb_cycles
         } else {

@@ -66,6 +66,7 @@ mod sets;
 mod streams;
 mod tlb;
 mod uncore;
+mod what_if;
 
 pub use coherence::LineBytes;
 pub use config::{
@@ -83,6 +84,7 @@ pub use presets::presets;
 pub use processor::Core;
 pub use sets::{CLASSES, class_of};
 pub use uncore::Shared;
+pub use what_if::WhatIf;
 
 /// The examples of the README, run as tests.
 #[cfg(doctest)]

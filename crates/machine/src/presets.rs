@@ -56,6 +56,7 @@ impl Row {
             dtlb: tlb(self.dtlb),
             stlb: tlb(self.stlb),
             inclusive_llc: self.inclusive,
+            huge_pages: false,
             prefetch: Prefetch::default(),
             timing: Timing {
                 cycles_per_1000_instructions: self.cpi,

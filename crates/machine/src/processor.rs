@@ -197,7 +197,7 @@ impl Core {
     #[inline(always)]
     pub fn expect(&self, shared: &Shared, addr: u64, missed: Missed) {
         if missed.page() {
-            self.stlb.expect(addr);
+            self.stlb.expect(self.first.page_of(addr));
         }
         if missed.line().is_some() {
             self.l2.expect(tag_of(addr));
@@ -290,10 +290,11 @@ impl Core {
     }
 
     fn translate_all(&mut self, addr: u64, last: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
-        let pages = (last / PAGE_BYTES).wrapping_sub(addr / PAGE_BYTES) & (u64::MAX / PAGE_BYTES);
+        let page_bytes = PAGE_BYTES << self.first.page_shift();
+        let pages = (last / page_bytes).wrapping_sub(addr / page_bytes) & (u64::MAX / page_bytes);
         let mut cycles = 0;
         for page in 0..=pages {
-            cycles += self.translate(addr.wrapping_add(page * PAGE_BYTES), kind, out);
+            cycles += self.translate(addr.wrapping_add(page * page_bytes), kind, out);
         }
         cycles
     }

@@ -51,6 +51,9 @@ pub struct Manifest {
     /// Data about a run in which only some cache sets were modelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sets: Option<SetsFacts>,
+    /// What other machines made of the same run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub what_if: Vec<WhatIfFacts>,
     /// Facts of an imported file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub import: Option<ImportFacts>,
@@ -70,10 +73,24 @@ impl Manifest {
             counting: None,
             delivery: None,
             sets: None,
+            what_if: Vec::new(),
             own_cost: OwnCost::default(),
             ..self
         }
     }
+}
+
+/// What another machine made of a run: it was fed the same instructions and accesses, in the same
+/// order, and its threads waited for as long.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WhatIfFacts {
+    /// The change as given on the command line.
+    pub name: String,
+    /// The machine.
+    pub machine: MachineFacts,
+    /// Sums over all threads, by event name.
+    pub totals: BTreeMap<String, u64>,
 }
 
 /// How the recorded command ended.

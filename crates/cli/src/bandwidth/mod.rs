@@ -83,6 +83,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         },
         traces: Some(args.resolution.0),
         sets: None,
+        what_if: Vec::new(),
         seed: args.modelled.seed,
         stacks: false,
         data: None,

@@ -43,6 +43,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         },
         traces: None,
         sets: None,
+        what_if: Vec::new(),
         seed: None,
         stacks: false,
         data: None,

@@ -19,6 +19,9 @@ impl ModelReader {
         if let Some(start_ns) = self.waits.start(birth) {
             thread.start_ns = start_ns;
             self.machine.core_mut(thread.core).0.begin_at(start_ns);
+            for what_if in &mut self.what_if {
+                what_if.machine.core_mut(thread.core).0.begin_at(start_ns);
+            }
         }
     }
 
@@ -74,7 +77,11 @@ impl ModelReader {
         let by = Marker::now(process.entry.pid, tid, core.time_ns());
         let until_ns = self.waits.take(sync, &by);
         if let Some(until_ns) = until_ns {
+            let waited_ns = until_ns.saturating_sub(core.time_ns());
             core.wait_until(until_ns);
+            for what_if in &mut self.what_if {
+                what_if.wait(thread, waited_ns);
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ mod sets;
 mod sharing;
 mod threads;
 mod time_use;
+mod what_if;
 
 pub(crate) use closing::{findings, of_regions};
 pub(crate) use sampling::notes as sampling_notes;
@@ -49,6 +50,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         headline::headline(summary, style),
         headline::run(summary, style),
         time_use::time_use(summary, style),
+        what_if::what_if(summary, style),
         counting::counters(summary, style),
         counting::derived(summary, style),
         caches(levels::levels),

@@ -28,7 +28,7 @@ pub(super) fn time_use(summary: &Summary, style: &Style) -> String {
     text
 }
 
-fn words(on: TimeUse) -> &'static str {
+pub(super) fn words(on: TimeUse) -> &'static str {
     match on {
         TimeUse::Work => "work",
         TimeUse::L2 => "waiting for L2",

@@ -1,0 +1,95 @@
+//! What other machines would make of a run.
+
+use memgauge_trace::Manifest;
+use serde::Serialize;
+
+use crate::counts::Counts;
+use crate::time_use::{TimePart, TimeUse, time_parts};
+
+/// A run on another machine, which was fed the same instructions and accesses.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WhatIf {
+    /// The change as given to `--what-if`: `huge-pages`, `llc=2x`, `machine=zen4`.
+    pub name: String,
+    /// Name of the machine.
+    pub machine: String,
+    /// Nanoseconds in which its threads executed, summed; waits are not part of it.
+    pub busy_ns: f64,
+    /// `busy_ns` / that of the recorded machine − 1; negative if it is faster.
+    pub relative: f64,
+    /// What its cycles were spent on.
+    pub time: Vec<TimePart>,
+    /// Counts of all its threads by event.
+    pub totals: Counts,
+}
+
+impl WhatIf {
+    /// What the change saves or costs most waiting for, and the difference in nanoseconds.
+    pub fn largest_change(&self, run: &[TimePart], run_hz: f64) -> Option<(TimeUse, f64)> {
+        let own_hz = self
+            .totals
+            .get("cycles")
+            .map(|&n| n as f64 * 1e9 / self.busy_ns)?;
+        let changes = self.time.iter().filter_map(|part| {
+            let before = run.iter().find(|before| before.on == part.on)?;
+            let ns = part.cycles as f64 / own_hz - before.cycles as f64 / run_hz;
+            Some((part.on, ns * 1e9))
+        });
+        changes.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()))
+    }
+}
+
+/// The other machines of a recording, in the order they were named.
+pub(crate) fn what_ifs(manifest: &Manifest, totals: &Counts) -> Vec<WhatIf> {
+    let Some(machine) = &manifest.machine else {
+        return Vec::new();
+    };
+    let busy_ns = |totals: &Counts, hz: u64| {
+        let cycles = *totals.get("cycles")? as f64;
+        (cycles > 0.0 && hz > 0).then(|| cycles / hz as f64 * 1e9)
+    };
+    let Some(own_ns) = busy_ns(totals, machine.frequency_hz) else {
+        return Vec::new();
+    };
+    let others = manifest.what_if.iter().filter_map(|facts| {
+        let ns = busy_ns(&facts.totals, facts.machine.frequency_hz)?;
+        Some(WhatIf {
+            name: facts.name.clone(),
+            machine: facts.machine.name.clone(),
+            busy_ns: ns,
+            relative: ns / own_ns - 1.0,
+            time: time_parts(&facts.totals),
+            totals: facts.totals.clone(),
+        })
+    });
+    others.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use memgauge_trace::{MachineFacts, WhatIfFacts};
+
+    use super::*;
+
+    #[test]
+    fn machines_of_other_clocks_are_compared_by_time() {
+        let machine = |hz| MachineFacts {
+            frequency_hz: hz,
+            ..MachineFacts::default()
+        };
+        let totals = |cycles| Counts::from([("cycles".to_owned(), cycles)]);
+        let manifest = Manifest {
+            machine: Some(machine(1_000_000_000)),
+            what_if: vec![WhatIfFacts {
+                name: "machine=fast".to_owned(),
+                machine: machine(2_000_000_000),
+                totals: totals(3000),
+            }],
+            ..Manifest::default()
+        };
+        let found = what_ifs(&manifest, &totals(2000));
+        assert_eq!(found[0].busy_ns, 1500.0);
+        assert_eq!(found[0].relative, -0.25);
+        assert_eq!(what_ifs(&manifest, &totals(0)), []);
+    }
+}

@@ -1,0 +1,86 @@
+//! Other machines that are fed the same words, to know what they would make of the program.
+//!
+//! Each has cores of its own, whose threads are read in the order and wait for as long as those of
+//! the recorded machine. Nothing is charged to places in the code.
+
+use memgauge_machine::{Config, Core, Counts, Machine, PmuConfig};
+use memgauge_trace::{VirtAddr, WhatIfFacts, catalogue as events};
+
+use super::{Process, Running};
+use crate::follow::Words;
+use crate::replay::{Cursor, OverflowSink, Replay};
+use crate::{Error, Result};
+
+/// One such machine.
+pub(crate) struct WhatIfMachine {
+    name: String,
+    pub(super) machine: Machine,
+    /// Counts of threads that have ended.
+    past: Counts,
+}
+
+/// Drops samples: these machines take none.
+struct NoSamples;
+
+impl OverflowSink for NoSamples {
+    fn take(&mut self, core: &mut Core, _: VirtAddr) {
+        core.take_overflows(|_| ());
+    }
+}
+
+impl WhatIfMachine {
+    pub(crate) fn new(name: &str, config: Config) -> Result<WhatIfMachine> {
+        let machine = Machine::new(config, PmuConfig::default());
+        let mut machine = machine.map_err(|e| Error::usage(e.to_string()))?;
+        machine.keep_coherent();
+        Ok(WhatIfMachine {
+            name: name.to_owned(),
+            machine,
+            past: Counts::default(),
+        })
+    }
+
+    /// Runs words that the recorded machine has taken, from `at` on.
+    pub(super) fn replay(
+        &mut self,
+        process: &mut Process,
+        thread: &Running,
+        cursor: &mut Cursor,
+        words: &Words<'_>,
+        at: usize,
+    ) {
+        let program = &mut process.kept.program;
+        let was_outside = program.is_outside;
+        // Executions and misses count once, on the recorded machine.
+        program.set_outside(true);
+        let (core, shared) = self.machine.core_mut(thread.core);
+        let mut due = NoSamples;
+        Replay::again(core, shared, program, cursor, &mut due).run(words.all, at, words.whole);
+        core.end_turn(shared);
+        process.kept.program.set_outside(was_outside);
+    }
+
+    /// A thread waits for as long as on the recorded machine.
+    pub(super) fn wait(&mut self, thread: &Running, waited_ns: u64) {
+        if waited_ns > 0 {
+            let (core, _) = self.machine.core_mut(thread.core);
+            core.wait_until(core.time_ns() + waited_ns);
+        }
+    }
+
+    pub(super) fn end_thread(&mut self, thread: &Running) {
+        self.past.add(&self.machine.core(thread.core).counts());
+        self.machine.remove_core(thread.core);
+    }
+
+    /// Sums over all threads that have ended.
+    pub(super) fn facts(&self) -> WhatIfFacts {
+        let named = self.past.iter();
+        let named = named.filter_map(|(id, n)| Some((events::name(id)?.to_owned(), n)));
+        WhatIfFacts {
+            name: self.name.clone(),
+            machine: self.machine.config().to_facts(),
+            totals: named.collect(),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Other machines that a program could run on, described as a change of the modelled one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{CacheConfig, Config, ConfigError, Prefetch};
+
+/// A change of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhatIf {
+    /// All memory lies in pages of 2 MiB.
+    HugePages,
+    /// The prefetchers that the model has are on.
+    Prefetch,
+    /// The second-level cache has so many times the sets.
+    L2(u32),
+    /// The last-level cache has so many times the sets.
+    Llc(u32),
+    /// Another machine altogether.
+    Machine(Box<Config>),
+}
+
+impl WhatIf {
+    /// The changes that can be made to every machine, each of which can be advice.
+    pub const COMMON: [WhatIf; 4] = [
+        WhatIf::HugePages,
+        WhatIf::Prefetch,
+        WhatIf::L2(2),
+        WhatIf::Llc(2),
+    ];
+
+    /// The changed machine.
+    ///
+    /// # Errors
+    /// Returns an error if the model cannot represent it.
+    pub fn apply(&self, config: &Config) -> Result<Config, ConfigError> {
+        let mut changed = config.clone();
+        match self {
+            WhatIf::HugePages => changed.huge_pages = true,
+            WhatIf::Prefetch => {
+                changed.prefetch = Prefetch {
+                    next_line: true,
+                    stride: true,
+                }
+            }
+            WhatIf::L2(times) => changed.l2 = larger(&changed.l2, *times),
+            WhatIf::Llc(times) => changed.llc = larger(&changed.llc, *times),
+            WhatIf::Machine(machine) => changed = (**machine).clone(),
+        }
+        changed.validate()?;
+        Ok(changed)
+    }
+}
+
+fn larger(cache: &CacheConfig, times: u32) -> CacheConfig {
+    CacheConfig {
+        size_bytes: cache.size_bytes.saturating_mul(u64::from(times)),
+        ..*cache
+    }
+}
+
+impl fmt::Display for WhatIf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WhatIf::HugePages => f.write_str("huge-pages"),
+            WhatIf::Prefetch => f.write_str("prefetch"),
+            WhatIf::L2(times) => write!(f, "l2={times}x"),
+            WhatIf::Llc(times) => write!(f, "llc={times}x"),
+            WhatIf::Machine(machine) => write!(f, "machine={}", machine.name),
+        }
+    }
+}
+
+impl FromStr for WhatIf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        let times = || {
+            let times = value.strip_suffix('x').and_then(|n| n.parse().ok());
+            times
+                .filter(|n| (2..=64).contains(n))
+                .ok_or_else(|| format!("`{text}` needs a factor from 2x to 64x, such as {name}=2x"))
+        };
+        match name {
+            "huge-pages" if value.is_empty() => Ok(WhatIf::HugePages),
+            "prefetch" if value.is_empty() => Ok(WhatIf::Prefetch),
+            "l2" => times().map(WhatIf::L2),
+            "llc" => times().map(WhatIf::Llc),
+            "machine" => match Config::preset(value) {
+                Some(machine) => Ok(WhatIf::Machine(Box::new(machine))),
+                None => {
+                    let names = crate::presets().iter().map(|preset| preset.name.as_str());
+                    let names = names.collect::<Vec<_>>().join(", ");
+                    Err(format!("there is no machine `{value}`: use one of {names}"))
+                }
+            },
+            _ => Err(format!(
+                "there is no change `{text}`: use huge-pages, prefetch, l2=2x, llc=2x, \
+                 machine=NAME or all"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_read_as_they_are_written() {
+        let all = ["huge-pages", "prefetch", "l2=4x", "llc=2x", "machine=zen4"];
+        for text in all {
+            assert_eq!(text.parse::<WhatIf>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "l2",
+            "l2=1x",
+            "llc=3",
+            "huge-pages=2",
+            "machine=pentium",
+        ] {
+            assert!(text.parse::<WhatIf>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_larger_cache_has_more_sets() {
+        let machine = Config::preset("zen4").unwrap();
+        let changed = WhatIf::Llc(4).apply(&machine).unwrap();
+        assert_eq!(changed.llc.sets(), 4 * machine.llc.sets());
+        assert_eq!(changed.llc.ways, machine.llc.ways);
+        assert_eq!(changed.l2, machine.l2);
+        assert!(WhatIf::Llc(64).apply(&changed).is_err(), "8 GiB");
+    }
+}
