@@ -78,6 +78,7 @@ export interface Summary {
   data?: DataTable;
   heap?: HeapUse;
   sharing?: SharedLines;
+  what_if?: WhatIf[];
   code_regions?: CodeRegionRow[];
   timeline?: Timeline;
   sources?: Excerpt[];
@@ -207,6 +208,16 @@ export interface HeapUse {
   sites: AllocationSite[];
   other_sites: number;
   other_at_peak_bytes: number;
+}
+
+/** The same run on another machine. */
+export interface WhatIf {
+  name: string;
+  machine: string;
+  busy_ns: number;
+  relative: number;
+  time: { on: string; cycles: number; share: number }[];
+  totals: Counts;
 }
 
 /** Misses of lines that threads share. */

@@ -100,7 +100,7 @@ fn tlb() -> impl Strategy<Value = TlbConfig> {
 
 fn configs() -> impl Strategy<Value = Config> {
     let caches = (cache(1..6, 12), cache(1..8, 16), cache(1..10, 24));
-    (caches, tlb(), tlb(), any::<[bool; 3]>()).prop_map(|((l1d, l2, llc), dtlb, stlb, flags)| {
+    (caches, tlb(), tlb(), any::<[bool; 4]>()).prop_map(|((l1d, l2, llc), dtlb, stlb, flags)| {
         let prefetch = Prefetch {
             next_line: flags[1],
             stride: flags[2],
@@ -113,6 +113,7 @@ fn configs() -> impl Strategy<Value = Config> {
             dtlb,
             stlb,
             inclusive_llc: flags[0],
+            huge_pages: flags[3],
             prefetch,
             ..zen
         }

@@ -1,13 +1,14 @@
 //! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
 use memgauge_analyze::{
-    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, SharedAccess, Summary, file_name,
-    sentence,
+    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, SharedAccess, Summary, WhatIf,
+    file_name, sentence,
 };
 use memgauge_trace::{LossKind, SourceFacts};
 use serde::Serialize;
 
 use crate::names::without_arguments;
+use crate::sections::what_if;
 use crate::style::Style;
 use crate::units;
 
@@ -125,8 +126,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             "Use more of each line: place data that is used together next to each other, access it \
              in that order, and make it smaller. If each load needs the one before (lists, trees, \
              hash chains), shorten the chain. Rows or nodes at a large power of two apart compete \
-             for few cache sets: pad them. The table of data, or of regions, names it; \
-             `--prefetch stride` models what prefetchers hide.",
+             for few cache sets: pad them. The table of data, or of regions, names it.",
         ),
         CauseKind::StreamBound => (
             format!(
@@ -138,7 +138,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!("at least {threshold} of the cycles stalled, most misses in order, {LINE_USE}"),
             "Load each line fewer times: join loops over the same data, work in blocks that fit a \
              cache, use smaller types. If loops skip bytes (one field of large structures), use an \
-             array per field. `--prefetch stride` models what prefetchers hide.",
+             array per field.",
         ),
         CauseKind::StrideBound => (
             format!(
@@ -152,8 +152,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             ),
             "If accesses are a few bytes wide, use more of each line: keep together what is used \
              together (an array per field), or swap loops. If vectors load whole lines, pass over \
-             the data fewer times, in blocks that fit a cache. `--prefetch stride` models what \
-             prefetchers hide.",
+             the data fewer times, in blocks that fit a cache.",
         ),
         CauseKind::FalseSharing => (
             format!(
@@ -252,7 +251,57 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         kind: if is_caution { "caution" } else { "cause" },
         text,
         rule,
-        next: next.to_owned(),
+        next: format!("{next}{}", modelled_effect(cause.kind, summary)),
+    }
+}
+
+/// Smallest difference in time that is worth a word.
+const LEAST_EFFECT: f64 = 0.005;
+
+/// What the model says of changes of the machine that concern this cause, or how to ask it.
+fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
+    let changes: &[&str] = match kind {
+        CauseKind::TlbBound => &["huge-pages"],
+        CauseKind::LatencyBound => &["huge-pages", "prefetch", "l2", "llc"],
+        CauseKind::StreamBound | CauseKind::StrideBound => &["prefetch", "l2", "llc"],
+        CauseKind::BandwidthBound => &["l2", "llc"],
+        _ => return String::new(),
+    };
+    if summary.what_if.is_empty() {
+        let all = match changes {
+            [only] => only,
+            _ => "all",
+        };
+        return match models_sharing(summary) {
+            true => format!(
+                " `memgauge record --what-if {all} -- CMD` models what such a machine gains."
+            ),
+            false => String::new(),
+        };
+    }
+    let concerns = |row: &&WhatIf| {
+        let name = row
+            .name
+            .split_once('=')
+            .map_or(row.name.as_str(), |(name, _)| name);
+        changes.contains(&name)
+    };
+    let mut rows: Vec<&WhatIf> = summary.what_if.iter().filter(concerns).collect();
+    rows.sort_by(|a, b| a.relative.total_cmp(&b.relative));
+    let effects = rows.iter().filter(|row| row.relative <= -LEAST_EFFECT);
+    let effects = effects.map(|row| {
+        let (change, difference) = (what_if::change(row), what_if::difference(row.relative));
+        format!("{change} {difference}")
+    });
+    let effects: Vec<String> = effects.collect();
+    match (effects.is_empty(), rows.is_empty()) {
+        (false, _) => format!(" Modelled change of the time: {}.", effects.join(", ")),
+        (true, false) => {
+            let names = rows.iter().map(|row| what_if::change(row));
+            let names = names.collect::<Vec<_>>().join(", ");
+            format!(" Modelled: no gain from {names}.")
+        }
+        (true, true) => String::new(),
     }
 }
 

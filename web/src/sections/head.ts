@@ -1,9 +1,10 @@
 // The head of the page and the overview: what was recorded, and what to do next.
 
-import type { Data, Statement, Summary } from "../data";
+import type { Data, Statement, Summary, WhatIf } from "../data";
 import { caches } from "../data";
 import { add, h, withCode } from "../dom";
 import { bytes, capacity, count, middle, name, percent, rate, time } from "../format";
+import { table } from "../table";
 import { facts, Section } from "./section";
 
 export function header(data: Data): HTMLElement {
@@ -83,9 +84,35 @@ export function advice(data: Data, isFirst: boolean): Section | null {
       h("details", { class: "about" }, h("summary", {}, "What this is"), h("p", {}, "What limits the run, by which rule, and the next step: the strongest three findings. Then figures of the whole run.")),
     causes.length + cautions.length > 0 && list,
     facts.length > 0 && rest,
+    whatIf(data.summary?.what_if ?? []),
     figures,
   );
   return { id, short: isFirst ? "Overview" : "Advice", element };
+}
+
+/** Other machines that were fed the same run. */
+function whatIf(machines: WhatIf[]): HTMLElement | null {
+  if (machines.length === 0) return null;
+  return table<WhatIf>({
+    caption: "What if: the same instructions and accesses on another machine, modelled",
+    fileName: "what_if",
+    rows: [...machines].sort((a, b) => a.relative - b.relative),
+    columns: [
+      { title: "Change", cell: (r) => change(r), value: (r) => r.name },
+      { title: "Time", numeric: true, about: "Time in which its threads executed, summed", cell: (r) => time(r.busy_ns), value: (r) => r.busy_ns },
+      { title: "Difference", numeric: true, cell: (r) => `${r.relative < 0 ? "−" : "+"}${percent(Math.abs(r.relative))}`, value: (r) => r.relative },
+      { title: "LLC misses", numeric: true, event: "llc.miss", cell: (r) => count(r.totals["llc.miss"] ?? 0), value: (r) => r.totals["llc.miss"] ?? 0 },
+      { title: "TLB walks", numeric: true, event: "dtlb.walk", cell: (r) => count(r.totals["dtlb.walk"] ?? 0), value: (r) => r.totals["dtlb.walk"] ?? 0 },
+    ],
+  });
+}
+
+function change(row: WhatIf): string {
+  const [part, value] = row.name.split("=");
+  if (part === "huge-pages") return "all memory in pages of 2 MiB";
+  if (part === "prefetch") return "next-line and stride prefetchers";
+  if (part === "machine") return `machine ${value}`;
+  return `${(part ?? "").toUpperCase()} ${(value ?? "").replace("x", "")} times as large`;
 }
 
 function statement(said: Statement): HTMLElement {

@@ -354,7 +354,12 @@ impl TwinCore {
         self.count(c::MODIFIES, u64::from(kind == AccessKind::Modify));
         let last = addr + u64::from(size.max(1)) - 1;
         self.count(c::SPLITS, u64::from(addr / 64 != last / 64));
-        for page in addr / 4096..=last / 4096 {
+        let page_bytes = if self.config.huge_pages {
+            2 << 20
+        } else {
+            4096
+        };
+        for page in addr / page_bytes..=last / page_bytes {
             self.translate(page);
         }
         for number in addr / 64..=last / 64 {

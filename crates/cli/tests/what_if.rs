@@ -1,0 +1,128 @@
+//! `--what-if`: the same run on other machines, which must be what a run on each of them is.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use harness::{Recorded, memgauge, report_text, totals_of, workloads, write_machine};
+use serde_json::Value;
+
+fn drawn(name: &str, from: u64, to: u64) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(1, |since| u64::from(since.subsec_nanos()));
+    let number = from + nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (to - from);
+    println!("{name}: {number}");
+    number
+}
+
+fn what_if<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let machines = report["what_if"].as_array().expect("other machines");
+    let found = machines.iter().find(|machine| machine["name"] == name);
+    found.unwrap_or_else(|| panic!("{name} in {machines:?}"))
+}
+
+/// The workload program with these arguments.
+fn workload(arguments: &str) -> Vec<String> {
+    let arguments = arguments.split_whitespace().map(str::to_owned);
+    std::iter::once(workloads().to_owned())
+        .chain(arguments)
+        .collect()
+}
+
+#[test]
+fn a_changed_machine_counts_as_a_run_on_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let machine = |name: &str, caches| {
+        let path = folder.path().join(name);
+        write_machine(&path, caches);
+        path.to_str().expect("temporary paths are text").to_owned()
+    };
+    let levels = |l2: u64, llc: u64| [(32, 8), (l2, 8), (llc, 16)];
+    let small = machine("small.json", levels(256, 1024));
+    let steps = drawn("steps", 200_000, 300_000);
+    let program = workload(&format!("rand --bytes 4MiB --steps {steps}"));
+    let changed = Recorded::new(
+        &["--machine", &small, "--what-if", "llc=4x,l2=2x"],
+        &program,
+    );
+    let report = changed.report();
+    for (name, caches) in [("llc=4x", levels(256, 4096)), ("l2=2x", levels(512, 1024))] {
+        let other = machine("other.json", caches);
+        let run = Recorded::new(&["--machine", &other], &program);
+        let found = totals_of(&what_if(&report, name)["totals"]);
+        let expected = run.totals();
+        for (event, count) in found {
+            assert_eq!(count, expected[&event], "{name}, {event}");
+        }
+    }
+    // The recorded machine counts as if nothing else was modelled.
+    let alone = Recorded::new(&["--machine", &small], &program);
+    assert_eq!(changed.totals(), alone.totals());
+    assert_eq!(
+        changed.report()["hot"]["functions"]["rows"],
+        alone.report()["hot"]["functions"]["rows"]
+    );
+}
+
+#[test]
+fn huge_pages_need_a_walk_for_each_two_mebibytes() {
+    let steps = drawn("steps", 200_000, 300_000);
+    let program = workload(&format!("rand --bytes 64MiB --steps {steps}"));
+    let run = Recorded::new(&["--machine", "zen4", "--what-if", "all"], &program);
+    let report = run.report();
+    let huge = what_if(&report, "huge-pages");
+    let walks = totals_of(&huge["totals"])["dtlb.walk"];
+    // 32 pages of the memory; program, libraries and stack have some more.
+    assert!((32..80).contains(&walks), "{walks}");
+    assert!(run.totals()["dtlb.walk"] > 10_000);
+    assert!(huge["relative"].as_f64() < Some(-0.05), "{huge}");
+    let text = report_text(&run.path());
+    let difference = huge["relative"].as_f64().expect("a number") * 100.0;
+    let row = format!("{difference:+.1} %");
+    let line = text.lines().find(|line| line.contains("pages of 2 MiB"));
+    assert!(line.is_some_and(|line| line.contains(&row)), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("Modelled change of the time: "), "{text}");
+}
+
+#[test]
+fn threads_execute_the_same_on_every_machine() {
+    let program = workload("threads --threads 3 --steps 50k");
+    let run = Recorded::new(
+        &["--machine", "zen4", "--what-if", "machine=i5-6600k"],
+        &program,
+    );
+    if run.code() != Some(0) {
+        panic!("{}", run.said());
+    }
+    let report = run.report();
+    let other = totals_of(&what_if(&report, "machine=i5-6600k")["totals"]);
+    let own = run.totals();
+    for event in ["instructions", "loads", "stores", "modifies", "splits"] {
+        assert_eq!(other[event], own[event], "{event}");
+    }
+    let look_ups = |of: &harness::Totals| of["l1d.hit"] + of["l1d.miss"];
+    assert_eq!(look_ups(&other), look_ups(&own));
+}
+
+#[test]
+fn changes_that_cannot_be_made_are_refused_with_those_that_can() {
+    let refused = |options: &[&str], words: &str| {
+        let output = memgauge()
+            .arg("record")
+            .args(options)
+            .args(["--", "true"])
+            .output()
+            .expect("memgauge runs");
+        let said = harness::said(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    };
+    refused(&["--what-if", "faster"], "huge-pages, prefetch, l2=2x");
+    refused(&["--what-if", "llc=1x"], "llc=2x");
+    refused(&["--what-if", "machine=z80"], "zen4");
+    refused(&["--what-if", "all", "--sets", "1/8"], "--sets");
+    refused(
+        &["--what-if", "all", "--source", "clock"],
+        "source clock has no use for",
+    );
+}
