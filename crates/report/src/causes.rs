@@ -7,8 +7,8 @@ use memgauge_analyze::{
 use memgauge_trace::{LossKind, SourceFacts};
 use serde::Serialize;
 
+use crate::changes::{change, difference};
 use crate::names::without_arguments;
-use crate::sections::what_if;
 use crate::style::Style;
 use crate::units;
 
@@ -289,15 +289,12 @@ fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
     let mut rows: Vec<&WhatIf> = summary.what_if.iter().filter(concerns).collect();
     rows.sort_by(|a, b| a.relative.total_cmp(&b.relative));
     let effects = rows.iter().filter(|row| row.relative <= -LEAST_EFFECT);
-    let effects = effects.map(|row| {
-        let (change, difference) = (what_if::change(row), what_if::difference(row.relative));
-        format!("{change} {difference}")
-    });
+    let effects = effects.map(|row| format!("{} {}", change(row), difference(row.relative)));
     let effects: Vec<String> = effects.collect();
     match (effects.is_empty(), rows.is_empty()) {
         (false, _) => format!(" Modelled change of the time: {}.", effects.join(", ")),
         (true, false) => {
-            let names = rows.iter().map(|row| what_if::change(row));
+            let names = rows.iter().map(|row| change(row));
             let names = names.collect::<Vec<_>>().join(", ");
             format!(" Modelled: no gain from {names}.")
         }

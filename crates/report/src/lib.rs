@@ -7,6 +7,7 @@
 
 pub mod bandwidth;
 mod causes;
+mod changes;
 mod compare;
 mod grid;
 mod io;

@@ -16,7 +16,7 @@ mod sets;
 mod sharing;
 mod threads;
 mod time_use;
-pub(crate) mod what_if;
+mod what_if;
 
 pub(crate) use closing::{findings, of_regions};
 pub(crate) use sampling::notes as sampling_notes;

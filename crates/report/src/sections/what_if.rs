@@ -3,6 +3,7 @@
 use memgauge_analyze::{Summary, WhatIf};
 
 use super::time_use::words;
+use crate::changes::{change, difference};
 use crate::style::Style;
 use crate::table::{Kind, Table};
 use crate::units;
@@ -42,22 +43,4 @@ fn table(summary: &Summary, style: &Style) -> Table {
         ]);
     }
     table
-}
-
-/// `-11.2 %`
-pub(crate) fn difference(relative: f64) -> String {
-    format!("{:+.1} %", relative * 100.0)
-}
-
-/// The change in words.
-pub(crate) fn change(row: &WhatIf) -> String {
-    match row.name.split_once('=') {
-        None if row.name == "huge-pages" => "all memory in pages of 2 MiB".to_owned(),
-        None => "next-line and stride prefetchers".to_owned(),
-        Some(("machine", machine)) => format!("machine {machine}"),
-        Some((cache, times)) => {
-            let times = times.trim_end_matches('x');
-            format!("{} {times} times as large", cache.to_uppercase())
-        }
-    }
 }
