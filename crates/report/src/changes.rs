@@ -14,8 +14,11 @@ pub(crate) fn change(row: &WhatIf) -> String {
         None => "next-line and stride prefetchers".to_owned(),
         Some(("machine", machine)) => format!("machine {machine}"),
         Some((cache, times)) => {
-            let times = times.trim_end_matches('x');
-            format!("{} {times} times as large", cache.to_uppercase())
+            let times = match times.trim_end_matches('x') {
+                "2" => "twice".to_owned(),
+                n => format!("{n} times"),
+            };
+            format!("{} {times} as large", cache.to_uppercase())
         }
     }
 }

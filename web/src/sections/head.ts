@@ -100,11 +100,16 @@ function whatIf(machines: WhatIf[]): HTMLElement | null {
     columns: [
       { title: "Change", cell: (r) => change(r), value: (r) => r.name },
       { title: "Time", numeric: true, about: "Time in which its threads executed, summed", cell: (r) => time(r.busy_ns), value: (r) => r.busy_ns },
-      { title: "Difference", numeric: true, cell: (r) => `${r.relative < 0 ? "−" : "+"}${percent(Math.abs(r.relative))}`, value: (r) => r.relative },
+      { title: "Difference", numeric: true, cell: (r) => difference(r.relative), value: (r) => r.relative },
       { title: "LLC misses", numeric: true, event: "llc.miss", cell: (r) => count(r.totals["llc.miss"] ?? 0), value: (r) => r.totals["llc.miss"] ?? 0 },
       { title: "TLB walks", numeric: true, event: "dtlb.walk", cell: (r) => count(r.totals["dtlb.walk"] ?? 0), value: (r) => r.totals["dtlb.walk"] ?? 0 },
     ],
   });
+}
+
+function difference(relative: number): string {
+  const size = Math.abs(relative);
+  return size < 0.0005 ? "0 %" : `${relative < 0 ? "−" : "+"}${percent(size)}`;
 }
 
 function change(row: WhatIf): string {
@@ -112,7 +117,8 @@ function change(row: WhatIf): string {
   if (part === "huge-pages") return "all memory in pages of 2 MiB";
   if (part === "prefetch") return "next-line and stride prefetchers";
   if (part === "machine") return `machine ${value}`;
-  return `${(part ?? "").toUpperCase()} ${(value ?? "").replace("x", "")} times as large`;
+  const times = value === "2x" ? "twice" : `${(value ?? "").replace("x", "")} times`;
+  return `${(part ?? "").toUpperCase()} ${times} as large`;
 }
 
 function statement(said: Statement): HTMLElement {
