@@ -55,6 +55,8 @@ pub(crate) struct L1d {
     watched: Box<[u64; WATCHED_BITS / 64]>,
     /// A bit for each slot whose line other cores may hold. That of another line may stay behind.
     shared: [u64; SLOTS / 64],
+    /// A bit for each word of `shared` that has one: turns may be short, and are looked at each.
+    shared_words: u64,
 }
 
 /// Result of looking for a line.
@@ -139,6 +141,7 @@ impl L1d {
             watches: false,
             watched: Box::new([0; WATCHED_BITS / 64]),
             shared: [0; SLOTS / 64],
+            shared_words: 0,
         }
     }
 
@@ -246,7 +249,9 @@ impl L1d {
     /// Notes that other cores may hold a line.
     pub(crate) fn set_shared(&mut self, tag: u64) {
         if let Some(place) = self.find::<Portable>(tag) {
-            self.shared[place.slot() / 64] |= 1 << (place.slot() % 64);
+            let word = place.slot() / 64;
+            self.shared[word] |= 1 << (place.slot() % 64);
+            self.shared_words |= 1 << word;
         }
     }
 
@@ -254,7 +259,11 @@ impl L1d {
     /// not returned again.
     pub(crate) fn shared_and_stored_since(&mut self, stamp: u64) -> Vec<u64> {
         let mut found = Vec::new();
-        for (word, bits) in self.shared.iter_mut().enumerate() {
+        let mut words = self.shared_words;
+        while words != 0 {
+            let word = words.trailing_zeros() as usize;
+            words &= words - 1;
+            let bits = &mut self.shared[word];
             let mut left = *bits;
             while left != 0 {
                 let bit = left & left.wrapping_neg();
@@ -264,6 +273,9 @@ impl L1d {
                     *bits ^= bit;
                     found.push((self.lines[place.slot()] & !WATCHED) >> 4);
                 }
+            }
+            if *bits == 0 {
+                self.shared_words &= !(1 << word);
             }
         }
         found
