@@ -9,6 +9,7 @@
 mod terminal;
 
 mod access;
+mod advise;
 mod args;
 mod bandwidth;
 mod clock;
@@ -61,6 +62,7 @@ Examples:
   memgauge -- xz -k file            record a program and show what its memory did
   memgauge record -o r.mg -- make   record only, children included
   memgauge report r.mg              show a recording
+  memgauge advise -- ./prog         what limits a program, and what would help
   memgauge top                      busy processes, their code and data, live
   memgauge io                       bytes by process and device, live
   memgauge list                     list events and machines
@@ -92,6 +94,7 @@ enum Verb {
     Record(args::Record),
     /// Show a recording
     Report(args::Report),
+    Advise(advise::Advise),
     /// Show a recording in a browser, with any part of it in detail
     View(view::View),
     /// Compare runs with a first one, and fail if a limit is exceeded
@@ -133,6 +136,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
+        Some(Verb::Advise(args)) => advise::advise(&args),
         Some(Verb::View(args)) => view::view(&args),
         Some(Verb::Diff(args)) => diff::diff(&args),
         Some(Verb::Export(args)) => export::export(&args),

@@ -69,7 +69,11 @@ fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     clock::run(&args.settings, args.target.with(&args.command)?, verbose)
 }
 
-fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result<CommandEnd> {
+pub(crate) fn run(
+    settings: &Settings,
+    command: &[String],
+    verbose: bool,
+) -> anyhow::Result<CommandEnd> {
     if settings.source == Source::Clock {
         return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }

@@ -126,3 +126,41 @@ fn changes_that_cannot_be_made_are_refused_with_those_that_can() {
         "source clock has no use for",
     );
 }
+
+#[test]
+fn advise_runs_a_program_on_the_common_machines_or_reads_a_recording() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("advised.mg");
+    let program = workload("rand --bytes 64MiB --steps 200k");
+    let run = |arguments: &[&str]| {
+        let mut command = memgauge();
+        command.arg("advise").args(arguments);
+        command.output().expect("memgauge runs")
+    };
+    let path = path.to_str().expect("temporary paths are text");
+    let program: Vec<&str> = program.iter().map(String::as_str).collect();
+    let advised = run(&[&["--machine", "zen4", "-o", path, "--"], &program[..]].concat());
+    let said = harness::said(&advised);
+    assert_eq!(advised.status.code(), Some(0), "{said}");
+    for words in [
+        "What if",
+        "pages of 2 MiB",
+        "LLC twice as large",
+        "In short",
+    ] {
+        assert!(said.contains(words), "{words} in {said}");
+    }
+    let again = run(&[path]);
+    let shown = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert_eq!(again.status.code(), Some(0));
+    let advice = |text: &str| {
+        text[text.find("What if").expect("advice")..]
+            .trim_end()
+            .to_owned()
+    };
+    let said = advice(&said);
+    let said = said.split("\n\nrecording: ").next().expect("text");
+    assert_eq!(advice(&shown), said);
+    let late = run(&["--what-if", "all", path]);
+    assert_eq!(late.status.code(), Some(2), "{}", harness::said(&late));
+}

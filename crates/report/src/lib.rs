@@ -46,6 +46,12 @@ pub fn text(summary: &Summary, style: &Style) -> String {
     style.shown(joined(sections::all(summary, &style.at_least(80))))
 }
 
+/// The part of the report that says where the time goes, what limits the run and what other machines
+/// gain.
+pub fn advice_text(summary: &Summary, style: &Style) -> String {
+    style.shown(joined(sections::of_advice(summary, &style.at_least(80))))
+}
+
 /// The part of the report that counting ends with: the counters, derived values, the
 /// timer's ticks, losses and cost.
 pub fn counting_text(summary: &Summary, style: &Style) -> String {

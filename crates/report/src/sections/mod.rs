@@ -84,6 +84,16 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     ]
 }
 
+/// Sections of advice.
+pub(crate) fn of_advice(summary: &Summary, style: &Style) -> Vec<String> {
+    vec![
+        headline::headline(summary, style),
+        time_use::time_use(summary, style),
+        what_if::what_if(summary, style),
+        closing::in_short(summary, style),
+    ]
+}
+
 /// Last sections of a `stat` report.
 pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
