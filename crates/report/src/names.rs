@@ -15,19 +15,31 @@ pub(crate) fn readable(name: &str) -> String {
 }
 
 /// As [`readable`], for names of any length. Used in sentences.
+///
+/// Parentheses behind a space are not arguments: `main at a.c:5 (malloc)`, `(anonymous namespace)`.
 pub(crate) fn without_arguments(name: &str) -> String {
     if name.contains("operator") {
         return name.to_owned();
     }
     let mut short = String::new();
-    let mut depth = 0;
+    let (mut depth, mut kept) = (0, 0);
+    let mut before = ' ';
     for c in name.chars() {
-        let closes = matches!(c, '>' | ')') && depth > 0;
-        depth -= i32::from(closes);
+        let is_kept = depth == 0 && c == '(' && matches!(before, ' ' | ':');
+        if depth == 0 && kept > 0 && c == ')' {
+            kept -= 1;
+        } else if matches!(c, '>' | ')') && depth > 0 {
+            depth -= 1;
+        }
         if depth == 0 {
             short.push(c);
         }
-        depth += i32::from(matches!(c, '<' | '('));
+        if is_kept {
+            kept += 1;
+        } else if matches!(c, '<' | '(') {
+            depth += 1;
+        }
+        before = c;
     }
     short
 }
@@ -61,6 +73,13 @@ mod tests {
         assert_eq!(readable(long), "std::_Hashtable<>::_M_find() const");
         assert_eq!(readable("sum(int)"), "sum(int)");
         assert_eq!(without_arguments("sum(int)"), "sum()");
+        let site = "engine::read(int, char const*) at read.cc:5 (malloc)";
+        assert_eq!(
+            without_arguments(site),
+            "engine::read() at read.cc:5 (malloc)"
+        );
+        let unnamed = "a::(anonymous namespace)::b(int)";
+        assert_eq!(without_arguments(unnamed), "a::(anonymous namespace)::b()");
         let operator = "a::operator<(a const&)";
         assert_eq!(without_arguments(operator), operator);
     }
