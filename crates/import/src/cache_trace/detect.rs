@@ -27,10 +27,22 @@ pub fn detect(start: &[u8]) -> Option<TraceFormat> {
     detect_table(line)
 }
 
+/// Minimum number of records by which an `oracleGeneral` trace is recognised if no record names
+/// another one.
+const MIN_UNCONFIRMED: usize = 16;
+/// Above the number of requests of any trace, and below the addresses of stacks, shared libraries
+/// and position-independent programs.
+const MAX_REQUESTS: i64 = 1 << 40;
+/// Smallest object that cannot be the upper half of an address below [`MAX_REQUESTS`].
+const MIN_OBJECT_BYTES: u32 = (MAX_REQUESTS >> 32) as u32;
+/// Upper halves of the addresses of stacks, shared libraries and position-independent programs.
+const HIGH_HALVES: std::ops::RangeInclusive<u32> = 0x5500..=0x7fff;
+
 /// Times never decrease and steps are small. The next request of an object is later in the trace;
 /// where it is among these bytes, it is of the same object. A list of ascending addresses has such
 /// times, so at least one record must also say that there is no next request, or name one that is
-/// found here.
+/// found here. A trace that begins with a long scan has no such record. Its next requests and sizes
+/// must then be plausible ([`is_plausible`]).
 fn is_oracle_general(start: &[u8]) -> bool {
     let records: Vec<&[u8]> = start
         .chunks_exact(ORACLE_GENERAL_BYTES)
@@ -64,7 +76,27 @@ fn is_oracle_general(start: &[u8]) -> bool {
             false => {}
         }
     }
-    records.len() >= MIN_RECORDS && in_order && confirmed > 0
+    records.len() >= MIN_RECORDS && in_order && (confirmed > 0 || is_plausible(&records))
+}
+
+/// True if records that name no other record here cannot be a list of addresses. Every request is
+/// the next one of at most one other. In a list of addresses, the size is the upper half of one
+/// address and the next request is another address. Both would have to be in different places: a
+/// large size in a high mapping, a small number in a low one.
+fn is_plausible(records: &[&[u8]]) -> bool {
+    let size = |record: &[u8]| (u64_at(record, 8) >> 32) as u32;
+    let next = |record: &[u8]| u64_at(record, 16).cast_signed();
+    let mut all_next: Vec<i64> = records.iter().map(|r| next(r)).collect();
+    all_next.sort_unstable();
+    all_next.dedup();
+    let large = records.iter().filter(|r| size(r) >= MIN_OBJECT_BYTES);
+    let first = records.first().map_or(0, |r| size(r));
+    let is_one_mapping = HIGH_HALVES.contains(&first) && records.iter().all(|r| size(r) == first);
+    records.len() >= MIN_UNCONFIRMED
+        && all_next.len() == records.len()
+        && all_next.last().is_some_and(|&last| last < MAX_REQUESTS)
+        && 2 * large.count() >= records.len()
+        && !is_one_mapping
 }
 
 fn detect_table(line: &str) -> Option<TraceFormat> {

@@ -93,6 +93,51 @@ fn oracle_general_is_recognised_and_read() {
     assert_eq!(detect(&other.concat()), None);
 }
 
+/// Loops and scans that are longer than what is looked at.
+#[test]
+fn a_trace_that_begins_with_a_long_scan_is_recognised() {
+    for (objects, bytes) in [(170, 4096), (5000, 700), (100_000, 1 << 20)] {
+        let scan = (0..170u32).flat_map(|n| {
+            oracle(
+                n / 50,
+                1 << 40 | u64::from(n * 7919),
+                bytes,
+                objects + i64::from(n),
+            )
+        });
+        let scan: Vec<u8> = scan.collect();
+        assert_eq!(
+            detect(&scan),
+            Some(TraceFormat::OracleGeneral),
+            "{objects} {bytes}"
+        );
+    }
+    // The next requests of two objects cannot be the same.
+    let same = (0..170u32).flat_map(|n| oracle(0, u64::from(n), 4096, 5000));
+    assert_eq!(detect(&same.collect::<Vec<u8>>()), None);
+}
+
+/// Three arrays that a loop reads, in mappings of any place.
+#[test]
+fn lists_of_addresses_of_several_arrays_are_no_traces() {
+    let bases = [
+        0x40_4000u64,
+        0x2_4000_0000,
+        0x5555_5555_8000,
+        0x7fff_f7a0_0000,
+    ];
+    for first in bases {
+        for second in bases {
+            for third in bases {
+                let turn = |n: u64| [first + 8 * n, second + 8 * n, third + 8 * n];
+                let addresses = (0..170).flat_map(turn).flat_map(u64::to_le_bytes);
+                let found = detect(&addresses.collect::<Vec<u8>>());
+                assert_eq!(found, None, "{first:x} {second:x} {third:x}");
+            }
+        }
+    }
+}
+
 #[test]
 fn lists_of_addresses_are_no_traces() {
     for (start, step) in [
