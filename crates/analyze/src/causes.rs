@@ -11,8 +11,9 @@ use crate::cause::{Cause, CauseKind};
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::dram::{BandwidthCurve, Dram};
-use crate::hotspots::HotTable;
+use crate::hotspots::{HotRow, HotTable};
 use crate::order::{Order, order};
+use crate::resolve::file_name;
 use crate::samples::Sampling;
 use crate::sharing::SharedLines;
 use crate::summary::RunFacts;
@@ -22,6 +23,10 @@ use memgauge_trace::{MachineFacts, Manifest};
 /// A run with fewer instructions is mostly startup: a dynamically linked `true` takes about a
 /// million.
 const TINY_INSTRUCTIONS: u64 = 3_000_000;
+/// Minimum share of the cycles in the dynamic loader from which startup hides the rest, in a run of
+/// at most [`SHORT_INSTRUCTIONS`]. C++ programs that do nothing take 3 to 4 million instructions.
+const LOADER_SHARE: f64 = 0.25;
+const SHORT_INSTRUCTIONS: u64 = 10 * TINY_INSTRUCTIONS;
 /// The same limit in time, for a run without counted instructions.
 const TINY_NS: u64 = 5_000_000;
 /// A run that sleeps this long is dominated by waiting, however short it is.
@@ -112,11 +117,32 @@ fn tiny(evidence: &Evidence) -> Option<Cause> {
         // Gigabytes may be copied by a single instruction.
         Some(n) if evidence.manifest.machine.is_some() => {
             let ran_long = busy_ns(evidence).is_some_and(|busy| busy >= TINY_NS);
-            (n < TINY_INSTRUCTIONS && !ran_long)
-                .then(|| cause(CauseKind::Tiny, n as f64, TINY_INSTRUCTIONS as f64))
+            let loader = loader_share(evidence);
+            if n < TINY_INSTRUCTIONS && !ran_long {
+                Some(cause(CauseKind::Tiny, n as f64, TINY_INSTRUCTIONS as f64))
+            } else if n < SHORT_INSTRUCTIONS && loader >= LOADER_SHARE {
+                Some(Cause {
+                    other: Some(loader),
+                    ..cause(CauseKind::Tiny, n as f64, LOADER_SHARE)
+                })
+            } else {
+                None
+            }
         }
         _ => by_time(),
     }
+}
+
+/// Share of the cycles in the dynamic loader.
+fn loader_share(evidence: &Evidence) -> f64 {
+    let is_loader = |row: &&HotRow| {
+        let name = file_name(&row.module);
+        name.starts_with("ld-") && name.contains(".so")
+    };
+    let loader = evidence.functions.rows.iter().filter(is_loader);
+    let cycles: u64 = loader.filter_map(|row| row.counts.get("cycles")).sum();
+    let all = total(evidence, "cycles").unwrap_or(0.0);
+    cycles as f64 / all.max(1.0)
 }
 
 /// Applies to native samples, which are the only data about the code. A model counts.
@@ -131,6 +157,11 @@ fn few_samples(evidence: &Evidence) -> Option<Cause> {
 /// Minimum share of the run without a running thread. The time of parallel threads is summed, so a
 /// thread that waits for another does not count as idle.
 fn idle(evidence: &Evidence) -> Option<Cause> {
+    // A program of a few instructions rounds to no time at all.
+    let mut threads = evidence.threads.iter();
+    if busy_ns(evidence).is_some() && threads.all(|thread| thread.idle_ns == Some(0)) {
+        return None;
+    }
     let share = match busy_ns(evidence) {
         Some(busy) => 1.0 - busy as f64 / (evidence.run.duration_ns as f64).max(1.0),
         None => 1.0 - figure(evidence, "processors used")?,
@@ -400,6 +431,46 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_the_loader_fills_is_startup() {
+        let of = |cycles_of_loader: u64, instructions: u64| {
+            let counts = |cycles: u64| Counts::from([("cycles".to_owned(), cycles)]);
+            let row = |module: &str, cycles: u64| HotRow {
+                module: module.to_owned(),
+                counts: counts(cycles),
+                ..HotRow::default()
+            };
+            let functions = HotTable {
+                rows: vec![
+                    row("/lib64/ld-linux-x86-64.so.2", cycles_of_loader),
+                    row("/usr/bin/ld-new", 100 - cycles_of_loader),
+                ],
+                ..HotTable::default()
+            };
+            let mut totals = counts(100);
+            totals.insert("instructions".to_owned(), instructions);
+            let manifest = Manifest {
+                machine: Some(machine()),
+                ..Manifest::default()
+            };
+            tiny(&Evidence {
+                manifest: &manifest,
+                totals: &totals,
+                run: &RunFacts::of(&totals, 1_000_000, 1.0),
+                dram: &Dram::default(),
+                bandwidth: &BandwidthCurve::default(),
+                counting: None,
+                sampling: None,
+                threads: &[],
+                functions: &functions,
+                sharing: None,
+            })
+        };
+        assert_eq!(of(25, 4_000_000).and_then(|c| c.other), Some(0.25));
+        assert_eq!(of(24, 4_000_000), None);
+        assert_eq!(of(90, 30_000_000), None);
+    }
+
+    #[test]
     fn waiting_threads_are_idle() {
         let thread = |idle| ThreadRow {
             start_ns: Some(0),
@@ -415,6 +486,12 @@ mod tests {
         // Of 100 ns two threads ran for 50 and for nothing, or one of them all the time.
         assert_eq!(share([50, 100]), Some(0.5));
         assert_eq!(share([0, 100]), None);
+        // Threads that live for less than a nanosecond did not sleep.
+        let gone = ThreadRow {
+            end_ns: Some(0),
+            ..thread(0)
+        };
+        assert_eq!(idle_of(&[gone]), None);
         assert_eq!(share([100, 100]), Some(1.0));
     }
 

@@ -481,6 +481,7 @@ fn allocates_for_others(function: &str) -> bool {
 /// generic or primitive type belongs to the library that has the trait: `<T as alloc::Trait>::method`.
 fn implementor(name: &str) -> &str {
     let plain = name.trim_start_matches(['<', '&']);
+    let plain = plain.strip_prefix("mut ").unwrap_or(plain);
     let plain = plain.strip_prefix("dyn ").unwrap_or(plain);
     match plain.split_once(" as ") {
         Some((of, trait_and_rest)) if of.len() == 1 || is_primitive(of) => trait_and_rest,
@@ -576,6 +577,7 @@ mod tests {
             "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
             "<i32 as alloc::string::SpecToString>::spec_to_string",
             "<T as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
+            "<&mut alloc::string::String as core::fmt::Write::write_fmt::SpecWriteFmt>::spec_write_fmt",
             "<&dyn core::ops::function::Fn<(), Output = i32> + core::marker::Sync>::call",
             "xmalloc",
             "sqlite3DbMallocRaw",

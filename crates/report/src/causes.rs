@@ -15,6 +15,9 @@ use crate::units;
 /// Maximum number of findings, so that the first one is not buried.
 pub(crate) const FINDINGS: usize = 3;
 
+/// Bytes of a cache line.
+const LINE_BYTES: u64 = 64;
+
 /// Distinguishes sequential access from strides.
 const LINE_USE: &str = "at least 1.5 accesses per miss";
 
@@ -49,6 +52,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
     let other = cause.other.unwrap_or(0.0);
     let threshold = match cause.kind {
         CauseKind::Tiny if value < 1.0 => format!("{:.0} ms", cause.threshold * 1e3),
+        CauseKind::Tiny if cause.other.is_some() => percent(cause.threshold),
         CauseKind::Tiny | CauseKind::FewSamples => units::count(cause.threshold as u64),
         CauseKind::PageFaults => units::count(cause.threshold as u64),
         CauseKind::CacheMisses => units::rate(cause.threshold),
@@ -57,11 +61,32 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
     let limit = summary.recording.machine.as_ref();
     let limit = limit.map_or(0.0, |m| m.dram_bytes_per_s as f64);
     let limit = units::few_gigabytes(limit);
+    let rate = match core_limit(summary) {
+        Some(core) if core.share >= CORE_LIMIT_SHARE => format!(
+            "{} of the {} GB/s that one core can move ({} misses in flight; memory has {limit} GB/s)",
+            percent(core.share.min(1.0)),
+            units::few_gigabytes(core.bytes_per_s),
+            core.misses_in_flight,
+        ),
+        _ if cause.kind == CauseKind::LatencyBound => {
+            format!("only {} of memory's {limit} GB/s", percent(other))
+        }
+        _ => format!("{} of memory's {limit} GB/s", percent(other)),
+    };
     let is_caution = matches!(cause.kind, CauseKind::Tiny | CauseKind::FewSamples);
     let (text, rule, next) = match cause.kind {
         CauseKind::Tiny if value < 1.0 => (
             format!("The run is too short to judge: {:.1} ms.", value * 1e3),
             format!("shorter than {threshold}"),
+            longer_run(summary),
+        ),
+        CauseKind::Tiny if cause.other.is_some() => (
+            format!(
+                "The run is too short to judge: the dynamic loader takes {} of its cycles as it \
+                 starts.",
+                percent(other)
+            ),
+            format!("at least {threshold} of the cycles, in fewer than 30M instructions"),
             longer_run(summary),
         ),
         CauseKind::Tiny => (
@@ -103,8 +128,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             ),
             format!("threads sleep for at least {threshold} of the time"),
             "Find what it waits for: `memgauge io -- CMD` shows disks and networks, and the table \
-             of threads shows which ones sleep. A thread that polls and sleeps (Go's runtime has one) \
-             makes virtual time too long.",
+             of threads shows which ones sleep. A thread that only polls and sleeps, as one of Go's \
+             runtime does, can make virtual time longer than a real run.",
         ),
         CauseKind::BandwidthBound => (
             format!(
@@ -115,12 +140,28 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             "Move fewer bytes: work in blocks that fit a cache, use smaller types, join loops \
              over the same data. Start with the hottest functions.",
         ),
+        CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound
+            if waits_for_stores(summary) =>
+        {
+            (
+                format!(
+                    "It writes more than memory takes: {} of its cycles wait for caches and memory, \
+                     most of them for stores, at {rate}.",
+                    percent(value)
+                ),
+                format!("at least {threshold} of the cycles stalled, most of these on stores"),
+                "Write fewer lines: use smaller types, do not clear memory that is written again, \
+                 and work in blocks that fit a cache. A store to a line that is in no cache reads \
+                 it first and writes it back later: for large blocks that are not read soon, \
+                 non-temporal stores (`_mm_stream_si128`) save the read. If it writes here and \
+                 there, keep what is written together in the same lines.",
+            )
+        }
         CauseKind::LatencyBound => (
             format!(
                 "It waits for single cache lines: {} of its cycles wait for caches and memory, at \
-                 only {} of memory's {limit} GB/s.",
-                percent(value),
-                percent(other)
+                 {rate}.",
+                percent(value)
             ),
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
             "Use more of each line: place data that is used together next to each other, access it \
@@ -130,10 +171,9 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::StreamBound => (
             format!(
-                "It streams: it reads data in order, and {} of its cycles wait for the lines, at {} \
-                 of memory's {limit} GB/s.",
-                percent(value),
-                percent(other)
+                "It streams: it reads data in order, and {} of its cycles wait for the lines, at \
+                 {rate}.",
+                percent(value)
             ),
             format!("at least {threshold} of the cycles stalled, most misses in order, {LINE_USE}"),
             "Load each line fewer times: join loops over the same data, work in blocks that fit a \
@@ -143,9 +183,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::StrideBound => (
             format!(
                 "It reads data in order with about one access per line, and {} of its cycles wait \
-                 for the lines, at {} of memory's {limit} GB/s.",
-                percent(value),
-                percent(other)
+                 for the lines, at {rate}.",
+                percent(value)
             ),
             format!(
                 "at least {threshold} of the cycles stalled, most misses in order, but not {LINE_USE}"
@@ -238,8 +277,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                  {threshold}",
                 percent(value)
             ),
-            "Select this stretch in the plot of bandwidth on the page (`report --html`): the tables \
-             then show it alone.",
+            "Select this stretch in the plot of bandwidth (`report --html` makes a page that has it): \
+             the tables then show it alone.",
         ),
     };
     let place = shared_line(cause.kind, summary).or_else(|| stalled_function(cause.kind, summary));
@@ -300,6 +339,54 @@ fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
         }
         (true, true) => String::new(),
     }
+}
+
+/// Minimum share of a core's own bandwidth to name it as the limit.
+const CORE_LIMIT_SHARE: f64 = 0.8;
+
+/// What one core can move to and from memory.
+struct CoreLimit {
+    bytes_per_s: f64,
+    misses_in_flight: u64,
+    /// Share that the threads used while they ran.
+    share: f64,
+}
+
+/// Returns the bandwidth of the misses that a core has in flight, each for the latency of memory
+/// (docs/machine-model.md). `None` without a model, if memory itself has less, or if it is unknown
+/// how long the threads ran.
+fn core_limit(summary: &Summary) -> Option<CoreLimit> {
+    let machine = summary.recording.machine.as_ref()?;
+    let timing = machine.model.as_ref()?.get("timing")?;
+    let misses_in_flight = timing.get("misses_in_flight")?.as_u64()?;
+    let latency_ns = timing
+        .get("dram_latency_ns")?
+        .as_u64()
+        .filter(|&ns| ns > 0)?;
+    let bytes_per_s = (misses_in_flight * LINE_BYTES) as f64 * 1e9 / latency_ns as f64;
+    let dram = &summary.dram;
+    let mean = dram.mean_read_bytes_per_s? + dram.mean_write_bytes_per_s?;
+    let end_ns = summary.run.duration_ns;
+    let ran = summary.threads.iter().map(|thread| {
+        let lived = thread.end_ns.unwrap_or(end_ns);
+        let lived = lived.saturating_sub(thread.start_ns.unwrap_or(0));
+        Some(lived.saturating_sub(thread.idle_ns?))
+    });
+    let ran_ns = ran.sum::<Option<u64>>().filter(|&ns| ns > 0)?;
+    let share = mean * end_ns as f64 / ran_ns as f64 / bytes_per_s;
+    (bytes_per_s < machine.dram_bytes_per_s as f64).then_some(CoreLimit {
+        bytes_per_s,
+        misses_in_flight,
+        share,
+    })
+}
+
+/// Returns whether stores have more of the stalled cycles than loads.
+fn waits_for_stores(summary: &Summary) -> bool {
+    let total = |event: &str| summary.totals.get(event).copied().unwrap_or(0);
+    let loads = ["stall.l2", "stall.llc", "stall.dram", "stall.queue"];
+    let loads: u64 = loads.iter().map(|event| total(event)).sum();
+    total("stall.stores") > loads
 }
 
 /// Minimum share of the stalls to name a single function or piece of data.
@@ -470,7 +557,8 @@ fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memgauge_analyze::Counting;
+    use memgauge_analyze::{Counting, ThreadRow};
+    use memgauge_trace::MachineFacts;
 
     fn said(kind: CauseKind, value: f64, summary: &Summary) -> String {
         let cause = Cause {
@@ -512,6 +600,55 @@ mod tests {
         assert!(words.contains("from 2.00 µs to 4.00 µs"), "{words}");
         assert_eq!(busy_stretch(&curve(&[0, 0], &[0, 0])), None);
         assert_eq!(busy_stretch(&BandwidthCurve::default()), None);
+    }
+
+    /// A machine whose memory has 400 GB/s, and whose cores have 12 misses of 50 ns in flight.
+    fn on_a_fast_machine(moved_bytes_per_s: f64, stalls: [(&str, u64); 2]) -> Summary {
+        let mut summary = crate::fixture::empty();
+        let timing = serde_json::json!({"misses_in_flight": 12, "dram_latency_ns": 50});
+        summary.recording.machine = Some(MachineFacts {
+            dram_bytes_per_s: 400_000_000_000,
+            model: Some(serde_json::json!({ "timing": timing })),
+            ..MachineFacts::default()
+        });
+        summary.run.duration_ns = 1000;
+        summary.dram.mean_read_bytes_per_s = Some(moved_bytes_per_s);
+        summary.dram.mean_write_bytes_per_s = Some(0.0);
+        // It ran for half of the time.
+        summary.threads = vec![ThreadRow {
+            start_ns: Some(0),
+            end_ns: Some(1000),
+            idle_ns: Some(500),
+            ..ThreadRow::default()
+        }];
+        let stalls = stalls.map(|(event, cycles)| (event.to_owned(), cycles));
+        summary.totals.extend(stalls);
+        summary
+    }
+
+    #[test]
+    fn a_core_at_its_own_limit_is_compared_with_that() {
+        let loads = [("stall.dram", 100), ("stall.stores", 10)];
+        // 64 B * 12 / 50 ns are 15.36 GB/s.
+        let full = on_a_fast_machine(7.6e9, loads);
+        let text = said(CauseKind::StreamBound, 0.5, &full);
+        let limit = "at 99.0 % of the 15.4 GB/s that one core can move (12 misses in flight";
+        assert!(text.contains(limit), "{text}");
+        let text = said(CauseKind::LatencyBound, 0.5, &on_a_fast_machine(1e9, loads));
+        assert!(
+            text.contains("at only 25.0 % of memory's 400 GB/s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_run_that_waits_for_stores_is_not_told_to_load_less() {
+        for kind in [CauseKind::StreamBound, CauseKind::LatencyBound] {
+            let stores = [("stall.dram", 10), ("stall.stores", 100)];
+            let text = said(kind, 0.5, &on_a_fast_machine(1e9, stores));
+            assert!(text.starts_with("It writes"), "{text}");
+            assert!(!text.contains("reads data"), "{text}");
+        }
     }
 
     /// Counters do not tell a program that waits from one that waits for a processor.

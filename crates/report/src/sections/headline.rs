@@ -133,12 +133,8 @@ fn waited(summary: &Summary, style: &Style) -> String {
 
 /// The command quoted for a shell.
 fn command_line(command: &[String]) -> String {
-    // The target of a run without a program: `all processors`, `process 7`.
-    if let [words] = command
-        && words.contains(' ')
-        && !words.contains('/')
-    {
-        return words.clone();
+    if let Some(words) = target(command) {
+        return words.to_owned();
     }
     let line = units::as_typed(command.iter().map(String::as_str));
     if line.is_empty() {
@@ -148,11 +144,24 @@ fn command_line(command: &[String]) -> String {
     }
 }
 
+/// The target of a run without a program: `all processors`, `process 7`.
+fn target(command: &[String]) -> Option<&str> {
+    match command {
+        [words] if words.contains(' ') && !words.contains('/') => Some(words),
+        _ => None,
+    }
+}
+
 /// How the command ended. Empty if the recorder ended normally but saw no end, as for processes
 /// that it attached to.
 fn ending(summary: &Summary) -> Option<(Role, String)> {
     let facts = &summary.recording;
     if facts.end.is_none() && facts.complete && facts.machine.is_none() {
+        return None;
+    }
+    // With `--pid`, a command only says how long to record: its end is not that of the target.
+    let has_exited = matches!(facts.end, Some(CommandEnd::Exited(_)));
+    if has_exited && target(&facts.command).is_some() {
         return None;
     }
     Some(match &facts.end {
