@@ -24,7 +24,13 @@ pub(crate) fn write(
         return write_calls(tree, out);
     }
     let table = &summary.hot.functions;
-    write_functions(table, &events(summary, table)?, event, out)
+    let mut known = events(summary, table)?;
+    // Totals, which have no place in the code but an allocation's.
+    known.retain(|event| of_heap(event).is_none());
+    if summary.heap.is_some() {
+        known.extend(OF_HEAP.map(|(name, _)| name.to_owned()));
+    }
+    write_functions(table, &known, event, out)
 }
 
 /// The number of an allocation that an event of the heap stands for.
@@ -55,10 +61,19 @@ fn write_allocations(
     }
     for path in paths {
         let callers = path.calls.iter().rev().map(|call| call.function.as_str());
-        let names = callers.chain([path.function.as_str()]);
+        let names = callers.chain([allocator(&path.function)]);
         writeln!(out, "{} {}", folded(names), of(path))?;
     }
     Ok(())
+}
+
+/// The name of an allocation function as people write it.
+fn allocator(symbol: &str) -> &str {
+    match symbol {
+        _ if symbol.starts_with("_Znw") => "operator new",
+        _ if symbol.starts_with("_Zna") => "operator new[]",
+        _ => symbol,
+    }
 }
 
 fn write_functions(

@@ -19,6 +19,12 @@ pub(crate) enum TextFormat {
     Prometheus,
 }
 
+/// Totals that are amounts and not counts of events.
+const HEAP_BYTES: [(&str, &str); 2] = [
+    ("heap.peak_bytes", "peak"),
+    ("heap.unfreed_bytes", "unfreed"),
+];
+
 pub(crate) fn write(
     summary: &Summary,
     format: TextFormat,
@@ -36,7 +42,15 @@ pub(crate) fn write(
             samples.join("\n")
         )
     };
-    let totals = summary.totals.iter().map(|(event, count)| {
+    let bytes_in_use = HEAP_BYTES.iter().filter_map(|(event, state)| {
+        let bytes = summary.totals.get(*event)?;
+        Some(format!("memgauge_heap_bytes{{state=\"{state}\"}} {bytes}"))
+    });
+    let help = "Bytes of allocations in use: the most, and those not freed at the end.";
+    family("memgauge_heap_bytes", "gauge", help, bytes_in_use.collect())?;
+    let counted = summary.totals.iter();
+    let counted = counted.filter(|(event, _)| HEAP_BYTES.iter().all(|(name, _)| name != event));
+    let totals = counted.map(|(event, count)| {
         let (unit, provenance) = (unit(summary, event), provenance(summary, event));
         let event = label(event);
         format!(

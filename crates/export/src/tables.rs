@@ -8,7 +8,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use csv::Writer;
-use memgauge_analyze::{HotTable, Summary, TimedSpan};
+use memgauge_analyze::{Counts, DataKind, HotTable, Summary, TimedSpan};
 use memgauge_recording::private;
 
 use super::curves::bin_end;
@@ -57,6 +57,8 @@ pub(crate) fn write(
         ("functions", code(summary, &hot.functions)),
         ("lines", code(summary, &hot.lines)),
         ("instructions", code(summary, &hot.instructions)),
+        ("data", data(summary)),
+        ("heap", heap(summary)),
         ("regions", regions(summary)),
         ("code_regions", code_regions(summary)),
         ("region_spans", region_spans(summary)),
@@ -207,6 +209,59 @@ fn code(summary: &Summary, table: &HotTable) -> Table {
             }
         };
         cells.extend(values(counts, &events).iter().map(u64::to_string));
+        cells
+    });
+    [header].into_iter().chain(rows).collect()
+}
+
+/// Counts by data: allocations by where they were made, variables, mappings.
+fn data(summary: &Summary) -> Table {
+    let Some(table) = &summary.data else {
+        return Table::new();
+    };
+    let events: Vec<&String> = table.totals.keys().collect();
+    let mut header = strings(["data", "kind"]);
+    header.extend(events.iter().map(|&event| event.clone()));
+    let cells = |name: &str, kind: &str, counts: &Counts| {
+        let mut cells = strings([name, kind]);
+        let count = |event: &&String| counts.get(*event).copied().unwrap_or(0).to_string();
+        cells.extend(events.iter().map(count));
+        cells
+    };
+    let rows = table.rows.iter().map(|row| {
+        let kind = match row.kind {
+            DataKind::Allocated => "allocated",
+            DataKind::Mapped => "mapped",
+        };
+        cells(&row.name, kind, &row.counts)
+    });
+    let others = (table.other_rows > 0).then(|| cells(NOT_LISTED, "", &table.other_counts));
+    [header].into_iter().chain(rows).chain(others).collect()
+}
+
+/// Allocations by where they were made.
+fn heap(summary: &Summary) -> Table {
+    let header = strings([
+        "allocated_by",
+        "at_peak_bytes",
+        "unfreed_bytes",
+        "allocations",
+        "bytes",
+        "frees",
+        "mean_lifetime_ns",
+    ]);
+    let sites = summary.heap.iter().flat_map(|heap| &heap.sites);
+    let rows = sites.map(|site| {
+        let numbers = [
+            site.at_peak_bytes,
+            site.live_bytes,
+            site.allocations,
+            site.bytes,
+            site.frees,
+        ];
+        let mut cells = vec![site.name.clone()];
+        cells.extend(numbers.map(|n| n.to_string()));
+        cells.push(cell(site.mean_lifetime_ns.map(|ns| ns as u64)));
         cells
     });
     [header].into_iter().chain(rows).collect()

@@ -33,7 +33,7 @@ pub use shares::{ChangedShare, ChangedShares};
 pub use unit::MetricUnit;
 
 use interval::{Estimate, contains_zero, mean, of_estimates, welch};
-use measured::{PlaceCounts, PlaceIntervals};
+use measured::{HEAP_PEAK, PlaceCounts, PlaceIntervals};
 
 /// A number of both groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -115,6 +115,10 @@ pub struct Comparison {
     pub sampled: Option<ChangedShares>,
     /// Regions' shares of samples, by event.
     pub regions: Vec<ChangedShares>,
+    /// Data whose stalled cycles changed, where both were recorded with data.
+    pub data: Vec<Changed>,
+    /// Places that allocate whose bytes at the peak changed.
+    pub heap: Vec<Changed>,
 }
 
 /// The runs before and after.
@@ -158,6 +162,15 @@ impl Comparison {
             .collect();
         let sampled = shares::functions(groups);
         let regions = shares::regions(groups);
+        let of_data = |of: Places, event: &str| {
+            let has = |group: &&[Measured]| group.iter().all(|run| !of.counts(run).is_empty());
+            match groups.iter().all(has) {
+                true => changed(groups, of, event),
+                false => Vec::new(),
+            }
+        };
+        let data = of_data(Places::Data, rank::CYCLES);
+        let heap = of_data(Places::Heap, HEAP_PEAK);
         let estimated_from = [part(before), part(after)];
         let is_exact = estimated_from == [None, None];
         let other_counts = match groups {
@@ -167,6 +180,7 @@ impl Comparison {
         Comparison {
             changed: other_counts
                 || !functions.is_empty()
+                || !heap.is_empty()
                 || metrics.iter().any(Metric::is_change)
                 || sampled
                     .iter()
@@ -189,6 +203,8 @@ impl Comparison {
             lines,
             sampled,
             regions,
+            data,
+            heap,
         }
     }
 
@@ -314,11 +330,15 @@ impl Metric {
     }
 }
 
+static NO_INTERVALS: PlaceIntervals = PlaceIntervals::new();
+
 /// What counts are known of.
 #[derive(Clone, Copy, Debug)]
 enum Places {
     Functions,
     Lines,
+    Data,
+    Heap,
 }
 
 impl Places {
@@ -326,6 +346,8 @@ impl Places {
         match self {
             Places::Functions => &run.functions,
             Places::Lines => &run.lines,
+            Places::Data => &run.data,
+            Places::Heap => &run.heap,
         }
     }
 
@@ -333,6 +355,8 @@ impl Places {
         match self {
             Places::Functions => &run.function_intervals,
             Places::Lines => &run.line_intervals,
+            // Neither is estimated.
+            Places::Data | Places::Heap => &NO_INTERVALS,
         }
     }
 }
@@ -476,6 +500,39 @@ mod tests {
         assert_eq!((compared.functions.len(), compared.changed), (0, false));
         let text = compared.text(10, &plain(80, false));
         assert!(text.contains("Functions are not compared"), "{text}");
+    }
+
+    #[test]
+    fn data_and_allocations_are_compared_by_name() {
+        let of = |cycles: u64, peak: u64| Measured {
+            data: [("main at d.c:9 (malloc)", "cycles", cycles)]
+                .map(counted)
+                .into(),
+            heap: [("main at d.c:9 (malloc)", HEAP_PEAK, peak)]
+                .map(counted)
+                .into(),
+            metrics: [("cycles", 2.0 * cycles as f64), (HEAP_PEAK, peak as f64)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+            ..run("prog", 100)
+        };
+        let compared = Comparison::of(&[of(1_000_000, 4096)], &[of(3_000_000, 8192)], None);
+        let text = compared.text(10, &plain(200, true));
+        assert!(text.contains("Data that changed, by cycles"), "{text}");
+        assert!(
+            text.contains("Allocations that changed, by heap.peak_bytes"),
+            "{text}"
+        );
+        assert!(text.contains("main at d.c:9 (malloc)"), "{text}");
+        assert_eq!(compared.heap[0].after, 8192);
+        // A run without data has not done without it.
+        let compared = Comparison::of(&[of(1_000_000, 4096)], &[run("prog", 100)], None);
+        assert!(compared.data.is_empty() && compared.heap.is_empty());
+    }
+
+    fn counted((name, event, count): (&str, &str, u64)) -> (String, BTreeMap<String, u64>) {
+        let counts = BTreeMap::from([(event.to_owned(), count)]);
+        (name.to_owned(), counts)
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! program: 3 misses more than 10 are nothing in a million instructions. A function or a line is
 //! listed from 0.1 % of the run's events on, so what is listed explains the headline.
 
+use super::measured::HEAP_PEAK;
+use super::rank::CYCLES;
 use super::{Changed, Comparison, Metric, MetricUnit};
 
 /// Smallest relative difference of a metric that is listed.
@@ -17,6 +19,15 @@ const LEAST_RATIO: f64 = 0.01;
 const LEAST_PART: f64 = 0.001;
 /// Bytes that one miss moves.
 const LINE_BYTES: f64 = 64.0;
+
+/// A table of data that changed.
+pub(super) struct ListedData<'a> {
+    pub(super) title: &'static str,
+    /// Title of the column of names.
+    pub(super) what: &'static str,
+    pub(super) event: &'static str,
+    pub(super) rows: &'a [Changed],
+}
 
 impl Comparison {
     /// Metrics that changed by enough to be listed.
@@ -46,7 +57,29 @@ impl Comparison {
 
     /// Those of the ranked places that changed by enough to be listed.
     pub(super) fn listed<'a>(&self, places: &'a [Changed]) -> &'a [Changed] {
-        let event = self.ranked_by.as_deref().unwrap_or_default();
+        self.listed_by(places, self.ranked_by.as_deref().unwrap_or_default())
+    }
+
+    /// Data and heap as they are listed: what they are, the column's title, the event, the rows.
+    pub(super) fn listed_data(&self) -> impl Iterator<Item = ListedData<'_>> {
+        let data = ListedData {
+            title: "Data",
+            what: "data",
+            event: CYCLES,
+            rows: self.listed_by(&self.data, CYCLES),
+        };
+        let heap = ListedData {
+            title: "Allocations",
+            what: "allocated by",
+            event: HEAP_PEAK,
+            rows: self.listed_by(&self.heap, HEAP_PEAK),
+        };
+        [data, heap]
+            .into_iter()
+            .filter(|table| !table.rows.is_empty())
+    }
+
+    fn listed_by<'a>(&self, places: &'a [Changed], event: &str) -> &'a [Changed] {
         let least = self.larger(event).unwrap_or(0.0) * LEAST_PART;
         let is_small = |row: &Changed| (row.after.abs_diff(row.before) as f64) < least;
         let listed = places.iter().position(is_small);

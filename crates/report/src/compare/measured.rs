@@ -60,6 +60,13 @@ pub struct Measured {
     /// 95 % intervals of lines' counts.
     #[serde(skip)]
     pub line_intervals: BTreeMap<String, BTreeMap<String, [u64; 2]>>,
+    /// Counts by data and event: allocations by where they were made, variables and files. Memory
+    /// without a name is left out, as its address differs from run to run. Not in a baseline either.
+    #[serde(skip)]
+    pub data: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Bytes of allocations at the peak, by where they were made; not in a baseline either.
+    #[serde(skip)]
+    pub heap: BTreeMap<String, BTreeMap<String, u64>>,
     /// Shares of regions of the data, by sampled event; not in a baseline either.
     #[serde(skip)]
     pub regions: Vec<Shares>,
@@ -103,6 +110,8 @@ impl Measured {
             functions: exact(&summary.hot.functions, function),
             sampled: sampled(&summary.hot.functions),
             lines: exact(&summary.hot.lines, line),
+            data: data(summary),
+            heap: heap(summary),
             regions: summary.regions.iter().map(regions).collect(),
             is_damaged: false,
         }
@@ -225,6 +234,33 @@ fn intervals(table: &HotTable, name: fn(&HotRow) -> Option<String>) -> PlaceInte
         .map(|(name, events)| (name, of_place(events).collect()))
         .collect()
 }
+
+fn data(summary: &Summary) -> PlaceCounts {
+    let mut places = PlaceCounts::new();
+    let rows = summary.data.iter().flat_map(|table| &table.rows);
+    for row in rows.filter(|row| !row.name.starts_with(NAMELESS)) {
+        let counts = places.entry(row.name.clone()).or_default();
+        for (event, &count) in &row.counts {
+            *counts.entry(event.clone()).or_default() += count;
+        }
+    }
+    places
+}
+
+/// Begin of the names of memory that has only an address.
+const NAMELESS: &str = "anon 0x";
+
+fn heap(summary: &Summary) -> PlaceCounts {
+    let mut places = PlaceCounts::new();
+    for site in summary.heap.iter().flat_map(|heap| &heap.sites) {
+        let counts = places.entry(site.name.clone()).or_default();
+        *counts.entry(HEAP_PEAK.to_owned()).or_default() += site.at_peak_bytes;
+    }
+    places
+}
+
+/// The event by which the heap is compared.
+pub(crate) const HEAP_PEAK: &str = "heap.peak_bytes";
 
 fn sampled(table: &HotTable) -> Option<Shares> {
     let mut shares = BTreeMap::new();

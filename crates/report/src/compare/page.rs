@@ -183,6 +183,10 @@ fn of_two(comparison: &Comparison, rows: usize) -> String {
             page += &counts((what, title), event, &places[..places.len().min(rows)]);
         }
     }
+    for table in comparison.listed_data() {
+        let shown = &table.rows[..table.rows.len().min(rows)];
+        page += &counts((table.what, table.title), table.event, shown);
+    }
     if let Some(sampled) = &comparison.sampled {
         page += &shares("function", "Functions", sampled, rows);
     }

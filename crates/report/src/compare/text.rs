@@ -37,13 +37,18 @@ impl Comparison {
                 text += &format!("\n{}", style.wrap(&line, 0));
             }
             let tables = [
-                ("Functions", functions),
-                ("Lines", self.listed(&self.lines)),
+                ("Functions", "function", functions),
+                ("Lines", "line", self.listed(&self.lines)),
             ];
-            for (what, places) in tables.into_iter().filter(|(_, p)| !p.is_empty()) {
-                text += &heading(&format!("{what} that changed, by {event}"), style);
+            for (title, what, places) in tables.into_iter().filter(|(.., p)| !p.is_empty()) {
+                text += &heading(&format!("{title} that changed, by {event}"), style);
                 text += &counts_table(places, (what, event), rows, style).draw(style);
             }
+        }
+        for table in self.listed_data() {
+            let title = format!("{} that changed, by {}", table.title, table.event);
+            text += &heading(&title, style);
+            text += &counts_table(table.rows, (table.what, table.event), rows, style).draw(style);
         }
         if let Some(table) = &self.sampled {
             text += &shares("Functions", table, rows, style);
@@ -245,10 +250,7 @@ fn counts_table(
     let value = |value: u64| unit.value(value as f64, style);
     let has_intervals = places.iter().any(|row| row.interval.is_some());
     let titles = [
-        (
-            if what == "Lines" { "line" } else { "function" },
-            Kind::Text,
-        ),
+        (what, Kind::Text),
         ("before", Kind::Number),
         ("after", Kind::Number),
         // The interval takes the room of the difference.

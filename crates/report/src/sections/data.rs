@@ -4,6 +4,7 @@ use memgauge_analyze::{AllocationSite, DataKind, DataPlace, DataTable, HeapUse, 
 
 use super::hot::waits_for;
 use super::{SHOWN, or_none, plural, provenance};
+use crate::names::readable;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -35,7 +36,7 @@ fn table(data: &DataTable, style: &Style) -> Table {
         cells.extend(numbers(|event| row.counts.get(event).copied()));
         cells.insert(2, waits_for(&row.counts).unwrap_or_default().to_owned());
         cells.push(in_use(row));
-        cells.push(style.name(&row.name));
+        cells.push(style.name(&readable(&row.name)));
         table.row(cells);
     }
     let hidden = data.rows.get(SHOWN..).unwrap_or_default();
@@ -75,7 +76,7 @@ fn in_use(row: &DataPlace) -> String {
 
 pub(super) fn heap(summary: &Summary, style: &Style) -> String {
     let Some(heap) = &summary.heap else {
-        return String::new();
+        return without_functions(summary, style);
     };
     let note = format!(
         "{}, {} not freed",
@@ -88,6 +89,18 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
     );
     style.heading(&title, &note) + &sites(heap, style).draw(style)
 }
+
+/// Says why there are no allocations, if no function that allocates was found.
+fn without_functions(summary: &Summary, style: &Style) -> String {
+    match summary.totals.get("heap.functions") {
+        Some(0) => style.heading("Heap: unknown", NO_FUNCTIONS),
+        _ => String::new(),
+    }
+}
+
+/// Such a program has its own allocator or is linked statically.
+const NO_FUNCTIONS: &str = "no file of the program has the symbol of a function that allocates, as in \
+                            a static program that was stripped; --alloc and --free name others";
 
 fn sites(heap: &HeapUse, style: &Style) -> Table {
     let mut table = Table::new(&[
@@ -109,7 +122,7 @@ fn sites(heap: &HeapUse, style: &Style) -> Table {
             units::count(site.allocations),
             units::bytes(site.bytes),
             lifetime(site).unwrap_or_else(|| style.none().to_owned()),
-            style.name(&site.name),
+            style.name(&readable(&site.name)),
         ]);
     }
     let hidden = heap.sites.get(SITES..).unwrap_or_default();
