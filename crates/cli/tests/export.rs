@@ -241,9 +241,9 @@ fn folded_stacks_are_one_line_each_and_sum_up() {
     assert_eq!(counts.sum::<u64>(), sums(&recorded.report())["l1d.miss"]);
 }
 
-/// Each format by its own parser, which must know the type.
+/// Each format by its own parser, which must know the type. Amounts of memory are gauges.
 #[test]
-fn prometheus_reads_the_totals_as_counters() {
+fn prometheus_reads_the_totals_as_counters_and_gauges() {
     let Some(recorded) = recorded() else { return };
     check_counters(
         &recorded,
@@ -261,6 +261,8 @@ for family in parse(open(sys.argv[1]).read()):
     for s in family.samples:
         if s.name == 'memgauge_events_total' and family.type == 'counter' and family.documentation:
             print(s.labels['event'], int(s.value))
+        if s.name == 'memgauge_heap_bytes' and family.type == 'gauge' and family.documentation:
+            print('heap.' + s.labels['state'] + '_bytes', int(s.value))
 "
     );
     let file = export(recorded, format);
