@@ -85,15 +85,7 @@ impl Rank {
 /// for each.
 const SORT_SUMS: [&[EventId]; 6] = [
     &[catalogue::CYCLES],
-    &[
-        catalogue::STALL_L2,
-        catalogue::STALL_LLC,
-        catalogue::STALL_DRAM,
-        catalogue::STALL_QUEUE,
-        catalogue::STALL_TLB,
-        catalogue::STALL_STORES,
-        catalogue::STALL_SHARING,
-    ],
+    &catalogue::STALLS,
     &[catalogue::DRAM_READ_BYTES],
     &[catalogue::LLC_MISS],
     &[catalogue::L1D_MISS],

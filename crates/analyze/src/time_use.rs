@@ -45,21 +45,27 @@ pub struct TimePart {
     pub share: f64,
 }
 
-const STALLS: [(TimeUse, EventId); 7] = [
-    (TimeUse::L2, catalogue::STALL_L2),
-    (TimeUse::Llc, catalogue::STALL_LLC),
-    (TimeUse::Dram, catalogue::STALL_DRAM),
-    (TimeUse::Queue, catalogue::STALL_QUEUE),
-    (TimeUse::Tlb, catalogue::STALL_TLB),
-    (TimeUse::Stores, catalogue::STALL_STORES),
-    (TimeUse::Sharing, catalogue::STALL_SHARING),
-];
+impl TimeUse {
+    /// Use of the cycles that one of [`catalogue::STALLS`] counts.
+    pub fn of_stall(event: EventId) -> Option<TimeUse> {
+        Some(match event {
+            catalogue::STALL_L2 => TimeUse::L2,
+            catalogue::STALL_LLC => TimeUse::Llc,
+            catalogue::STALL_DRAM => TimeUse::Dram,
+            catalogue::STALL_QUEUE => TimeUse::Queue,
+            catalogue::STALL_TLB => TimeUse::Tlb,
+            catalogue::STALL_STORES => TimeUse::Stores,
+            catalogue::STALL_SHARING => TimeUse::Sharing,
+            _ => return None,
+        })
+    }
+}
 
 /// Splits the cycles of a run, work first. Empty if the source does not record the stalls of each
 /// level.
 pub(crate) fn time_parts(totals: &Counts) -> Vec<TimePart> {
     let get = |event| totals.get(catalogue::name(event)?).copied();
-    let stalls = STALLS.map(|(on, event)| get(event).map(|cycles| (on, cycles)));
+    let stalls = catalogue::STALLS.map(|event| Some((TimeUse::of_stall(event)?, get(event)?)));
     let (Some(cycles), true) = (get(catalogue::CYCLES), stalls.iter().all(Option::is_some)) else {
         return Vec::new();
     };

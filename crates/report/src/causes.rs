@@ -4,7 +4,7 @@ use memgauge_analyze::{
     BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, SharedAccess, Summary, WhatIf,
     file_name, sentence,
 };
-use memgauge_trace::{LossKind, SourceFacts};
+use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
 use serde::Serialize;
 
 use crate::changes::{change, difference};
@@ -436,20 +436,19 @@ fn shared_line(kind: CauseKind, summary: &Summary) -> Option<String> {
 
 /// Names the function that stalls most for this cause, with its hottest line.
 fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
-    let events: &[&str] = match kind {
-        CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound => &[
-            "stall.l2",
-            "stall.llc",
-            "stall.dram",
-            "stall.queue",
-            "stall.stores",
-        ],
-        CauseKind::TlbBound => &["stall.tlb"],
+    let is_of_cause: fn(EventId) -> bool = match kind {
+        CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound => {
+            |event| !matches!(event, catalogue::STALL_TLB | catalogue::STALL_SHARING)
+        }
+        CauseKind::TlbBound => |event| event == catalogue::STALL_TLB,
         _ => return None,
     };
     let stalled = |counts: &Counts| -> u64 {
-        let known = events.iter().filter_map(|event| counts.get(*event));
-        known.sum()
+        let events = catalogue::STALLS.into_iter();
+        events
+            .filter(|&event| is_of_cause(event))
+            .filter_map(|event| counts.get(catalogue::name(event)?))
+            .sum()
     };
     let functions = summary.hot.functions.rows.iter();
     let first = functions.max_by_key(|row| stalled(&row.counts))?;

@@ -175,6 +175,17 @@ pub mod catalogue {
     /// Number of events; IDs are `0..COUNT`.
     pub const COUNT: usize = ALL.len();
 
+    /// Events that divide all stalled cycles by what the thread waits for.
+    pub const STALLS: [EventId; 7] = [
+        STALL_L2,
+        STALL_LLC,
+        STALL_DRAM,
+        STALL_QUEUE,
+        STALL_TLB,
+        STALL_STORES,
+        STALL_SHARING,
+    ];
+
     /// First ID that a source may use for its own events.
     pub const FIRST_FREE: u16 = 256;
 

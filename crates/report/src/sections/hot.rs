@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use memgauge_analyze::{Counts, HotRow, HotTable, Summary, file_name};
+use memgauge_analyze::{Counts, HotRow, HotTable, Summary, TimeUse, file_name};
+use memgauge_trace::catalogue;
 
 use super::{SHOWN, event_title, has_every, of_samples, or_none, plural, provenance};
 use crate::names::{chain, readable};
@@ -15,16 +16,6 @@ const WRITE: &str = "dram.write_bytes";
 const LLC: &str = "llc.miss";
 const L1D: &str = "l1d.miss";
 const CYCLES: &str = "cycles";
-/// Stall events and what they wait for.
-const STALLS: [(&str, &str); 7] = [
-    ("stall.l2", "L2"),
-    ("stall.llc", "LLC"),
-    ("stall.dram", "DRAM"),
-    ("stall.queue", "queue"),
-    ("stall.tlb", "TLB"),
-    ("stall.stores", "stores"),
-    ("stall.sharing", "sharing"),
-];
 
 pub(super) fn functions(summary: &Summary, style: &Style) -> String {
     let shown = Shown {
@@ -314,20 +305,34 @@ fn part_of(counts: &Counts, totals: &Counts, event: &str) -> Option<f64> {
 
 /// Stalled cycles of a row.
 fn stalled(counts: &Counts) -> Option<u64> {
-    let known = STALLS.iter().filter_map(|(event, _)| counts.get(*event));
-    known.copied().reduce(u64::saturating_add)
+    stalls(counts)
+        .map(|(_, cycles)| cycles)
+        .reduce(u64::saturating_add)
 }
 
 /// Main reason of a row's stalled cycles, if these are at least 1 % of its cycles.
 pub(super) fn waits_for(counts: &Counts) -> Option<&'static str> {
     let cycles = *counts.get(CYCLES)?;
     stalled(counts).filter(|stalled| stalled * 100 >= cycles)?;
-    let known = STALLS
-        .iter()
-        .filter_map(|&(event, name)| Some((*counts.get(event)?, name)));
-    known
-        .max_by_key(|&(cycles, _)| cycles)
-        .map(|(_, name)| name)
+    let (reason, _) = stalls(counts).max_by_key(|&(_, cycles)| cycles)?;
+    Some(match reason {
+        TimeUse::Work => "work",
+        TimeUse::L2 => "L2",
+        TimeUse::Llc => "LLC",
+        TimeUse::Dram => "DRAM",
+        TimeUse::Queue => "queue",
+        TimeUse::Tlb => "TLB",
+        TimeUse::Stores => "stores",
+        TimeUse::Sharing => "sharing",
+    })
+}
+
+/// Stalled cycles by what the thread waits for.
+fn stalls(counts: &Counts) -> impl Iterator<Item = (TimeUse, u64)> {
+    catalogue::STALLS.into_iter().filter_map(|event| {
+        let cycles = counts.get(catalogue::name(event)?)?;
+        Some((TimeUse::of_stall(event)?, *cycles))
+    })
 }
 
 /// Maximum number of further events with columns.
