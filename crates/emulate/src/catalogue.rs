@@ -1,5 +1,5 @@
-//! The catalogue: all that a process's code does to memory, block by block, as the
-//! engine decoded it.
+//! The catalogue: the memory accesses of a process's code, block by block, as decoded by the
+//! engine.
 
 use std::ops::Range;
 
@@ -8,41 +8,42 @@ use memgauge_trace::{AccessKind, VirtAddr};
 use super::address_space::Mapping;
 use super::wire;
 
-/// Numbers are dense; one this far ahead of the last is damage.
+/// Numbers are dense. A gap of this size means damage.
 const MAX_GAP: usize = 1 << 16;
 
-/// More instructions, and more accesses, than the engine puts in a block; more is damage.
+/// Maximum number of instructions and of accesses that the engine puts into a block. More means
+/// damage.
 pub(super) const MOST_IN_BLOCK: u16 = 2048;
 
-/// Flag of a block whose record has not come yet; not on the wire.
+/// Flag of a block whose record has not arrived yet. Never on the wire.
 const UNKNOWN: u16 = 1 << 15;
 
 /// One access of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Access {
-    /// From the address of its run's first access; the operand's bytes for a
-    /// varying one.
+    /// Offset from the address of its run's first access. For a varying access, the size of the
+    /// operand.
     pub(super) delta: i64,
     /// Offset of the instruction from the first byte of the block.
     pub(super) offset: u16,
     pub(super) insn: u16,
-    /// Which of the block's runs it belongs to.
+    /// Index of its run in the block.
     pub(super) run: u16,
     pub(super) size: u8,
     pub(super) kind: AccessKind,
 }
 
 impl Access {
-    /// Whether each execution of its block, of so many instructions and with those flags, makes
-    /// it once: not one of a repeated string instruction, or one whose elements vary.
+    /// True if every execution of the block performs this access exactly once. False for repeated
+    /// string instructions and varying elements. `insns` and `flags` are the block's.
     fn is_plain(&self, insns: u16, flags: u16) -> bool {
         let is_repeated = flags & wire::CODE_ENDS_REP != 0 && self.insn == insns.saturating_sub(1);
         !is_repeated && self.run != wire::RUN_VARYING
     }
 }
 
-/// Counts that executions add to a thread, four numbers in one word so that the hot
-/// loop adds once.
+/// Counts that executions add to a thread. Four numbers in one word, so that the hot loop needs a
+/// single addition.
 ///
 /// ```text
 ///  63       48 47       32 31       16 15           0
@@ -51,7 +52,7 @@ impl Access {
 /// +-----------+-----------+-----------+--------------+
 /// ```
 ///
-/// A read-modify-write is counted in all of loads, stores and modifies.
+/// A read-modify-write counts as load, store and modify.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally(u64);
 
@@ -87,28 +88,28 @@ impl Tally {
         self.0 += u64::from(kind == AccessKind::Modify) << 48;
     }
 
-    /// Adds another's. A sum that is not [full](Self::is_full) has room for
+    /// Adds the counts of another. A sum that is not [full](Self::is_full) has room for
     /// [`Tally::ROOM`] blocks.
     #[inline(always)]
     pub(super) fn add(&mut self, other: Tally) {
         self.0 = self.0.wrapping_add(other.0);
     }
 
-    /// Blocks of [`MOST_IN_BLOCK`] instructions and accesses that a sum below
-    /// 2^12 instructions and 2^13 of each kind of access can take.
+    /// Number of blocks with [`MOST_IN_BLOCK`] instructions and accesses that fit into a sum with
+    /// less than 2^12 instructions and 2^13 of each kind of access.
     pub(super) const ROOM: usize = 16;
 
-    /// Takes another's off, which is a part of it.
+    /// Subtracts another that is part of this one.
     pub(super) fn take_off(&mut self, part: Tally) {
         self.0 = self.0.wrapping_sub(part.0);
     }
 
-    /// Whether the other may be a part of it.
+    /// True if the other can be part of this one.
     pub(super) fn holds(self, part: Tally) -> bool {
         (0..4).all(|n| part.field(n) <= self.field(n))
     }
 
-    /// Whether it has 2^12 instructions or more, or 2^13 of a kind of access.
+    /// True with at least 2^12 instructions, or 2^13 of a kind of access.
     #[inline(always)]
     pub(super) fn is_full(self) -> bool {
         self.0 & 0xe000_e000_e000_f000 != 0
@@ -117,8 +118,8 @@ impl Tally {
 
 const _: () = assert!(Tally::ROOM * (MOST_IN_BLOCK as usize) + (1 << 13) < 1 << 16);
 
-/// All that the hot loop knows of each id: for a block its tally, its executions since
-/// they were last taken, and whether its first run stores.
+/// Everything that the hot loop knows about an ID. For a block, its tally, its executions since the
+/// last reading, and whether its first run stores.
 ///
 /// ```text
 ///  127              96 95    94       64 63     0
@@ -127,8 +128,8 @@ const _: () = assert!(Tally::ROOM * (MOST_IN_BLOCK as usize) + (1 << 13) < 1 << 
 /// +-------------------+--------+----------+-------+
 /// ```
 ///
-/// Executions are counted in two places in turn: a block often follows itself,
-/// and would wait for its last count to be written.
+/// Executions are counted in two places in turn, because a block often follows itself and would
+/// otherwise wait for its previous count to be written.
 #[derive(Clone)]
 pub(super) struct Entries(Box<[Entry; 1 << 16]>);
 
@@ -140,7 +141,7 @@ const STORES: u32 = 1 << 31;
 
 impl Default for Entries {
     fn default() -> Self {
-        // A vector of zeros takes no memory until it is used.
+        // A zeroed vector uses no memory until it is touched.
         let boxed: Result<Box<[Entry; 1 << 16]>, _> = vec![[0; 4]; 1 << 16].try_into();
         let mut entries = Entries(boxed.expect("SANITY: so many were asked for"));
         for id in [wire::FURTHER_STORES, wire::OTHER_LINE_STORES] {
@@ -158,19 +159,19 @@ impl Entries {
         }
     }
 
-    /// Whether the run of `word` stores.
+    /// True if the run of `word` stores.
     #[inline(always)]
     pub(super) fn stores(&self, word: u64) -> bool {
         self.0[wire::id(word) as usize][2] & STORES != 0
     }
 
-    /// What an execution of `word`'s id adds.
+    /// Counts that an execution of `word`'s ID adds.
     pub(super) fn tally(&self, word: u64) -> Tally {
         let entry = &self.0[wire::id(word) as usize];
         Tally(u64::from(entry[0]) | u64::from(entry[1]) << 32)
     }
 
-    /// Counts an execution of `word`'s id, in turn by `at`; what it adds.
+    /// Counts an execution of `word`'s ID in the place selected by `at`. Returns what it adds.
     #[inline(always)]
     pub(super) fn execute(&mut self, word: u64, at: usize) -> Tally {
         let entry = &mut self.0[wire::id(word) as usize];
@@ -178,8 +179,7 @@ impl Entries {
         Tally(u64::from(entry[0]) | u64::from(entry[1]) << 32)
     }
 
-    /// Executions of an id since the last call, which must come before they are
-    /// 2^31.
+    /// Executions of an ID since the last call. It must be called before they reach 2^31.
     pub(super) fn take(&mut self, id: usize) -> u64 {
         let Some(entry) = self.0.get_mut(id) else {
             return 0;
@@ -189,14 +189,14 @@ impl Entries {
         count
     }
 
-    /// Takes over what another knows of an id, nothing executed.
+    /// Copies an ID from another catalogue without its executions.
     fn copy(&mut self, other: &Entries, id: usize) {
         if let Some((mine, theirs)) = self.0.get_mut(id).zip(other.0.get(id)) {
             *mine = [theirs[0], theirs[1], theirs[2] & STORES, 0];
         }
     }
 
-    /// As for a forked child: those of the first `count` ids, nothing executed.
+    /// Copies the first `count` IDs for a forked child, without executions.
     fn inherited(&self, count: usize) -> Entries {
         let mut child = Entries::default();
         for (mine, theirs) in child.0.iter_mut().zip(self.0.iter()).take(count) {
@@ -206,13 +206,13 @@ impl Entries {
     }
 }
 
-/// Consecutive accesses with one word in the stream.
+/// Consecutive accesses that share one word in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AccessRun {
-    /// First access, in the process's list.
+    /// Index of the first access in the process's list.
     first: u32,
     accesses: u16,
-    /// Whether one of them stores.
+    /// True if one of the accesses stores.
     pub(super) stores: bool,
 }
 
@@ -235,7 +235,7 @@ impl AccessRun {
     }
 }
 
-/// How a block of code ends.
+/// Last instruction of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ends {
     #[default]
@@ -258,26 +258,25 @@ impl Ends {
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) vaddr: u64,
-    /// Per execution, without accesses of rep and varying instructions.
+    /// Counts of an execution, without the accesses of rep and varying instructions.
     pub(super) tally: Tally,
     pub(super) flags: u16,
-    /// Bytes of its instructions.
+    /// Size of its instructions.
     bytes: u16,
-    /// What its last one is.
+    /// Kind of its last instruction.
     pub(super) ends: Ends,
-    /// One of them gives the stack pointer a value that may be another stack's.
+    /// True if an instruction may set the stack pointer to another stack.
     pub(super) switches_stack: bool,
-    /// First and number of its runs, in the process's list.
+    /// Index of its first run in the process's list, and number of runs.
     first_run: u32,
     runs: u16,
-    /// In the process's list.
+    /// Index in the process's list.
     pub(super) accesses: Range<u32>,
-    /// Executions of a block that comes as a mark, since they were last taken.
+    /// Executions since the last reading, for a block that is sent as a mark.
     pub(super) execs: u64,
-    /// Instructions, loads and stores of a special block, since they were last
-    /// taken.
+    /// Instructions, loads and stores of a special block since the last reading.
     pub(super) sums: [u64; 3],
-    /// How many mappings the catalogue had told of before it.
+    /// Number of mappings that the catalogue reported before this block.
     pub(super) mappings: u32,
 }
 
@@ -299,80 +298,80 @@ impl Block {
         }
     }
 
-    /// The address behind its last instruction.
+    /// Address after its last instruction.
     pub(super) fn end(&self) -> u64 {
         self.vaddr.wrapping_add(u64::from(self.bytes))
     }
 
-    /// Whether its record has come.
+    /// True if its record has arrived.
     pub(super) fn is_known(&self) -> bool {
         self.flags & UNKNOWN == 0
     }
 
-    /// Whether the number of its accesses differs between executions.
+    /// True if the number of its accesses differs between executions.
     pub(super) fn is_special(&self) -> bool {
         self.flags != 0
     }
 
-    /// Words of further runs that each execution brings.
+    /// Number of words of further runs in each execution.
     pub(super) fn further_runs(&self, number: usize) -> u64 {
         let marked = self.is_special() || number >= wire::MARKS as usize;
         u64::from(self.runs) - u64::from(!marked && self.runs > 0)
     }
 }
 
-/// Everything known of a process's code. A forked child starts with a copy.
+/// All known code of a process. A forked child starts with a copy.
 #[derive(Default)]
 pub(super) struct Catalogue {
     pub(super) entries: Entries,
     blocks: Vec<Block>,
     runs: Vec<AccessRun>,
     accesses: Vec<Access>,
-    /// Counts of what runs outside of the regions that are recorded.
+    /// Counts of code outside the recorded regions.
     outside: Option<Outside>,
-    /// How many things were mapped or unmapped so far.
+    /// Number of mappings and unmappings so far.
     mappings: u32,
 }
 
-/// The twin of a catalogue's entries, and the blocks that it does not know yet.
+/// The counterpart of a catalogue's entries, and the blocks that are not known yet.
 struct Outside {
     entries: Entries,
     new: Vec<u32>,
 }
 
-/// Something other than code that a catalogue tells.
+/// A catalogue record other than code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CatalogueEvent {
-    /// From this address on.
+    /// Start address.
     Mapped(u64, Mapping),
     Unmapped(Range<u64>),
     Break(u64),
     Program(String),
     NotFollowed(String),
-    /// AddressSanitizer's search for leaks could not begin.
+    /// AddressSanitizer's leak detector could not start.
     LeakSearch,
-    /// A child was killed by a signal that says it crashed.
+    /// A child was killed by a signal that indicates a crash.
     Crashed {
         pid: u64,
         signal: u64,
     },
-    /// The program used this feature, which the engine refused.
+    /// The program used this feature, which the engine does not support.
     Unsupported(String),
-    /// The region of interest with this number has this name.
+    /// Name of the region of interest with this number.
     Region(u32, String),
-    /// The path of calls with this number: where they return to, the innermost first.
+    /// Return addresses of the call path with this number, innermost first.
     Path(u64, Box<[u64]>),
 }
 
 impl CatalogueEvent {
-    /// Whether it says that something was mapped or unmapped.
+    /// True for mappings and unmappings.
     pub(super) fn is_mapping(&self) -> bool {
         use CatalogueEvent::{Break, Mapped, Unmapped};
         matches!(self, Mapped(..) | Unmapped(_) | Break(_))
     }
 }
 
-/// A catalogue record that cannot be what the engine writes.
+/// A catalogue record that the engine cannot have written.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to read catalogue record of kind {kind} and {bytes} bytes")]
 pub(super) struct BadRecord {
@@ -414,11 +413,11 @@ fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
 }
 
 impl Catalogue {
-    /// Reads one record from the front of `bytes`; returns its length and its content,
-    /// if that is not code.
+    /// Reads one record from the front of `bytes`. Returns its length and, unless it is code, its
+    /// contents.
     ///
     /// # Errors
-    /// A record the engine cannot have written; nothing after it is readable.
+    /// The engine cannot have written the record. Nothing after it is readable.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
@@ -471,7 +470,7 @@ impl Catalogue {
             return None;
         }
         if number >= self.blocks.len() {
-            // Numbers are dense: a gap is a few blocks another thread is adding.
+            // Numbers are dense. A gap consists of a few blocks that another thread is adding.
             let most = self.blocks.len() + MAX_GAP;
             let count = Some(number + 1).filter(|&count| count <= most)?;
             self.blocks.resize_with(count, Block::unknown);
@@ -486,8 +485,7 @@ impl Catalogue {
         Some(())
     }
 
-    /// Counts executions apart from now on, until the next call: what is counted in
-    /// between is thrown away.
+    /// Counts executions separately from now on. The next call discards these counts.
     pub(super) fn swap_outside(&mut self) {
         let mut outside = self.outside.take().unwrap_or_else(|| Outside {
             entries: self.entries.inherited(self.blocks.len()),
@@ -500,7 +498,7 @@ impl Catalogue {
         self.outside = Some(outside);
     }
 
-    /// Forgets all executions.
+    /// Discards all executions.
     pub(super) fn forget_counts(&mut self) {
         for id in 0..wire::MARKS as usize {
             self.entries.take(id);
@@ -510,7 +508,7 @@ impl Catalogue {
         }
     }
 
-    /// Forgets the executions outside, whose counters must not overflow.
+    /// Discards the executions outside regions, whose counters must not overflow.
     pub(super) fn clear_outside(&mut self) {
         if let Some(outside) = &mut self.outside {
             for id in 0..wire::MARKS as usize {
@@ -535,8 +533,8 @@ impl Catalogue {
         tally
     }
 
-    /// What an execution of a block loads and stores at each of its instructions, and whether all
-    /// executions do ([`Access::is_plain`]).
+    /// Loads and stores of each instruction in an execution of a block, and whether all executions
+    /// have the same ([`Access::is_plain`]).
     pub(super) fn tallies(&self, block: &Block) -> impl Iterator<Item = (VirtAddr, Tally, bool)> {
         let (start, insns, flags) = (block.vaddr, block.tally.insns() as u16, block.flags);
         let all = &self.accesses[to_usize(&block.accesses)];
@@ -563,19 +561,19 @@ impl Catalogue {
         }
     }
 
-    /// A block, if its record has come.
+    /// A block, if its record has arrived.
     pub(super) fn block(&self, number: u32) -> Option<&Block> {
         let block = self.blocks.get(number as usize)?;
         block.is_known().then_some(block)
     }
 
-    /// The same, to count in.
+    /// A block for counting, if its record has arrived.
     pub(super) fn block_mut(&mut self, number: u32) -> Option<&mut Block> {
         let block = self.blocks.get_mut(number as usize)?;
         block.is_known().then_some(block)
     }
 
-    /// Numbers of all blocks, those to come included.
+    /// Numbers of all blocks, including those without a record.
     pub(super) fn numbers(&self) -> Range<u32> {
         0..self.blocks.len() as u32
     }
@@ -601,7 +599,7 @@ impl Catalogue {
         self.accesses.len()
     }
 
-    /// The catalogue of a child that was forked when blocks had numbers below `count`.
+    /// Catalogue of a child that was forked when blocks had numbers below `count`.
     pub(super) fn inherited(&self, count: u32) -> Catalogue {
         let mut blocks = self.blocks.clone();
         blocks.truncate(count as usize);
@@ -618,14 +616,14 @@ impl Catalogue {
         }
     }
 
-    /// The instruction at which access `index` of a block happens.
+    /// The instruction of access `index` of a block.
     pub(super) fn ip(&self, block: u32, index: u32) -> VirtAddr {
         let start = self.block(block).map_or(0, |block| block.vaddr);
         VirtAddr(start + u64::from(self.access(index).offset))
     }
 }
 
-/// An index range as slices want it.
+/// Converts an index range for slices.
 pub(super) fn to_usize(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }

@@ -17,17 +17,17 @@ use memgauge_host::sys::process::{effective_ids, has_capabilities};
 pub struct Emulator {
     /// Path of the engine.
     pub path: PathBuf,
-    /// Version of the QEMU that it is made from (for example `10.0.13`).
+    /// Version of the QEMU that it is built from (for example `10.0.13`).
     pub version: String,
-    /// Whether it is made from the very sources that `engine/sources.txt` pins.
+    /// True if it is built from the sources pinned in `engine/sources.txt`.
     pub pinned: bool,
 }
 
 const ENGINE: &str = "memgauge-engine";
-/// Ends the version of an engine that was made from later sources (`engine/build`).
+/// Suffix of the version of an engine built from modified sources (`engine/build`).
 const UNPINNED: &str = " from later sources";
 
-/// Why an emulator that ran the program recorded nothing.
+/// Error if an emulator ran the program but recorded nothing.
 pub(super) fn not_started() -> Error {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let message = match address_limit(&limits) {
@@ -43,7 +43,7 @@ pub(super) fn not_started() -> Error {
     Error::new(ErrorKind::Missing, message)
 }
 
-/// The soft limit of address space in bytes, if there is one.
+/// Soft limit of the address space in bytes, or `None`.
 fn address_limit(limits: &str) -> Option<u64> {
     let line = limits
         .lines()
@@ -51,8 +51,8 @@ fn address_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Version, number of the encoding and pins of an engine, in the first line that it prints
-/// for `--version`: `qemu-x86_64 version 10.0.13 (memgauge 8)`.
+/// Parses version, encoding number and pins from the first line of an engine's `--version` output:
+/// `qemu-x86_64 version 10.0.13 (memgauge 8)`.
 #[derive(Debug, PartialEq, Eq)]
 struct EngineVersion {
     qemu: String,
@@ -60,7 +60,7 @@ struct EngineVersion {
     pinned: bool,
 }
 
-/// `None` of another program.
+/// `None` for another program.
 fn version_of(printed: &str) -> Option<EngineVersion> {
     let line = printed
         .lines()
@@ -79,8 +79,8 @@ fn version_of(printed: &str) -> Option<EngineVersion> {
     })
 }
 
-/// Where the engine may lie, in order: beside the program, or the library that holds this
-/// code; installed; in the build tree.
+/// Possible paths of the engine in order: beside the program or the library that contains this
+/// code, installed, in the build tree.
 fn own_dirs() -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     let files = [std::env::current_exe().ok(), own_library()];
@@ -95,7 +95,7 @@ fn own_dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// The file that holds this code: in a program of another language, the shared library.
+/// The file that contains this code. In a program of another language, it is the shared library.
 fn own_library() -> Option<PathBuf> {
     let here = (own_library as *const ()).addr() as u64;
     let own = maps::of_process(std::process::id());
@@ -119,17 +119,17 @@ fn find_engine() -> Result<PathBuf> {
     })
 }
 
-/// The engine's option that names the session, and the seed of the program's random numbers.
+/// Option of the engine with the session's directory and the seed of random numbers.
 pub(super) fn option(session: &Path, seed: Option<u64>) -> String {
     let seed = seed.map_or(String::new(), |seed| format!(",seed={seed}"));
     format!("memgauge,session={}{seed}", session.display())
 }
 
 impl Emulator {
-    /// Finds the engine: the one named in `MEMGAUGE_QEMU`, else memgauge's own.
+    /// Finds the engine: the one in `MEMGAUGE_QEMU`, or else memgauge's own.
     ///
     /// # Errors
-    /// [`ErrorKind::Missing`] with what to build or to set.
+    /// [`ErrorKind::Missing`] with a remedy.
     pub fn find() -> Result<Emulator> {
         match std::env::var_os("MEMGAUGE_QEMU") {
             Some(named) => Emulator::at(PathBuf::from(named)),
@@ -164,10 +164,10 @@ impl Emulator {
         })
     }
 
-    /// Runs `true` under the engine; says what went wrong.
+    /// Runs `true` under the engine and reports failures.
     ///
     /// # Errors
-    /// [`ErrorKind::Missing`] where it does not run.
+    /// [`ErrorKind::Missing`] if it does not work.
     pub fn try_out(&self) -> Result<()> {
         let output = Command::new(&self.path)
             .args(["-plugin", &option(Path::new("/nonexistent"), None)])
@@ -189,14 +189,14 @@ impl Emulator {
     }
 }
 
-/// The shell that runs text without a `#!` line, as `execvp` has it.
+/// Shell for text without a `#!` line, as in `execvp`.
 const SHELL: &str = "/bin/sh";
 
-/// The program and arguments to hand the emulator for a command, with `#!` lines
-/// resolved. Text without one is run by the shell, as where sources run programs natively.
+/// The program and arguments for the emulator, with `#!` lines resolved. Text without one runs in
+/// the shell, as when programs run natively.
 ///
 /// # Errors
-/// Program missing, not executable, a directory, or not for x86-64.
+/// The program is missing, not executable, a directory, or not for x86-64.
 pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
     let name = command.first().map_or("", String::as_str);
     let mut path = locate(name)?;
@@ -226,7 +226,7 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
                 return Ok((path, args));
             }
             Some(line) => {
-                // Blanks are spaces and tabs, as the kernel has it.
+                // Blanks are spaces and tabs, as in the kernel.
                 let blanks = [' ', '\t'];
                 let line = line.split(|&b| b == b'\n').next().unwrap_or(line);
                 let line = String::from_utf8_lossy(line);
@@ -249,8 +249,8 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
     Err(not_executable(&path, "too many #! interpreters"))
 }
 
-/// Whether the system would start the program with more rights than its caller's
-/// (set-user-ID, set-group-ID, capabilities); under the emulator it gets none.
+/// True if the kernel would start the program with additional privileges (set-user-ID,
+/// set-group-ID, capabilities), which it does not get under the emulator.
 pub fn would_gain_rights(program: &Path) -> bool {
     let Ok(file) = std::fs::metadata(program) else {
         return false;
@@ -261,7 +261,7 @@ pub fn would_gain_rights(program: &Path) -> bool {
     changes_user || changes_group || user != 0 && has_capabilities(program)
 }
 
-/// The dynamic loader that a 64-bit ELF program names.
+/// Dynamic loader of a 64-bit ELF program.
 fn loader_of(path: &Path) -> Option<PathBuf> {
     const INTERPRETER: u32 = 3;
     let file = std::fs::File::open(path).ok()?;
@@ -288,7 +288,7 @@ fn loader_of(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(name)))
 }
 
-/// Whether a file's beginning is no program's: those have zeros.
+/// True if a file is text. Programs contain zero bytes near the beginning.
 fn is_text(head: &[u8]) -> bool {
     !head.contains(&0) && !head.starts_with(b"\x7fELF")
 }

@@ -1,14 +1,13 @@
-//! Source `emulate`: the program runs under memgauge's engine (QEMU user mode with a
-//! recorder in it), which streams what it executes and accesses, and a modelled machine
-//! makes events of it.
+//! Source `emulate`: the program runs under memgauge's engine (QEMU user mode with a recorder in
+//! it), which streams executed blocks and accesses, and a modelled machine turns them into events.
 //!
-//! Works without a PMU, on x86-64 Linux. Everything it reports is *modelled*: exact for the modelled machine, not a measurement of this one.
+//! It needs no PMU and runs on x86-64 Linux. All results are *modelled*: exact for the modelled
+//! machine, but not a measurement of this one.
 //!
-//! Rejected: running the model inside the emulator (it would cost the emulated
-//! thread the time that a second processor has to spare, and a crash would
-//! take the program along); writing accesses to disk (10 GB a second); the levels
-//! below the first in a thread of their own (of two processors the program needs one,
-//! and handing misses over cost more time than the second thread saved).
+//! Rejected designs: the model inside the emulator (it would take the emulated thread's time
+//! although a second CPU is idle, and a crash would kill the program); writing accesses to disk (10
+//! GB per second); the lower cache levels in a thread of their own (with two CPUs the program needs
+//! one, and passing on misses cost more time than the second thread saved).
 
 #![deny(unsafe_code)]
 
@@ -74,7 +73,7 @@ use session::Session;
 pub use sets::SetSample;
 pub use stream::{Batch, StreamOptions, Streamed, stream};
 
-/// Settings of a recording.
+/// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Program and arguments.
@@ -85,26 +84,27 @@ pub struct Options {
     pub machine: Config,
     /// Samples and ticks of its PMU.
     pub pmu: PmuConfig,
-    /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
-    /// (1: exact), with one in [`memgauge_recording::overflows::OVERFLOWS_PER_SAMPLE`] as a sample; `None`: all as samples.
+    /// Store overflows as times in blocks, rounded to at most this many nanoseconds (1 is exact),
+    /// with one in [`memgauge_recording::overflows::OVERFLOWS_PER_SAMPLE`] as a sample. `None`
+    /// stores all as samples.
     pub traces: Option<u64>,
-    /// Follow some cache sets only, and estimate all from them.
+    /// Model only some cache sets and estimate all from them.
     pub sets: Option<SetSample>,
     /// Other machines, by name, that are fed the same instructions and accesses. Not with `sets`,
     /// `regions` and `functions`.
     pub what_if: Vec<(String, Config)>,
-    /// Seed of the program's random numbers; `None`: they differ from run to run.
+    /// Seed of the program's random numbers. With `None` they differ between runs.
     pub seed: Option<u64>,
-    /// Record the calls that lead to each sample.
+    /// Record the call stack of each sample.
     pub stacks: bool,
-    /// Charge misses to data, too: to what these functions allocate, and to variables and
-    /// mappings. Not with `sets`.
+    /// Also charge misses to data: to allocations by these functions, to variables and mappings.
+    /// Not available with `sets`.
     pub data: Option<Vec<Allocator>>,
-    /// Functions that are regions of interest: names of symbols, or patterns with `*`,
-    /// `?` and `[…]`.
+    /// Functions that are regions of interest: names of symbols, or patterns with `*`, `?` and
+    /// `[…]`.
     pub functions: Vec<String>,
-    /// Samples, series, counts and totals are of these regions alone, by name; empty: of
-    /// the whole run. Caches and time go on outside.
+    /// Limit samples, series, counts and totals to these regions by name. Empty for the whole run.
+    /// Caches and time also advance outside.
     pub regions: Vec<String>,
 }
 
@@ -113,50 +113,50 @@ pub struct Options {
 pub struct Outcome {
     /// How the command ended.
     pub end: CommandEnd,
-    /// Messages that the user needs at once, a line each.
+    /// Messages that the user should see at once.
     pub notes: Vec<String>,
-    /// Regions and functions that were asked for and that no process had.
+    /// Requested regions and functions that no process had.
     pub missing: MissingNames,
 }
 
-/// Names that no process of a run had.
+/// Requested names that no process of a run had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MissingNames {
-    /// Of regions.
+    /// Names of regions.
     pub regions: Vec<String>,
-    /// Of functions.
+    /// Names of functions.
     pub functions: Vec<String>,
-    /// Of functions that are in a file, and that no thread called.
+    /// Names of functions that exist but that no thread called.
     pub not_called: Vec<String>,
-    /// Names of regions that there were.
+    /// Names of regions that occurred.
     pub seen: Vec<String>,
 }
 
-/// How far a recording has come.
+/// Progress of a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Wall time since the start.
     pub elapsed: Duration,
-    /// Instructions executed.
+    /// Number of executed instructions.
     pub instructions: u64,
-    /// Loads and stores.
+    /// Number of loads and stores.
     pub accesses: u64,
-    /// Bytes to and from the modelled memory.
+    /// Bytes to and from modelled memory.
     pub dram_bytes: u64,
     /// Virtual time.
     pub virtual_ns: u64,
-    /// Processes and threads seen.
+    /// Number of processes so far.
     pub processes: u32,
-    /// Threads seen.
+    /// Number of threads so far.
     pub threads: u32,
 }
 
-/// Between two looks at who has ended.
+/// Interval at which ended processes are checked.
 const REAP_EVERY: Duration = Duration::from_millis(50);
-/// Between two instalments of the per-instruction totals; parts close at the
-/// same pace (docs/format.md).
+/// Interval at which totals by instruction are written. Parts close at the same interval
+/// (docs/format.md).
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
-/// Between two looks at a program that is no longer recorded.
+/// Interval at which a program that is no longer recorded is checked.
 const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 
 fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
@@ -170,7 +170,7 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     }
     for spec in &options.pmu.samples {
         let event = events::name(spec.event).unwrap_or("?");
-        // That of samples' rows, which stand for events of all sets.
+        // Scale of samples, which represent events of all sets.
         let n = options.sets.map_or(1, |sets| sets.one_in);
         let period = sets::period_of(spec.event, spec.period, n) * sets::weight_of(spec.event, n);
         settings.insert(format!("period.{event}"), period.to_string());
@@ -209,8 +209,8 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     }
 }
 
-/// Events of a recording. Where some sets are followed there are none of pages, and those
-/// of lines are estimated, as is time.
+/// Events of a recording. With `--sets` there are no page events, and line events and time are
+/// estimated.
 fn event_definitions(sets: Option<SetSample>) -> Vec<EventDef> {
     let mut all = events::definitions(Provenance::Modelled);
     let Some(sets) = sets else {
@@ -282,14 +282,13 @@ fn start(engine: &mut Command, emulator: &Emulator) -> Result<Child> {
 
 /// Runs the command under the emulator and records it.
 ///
-/// The command keeps its standard input and output. `progress` is called about
-/// ten times a second. The recording is complete when this returns `Ok`; after
-/// an error, what was written before stays readable. A recording that cannot be written
-/// any more ends; the command runs to its end all the same, and this waits for it.
+/// The command keeps its standard input and output. `progress` is called about ten times per
+/// second. The recording is complete when this returns `Ok`. After an error, the part written
+/// before stays readable. If the recording can no longer be written, it ends, but the command runs
+/// to its end and this function waits for it.
 ///
 /// # Errors
-/// The program cannot run, the emulator is missing, or the recording cannot be
-/// written.
+/// The program cannot be executed, the emulator is missing, or the recording cannot be written.
 pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome> {
     resolve(&options.command)?;
     let asked = Asked::of(options)?;
@@ -330,8 +329,8 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     })
 }
 
-/// The machine, to be fed all sets or some. Of lines, a sample is taken about as often, so each
-/// stands for about as many events as was asked for.
+/// The machine with all sets or some. Lines are sampled about equally often in both cases, so each
+/// sample represents about as many events as requested.
 fn model(options: &Options) -> Result<Machine> {
     let (config, mut pmu) = (options.machine.clone(), options.pmu.clone());
     let machine = match options.sets {
@@ -384,7 +383,7 @@ fn refuse_with_sets(options: &Options) -> Result<()> {
     }
 }
 
-/// Names that the user gave for regions.
+/// Names of regions that the user requested.
 struct Asked {
     regions: RequestedNames,
     functions: RequestedNames,
@@ -398,7 +397,7 @@ impl Asked {
         })
     }
 
-    /// Those that no process had, and those that no thread entered.
+    /// Requested names that no process had, and those that no thread entered.
     fn missing(&self, seen: &BTreeSet<String>, entered: &BTreeSet<String>) -> MissingNames {
         let absent = |names: &RequestedNames, from: &BTreeSet<String>| {
             names.unmatched(from.iter().map(String::as_str))
@@ -415,7 +414,7 @@ impl Asked {
     }
 }
 
-/// Why a recording ended before its command, and when.
+/// Time and reason of a recording's early end.
 struct Unwritten {
     error: Error,
     since: Duration,
@@ -461,7 +460,7 @@ fn notes(seen: &[Note], end: &CommandEnd, command: &[String]) -> Vec<String> {
         }
         _ => None,
     };
-    // A program that ends well has found another way.
+    // A program that ends normally has found another way.
     let is_failed = matches!(end, CommandEnd::Signalled(_) | CommandEnd::Exited(1..))
         || seen.iter().any(|note| matches!(note, Note::Crashed { .. }));
     let notes = seen.iter().filter_map(|note| match note {
@@ -482,10 +481,10 @@ fn notes(seen: &[Note], end: &CommandEnd, command: &[String]) -> Vec<String> {
     notes.chain(crash).collect()
 }
 
-/// A crash, which may be the emulator's fault. Under the source `clock` the same command runs
-/// natively.
+/// Message about a crash, which may be the emulator's fault. With source `clock`, the same command
+/// runs natively.
 fn crashed(who: &str, signal: i32, command: &[String]) -> String {
-    // No word of a command holds a NUL: it is the end of one.
+    // A word of a command contains no NUL, which would end it.
     let quoter = shlex::Quoter::new().allow_nul(true);
     let words = command.iter().map(String::as_str);
     let line = quoter.join(words).unwrap_or_else(|_| command.join(" "));
@@ -495,12 +494,12 @@ fn crashed(who: &str, signal: i32, command: &[String]) -> String {
     )
 }
 
-/// Message where AddressSanitizer could not search for leaks.
+/// Message if AddressSanitizer's leak detector could not run.
 const LEAK_SEARCH: &str = "AddressSanitizer's search for leaks stops the program's threads by \
     ptrace, which the emulator does not have, and so the program ended with its exit code for \
     errors: set LSAN_OPTIONS=detect_leaks=0";
 
-/// A recording under way.
+/// A recording in progress.
 struct EmulatedRun {
     started: Instant,
     program: Program,
@@ -561,9 +560,9 @@ impl EmulatedRun {
         }
     }
 
-    /// After a failure: waits for the program's end, which nobody records.
+    /// After a failure: waits for the program's end without recording.
     fn unrecorded(&mut self, session: &mut Session) -> Result<CommandEnd> {
-        // Nobody reads the rings any more: the program must not wait for it.
+        // Nobody reads the rings any more, so the program must not wait for it.
         session.stop();
         loop {
             if let Some(end) = self.ended()? {
@@ -573,7 +572,7 @@ impl EmulatedRun {
         }
     }
 
-    /// Takes in what the ended command and its children have left.
+    /// Reads the remaining words of the ended command and its children.
     fn read_to_the_end(&mut self, session: &mut Session) -> Result<()> {
         let still_running = self.recorder.read_to_the_end(session)?;
         self.recorder.write_all_sites()?;
@@ -592,12 +591,12 @@ impl EmulatedRun {
                 error,
                 since: self.started.elapsed(),
             });
-            // One that was killed may not have come so far.
+            // A killed program may not have come this far.
             if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
                 return Err(not_started());
             }
         } else {
-            // These may fail for the same reason; the recording counts what is lost.
+            // These may fail for the same reason. The recording counts what is lost.
             let _ = self.recorder.write_all_sites();
             let _ = self.recorder.write_losses(session, 0);
         }
@@ -680,7 +679,7 @@ fn totals(seen: &ProgressCounts) -> std::collections::BTreeMap<String, u64> {
         .collect()
 }
 
-/// Facts of delivery, if it did anything.
+/// Facts about delivery, if it had any effect.
 fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
     (delivered.stops + delivered.rest > 0).then_some(DeliveryFacts {
         rest: delivered.rest,

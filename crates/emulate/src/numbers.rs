@@ -1,7 +1,7 @@
-//! Numbers of processes and threads in another PID namespace than memgauge's.
+//! IDs of processes and threads in other PID namespaces.
 //!
-//! What they say of themselves and of each other has the numbers of their namespace; the
-//! recording, and whoever looks whether they still run, needs those of memgauge's.
+//! Programs report IDs of their own namespace. The recording, and checks whether a process still
+//! runs, need those of memgauge's namespace.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,16 +10,16 @@ use std::path::Path;
 
 use super::sync::MarkKind;
 
-/// Beyond all numbers that the kernel gives: those of memgauge's own begin here.
+/// First ID that memgauge assigns itself, beyond all IDs of the kernel.
 const NOBODYS: u32 = 1 << 30;
 
-/// The namespace of a process whose folder in `/proc` that is; 0 where nothing tells it.
+/// Namespace of a process with this folder in `/proc`, or 0 if unknown.
 pub(super) fn space_of(process: &Path) -> u64 {
     fs::metadata(process.join("ns/pid")).map_or(0, |found| found.ino())
 }
 
-/// The number here of who has the number `inside` in a namespace: one of those in `folder`,
-/// which is `/proc` or a process's `task`. Of one that has ended, a number that nobody has.
+/// The ID here of the process or thread with ID `inside` in a namespace. `folder` is `/proc` or a
+/// process's `task`. If it has ended, returns an unused ID.
 pub(super) fn number_here(folder: &Path, space: u64, inside: u32, entry: u32) -> u32 {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbered = all.filter_map(|found| Some((found.file_name().to_str()?.parse().ok()?, found)));
@@ -30,7 +30,7 @@ pub(super) fn number_here(folder: &Path, space: u64, inside: u32, entry: u32) ->
         .map_or(NOBODYS | (entry % NOBODYS), |(number, _)| number)
 }
 
-/// The number in the innermost namespace.
+/// The ID in the innermost namespace.
 fn last_number(process: &Path) -> Option<u32> {
     let status = fs::read_to_string(process.join("status")).ok()?;
     let line = status
@@ -39,23 +39,23 @@ fn last_number(process: &Path) -> Option<u32> {
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// The numbers here of processes and threads elsewhere.
+/// IDs here of processes and threads in other namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere {
-    /// By namespace and number there.
+    /// By namespace and ID there.
     here: HashMap<(u64, u32), u32>,
-    /// The namespace of each process, by its number here.
+    /// Namespace of each process by its ID here.
     spaces: HashMap<u32, u64>,
 }
 
 impl Elsewhere {
-    /// A thread of the process `pid` has a number of a namespace besides its own here.
+    /// Adds a thread of process `pid` with its ID in another namespace.
     pub(super) fn know(&mut self, pid: u32, tid: u32, (space, inside): (u64, u32)) {
         self.spaces.insert(pid, space);
         self.here.insert((space, inside), tid);
     }
 
-    /// A mark of a process with the numbers that there are here.
+    /// Converts the IDs in a mark of a process to those here.
     pub(super) fn translated(&self, pid: u32, what: MarkKind) -> MarkKind {
         let Some(&space) = self.spaces.get(&pid) else {
             return what;

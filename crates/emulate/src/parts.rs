@@ -1,9 +1,9 @@
-//! Which part of its program a reference belongs to: the module whose code makes
-//! it, the region whose data it is of, or the regions of interest that its thread is in.
+//! Assigns references to parts of the program: the module of the code, the region of the data, or
+//! the regions of interest that the thread is in.
 //!
-//! A block of code is of the module that the catalogue had told of before it. The catalogue
-//! tells of mappings ahead of the references: data is of the region that was mapped when its
-//! thread had come to the last mark of a mapping. Unmapped memory keeps its name until
+//! A code block belongs to the module that the catalogue had reported before it. The catalogue
+//! reports mappings ahead of the references. Data therefore belongs to the region that was mapped
+//! when its thread reached the last mark of a mapping. Unmapped memory keeps its name until
 //! something else is mapped there.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -16,26 +16,26 @@ use super::catalogue::{Catalogue, CatalogueEvent};
 use super::regions::{RegionMarkKind, mark_of, name_of};
 use super::walk::{MappedPlace, MarkedPlace};
 
-/// Key that separates the parts.
+/// Kind of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartsBy {
-    /// The mapped file of the code: the program, its libraries.
+    /// Mapped file of the code: the program and its libraries.
     Module,
-    /// The region that holds the data: a mapped file, heap, stacks, nameless mappings.
+    /// Region of the data: a mapped file, heap, stacks, anonymous mappings.
     Region,
-    /// Regions of interest: what the program marks, and functions that are named. A
-    /// reference belongs to all that its thread is in, or to none.
+    /// Regions of interest: marked by the program, or selected functions. A reference belongs to
+    /// all regions that its thread is in, or to none.
     CodeRegion,
 }
 
-/// Parts told apart; what comes later shares the last.
+/// Maximum number of parts. Further ones share the last.
 const MOST: usize = 64;
 const OTHERS: &str = "[others]";
 const NOWHERE: &str = "[unknown]";
-/// Sets of parts told apart; a program that has more is of the last ones in none.
+/// Maximum number of sets of parts. With more, references belong to none.
 const MOST_SETS: usize = 1 << 14;
 
-/// Names of parts, the same in all processes, by number; and sets of them, likewise.
+/// Names of parts and sets of parts by number, the same in all processes.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub(super) all: Vec<String>,
@@ -45,7 +45,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The set of this part alone.
+    /// The set that contains only this part.
     fn only(&mut self, name: &str) -> u32 {
         let number = self.number(name);
         self.set(vec![number])
@@ -86,10 +86,10 @@ impl Names {
     }
 }
 
-/// The regions of interest of a process, by its numbers.
+/// Regions of interest of a process by its own numbers.
 pub(super) type RegionNames = BTreeMap<u32, String>;
 
-/// The regions of interest that a thread is in.
+/// Regions of interest that a thread is in.
 #[derive(Debug, Default)]
 pub(super) struct Inside(OpenRegions<u32, ()>);
 
@@ -110,8 +110,8 @@ impl Inside {
         names.set(parts)
     }
 
-    /// From which reference on the thread is in which set of regions, and the instructions
-    /// of each stretch. `marks` lie in a batch that ends after so many instructions.
+    /// Sets of regions and the references from which they apply, with the instructions in each
+    /// range. `marks` are those of a batch that ends after this many instructions.
     pub(super) fn of_marks(
         &mut self,
         marks: &[MarkedPlace],
@@ -130,24 +130,24 @@ impl Inside {
     }
 }
 
-/// The parts of one process.
+/// Parts of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
-    /// Mappings by address, with their parts; they never overlap. One flat list, as nearly each
-    /// reference is looked up in it.
+    /// Mappings by address with their parts. They never overlap. A flat list is fast, since nearly
+    /// every reference is looked up in it.
     mapped: Vec<(Range<u64>, u32)>,
-    /// Those that no thread has come to.
+    /// Mappings that no thread has reached yet.
     ahead: VecDeque<Ahead>,
-    /// Where the heap begins.
+    /// Start of the heap.
     heap: Option<u64>,
-    /// By number of the block of code.
+    /// By number of the code block.
     of_blocks: Vec<Option<u32>>,
-    /// Blocks below it have their modules, but for those that the catalogue had not told of.
+    /// Blocks below this number have modules, except those whose mapping was not reported yet.
     settled: u32,
     stack_named: bool,
 }
 
-/// A mapping, in the catalogue's first `bytes`.
+/// A mapping within the catalogue's first `bytes`.
 #[derive(Clone, Debug)]
 struct Ahead {
     bytes: u64,
@@ -156,8 +156,8 @@ struct Ahead {
 }
 
 impl Parts {
-    /// Takes a mapping's change from a catalogue, where code is looked up: what the catalogue has
-    /// told of so far ran in what was mapped before.
+    /// Applies a change of mappings for code: blocks reported before it ran in the earlier
+    /// mappings.
     pub(super) fn observe_for_code(
         &mut self,
         catalogue_event: &CatalogueEvent,
@@ -175,7 +175,7 @@ impl Parts {
         self.reach(0);
     }
 
-    /// The same, in the catalogue's first `bytes`, where data is.
+    /// Applies a change of mappings within the catalogue's first `bytes` for data.
     pub(super) fn observe_for_data(
         &mut self,
         catalogue_event: &CatalogueEvent,
@@ -192,7 +192,7 @@ impl Parts {
                 let start = *self.heap.get_or_insert(*at);
                 self.map(start..*at, names.only("[heap]"));
             }
-            // What was mapped before it runs.
+            // Data accessed so far was in the earlier mappings.
             CatalogueEvent::Program(_) => self.reach(bytes),
             CatalogueEvent::Unmapped(_)
             | CatalogueEvent::NotFollowed(_)
@@ -204,7 +204,7 @@ impl Parts {
         }
     }
 
-    /// Adds a mapping over whatever was there.
+    /// Adds a mapping, which replaces what it covers.
     fn map(&mut self, range: Range<u64>, part: u32) {
         if range.is_empty() {
             return;
@@ -227,7 +227,7 @@ impl Parts {
         drop(self.mapped.splice(from..to, pieces));
     }
 
-    /// A thread has come to the mappings in the catalogue's first `bytes`.
+    /// A thread has reached the mappings in the catalogue's first `bytes`.
     fn reach(&mut self, bytes: u64) {
         while self.ahead.front().is_some_and(|next| next.bytes <= bytes) {
             if let Some(next) = self.ahead.pop_front() {
@@ -236,15 +236,15 @@ impl Parts {
         }
     }
 
-    /// A thread uses an address that nothing is known of: what is ahead there was mapped by
-    /// another, which is not read so far. Whether it was.
+    /// A thread accesses an address without a known mapping. If another thread, which has not been
+    /// read that far, mapped it, adds the mapping and returns true.
     fn reach_used(&mut self, address: u64) -> bool {
         let next = self.ahead.iter().find(|next| next.range.contains(&address));
         let bytes = next.map(|next| next.bytes);
         bytes.inspect(|&bytes| self.reach(bytes)).is_some()
     }
 
-    /// A thread's first reference lies in its stack: a name for that mapping.
+    /// A thread's first reference is in its stack, so names that mapping.
     pub(super) fn name_stack(&mut self, address: u64, names: &mut Names) {
         let name = match std::mem::replace(&mut self.stack_named, true) {
             false => "[stack]",
@@ -256,8 +256,7 @@ impl Parts {
         }
     }
 
-    /// The parts of a child that was forked when blocks had numbers below `blocks`, which it has,
-    /// too.
+    /// Parts of a child that was forked when blocks had numbers below `blocks`, which it shares.
     pub(super) fn inherited(&self, blocks: u32) -> Parts {
         let mut child = self.clone();
         child.stack_named = true;
@@ -267,7 +266,7 @@ impl Parts {
         child
     }
 
-    /// From which reference on they are of which part, by the blocks that make them.
+    /// Parts and the references from which they apply, by the code blocks of the references.
     pub(super) fn of_code(
         &mut self,
         blocks: &[(usize, u32)],
@@ -295,8 +294,8 @@ impl Parts {
         part
     }
 
-    /// From which reference on they are of which part, by their addresses, in which
-    /// `space` is set, and by what was mapped between them.
+    /// Parts and the references from which they apply, by address within `space` and by the
+    /// mappings made between them.
     pub(super) fn of_data(
         &mut self,
         (addresses, space): (&[u64], u64),

@@ -1,14 +1,14 @@
-//! The calls that a thread is in, from the blocks of code that it executes.
+//! The open calls of a thread, from the code blocks that it executes.
 //!
-//! A call stores its return address in a **slot** of the stack, a return loads it from
-//! there. Slots of open calls go down: an open call whose slot lies at or below that of
-//! a new call, or of a return, has been left, by its own return or by a jump
-//! (longjmp, an exception). So no jump needs to be known. A jump out of a function
-//! (a tail call) changes nothing: its target returns in its stead.
+//! A call stores its return address in a **slot** of the stack, and a return loads it from there.
+//! Slots of nested calls have falling addresses. An open call with a slot at or below that of a new
+//! call or return has been left, by its own return or by a jump (longjmp, an exception), so jumps
+//! need no handling. A jump out of a function (a tail call) changes nothing, since its target
+//! returns in its place.
 //!
-//! A thread that goes on in another stack (coroutines, goroutines) leaves its calls open
-//! there. They are **parked** until some thread of the process comes back to them. Threads
-//! are read a slice at a time: where the one that left a stack is behind, its calls of the
+//! A thread that switches to another stack (coroutines, goroutines) leaves its calls open. They are
+//! **parked** until a thread of the process returns to them. Threads are read in slices: if the
+//! thread that left a stack is behind, its current calls are used.
 //! moment are taken.
 
 use std::collections::BTreeMap;
@@ -21,36 +21,36 @@ use super::catalogue::{Block, Catalogue, Ends};
 use super::wire;
 use super::words::load;
 
-/// Calls that are kept; a recursion that is deeper has its outer part.
+/// Maximum number of calls. Deeper recursion keeps the outer part.
 const MOST_CALLS: usize = 1 << 16;
-/// Stacks that are kept while no thread is in them.
+/// Maximum number of stacks without a thread.
 const MOST_PARKED: usize = 1 << 14;
-/// Handlers of signals within one another.
+/// Maximum number of nested signal handlers.
 const MOST_INTERRUPTED: usize = 8;
-/// A slot this far below the calls of a stack lies in another one.
+/// A slot this far below the calls of a stack is in another stack.
 const FAR: u64 = 8 << 20;
-/// Who comes back to a stack goes on at the last slot, or as far below it as arguments
-/// take.
+/// A thread that returns to a stack continues at the last slot, or at most this far below it for
+/// arguments.
 const ARGUMENTS: u64 = 256;
-/// The same where a thread is behind that calls its scheduler from there.
+/// The same distance if a thread is behind that calls its scheduler from there.
 const BEHIND: u64 = 1024;
 
-/// The calls of one thread.
+/// Open calls of one thread.
 #[derive(Debug, Default)]
 pub(super) struct CallPath {
-    /// Those in the stack where it is. The outermost first.
+    /// Calls in the current stack, outermost first.
     open: Vec<OpenCall>,
-    /// Those that handlers of signals interrupted that have a stack of their own.
+    /// Calls that signal handlers with stacks of their own interrupted.
     interrupted: Vec<Vec<OpenCall>>,
     /// Slot of the last call or return.
     last_slot: u64,
-    /// Since then the stack pointer got a value that may be another stack's.
+    /// True if the stack pointer has since got a value that may be in another stack.
     switched: bool,
-    /// The call or return that the last block ended in.
+    /// The call or return at the end of the last block.
     ended: Option<Ended>,
-    /// The next word is the address of a piece.
+    /// True if the next word is the address of a piece.
     piece: bool,
-    /// Words before it have been taken in.
+    /// Words before it were processed.
     at: usize,
 }
 
@@ -58,32 +58,32 @@ pub(super) struct CallPath {
 struct OpenCall {
     returns_to: u64,
     slot: u64,
-    /// Its frame in the recording, where one was asked for.
+    /// Its frame in the recording, if requested.
     frame: Option<FrameId>,
 }
 
-/// The end of a block that is being executed.
+/// The end of the block that is being executed.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     calls: bool,
     returns_to: u64,
-    /// Runs to come up to that of the slot.
+    /// Number of runs until that of the slot.
     runs_to_come: u32,
-    /// Of the slot from the address of that run.
+    /// Offset of the slot from the address of that run.
     delta: i64,
-    /// Known once the access has happened; a fault leaves it unknown.
+    /// Known after the access. Unknown after a fault.
     slot: Option<u64>,
 }
 
 impl Ended {
-    /// How this block ends, of whose runs the first has come with the block or none.
+    /// The end of this block, if its first run came with the block or it has none.
     fn of(catalogue: &Catalogue, block: &Block, first: Option<u64>) -> Option<Ended> {
         let calls = match block.ends {
             Ends::Otherwise => return None,
             Ends::Call => true,
             Ends::Return => false,
         };
-        // The address behind a call is stored last, and loaded last.
+        // The return address is the last store of a call and the last load of a return.
         let access = catalogue.access(block.accesses.clone().last()?);
         if access.run == wire::RUN_VARYING {
             return None;
@@ -101,7 +101,7 @@ impl Ended {
         Some(ended)
     }
 
-    /// A run of the block has come.
+    /// Processes a run of the block.
     fn come(&mut self, address: u64) {
         if self.runs_to_come > 0 {
             self.runs_to_come -= 1;
@@ -112,37 +112,37 @@ impl Ended {
     }
 }
 
-/// Calls in the stacks of a process.
+/// Open calls in the stacks of a process.
 #[derive(Debug, Default)]
 pub(super) struct ProcessCalls {
-    /// Of stacks where no thread is, by the lowest slot of each.
+    /// Stacks without a thread, by their lowest slot.
     parked: BTreeMap<u64, Vec<OpenCall>>,
-    /// Of threads, while another one is read.
+    /// Calls of threads while another one is read.
     running: BTreeMap<Tid, Vec<OpenCall>>,
-    /// Those of a child whose first thread has not begun.
+    /// Calls of a forked child whose first thread has not started.
     is_unborn: bool,
 }
 
-/// The calls of a thread at a moment.
+/// Open calls of a thread at one time.
 #[derive(Debug, Default)]
 pub(super) struct CallsThen(Vec<OpenCall>);
 
 impl ProcessCalls {
-    /// The calls of a thread now.
+    /// The current calls of a thread.
     pub(super) fn now(&self, tid: u32) -> CallsThen {
         let calls = self.running.get(&Tid(tid));
         CallsThen(calls.map(|calls| frameless(calls)).unwrap_or_default())
     }
 
-    /// A thread begins. That of a forked child goes on in the calls from which it was
-    /// forked; the parent may have been read beyond them meanwhile.
+    /// A thread starts. The thread of a forked child continues in the calls from which it was
+    /// forked, although the parent may have been read beyond them.
     pub(super) fn begin(&mut self, tid: u32, forked_in: Option<CallsThen>) {
         if let (true, Some(calls)) = (std::mem::take(&mut self.is_unborn), forked_in) {
             self.running = BTreeMap::from([(Tid(tid), calls.0)]);
         }
     }
 
-    /// Those of a child that was forked. Its frames are its own.
+    /// Calls of a forked child, with frames of its own.
     pub(super) fn inherited(&self) -> ProcessCalls {
         let own = |calls: &Vec<OpenCall>| frameless(calls);
         ProcessCalls {
@@ -160,7 +160,7 @@ impl ProcessCalls {
         }
     }
 
-    /// The calls of the stack that the slot of a call, or of a return, lies in.
+    /// Calls of the stack that contains the slot of a call or return.
     fn take(&mut self, slot: u64, is_call: bool) -> Option<Vec<OpenCall>> {
         let around = self.parked.range(..=slot).next_back();
         let around = around.filter(|(_, calls)| reaches(calls, slot, 0));
@@ -183,7 +183,7 @@ impl ProcessCalls {
         let (Some(highest), Some(lowest)) = (calls.first(), calls.last()) else {
             return;
         };
-        // Calls that lay there are over: stacks do not overlap.
+        // Calls at these addresses are over, since stacks do not overlap.
         while let Some((&old, calls)) = self.parked.range(..=highest.slot).next_back()
             && calls.first().is_some_and(|call| call.slot >= lowest.slot)
         {
@@ -204,7 +204,7 @@ fn frameless(calls: &[OpenCall]) -> Vec<OpenCall> {
     calls.collect()
 }
 
-/// Whether a slot lies in the stack of these calls, or so far below.
+/// True if a slot is in the stack of these calls, or this far below.
 fn reaches(calls: &[OpenCall], slot: u64, below: u64) -> bool {
     let (Some(highest), Some(lowest)) = (calls.first(), calls.last()) else {
         return false;
@@ -213,7 +213,7 @@ fn reaches(calls: &[OpenCall], slot: u64, below: u64) -> bool {
 }
 
 impl CallPath {
-    /// The next words to come are those from `at` on.
+    /// The next words are those from `at` on.
     pub(super) fn go_on(&mut self, tid: u32, all: &mut ProcessCalls, at: usize) {
         self.open = all.running.remove(&Tid(tid)).unwrap_or_default();
         self.at = at;
@@ -224,7 +224,7 @@ impl CallPath {
         all.running.insert(Tid(tid), std::mem::take(&mut self.open));
     }
 
-    /// Takes in the words before `end`. `all` are the process's.
+    /// Processes the words before `end`. `all` are the calls of the process.
     pub(super) fn follow(
         &mut self,
         catalogue: &Catalogue,
@@ -254,7 +254,7 @@ impl CallPath {
         }
     }
 
-    /// A block is executed, perhaps with the address of its first run.
+    /// A block executes, possibly with the address of its first run.
     fn begin(
         &mut self,
         catalogue: &Catalogue,
@@ -266,7 +266,7 @@ impl CallPath {
         if let Some((ended, slot)) = self.ended.take().and_then(|e| Some((e, e.slot?))) {
             self.arrive(all, slot, ended.calls);
             self.leave_up_to(slot);
-            // A call of what follows it only asks where the code lies.
+            // A call of the next instruction only determines the address of the code.
             if ended.calls && vaddr != Some(ended.returns_to) {
                 self.open(ended.returns_to, slot);
             }
@@ -277,7 +277,7 @@ impl CallPath {
         }
     }
 
-    /// Goes to the stack that the slot of a call, or of a return, lies in.
+    /// Switches to the stack that contains the slot of a call or return.
     fn arrive(&mut self, all: &mut ProcessCalls, slot: u64, is_call: bool) {
         let switched = std::mem::take(&mut self.switched);
         if !self.is_here(slot, switched) {
@@ -295,7 +295,7 @@ impl CallPath {
         }
         let calls = all.take(to.0, to.1).unwrap_or_default();
         let before = std::mem::replace(&mut self.open, calls);
-        // Only the kernel changes stacks unseen, and comes back.
+        // Only the kernel switches stacks unseen, and returns.
         if switched || self.interrupted.len() == MOST_INTERRUPTED {
             all.park(before);
         } else if !before.is_empty() {
@@ -303,17 +303,17 @@ impl CallPath {
         }
     }
 
-    /// Whether `slot` lies in the stack where the thread was.
+    /// True if `slot` is in the stack where the thread was.
     fn is_here(&self, slot: u64, switched: bool) -> bool {
         let Some(lowest) = self.open.last().map(|call| call.slot) else {
             return false;
         };
-        // Below the last one if a function gives memory back that it took from the stack.
+        // It is below the last slot if a function releases memory that it took from the stack.
         let deeper = slot < lowest && slot.saturating_add(ARGUMENTS) >= self.last_slot;
         reaches(&self.open, slot, if switched { 0 } else { FAR }) || switched && deeper
     }
 
-    /// Calls whose slots lie there or below are over.
+    /// Calls with slots at or below that address are over.
     fn leave_up_to(&mut self, slot: u64) {
         while self.open.last().is_some_and(|call| call.slot <= slot) {
             self.open.pop();
@@ -330,10 +330,10 @@ impl CallPath {
         }
     }
 
-    /// The frame of the innermost call; new frames are handed to `write`.
+    /// Frame of the innermost call. New frames are passed to `write`.
     ///
     /// # Errors
-    /// As of `write`.
+    /// Returns errors of `write`.
     pub(super) fn caller<E>(
         &mut self,
         stacks: &mut Stacks,

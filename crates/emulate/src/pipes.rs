@@ -1,54 +1,55 @@
-//! Bytes in pipes: which write gave what a read takes, and which read made the room that a
-//! write found.
+//! Bytes in pipes: which write supplied the bytes of a read, and which read made the room for a
+//! write.
 //!
-//! A pipe hands on bytes in order, so a read waits for the write of its last byte, and a
-//! write that ends at a byte waits for the read that came to within the pipe's size of it.
-//! Writes say before they begin how many bytes they are of; a read says when it has
-//! returned, and how many bytes were left. A write may be under way then, of which nobody
-//! knows how much is in the pipe. So the bytes read are summed up. Where others take part
-//! that are not seen, the sum is wrong: it is put right where it contradicts what is left.
+//! A pipe passes on bytes in order. A read waits for the write of its last byte, and a write waits
+//! for the read that frees the room for its last byte. Writes announce their size before they
+//! begin. A read reports its size when it has returned, and how many bytes were left. Another write
+//! may be in progress then, so the number of bytes in the pipe is unknown, and the bytes read are
+//! summed up. If processes outside the session take part, the sum is wrong. It is corrected when it
+//! contradicts the number of bytes left.
 //!
-//! Rejected: counting back from the last write by what is left, without a sum. A large
-//! write under way then passes for what was read, and as its writer waits for the reader,
-//! both were shown one after the other.
+//! Counting back from the last write by the bytes left, without a sum, was rejected. A large write
+//! in progress would then count as read, and since its writer waits for the reader, both would be
+//! serialised.
 
 use std::collections::VecDeque;
 
-/// Writes and reads remembered of each pipe. So many fill a pipe in pieces of 16 bytes.
+/// Maximum number of writes and reads kept for each pipe: enough to fill a pipe in pieces of 16
+/// bytes.
 const MOST: usize = 4096;
-/// A write under way is among so many latest.
+/// A write in progress is among this many latest ones.
 const MOST_UNDER_WAY: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Write {
     number: u64,
     ns: u64,
-    /// Fewer than none: an earlier one wrote so many less than it said.
+    /// Number of bytes. Negative if an earlier write wrote less than announced.
     bytes: i64,
-    /// Number of the mark by which it is known to be over.
+    /// Number of the mark that shows that it is finished.
     over: u64,
 }
 
-/// A read, which came as far as `to` of all bytes.
+/// A read, which ended at byte `to` of all bytes.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     to: i64,
     ns: u64,
 }
 
-/// What is known of a pipe. Marks that wait are told by rising number, others in any order.
+/// State of a pipe. Marks of waits come by rising number, others in any order.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     /// By rising number.
     writes: VecDeque<Write>,
     reads: VecDeque<Read>,
-    /// Bytes of all writes, those that are forgotten included.
+    /// Bytes of all writes, including those that are no longer kept.
     all: i64,
     is_cut: bool,
 }
 
 impl Pipe {
-    /// A thread begins to write `bytes` at `ns`.
+    /// A thread starts to write `bytes` at `ns`.
     pub(super) fn write(&mut self, number: u64, ns: u64, bytes: u64) {
         self.insert(Write {
             number,
@@ -58,8 +59,7 @@ impl Pipe {
         });
     }
 
-    /// The write of that number wrote `bytes` less than it said, as is known from a mark of
-    /// its own.
+    /// The write with that number wrote `bytes` fewer than announced, as a later mark shows.
     pub(super) fn shorten(&mut self, number: u64, bytes: u64) {
         self.insert(Write {
             number,
@@ -79,7 +79,7 @@ impl Pipe {
         }
     }
 
-    /// The write of that number is over, as the mark `by` shows.
+    /// The write with that number is finished, as the mark `by` shows.
     pub(super) fn end(&mut self, number: u64, by: u64) {
         let place = self.writes.partition_point(|w| w.number < number);
         if let Some(write) = self.writes.get_mut(place).filter(|w| w.number == number) {
@@ -92,7 +92,7 @@ impl Pipe {
         self.writes.range(..place).rev()
     }
 
-    /// Bytes of all writes before a mark, and how many of these may not be written yet.
+    /// Bytes of all writes before a mark, and how many of them may not have been written yet.
     fn written(&self, number: u64) -> (i64, i64) {
         let later = self.writes.iter().rev().take_while(|w| w.number >= number);
         let all = later.fold(self.all, |all, w| all.saturating_sub(w.bytes));
@@ -101,8 +101,8 @@ impl Pipe {
         (all, under_way)
     }
 
-    /// A thread has read `bytes` by `now_ns`, and `left` others were in the pipe then. The
-    /// time until which it has waited, if it has.
+    /// A thread has read `bytes` by `now_ns` and left `left` bytes. Returns the time until which it
+    /// has waited, if it has.
     pub(super) fn read(&mut self, number: u64, now_ns: u64, bytes: u64, left: u64) -> Option<u64> {
         let (all, under_way) = self.written(number);
         let (bytes, left) = (signed(bytes), signed(left));
@@ -122,7 +122,7 @@ impl Pipe {
         until_ns
     }
 
-    /// When the write of byte `to` came, of the `all` that were written before a mark.
+    /// Time of the write of byte `to`, of the `all` bytes that were written before a mark.
     fn writer_of(&self, number: u64, all: i64, to: i64) -> Option<u64> {
         let mut from = all;
         for write in self.before(number) {
@@ -131,27 +131,27 @@ impl Pipe {
                 return Some(write.ns);
             }
         }
-        // It stands for those before; of these, the ones from outside come to nothing.
+        // It represents the writes before it. Those from outside have no time.
         let oldest = self.writes.front().filter(|_| self.is_cut);
         oldest.map(|write| write.ns)
     }
 
-    /// A thread has written to the pipe, which holds `most` bytes. The time until which it
-    /// has waited for room, if it has.
+    /// A thread has written to a pipe with capacity `most`. Returns the time until which it has
+    /// waited for room, if it has.
     pub(super) fn room(&self, number: u64, most: u64) -> Option<u64> {
         let (all, under_way) = self.written(number);
         let free = all.saturating_sub(under_way + signed(most));
         if free <= 0 {
             return None;
         }
-        // The read itself may be told later than the write it let go on.
+        // The read may be reported later than the write that it released.
         let place = self.reads.partition_point(|read| read.to < free);
         let read = self.reads.get(place).or(self.reads.back())?;
         Some(read.ns)
     }
 }
 
-/// Bytes of a mark. What a broken word says beyond is no count of bytes.
+/// Number of bytes in a mark. Larger values come from damaged words.
 fn signed(bytes: u64) -> i64 {
     const MOST_BYTES: u64 = 1 << 48;
     bytes.min(MOST_BYTES).cast_signed()

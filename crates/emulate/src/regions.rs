@@ -1,5 +1,4 @@
-//! Regions of interest: what a thread's core counted between their marks
-//! (`engine/src/region.c`).
+//! Regions of interest: what a thread's core counted between marks (`engine/src/region.c`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -11,7 +10,7 @@ use memgauge_trace::{CodeRegion, Pid, RegionSpan, RegionSpans, Tid};
 use super::wire;
 use super::words::load;
 
-/// A mark in a thread's words.
+/// A region mark in a thread's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RegionMark {
     /// Number of the name.
@@ -28,7 +27,7 @@ pub(super) enum RegionMarkKind {
     Nothing,
 }
 
-/// The number of the name in a mark's first word, and the kind; a value is 0.
+/// Number of the name in a mark's first word, and the kind. Values have kind 0.
 pub(super) fn mark_of(word: u64) -> (u32, RegionMarkKind) {
     let carried = word & wire::ADDRESS;
     let kind = match carried >> wire::REGION_KIND_SHIFT {
@@ -41,7 +40,7 @@ pub(super) fn mark_of(word: u64) -> (u32, RegionMarkKind) {
 }
 
 impl RegionMark {
-    /// The mark at `at`, if one is there, and the words it takes.
+    /// Reads the mark at `at`, if there is one. Returns it with its number of words.
     pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<(RegionMark, usize)> {
         let word = load(words, at).filter(|&word| wire::mark(word) == wire::MARK_REGION)?;
         let (name, kind) = mark_of(word);
@@ -64,23 +63,23 @@ impl RegionMark {
     }
 }
 
-/// A core's counters and clock at a moment.
+/// Counters and clock of a core at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reading {
     pub(super) counts: Counts,
     pub(super) time_ns: u64,
 }
 
-/// What a thread's recording is limited to: the time that it spends in some regions.
+/// Limits a thread's recording to the time inside some regions.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Wanted regions that the thread is in.
+    /// Number of wanted regions that the thread is in.
     within: u32,
-    /// Its counts when it entered.
+    /// Counts at entry.
     entered: Counts,
-    /// What was counted inside before that.
+    /// Counts inside before that.
     inside: Counts,
-    /// What all intervals so far had together, and how much of it was inside.
+    /// Total of all intervals so far, and the part of it inside.
     ticked: Counts,
     reported: Counts,
 }
@@ -104,7 +103,7 @@ impl Gate {
         }
     }
 
-    /// What was counted inside, when the thread's counts are these.
+    /// Counts inside, if the thread's counts are these.
     pub(super) fn inside(&self, now: &Counts) -> Counts {
         let mut all = self.inside;
         if self.is_inside() {
@@ -135,13 +134,13 @@ struct RegionSums {
 /// The regions of one thread.
 #[derive(Debug)]
 pub(super) struct ThreadRegions {
-    /// Which it is in, whether the recording is of them, and what was read at entry.
+    /// Open regions, whether they are recorded, and the counts at entry.
     inside: OpenRegions<u32, (bool, Reading)>,
     sums: BTreeMap<u32, RegionSums>,
     spans: RegionSpans<u32>,
-    /// Ends of regions that the thread was not in.
+    /// Number of ends of regions that the thread was not in.
     pub(super) unmatched: u64,
-    /// Where the recording is of some regions alone.
+    /// Set if the recording is limited to some regions.
     pub(super) gate: Option<Gate>,
 }
 
@@ -158,7 +157,7 @@ impl Default for ThreadRegions {
 }
 
 impl ThreadRegions {
-    /// Those of a thread of which only what is in wanted regions is recorded.
+    /// Regions of a thread of which only the time inside wanted regions is recorded.
     pub(super) fn gated() -> ThreadRegions {
         ThreadRegions {
             gate: Some(Gate::default()),
@@ -166,18 +165,18 @@ impl ThreadRegions {
         }
     }
 
-    /// Whether what the thread does now is not to be recorded.
+    /// True if the thread's current activity is not recorded.
     pub(super) fn is_outside(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| !gate.is_inside())
     }
 
-    /// What is to be recorded of a thread with these counts.
+    /// The recorded part of a thread's counts.
     pub(super) fn recorded(&self, counts: &Counts) -> Counts {
         let gate = self.gate.as_ref();
         gate.map_or(*counts, |gate| gate.inside(counts))
     }
 
-    /// Begins a region; `wanted`: it is one of those that are recorded.
+    /// Begins a region. `wanted` is true if it is recorded.
     pub(super) fn begin(&mut self, name: u32, wanted: bool, now: Reading) {
         if !self.inside.begin(name, (wanted, now)) {
             return;
@@ -197,7 +196,7 @@ impl ThreadRegions {
         }
     }
 
-    /// Ends the regions that the thread is still in.
+    /// Ends all open regions.
     pub(super) fn end_all(&mut self, now: &Reading) {
         for left in self.inside.end_all() {
             self.leave(&left, now);
@@ -215,7 +214,7 @@ impl ThreadRegions {
         self.spans.add(left.name, since.time_ns, now.time_ns);
     }
 
-    /// Rows of what was added up, by the names of `names`.
+    /// Rows of the sums. `names` has the names of regions.
     pub(super) fn rows(
         &self,
         names: &BTreeMap<u32, String>,
@@ -238,7 +237,7 @@ impl ThreadRegions {
         all
     }
 
-    /// When the thread was inside, likewise.
+    /// Time spans inside regions. `names` has the names of regions.
     pub(super) fn spans(
         &self,
         names: &BTreeMap<u32, String>,
@@ -250,7 +249,7 @@ impl ThreadRegions {
     }
 }
 
-/// The name of a number; words of shared memory may have any.
+/// Name of a number, which may be invalid in damaged shared memory.
 pub(super) fn name_of(names: &BTreeMap<u32, String>, number: u32) -> String {
     let known = names.get(&number).cloned();
     known.unwrap_or_else(|| format!("(region {number})"))

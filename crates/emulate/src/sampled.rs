@@ -1,9 +1,9 @@
-//! A program on the modelled machine whose samples are handed out while it runs, instead
-//! of being recorded (`memgauge_host::sampled`).
+//! A program on the modelled machine whose samples are passed on while it runs instead of being
+//! recorded (`memgauge_host::sampled_run`).
 //!
-//! Nothing is written: of all that a recording has, samples alone are made. A change of
-//! what is sampled comes between two reads of words, so it is exact: each event counts
-//! for the period that was set when it happened.
+//! Only samples are produced, and nothing is written. Changes of the sampling happen between two
+//! reads of words, so they are exact: each event counts towards the period that was set when it
+//! happened.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -36,42 +36,42 @@ use crate::{Error, Result};
 type Process = follow::Process<Modelled>;
 type Thread = follow::Thread<Running>;
 
-/// Address spaces the machine tells apart; later processes share numbers.
+/// Number of address spaces that the machine distinguishes. Later processes share numbers.
 const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 
-/// What a program is given that goes on when memgauge ends. It has no input, and interrupts
+/// Environment of a program that keeps running when memgauge ends. It has no input, and interrupts
 /// of memgauge do not reach it.
 #[derive(Debug)]
 pub struct Surroundings {
-    /// Where its output and its errors go.
+    /// Destination of its output and errors.
     pub output: [Stdio; 2],
-    /// Its folder; `None`: memgauge's.
+    /// Working directory. `None` is memgauge's.
     pub folder: Option<PathBuf>,
-    /// Its environment; `None`: memgauge's.
+    /// Environment variables. `None` are memgauge's.
     pub environment: Option<BTreeMap<String, String>>,
-    /// Whether signals that a terminal sends to memgauge pass it by.
+    /// True to keep terminal signals to memgauge away from the program.
     pub own_group: bool,
 }
 
-/// What to run, and what to sample of it.
+/// The program to run, and its sampling.
 #[derive(Clone, Debug)]
 pub struct SampledOptions {
     /// Program and arguments.
     pub command: Vec<String>,
     /// The machine to model.
     pub machine: Config,
-    /// The event, and the period that threads begin with where nobody wants another.
+    /// The event and its default period.
     pub event: SampleSpec,
     /// How overflows become samples.
     pub delivery: Delivery,
 }
 
 impl SampledOptions {
-    /// An event by its name, as of `memgauge record -e` under emulation, on this
-    /// processor's caches: `llc.miss`, or with a delivery, `llc.miss/tagged`.
+    /// Parses an event, as with `memgauge record -e` under emulation, for this processor's caches:
+    /// `llc.miss`, or with a delivery, `llc.miss/tagged`.
     ///
     /// # Errors
-    /// The model has no such event or delivery.
+    /// The model does not have this event or delivery.
     pub fn of(command: &[String], event: &str) -> Result<SampledOptions> {
         let (name, delivery) = event.split_once('/').unwrap_or((event, "ideal"));
         let id = events::by_name(name).ok_or_else(|| {
@@ -84,7 +84,7 @@ impl SampledOptions {
         let delivery = Delivery::by_name(delivery.trim_end_matches('/')).ok_or_else(|| {
             let names = Delivery::NAMED.map(|n| n.0).join(", ");
             let message = format!(
-                "failed to sample `{event}`: there is no delivery `{delivery}`: take one of {names}"
+                "failed to sample `{event}`: there is no delivery `{delivery}`: use one of {names}"
             );
             Error::usage(message)
         })?;
@@ -100,8 +100,8 @@ impl SampledOptions {
     }
 }
 
-/// Misses are rarer than what retires; both give some thousand samples in a second of
-/// emulation.
+/// Default periods. Misses are rarer than retired instructions. Both periods give a few thousand
+/// samples per second of emulation.
 fn usual_period(event: EventId) -> u64 {
     match event {
         events::LLC_MISS | events::DTLB_WALK => 127,
@@ -132,8 +132,8 @@ impl Surroundings {
     }
 }
 
-/// A program that runs under the engine and waits for somebody to read its words. Dropped
-/// before, it is killed.
+/// A program that runs under the engine and waits for its words to be read. Dropping it before it
+/// runs kills it.
 pub struct SampledProgram {
     event: SampleSpec,
     pid: u32,
@@ -147,19 +147,20 @@ struct Started {
 }
 
 impl SampledProgram {
-    /// Starts a command under the engine. It keeps its input and output, and goes on as
-    /// far as its rings hold what it does until it is [run](SampledRun::run).
+    /// Starts a command under the engine with its own input and output. Until it is
+    /// [run](SampledRun::run), it executes as far as its ring buffers have room.
     ///
     /// # Errors
-    /// The command cannot run, the engine is missing, or the model has no such machine.
+    /// The command cannot be executed, the engine is missing, or the model does not have this
+    /// machine.
     pub fn start(options: &SampledOptions) -> Result<SampledProgram> {
         SampledProgram::start_in(options, None)
     }
 
-    /// The same for a program that goes on when memgauge ends.
+    /// As [`start`](Self::start), for a program that keeps running when memgauge ends.
     ///
     /// # Errors
-    /// As of [`SampledProgram::start`].
+    /// As [`SampledProgram::start`].
     pub fn start_apart(
         options: &SampledOptions,
         surroundings: Surroundings,
@@ -245,7 +246,7 @@ impl SampledRun for SampledProgram {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 struct OnlineRun<'a> {
     program: RunningProgram,
     followed: Followed<SampleReader<'a>>,
@@ -280,7 +281,7 @@ impl OnlineRun<'_> {
             }
         };
         self.read_to_the_end(session);
-        // One that was killed may not have come so far.
+        // A killed program may not have come this far.
         match self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
             true => Err(not_started()),
             false => Ok(end),
@@ -293,7 +294,7 @@ impl OnlineRun<'_> {
         program.ended_with(&mut |signal| followed.signal_others(first, signal))
     }
 
-    /// Takes in what the ended command and its children have left.
+    /// Reads the remaining words of the ended command and its children.
     fn read_to_the_end(&mut self, session: &mut Session) {
         self.followed.read_to_the_end(session);
         for (refused, why) in session.refused() {
@@ -305,7 +306,7 @@ impl OnlineRun<'_> {
         self.answer_requests();
     }
 
-    /// Nobody wants samples any more: the program runs on without.
+    /// Nobody needs samples any more. The program continues without sampling.
     fn unsampled(&mut self, session: &mut Session) -> Result<CommandEnd> {
         session.stop();
         loop {
@@ -316,7 +317,7 @@ impl OnlineRun<'_> {
         }
     }
 
-    /// Does what was asked of threads.
+    /// Applies the requested changes to threads.
     fn answer_requests(&mut self) {
         let requests = self.followed.reader.sink.take_requests();
         if requests.is_empty() {
@@ -342,41 +343,41 @@ impl OnlineRun<'_> {
     }
 }
 
-/// Data kept of a process.
+/// State of a process.
 #[derive(Default)]
 struct Modelled {
     program: Program,
-    /// Regions of interest, by number.
+    /// Names of regions of interest by number.
     regions: BTreeMap<u32, String>,
-    /// Latest time of any of its threads.
+    /// Latest virtual time of its threads.
     now_ns: u64,
 }
 
-/// Data kept of a thread.
+/// State of a thread.
 struct Running {
     number: u64,
     core: CoreId,
     cursor: Cursor,
-    /// Number of the mark by which it was started, until its first word is read.
+    /// Number of its start mark, until its first word is read.
     birth: u64,
     start_ns: u64,
     inside: OpenRegions<u32, ()>,
     sampling: ThreadSampling,
-    /// Events counted until sampling last went on, and the core's count then.
+    /// Events counted until sampling last resumed, and the core's count at that time.
     counted: u64,
     since: u64,
     own: Duration,
 }
 
-/// Runs words through the modelled machine and hands its samples on.
+/// Runs words through the modelled machine and passes on its samples.
 struct SampleReader<'a> {
     machine: Machine,
     event: EventId,
     sink: &'a mut dyn SampleSink,
     waits: Waits,
-    /// Threads so far: the next one's number.
+    /// Number of threads so far, which is the next one's number.
     begun: u64,
-    /// Samples that have not been handed on.
+    /// Samples that were not passed on yet.
     pending: Vec<Sample>,
 }
 
@@ -398,7 +399,7 @@ impl SampleReader<'_> {
         }
     }
 
-    /// Samples a thread as wanted from here on.
+    /// Changes the sampling of a thread from here on.
     fn change(&mut self, process: &Process, thread: &mut Thread, wanted: ThreadSampling) {
         let (now, kept) = (self.count(&thread.kept), &mut thread.kept);
         let (before, core) = (kept.sampling, self.machine.core_mut(kept.core).0);
@@ -423,7 +424,7 @@ impl SampleReader<'_> {
         self.hand_on(process, kept);
     }
 
-    /// Gives the sink what has come of a thread since its regions last changed.
+    /// Passes a thread's samples since its regions last changed to the sink.
     fn hand_on(&mut self, process: &Process, thread: &Running) {
         if self.pending.is_empty() {
             return;
@@ -469,7 +470,7 @@ impl SampleReader<'_> {
         match mark.what {
             RegionMarkKind::Begin => drop(thread.inside.begin(mark.name, ())),
             RegionMarkKind::End => {
-                // One that had not begun changes nothing.
+                // An end without a begin changes nothing.
                 let (RegionEnd::Left(_) | RegionEnd::Within | RegionEnd::Unmatched) =
                     thread.inside.end(&mark.name);
             }
@@ -483,7 +484,7 @@ fn own_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Gathers what falls due at a core.
+/// Collects what becomes due at a core.
 struct Due<'a> {
     ids: (Pid, Tid),
     cpu: Cpu,
@@ -644,7 +645,7 @@ impl Reader for SampleReader<'_> {
     }
 
     fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
-        // A record that is on its way comes before the end, as does what retired last.
+        // Deliver pending records before the end, and what retired last.
         self.machine.finish_core(thread.kept.core);
         let unchanged = thread.kept.sampling;
         self.change(process, &mut thread, unchanged);

@@ -1,5 +1,5 @@
-//! The directory shared with the engine: the control page and the entries
-//! that processes and threads leave in it.
+//! The directory shared with the engine: the control page, and the entries of processes and
+//! threads.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::DirBuilderExt;
@@ -16,50 +16,50 @@ use memgauge_host::sys::process::free_bytes;
 use memgauge_host::{LOCK_FILE, lock_shared_memory, remove_orphans};
 use memgauge_machine::Config;
 
-/// Below this much free memory-backed space a disk-backed directory is used.
+/// Minimum free space in memory-backed file systems. With less, a directory on disk is used.
 pub const SHARED_MEMORY_BYTES: u64 = 256 << 20;
 
-/// How long an entry may take from its number to its contents.
+/// Maximum time from the numbering of an entry to its contents.
 const ENTRY_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often entries that were passed over are looked for, and how many at most.
+/// Interval at which skipped entries are checked again, and maximum number of them.
 const LATE_EVERY: Duration = Duration::from_millis(20);
 const MOST_LATE: usize = 256;
 
-/// File of the functions that are regions, a pattern a line (`engine/src/region.c`).
+/// File with the functions that are regions, a pattern on each line (`engine/src/region.c`).
 const FUNCTIONS: &str = "functions";
-/// File of the functions that allocate and free, one a line (`engine/src/heap.c`).
+/// File with the functions that allocate and free, one on each line (`engine/src/heap.c`).
 const ALLOCATORS: &str = "allocators";
 
-/// Why a thread of the program could not be recorded.
+/// Reason why a thread of the program could not be recorded.
 const NO_ROOM: &str = "shared memory is full, or too few descriptors are left (ulimit -n), or files \
                        may not become large (ulimit -f)";
 const APART: &str =
     "after a change of user, root or mounts, from where the recording is out of reach";
 
-/// The recorder's side of the directory; removed when dropped.
+/// The recorder's side of the directory. Dropping it removes the directory.
 #[derive(Debug)]
 pub(super) struct Session {
     dir: PathBuf,
     control: Shared,
     /// The control page, locked while the recorder reads. Programs and recorders in another PID
-    /// namespace cannot look for the recorder's process.
+    /// namespace cannot check whether the recorder's process exists.
     _lock: File,
-    /// The PID namespace.
+    /// The recorder's PID namespace.
     space: u64,
     seen: u32,
-    /// Entries that were there but could not be mapped.
+    /// Number of entries that existed but could not be mapped.
     unopened: u32,
-    /// The entry being waited for, and since when.
+    /// The entry that is awaited, and since when.
     waiting: Option<(u32, Instant)>,
-    /// Entries passed over, and when they were last looked for.
+    /// Skipped entries, and the time when they were last checked.
     late: Vec<u32>,
     late_seen: Instant,
-    /// Whether only some sets are followed.
+    /// True if only some cache sets are modelled.
     some_sets: bool,
 }
 
-/// A process or thread that appeared.
+/// A new process or thread.
 pub(super) enum Entry {
     Process(ProcessEntry),
     Thread(Ring),
@@ -70,11 +70,11 @@ pub(super) enum Entry {
 pub(super) struct ProcessEntry {
     pub(super) number: u32,
     pub(super) pid: u32,
-    /// Its PID namespace, where that is another one, and its number there.
+    /// PID namespace and PID within it, if the process is in another namespace.
     pub(super) elsewhere: Option<(u64, u32)>,
-    /// The process it was forked from, and that process's blocks at the fork.
+    /// Entry of the parent process, and its number of blocks at the fork.
     pub(super) parent: Option<(u32, u32)>,
-    /// Number of the mark by which it was forked; 0: none.
+    /// Number of the start mark of its fork, or 0.
     pub(super) birth: u64,
     shared: Shared,
     read: usize,
@@ -86,52 +86,53 @@ pub(super) struct Ring {
     pub(super) number: u32,
     pub(super) process: u32,
     pub(super) tid: u32,
-    /// Its PID namespace, where that is another one, and its number there.
+    /// PID namespace and TID within it, if the thread is in another namespace.
     pub(super) elsewhere: Option<(u64, u32)>,
-    /// Number of the mark by which it was started; 0: none.
+    /// Number of its start mark, or 0.
     pub(super) birth: u64,
     shared: Shared,
     tail: u32,
-    /// Words read of the oldest unread block.
+    /// Number of words read of the oldest unread block.
     read: usize,
     is_closed: bool,
     some_sets: bool,
 }
 
-/// How long a call waits at most.
+/// Maximum wait of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asks {
     pub(super) ns: u64,
-    /// That is what the host's clock has left until a time of it.
+    /// True if that is the time until a deadline on the host's clock.
     pub(super) by_deadline: bool,
 }
 
-/// A sleep whose end is held.
+/// A sleep that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldSleep {
     pub(super) number: u32,
-    /// How long it was to be.
+    /// Requested length.
     pub(super) asked_ns: u64,
 }
 
-/// Words of a block of a ring that wait to be read.
+/// Words of a ring's block that are ready to be read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unread {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Nothing will be added to the block.
+    /// True if the block is complete.
     pub(super) sealed: bool,
 }
 
-/// How often another recorder may remove a new directory before its control page is locked.
+/// Maximum number of times that another recorder may remove a new directory before its control page
+/// is locked.
 const MAX_REMOVALS: usize = 100;
 
-/// Size of a cache in the control page, and where its ways are (`struct mg_cache`); its capacity
+/// Size of a cache in the control page, and offset of its ways (`struct mg_cache`). The capacity
 /// comes first.
 const CACHE_BYTES: usize = 16;
 const CACHE_WAYS: usize = 8;
 
-/// Begin of the directory's name; the recorder's process number follows.
+/// Prefix of the directory's name. The recorder's PID follows.
 const NAME: &str = "memgauge-";
 
 fn candidate_dirs() -> Vec<PathBuf> {
@@ -175,7 +176,7 @@ impl ControlPage {
         for _ in 0..MAX_REMOVALS {
             let dir = make_dir()?;
             match ControlPage::create_in(dir) {
-                // Another recorder took it for an orphan before it was locked.
+                // Another recorder removed it as an orphan before it was locked.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 created => {
                     return created.map_err(|e| Error::system("failed to make shared memory", e));
@@ -188,7 +189,8 @@ impl ControlPage {
 
     fn create_in(dir: PathBuf) -> std::io::Result<ControlPage> {
         let path = dir.join(LOCK_FILE);
-        // Written, so that it has memory: a store into a page without memory ends the process.
+        // Write the page, so that it is backed by memory. A store into a page without memory would
+        // end the process.
         fs::write(&path, [0u8; wire::PAGE])?;
         let lock = File::open(&path)?;
         lock_shared_memory(&lock)?;
@@ -204,20 +206,20 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
     )
 }
 
-/// A process's shared memory is a file as large as this, of which little is used. Beyond
-/// the shell's limit its making would end the program by a signal.
+/// Size of the file with a process's shared memory, of which little is used. If the shell's limit
+/// were smaller, creating it would kill the program.
 const NEEDED_FILE_BYTES: u64 = {
     let (process, sets) = (wire::PAGE + wire::CATALOGUE_BYTES, wire::SETS_BYTES);
     (if process > sets { process } else { sets }) as u64
 };
 
-/// A modelled core passes over the stack when it is made; a smaller stack would overflow.
+/// Minimum stack. A modelled core passes over the stack when it is created.
 const NEEDED_STACK_BYTES: u64 = 1 << 20;
 
-/// What the engine maps for itself before the program has anything.
+/// Memory that the engine maps for itself before the program starts.
 const NEEDED_DATA_BYTES: u64 = 160 << 20;
 
-/// Whether the limits of this process leave room for shared memory, the engine and the model.
+/// Checks that the limits of this process leave room for shared memory, the engine and the model.
 fn check_limits() -> Result<()> {
     use rustix::process::Resource;
     check_limit(
@@ -254,10 +256,10 @@ fn check_limit(
 }
 
 impl Session {
-    /// Says which functions are regions, before the program starts.
+    /// Writes the functions that are regions. Call it before the program starts.
     ///
     /// # Errors
-    /// The file of them could not be written.
+    /// The file could not be written.
     pub(super) fn name_functions(&self, patterns: &[String]) -> Result<()> {
         if patterns.is_empty() {
             return Ok(());
@@ -265,10 +267,10 @@ impl Session {
         self.write_names(FUNCTIONS, &patterns.join("\n"))
     }
 
-    /// Says which functions allocate and free, before the program starts.
+    /// Writes the functions that allocate and free. Call it before the program starts.
     ///
     /// # Errors
-    /// The file of them could not be written.
+    /// The file could not be written.
     pub(super) fn name_allocators(&self, allocators: &[Allocator]) -> Result<()> {
         if allocators.is_empty() {
             return Ok(());
@@ -278,13 +280,13 @@ impl Session {
     }
 
     fn write_names(&self, file: &str, names: &str) -> Result<()> {
-        // It lies with the shared memory, which may be full.
+        // The file is next to the shared memory, whose file system may be full.
         fs::write(self.dir.join(file), names)
             .map_err(|e| Error::system("failed to make shared memory", e))
     }
 
-    /// Makes the directory and its control page. `sets` are the classes of lines to follow;
-    /// 0: all, and not by classes.
+    /// Creates the directory and its control page. `sets` are the classes of lines to model; 0
+    /// models all lines without classes.
     pub(super) fn create(sets: u64) -> Result<Session> {
         check_limits()?;
         candidate_dirs()
@@ -319,12 +321,12 @@ impl Session {
         })
     }
 
-    /// Where the engine finds it.
+    /// Path of the directory for the engine.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Processes and threads that could not be given an entry, by the reason.
+    /// Number of processes and threads without an entry, by reason.
     pub(super) fn refused(&self) -> [(u64, &'static str); 2] {
         let count = |at| self.control.u32(at).load(Ordering::Relaxed);
         let without_room = count(control::REFUSED) + self.unopened;
@@ -334,12 +336,12 @@ impl Session {
         ]
     }
 
-    /// Tells every recorded process that memgauge has stopped reading.
+    /// Informs all processes that memgauge has stopped reading.
     pub(super) fn stop(&self) {
         self.control.u32(control::STOP).store(1, Ordering::SeqCst);
     }
 
-    /// Tells the program which caches to see (`cpuid`). Called before the program starts.
+    /// Sets the caches that the program sees (`cpuid`). Call it before the program starts.
     pub(super) fn tell_caches(&self, machine: &Config) {
         let caches = [&machine.l1d, &machine.l2, &machine.llc];
         for (at, cache) in (control::CACHES..).step_by(CACHE_BYTES).zip(caches) {
@@ -351,20 +353,20 @@ impl Session {
         }
     }
 
-    /// Tells the program that its threads have clocks, by which their sleeps end. Called before
-    /// the program starts.
+    /// Informs the program that its threads have virtual clocks, which end their sleeps. Call it
+    /// before the program starts.
     pub(super) fn tell_models_time(&self) {
         let told = self.control.u32(control::MODELS_TIME);
         told.store(1, Ordering::Relaxed);
     }
 
-    /// Tells threads for how long somebody has been at work.
+    /// Publishes how long some thread has been working.
     pub(super) fn tell_worked(&self, worked: Duration) {
         let told = self.control.u64(control::WORKED_NS);
         told.store(worked.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Tells threads that begin whether one is held that has slept.
+    /// Publishes whether a sleep is held, for new threads.
     pub(super) fn tell_holds(&self, holds: bool) {
         let told = self.control.u32(control::HOLDS);
         if told.load(Ordering::Relaxed) != u32::from(holds) {
@@ -372,8 +374,7 @@ impl Session {
         }
     }
 
-    /// Tells new threads whether many others have not been read from yet: then they wait
-    /// for that.
+    /// Publishes whether many threads have not been read yet. New threads then wait.
     pub(super) fn tell_crowded(&self, crowded: bool) {
         let told = self.control.u32(control::CROWDED);
         if told.load(Ordering::Relaxed) != u32::from(crowded) {
@@ -381,7 +382,7 @@ impl Session {
         }
     }
 
-    /// Tells new threads how many entries have been looked at: those far ahead wait.
+    /// Publishes the number of entries seen so far. New threads that are far ahead wait.
     pub(super) fn tell_seen(&self) {
         let told = self.control.u32(control::SEEN);
         told.store(self.seen, Ordering::Relaxed);
@@ -389,13 +390,12 @@ impl Session {
 
     /// The next entry, once its owner has filled it in.
     ///
-    /// Entries come in order of birth, but one that stays unfinished keeps the
-    /// others waiting only for a while. It comes later, unless its file could not
-    /// be made (the engine counted it as refused) or its owner was killed on the
-    /// way.
+    /// Entries come in the order of their numbers. An unfinished one delays the others only for a
+    /// while, and is returned later. It never comes if its file could not be created (the engine
+    /// counts it as refused) or its owner was killed.
     pub(super) fn next_entry(&mut self) -> Option<Entry> {
         let entries = self.control.u32(control::ENTRIES).load(Ordering::Acquire);
-        // A late process comes before its threads, whose entries are newer.
+        // A delayed process comes before its threads, whose entries are newer.
         if let Some(entry) = self.late_entry(self.seen < entries) {
             return Some(entry);
         }
@@ -411,7 +411,7 @@ impl Session {
             }
             let Some(head) = head else {
                 self.late.push(number);
-                // The oldest are those that never come.
+                // The oldest skipped entries never come.
                 self.late.drain(..self.late.len().saturating_sub(MOST_LATE));
                 continue;
             };
@@ -423,13 +423,12 @@ impl Session {
         None
     }
 
-    /// Whether no entry waits to be taken.
+    /// True if there is no further entry.
     pub(super) fn is_caught_up(&self) -> bool {
         self.seen == self.control.u32(control::ENTRIES).load(Ordering::Acquire)
     }
 
-    /// One that has been passed over and is ready now; looked for from time to
-    /// time, and `at_once` if so asked.
+    /// A skipped entry that is ready now. Checks at intervals, or immediately with `at_once`.
     fn late_entry(&mut self, at_once: bool) -> Option<Entry> {
         if self.late.is_empty() || !at_once && self.late_seen.elapsed() < LATE_EVERY {
             return None;
@@ -451,8 +450,8 @@ impl Session {
         (head.u32(entry::READY).load(Ordering::Acquire) == 1).then_some(head)
     }
 
-    /// Whether an entry exists that cannot be opened, as where too many files are open.
-    /// Its name is removed, which tells its owner not to wait for its reader.
+    /// True if the entry exists but cannot be opened, for example because too many files are open.
+    /// Removes its name, so that its owner does not wait for a reader.
     fn is_given_up(&mut self, number: u32) -> bool {
         let path = self.path(number);
         let opened = File::open(&path).map(drop);
@@ -468,12 +467,12 @@ impl Session {
         let path = self.path(number);
         let opened = open_entry(&path, number, head, (self.some_sets, self.space));
         self.unopened += u32::from(opened.is_none());
-        // The mapping lives on; the name is not needed again.
+        // The mapping stays, and the name is no longer needed.
         let _ = fs::remove_file(&path);
         opened
     }
 
-    /// When entry `number` was first waited for.
+    /// Time since which entry `number` has been awaited.
     fn since(&mut self, number: u32) -> Instant {
         if self.waiting.is_none_or(|(n, _)| n != number) {
             self.waiting = Some((number, Instant::now()));
@@ -514,7 +513,8 @@ fn open_entry(
                 false => wire::RING_BYTES,
             };
             let shared = open_shared(path, bytes).ok()?;
-            // Before the file's name goes, by which the thread knows that it waits in vain.
+            // Must be set before the name is removed, so that the thread does not wait for a
+            // reader.
             shared
                 .u32(ring::TAKEN)
                 .store(ring::IS_READ, Ordering::SeqCst);
@@ -538,23 +538,23 @@ fn open_entry(
 impl Drop for Session {
     fn drop(&mut self) {
         self.stop();
-        // Best effort; an orphan is removed by the next recording.
+        // Best effort. The next recording removes orphans.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
 impl ProcessEntry {
-    /// Forks begun so far.
+    /// Number of forks begun so far.
     pub(super) fn forks(&self) -> u32 {
         self.shared.u32(process::FORKS).load(Ordering::Acquire)
     }
 
-    /// Instructions the engine could not decode.
+    /// Number of instructions that the engine could not decode.
     pub(super) fn undecoded(&self) -> u32 {
         self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
     }
 
-    /// Instructions that run unrecorded, as there was no room to tell of them.
+    /// Number of instructions that ran unrecorded because the catalogue was full.
     pub(super) fn without_room(&self) -> u32 {
         self.shared
             .u32(process::WITHOUT_ROOM)
@@ -566,12 +566,12 @@ impl ProcessEntry {
         used.min(wire::CATALOGUE_BYTES) / 8 * 8
     }
 
-    /// Bytes of the catalogue that were taken.
+    /// Size of the catalogue that was read.
     pub(super) fn catalogue_bytes(&self) -> u64 {
         self.read as u64
     }
 
-    /// Records appended to the catalogue since the last call.
+    /// Catalogue records since the last call.
     pub(super) fn unread(&mut self) -> Vec<u8> {
         let used = self.used();
         if used <= self.read {
@@ -592,12 +592,12 @@ impl ProcessEntry {
 }
 
 impl Ring {
-    /// Its number, and that of another PID namespace if it lives in one.
+    /// TID here, and namespace and TID there if the thread is in another PID namespace.
     pub(super) fn numbers(&self) -> (u32, Option<(u64, u32)>) {
         (self.tid, self.elsewhere)
     }
 
-    /// Takes the number that it has here, in a process that lives in another PID namespace.
+    /// Sets the thread's TID here if its process is in another PID namespace.
     pub(super) fn number_in(&mut self, process: &ProcessEntry) {
         let Some((space, pid)) = process.elsewhere else {
             return;
@@ -611,17 +611,17 @@ impl Ring {
         };
     }
 
-    /// Whether the thread ended in order.
+    /// True if the thread ended normally.
     pub(super) fn finished(&self) -> bool {
         self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
     }
 
-    /// How many system calls the thread has made, and what it does.
+    /// Number of system calls, and current activity, of the thread.
     pub(super) fn calls(&self) -> u32 {
         self.shared.u32(ring::CALLS).load(Ordering::Acquire)
     }
 
-    /// The sleep or wait under way, if it is one that time ends.
+    /// The current sleep or wait, if it has a time limit.
     pub(super) fn asks(&self) -> Option<Asks> {
         let asks = self.shared.u64(ring::ASKS_NS).load(Ordering::Acquire);
         (asks != 0).then_some(Asks {
@@ -630,7 +630,7 @@ impl Ring {
         })
     }
 
-    /// The sleep whose end is held, if there is one.
+    /// The sleep that is held, if any.
     pub(super) fn held(&self) -> Option<HeldSleep> {
         let number = self.shared.u32(ring::HELD).load(Ordering::SeqCst);
         (number != 0).then(|| HeldSleep {
@@ -639,8 +639,8 @@ impl Ring {
         })
     }
 
-    /// Others have come so far that a held sleep may have lasted for `reached_ns`; it ends
-    /// if that is as long as asked.
+    /// Reports that the other threads have advanced so far that a held sleep may have lasted for
+    /// `reached_ns`. The sleep ends if that is its requested length.
     pub(super) fn reach(&self, held: &HeldSleep, reached_ns: u64) {
         let reached = self.shared.u64(ring::REACHED_NS);
         reached.store(reached_ns, Ordering::SeqCst);
@@ -651,49 +651,48 @@ impl Ring {
         }
     }
 
-    /// Wakes the thread, whose sleep is held, to look whether its event has come.
+    /// Wakes a held thread to check whether its event has happened.
     pub(super) fn wake_held(&self) {
         futex_wake(self.shared.u32(ring::LET_GO));
     }
 
-    /// The thread has been at work for so much longer, and nobody else.
+    /// Adds time in which only this thread worked.
     pub(super) fn add_alone(&self, more: Duration) {
         let told = self.shared.u64(ring::ALONE_NS);
         told.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Tells the thread that its start has been read.
+    /// Reports to the thread that its start mark was read.
     pub(super) fn begin(&self) {
         let begun = self.shared.u32(ring::BEGUN);
         begun.store(1, Ordering::SeqCst);
         futex_wake(begun);
     }
 
-    /// Tells the thread that its words are not read.
+    /// Reports to the thread that nobody will read its words.
     pub(super) fn leave(&self) {
         let taken = self.shared.u32(ring::TAKEN);
         taken.store(ring::IS_LEFT, Ordering::SeqCst);
     }
 
-    /// Makes no more room: what the thread writes ends with the ring's free blocks.
+    /// Frees no further blocks, so the thread's recording ends when the free blocks are full.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// Words the engine had no room for.
+    /// Number of words that the engine dropped for lack of room.
     pub(super) fn dropped(&self) -> u32 {
         self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
     }
 
-    /// What the thread executed since its last word, where some sets are followed.
+    /// With `--sets`, instructions that the thread executed since its last word.
     pub(super) fn ran(&self) -> u64 {
         let full = self.shared.u32(ring::FULL).load(Ordering::Relaxed) != 0;
         let ran = self.shared.u64(ring::RAN).load(Ordering::Relaxed);
         ran.wrapping_sub(u64::from(full) << 63)
     }
 
-    /// How often the thread has executed each of the first `blocks` blocks, where some
-    /// sets are followed.
+    /// With `--sets`, number of executions of each of the first `blocks` blocks.
     pub(super) fn executions(&self, blocks: usize) -> &[AtomicU64] {
         match self.some_sets {
             true => self.shared.u64s(wire::COUNTS_AT, blocks.min(wire::COUNTED)),
@@ -701,7 +700,7 @@ impl Ring {
         }
     }
 
-    /// How many words are to be read.
+    /// Number of unread words.
     pub(super) fn unread_words(&self) -> usize {
         let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
         let sealed = head.wrapping_sub(self.tail) as usize;
@@ -711,8 +710,7 @@ impl Ring {
         }
     }
 
-    /// Unread words of the oldest block. With `eager`, also of one that is being
-    /// written.
+    /// Unread words of the oldest block. With `eager`, also those of an unfinished block.
     pub(super) fn unread(&self, eager: bool) -> Unread {
         let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
         let sealed = head != self.tail;
@@ -731,8 +729,8 @@ impl Ring {
         }
     }
 
-    /// Where a turn of about `most` words ends: before a block of code, unless some sets
-    /// are followed, where only the reader knows which words belong together.
+    /// End of a turn of about `most` words: before a code block, but with `--sets` anywhere, since
+    /// only the reader knows which words belong together.
     pub(super) fn end_of_turn(&self, unread: &Unread, most: usize) -> usize {
         let to = unread.from + most;
         if to >= unread.to || self.some_sets {
@@ -743,31 +741,30 @@ impl Ring {
         rest.iter().position(begins).map_or(unread.to, |n| to + n)
     }
 
-    /// Number of the last mark of who waits that the thread has written.
+    /// Number of the thread's last synchronisation mark.
     pub(super) fn marked(&self) -> u64 {
         self.shared.u64(ring::MARKED).load(Ordering::Acquire)
     }
 
-    /// Words so far of the block being written.
+    /// Number of words in the unfinished block.
     fn written(&self) -> usize {
         let w = self.shared.u64(ring::W).load(Ordering::Acquire);
         let data = self.shared.u64(ring::DATA).load(Ordering::Relaxed);
         let block = 8 * wire::BLOCK_WORDS as u64;
         let start = data + u64::from(self.tail) % wire::BLOCKS as u64 * block;
-        // While the thread goes over to this block, `w` is still in the last one.
+        // While the thread switches to this block, `w` still points into the last one.
         let bytes = w.checked_sub(start).filter(|&bytes| bytes <= block);
         bytes.unwrap_or(0) as usize / 8
     }
 
-    /// The first `to` words of the oldest unread block, those read before included.
+    /// The first `to` words of the oldest unread block, including those that were read.
     pub(super) fn words(&self, to: usize) -> &[AtomicU64] {
         let at = self.tail as usize % wire::BLOCKS;
         self.shared
             .u64s(wire::PAGE + at * 8 * wire::BLOCK_WORDS, to)
     }
 
-    /// Marks the block's first `to` words as read, and with `whole` the block as
-    /// free again.
+    /// Marks the first `to` words of the block as read. With `whole`, frees the block.
     pub(super) fn consume(&mut self, to: usize, whole: bool) {
         self.read = to;
         if !whole {
@@ -785,14 +782,14 @@ impl Ring {
         }
     }
 
-    /// Whether a thread that waits for room is worth waking: where it can fill several
-    /// blocks before it has to wait again.
+    /// True if a waiting thread should be woken, because it can fill several blocks before it has
+    /// to wait again.
     fn is_half_read(&self) -> bool {
         let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
         head.wrapping_sub(self.tail) as usize <= wire::BLOCKS / 2
     }
 
-    /// Whether everything written has been read.
+    /// True if everything written was read.
     pub(super) fn drained(&self) -> bool {
         let unread = self.unread(true);
         unread.from == unread.to

@@ -1,8 +1,8 @@
-//! Which cache sets are followed, and what they say of all.
+//! Selection of the modelled cache sets, and estimates for all sets.
 //!
-//! A level's misses are the sum over 64 classes of lines (`memgauge_machine::class_of`),
-//! of which one in `one_in` is followed. The sum is estimated by the followed ones' times
-//! `one_in`. How much these differ from one another says how far off that may be.
+//! A level's misses are the sum over 64 classes of lines (`memgauge_machine::class_of`), of which
+//! one in `one_in` is modelled. The estimate is the sum over the modelled classes times `one_in`.
+//! The variance between them gives its error.
 
 use memgauge_machine::{CLASSES, CacheConfig, Config, LINE_BYTES, Outcome};
 use memgauge_trace::groups::{student, variance_of_sum};
@@ -10,24 +10,24 @@ use memgauge_trace::{CrowdFacts, EstimatedFacts, LookFacts, SetsFacts, catalogue
 
 use crate::{Error, Result};
 
-/// The part of the sets that is followed, one class in so many.
+/// The share of the sets that is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetSample {
-    /// A power of two, at most [`SetSample::MOST`].
+    /// One class in this many, a power of two of at most [`SetSample::MOST`].
     pub one_in: u32,
-    /// Which ones; each number gives another choice.
+    /// Selects the classes. Each number gives another selection.
     pub seed: u64,
 }
 
 impl SetSample {
-    /// With fewer than four classes, their spread says nothing.
+    /// With fewer than four classes, their variance is meaningless.
     pub const MOST: u32 = 16;
 
-    /// The classes followed, a bit each.
+    /// Bit mask of the modelled classes.
     ///
-    /// One of each `one_in` neighbours, so that scans are met evenly, at distances
-    /// that are random, so that strides are. Of each power of two up to `one_in`, all
-    /// remainders come equally often.
+    /// One of every `one_in` neighbours is selected, so that scans are covered evenly, at random
+    /// distances, so that strides are. For each power of two up to `one_in`, all remainders are
+    /// equally frequent.
     pub fn classes(self) -> u64 {
         let mut state = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut places: Vec<u32> = Vec::new();
@@ -44,7 +44,7 @@ impl SetSample {
     }
 
     /// # Errors
-    /// The machine's sets cannot be modelled apart.
+    /// The machine's sets cannot be modelled separately.
     pub fn check(self, machine: &Config) -> Result<()> {
         match machine.needs_all_sets() {
             None => Ok(()),
@@ -86,10 +86,10 @@ fn shuffle(places: &mut [u32], state: &mut u64) {
     }
 }
 
-/// What is summed by class: misses of each level, and bytes.
+/// Number of quantities summed by class: misses of each level, and bytes.
 const SUMMED: usize = 6;
 
-/// The events of the sums.
+/// Events of the sums.
 const NAMES: [&str; SUMMED] = [
     "l1d.miss",
     "l2.miss",
@@ -99,7 +99,7 @@ const NAMES: [&str; SUMMED] = [
     "dram.bytes",
 ];
 
-/// Sums over the classes followed.
+/// Sums over the modelled classes.
 #[derive(Clone, Debug)]
 pub(super) struct ClassSums {
     pub(super) sample: SetSample,
@@ -109,23 +109,23 @@ pub(super) struct ClassSums {
     sums: [[u64; SUMMED]; CLASSES as usize],
 }
 
-/// Classes that are counted apart, a bit each; none where all count as one.
+/// Bit mask of the classes with separate counts, or 0 if all share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Groups(u64);
 
 impl Groups {
-    /// How many sums there are.
+    /// Number of sums.
     pub(super) fn count(self) -> usize {
         self.0.count_ones().max(1) as usize
     }
 
-    /// Which sum a followed class has.
+    /// Index of the sum of a modelled class.
     #[inline(always)]
     pub(super) fn sum_of(self, class: u32) -> usize {
         (self.0 & ((1u64 << class) - 1)).count_ones() as usize
     }
 
-    /// The class of each sum, in order.
+    /// Class of each sum, in order.
     pub(super) fn classes(self) -> impl Iterator<Item = Option<u8>> {
         let apart = (0..CLASSES as u8).filter(move |&class| self.0 >> class & 1 == 1);
         let all = (self.0 == 0).then_some(None);
@@ -133,24 +133,25 @@ impl Groups {
     }
 }
 
-/// First-level misses of a class in a look.
+/// First-level misses of a class in one look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassLook {
     misses: u32,
-    /// Different lines that missed.
+    /// Number of distinct lines that missed.
     lines: u32,
 }
 
-/// A first-level cache that is fed in looks alone.
+/// A first-level cache that is only updated during looks.
 ///
-/// Between two looks it keeps its lines. They are not those that the program's cache has by then, but
-/// a set that has no room for its lines misses in both. Where these lines come round more slowly than a
-/// look lasts, some old ones are still there, and the difference between sets is understated. Replacement is LRU on every machine.
-/// [`memgauge_machine`]'s first level is laid out for long runs: its 128 KiB would be cold at each look.
+/// It keeps its lines between two looks. They differ from those in the program's cache by then, but
+/// a set with too many lines misses in both. If these lines recur more slowly than a look lasts,
+/// some old ones are still present, and the difference between sets is underestimated. Replacement
+/// is LRU on every machine. [`memgauge_machine`]'s first level is designed for long runs, and its
+/// 128 KiB would be cold in each look.
 struct LineCache {
     sets: u64,
     ways: usize,
-    /// Line numbers, set by set, the last used first; `u64::MAX` where there is none.
+    /// Line numbers by set, most recently used first. `u64::MAX` is an empty entry.
     lines: Vec<u64>,
 }
 
@@ -164,7 +165,7 @@ impl LineCache {
         }
     }
 
-    /// Reads a line. Returns whether it was there.
+    /// Accesses a line. Returns true on a hit.
     fn read(&mut self, line: u64) -> bool {
         let start = (line % self.sets) as usize * self.ways;
         let set = &mut self.lines[start..start + self.ways];
@@ -178,7 +179,7 @@ impl LineCache {
     }
 }
 
-/// The accesses of a thread to all sets, for a short time now and then.
+/// Accesses of a thread to all sets during a short look.
 #[derive(Default)]
 pub(super) struct Look {
     /// `None` before the first look.
@@ -188,7 +189,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// A run that begins in a line.
+    /// Adds a run that starts in a line.
     pub(super) fn read(&mut self, first_level: &CacheConfig, class: u32, line: u64) {
         let cache = self
             .cache
@@ -198,7 +199,7 @@ impl Look {
         }
     }
 
-    /// Ends a look. Returns the misses of each class.
+    /// Ends a look and returns the misses of each class.
     pub(super) fn end(&mut self) -> [ClassLook; CLASSES as usize] {
         let mut classes = [ClassLook::default(); CLASSES as usize];
         self.misses.sort_unstable();
@@ -216,31 +217,32 @@ impl Look {
 /// Misses in looks, scaled to the run.
 #[derive(Clone, Copy, Debug, Default)]
 struct LookSums {
-    /// In all classes, and in those followed.
+    /// In all classes, and in the modelled ones.
     all: f64,
     followed: f64,
-    /// Sum of the squares of each look's `all - one_in * followed`.
+    /// Sum of the squares of `all - one_in * followed` over all looks.
     squares: f64,
 }
 
-/// How the followed sets compare with the others, by looks.
+/// Comparison of the modelled sets with the others, from looks.
 ///
-/// A few sets may have most of the first level's misses: a stride by a large power of two, or a
-/// buffer as large as the cache that shares some sets with the stack. The followed classes may have
-/// all of these sets or none, which their spread does not show. So the engine records the accesses
-/// to all sets now and then, and a first level that is fed in these looks alone gives the misses of
-/// each class. At the start of a look it lacks lines that the program's cache has by then, in all sets alike, so the difference
-/// between all misses and `one_in` times the followed ones has no bias. Its spread between looks gives the error.
+/// Most first-level misses may come from a few sets: with a stride by a large power of two, or with
+/// a buffer as large as the cache that shares some sets with the stack. The modelled classes may
+/// contain all of these sets or none, which their variance does not show. The engine therefore
+/// records the accesses to all sets now and then, and a first level that is only updated in these
+/// looks gives the misses of each class. At the start of a look it lacks lines that the program's
+/// cache has, equally in all sets, so the difference between all misses and `one_in` times the
+/// modelled ones is unbiased. Its variance between looks gives the error.
 ///
-/// The other levels turn over too slowly for that. There, a class is crowded in a look if it misses on
-/// many more different lines than the others do on average.
+/// The other levels change too slowly for that. There, a class is crowded in a look if it misses on
+/// many more distinct lines than the others on average.
 ///
-/// Rejected: lines that a set has no room for within a look. They miss a set whose lines
-/// come around more slowly, as one of a buffer as large as the cache.
+/// Counting lines that do not fit into a set within a look was rejected. It misses sets whose lines
+/// recur more slowly, such as those of a buffer as large as the cache.
 #[derive(Clone, Debug)]
 pub(super) struct Looks {
     sample: SetSample,
-    /// Of the first level, and of those below.
+    /// Of the first level, and of the lower levels.
     near: LookSums,
     far: LookSums,
     looks: u32,
@@ -254,7 +256,7 @@ impl LookSums {
         self.squares += off * off;
     }
 
-    /// Half the 95 % interval of `all - one_in * followed`.
+    /// Half the width of the 95 % interval of `all - one_in * followed`.
     fn error(&self, one_in: u32, looks: u32) -> f64 {
         let off = self.all - f64::from(one_in) * self.followed;
         let n = f64::from(looks);
@@ -267,7 +269,7 @@ impl LookSums {
 }
 
 impl Looks {
-    /// A class is crowded with [`Self::TIMES`] the mean number of lines and [`Self::MORE`] more.
+    /// A class is crowded if it has [`Self::TIMES`] the mean number of lines plus [`Self::MORE`].
     const TIMES: f64 = 3.0;
     const MORE: f64 = 8.0;
 
@@ -280,7 +282,7 @@ impl Looks {
         }
     }
 
-    /// Adds a look; `weight` is the part of the run that it stands for, in looks.
+    /// Adds a look. `weight` is the part of the run that it represents, in looks.
     pub(super) fn add(&mut self, look: &[ClassLook; CLASSES as usize], weight: f64) {
         let lines: u32 = look.iter().map(|class| class.lines).sum();
         let crowd = Self::TIMES * f64::from(lines) / f64::from(CLASSES) + Self::MORE;
@@ -317,13 +319,13 @@ impl Looks {
     }
 }
 
-/// `a / b`, and 0 by 0.
+/// `a / b`, or 0 if `b` is 0.
 pub(super) fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
 impl ClassSums {
-    /// Sums of 0, on a machine with this first level.
+    /// Starts with sums of 0 on a machine with this first level.
     pub(super) fn new(sample: SetSample, first_level: CacheConfig) -> ClassSums {
         ClassSums {
             sample,
@@ -334,8 +336,8 @@ impl ClassSums {
         }
     }
 
-    /// The classes that counts by place in the code are kept apart for: those followed.
-    /// Where all are, nothing is estimated and all count as one.
+    /// The classes with separate counts by code location: the modelled ones. If all classes are
+    /// modelled, nothing is estimated and they share one count.
     pub(super) fn groups(&self) -> Groups {
         Groups(match self.sample.one_in {
             1 => 0,
@@ -401,19 +403,18 @@ impl ClassSums {
     }
 }
 
-/// So few events leave their spread in the dark.
+/// Up to this number of events, their variance is unknown.
 const FEW: f64 = 30.0;
 
-/// So few can be the same number in all classes that are followed, by accident.
+/// Up to this number of events, equal numbers in all modelled classes may be chance.
 const SOME: f64 = 1000.0;
 
-/// The sum over all classes from some of them, with the interval that should contain it
-/// in 95 of 100 runs.
+/// Estimates the sum over all classes from some of them, with a 95 % interval.
 ///
-/// The variance is the jackknife's, for a sum of a simple random sample without
-/// replacement. A few events, of `unit` each, say little of their spread: then it is at
-/// least as if each fell into a random class (a quarter of that, if they are not so few), and of
-/// very few three more may have been missed. The true sum is no less than the part that was seen.
+/// The variance is the jackknife's for the sum of a simple random sample without replacement. A
+/// small number of events, of `unit` each, does not show its variance. It is then at least that of
+/// events in random classes (a quarter of that for medium numbers), and three more events may have
+/// been missed if there are very few. The true sum is at least what was seen.
 fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
     let (n, all) = (sums.len() as f64, f64::from(CLASSES));
     let seen: u64 = sums.iter().sum();
@@ -442,8 +443,8 @@ fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
     }
 }
 
-/// An estimate whose interval reaches to the number that the looks show: between `least` and
-/// `most` more than the estimate.
+/// Extends the interval to the number that looks show: between `least` and `most` more than the
+/// estimate.
 fn reaching(estimate: EstimatedFacts, seen: u64, (least, most): (f64, f64)) -> EstimatedFacts {
     let value = estimate.value as f64;
     let low = (value + least).max(seen as f64).round() as u64;
@@ -455,9 +456,8 @@ fn reaching(estimate: EstimatedFacts, seen: u64, (least, most): (f64, f64)) -> E
     }
 }
 
-/// An estimate whose followed classes miss between so much and so much of their part of the
-/// crowded lines, or have too many where that is below zero: each touch of one may be a miss,
-/// and need not be.
+/// Widens the interval for crowded lines. The modelled classes contain between `least` and `most`
+/// too few of these lines (negative: too many), and an access to one may or may not miss.
 fn widened(estimate: EstimatedFacts, seen: u64, least: f64, most: f64) -> EstimatedFacts {
     let (low, high) = (estimate.low as f64, estimate.high as f64);
     EstimatedFacts {
@@ -467,7 +467,7 @@ fn widened(estimate: EstimatedFacts, seen: u64, least: f64, most: f64) -> Estima
     }
 }
 
-/// Events whose rows are not scaled; all others are of lines.
+/// Weight of an event. These events are counted exactly. All others are those of lines.
 pub(super) fn weight_of(event: memgauge_trace::EventId, one_in: u32) -> u64 {
     let exact = [
         events::INSTRUCTIONS,
@@ -491,12 +491,12 @@ pub(super) fn weight_of(event: memgauge_trace::EventId, one_in: u32) -> u64 {
     }
 }
 
-/// Period among the events of the sets that are followed, for one of this length among all: the
-/// largest prime number in its part, else 1. A loop over three arrays misses in turn on each, and a period
-/// that three divides would sample one of them alone.
+/// Period within the modelled sets that corresponds to this period among all sets: the largest
+/// prime number not above its share, or 1. A loop over three arrays misses on each in turn, and a
+/// period divisible by three would only sample one of them.
 pub(super) fn period_of(event: memgauge_trace::EventId, period: u64, one_in: u32) -> u64 {
     let weight = weight_of(event, one_in);
-    // No loop is of so many accesses that larger divisors matter.
+    // Loops are too short for larger divisors to matter.
     let is_prime = |n: &u64| {
         let mut divisors = (2..1 << 16).take_while(|d| d * d <= *n);
         divisors.all(|d| !n.is_multiple_of(d))

@@ -1,8 +1,8 @@
-//! Hands the references of a running program to a caller, without modelling a machine
-//! and without storing anything.
+//! Passes the references of a running program to a caller, without modelling a machine and without
+//! storing anything.
 //!
-//! Threads are read in turn, up to a block of the ring (some thousand references) of each,
-//! and where one waited for another, or mapped memory, after all that others did before.
+//! Threads are read in turn, each up to a block of its ring (a few thousand references). A thread
+//! that waited for another, or mapped memory, is read after everything that the others did before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -22,69 +22,69 @@ use crate::{Error, Result};
 use memgauge_host::roi::RequestedNames;
 use memgauge_host::running_program::Program;
 
-/// References of one thread, in order.
+/// References of one thread in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// Process, as the kernel numbers it.
+    /// Process ID.
     pub pid: u32,
-    /// Thread, as the kernel numbers it.
+    /// Thread ID.
     pub tid: u32,
-    /// First byte of each; address spaces of different processes (and of a
-    /// process before and after an exec) differ in the bits from 47 on.
+    /// Address of each. Address spaces of different processes, and of a process before and after an
+    /// exec, differ in the bits from 47 on.
     pub addresses: &'a [u64],
-    /// References that cross a multiple of the granule: their indices and bytes.
+    /// Indices and sizes of references that cross a multiple of the granule.
     pub crossing: &'a [(usize, u32)],
-    /// Address of the instruction that makes each; empty if these are not wanted.
+    /// Address of the instruction of each, if requested.
     pub ips: &'a [u64],
-    /// Instructions of the blocks that they belong to.
+    /// Number of instructions in their blocks.
     pub instructions: u64,
-    /// From which reference on they are of which set of parts; empty if none are wanted.
+    /// Sets of parts and the references from which they apply. Empty unless requested.
     pub parts: &'a [(usize, u32)],
-    /// Instructions of each of these stretches; empty but for regions of interest.
+    /// Number of instructions in each of these ranges. Only for regions of interest.
     pub part_instructions: &'a [u64],
-    /// Numbers of the parts in each set, by number.
+    /// Part numbers of each set.
     pub part_sets: &'a [Vec<u32>],
-    /// Names of the parts, by number.
+    /// Names of the parts by number.
     pub part_names: &'a [String],
 }
 
-/// Facts wanted of each reference.
+/// Requested facts about each reference.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
-    /// References that cross a multiple of so many bytes, a power of two, are marked.
+    /// List references that cross a multiple of this number of bytes, a power of two.
     pub granule: u64,
-    /// Which parts of the program they belong to.
+    /// Parts of the program to assign references to.
     pub parts: Option<PartsBy>,
-    /// Which instruction makes each.
+    /// List the instruction of each.
     pub ips: bool,
     /// Functions that are regions of interest, as in [`super::Options::functions`].
     pub functions: Vec<String>,
 }
 
-/// How a streamed run was.
+/// Result of a streamed run.
 #[derive(Clone, Debug)]
 pub struct Streamed {
     /// How the command ended.
     pub end: CommandEnd,
-    /// Instructions executed.
+    /// Number of executed instructions.
     pub instructions: u64,
-    /// References passed on.
+    /// Number of references passed on.
     pub references: u64,
     /// Losses by kind, count and detail.
     pub losses: Vec<(LossKind, u64, String)>,
-    /// Functions that were asked for and that no process had.
+    /// Requested functions that no process had.
     pub missing: MissingNames,
 }
 
-/// Address spaces told apart; later processes share numbers.
+/// Number of address spaces that are distinguished. Later processes share numbers.
 const SPACES: u64 = 1 << 10;
-/// First bit of an address space's number: user space ends there.
+/// First bit of an address space's number, just above user space.
 const SPACE_SHIFT: u32 = 47;
 
 type Process = follow::Process<Streaming>;
 type Thread = follow::Thread<Walking>;
 
-/// Data kept of a process.
+/// State of a process.
 #[derive(Default)]
 struct Streaming {
     catalogue: Catalogue,
@@ -92,7 +92,7 @@ struct Streaming {
     regions: RegionNames,
 }
 
-/// Data kept of a thread.
+/// State of a thread.
 #[derive(Default)]
 struct Walking {
     place: WalkState,
@@ -102,14 +102,14 @@ struct Walking {
 
 type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
 
-/// Finds the references that words stand for and passes them on.
+/// Converts words to references and passes them on.
 struct ReferenceReader<'a> {
     sink: Sink<'a>,
-    /// The sink wants no more.
+    /// True if the sink needs no further references.
     refused: bool,
     wanted: StreamOptions,
     references: References,
-    /// From which of the references on they are of which part.
+    /// Parts and the references from which they apply.
     parts: Vec<(usize, u32)>,
     part_instructions: Vec<u64>,
     part_names: Names,
@@ -119,11 +119,11 @@ struct ReferenceReader<'a> {
     losses: BTreeMap<(LossKind, String), u64>,
 }
 
-/// Runs the command under the emulator and gives its references to `sink`; where
-/// that fails, the command is killed.
+/// Runs the command under the emulator and passes its references to `sink`. If that fails, kills
+/// the command.
 ///
 /// # Errors
-/// Errors of `sink`; the program cannot run or the emulator is missing.
+/// Returns errors of `sink`. The program cannot be executed, or the emulator is missing.
 pub fn stream<E: From<Error>>(
     command: &[String],
     wanted: StreamOptions,
@@ -161,7 +161,7 @@ fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Re
     run.close(&mut session, end?, &asked)
 }
 
-/// A streamed run under way.
+/// A streamed run in progress.
 struct StreamRun<'a> {
     program: Program,
     followed: Followed<ReferenceReader<'a>>,
@@ -200,7 +200,7 @@ impl StreamRun<'_> {
         asked: &RequestedNames,
     ) -> Result<Streamed> {
         let running = self.followed.read_to_the_end(session);
-        // One that was killed may not have come so far.
+        // A killed program may not have come this far.
         if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
             return Err(not_started());
         }
@@ -242,7 +242,7 @@ impl ReferenceReader<'_> {
         }
     }
 
-    /// Finds out which parts the references of a thread belong to, if that is wanted.
+    /// Assigns the references of a thread to parts, if requested.
     fn find_parts(&mut self, process: &mut Process, thread: &mut Walking, space: u64, before: u64) {
         let Some(by) = self.wanted.parts else {
             return;
@@ -276,7 +276,7 @@ impl ReferenceReader<'_> {
         }
     }
 
-    /// Gives the references on, which are of so many instructions.
+    /// Passes on the references, which belong to this number of instructions.
     fn give(&mut self, pid: u32, tid: u32, instructions: u64) {
         let batch = Batch {
             pid,

@@ -1,96 +1,95 @@
-//! Marks among a thread's words: whom it lets go on, and what it has waited for. The engine
-//! makes them at system calls (`engine/src/sync.c`).
+//! Synchronisation marks in a thread's words: releases of other threads, and waits for them. The
+//! engine writes them at system calls (`engine/src/sync.c`).
 
 use std::sync::atomic::AtomicU64;
 
 use super::wire;
 use super::words::load;
 
-/// A mark before which others are to be read.
+/// A mark that requires other threads to be read first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Waits {
     pub(super) number: u64,
     pub(super) before: Before,
 }
 
-/// What is to be read of others.
+/// What must be read of the other threads.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Before {
-    /// Their marks of smaller numbers.
+    /// Their marks with smaller numbers.
     Marks,
-    /// And all of those that have ended: a killed one has made no mark of that.
+    /// Also everything of threads that have ended, since a killed thread leaves no mark.
     Ends,
-    /// All that they have written by then.
+    /// Everything that they had written by then.
     Words,
 }
 
-/// A mark of a thread that lets others go on, or that has waited.
+/// A mark of a release or of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sync {
-    /// Its number in the session.
+    /// Number of the mark within the session.
     pub(super) number: u64,
     pub(super) what: MarkKind,
 }
 
-/// Meaning of a mark; a key is an object's, or a thread's or process's number.
+/// Meaning of a mark. A key identifies an object, a thread or a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarkKind {
-    /// A thread that waits for the key goes on so many nanoseconds later.
+    /// Releases a thread that waits for the key, which continues this many nanoseconds later.
     Release(u64, u64),
     Acquire(u64),
     /// Waited until the last writer of the key closed it.
     AcquireEnd(u64),
-    /// Slept for so long; and whether it asked for more.
+    /// Slept for this time. The flag is true if the thread had asked for more.
     Sleep(u64, bool),
     Start,
-    /// A thread ends; with it its process, if so said.
+    /// A thread ends, and with the flag also its process.
     Exit(u32, bool),
     JoinThread(u32),
     JoinProcess(u32),
-    /// The last release of the key comes again each time that so many nanoseconds pass.
+    /// The last release of the key repeats at this interval in nanoseconds.
     Repeat(u64, u64),
-    /// Begins to sleep at a time of the host's clock; signals of that key may wake it.
+    /// Starts to sleep at a time of the host's clock. Signals of that key may wake it.
     Wait(u64, u64),
-    /// The timer of the key is due so many nanoseconds after the sleep began.
+    /// The timer of the key expires this many nanoseconds after the start of the sleep.
     Due(u64, u64),
-    /// A signal ended the sleep, which took so long by the host's clock.
+    /// A signal ended the sleep, which took this time on the host's clock.
     Interrupted(u64, u64),
-    /// A release: begins to write so many bytes to the pipe of the key.
+    /// A release: starts to write this many bytes to the pipe of the key.
     Give(u64, u64),
-    /// Has written so many bytes less than it said.
+    /// Wrote this many bytes fewer than announced.
     Short(u64, u64),
-    /// Has written to a pipe that holds so many bytes, and may have waited for room.
+    /// Wrote to a pipe of this capacity, and may have waited for room.
     Room(u64, u64),
-    /// Has read so many bytes from a pipe, in which so many were left.
+    /// Read bytes from a pipe, and left this many in it.
     Take(u64, u64, u64),
-    /// Begins to wait for the key as others do, one of which lets all go on.
+    /// Starts to wait for the key together with others, one of which will release all.
     Arrive(u64),
-    /// Lets all go on that have arrived, and is the last to come.
+    /// Releases all threads that have arrived, as the last one to arrive.
     Gather(u64),
     /// The process may write to the key from now on.
     Hold(u64),
-    /// A release: it will not write to the key any more.
+    /// A release: the process will no longer write to the key.
     Leave(u64),
-    /// The start of that number has failed.
+    /// The start with that number failed.
     NotStarted(u64),
-    /// The next marks show what was waited for so long by the host's clock, if nobody of the
-    /// session was the cause.
+    /// The objects of the next marks were awaited for this time on the host's clock. It counts if
+    /// no thread of the session was the cause.
     Outside(u64),
-    /// Waited until the key was ready, of which that process has the other end; 0: it is not
-    /// known.
+    /// Waited until the key was ready. The process has the other end, or 0 if unknown.
     Ready(u64, u32),
-    /// Has mapped or unmapped memory: the catalogue has so many bytes with the record of it.
+    /// Mapped or unmapped memory. The catalogue has this many bytes including the record of it.
     Mapped(u64),
     /// A mark of an unknown kind.
     Nothing,
 }
 
 impl Sync {
-    /// Words a mark takes.
+    /// Number of words of a mark.
     pub(super) const WORDS: usize = 3;
 
-    /// The mark at `at`, if all of one is there.
+    /// Reads the mark at `at` if it is complete.
     pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<Sync> {
         words.get(at..at + Sync::WORDS)?;
         let word = load(words, at).filter(|&word| wire::mark(word) == wire::MARK_SYNC)?;
@@ -112,8 +111,8 @@ impl Sync {
         })
     }
 
-    /// What is to be read of others before the thread is read on, where marks up to the
-    /// number `granted` have been read.
+    /// What must be read of other threads before this thread continues, if marks up to number
+    /// `granted` were read.
     pub(super) fn waits(&self, granted: u64) -> Option<Waits> {
         let before = match self.what {
             MarkKind::Acquire(_)

@@ -1,14 +1,14 @@
-//! Waits in virtual time: which thread let which others go on.
+//! Waits in virtual time: which thread released which others.
 //!
-//! The engine numbers both throughout the session (`engine/src/sync.c`). A wait ends
-//! no earlier than the last release of its key that has a smaller number. Threads are
-//! read in any order as far as they do not wait. A waiting thread is read on when
-//! everything with a smaller number has been read ([`super::follow`]).
+//! The engine numbers releases and waits throughout the session (`engine/src/sync.c`). A wait ends
+//! no earlier than the last release of its key with a smaller number. Threads are read in any order
+//! while they do not wait. A waiting thread continues when everything with a smaller number has
+//! been read ([`super::follow`]).
 //!
-//! A signal may end a sleep. One sent by a thread of the session ends it when that one sent
-//! it, a timer's when the timer is due. Only where a signal came from elsewhere, the host's
-//! clock says how long the sleep was. The same holds for threads that were killed asleep, and
-//! for reads of what nobody in the session has ever given.
+//! A signal can end a sleep. A signal from a thread of the session ends it at the time when it was
+//! sent, and a timer's signal when the timer expires. Only for signals from outside does the host's
+//! clock give the length of the sleep. The same holds for threads that were killed while asleep,
+//! and for reads of data that no thread of the session has written.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -22,24 +22,24 @@ use super::sync::{MarkKind, Sync};
 use super::thread_starts::StartMark;
 use super::wire;
 
-/// Releases remembered for each key. The oldest is forgotten first: a wait that came
-/// before all that are left then ends at once.
+/// Maximum number of releases kept for each key, the latest ones. A wait before all of them ends at
+/// once.
 const MOST_RELEASES: usize = 1024;
-/// Processes remembered that may write to a key.
+/// Maximum number of processes kept as possible writers of a key.
 const MOST_WRITERS: usize = 16;
 
-/// Who made a mark, and when.
+/// Thread and time of a mark.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marker {
     pub(super) pid: u32,
     pub(super) tid: u32,
     pub(super) now_ns: u64,
-    /// The host's clock, as far as a mark has it.
+    /// The host's clock, if the mark contains it.
     pub(super) host_ns: u64,
 }
 
 impl Marker {
-    /// A thread whose clock shows `now_ns`, at this moment.
+    /// A thread at virtual time `now_ns`.
     pub(super) fn now(pid: u32, tid: u32, now_ns: u64) -> Marker {
         Marker {
             pid,
@@ -50,7 +50,7 @@ impl Marker {
     }
 }
 
-/// The clock that the engine's marks of sleeps show.
+/// The clock in the engine's marks of sleeps.
 pub(super) fn host_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64) & wire::SYNC_NS
@@ -59,14 +59,14 @@ pub(super) fn host_ns() -> u64 {
 #[derive(Clone, Copy, Debug)]
 struct Release {
     number: u64,
-    /// When a waiter goes on.
+    /// Time at which a waiter continues.
     ns: u64,
-    /// It comes again each time that so much has passed; 0: it does not.
+    /// Interval at which the release repeats, or 0.
     repeat_ns: u64,
 }
 
 impl Release {
-    /// When it lets somebody go on who waits at `now_ns`.
+    /// Time at which it releases a thread that waits from `now_ns`.
     fn after(&self, now_ns: u64) -> u64 {
         match now_ns.checked_sub(self.ns) {
             Some(past) if self.repeat_ns > 0 => {
@@ -117,27 +117,27 @@ impl Released {
     }
 }
 
-/// A thread sleeps, as far as is known.
+/// The sleep of a thread, as far as known.
 #[derive(Clone, Copy, Debug)]
 struct Sleep {
     number: u64,
     began: Marker,
     /// Signals of that key may end it.
     key: u64,
-    /// A timer that is due in so long by the host's clock.
+    /// A timer with its remaining time on the host's clock.
     timer: Option<(u64, u64)>,
 }
 
-/// What ended a thread that slept.
+/// Cause of the end of a thread that slept.
 enum Death {
-    /// Its process, or somebody in the session, at that time.
+    /// Its process or another thread of the session, at that time.
     Inside(u64),
-    /// A signal from outside, after so long.
+    /// A signal from outside after this time.
     Outside(u64),
 }
 
 impl Death {
-    /// When it was, of a sleep that began at `began_ns`.
+    /// Time of the end of a sleep that started at `began_ns`.
     fn at(&self, began_ns: u64) -> u64 {
         match *self {
             Death::Inside(ns) => ns,
@@ -146,36 +146,36 @@ impl Death {
     }
 }
 
-/// All that has let others go on.
+/// All releases and waits of a session.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     released: HashMap<u64, Released>,
-    /// Processes that may write to a key, and to how many pipes or sockets of it.
+    /// Processes that may write to a key, with their numbers of pipes or sockets of that key.
     writers: HashMap<u64, Vec<(u32, u32)>>,
-    /// When threads that have ended did.
+    /// End times of threads.
     threads: HashMap<u32, u64>,
-    /// How far each process has come.
+    /// Latest virtual time of each process.
     processes: HashMap<u32, u64>,
-    /// When processes ended themselves.
+    /// End times of processes that ended themselves.
     exits: HashMap<u32, u64>,
     starts: HashMap<u64, u64>,
     asleep: HashMap<u32, Sleep>,
-    /// Threads that have begun to wait for a key since all were let go on: the numbers of
-    /// their marks, and when.
+    /// Threads that have been waiting for a key since the last release of all: numbers of their
+    /// marks, and times.
     arrived: HashMap<u64, Vec<(u64, u64)>>,
     pipes: HashMap<u64, Pipe>,
-    /// Threads that write to a pipe: its key, and the number of their mark.
+    /// Threads that are writing to a pipe: its key, and the number of their mark.
     writing: HashMap<u32, (u64, u64)>,
-    /// How long threads have waited for what their next marks show to be ready.
+    /// Time for which threads have waited for the objects of their next marks.
     waited: HashMap<u32, u64>,
     outside_ns: u64,
-    /// Starts taken since they were last asked for.
+    /// Start marks since the last request.
     started: Vec<StartMark>,
     elsewhere: Elsewhere,
 }
 
 impl Waits {
-    /// Takes a mark of a thread. Returns the time until which it has waited, if it has.
+    /// Processes a mark. Returns the time until which the thread has waited, if it has.
     pub(super) fn take(&mut self, sync: &Sync, by: &Marker) -> Option<u64> {
         let slept = match sync.what {
             MarkKind::Due(..) => None,
@@ -265,8 +265,8 @@ impl Waits {
         None
     }
 
-    /// Whether somebody in the session can have made a key ready: the process at the other
-    /// end if that is known, else whoever has ever given something there, or may.
+    /// True if a thread of the session may have made a key ready: the process at the other end if
+    /// known, or else any process that has written to it or may do so.
     fn is_given_inside(&self, key: u64, pid: u32) -> bool {
         match pid {
             _ if key == wire::SYNC_NOBODY => false,
@@ -275,13 +275,13 @@ impl Waits {
         }
     }
 
-    /// When a wait is over that somebody outside of the session ended.
+    /// End of a wait that was ended from outside the session.
     fn end_outside(&mut self, ns: u64, now_ns: u64) -> u64 {
         self.outside_ns = self.outside_ns.saturating_add(ns);
         now_ns.saturating_add(ns)
     }
 
-    /// How long threads have waited, together, for what lies outside of the session.
+    /// Total time for which threads have waited for events outside the session.
     pub(super) fn outside_ns(&self) -> u64 {
         self.outside_ns
     }
@@ -292,7 +292,7 @@ impl Waits {
         released.add(number, at_ns);
     }
 
-    /// A process may write to so many `more` of a key's, at least to one.
+    /// A process may write to `more` further objects of a key, at least to one.
     fn hold(&mut self, key: u64, pid: u32, more: u32) {
         let writers = self.writers.entry(key).or_default();
         if let Some((_, held)) = writers.iter_mut().find(|(writer, _)| *writer == pid) {
@@ -319,14 +319,14 @@ impl Waits {
         }
     }
 
-    /// When the last came of those that have arrived before a mark; they all go on.
+    /// Arrival of the last of the threads that arrived before a mark. All of them continue.
     fn gather(&mut self, number: u64, key: u64) -> Option<u64> {
         let arrived = self.arrived.get_mut(&key)?;
         let gathered = arrived.extract_if(.., |(arrival, _)| *arrival < number);
         gathered.map(|(_, ns)| ns).max()
     }
 
-    /// A thread makes a mark: it no longer writes to a pipe.
+    /// A thread that writes a mark is no longer writing to a pipe.
     fn end_write(&mut self, tid: u32, by: u64) {
         if let Some((key, number)) = self.writing.remove(&tid)
             && let Some(pipe) = self.pipes.get_mut(&key)
@@ -346,8 +346,8 @@ impl Waits {
         self.asleep.insert(by.tid, sleep);
     }
 
-    /// When a signal ended a sleep between the marks of those numbers. A signal sent
-    /// before the sleep ends it, too, if it had to be kept until then.
+    /// Time at which a signal ended a sleep between the marks with those numbers. A signal that was
+    /// sent before the sleep and kept pending also ends it.
     fn interrupted(&mut self, key: u64, marks: Range<u64>, now_ns: u64, host_ns: u64) -> u64 {
         let sent = [key, wire::SYNC_GROUP].map(|key| {
             let released = self.released.get(&key)?;
@@ -361,10 +361,10 @@ impl Waits {
         by_thread.unwrap_or_else(|| self.end_outside(host_ns, now_ns).max(kept))
     }
 
-    /// When a sleep of `ns` is over.
+    /// End of a sleep of `ns`.
     ///
-    /// A deadline may pass on the host before another thread ends the process, and only after
-    /// that in virtual time. Such a sleep lasts until the process ends.
+    /// On the host, a deadline may pass before another thread ends the process, although in virtual
+    /// time it passes afterwards. Such a sleep lasts until the process ends.
     fn end_of_sleep(&self, ns: u64, by: &Marker) -> u64 {
         let end_ns = by.now_ns.saturating_add(ns);
         match self.exits.get(&by.pid) {
@@ -373,17 +373,17 @@ impl Waits {
         }
     }
 
-    /// Whether a thread began to sleep and has made nothing known since.
+    /// True if a thread started to sleep and has written no mark since.
     pub(super) fn sleeps(&self, tid: u32) -> bool {
         self.asleep.contains_key(&tid)
     }
 
-    /// A thread runs: if it slept, something that makes no mark has ended that.
+    /// A thread executes. If it slept, something without a mark woke it.
     pub(super) fn runs(&mut self, tid: u32) {
         self.asleep.remove(&tid);
     }
 
-    /// When a thread died that slept at its process's end.
+    /// Time of death of a thread that slept when its process ended.
     pub(super) fn died(&mut self, tid: u32, host_ns: u64) -> Option<u64> {
         let sleep = self.asleep.remove(&tid)?;
         let death = self.death(&sleep, host_ns);
@@ -415,14 +415,14 @@ impl Waits {
         }
     }
 
-    /// When a process ended that was waited for; its threads may have been asleep.
+    /// End time of a process that another one waited for. Its threads may have been asleep.
     fn end_of_process(&self, pid: u32, host_ns: u64) -> Option<u64> {
         let asleep = self.asleep.values().filter(|s| s.began.pid == pid);
         let deaths = asleep.map(|sleep| self.death(sleep, host_ns).at(sleep.began.now_ns));
         deaths.chain(self.processes.get(&pid).copied()).max()
     }
 
-    /// When the last of those that may have written to `key` let it go, or was gone.
+    /// Time at which the last possible writer of `key` closed it or ended.
     fn end_of(&self, key: u64, number: u64, host_ns: u64) -> Option<u64> {
         let writers = self.writers.get(&key).into_iter().flatten();
         let gone = writers.filter(|(pid, _)| self.is_gone(*pid));
@@ -432,18 +432,18 @@ impl Waits {
         ends.chain(last.map(|release| release.ns)).max()
     }
 
-    /// Whether a process has ended. Of one that was killed no mark says so.
+    /// True if a process has ended. A killed process leaves no mark.
     fn is_gone(&self, pid: u32) -> bool {
         self.exits.contains_key(&pid) || Watched::new(pid).ended()
     }
 
-    /// A process's clock shows `now_ns`.
+    /// Sets the virtual time of a process.
     pub(super) fn reach(&mut self, pid: u32, now_ns: u64) {
         self.processes.insert(pid, now_ns);
     }
 
-    /// A thread of a process begins: an ended one had its number before. Of one in another PID
-    /// namespace that, and its number there.
+    /// A thread of a process starts, possibly with the ID of an ended one. For a thread in another
+    /// PID namespace, also gives that namespace and the ID there.
     pub(super) fn begin(&mut self, pid: u32, (number, elsewhere): (u32, Option<(u64, u32)>)) {
         if let Some(there) = elsewhere {
             self.elsewhere.know(pid, number, there);
@@ -458,12 +458,12 @@ impl Waits {
         });
     }
 
-    /// Starts, and starts that failed, since this was last asked.
+    /// Successful and failed starts since the last call.
     pub(super) fn take_started(&mut self) -> Vec<StartMark> {
         std::mem::take(&mut self.started)
     }
 
-    /// When what was started by the mark of that number was.
+    /// Time of the start with that number.
     pub(super) fn start(&self, birth: u64) -> Option<u64> {
         self.starts.get(&birth).copied()
     }

@@ -1,9 +1,8 @@
-//! Turns a thread's words back into the references they stand for.
+//! Converts a thread's words back to references.
 //!
-//! The modelled machine looks at whole runs of accesses. A miss-rate curve needs every
-//! single reference and gets it here, in program order: first accesses from the words,
-//! the others from the catalogue. Malformed words are counted and passed over, as the
-//! recorder does.
+//! The modelled machine processes whole runs of accesses. A miss-ratio curve needs every single
+//! reference in program order: first accesses come from the words, the others from the catalogue.
+//! Malformed words are counted and skipped, as in the recorder.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -15,28 +14,28 @@ use super::sync::{Before, MarkKind, Sync, Waits};
 use super::wire;
 use super::words::{Special, load};
 
-/// References of one thread, in order.
+/// References of one thread in order.
 #[derive(Debug, Default)]
 pub(super) struct References {
-    /// First byte of each, with the address space in the bits above user space.
+    /// Address of each, with the address space in the bits above user space.
     pub(super) addresses: Vec<u64>,
-    /// Accesses that cross a multiple of the granule: their indices and bytes.
+    /// Indices and sizes of references that cross a multiple of the granule.
     pub(super) crossing: Vec<(usize, u32)>,
-    /// From which on they are made by which block of code, if that is wanted.
+    /// Code blocks and the references from which they apply, if requested.
     pub(super) blocks: Vec<(usize, u32)>,
-    /// Address of the instruction that makes each, if that is wanted.
+    /// Address of the instruction of each reference, if requested.
     pub(super) ips: Vec<u64>,
     /// Marks of regions of interest.
     pub(super) marks: Vec<MarkedPlace>,
-    /// Marks of what was mapped or unmapped.
+    /// Marks of mappings and unmappings.
     pub(super) mapped: Vec<MappedPlace>,
     pub(super) instructions: u64,
-    /// Number of the last mark of who waits that was passed; 0 if there was none.
+    /// Number of the last synchronisation mark passed, or 0.
     pub(super) passed: u64,
 }
 
 impl References {
-    /// Forgets the references; instructions are counted on.
+    /// Clears the references. The count of instructions continues.
     pub(super) fn clear(&mut self) {
         self.addresses.clear();
         self.crossing.clear();
@@ -51,37 +50,37 @@ impl References {
 /// A mark of a region of interest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MarkedPlace {
-    /// References before it.
+    /// Number of references before it.
     pub(super) at: usize,
-    /// Its word.
+    /// Word of the mark.
     pub(super) mark: u64,
-    /// Instructions before it.
+    /// Number of instructions before it.
     pub(super) instructions: u64,
 }
 
-/// A thread has mapped or unmapped memory.
+/// A thread mapped or unmapped memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MappedPlace {
-    /// References before it.
+    /// Number of references before it.
     pub(super) at: usize,
-    /// Bytes of the catalogue that tell of it and of all before it.
+    /// Size of the catalogue up to and including its record.
     pub(super) bytes: u64,
 }
 
-/// State that a thread carries from one slice of words to the next.
+/// State of a thread between two slices of words.
 #[derive(Debug, Default)]
 pub(super) struct WalkState {
-    /// The block being executed and the number of its next run.
+    /// The current block and the number of its next run.
     block: Option<(u32, usize)>,
-    /// Where a rep instruction is being repeated, if the last block ended in one.
+    /// Position in a repeated rep instruction, if the last block ended in one.
     repeating: Option<VirtAddr>,
-    /// Runs that executed blocks have and that did not come.
+    /// Number of expected runs that did not arrive.
     pub(super) missing: i64,
-    /// Words that belong to no block.
+    /// Number of words that belong to no block.
     pub(super) stray: u64,
 }
 
-/// Whether a word is part of a mark of who waits, or of a region of interest.
+/// True if a word is part of a synchronisation mark or a mark of a region of interest.
 fn is_apart(word: u64) -> bool {
     let marks = [
         wire::MARK_SYNC,
@@ -98,22 +97,22 @@ pub(super) struct Walk<'a> {
     pub(super) catalogue: &'a Catalogue,
     pub(super) place: &'a mut WalkState,
     pub(super) out: &'a mut References,
-    /// Set in every address.
+    /// Bits of the address space, which are set in every address.
     pub(super) space: u64,
-    /// A power of two; references that cross a multiple of it are noted.
+    /// A power of two. References that cross a multiple of it are listed.
     pub(super) granule: u64,
-    /// Whether to note which block each reference is made by.
+    /// List the block of each reference.
     pub(super) by_block: bool,
-    /// And which instruction.
+    /// List the instruction of each reference.
     pub(super) by_instruction: bool,
-    /// Marks of others up to this number have been read.
+    /// Marks of other threads up to this number were read.
     pub(super) granted: u64,
 }
 
 impl Walk<'_> {
-    /// Takes words from `words[at]` on; returns where it stopped: at their end, where more
-    /// words must come first, or at the mark returned, before which others are to be read. With
-    /// `whole`, no more words will come.
+    /// Processes words from `words[at]` on. Returns the position where it stopped: at the end,
+    /// where further words are needed, or at the returned mark, before which other threads must be
+    /// read. With `whole`, no further words will arrive.
     pub(super) fn run(
         &mut self,
         words: &[AtomicU64],
@@ -145,8 +144,8 @@ impl Walk<'_> {
         (at, None)
     }
 
-    /// Notes a mark, unless others are to be read before it: then returns it. It waited
-    /// for them, or maps what they may have unmapped.
+    /// Processes a mark, or returns it if other threads must be read first: those that it waited
+    /// for, or those that may have unmapped memory that it maps.
     #[cold]
     fn pass_mark(&mut self, mark: u64, words: &[AtomicU64], place: usize) -> Option<Waits> {
         let at = self.out.addresses.len();
@@ -203,7 +202,7 @@ impl Walk<'_> {
         self.out.ips.extend(ips);
     }
 
-    /// A block's execution begins; `first` if with its first run.
+    /// Starts a block's execution. `first` is true if its first run comes with it.
     #[inline(always)]
     fn begin(&mut self, number: u32, first: bool) {
         self.place.repeating = None;
@@ -231,7 +230,7 @@ impl Walk<'_> {
         self.run_of_block(word)
     }
 
-    /// The next run of the block being executed; the words it took.
+    /// Processes the next run of the current block. Returns the number of words used.
     #[inline(always)]
     fn run_of_block(&mut self, word: u64) -> usize {
         let address = word & wire::ADDRESS;
@@ -257,7 +256,7 @@ impl Walk<'_> {
         1
     }
 
-    /// A mark; the words it took, or `None` where more must come first.
+    /// Processes a mark. Returns the number of words used, or `None` if further words are needed.
     fn marked(&mut self, word: u64, after: &[AtomicU64], whole: bool) -> Option<usize> {
         let number = word as u32;
         let block = self.catalogue.block(number);
@@ -274,7 +273,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A block with rep instructions or varying operands.
+    /// Processes a block with rep instructions or varying operands.
     #[inline(never)]
     fn special(&mut self, number: u32, after: &[AtomicU64], whole: bool) -> Option<usize> {
         let catalogue = self.catalogue;

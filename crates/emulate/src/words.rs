@@ -1,4 +1,4 @@
-//! Words of a thread, as `stream.h` draws them.
+//! Words of a thread, in the encoding of `stream.h`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,15 +8,15 @@ use memgauge_trace::{AccessKind, VirtAddr};
 use super::catalogue::{Access, Catalogue};
 use super::wire;
 
-/// The word at `at`, if there is one.
+/// The word at `at`, if it exists.
 pub(super) fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
     Some(words.get(at)?.load(Ordering::Relaxed))
 }
 
-/// Iterations in a line, besides the first, are no more than its bytes.
+/// Maximum number of repeated iterations within a line: its number of bytes.
 const MOST_REPEATS: u32 = memgauge_machine::LINE_BYTES - 1;
 
-/// Whether an execution of a block has ended before a word.
+/// True if the execution of a block has ended before a word.
 pub(super) fn begins_block(word: u64) -> bool {
     (wire::FIRST_BLOCK..wire::MARKS).contains(&wire::id(word))
         || matches!(
@@ -25,42 +25,43 @@ pub(super) fn begins_block(word: u64) -> bool {
         )
 }
 
-/// One execution of a special block, one with rep instructions or varying operands:
-/// how many accesses it makes its words tell.
+/// One execution of a special block, which has rep instructions or varying operands. Its words
+/// determine its accesses.
 pub(super) struct Special<'a> {
     words: &'a [AtomicU64],
     at: usize,
     block: u32,
     starts: VirtAddr,
     begins_rep: bool,
-    /// The rep instruction that the block ends in.
+    /// The rep instruction at the end of the block.
     rep: Option<VirtAddr>,
-    /// Accesses of the block that may still come.
+    /// Accesses of the block that may follow.
     to_come: Range<u32>,
-    /// The run under way and its address.
+    /// The current run and its address.
     run: Option<(u16, u64)>,
-    /// How far from those told the accesses are of the iteration under way, and the next.
+    /// Offsets of the current iteration's accesses from the recorded ones, and of the next
+    /// iteration's.
     moved: u64,
     step: u64,
-    /// Iterations that are left and touch the same lines.
+    /// Number of remaining iterations that touch the same lines.
     repeats: u32,
     taken: usize,
 }
 
-/// An access of a special block's execution.
+/// An access in the execution of a special block.
 pub(super) struct Executed {
-    /// Which of the catalogue's accesses it is.
+    /// Index in the catalogue's accesses.
     pub(super) index: u32,
     pub(super) kind: AccessKind,
     pub(super) addr: u64,
     pub(super) size: u32,
-    /// It is not among those that each execution of the block makes.
+    /// True if not every execution of the block performs it.
     pub(super) varying: bool,
 }
 
 impl<'a> Special<'a> {
-    /// An execution of a catalogued block, from the words after its mark: the words up
-    /// to the next block, or all with `whole`. `None` where more must come first.
+    /// Reads an execution of a catalogued block from the words after its mark, up to the next
+    /// block, or all words with `whole`. `None` if further words are needed.
     pub(super) fn of(
         catalogue: &Catalogue,
         number: u32,
@@ -97,8 +98,8 @@ impl<'a> Special<'a> {
         })
     }
 
-    /// Turns to the next iteration that touches the lines of the one before; whether there
-    /// is one.
+    /// Advances to the next iteration that touches the lines of the previous one. Returns false if
+    /// there is none.
     pub(super) fn repeat(&mut self, catalogue: &Catalogue) -> bool {
         let Some(left) = self.repeats.checked_sub(1) else {
             return false;
@@ -113,19 +114,19 @@ impl<'a> Special<'a> {
         true
     }
 
-    /// Passes over all iterations that are left; how many.
+    /// Skips all remaining iterations and returns their number.
     pub(super) fn pass_repeats(&mut self) -> u32 {
         std::mem::take(&mut self.repeats)
     }
 
-    /// Whether its first instruction goes on where `repeating` says that the block
-    /// before ended in one; it was counted then. Says the same of this block's last.
+    /// True if its first instruction continues the rep instruction at the end of the previous
+    /// block, in `repeating`, which already counted it. Stores this block's last instruction there.
     pub(super) fn goes_on(&self, repeating: &mut Option<VirtAddr>) -> bool {
         std::mem::replace(repeating, self.rep) == Some(self.starts) && self.begins_rep
     }
 
-    /// The next access. Accesses of a rep instruction with no iterations left, and
-    /// those after a fault, do not come.
+    /// The next access. Accesses of a rep instruction without remaining iterations, and those after
+    /// a fault, do not occur.
     pub(super) fn next(&mut self, catalogue: &Catalogue) -> Option<Executed> {
         while !self.to_come.is_empty() {
             let index = self.to_come.start;
@@ -172,17 +173,17 @@ impl<'a> Special<'a> {
         })
     }
 
-    /// Words it is told by, without its mark.
+    /// Number of its words without the mark.
     pub(super) fn len(&self) -> usize {
         self.taken
     }
 
-    /// Words not taken yet.
+    /// Words that were not used yet.
     pub(super) fn left(&self) -> u64 {
         (self.words.len() - self.at) as u64
     }
 
-    /// The address of the next run, if it comes next.
+    /// Address of the next run, if it is next.
     fn next_run(&mut self) -> Option<u64> {
         let word = load(self.words, self.at)?;
         if wire::id(word) >= wire::FIRST_BLOCK {
@@ -205,8 +206,8 @@ impl<'a> Special<'a> {
         here.then_some((kind, addr & wire::ADDRESS, size))
     }
 
-    /// The next access of a varying instruction: pieces that continue one
-    /// another, up to the operand's size, are one access.
+    /// The next access of a varying instruction. Consecutive pieces, up to the operand's size, are
+    /// one access.
     fn piece(&mut self, access: &Access) -> Option<(AccessKind, u64, u32)> {
         let (kind, addr, mut size) = self.peek_piece(access.insn)?;
         self.at += 2;
