@@ -1,5 +1,5 @@
-//! Who may read the files of this run: their owner, or with `--shared` everybody whom the umask
-//! lets.
+//! Permissions of the files of this run: their owner only, or with `--shared` everybody that the
+//! umask allows.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -8,18 +8,18 @@ use memgauge_host::Access;
 
 static ACCESS: OnceLock<Access> = OnceLock::new();
 
-/// Takes what the command line says. Call it before the first thread starts.
+/// Stores the command line's choice. Call it before the first thread starts.
 pub(crate) fn set_shared(is_shared: bool) {
     ACCESS.get_or_init(|| Access::new(is_shared));
 }
 
-/// The rights and the owner of new files.
+/// Permissions and owner of new files.
 pub(crate) fn access() -> &'static Access {
     ACCESS.get_or_init(|| Access::new(false))
 }
 
-/// A directory that is being written. It is private until this is dropped, so that nobody else
-/// can change what is in it; then it gets its rights and its owner.
+/// A directory being written. It stays private until this is dropped, so that nobody else can
+/// change its contents. Then it gets its permissions and owner.
 #[must_use]
 pub(crate) struct OutputDirectory {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct OutputDirectory {
 }
 
 impl OutputDirectory {
-    /// One that does not exist or is empty.
+    /// A directory that does not exist or is empty.
     pub(crate) fn new(path: &Path) -> OutputDirectory {
         OutputDirectory {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! `--source clock`: timer samples whose data addresses are rebuilt.
+//! `--source clock`: timer samples with data addresses from registers.
 
 use memgauge_live::clock::{self, Options};
 use memgauge_live::target::Target;
@@ -7,10 +7,10 @@ use memgauge_trace::CommandEnd;
 use crate::args::{Settings, Source};
 use crate::{names, prepare, sample, terminal};
 
-/// Samples a second by default.
+/// Default number of samples per second.
 const DEFAULT_HERTZ: u64 = 1000;
 
-/// Samples a command, or processes that run already.
+/// Samples a command, or running processes.
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),

@@ -1,4 +1,4 @@
-//! `memgauge ctl`: speaks to `memgauge serve`.
+//! `memgauge ctl`: client of `memgauge serve`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ctl {
-    /// Socket of the service (else this user's own, or root's)
+    /// Socket of the service [default: this user's, or else root's]
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
     /// Print JSON
@@ -48,9 +48,9 @@ pub(crate) struct Ctl {
 enum Verb {
     /// List profilers
     List,
-    /// Make a profiler and print its number
+    /// Create a profiler and print its number
     New(New),
-    /// Start a program on the modelled machine, and sample it; prints the profiler's number
+    /// Start a program on the modelled machine and sample it; prints the profiler's number
     Run(Run),
     /// Attach to a process or a thread
     Attach(Task),
@@ -64,9 +64,9 @@ enum Verb {
     Period(Period),
     /// Show the counts of each thread, or of one
     Stats(Which),
-    /// Print samples; of several readers, one gets each
+    /// Print samples. With several readers, each sample goes to one of them
     Read(Read),
-    /// Forget threads that have ended
+    /// Remove threads that have ended
     Clean(Clean),
     /// Delete a profiler
     Delete(Id),
@@ -82,10 +82,10 @@ struct Id {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum WhenFull {
-    /// It overwrites the oldest
+    /// Overwrite the oldest sample
     #[default]
     Overwrite,
-    /// It is refused
+    /// Drop the new sample
     Refuse,
 }
 
@@ -100,31 +100,31 @@ impl From<WhenFull> for WhenFullName {
 
 #[derive(Debug, Args)]
 struct New {
-    /// Event to sample, as for `record -e` (else a timer, with rebuilt data addresses)
+    /// Event to sample, as for `record -e` [default: a timer with data addresses from registers]
     #[arg(short, long)]
     event: Option<String>,
-    /// Events between two samples; for a timer, nanoseconds
+    /// Number of events between two samples, or nanoseconds for a timer
     #[arg(short = 'c', long = "count", value_name = "PERIOD")]
     period: Option<u64>,
-    /// Sample the kernel as well
+    /// Also sample the kernel
     #[arg(long)]
     kernel: bool,
-    /// Physical addresses as well
+    /// Also record physical addresses
     #[arg(long)]
     physical: bool,
-    /// Samples that each thread's buffer holds
+    /// Capacity of each thread's buffer in samples
     #[arg(long, value_name = "SAMPLES")]
     buffer: Option<usize>,
-    /// What a full buffer does with a new sample
+    /// What to do with a new sample if the buffer is full
     #[arg(long, value_enum, default_value_t)]
     when_full: WhenFull,
-    /// How soon a sample can be read: 10ms or 1ms
+    /// Maximum delay before a sample can be read: 10ms or 1ms
     #[arg(long, value_name = "TIME")]
     latency: Option<Duration>,
-    /// Limit the share of each thread's processor time that sampling takes: 0.01% to 50%
+    /// Limit the share of each thread's CPU time that sampling takes: 0.01% to 50%
     #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     overhead: Option<Percent>,
-    /// Spend it where what a thread does has just changed, and half of it between
+    /// Spend that time after a thread's behaviour has changed, and half of it otherwise
     #[arg(long, requires = "overhead")]
     phases: bool,
     /// A name for people
@@ -134,26 +134,26 @@ struct New {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// Event of the modelled machine, as of `memgauge list` (llc.miss unless given); a
-    /// delivery may follow it: llc.miss/tagged
+    /// Event of the modelled machine, as in `memgauge list` [default: llc.miss], with an optional
+    /// delivery: llc.miss/tagged
     #[arg(short, long)]
     event: Option<String>,
     /// Period: events between two samples
     #[arg(short = 'c', long = "count", value_name = "PERIOD")]
     period: Option<u64>,
-    /// Samples that each thread's buffer holds
+    /// Capacity of each thread's buffer in samples
     #[arg(long, value_name = "SAMPLES")]
     buffer: Option<usize>,
-    /// What a full buffer does with a new sample
+    /// What to do with a new sample if the buffer is full
     #[arg(long, value_enum, default_value_t)]
     when_full: WhenFull,
-    /// File for the program's output and errors, which are appended (else they go nowhere)
+    /// File to which the program's output and errors are appended [default: discarded]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// A name for people
     #[arg(long, default_value = "")]
     name: String,
-    /// Program and its arguments. It has no input; folder and environment are those of here
+    /// Program and its arguments. It has no input, and runs in this folder and environment
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -163,7 +163,7 @@ struct Run {
 struct Task {
     #[command(flatten)]
     id: Id,
-    /// A process: its threads, and those and the processes that it starts
+    /// Process with all its threads, and the processes that it starts
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
     /// A thread
@@ -175,7 +175,7 @@ struct Task {
 struct Which {
     #[command(flatten)]
     id: Id,
-    /// Thread (all, if none is named)
+    /// Thread [default: all]
     tid: Option<u32>,
 }
 
@@ -183,7 +183,7 @@ struct Which {
 struct Period {
     #[command(flatten)]
     id: Id,
-    /// Thread and period; a period alone is for threads attached to later
+    /// Thread and period. A period alone applies to threads attached later
     #[arg(value_name = "[TID] PERIOD", num_args = 1..=2, required = true)]
     numbers: Vec<u64>,
 }
@@ -192,16 +192,18 @@ struct Period {
 struct Read {
     #[command(flatten)]
     id: Id,
-    /// Samples at most (1000 without --follow); more than 10000 come in several requests
+    /// Maximum number of samples [default without --follow: 1000]. More than 10000 need several
+    /// requests
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Wait so long for the first one, 60s at most
+    /// Maximum wait for the first sample, at most 60s
     #[arg(long, value_name = "TIME", conflicts_with = "follow")]
     wait: Option<Duration>,
-    /// Go on until the profiler is deleted, N samples came, or Ctrl-C; each reader gets all
+    /// Continue until the profiler is deleted, N samples came, or Ctrl-C. Each reader gets all
+    /// samples
     #[arg(short, long)]
     follow: bool,
-    /// Samples of this thread alone, with --follow
+    /// Only samples of this thread, with --follow
     #[arg(short, long, value_name = "TID", requires = "follow")]
     tid: Option<u32>,
 }
@@ -210,7 +212,7 @@ struct Read {
 struct Clean {
     #[command(flatten)]
     id: Id,
-    /// Also those whose samples were not read
+    /// Also threads whose samples were not read
     #[arg(long)]
     all: bool,
 }
@@ -242,7 +244,8 @@ impl Run {
     fn body(&self) -> anyhow::Result<NewProfiler> {
         let mut command = self.command.clone();
         if let Some(name) = command.first_mut() {
-            // As a shell of here would find it, not the service.
+            // Search as a shell in this folder would, since the service has another folder and
+            // environment.
             let path = std::path::absolute(locate(name)?)?;
             *name = path.into_os_string().into_string().map_err(|path| {
                 let path = path.to_string_lossy();
@@ -296,7 +299,7 @@ impl Service {
         }
     }
 
-    /// Where nothing is said of the answer.
+    /// Sends a request whose answer has no content.
     fn tell(&mut self, request: (&str, &str), body: Option<&impl Serialize>) -> anyhow::Result<()> {
         self.ask::<Value>(request, body).map(drop)
     }
@@ -309,7 +312,7 @@ fn task_path(task: &Task) -> (&'static str, u64, u32) {
     }
 }
 
-/// Asks the service, and prints what it answers.
+/// Sends the request and prints the answer.
 pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
     let path = args.socket.clone().unwrap_or_else(nearest_socket);
     let mut service = Service {
@@ -388,7 +391,7 @@ fn list(service: &mut Service) -> anyhow::Result<()> {
         "NAME",
     ];
     let rows = all.profilers.iter().map(|p| {
-        // Taken, but gone before anybody read them; lost ones were never taken.
+        // Samples that were taken but never read. Lost ones were never taken.
         let unread = p.totals.overwritten + p.totals.refused + p.totals.discarded;
         vec![
             p.id.to_string(),
@@ -408,7 +411,7 @@ fn list(service: &mut Service) -> anyhow::Result<()> {
     terminal::print(&table(&heads, rows.collect()))
 }
 
-/// Whether it samples; of one that runs a program, also how that has ended.
+/// Whether the profiler samples. If it runs a program, also how that ended.
 fn state(profiler: &ShownProfiler) -> String {
     let ended = profiler.program.as_ref().filter(|program| program.ended);
     match ended.map(|program| (program.exit_code, program.signal)) {
@@ -558,7 +561,7 @@ fn stats(service: &mut Service, which: &Which) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Columns that hold nothing but zeros make room, the last first, until lines fit.
+/// Drops columns that contain only zeros, from the last one, until lines fit.
 fn fitted<'a>(
     heads: &[&'a str],
     mut rows: Vec<Vec<String>>,
@@ -588,7 +591,7 @@ struct Samples {
     samples: Vec<ShownSample>,
 }
 
-/// Columns of a sample as text.
+/// Columns of a sample in text output.
 const SAMPLE_HEADS: &str = "       TIME_NS     PID     TID CPU                 IP               ADDR ACCESS  SOURCE  LATENCY STANDS_FOR\n";
 
 fn sample_line(s: &ShownSample) -> String {
@@ -637,7 +640,7 @@ fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
     }
 }
 
-/// Samples that the service gives in one answer.
+/// Maximum number of samples in one answer.
 const MOST_AT_ONCE: u64 = 10_000;
 
 fn batch(samples: &[ShownSample], json: bool) -> anyhow::Result<String> {
@@ -648,7 +651,7 @@ fn batch(samples: &[ShownSample], json: bool) -> anyhow::Result<String> {
     Ok(lines.collect::<Result<String, _>>()?)
 }
 
-/// What a line of a stream says that is no sample.
+/// Message of a line of a stream that is not a sample.
 fn told(line: &str) -> String {
     let value: Option<Value> = serde_json::from_str(line).ok();
     match value
@@ -667,7 +670,7 @@ fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
         .map_or_else(String::new, |tid| format!("?tid={tid}"));
     let path = format!("/v1/profilers/{}/stream{of}", read.id.id);
     let json = service.json;
-    // With the first sample: a request that is refused has no table.
+    // Printed with the first sample, so that a refused request prints no table.
     let mut heads = SAMPLE_HEADS;
     let mut left = read.max.unwrap_or(u64::MAX);
     let mut failed = None;
@@ -695,7 +698,7 @@ fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Rows below heads; all but the last column to the right.
+/// Rows below headings. All columns except the last are right-aligned.
 fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&heads).chain(&rows).collect();

@@ -1,4 +1,4 @@
-//! `memgauge export`: a recording in the format of another tool.
+//! `memgauge export`: writes a recording in the format of another tool.
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -71,12 +71,12 @@ impl Format {
         self == Format::Firefox || self.of_summary().is_some_and(is_text)
     }
 
-    /// Whether it holds samples one by one.
+    /// True if the format contains single samples.
     fn is_of_samples(self) -> bool {
         matches!(self, Format::Firefox | Format::Perf)
     }
 
-    /// `None` for those that are a folder, or that hold samples.
+    /// The format for [`memgauge_export::write`]. `None` for folders and for formats with samples.
     fn of_summary(self) -> Option<memgauge_export::Format> {
         Some(match self {
             Format::Callgrind => memgauge_export::Format::Callgrind,
@@ -91,7 +91,7 @@ impl Format {
     }
 }
 
-/// Writes the recording in the format asked for.
+/// Writes the recording in the requested format.
 pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
     let takes_event = args.format == Format::Folded || args.format.is_of_samples();
     if args.event.is_some() && !takes_event {
@@ -111,7 +111,7 @@ pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The file to write; `None` for standard output.
+/// The output file. `None` is standard output.
 fn file(args: &Export) -> Option<&Path> {
     let path = args.output.as_deref();
     path.filter(|path| *path != Path::new("-"))
@@ -136,7 +136,7 @@ fn check_output(args: &Export) -> anyhow::Result<()> {
 
 fn to_file(args: &Export) -> anyhow::Result<()> {
     let summary = summary(&args.recording)?;
-    // All of it before the file is made: a failure must not leave an empty one.
+    // Render everything before creating the file, so that a failure leaves no empty one.
     let mut text = Vec::new();
     let done = match args.format.of_summary() {
         Some(format) => write(&summary, format, args.event.as_deref(), &mut text),
@@ -169,7 +169,7 @@ fn firefox(
     Ok(write_firefox(summary, &stacked, &values, out))
 }
 
-/// The event whose samples alone are wanted.
+/// The only event to export samples of, if requested.
 fn sampled_event(args: &Export, recording: &Recording) -> anyhow::Result<Option<EventId>> {
     let Some(name) = &args.event else {
         return Ok(None);
@@ -182,14 +182,14 @@ fn sampled_event(args: &Export, recording: &Recording) -> anyhow::Result<Option<
     Err(refused(args, Error::NoEvent(name.clone(), known)))
 }
 
-/// Problems that were not told yet.
+/// Prints problems that were not printed yet.
 fn say_new(problems: &[String], told: &[String]) {
     for problem in problems.iter().filter(|problem| !told.contains(problem)) {
         eprintln!("memgauge: {problem}");
     }
 }
 
-/// Through a file that nobody sees: its head is written last.
+/// Writes through a temporary file, since the file's head is written last.
 fn to_perf(args: &Export) -> anyhow::Result<()> {
     let recording = open(&args.recording)?;
     let event = sampled_event(args, &recording)?;
@@ -263,7 +263,7 @@ fn open(path: &Path) -> anyhow::Result<Recording> {
     Ok(recording)
 }
 
-/// Everything: no row of a table is left out, every place in the code has a name.
+/// Summary with all rows of each table and the names of all code locations.
 fn summary(path: &Path) -> anyhow::Result<Summary> {
     let recording = open(path)?;
     let options = Options {

@@ -4,27 +4,27 @@ use std::str::FromStr;
 
 use memgauge_report::{Metric, MetricUnit};
 
-/// What a limit is compared with.
+/// Quantity that a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
     /// The second run's value.
     Value(f64),
-    /// The difference of both.
+    /// Difference between the runs.
     Difference(f64),
-    /// The relative difference, 0.05 for 5 %.
+    /// Relative difference, 0.05 for 5 %.
     Relative(f64),
 }
 
 /// A condition under which `diff` fails.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gate {
-    /// As it was written.
+    /// Text of the gate.
     pub(crate) text: String,
-    /// The metric's name.
+    /// Name of the metric.
     pub(crate) metric: String,
     above: bool,
     limit: Limit,
-    /// The unit that the limit was written in, if only metrics of one have it.
+    /// Unit of the limit, if only metrics of one unit use it.
     unit: Option<MetricUnit>,
 }
 
@@ -80,14 +80,13 @@ fn limit(text: &str) -> Option<(Limit, Option<MetricUnit>)> {
 }
 
 impl Gate {
-    /// The metric's unit, where the limit is written in another.
+    /// The metric's unit if the limit has another one.
     pub(crate) fn other_unit(&self) -> Option<MetricUnit> {
         let unit = MetricUnit::of(&self.metric);
         self.unit.filter(|&own| own != unit).map(|_| unit)
     }
 
-    /// Whether the gate's condition is met, which fails it. `None` where a run lacks the
-    /// number that the condition needs.
+    /// True if the gate's condition is met, so that `diff` fails. `None` if a run lacks the number.
     pub(crate) fn fails(&self, metric: &Metric) -> Option<bool> {
         let (value, limit) = match self.limit {
             Limit::Value(limit) => (metric.after?, limit),
@@ -102,7 +101,7 @@ impl Gate {
     }
 }
 
-/// Of groups and of estimates, a difference that chance alone makes is none.
+/// The difference. 0 for groups and estimates if it may be chance.
 fn difference(metric: &Metric) -> Option<f64> {
     let is_chance = metric.interval.is_some() && !metric.is_change();
     metric
@@ -110,7 +109,7 @@ fn difference(metric: &Metric) -> Option<f64> {
         .map(|difference| if is_chance { 0.0 } else { difference })
 }
 
-/// Beside the metric's own: from nothing to something is beyond every limit.
+/// The relative difference. An increase from zero exceeds every limit.
 fn relative(metric: &Metric) -> Option<f64> {
     let difference = difference(metric)?;
     if difference == 0.0 {

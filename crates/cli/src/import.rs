@@ -1,4 +1,4 @@
-//! `memgauge import`: recordings that others made.
+//! `memgauge import`: converts recordings of other tools.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ pub(crate) struct Import {
     quiet: bool,
 }
 
-/// Imports, and says what there was.
+/// Imports and prints a summary.
 pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
     import_into(args).with_context(|| format!("failed to import `{}`", args.input.display()))?;
     let summary = summarise_end(&Recording::open(&args.output)?)?;
@@ -74,10 +74,10 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     let folder = args.output.parent();
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     if !args.input.is_file() && !args.input.is_dir() {
-        // A pipe ends when perf does, which an interrupt from the keyboard reaches too.
+        // A pipe ends with perf, which also receives an interrupt from the keyboard.
         terminal::catch_interrupts()?;
     }
-    // Before room is made: what cannot be imported replaces nothing.
+    // Read before making room, so that a failed import replaces nothing.
     let folder = folder.unwrap_or(Path::new("."));
     if let Some(text) = TextInput::open(&args.input, folder)? {
         let _output = record::make_room(&args.output, args.force)?;
@@ -94,7 +94,7 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is not perf's may have been meant as another tool's.
+/// Error for input that is neither perf's nor another tool's.
 fn or_of_no_tool(why: memgauge_import::Error) -> anyhow::Error {
     let text = why.to_string();
     match text.contains("is not perf data") {

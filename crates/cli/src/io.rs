@@ -1,4 +1,4 @@
-//! `memgauge io`: who moves how many bytes through which device.
+//! `memgauge io`: bytes by process and device.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,13 +22,13 @@ use crate::io_target::{check_devices, check_pids, control_group};
 use crate::outcome::Exit;
 use crate::{record, terminal};
 
-/// Between two looks at whether the command has ended or a key was hit.
+/// Interval at which the end of the command and keys are checked.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
-/// Between two looks at whether there was an interrupt, where there is nothing else.
+/// Interval at which interrupts are checked if there is nothing else to do.
 const LISTEN: Duration = Duration::from_millis(100);
 
-/// Accounts until the command ends, the time is over, or the user has seen enough.
+/// Accounts until the command ends, the time is over, or the user interrupts.
 pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     let output = args.output.as_deref();
     let output = output.map(|path| record::make_room(path, args.force));
@@ -61,9 +61,9 @@ fn create(path: &Path) -> anyhow::Result<File> {
     access().create_file(path).with_context(failed)
 }
 
-/// The descriptor that is told when accounting has begun.
+/// The descriptor that receives `ready` when accounting has started.
 fn ready_descriptor(number: u32) -> anyhow::Result<File> {
-    // Opened anew: a number says nothing of who owns the descriptor.
+    // Open it again, since the number does not show who owns the descriptor.
     let opened = File::options()
         .append(true)
         .open(format!("/dev/fd/{number}"));
@@ -108,7 +108,7 @@ fn filter(args: &Io) -> anyhow::Result<IoFilter> {
 
 /// Starts accounting and counting.
 fn meter(args: &Io, filter: IoFilter) -> anyhow::Result<Meter> {
-    // A share is one of what all devices moved.
+    // The memory traffic of a device is its share of what all devices moved.
     let memory: Box<dyn MemoryCounters> = if args.device.is_empty() {
         Box::new(MemoryCounting::start(args.counters.as_deref())?)
     } else {
@@ -122,7 +122,7 @@ fn meter(args: &Io, filter: IoFilter) -> anyhow::Result<Meter> {
     Ok(Meter::start(filter, setup, memory)?)
 }
 
-/// Accounting under way.
+/// Running accounting.
 pub(crate) struct IoRun {
     meter: Meter,
     accounts: IoAccounts,
@@ -131,7 +131,7 @@ pub(crate) struct IoRun {
     interval: Duration,
     until: Option<Duration>,
     filtered: bool,
-    /// Where JSON goes, if not to a terminal or pipe of the user's.
+    /// Destination of JSON if it is a file.
     json: Option<File>,
 }
 
@@ -188,7 +188,8 @@ impl IoRun {
         self.meter.elapsed()
     }
 
-    /// Looks every interval; `show` is called after each pause and says whether to go on.
+    /// Reads the meter after each interval. Calls `show` after each pause, which returns false to
+    /// end.
     fn until(
         &mut self,
         pause: Duration,
@@ -215,13 +216,13 @@ impl IoRun {
         }
     }
 
-    /// Until the time is over.
+    /// Remaining time.
     fn left(&self) -> Duration {
         let until = self.until.unwrap_or(Duration::MAX);
         until.saturating_sub(self.elapsed())
     }
 
-    /// Whether it is time to stop, and how the command ended.
+    /// Returns how the command ended if it is time to stop.
     fn over(&mut self) -> anyhow::Result<Option<Option<CommandEnd>>> {
         if let Some(launched) = &mut self.launched {
             if let Some(end) = launched.program.ended()? {
@@ -296,7 +297,7 @@ fn memory_per_byte(known: &IoAccounts, interval: &IoInterval) -> [f64; 2] {
     ]
 }
 
-/// The exit code: the command's; a meter that was interrupted has done its work.
+/// Exit code: that of the command, or success after an interrupt.
 fn exit(end: Option<CommandEnd>, command: bool) -> Exit {
     match end {
         Some(end) if command => Exit::of(&end),
@@ -304,7 +305,7 @@ fn exit(end: Option<CommandEnd>, command: bool) -> Exit {
     }
 }
 
-/// Standard output is the command's, where there is one.
+/// Prints to standard error if standard output belongs to a command.
 fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
     let to_stderr = !args.command.is_empty();
     let style = terminal::style(if to_stderr {

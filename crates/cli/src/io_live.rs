@@ -1,5 +1,4 @@
-//! The live table of `memgauge io`: what keys do is apart from what is drawn, and both
-//! from the terminal.
+//! The live table of `memgauge io`. Key handling, drawing and the terminal are separate.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::io_sums::take_in;
 use crate::search::Search;
 use crate::terminal;
 
-/// Between two drawings, unless a key asks for one.
+/// Time between two drawings unless a key requests one.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The user's choices.
@@ -22,15 +21,15 @@ const REFRESH: Duration = Duration::from_secs(1);
 struct Choice {
     order: IoOrder,
     by: IoBy,
-    /// Sums since the start, not of the last refresh.
+    /// Show sums since the start instead of the last interval.
     since_start: bool,
     paused: bool,
     search: Search,
-    /// Shown are the keys.
+    /// Show the list of keys.
     help: bool,
 }
 
-/// Request that a key stands for.
+/// Action that a key requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Quit,
@@ -83,7 +82,7 @@ impl Choice {
         Request::Redraw
     }
 
-    /// Lines of the summary that the user wants to see.
+    /// Lines of the summary that match the user's choices.
     fn select(&self, mut summary: IoSummary) -> IoSummary {
         if !self.search.text.is_empty() {
             summary.lines.retain(|line| {
@@ -119,7 +118,7 @@ impl Choice {
     }
 }
 
-/// Fits 80 columns.
+/// Fits into 80 columns.
 const KEYS: &str = "q quit  t/i/o/p sort  g group by  s span  / filter  space pause  ? help";
 
 const HELP: &str = "\
@@ -165,8 +164,7 @@ impl Live {
         execute!(
             std::io::stdout(),
             screen::EnterAlternateScreen,
-            // Lines that are too long are cut, so that each takes one row of the
-            // screen.
+            // Cut long lines, so that each takes one row of the screen.
             screen::DisableLineWrap,
             cursor::Hide
         )?;
@@ -186,7 +184,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Takes a look's rows, answers keys, draws when due; whether to go on.
+    /// Adds the rows of an interval, handles keys, and draws when due. Returns false to end.
     pub(crate) fn show(
         &mut self,
         elapsed: Duration,
@@ -198,7 +196,7 @@ impl Live {
             }
         }
         let mut redraw = false;
-        // crossterm never returns from a terminal that has gone away.
+        // crossterm does not return if the terminal is gone.
         while terminal::stdout_has_screen() && poll(Duration::ZERO)? {
             match read()? {
                 Event::Key(key) => match self.choice.key(key) {
@@ -263,8 +261,8 @@ impl Live {
     }
 }
 
-/// What makes a screen show these lines. Each is cleared before it is written: behind
-/// one that fills the screen the cursor stands on its last character.
+/// Escape sequences that show these lines. Each line is cleared before it is written: after one
+/// that fills the screen, the cursor is on its last character.
 fn frame<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.map(|line| format!("\x1b[K{line}\r\n")).collect()
 }

@@ -1,9 +1,9 @@
-//! From a look at the meter to sums by process and device.
+//! Adds intervals of the meter to sums by process and device.
 
 use memgauge_analyze::{Analysis, IoAccounts};
 use memgauge_io::IoInterval;
 
-/// Adds what a look saw.
+/// Adds an interval.
 pub(crate) fn take_in(accounts: &mut IoAccounts, interval: &IoInterval) {
     accounts.add_owners(&interval.owners);
     accounts.add_devices(&interval.devices);

@@ -1,12 +1,12 @@
-//! Targets of `memgauge io`. They are checked before anything runs: an empty table
-//! would not tell a quiet process from a wrong name.
+//! Checks the targets of `memgauge io` before anything runs. Otherwise, an empty table could mean a
+//! quiet process or a wrong name.
 
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memgauge_io::{list_devices, unified_hierarchy};
 
-/// A disk that has never moved a byte is not among those that count.
+/// Checks device names. A disk that has never moved a byte is not listed.
 pub(crate) fn check_devices(names: &[String]) -> anyhow::Result<()> {
     if names.is_empty() {
         return Ok(());
@@ -35,8 +35,8 @@ pub(crate) fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Path of a control group below the hierarchy's root, however the user wrote it:
-/// `/system.slice`, `system.slice/` or with the place where the hierarchy is mounted.
+/// Path of a control group below the root of the hierarchy, from any notation: `/system.slice`,
+/// `system.slice/`, or with the mount point.
 pub(crate) fn control_group(name: &str) -> anyhow::Result<String> {
     let root = unified_hierarchy().with_context(|| {
         format!(

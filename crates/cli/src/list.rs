@@ -1,4 +1,4 @@
-//! `memgauge list`: the events and machines there are.
+//! `memgauge list`: available events and machines.
 
 use memgauge_trace::{Provenance, Unit, catalogue};
 
@@ -22,7 +22,7 @@ pub(crate) struct List {
 
 const TOPICS: [&str; 6] = ["MEM", "CACHE", "TLB", "CPU", "BRANCH", "OS"];
 
-/// Topic of a name that a PMU gives, by the words in it.
+/// Topic of a PMU's event, from the words in its name.
 fn topic_of(name: &str) -> &'static str {
     let name = name.to_lowercase();
     let words: [(&str, &[&str]); 4] = [
@@ -37,8 +37,8 @@ fn topic_of(name: &str) -> &'static str {
     found.map_or("CPU", |(topic, _)| topic)
 }
 
-/// Names, topics and descriptions of the kernel's named events, of one topic or all. A
-/// listed event is not always one that this machine can count.
+/// Names, topics and descriptions of the kernel's named events, of one topic or all. This machine
+/// may be unable to count some of them.
 fn live_events(topic: Option<&str>) -> Vec<(String, &'static str, String)> {
     let named = builtin_events()
         .into_iter()
@@ -67,7 +67,7 @@ pub(crate) fn list(args: &List) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// With a topic there are only live events: modelled ones have no topic.
+/// With a topic, only live events are listed, since modelled ones have no topic.
 fn as_json(topic: Option<&str>) -> anyhow::Result<String> {
     let machines: Vec<_> = memgauge_machine::presets().iter().collect();
     let events = catalogue::definitions(Provenance::Modelled);
@@ -98,13 +98,13 @@ fn live_text(topic: Option<&str>) -> String {
     out + "\nAlso pmu/terms/, rHEX, mem:ADDRESS/LENGTH:rwx and system:tracepoint (with * and ?)\n"
 }
 
-/// Longest name that the column of names makes room for.
+/// Maximum width of the column of names.
 const LONGEST_NAME: usize = 34;
-/// Room below which descriptions are not wrapped.
+/// Minimum width for wrapping descriptions.
 const LEAST_ROOM: usize = 24;
 
-/// Names, and descriptions in a column beside them. A longer name has a line of its own.
-/// Where a width is given, descriptions are wrapped to it.
+/// Names with descriptions in a column beside them. A longer name has its own line. Descriptions
+/// are wrapped if a width is given.
 fn columns(rows: &[(&str, &str)], width: Option<usize>) -> String {
     let lengths = rows.iter().map(|r| r.0.chars().count());
     let widest = lengths.filter(|&n| n <= LONGEST_NAME).max().unwrap_or(0);
@@ -126,7 +126,7 @@ fn columns(rows: &[(&str, &str)], width: Option<usize>) -> String {
     out
 }
 
-/// Words in lines of at most so many characters; a longer word is not cut.
+/// Wraps words to lines of `room` characters. Longer words are not cut.
 fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,10 +1,10 @@
 //! The binary `memgauge`: how programs use memory.
 //!
-//! Each verb is one file. The verbs share the way from a source through a recording and
-//! its analysis to a report, and the exit codes of [`outcome::Exit`].
+//! Each verb is one file. The verbs share the path from a source through a recording and its
+//! analysis to a report, and the exit codes of [`outcome::Exit`].
 #![forbid(unsafe_code)]
 
-// First: what it says to standard error with holds for all others.
+// Must come first, since all other modules use its macros for standard error.
 #[macro_use]
 mod terminal;
 
@@ -223,7 +223,7 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     }
 }
 
-/// Shows help, the version or what is wrong with the command line, as clap words it.
+/// Prints help, the version, or clap's message about the command line.
 fn shown(words: &clap::Error) -> ExitCode {
     let printed = words.print().and_then(|()| std::io::stdout().flush());
     match printed {
@@ -249,7 +249,7 @@ fn main() -> ExitCode {
 
 fn start() -> ExitCode {
     memgauge_host::sys::signals::wait_for_children();
-    // Every verb writes files, or to a standard output that is one.
+    // Every verb writes files, or to a standard output that may be a file.
     if let Err(why) = memgauge_host::sys::signals::outlive_file_limit() {
         return outcome::explain(&anyhow::Error::new(why).context("failed to handle a signal"));
     }
@@ -275,7 +275,7 @@ fn begin() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(mut error) => {
-            // clap suggests to put an unknown option after `--`, which would run it as a program.
+            // clap suggests to move an unknown option behind `--`, which would run it as a program.
             if error.kind() == ErrorKind::UnknownArgument {
                 error.remove(ContextKind::Suggested);
             }

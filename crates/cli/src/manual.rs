@@ -1,5 +1,4 @@
-//! The verbs `completions` and `man`: what a shell and `man` know about memgauge, made from
-//! the definition of the command line itself.
+//! The verbs `completions` and `man`, generated from the definition of the command line.
 
 use std::path::PathBuf;
 

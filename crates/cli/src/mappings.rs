@@ -1,19 +1,19 @@
-//! Mappings of a running process, and the regions of memory that users know by name.
+//! Mappings of a running process, and the memory regions that they belong to.
 
 use memgauge_analyze::{MemoryRegion, file_name};
 use memgauge_host::maps::{self, MapsLine as Mapping};
 
-/// All mappings of a process, by address.
+/// All mappings of a process by address.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings(Vec<Mapping>);
 
 impl Mappings {
-    /// Those that a process has now; none of one that has ended.
+    /// Current mappings of a process. Empty if it has ended.
     pub(crate) fn of(pid: u32) -> Mappings {
         Mappings(maps::of_process(pid))
     }
 
-    /// Whether there are none.
+    /// True if there are no mappings.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -23,21 +23,21 @@ impl Mappings {
         (addr < self.0[index].end).then_some(index)
     }
 
-    /// The mapping that holds this address.
+    /// The mapping that contains this address.
     pub(crate) fn at(&self, addr: u64) -> Option<&Mapping> {
         self.index_at(addr).map(|index| &self.0[index])
     }
 
-    /// The region of a data address.
+    /// The region that contains a data address.
     pub(crate) fn region(&self, addr: u64) -> Option<MemoryRegion> {
         self.index_at(addr).map(|index| self.region_of(index))
     }
 
-    /// All regions that can be used, by address.
+    /// All accessible regions by address.
     pub(crate) fn regions(&self) -> Vec<MemoryRegion> {
         let used = (0..self.0.len()).filter(|&index| self.0[index].accessible);
         let mut regions: Vec<MemoryRegion> = used.map(|index| self.region_of(index)).collect();
-        // Each mapping of an anonymous region names all of it.
+        // Each mapping of an anonymous region yields the whole region.
         regions.dedup();
         regions
     }
@@ -57,7 +57,7 @@ impl Mappings {
         MemoryRegion { name, start, end }
     }
 
-    /// First byte and one past the last of anonymous mappings that touch.
+    /// Start and end of adjacent anonymous mappings.
     fn anonymous(&self, index: usize) -> (u64, u64) {
         let used = |m: &Mapping| m.path.is_empty() && m.accessible;
         let joined = |a: &Mapping, b: &Mapping| used(a) && used(b) && a.end == b.start;
@@ -71,7 +71,8 @@ impl Mappings {
         (self.0[first].start, self.0[last].end)
     }
 
-    /// Anonymous memory behind a file's writable part is its zero-initialised data.
+    /// Name of anonymous memory after a file's writable part, which is the file's zero-initialised
+    /// data.
     fn zero_data(&self, start: u64) -> Option<String> {
         let before = self.at(start.checked_sub(1)?)?;
         let is_data = before.path.starts_with('/') && !before.executable;

@@ -1,4 +1,4 @@
-//! Names in a recording: they are found when it ends, while the files of the program are there.
+//! Adds names to a recording when it ends, while the program's files still exist.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use memgauge_analyze::symbol_rows;
 use memgauge_recording::{Recording, add_table};
 use memgauge_symbols::Symbols;
 
-/// Adds the names of code that occurs in a recording. Without them it is complete, but has names
-/// only where the files are.
+/// Adds the names of code that occurs in a recording. Without them it is complete, but its code has
+/// names only where the files are.
 pub(crate) fn add(path: &Path) {
     if let Err(why) = try_add(path) {
         eprintln!("memgauge: failed to add names of functions to the recording: {why}");
@@ -16,7 +16,7 @@ pub(crate) fn add(path: &Path) {
 
 fn try_add(path: &Path) -> memgauge_recording::Result<()> {
     let recording = Recording::open(path)?;
-    // Where rows could not be written, there is no room for names either.
+    // If rows could not be written, there is no room for names, either.
     if !recording.manifest().complete {
         return Ok(());
     }

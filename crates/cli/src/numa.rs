@@ -1,5 +1,4 @@
-//! `memgauge numa`: which node of the machine uses which memory of a process, and what to
-//! move where.
+//! `memgauge numa`: which NUMA node uses which memory of a process, and what to move.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -30,11 +29,11 @@ Examples:
   memgauge numa -p 4711 --apply          the same, and move the pages
   memgauge numa -p 4711 --json           for scripts";
 
-/// Show which node of the machine uses which memory of a process, and what to move where
+/// Show which NUMA node uses which memory of a process, and what to move
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Numa {
-    /// Look at these processes and those that they start
+    /// Watch these processes and those that they start
     #[arg(
         short,
         long,
@@ -43,27 +42,27 @@ pub(crate) struct Numa {
         required = true
     )]
     pid: Vec<u32>,
-    /// Move pages as advised; without it nothing is changed
+    /// Move pages as recommended. Without it, nothing is changed
     #[arg(long)]
     apply: bool,
     /// Sample for this time, or until interrupted
     #[arg(long, value_name = "TIME", default_value = "10s")]
     duration: Time,
-    /// Sample this event, as of `memgauge record -e` (default: IBS or PEBS where there is
-    /// one, else a timer)
+    /// Sample this event, as with `memgauge record -e` [default: IBS or PEBS if available, else a
+    /// timer]
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
-    /// Where samples come from
+    /// Source of samples
     #[arg(long, value_enum, default_value_t, conflicts_with = "event")]
     source: Source,
-    /// Events between two samples; for a timer, nanoseconds
+    /// Number of events between two samples, or nanoseconds for a timer
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
           value_parser = clap::value_parser!(u64).range(1..))]
     period: Option<u64>,
-    /// Limit the share of each thread's processor time that sampling takes: 0.01% to 50%
+    /// Limit the share of each thread's CPU time that sampling takes: 0.01% to 50%
     #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     overhead: Option<Percent>,
-    /// Ranges shown of each process
+    /// Maximum number of ranges shown for each process
     #[arg(long, value_name = "N", default_value_t = 20)]
     rows: usize,
     /// Print JSON (docs/numa.md describes it)
@@ -71,7 +70,7 @@ pub(crate) struct Numa {
     json: bool,
 }
 
-/// Samples, and says or does what follows from them.
+/// Samples, then prints or follows the recommendations.
 pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
     let clock = is_clock(args.source)?;
     for &pid in &args.pid {
@@ -86,7 +85,7 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
         overhead: args.overhead.map(|percent| percent.0 / 100.0),
         regions: false,
     };
-    // Also where nothing will be sampled: whoever misspells an event is told so.
+    // Also check if nothing will be sampled, so that misspelled events are reported.
     wanted.check_event()?;
     let nodes = NumaNodes::read();
     if nodes.with_memory().count() < 2 {
@@ -109,7 +108,7 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Why nothing is known of a process's memory.
+/// Explains why a process's memory is unknown.
 fn no_memory(pid: u32) -> anyhow::Error {
     let why = match std::fs::read(format!("/proc/{pid}/maps")) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -123,13 +122,13 @@ fn no_memory(pid: u32) -> anyhow::Error {
     anyhow::anyhow!("failed to look at process `{pid}`: {why}")
 }
 
-/// Why this user may not look at a process of that one.
+/// Explains why this user may not inspect a process of another one.
 fn refused_memory(own: u32, owner: Option<u32>) -> &'static str {
     match owner {
         Some(owner) if own != 0 && own != owner => {
             "permission denied: it belongs to another user; run memgauge as that user or as root"
         }
-        // In a container root lacks CAP_SYS_PTRACE, and some processes are not dumpable.
+        // In a container, root lacks CAP_SYS_PTRACE. Some processes are not dumpable, either.
         _ => {
             "permission denied: reading its memory needs CAP_SYS_PTRACE (in a container, in the \
              container's user namespace)"
@@ -163,20 +162,20 @@ fn in_json(nodes: &NumaNodes) -> Value {
 /// Samples of all processes.
 #[derive(Default)]
 struct Sampled {
-    /// In words; empty where nothing was sampled.
+    /// Description of the source, or empty if nothing was sampled.
     source: String,
     seconds: f64,
     usage: BTreeMap<u32, PageUse>,
     samples: u64,
-    /// Of them without a data address.
+    /// Samples without a data address.
     without_address: u64,
     lost: u64,
     notes: Vec<String>,
 }
 
-/// Between two looks at the buffers.
+/// Interval at which the buffers are read.
 const LISTEN: Duration = Duration::from_millis(50);
-/// Samples read at once.
+/// Number of samples per read.
 const AT_ONCE: usize = 4096;
 
 fn sample(wanted: &Wanted, args: &Numa, nodes: &NumaNodes) -> anyhow::Result<Sampled> {
@@ -208,7 +207,7 @@ fn sample(wanted: &Wanted, args: &Numa, nodes: &NumaNodes) -> anyhow::Result<Sam
             sampled.samples
         ));
         bar.tick();
-        // Nobody is left whose samples could come.
+        // All processes have ended.
         if args.pid.iter().all(|pid| Mappings::of(*pid).is_empty()) {
             break;
         }
@@ -251,7 +250,7 @@ impl Sampled {
     }
 }
 
-/// Asks the kernel, and remembers why it did not answer.
+/// Asks the kernel for nodes, and keeps the reason if it refuses.
 struct Asked {
     pid: u32,
     refused: Option<std::io::Error>,
@@ -269,22 +268,22 @@ impl PageNodes for Asked {
     }
 }
 
-/// A process and what was found and done.
+/// A process with its placement and the moves made.
 struct Process {
     pid: u32,
     command: String,
     placement: Placement,
-    /// Why nothing is known of its pages.
+    /// Why its pages are unknown.
     unknown: Option<String>,
     moved: Vec<Moved>,
 }
 
-/// A range that was moved.
+/// A range of pages that was moved.
 struct Moved {
     region: String,
     start: u64,
     to: u32,
-    /// Pages that lay elsewhere before, and that still do.
+    /// Number of pages on other nodes before and after the move.
     before: u64,
     left: u64,
     why: Option<String>,
@@ -313,7 +312,7 @@ impl Process {
         }
     }
 
-    /// Follows the advice.
+    /// Moves pages as recommended.
     fn move_pages(&mut self) -> anyhow::Result<()> {
         for range in &self.placement.ranges {
             if let Advice::Move { to } = range.advice {
@@ -330,7 +329,7 @@ impl Process {
     }
 }
 
-/// Pages of a range that are looked at and moved at once.
+/// Number of pages that are queried and moved at a time.
 const PAGES_AT_ONCE: u64 = 1 << 16;
 
 fn move_range(pid: u32, range: &PlacedRange, to: u32) -> std::io::Result<Moved> {
@@ -349,7 +348,7 @@ fn move_range(pid: u32, range: &PlacedRange, to: u32) -> std::io::Result<Moved> 
         let all: Vec<u64> = (start..end).step_by(page as usize).collect();
         let elsewhere = elsewhere(pid, &all, to)?;
         moved.before += elsewhere.len() as u64;
-        // A node that is full ends the call early; how many came there is asked for.
+        // A full node ends the call early. Query afterwards how many pages moved.
         if let Err(why) = move_pages(pid, &elsewhere, to) {
             moved.why.get_or_insert(why.to_string());
         }
@@ -359,7 +358,7 @@ fn move_range(pid: u32, range: &PlacedRange, to: u32) -> std::io::Result<Moved> 
     Ok(moved)
 }
 
-/// Pages in memory that do not lie on this node.
+/// Pages in memory that are not on this node.
 fn elsewhere(pid: u32, pages: &[u64], node: u32) -> std::io::Result<Vec<u64>> {
     let nodes = nodes_of_pages(pid, pages)?;
     let pages = pages.iter().zip(nodes);
@@ -367,7 +366,7 @@ fn elsewhere(pid: u32, pages: &[u64], node: u32) -> std::io::Result<Vec<u64>> {
     Ok(elsewhere.map(|(page, _)| *page).collect())
 }
 
-/// Whether the kernel itself brings pages to where they are used.
+/// True if the kernel itself moves pages to the nodes that use them.
 fn kernel_moves_pages() -> bool {
     let setting = std::fs::read_to_string("/proc/sys/kernel/numa_balancing");
     setting.is_ok_and(|setting| setting.trim() != "0")

@@ -1,4 +1,4 @@
-//! Exit codes and the last words of a failure.
+//! Exit codes and error messages.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,12 @@ use memgauge_live::Unwritten;
 use memgauge_recording::Recording;
 use memgauge_trace::CommandEnd;
 
-/// How memgauge itself ends.
+/// How memgauge ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All is well.
+    /// Everything worked.
     Success,
-    /// As the recorded program did.
+    /// With the exit code of the recorded program.
     Program(u8),
     /// A gate of `diff` failed.
     GateFailed,
@@ -24,27 +24,26 @@ pub(crate) enum Exit {
 const FAILED: u8 = 125;
 /// A gate of `diff` failed.
 const GATE_FAILED: u8 = 1;
-/// The command line asks for what makes no sense.
+/// The command line makes no sense.
 const USAGE: u8 = 2;
-/// A recording was damaged: what is good of it was shown.
+/// A recording was damaged, and the undamaged part was shown.
 const DAMAGED: u8 = 3;
 
-/// Whether a recording that was shown is damaged.
+/// True if a recording that was shown is damaged.
 static IS_DAMAGED: AtomicBool = AtomicBool::new(false);
 
-/// Takes in whether a recording that was read is damaged: showing it ends with
-/// [`DAMAGED`] then.
+/// Remembers whether a recording is damaged. memgauge then ends with [`DAMAGED`].
 pub(crate) fn take_in_damage(recording: &Recording) {
     IS_DAMAGED.fetch_or(recording.is_damaged(), Ordering::Relaxed);
 }
 
-/// The same of other input that could be read in part.
+/// Remembers that other input could only be read in part.
 pub(crate) fn input_is_damaged() {
     IS_DAMAGED.store(true, Ordering::Relaxed);
 }
 
 impl Exit {
-    /// The exit code a shell would report for the program.
+    /// Exit code that a shell would report for the program.
     pub(crate) fn of(end: &CommandEnd) -> Exit {
         match end {
             CommandEnd::Exited(code) => Exit::Program(*code as u8),
@@ -70,9 +69,9 @@ pub(crate) fn failed() -> ExitCode {
     ExitCode::from(FAILED)
 }
 
-/// Makes a panic say in one line what to do. The standard library panics where a filter of
-/// system calls denies it what it takes for granted (to sleep, to start a thread or a program);
-/// any other panic is a mistake, of ours or of a library. `RUST_BACKTRACE` gives the usual text, too.
+/// Explains a panic in one line. The standard library panics if a seccomp filter denies system
+/// calls that it relies on (to sleep, to start a thread or a program). Any other panic is a bug in
+/// memgauge or a library. `RUST_BACKTRACE` also prints the usual text.
 pub(crate) fn explain_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -98,12 +97,12 @@ pub(crate) fn explain_panics() {
     }));
 }
 
-/// The command line asks for what makes no sense: memgauge ends with [`USAGE`].
+/// Error for a command line that makes no sense. memgauge ends with [`USAGE`].
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Error::usage(message).into()
 }
 
-/// What to do about a limit of file sizes that the system alone told of.
+/// Remedy if the operating system reported the file size limit.
 const RAISE_FILE_LIMIT: &str = "raise the limit of file sizes (ulimit -f)";
 
 fn is_file_too_large(cause: &(dyn std::error::Error + 'static)) -> bool {
@@ -111,7 +110,7 @@ fn is_file_too_large(cause: &(dyn std::error::Error + 'static)) -> bool {
     system.is_some_and(|e| e.kind() == std::io::ErrorKind::FileTooLarge)
 }
 
-/// An error and its causes, each once, without the system's numbers.
+/// An error and its distinct causes in one line, without the system's error numbers.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut line = without_system_numbers(&error.to_string());
     for cause in error.chain().skip(1) {
@@ -140,7 +139,8 @@ pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     })
 }
 
-/// A recording that could not be written in full; the rest is kept, as all totals are.
+/// Error for a recording that could not be written completely. The written part and all totals are
+/// kept.
 pub(crate) fn lacking(unwritten: &Unwritten, end: Option<&CommandEnd>) -> anyhow::Error {
     let ended = match end {
         Some(CommandEnd::Exited(code)) => format!("; the program exited with {code}"),

@@ -1,4 +1,4 @@
-//! The HTML page of a recording.
+//! Creates the HTML page of a recording.
 
 use std::path::Path;
 
@@ -13,24 +13,24 @@ use crate::outcome::take_in_damage;
 use crate::{terminal, whole_file};
 use memgauge_symbols::Symbols;
 
-/// Rows in each table of a page unless asked otherwise.
+/// Default number of rows in each table of a page.
 const ROWS: usize = 100;
 
-/// What a page is made of.
+/// Contents of a page.
 pub(crate) enum Results {
     /// A recording of a run.
     Run(Box<Summary>),
-    /// A recording of I/O, and what of it could not be read.
+    /// A recording of I/O, and messages about parts that could not be read.
     Io(Box<IoSummary>, Vec<String>),
 }
 
 impl Results {
-    /// Everything that a page shows of the recording.
+    /// Everything that a page shows of a recording.
     pub(crate) fn of(recording: &Recording, rows: Option<usize>) -> anyhow::Result<Results> {
         Results::ranked(recording, rows, None)
     }
 
-    /// The same, with code in this order.
+    /// As [`of`](Self::of), with code in this order.
     pub(crate) fn ranked(
         recording: &Recording,
         rows: Option<usize>,
@@ -59,7 +59,7 @@ impl Results {
         Ok(Results::Run(Box::new(summary)))
     }
 
-    /// The page of these results.
+    /// Creates the page.
     pub(crate) fn page(&self, recording: &Recording) -> Page<'_> {
         let command = recording.manifest().command.join(" ");
         let name = recording.path().display().to_string();
@@ -77,7 +77,7 @@ impl Results {
         page
     }
 
-    /// Says on standard error what could not be read.
+    /// Prints what could not be read to standard error.
     pub(crate) fn say_problems(&self) {
         let problems = match self {
             Results::Run(summary) => &summary.problems,
@@ -89,13 +89,13 @@ impl Results {
     }
 }
 
-/// The page of a recording whose text report was just shown.
+/// Writes the page of a recording whose text report was just shown.
 pub(crate) fn write_recording(recording: &Recording, path: &Path) -> anyhow::Result<()> {
     let results = Results::of(recording, None)?;
     write(&results.page(recording), path)
 }
 
-/// Before anything is read or run for a page that cannot be written.
+/// Fails early if this memgauge cannot write pages.
 pub(crate) fn check() -> anyhow::Result<()> {
     if !has_front_end() {
         bail!("{NO_FRONT_END}");
@@ -103,7 +103,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a page and says where; `-` is standard output.
+/// Writes a page and prints its path. `-` is standard output.
 pub(crate) fn write(page: &Page, path: &Path) -> anyhow::Result<()> {
     let html = page.html().context(NO_FRONT_END)?;
     if path == Path::new("-") {

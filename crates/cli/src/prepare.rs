@@ -1,4 +1,4 @@
-//! Before a recording: the options that its source takes, its events, and room for it.
+//! Checks and preparations before a recording: options of the source, events, output directory.
 
 use std::path::Path;
 
@@ -14,15 +14,14 @@ use crate::args::{CallGraph, MAX_STACK, Settings, Source};
 use crate::outcome::usage;
 use crate::units::EventSpec;
 
-/// The machine that is modelled where none is named.
+/// Default machine.
 const HOST: &str = "host";
 
-/// Events of the modelled machine that are sampled where none is named: those that
-/// a report needs, rarely enough not to matter.
+/// Default sampled events of the modelled machine: those that a report needs, rare enough to cost
+/// little.
 const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
 
-/// Refuses options that a source would have no use for: who names one expects something
-/// of it.
+/// Refuses options without effect on the source, since a user who sets one expects an effect.
 pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Result<()> {
     let emulate = source == Source::Emulate;
     let clock = source == Source::Clock;
@@ -74,7 +73,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
     )))
 }
 
-/// Call stacks, where they are wanted.
+/// Options for call stacks, if requested.
 pub(crate) fn stacks(settings: &Settings) -> Option<StackRequest> {
     let way = settings
         .call_graph
@@ -88,11 +87,11 @@ pub(crate) fn stacks(settings: &Settings) -> Option<StackRequest> {
     })
 }
 
-/// Pages of a ring that copies of stacks need: room for 250 of 8 KiB, which a processor takes in
-/// a quarter of a second at 1000 Hz.
+/// Ring pages for copied stacks: room for 250 copies of 8 KiB, which a CPU produces in a quarter of
+/// a second at 1000 Hz.
 const COPIES_RING_PAGES: usize = 512;
 
-/// Pages of each ring: as said, else by the size of samples.
+/// Pages of each ring buffer, as requested or by the size of samples.
 pub(crate) fn ring_pages(settings: &Settings) -> usize {
     let usual = match settings.call_graph {
         Some(CallGraph::Dwarf(_)) => COPIES_RING_PAGES,
@@ -101,7 +100,7 @@ pub(crate) fn ring_pages(settings: &Settings) -> usize {
     settings.ring.unwrap_or(usual)
 }
 
-/// Refuses to unwind stacks where this cannot be done.
+/// Refuses to unwind stacks on machines that do not support it.
 pub(crate) fn refuse_stacks(settings: &Settings) -> anyhow::Result<()> {
     let is_dwarf = matches!(settings.call_graph, Some(CallGraph::Dwarf(_)));
     match is_dwarf && !unwind::is_possible() {
@@ -113,7 +112,7 @@ pub(crate) fn refuse_stacks(settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses regions of programs that run already: only one that memgauge starts tells them.
+/// Refuses regions of running programs: only a program that memgauge starts reports them.
 pub(crate) fn refuse_regions_of_running(
     settings: &Settings,
     target: &Target,
@@ -127,7 +126,7 @@ pub(crate) fn refuse_regions_of_running(
     ))
 }
 
-/// The events named, as those of the modelled machine.
+/// The requested events as events of the modelled machine.
 pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
     let text = match settings.events.is_empty() {
         true => MODELLED.to_owned(),
@@ -136,10 +135,10 @@ pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
     text.split(',').map(str::parse).collect()
 }
 
-/// Makes room for a recording. One that is there is kept as `DIR.old`, in place of an earlier
-/// one, as perf keeps `perf.data.old`; `replace` removes it.
+/// Makes room for a recording. An existing one is renamed to `DIR.old` and replaces an earlier one
+/// there, as perf does with `perf.data.old`. `replace` deletes it instead.
 ///
-/// The recording gets its rights when the result is dropped.
+/// The recording gets its permissions when the result is dropped.
 pub(crate) fn make_room(path: &Path, replace: bool) -> anyhow::Result<OutputDirectory> {
     clear(path, replace)?;
     Ok(OutputDirectory::new(path))

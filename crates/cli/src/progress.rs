@@ -17,7 +17,7 @@ fn short(value: f64) -> String {
     format!("{:.1} {prefix}", value / scale)
 }
 
-/// A line that shows its message behind a sign that turns.
+/// A rotating sign with a message.
 pub(crate) fn spinner(shown: bool) -> ProgressBar {
     let target = match shown {
         true => ProgressDrawTarget::stderr_with_hz(10),
@@ -28,17 +28,17 @@ pub(crate) fn spinner(shown: bool) -> ProgressBar {
     ProgressBar::with_draw_target(None, target).with_style(style)
 }
 
-/// A run that is shorter leaves the terminal to the program.
+/// Delay before the first line. Shorter runs leave the terminal to the program.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// How far a recording is while the program runs. The program may use the terminal, too: while it
-/// waits, for an answer to what it asks there, nothing is drawn over that.
+/// Progress of a recording while the program runs. Nothing is drawn while the program waits, since
+/// it may be asking a question on the same terminal.
 pub(crate) struct Line {
     bar: ProgressBar,
     last: Progress,
-    /// Between the two latest looks, in events a second of wall time.
+    /// Events per second of wall time between the last two updates.
     accesses_per_s: f64,
-    /// Bytes a second of virtual time.
+    /// Bytes per second of virtual time.
     bandwidth: f64,
 }
 

@@ -36,7 +36,8 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
-/// The same, then the report on standard error: standard output is the program's.
+/// Records the command and prints the report to standard error, since standard output belongs to
+/// the program.
 pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     let verbose = !args.settings.quiet && !args.json;
     let html = args.html.as_deref();
@@ -57,7 +58,7 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
-/// Source clock, which observes what runs already and needs no events.
+/// Source clock on running programs, which needs no events.
 fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
         return Err(usage(
@@ -86,7 +87,7 @@ pub(crate) fn run(
         && settings.events.is_empty()
         && let Err(missing) = Emulator::find()
     {
-        // Before anything is replaced: a command that cannot run costs no recording.
+        // Check before replacing anything, so that a command that cannot run costs no recording.
         emulate::resolve(command)?;
         eprintln!(
             "memgauge: using source clock (timer samples of this machine), as source emulate \
@@ -96,7 +97,7 @@ pub(crate) fn run(
         return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }
     refuse_unused(settings, Source::Emulate)?;
-    // Before anything is replaced: a command that cannot run costs no recording.
+    // Check before replacing anything, so that a command that cannot run costs no recording.
     emulate::resolve(command)?;
     let machine = settings.modelled.config()?;
     let options = Options {
@@ -110,7 +111,7 @@ pub(crate) fn run(
         seed: settings.modelled.seed,
         stacks: settings.stacks,
         data: (!settings.no_data).then(|| {
-            // Those of the user come last: the engine takes the last one of a name.
+            // The user's settings come last, since the engine uses the last one of each name.
             let mut all = emulate::known_allocators();
             all.extend(
                 settings
@@ -154,8 +155,7 @@ fn other_machines(settings: &Settings, machine: &Config) -> anyhow::Result<Vec<(
     Ok(machines)
 }
 
-/// Runs a command on the modelled machine; `chosen` says why, where the user did not
-/// ask for it.
+/// Runs a command on the modelled machine. `chosen` explains why, if the user did not request it.
 pub(crate) fn emulated(
     options: &Options,
     force: bool,
@@ -180,7 +180,7 @@ pub(crate) fn emulated(
     Ok(outcome.end)
 }
 
-/// Messages about names that no process had, with near ones.
+/// Messages about requested names that did not occur, with similar ones.
 pub(crate) fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<String> {
     let regions = missing.regions.iter().map(|name| {
         let near = near_it(name, missing.seen.iter().cloned());
@@ -211,7 +211,7 @@ pub(crate) fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<S
     functions.chain(not_called).chain(regions).collect()
 }
 
-/// Says that a program will not get the rights which it would have natively.
+/// Warns that a program will not get privileges that it would have natively.
 pub(crate) fn warn_about_rights(command: &[String]) {
     if let Ok((program, _)) = emulate::resolve(command)
         && emulate::would_gain_rights(&program)
@@ -224,7 +224,7 @@ pub(crate) fn warn_about_rights(command: &[String]) {
     }
 }
 
-/// Period of a modelled event that was named without one.
+/// Default period of a modelled event.
 const MODELLED_PERIOD: u64 = 1009;
 
 fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
@@ -240,8 +240,8 @@ fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
     })
 }
 
-/// Events that are not all the modelled machine's: what is wrong with them, as
-/// events of this machine where any is one.
+/// Error for events that are not all events of the modelled machine. Explains the problem for
+/// events of this machine if there are any.
 fn no_such_events(settings: &Settings, why: &str) -> anyhow::Error {
     let text = settings.events.join(",");
     let pmus = Pmus::default();
@@ -260,7 +260,7 @@ fn no_such_events(settings: &Settings, why: &str) -> anyhow::Error {
     }
 }
 
-/// Says which source was chosen, why, and what it costs.
+/// Prints which source was chosen, why, and its cost.
 fn announce(machine: &Config, why: &str) {
     eprintln!(
         "memgauge: source emulate ({why}): modelled on {}, mostly 10 to 60 times slower than native",

@@ -1,4 +1,4 @@
-//! `memgauge report`.
+//! `memgauge report`: shows a recording.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use crate::outcome::{Exit, take_in_damage, usage};
 use crate::page::Results;
 use crate::{diff, page, terminal, whole_file};
 
-/// Rows in each table unless asked otherwise.
+/// Default number of rows in each table.
 pub(crate) const DEFAULT_ROWS: usize = 10;
 
-/// Shows a recording on standard output.
+/// Prints a recording to standard output.
 pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let path = args.input.as_ref().unwrap_or(&args.recording);
     let recording = Recording::open(path)?;
@@ -51,14 +51,14 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// What tables have.
+/// Contents of the tables.
 pub(crate) struct Shown {
     pub(crate) rows: usize,
-    /// What orders code; `None`: what suits the recording.
+    /// Sort order of code. `None` selects the most suitable one.
     pub(crate) rank: Option<Rank>,
 }
 
-/// The order by an event of the recording.
+/// Sort order by an event of the recording.
 pub(crate) fn ranked_by(recording: &Recording, event: &str) -> anyhow::Result<Rank> {
     if event == "dram_bytes" {
         return Ok(Rank::dram_bytes());
@@ -72,8 +72,8 @@ pub(crate) fn ranked_by(recording: &Recording, event: &str) -> anyhow::Result<Ra
             let known = manifest.events.iter().map(|def| def.name.as_str());
             let known = known.collect::<Vec<_>>().join(", ");
             Err(usage(format!(
-                "failed to rank by event `{event}`: the recording has none of this name: take one \
-                 of {known}"
+                "failed to rank by event `{event}`: the recording does not have it; use one of \
+                 {known}"
             )))
         }
     }
@@ -146,9 +146,9 @@ fn write_page(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The recording's name with another ending.
+/// Default path of a page: the recording's path with another suffix.
 fn beside(recording: &Path) -> PathBuf {
-    // `.` and `..` have no name of their own.
+    // `.` and `..` have no file name.
     let named = recording.canonicalize().ok();
     let path = named.unwrap_or_else(|| recording.to_owned());
     let name = path.file_stem().map(|stem| stem.to_os_string());
@@ -163,7 +163,7 @@ fn beside(recording: &Path) -> PathBuf {
     }
 }
 
-/// The curves of a file that `mrc --json` wrote.
+/// Reads curves from a file written by `mrc --json`.
 fn curves_of(path: &Path) -> anyhow::Result<Vec<Value>> {
     let name = path.display();
     let text = std::fs::read(path).with_context(|| format!("failed to read `{name}`"))?;

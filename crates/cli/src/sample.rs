@@ -1,5 +1,4 @@
-//! `memgauge record -e EVENT`: samples of events that the processor or the kernel
-//! counts.
+//! `memgauge record -e EVENT`: samples of events that the processor or the kernel counts.
 
 use std::path::Path;
 
@@ -15,7 +14,7 @@ use crate::args::{Record, Settings, Source};
 use crate::outcome::{lacking, usage};
 use crate::{names, prepare, terminal};
 
-/// Whether the command line asks for samples of live events.
+/// True if the command line requests live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
     match args.settings.source {
         Source::Pmu => true,
@@ -31,7 +30,7 @@ fn has_events(args: &Record) -> bool {
     !args.settings.events.is_empty()
 }
 
-/// Whether the events named are not those of the modelled machine but of this one.
+/// True if the events are not those of the modelled machine but of this one.
 pub(crate) fn is_live(settings: &Settings) -> bool {
     let text = settings.events.join(",");
     !text.is_empty()
@@ -91,7 +90,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     Ok(all.map(|event| (event.clone(), rate(&event))).collect())
 }
 
-/// How the program ended; memgauge does not report the end of what it attached to.
+/// How the program ended. memgauge does not report the end of programs that it attached to.
 ///
 /// # Errors
 /// The recording could not be written in full.
@@ -102,7 +101,7 @@ pub(crate) fn ended(outcome: sampling::Outcome) -> anyhow::Result<CommandEnd> {
     }
 }
 
-/// Prints the notes that the user needs at once, in the sentences of the report.
+/// Prints the report's notes that the user should see at once.
 pub(crate) fn print_notes(output: &Path) -> anyhow::Result<()> {
     let summary = summarise_end(&Recording::open(output)?)?;
     for note in sampling_notes(&summary) {

@@ -1,5 +1,5 @@
-//! The sampler of running threads that `top` and `numa` use: the event that the user named,
-//! or the best source that works here.
+//! Sampler of running threads for `top` and `numa`: the requested event, or the best source that
+//! works here.
 
 use anyhow::bail;
 use memgauge_online::{Clean, Profiler, Settings, Source};
@@ -7,23 +7,23 @@ use memgauge_online::{Clean, Profiler, Settings, Source};
 use crate::args;
 use crate::outcome::usage;
 
-/// What to sample by.
+/// Requested sampling.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
-    /// An event as of `memgauge record -e`, or the best source there is.
+    /// Event as with `memgauge record -e`. `None` selects the best source.
     pub(crate) event: Option<String>,
-    /// The timer, whatever else there is.
+    /// Use the timer even if better sources are available.
     pub(crate) clock: bool,
-    /// Events between two samples.
+    /// Number of events between two samples.
     pub(crate) period: Option<u64>,
-    /// Part of a thread's processor time that sampling may take.
+    /// Maximum share of a thread's CPU time for sampling.
     pub(crate) overhead: Option<f64>,
-    /// Samples tell regions of interest.
+    /// Assign samples to regions of interest.
     pub(crate) regions: bool,
 }
 
-/// The model takes tens of thousands of samples a second, a block of events at a time: a
-/// thread's buffer holds those of a second. 5 MiB.
+/// Buffer size in samples for a thread on the modelled machine. The model takes tens of thousands
+/// of samples per second in batches, and a buffer holds those of a second. 5 MiB.
 const BUFFER_OF_PROGRAM: usize = 1 << 16;
 
 impl Wanted {
@@ -36,7 +36,7 @@ impl Wanted {
         }
     }
 
-    /// Settings for a program that a source runs; it tells regions anyhow.
+    /// Settings for a program that a source runs. It always reports regions.
     pub(crate) fn program_settings(&self) -> Settings {
         Settings {
             period: self.period,
@@ -46,7 +46,7 @@ impl Wanted {
         }
     }
 
-    /// A profiler that can sample this process, so that what fails does so now.
+    /// Creates a profiler that can sample this process, so that failures occur now.
     fn try_source(&self, source: &Source) -> memgauge_online::Result<Profiler> {
         let profiler = Profiler::new(self.settings(source.clone()))?;
         let own = std::process::id();
@@ -56,7 +56,7 @@ impl Wanted {
         Ok(profiler)
     }
 
-    /// Refuses an event that this machine does not know.
+    /// Refuses an event that this machine does not have.
     pub(crate) fn check_event(&self) -> memgauge_online::Result<()> {
         let named = self.event.clone().map(Source::Pmu);
         named.map_or(Ok(()), |source| {
@@ -64,14 +64,14 @@ impl Wanted {
         })
     }
 
-    /// The source, and the profiler of it.
+    /// Selects the source and creates its profiler.
     pub(crate) fn profiler(&self) -> memgauge_online::Result<(Source, Profiler)> {
         let named = self.event.clone().map(Source::Pmu);
         if let Some(source) = named.or(self.clock.then_some(Source::Clock)) {
             let profiler = self.try_source(&source)?;
             return Ok((source, profiler));
         }
-        // IBS and PEBS tell addresses, where data came from and how long it took.
+        // IBS and PEBS report addresses, data sources and latencies.
         for event in ["ibs_op//", "mem-loads:P"] {
             let source = Source::Pmu(event.to_owned());
             if let Ok(profiler) = self.try_source(&source) {
@@ -83,7 +83,7 @@ impl Wanted {
     }
 }
 
-/// Whether periods are nanoseconds.
+/// True if periods are in nanoseconds.
 pub(crate) fn is_timer(source: &Source) -> bool {
     match source {
         Source::Clock => true,
@@ -92,21 +92,21 @@ pub(crate) fn is_timer(source: &Source) -> bool {
     }
 }
 
-/// The source in words.
+/// Description of the source.
 pub(crate) fn in_words(source: &Source) -> String {
     match source {
         Source::Clock => {
             "timer, in user code only; data addresses rebuilt from code (estimated)".to_owned()
         }
         Source::Program => "the modelled machine".to_owned(),
-        Source::Pmu(event) => format!("event {event}, as the kernel or processor tells it"),
+        Source::Pmu(event) => format!("event {event} of the kernel or processor"),
     }
 }
 
-/// Whether a source that the user named is the timer; events are named apart.
+/// True if the requested source is the timer. Events are requested separately.
 ///
 /// # Errors
-/// A source that samples no running threads.
+/// The source cannot sample running threads.
 pub(crate) fn is_clock(source: args::Source) -> anyhow::Result<bool> {
     match source {
         args::Source::Auto => Ok(false),

@@ -1,17 +1,17 @@
-//! The search of live tables: shown are lines that contain what the user types after `/`.
+//! Search in live tables: only lines with the text typed after `/` are shown.
 
 use crossterm::event::KeyCode;
 
-/// Text that lines must contain.
+/// Text that shown lines contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Search {
     pub(crate) text: String,
-    /// Keys go into the text.
+    /// True while keys go into the text.
     pub(crate) typing: bool,
 }
 
 impl Search {
-    /// Takes a key while typing; whether it meant something.
+    /// Handles a key while typing. Returns true if it was used.
     pub(crate) fn key(&mut self, code: KeyCode) -> bool {
         match code {
             KeyCode::Char(c) => self.text.push(c),

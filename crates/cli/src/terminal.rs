@@ -1,4 +1,4 @@
-//! Abilities of the terminal.
+//! Capabilities of the terminal, and output to it.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use memgauge_host::sys::closed_stdout::stdout_was_closed;
 use memgauge_report::Style;
 
-/// Like the standard library's, but a reader of standard error that has gone away
-/// (`memgauge … 2>&1 | head`) causes no panic. The exit code stays the program's.
+/// As in the standard library, but without a panic if the reader of standard error is gone
+/// (`memgauge … 2>&1 | head`). The exit code remains that of the program.
 macro_rules! eprint {
     ($($words:tt)*) => {{
         use std::io::Write;
@@ -15,7 +15,7 @@ macro_rules! eprint {
     }};
 }
 
-/// As [`eprint`], and a new line.
+/// As [`eprint`], with a line break.
 macro_rules! eprintln {
     ($($words:tt)*) => {{
         use std::io::Write;
@@ -23,25 +23,24 @@ macro_rules! eprintln {
     }};
 }
 
-/// Widest plots and sentences that are still easy to read.
+/// Maximum width of plots and sentences for easy reading.
 const WIDEST: usize = 140;
-/// Width of plots and sentences where no option or terminal sets one.
+/// Width of plots and sentences without a terminal or option.
 const PLAIN_WIDTH: usize = 80;
-/// Narrowest text that is tried.
+/// Minimum width of text.
 const NARROWEST: usize = 40;
 
 /// The value of `--width`.
 static ASKED: OnceLock<usize> = OnceLock::new();
 
-/// Takes the width that the command line asks for.
+/// Sets the width from the command line.
 pub(crate) fn set_width(width: Option<usize>) {
     if let Some(width) = width {
         ASKED.get_or_init(|| width);
     }
 }
 
-/// Columns that a line may have: what the user says, else what the terminal has. `None`
-/// off a terminal, where no screen limits it.
+/// Maximum length of a line: as requested, or the width of the terminal. `None` without a terminal.
 fn line(terminal: bool) -> Option<usize> {
     let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
     let screen = || {
@@ -57,7 +56,7 @@ fn line(terminal: bool) -> Option<usize> {
     line.map(|line| line.max(NARROWEST))
 }
 
-/// Width of standard output, where it is a terminal or the user names one.
+/// Width of standard output if it is a terminal or the user set one.
 pub(crate) fn stdout_width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let asked = || {
@@ -67,8 +66,7 @@ pub(crate) fn stdout_width() -> Option<usize> {
     told.or_else(asked)
 }
 
-/// Whether the locale's characters are UTF-8. Without any of these variables it is the C locale,
-/// which has ASCII.
+/// True if the locale uses UTF-8. Without these variables it is the C locale, which has only ASCII.
 fn is_utf8() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -77,8 +75,7 @@ fn is_utf8() -> bool {
         .is_some_and(|value| value.to_lowercase().replace('-', "").contains("utf8"))
 }
 
-/// How to write to a stream that is or is not a terminal: colour only on one,
-/// and never against `NO_COLOR`.
+/// Style for a stream. Colours only on a terminal and without `NO_COLOR`.
 pub(crate) fn style(terminal: bool) -> Style {
     let colour = terminal
         && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
@@ -92,17 +89,17 @@ pub(crate) fn style(terminal: bool) -> Style {
     }
 }
 
-/// Prints to standard output; a reader that has gone away is no failure.
+/// Prints to standard output. A reader that is gone is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_while_read(text).map(drop)
 }
 
-/// The same for what may be no text.
+/// As [`print`], for binary data.
 pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     written_while_read(bytes).map(drop)
 }
 
-/// The same; whether anybody still reads.
+/// As [`print`]. Returns false if the reader is gone.
 pub(crate) fn print_while_read(text: &str) -> anyhow::Result<bool> {
     written_while_read(text.as_bytes())
 }
@@ -119,7 +116,7 @@ fn written_while_read(bytes: &[u8]) -> anyhow::Result<bool> {
     }
 }
 
-/// Counts interrupts from now on; the user hears here what becomes of them.
+/// Counts interrupts from now on, and prints their effects.
 pub(crate) fn catch_interrupts() -> anyhow::Result<()> {
     memgauge_host::running_program::catch_interrupts(|line| eprintln!("memgauge: {line}"))?;
     Ok(())
@@ -130,7 +127,7 @@ pub(crate) fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Whether standard output is a terminal that is still there.
+/// True if standard output is a terminal that still exists.
 pub(crate) fn stdout_has_screen() -> bool {
     terminal_size::terminal_size_of(std::io::stdout()).is_some()
 }

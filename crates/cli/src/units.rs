@@ -7,7 +7,7 @@ use memgauge_emulate::SetSample;
 use memgauge_machine::{Delivery, WhatIf};
 use memgauge_trace::{EventId, catalogue};
 
-/// Where a recording is written to.
+/// Path of a recording.
 pub(crate) fn recording(text: &str) -> Result<PathBuf, String> {
     match text {
         "-" => Err(
@@ -20,8 +20,8 @@ pub(crate) fn recording(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Columns that a line may have: the numbers of the widest tables need 80 with the
-/// shortest names.
+/// Maximum width of lines. The numbers of the widest tables need 80 columns with the shortest
+/// names.
 pub(crate) fn width(text: &str) -> Result<u16, String> {
     const NARROWEST: u16 = 80;
     match text.parse() {
@@ -30,7 +30,7 @@ pub(crate) fn width(text: &str) -> Result<u16, String> {
     }
 }
 
-/// How long something took, in the unit that fits: `3.2 s`, `45.0 ms`, `12.0 µs`.
+/// A duration in a suitable unit: `3.2 s`, `45.0 ms`, `12.0 µs`.
 pub(crate) fn spoken_seconds(s: f64) -> String {
     match s {
         s if s >= 1.0 => format!("{s:.1} s"),
@@ -39,7 +39,7 @@ pub(crate) fn spoken_seconds(s: f64) -> String {
     }
 }
 
-/// A size in the unit that fits: `3.2 MiB`, `45.0 KiB`.
+/// A size in a suitable unit: `3.2 MiB`, `45.0 KiB`.
 pub(crate) fn spoken_bytes(bytes: u64) -> String {
     let kib = bytes as f64 / 1024.0;
     match kib {
@@ -49,7 +49,7 @@ pub(crate) fn spoken_bytes(bytes: u64) -> String {
     }
 }
 
-/// A number, whole or with a fraction, and its unit.
+/// Splits into a number, possibly with a fraction, and its unit.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -57,7 +57,7 @@ fn split(text: &str) -> (&str, &str) {
     (number, unit.trim())
 }
 
-/// So many times `each`, as a whole number; nothing if it is none or too large.
+/// `number` times `each` as a whole number. `None` if it has a fraction or is too large.
 fn whole(number: &str, each: u64) -> Option<u64> {
     if let Ok(number) = number.parse::<u64>() {
         return number.checked_mul(each);
@@ -70,7 +70,7 @@ fn is_number(text: &str) -> bool {
     text.parse::<f64>().is_ok()
 }
 
-/// Nanoseconds: `3.6ms`, `10us`, `2s`; a bare number is milliseconds, as in perf.
+/// Nanoseconds: `3.6ms`, `10us`, `2s`. A bare number is milliseconds, as in perf.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     if !is_number(number) {
@@ -87,8 +87,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     whole(number, each).ok_or_else(|| "too long".to_owned())
 }
 
-/// Bytes: `4K`, `32KiB`, `1.5M`, `100`, of powers of 1024; `64kB` and `64MB`, of
-/// powers of 1000.
+/// Bytes: `4K`, `32KiB`, `1.5M`, `100` in powers of 1024; `64kB` and `64MB` in powers of 1000.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     if !is_number(number) {
@@ -110,7 +109,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "a size must be above 0 and below 16 EiB".to_owned())
 }
 
-/// A length of time of at least a microsecond.
+/// A duration of at least a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Duration {
     pub(crate) ns: u64,
@@ -127,7 +126,7 @@ impl FromStr for Duration {
     }
 }
 
-/// A part of a hundred.
+/// A percentage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Percent(pub(crate) f64);
 
@@ -146,19 +145,19 @@ impl FromStr for Percent {
     }
 }
 
-/// `1 process`, `2 processes`: a number of things, with the `ending` of more than one.
+/// `1 process`, `2 processes`: a number with a noun, whose plural gets `ending`.
 pub(crate) fn number_of(n: u64, word: &str, ending: &str) -> String {
     format!("{n} {word}{}", if n == 1 { "" } else { ending })
 }
 
-/// The share of a thread's time that sampling it may take, as the library limits it.
+/// Share of a thread's time for sampling, within the library's limits.
 pub(crate) fn overhead(text: &str) -> Result<Percent, String> {
     let percent: Option<Percent> = text.parse().ok();
     let within = percent.filter(|percent| (0.01..=50.0).contains(&percent.0));
     within.ok_or_else(|| "expected 0.01% to 50%".to_owned())
 }
 
-/// An event and, where given, its period.
+/// An event and its optional period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventSpec {
     pub(crate) event: EventId,
@@ -203,7 +202,7 @@ fn unknown_event(name: &str) -> String {
     format!("unknown event `{name}`{near} (see `memgauge list`)")
 }
 
-/// A way from an overflow to a record, by name.
+/// How overflows become records, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryName(pub(crate) Delivery);
 
@@ -219,14 +218,14 @@ impl FromStr for DeliveryName {
 }
 
 impl DeliveryName {
-    /// Its name, for people.
+    /// Name of the delivery.
     pub(crate) fn name(self) -> &'static str {
         let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
         named.map_or("custom", |n| n.0)
     }
 }
 
-/// Pages of a ring.
+/// Number of pages of a ring buffer.
 pub(crate) fn pages(text: &str) -> Result<usize, String> {
     let pages = text
         .parse()
@@ -247,7 +246,7 @@ pub(crate) fn changes(text: &str) -> Result<Changes, String> {
     }
 }
 
-/// A part of the cache sets: `1/8`, or `1/8:SEED`.
+/// A fraction of the cache sets: `1/8`, or `1/8:SEED`.
 pub(crate) fn sets(text: &str) -> Result<SetSample, String> {
     let (part, seed) = text.split_once(':').unwrap_or((text, "0"));
     let one_in = part.strip_prefix("1/").and_then(|n| n.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all: a full disk leaves what was there before.
+//! Writes files completely or not at all: if the disk is full, the old file stays.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Seek as _, Write};
@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use crate::access::access;
 
-/// A file under way. Nobody sees it before [`WholeFile::finish`].
+/// A file being written. It becomes visible with [`WholeFile::finish`].
 pub(crate) struct WholeFile {
     made: NamedTempFile,
     target: Target,
@@ -19,14 +19,14 @@ pub(crate) struct WholeFile {
 enum Target {
     /// A new file.
     New(PathBuf),
-    /// Takes the place of a file, and its rights and owner.
+    /// Replaces a file and keeps its permissions and owner.
     Replace(PathBuf, Replaced),
-    /// A device or a pipe, which stays and is written to.
+    /// A device or a pipe, which is written to directly.
     Into(PathBuf),
     Stdout,
 }
 
-/// Rights and owner of a file that is replaced.
+/// Permissions and owner of a replaced file.
 struct Replaced {
     mode: u32,
     uid: u32,
@@ -35,7 +35,7 @@ struct Replaced {
 
 impl Target {
     fn of(path: &Path) -> io::Result<Target> {
-        // A link stays one: the file that it names is replaced.
+        // A link stays a link, and the file that it refers to is replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         match path.metadata() {
             Err(_) => Ok(Target::New(path)),
@@ -59,9 +59,9 @@ impl WholeFile {
         };
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         match NamedTempFile::new_in(folder.unwrap_or(Path::new("."))) {
-            // Whoever may write to the file need not be able to make one.
+            // A user who may write to the file may lack permission to create one in the folder.
             Err(e) if e.kind() == PermissionDenied && path.exists() => {
-                // Told now, not when the work is done.
+                // Fail now instead of after the work.
                 OpenOptions::new().write(true).open(path)?;
                 let target = Target::Into(path.clone());
                 let made = NamedTempFile::new()?;
@@ -72,7 +72,7 @@ impl WholeFile {
                 let why = format!("there is no folder `{folder}`: make it first");
                 Err(io::Error::new(NotFound, why))
             }
-            // The error names a file that nobody asked for.
+            // The error would name a temporary file that the user does not know.
             Err(e) if matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem) => {
                 Err(e.kind().into())
             }
@@ -83,7 +83,7 @@ impl WholeFile {
         }
     }
 
-    /// What goes to standard output at its end.
+    /// Output that goes to standard output when it is finished.
     pub(crate) fn stdout() -> io::Result<WholeFile> {
         if stdout_was_closed() {
             return Err(io::Error::other("the standard output is closed"));
@@ -98,7 +98,7 @@ impl WholeFile {
         self.made.as_file_mut()
     }
 
-    /// Puts it where it belongs.
+    /// Moves the file to its destination.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.made.rewind()?;
         match self.target {
@@ -108,7 +108,7 @@ impl WholeFile {
             }
             Target::Replace(path, replaced) => {
                 let file = self.made.as_file();
-                // Only root may. The replaced file of another user becomes ours otherwise.
+                // Only root may do this. Otherwise the file of another user becomes ours.
                 let _ = fchown(file, Some(replaced.uid), Some(replaced.gid));
                 let mode = access().mode_of_replaced(replaced.mode);
                 file.set_permissions(Permissions::from_mode(mode))?;
@@ -122,7 +122,7 @@ impl WholeFile {
             }
             Target::Stdout => {
                 match io::copy(self.made.as_file_mut(), &mut io::stdout().lock()) {
-                    // Whoever reads has read enough.
+                    // The reader has read enough.
                     Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
                     written => written.map(drop),
                 }
@@ -131,7 +131,7 @@ impl WholeFile {
     }
 }
 
-/// Writes a file at once.
+/// Writes a complete file.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = WholeFile::create(path)?;
     file.file().write_all(bytes)?;

@@ -76,7 +76,7 @@ pub const SHORT_STACKS: &str = "samples whose call stack is cut short: it is lon
 
 /// Meaning of the loss [`Unwinder::broken`].
 pub const BROKEN_STACKS: &str =
-    "samples whose call stack ends early: code without unwind tables, or a stack in disorder";
+    "samples whose call stack ends early: code without unwind tables, or a damaged stack";
 
 /// `PERF_SAMPLE_REGS_ABI_64`.
 const ABI_64: u64 = 2;

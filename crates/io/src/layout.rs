@@ -217,7 +217,7 @@ pub(super) const LOSSES: [(&str, &str); 9] = [
     ),
     (
         "writers_mixed",
-        "times that a socket had more writers at once than can be told apart",
+        "times that a socket had more writers at once than can be distinguished",
     ),
     (
         "pages_unread",

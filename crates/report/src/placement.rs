@@ -90,7 +90,7 @@ fn in_words(placement: &Placement) -> String {
         nodes(&placement.used_by)
     );
     if placement.samples == 0 {
-        return "No sample with an address: nothing can be said.".to_owned();
+        return "No sample has an address, so the placement is unknown.".to_owned();
     }
     if let (Some(remote), Some((low, high))) = (placement.remote, placement.remote_interval) {
         text += &format!(

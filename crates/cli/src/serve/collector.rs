@@ -91,7 +91,7 @@ pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
         ("host.name", facts().name),
         ("os.type", "linux".to_owned()),
     ];
-    let told = url.clone();
+    let endpoint = url.clone();
     let send = move |families: &[Family]| {
         let instruments: Vec<Instrument> = families.iter().map(instrument).collect();
         let body = otlp_metrics(&resource, &instruments, [started, unix_ns()]);
@@ -104,9 +104,9 @@ pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
         }
     };
     let tell = move |sent: &Result<(), String>| match sent {
-        Ok(()) => eprintln!("memgauge: metrics are taken again by {told}"),
+        Ok(()) => eprintln!("memgauge: metrics reach {endpoint} again"),
         Err(why) => eprintln!(
-            "memgauge: failed to send metrics to {told}: {why}: trying again every {} s",
+            "memgauge: failed to send metrics to {endpoint}: {why}: trying again every {} s",
             EVERY.as_secs()
         ),
     };

@@ -63,7 +63,7 @@ fn local_address(text: &str) -> Result<SocketAddr, String> {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_loopback() => Ok(address),
         _ => Err(
-            "metrics are shown to this machine alone: take an address that begins with 127"
+            "metrics are available on this machine only: use an address that begins with 127"
                 .to_owned(),
         ),
     }
@@ -119,7 +119,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
     };
     if args.io && args.metrics.is_none() && args.otlp.is_none() {
         return Err(usage(
-            "failed to account for I/O: nobody would see it: add --metrics PORT or --otlp ENDPOINT",
+            "failed to account for I/O: there is no output for it: add --metrics PORT or --otlp ENDPOINT",
         ));
     }
     let push = args.otlp.as_deref().map(collector::push).transpose()?;

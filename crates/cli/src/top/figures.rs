@@ -1,4 +1,4 @@
-//! Numbers of the live screen, in few characters.
+//! Formats numbers of the live screen in few characters.
 
 use crate::units::{number_of, spoken_bytes, spoken_seconds};
 
@@ -6,7 +6,7 @@ pub(super) fn dash() -> String {
     "-".to_owned()
 }
 
-/// Hundredths with a digit after the point.
+/// Per cent with one digit after the point.
 pub(super) fn percent(part: Option<f64>) -> String {
     part.map_or(dash(), |part| match part * 100.0 {
         p if p >= 99.95 => format!("{p:.0}"),
@@ -24,7 +24,7 @@ pub(super) fn rate(n: f64) -> String {
     }
 }
 
-/// A period with its unit: of a timer nanoseconds.
+/// A period with its unit, which is nanoseconds for a timer.
 pub(super) fn spoken_period(period: u64, timer: bool) -> String {
     match timer {
         true => spoken_seconds(period as f64 / 1e9),

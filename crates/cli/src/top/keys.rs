@@ -1,58 +1,58 @@
-//! What keys do: the user's choices, apart from the terminal and from what is drawn.
+//! Key handling: the user's choices, independent of terminal and drawing.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::model::{Line, Sampling, Shown, TopOrder};
+use super::model::{Line, Sampling, Snapshot, TopOrder};
 use crate::search::Search;
 
-/// A line by process and thread.
-pub(super) type Which = (u32, Option<u32>);
+/// Process and thread of a line.
+pub(super) type LineId = (u32, Option<u32>);
 
 /// The user's choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) order: TopOrder,
-    /// Lines are threads, not processes.
+    /// Show threads instead of processes.
     pub(super) threads: bool,
     pub(super) frozen: bool,
     pub(super) help: bool,
     pub(super) search: Search,
-    /// The line that the user selected, wherever it moves to; `None`: whichever is first, so
-    /// that the busiest stay on the screen.
-    pub(super) selected: Option<Which>,
-    /// The process that is looked into.
+    /// The line that the user selected, wherever it moves. `None` selects the first line, so that
+    /// the busiest ones stay on the screen.
+    pub(super) selected: Option<LineId>,
+    /// The process shown in detail.
     pub(super) open: Option<u32>,
-    /// Which data region the heat map shows.
+    /// Index of the data region that the heat map shows.
     pub(super) heat_of: usize,
-    /// Answer to the last key that asked for something.
-    pub(super) said: String,
+    /// Reply to the last key that requested an action.
+    pub(super) reply: String,
 }
 
-/// Request that a key stands for.
+/// Action that a key requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Request {
     Quit,
-    /// The same data, drawn again.
+    /// Draw the same data again.
     Redraw,
-    /// Other data are wanted at once.
+    /// Fetch other data at once.
     Look,
     Nothing,
     TurnProcess(u32),
     TurnAll,
-    /// The period of a process, times this.
+    /// Multiply the period of a process by this factor.
     Period(u32, f64),
 }
 
 impl Choice {
-    fn all<'a>(&self, shown: &'a Shown) -> &'a [Line] {
+    fn all<'a>(&self, shown: &'a Snapshot) -> &'a [Line] {
         match self.threads {
             true => &shown.threads,
             false => &shown.processes,
         }
     }
 
-    /// Lines that the user wants to see, in order.
-    pub(super) fn lines(&self, shown: &Shown) -> Vec<Line> {
+    /// Lines that match the search, in order.
+    pub(super) fn lines(&self, shown: &Snapshot) -> Vec<Line> {
         let all = self.all(shown);
         let contains = |line: &&Line| {
             let numbers = [Some(line.pid), line.tid];
@@ -69,15 +69,16 @@ impl Choice {
         lines
     }
 
-    /// Where the selected line is now; the first where it is gone.
+    /// Index of the selected line, or of the first line if it is gone.
     pub(super) fn place(&self, lines: &[Line]) -> usize {
         let is = |line: &Line| self.selected == Some((line.pid, line.tid));
         lines.iter().position(is).unwrap_or(0)
     }
 
-    /// Returns to the first line when the selected one has ended since: the list would go with
-    /// it to its end. One that had ended when it was selected stays selected.
-    pub(super) fn let_go_of_ended(&mut self, before: &Shown, now: &Shown) {
+    /// Returns to the first line if the selected one has ended since then. Otherwise the list would
+    /// scroll to its end with it. A line that had already ended when it was selected stays
+    /// selected.
+    pub(super) fn deselect_ended(&mut self, before: &Snapshot, now: &Snapshot) {
         let has_ended = |shown| {
             let is = |line: &&Line| self.selected == Some((line.pid, line.tid));
             let line = self.all(shown).iter().find(is);
@@ -89,7 +90,7 @@ impl Choice {
         }
     }
 
-    /// `lines`: those on the screen now.
+    /// Handles a key. `lines` are the lines on the screen.
     pub(super) fn key(&mut self, key: KeyEvent, lines: &[Line]) -> Request {
         if key.kind == KeyEventKind::Release {
             return Request::Nothing;
@@ -107,7 +108,7 @@ impl Choice {
                 Request::Redraw
             }
             code => {
-                self.said.clear();
+                self.reply.clear();
                 self.move_key(code, lines)
                     .unwrap_or_else(|| self.command_key(code, lines))
             }
@@ -136,7 +137,8 @@ impl Choice {
         let process = self.open.or(marked.map(|line| line.pid));
         let is_for_process = matches!(code, KeyCode::Enter | KeyCode::Char('s' | '+' | '=' | '-'));
         if is_for_process && self.open.is_none() {
-            // The next such key is for the same process, also if another is first then.
+            // The next key of this kind applies to the same process, even if another one is first
+            // by then.
             self.selected = marked.map(|line| (line.pid, line.tid));
         }
         match (code, process) {
@@ -167,14 +169,14 @@ impl Choice {
     }
 }
 
-/// Fits 80 columns.
+/// Fits into 80 columns.
 pub(super) const KEYS: &str =
     "q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help";
 
-/// The same on a narrow screen.
+/// Keys for a narrow screen.
 pub(super) const FEW_KEYS: &str = "? help  q quit  Enter open  Esc back";
 
-/// Fits a small terminal.
+/// Fits into a small terminal.
 pub(super) const HELP: &str = "\
 Keys
   up, down, j, k   select a line            Enter     look into the process
@@ -254,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_mark_returns_to_the_first_line_when_its_process_ends() {
-        let shown = |lines: &[(u32, Sampling)]| Shown {
+        let shown = |lines: &[(u32, Sampling)]| Snapshot {
             processes: lines
                 .iter()
                 .map(|&(pid, sampling)| Line {
@@ -262,7 +264,7 @@ mod tests {
                     ..line(pid, "a")
                 })
                 .collect(),
-            ..Shown::default()
+            ..Snapshot::default()
         };
         let both = shown(&[(1, Sampling::On), (2, Sampling::On)]);
         let ended = shown(&[(2, Sampling::On), (1, Sampling::Ended)]);
@@ -270,15 +272,15 @@ mod tests {
             selected: Some((1, None)),
             ..Choice::default()
         };
-        choice.let_go_of_ended(&both, &both);
+        choice.deselect_ended(&both, &both);
         assert_eq!(choice.selected, Some((1, None)));
-        choice.let_go_of_ended(&both, &ended);
+        choice.deselect_ended(&both, &ended);
         assert_eq!(choice.selected, None);
         // Selected after its end, to look into it.
         choice.selected = Some((1, None));
-        choice.let_go_of_ended(&ended, &ended);
+        choice.deselect_ended(&ended, &ended);
         assert_eq!(choice.selected, Some((1, None)));
-        choice.let_go_of_ended(&ended, &shown(&[(2, Sampling::On)]));
+        choice.deselect_ended(&ended, &shown(&[(2, Sampling::On)]));
         assert_eq!(choice.selected, None);
     }
 
@@ -301,9 +303,9 @@ mod tests {
 
     #[test]
     fn what_is_typed_after_a_slash_selects_lines() {
-        let shown = Shown {
+        let shown = Snapshot {
             processes: vec![line(1, "duck"), line(22, "goose"), line(3, "duckling")],
-            ..Shown::default()
+            ..Snapshot::default()
         };
         let mut choice = Choice::default();
         let typed = "/duckq".chars().map(KeyCode::Char).collect::<Vec<_>>();

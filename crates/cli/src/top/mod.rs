@@ -1,9 +1,9 @@
-//! `memgauge top`: who runs, on which code and data, live.
+//! `memgauge top`: live view of processes, their code and their data.
 //!
-//! Samples come from `memgauge-online`, the sampler that programs use; counts of processes
-//! from `/proc`; bytes of I/O from the accounting of `memgauge io`. Rejected: sampling each
-//! processor instead of each thread. It needs fewer descriptors, but a thread could neither
-//! be stopped nor get a period of its own, and it would be a second sampler.
+//! Samples come from `memgauge-online`, the sampler that other programs use. Process counters come
+//! from `/proc`, and bytes of I/O from the accounting of `memgauge io`. Sampling CPUs instead of
+//! threads was rejected. It needs fewer descriptors, but single threads could neither be stopped
+//! nor get a period of their own, and it would be a second sampler.
 
 mod figures;
 mod keys;
@@ -30,66 +30,65 @@ use crate::terminal;
 use crate::units::{Duration as Interval, Percent, nanoseconds, overhead};
 use figures::spoken_period;
 use keys::{Choice, Request};
-use model::{Shown, TopOrder};
-use screen::{Parts, Room, draw, heat_columns};
+use model::{Snapshot, TopOrder};
+use screen::{DetailLayout, ScreenSize, draw, heat_columns};
 use started::Output;
-use watch::{LookInto, Plan, Watch};
+use watch::{DetailRequest, Plan, Watch};
 
-/// Between two looks at keys and buffers: a buffer of 4096 samples is far from full then.
-const LISTEN: Duration = Duration::from_millis(50);
-/// Until the first look of a screen: rates over less tell nothing, as the kernel counts processor
-/// time of processes in ticks of 10 ms.
+/// Time between two checks of keys and buffers. A buffer of 4096 samples is far from full by then.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Length of the first interval of a screen. Shorter ones give no useful rates, since the kernel
+/// counts CPU time of processes in ticks of 10 ms.
 const FIRST_INTERVAL: Duration = Duration::from_millis(500);
-/// Rows of a text for scripts that a look into a process is laid out for.
+/// Number of rows that a process's details are laid out for in text output.
 const TEXT_ROWS: usize = 48;
 
-/// Live: processes and threads by samples, faults, processor time and I/O bytes; Enter looks
-/// into one
+/// Watch processes and threads by samples, faults, CPU time and I/O bytes; Enter opens one
 #[derive(Debug, Args)]
 pub(crate) struct Top {
-    /// Watch these processes and those that they start (default: everybody who runs)
+    /// Watch these processes and those that they start [default: all that run]
     #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
     pid: Vec<u32>,
-    /// Sample this event, as of `memgauge record -e` (default: IBS or PEBS where there is
-    /// one, else a timer; under emulation llc.miss)
+    /// Sample this event, as with `memgauge record -e` [default: IBS or PEBS if available, else a
+    /// timer; with --source emulate llc.miss]
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
-    /// Where samples come from; emulate starts the program on the modelled machine
+    /// Source of samples. emulate starts the program on the modelled machine
     #[arg(long, value_enum, default_value_t)]
     source: Source,
-    /// Events between two samples; for a timer, nanoseconds
+    /// Number of events between two samples, or nanoseconds for a timer
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
           value_parser = clap::value_parser!(u64).range(1..))]
     period: Option<u64>,
-    /// Limit the share of each thread's processor time that sampling takes: 0.01% to 50%
+    /// Limit the share of each thread's CPU time that sampling takes: 0.01% to 50%
     #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     overhead: Option<Percent>,
-    /// Time between two looks, 100ms or more (a bare number is seconds, as for top)
+    /// Length of an interval, 100ms or more (a bare number is seconds, as for top)
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = seconds)]
     delay: Interval,
-    /// Print text for scripts instead of a screen; also where the output is no terminal
+    /// Print text for scripts instead of a screen. Default if the output is not a terminal
     #[arg(short, long)]
     batch: bool,
-    /// End after so many looks
+    /// End after this many intervals
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     looks: Option<u64>,
-    /// Print one look and end: as --batch -n 1
+    /// Print one interval and end: as --batch -n 1
     #[arg(long, conflicts_with_all = ["looks"])]
     once: bool,
-    /// Order of lines
+    /// Sort order of lines
     #[arg(long, value_enum, default_value_t)]
     sort: TopOrder,
-    /// Lines are threads
+    /// Show a line for each thread
     #[arg(short = 'H', long)]
     threads: bool,
-    /// Most lines of a text for scripts
+    /// Maximum number of lines in text output
     #[arg(long, value_name = "N", default_value_t = 30)]
     rows: usize,
-    /// Leave out the accounting of I/O
+    /// Do not account I/O
     #[arg(long)]
     no_io: bool,
-    /// Start this program and watch it, with its regions of interest. Its output goes to
-    /// standard error; a screen shows none of it. It runs on when top ends
+    /// Start this program and watch it, with its regions of interest. Its output goes to standard
+    /// error, or is discarded while a screen is shown. It keeps running when top ends
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     command: Vec<String>,
 }
@@ -97,17 +96,17 @@ pub(crate) struct Top {
 fn seconds(text: &str) -> Result<Interval, String> {
     let bare = text.parse::<f64>().is_ok();
     let unit = if bare { "s" } else { "" };
-    // What is too short is refused below, in words of its own.
+    // Intervals that are too short are refused below, with a message of their own.
     nanoseconds(&format!("{text}{unit}")).map(|ns| Interval { ns })
 }
 
-/// Runs until the user has seen enough.
+/// Runs until the user ends it.
 pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
     const SHORTEST: Duration = Duration::from_millis(100);
     let every = Duration::from_nanos(args.delay.ns);
     if every < SHORTEST {
         return Err(usage(
-            "failed to look so often: --delay takes 100ms or more",
+            "failed to set the interval: --delay must be 100ms or more",
         ));
     }
     let modelled = args.source == Source::Emulate && !args.command.is_empty();
@@ -145,12 +144,12 @@ pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
     };
     let looks = if args.once { Some(1) } else { args.looks };
     match text {
-        true => print_looks(&mut watch, args, every, looks, choice),
+        true => print_intervals(&mut watch, args, every, looks, choice),
         false => Live::start(choice)?.run(&mut watch, every, looks),
     }
 }
 
-/// Waits, and takes samples meanwhile; whether the user interrupted.
+/// Waits and reads samples in the meantime. Returns true if the user interrupted.
 fn pause(watch: &mut Watch, until: Instant) -> bool {
     while interrupts() == 0 {
         watch.read();
@@ -158,14 +157,14 @@ fn pause(watch: &mut Watch, until: Instant) -> bool {
         if left.is_zero() {
             return false;
         }
-        std::thread::sleep(left.min(LISTEN));
+        std::thread::sleep(left.min(POLL_INTERVAL));
     }
     true
 }
 
-/// Text for scripts: a block a look, each with its heading. A single named process is
-/// looked into.
-fn print_looks(
+/// Prints text for scripts: a block with a heading for each interval. A single selected process is
+/// shown in detail.
+fn print_intervals(
     watch: &mut Watch,
     args: &Top,
     every: Duration,
@@ -175,7 +174,7 @@ fn print_looks(
     let style = terminal::style(false);
     let open = watch.only();
     let columns = style.line.min(140);
-    let cells = (Parts::of(TEXT_ROWS).heat, heat_columns(columns));
+    let cells = (DetailLayout::of(TEXT_ROWS).heat, heat_columns(columns));
     let mut next = Instant::now();
     let mut done = 0;
     while looks.is_none_or(|looks| done < looks) {
@@ -183,14 +182,14 @@ fn print_looks(
         if pause(watch, next) {
             break;
         }
-        let mut shown = watch.look(open.map(|pid| LookInto {
+        let mut shown = watch.look(open.map(|pid| DetailRequest {
             pid,
             heat_of: 0,
             cells,
         }));
         let detail = shown.detail.take();
         let head = screen::head_rows(&shown, &choice);
-        let room = |rows: usize| Room {
+        let room = |rows: usize| ScreenSize {
             rows,
             columns,
             keys: false,
@@ -215,8 +214,8 @@ fn print_looks(
 /// The terminal while it shows the screen.
 struct Live {
     choice: Choice,
-    shown: Shown,
-    /// Whether `shown` was seen: the first look takes an interval.
+    shown: Snapshot,
+    /// False until the first interval has ended.
     has_looked: bool,
 }
 
@@ -231,7 +230,7 @@ impl Live {
         )?;
         Ok(Live {
             choice,
-            shown: Shown::default(),
+            shown: Snapshot::default(),
             has_looked: false,
         })
     }
@@ -254,8 +253,11 @@ impl Live {
                 done += 1;
             }
             watch.read();
-            std::thread::sleep(next.saturating_duration_since(Instant::now()).min(LISTEN));
-            // crossterm never returns from a terminal that has gone away.
+            std::thread::sleep(
+                next.saturating_duration_since(Instant::now())
+                    .min(POLL_INTERVAL),
+            );
+            // crossterm does not return if the terminal is gone.
             while on() && poll(Duration::ZERO)? {
                 if !self.answer(read()?, watch)? {
                     return Ok(Exit::Success);
@@ -270,24 +272,24 @@ impl Live {
         if self.choice.frozen {
             return Ok(());
         }
-        self.choice.let_go_of_ended(&self.shown, &shown);
+        self.choice.deselect_ended(&self.shown, &shown);
         self.shown = shown;
         self.has_looked = true;
         self.draw()
     }
 
-    /// The process that is looked into.
-    fn opened(&self) -> Option<LookInto> {
+    /// The process that is shown in detail.
+    fn opened(&self) -> Option<DetailRequest> {
         let (columns, rows) = screen_size();
-        let cells = (Parts::of(rows).heat, heat_columns(columns));
-        self.choice.open.map(|pid| LookInto {
+        let cells = (DetailLayout::of(rows).heat, heat_columns(columns));
+        self.choice.open.map(|pid| DetailRequest {
             pid,
             heat_of: self.choice.heat_of,
             cells,
         })
     }
 
-    /// Does what an event asks; whether to go on.
+    /// Handles an event. Returns false to end.
     fn answer(&mut self, event: Event, watch: &mut Watch) -> anyhow::Result<bool> {
         let key = match event {
             Event::Key(key) => key,
@@ -301,21 +303,21 @@ impl Live {
         match self.choice.key(key, &lines) {
             Request::Quit => return Ok(false),
             Request::Nothing => return Ok(true),
-            Request::Look => self.shown.detail = self.opened().map(|into| watch.look_into(into)),
+            Request::Look => self.shown.detail = self.opened().map(|into| watch.detail_of(into)),
             Request::Redraw => {}
             Request::TurnAll => {
                 watch.turn_all();
                 self.shown.on = !self.shown.on;
             }
             Request::TurnProcess(pid) => {
-                self.choice.said = match watch.turn_process(pid) {
+                self.choice.reply = match watch.turn_process(pid) {
                     Ok(true) => format!("process {pid} is sampled from now on"),
                     Ok(false) => format!("process {pid} is not sampled from now on"),
                     Err(why) => why,
                 };
             }
             Request::Period(pid, factor) => {
-                self.choice.said = match watch.change_period(pid, factor) {
+                self.choice.reply = match watch.change_period(pid, factor) {
                     Ok(period) => {
                         let period = spoken_period(period, self.shown.timer);
                         format!("process {pid}: period {period}")
@@ -338,7 +340,7 @@ impl Live {
             line: columns,
             ..terminal::style(true)
         };
-        let room = Room {
+        let room = ScreenSize {
             rows,
             columns,
             keys: true,
@@ -350,8 +352,8 @@ impl Live {
             }
             false => vec!["memgauge top  measuring the first rates".to_owned()],
         };
-        // Rows are cleared before they are written: behind a row that fills the screen the
-        // cursor stands on its last character.
+        // Clear rows before writing them: after a row that fills the screen, the cursor is on its
+        // last character.
         let frame = format!("\x1b[K{}", lines.join("\r\n\x1b[K"));
         let mut out = std::io::stdout().lock();
         execute!(out, cursor::MoveTo(0, 0))?;
@@ -361,7 +363,7 @@ impl Live {
     }
 }
 
-/// Columns and rows.
+/// Number of columns and rows.
 fn screen_size() -> (usize, usize) {
     let (columns, rows) = screen_of::size().unwrap_or((80, 24));
     (usize::from(columns), usize::from(rows))

@@ -1,16 +1,16 @@
-//! What `memgauge top` shows, as data: sums of samples, lines of tables, a heat map.
+//! Data shown by `memgauge top`: sums of samples, lines of tables, a heat map.
 //!
-//! Nothing here asks the machine for anything.
+//! This module does not access the machine.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use memgauge_online::{DataSource, RegionId, Sample};
 
-/// The last minute is kept of each process.
-pub(super) const KEPT_NS: u64 = 60_000_000_000;
-/// Most samples kept of a process; of a minute that has more, the latest.
-const MOST_KEPT: usize = 50_000;
-/// Smallest stretch of a heat map: a page.
+/// Samples of each process are kept for one minute.
+pub(super) const HISTORY_NS: u64 = 60_000_000_000;
+/// Maximum number of samples kept of a process.
+const MAX_HISTORY: usize = 50_000;
+/// Minimum size of a row of the heat map: a page.
 const PAGE_BYTES: u64 = 4096;
 
 /// Sums of samples.
@@ -18,12 +18,11 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) struct Sums {
     pub(super) samples: u64,
     pub(super) with_address: u64,
-    /// Samples whose event told where the data came from, and those from memory, and
-    /// from another node.
+    /// Samples with a known data source, and those from memory and from another node.
     pub(super) with_source: u64,
     pub(super) from_memory: u64,
     pub(super) from_remote: u64,
-    /// Samples with a latency, and the sum of their cycles.
+    /// Samples with a latency, and the sum of their latencies in cycles.
     pub(super) with_latency: u64,
     pub(super) latency_cycles: u64,
 }
@@ -45,21 +44,21 @@ impl Sums {
     }
 }
 
-/// `part` of `whole`, 0 to 1; `None` of nothing.
+/// `part` / `whole`, or `None` if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// What becomes of a process's or thread's samples.
+/// Sampling state of a process or thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sampling {
     On,
-    /// Stopped by a key.
+    /// Stopped with a key.
     Stopped,
-    /// Not attached to, since it was idle so far or there is no room.
+    /// Not attached, because it was idle or the descriptors are used up.
     #[default]
     Not,
-    /// It has ended.
+    /// The process or thread has ended.
     Ended,
 }
 
@@ -67,29 +66,29 @@ pub(super) enum Sampling {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Line {
     pub(super) pid: u32,
-    /// Thread; `None`: all of the process.
+    /// Thread. `None` for the whole process.
     pub(super) tid: Option<u32>,
     pub(super) user: String,
     pub(super) command: String,
     pub(super) sampling: Sampling,
-    /// Of the last interval.
+    /// Sums of the last interval.
     pub(super) sums: Sums,
-    /// Processors used, 1 for one all the time.
+    /// CPU use. 1 is one CPU all the time.
     pub(super) cpu: f64,
     pub(super) faults_per_s: Option<f64>,
-    /// Bytes a second into memory and out of it.
+    /// Bytes per second into memory and out of it.
     pub(super) io_per_s: Option<[f64; 2]>,
-    /// Threads that are sampled.
+    /// Number of sampled threads.
     pub(super) threads: usize,
-    /// Period now, of one that has ended its last; `None` where there is none, or threads
+    /// Current period, or the last one of an ended process. `None` if it is unknown or threads
     /// differ.
     pub(super) period: Option<u64>,
     pub(super) periods_differ: bool,
-    /// Samples lost since it was attached to.
+    /// Samples lost since it was attached.
     pub(super) lost: u64,
 }
 
-/// Order of lines.
+/// Sort order of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum TopOrder {
     /// Samples of the last interval
@@ -130,7 +129,8 @@ impl TopOrder {
         }
     }
 
-    /// The largest first, of equal ones the busier, then the smaller number.
+    /// Sorts lines by falling value. Among equals, the busier one comes first, then the smaller
+    /// number.
     pub(super) fn sort(self, lines: &mut [Line]) {
         let size = |line: &Line| match self {
             TopOrder::Samples => line.sums.samples as f64,
@@ -153,35 +153,35 @@ impl TopOrder {
     }
 }
 
-/// What is kept of a sample.
+/// The parts of a sample that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct KeptSample {
     pub(super) time_ns: u64,
     pub(super) ip: u64,
     pub(super) addr: Option<u64>,
-    /// Events that it stands for, with those of samples that were not kept.
+    /// Number of events that it represents, including those of dropped samples.
     pub(super) stands_for: u64,
-    /// One in `2^thinned` was kept.
+    /// One in `2^thinned` samples was kept.
     pub(super) thinned: u32,
     pub(super) region: Option<RegionId>,
 }
 
-/// Samples of a process, of the last minute.
+/// Samples of a process from the last minute.
 ///
-/// Of a minute with too many, some by chance are kept, each with equal odds, so that shares
-/// are those of the whole minute: one in 2, in 4 and so on. One that is kept stands for the
-/// others, too. By chance, since each second one may be always of the same place.
+/// If there are too many, a random selection is kept with equal probability: one in 2, in 4 and so
+/// on. Each kept sample also represents the dropped ones, so shares are those of the whole minute.
+/// The selection is random because every second sample might always be at the same location.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Minute {
-    kept: VecDeque<Kept>,
-    /// One in `2^thinned` is kept now.
+pub(super) struct RecentSamples {
+    kept: VecDeque<KeptSample>,
+    /// One in `2^thinned` new samples is kept.
     thinned: u32,
     random: u64,
 }
 
-impl Minute {
-    /// Whether to keep one, of `2^thinned`.
-    fn draws(&mut self, thinned: u32) -> bool {
+impl RecentSamples {
+    /// Decides at random whether to keep one of `2^thinned` samples.
+    fn is_selected(&mut self, thinned: u32) -> bool {
         // The upper bits of Knuth's linear congruential generator.
         self.random = self
             .random
@@ -191,13 +191,13 @@ impl Minute {
     }
 
     pub(super) fn take(&mut self, sample: &Sample) {
-        if self.kept.len() >= MOST_KEPT {
-            self.thin();
+        if self.kept.len() >= MAX_HISTORY {
+            self.drop_every_second();
         }
-        if !self.draws(self.thinned) {
+        if !self.is_selected(self.thinned) {
             return;
         }
-        self.kept.push_back(Kept {
+        self.kept.push_back(KeptSample {
             time_ns: sample.time_ns,
             ip: sample.ip.0,
             addr: sample.addr.map(|a| a.0),
@@ -207,14 +207,14 @@ impl Minute {
         });
     }
 
-    /// Makes room: of those that are of the thickest part, every second one goes.
-    fn thin(&mut self) {
+    /// Makes room: drops every second sample of the part that was thinned least.
+    fn drop_every_second(&mut self) {
         self.thinned += 1;
         let to = self.thinned;
         let all = std::mem::take(&mut self.kept);
         for mut kept in all {
             let by = to - kept.thinned;
-            if self.draws(by) {
+            if self.is_selected(by) {
                 kept.stands_for <<= by;
                 kept.thinned = to;
                 self.kept.push_back(kept);
@@ -222,24 +222,24 @@ impl Minute {
         }
     }
 
-    pub(super) fn forget_before(&mut self, time_ns: u64) {
-        // Threads come one after the other, each in its order.
+    pub(super) fn remove_before(&mut self, time_ns: u64) {
+        // Samples of the threads come one after the other, each in order.
         self.kept.retain(|kept| kept.time_ns >= time_ns);
-        if self.kept.len() < MOST_KEPT / 8 {
+        if self.kept.len() < MAX_HISTORY / 8 {
             self.thinned = self.thinned.saturating_sub(1);
         }
     }
 
-    pub(super) fn samples(&self) -> impl Iterator<Item = &Kept> {
+    pub(super) fn samples(&self) -> impl Iterator<Item = &KeptSample> {
         self.kept.iter()
     }
 
-    /// Whether some of the minute's samples were left out.
+    /// True if samples of the minute were dropped.
     pub(super) fn is_thinned(&self) -> bool {
         self.kept.iter().any(|kept| kept.thinned > 0)
     }
 
-    /// Sums by region of interest; none where no sample is in one.
+    /// Sums by region of interest. Empty if no sample is inside one.
     pub(super) fn regions(&self, names: impl Fn(RegionId) -> String) -> Vec<Place> {
         let mut sums: BTreeMap<Option<RegionId>, (u64, u64)> = BTreeMap::new();
         for kept in &self.kept {
@@ -253,7 +253,7 @@ impl Minute {
             let name = region.map_or_else(|| "(outside)".to_owned(), &names);
             ((name, String::new()), sum)
         });
-        heaviest(named.collect())
+        largest_first(named.collect())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -261,18 +261,18 @@ impl Minute {
     }
 }
 
-/// A place and its part of the last minute's samples.
+/// A code or data location and its share of the last minute's samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) name: String,
-    /// File, or kind of memory.
+    /// File or kind of memory.
     pub(super) within: String,
     pub(super) samples: u64,
     pub(super) stands_for: u64,
 }
 
-/// Sums by place, the heaviest first.
-pub(super) fn heaviest(places: BTreeMap<(String, String), (u64, u64)>) -> Vec<Place> {
+/// Converts sums by location to a list, the largest first.
+pub(super) fn largest_first(places: BTreeMap<(String, String), (u64, u64)>) -> Vec<Place> {
     let mut all: Vec<Place> = places
         .into_iter()
         .map(|((name, within), (samples, stands_for))| Place {
@@ -293,13 +293,13 @@ pub(super) struct Heat {
     /// First byte of the first row.
     pub(super) start: u64,
     pub(super) row_bytes: u64,
-    /// Samples by row and column; the last column is the latest.
+    /// Samples by row and column. The last column is the latest.
     pub(super) cells: Vec<Vec<u64>>,
 }
 
 impl Heat {
-    /// Rows are equal stretches of a power of two of bytes, as few bytes as let `rows`
-    /// of them hold every sampled address; columns are equal parts of the last minute.
+    /// Builds the map. Rows are equal ranges, the smallest power of two for which `rows` of them
+    /// contain every sampled address. Columns are equal parts of the last minute.
     pub(super) fn of(
         samples: &[(u64, u64)],
         now_ns: u64,
@@ -318,7 +318,7 @@ impl Heat {
         let mut cells = vec![vec![0; columns]; used];
         for (time_ns, addr) in samples {
             let age = now_ns.saturating_sub(*time_ns);
-            let back = (u128::from(age) * columns as u128 / u128::from(KEPT_NS)) as usize;
+            let back = (u128::from(age) * columns as u128 / u128::from(HISTORY_NS)) as usize;
             let row = (addr / row_bytes - first) as usize;
             if let Some(cell) = columns
                 .checked_sub(1 + back)
@@ -336,54 +336,54 @@ impl Heat {
     }
 }
 
-/// A look into one process.
+/// Details of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Detail {
+pub(super) struct ProcessDetail {
     pub(super) pid: u32,
-    /// Samples of the last minute, and those with an address.
+    /// Samples of the last minute, and those with a data address.
     pub(super) samples: u64,
     pub(super) with_address: u64,
-    /// Some by chance of the minute's samples.
+    /// True if samples of the minute were dropped.
     pub(super) is_thinned: bool,
-    /// It ended before its mappings were read: nothing has a name.
+    /// The process ended before its mappings were read, so nothing has a name.
     pub(super) ended_unseen: bool,
-    /// Samples lost of this process: shares are those of the rest.
+    /// Lost samples of this process. Shares refer to the others.
     pub(super) lost: u64,
     pub(super) code: Vec<Place>,
     pub(super) data: Vec<Place>,
-    /// Regions of interest, where samples are in any.
+    /// Regions of interest, if samples are inside any.
     pub(super) regions: Vec<Place>,
     pub(super) heat: Option<Heat>,
 }
 
-/// Cost of memgauge itself.
+/// Resources used by memgauge itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Own {
-    /// Processors used, 1 for one all the time.
+pub(super) struct OwnUsage {
+    /// CPU use. 1 is one CPU all the time.
     pub(super) cpu: f64,
     pub(super) descriptors: u64,
     pub(super) descriptors_at_most: u64,
 }
 
-/// Everything at one moment.
+/// Everything shown at one time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct Snapshot {
     pub(super) elapsed_s: f64,
     pub(super) interval_s: f64,
-    /// Where samples come from, in words.
+    /// Description of the sample source.
     pub(super) source: String,
-    /// Whether periods are nanoseconds.
+    /// True if periods are in nanoseconds.
     pub(super) timer: bool,
-    /// Whether the event tells where data came from.
+    /// True if the event reports data sources.
     pub(super) tells_source: bool,
     pub(super) on: bool,
     pub(super) processes: Vec<Line>,
     pub(super) threads: Vec<Line>,
-    pub(super) own: Own,
+    pub(super) own: OwnUsage,
     pub(super) lost: u64,
-    /// Limits, in words.
+    /// Limitations, in sentences.
     pub(super) notes: Vec<String>,
-    pub(super) detail: Option<Detail>,
+    pub(super) detail: Option<ProcessDetail>,
 }
 
 #[cfg(test)]
@@ -456,35 +456,35 @@ mod tests {
 
     #[test]
     fn a_minute_forgets_what_is_older() {
-        let mut minute = Minute::default();
+        let mut recent = RecentSamples::default();
         let at = |time_ns: u64| Sample {
             time_ns,
             addr: Some(VirtAddr(time_ns)),
             ..Sample::default()
         };
-        (0..MOST_KEPT as u64).for_each(|time| minute.take(&at(time)));
-        assert_eq!(minute.len(), MOST_KEPT);
-        assert!(!minute.is_thinned());
-        minute.forget_before(100);
-        assert_eq!(minute.samples().next().map(|kept| kept.time_ns), Some(100));
+        (0..MAX_HISTORY as u64).for_each(|time| recent.take(&at(time)));
+        assert_eq!(recent.len(), MAX_HISTORY);
+        assert!(!recent.is_thinned());
+        recent.remove_before(100);
+        assert_eq!(recent.samples().next().map(|kept| kept.time_ns), Some(100));
     }
 
     /// By construction a third of the events is in each half of the first two thirds.
     #[test]
     fn a_minute_that_is_too_busy_keeps_shares_and_sums() {
         const ALL: u64 = 900_000;
-        let mut minute = Minute::default();
+        let mut recent = RecentSamples::default();
         for time_ns in 0..ALL {
-            minute.take(&Sample {
+            recent.take(&Sample {
                 time_ns,
                 stands_for: 127,
                 ..Sample::default()
             });
         }
-        assert!(minute.is_thinned());
-        assert!((MOST_KEPT / 4..=MOST_KEPT).contains(&minute.len()));
+        assert!(recent.is_thinned());
+        assert!((MAX_HISTORY / 4..=MAX_HISTORY).contains(&recent.len()));
         let sum = |from: u64, to: u64| -> f64 {
-            let within = minute.samples().filter(|k| (from..to).contains(&k.time_ns));
+            let within = recent.samples().filter(|k| (from..to).contains(&k.time_ns));
             within.map(|k| k.stands_for as f64).sum()
         };
         let all = (ALL * 127) as f64;
@@ -493,37 +493,37 @@ mod tests {
         assert!((third - 1.0 / 3.0).abs() < 0.02, "{third}");
         // A quieter time is kept in full again.
         for look in 1..20 {
-            minute.forget_before(ALL + look);
+            recent.remove_before(ALL + look);
         }
-        assert!(minute.len() == 0);
-        (0..1000).for_each(|_| minute.take(&Sample::default()));
-        assert_eq!((minute.len(), minute.is_thinned()), (1000, false));
+        assert!(recent.len() == 0);
+        (0..1000).for_each(|_| recent.take(&Sample::default()));
+        assert_eq!((recent.len(), recent.is_thinned()), (1000, false));
     }
 
     #[test]
     fn regions_of_interest_have_their_samples_and_the_rest_is_outside() {
-        let mut minute = Minute::default();
+        let mut recent = RecentSamples::default();
         let names = |id: RegionId| format!("region {}", id.0);
         let sample = |region: Option<u16>| Sample {
             stands_for: 10,
             region: region.map(RegionId),
             ..Sample::default()
         };
-        minute.take(&sample(None));
-        assert_eq!(minute.regions(names), [], "nobody marked one");
+        recent.take(&sample(None));
+        assert_eq!(recent.regions(names), [], "nobody marked one");
         for region in [None, Some(2), Some(1), Some(2), Some(2)] {
-            minute.take(&sample(region));
+            recent.take(&sample(region));
         }
-        let regions = minute.regions(names);
-        let told = regions.iter();
-        let told = told.map(|p| (p.name.as_str(), p.samples, p.stands_for));
-        let told: Vec<_> = told.collect();
+        let regions = recent.regions(names);
+        let places = regions.iter();
+        let places = places.map(|p| (p.name.as_str(), p.samples, p.stands_for));
+        let places: Vec<_> = places.collect();
         let expected = [
             ("region 2", 3, 30),
             ("(outside)", 2, 20),
             ("region 1", 1, 10),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(places, expected);
     }
 
     #[test]

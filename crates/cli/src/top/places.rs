@@ -1,7 +1,7 @@
-//! Names of the code and data of one running process: its mappings now, and symbol tables.
+//! Names of the code and data of one running process, from its current mappings and symbol tables.
 //!
-//! Lines and inlined functions are left out: reading debug information of a large program
-//! takes seconds, in which keys would not be answered.
+//! Lines and inlined functions are left out: reading the debug information of a large program takes
+//! seconds in which keys would not be handled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -12,18 +12,18 @@ use memgauge_analyze::{ModuleFile, Resolve, file_name};
 use memgauge_host::program::{GeneratedNames, KernelNames, identity};
 use memgauge_symbols::Symbols;
 
-use super::model::{Detail, Heat, Minute, heaviest};
+use super::model::{Heat, ProcessDetail, RecentSamples, largest_first};
 use crate::mappings::Mappings;
 
-/// Longest time for names between two drawings; what is left has its file's name until
-/// the next one.
-const NAMING: Duration = Duration::from_millis(100);
-/// Memory that was unmapped since.
+/// Maximum time for resolving names between two drawings. The remaining locations have the name of
+/// their file until the next one.
+const NAMING_LIMIT: Duration = Duration::from_millis(100);
+/// Name of memory that has been unmapped since.
 const UNMAPPED: &str = "[unmapped now]";
-/// Names that are remembered.
-const MOST_NAMES: usize = 100_000;
+/// Maximum number of cached names.
+const MAX_NAMES: usize = 100_000;
 
-/// Mappings of a process that is looked into, and names found so far.
+/// Mappings of the process shown in detail, and the names found so far.
 pub(super) struct Places {
     pid: u32,
     mappings: Mappings,
@@ -38,7 +38,7 @@ impl Places {
         let mut places = Places {
             pid,
             mappings: Mappings::default(),
-            // There is no recording that could have copies of files.
+            // There is no recording that could contain copies of files.
             symbols: Symbols::of(Path::new("")).without_debug_info(),
             files: HashMap::new(),
             names: HashMap::new(),
@@ -52,7 +52,7 @@ impl Places {
         self.pid
     }
 
-    /// Reads the mappings again. Those of a process that has ended stay known.
+    /// Reads the mappings again. Keeps those of an ended process.
     pub(super) fn refresh(&mut self) {
         let mappings = Mappings::of(self.pid);
         if !mappings.is_empty() {
@@ -61,33 +61,33 @@ impl Places {
         }
     }
 
-    /// Sums of the last minute. `heat_of`: which of the data regions, by weight, the heat
-    /// map shows.
+    /// Sums of the last minute. `heat_of` is the index of the data region, by falling weight, that
+    /// the heat map shows.
     pub(super) fn detail(
         &mut self,
-        minute: &Minute,
+        recent: &RecentSamples,
         (now_ns, heat_of, cells): (u64, usize, (usize, usize)),
-    ) -> Detail {
-        let with_address = minute.samples().filter(|s| s.addr.is_some()).count() as u64;
-        let data = heaviest(self.data(minute));
+    ) -> ProcessDetail {
+        let with_address = recent.samples().filter(|s| s.addr.is_some()).count() as u64;
+        let data = largest_first(self.data(recent));
         let shown = data.get(heat_of.checked_rem(data.len()).unwrap_or(0));
-        // Addresses of nothing in particular are far apart.
+        // Addresses outside any region would be far apart.
         let shown = shown.filter(|place| place.name != UNMAPPED);
         let heat = shown.and_then(|place| {
             let within =
                 |addr: u64| self.region(addr) == (place.name.clone(), place.within.clone());
-            let samples = minute.samples();
+            let samples = recent.samples();
             let samples = samples.filter_map(|s| Some((s.time_ns, s.addr?)));
             let samples: Vec<(u64, u64)> = samples.filter(|s| within(s.1)).collect();
             let region = place.name.clone();
             Heat::of(&samples, now_ns, cells).map(|heat| Heat { region, ..heat })
         });
-        Detail {
+        ProcessDetail {
             pid: self.pid,
-            samples: minute.len() as u64,
+            samples: recent.len() as u64,
             with_address,
-            code: heaviest(self.code(minute)),
-            is_thinned: minute.is_thinned(),
+            code: largest_first(self.code(recent)),
+            is_thinned: recent.is_thinned(),
             ended_unseen: self.mappings.is_empty(),
             lost: 0,
             data,
@@ -96,16 +96,16 @@ impl Places {
         }
     }
 
-    fn code(&mut self, minute: &Minute) -> BTreeMap<(String, String), (u64, u64)> {
+    fn code(&mut self, recent: &RecentSamples) -> BTreeMap<(String, String), (u64, u64)> {
         let mut by_ip: HashMap<u64, (u64, u64)> = HashMap::new();
-        for sample in minute.samples() {
+        for sample in recent.samples() {
             let sums = by_ip.entry(sample.ip).or_default();
             *sums = (sums.0 + 1, sums.1 + sample.stands_for);
         }
         let mut by_ip: Vec<_> = by_ip.into_iter().collect();
-        // The heaviest first: time for names may be over before the last.
+        // Start with the largest sums, since the time limit may end the loop early.
         by_ip.sort_by_key(|(ip, sums)| (std::cmp::Reverse(sums.1), *ip));
-        let end = Instant::now() + NAMING;
+        let end = Instant::now() + NAMING_LIMIT;
         let mut functions: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
         for (ip, (samples, stands_for)) in by_ip {
             let sums = functions.entry(self.function(ip, end)).or_default();
@@ -114,7 +114,7 @@ impl Places {
         functions
     }
 
-    /// The function at an instruction, and its file.
+    /// Function that contains an instruction, and its file.
     fn function(&mut self, ip: u64, end: Instant) -> (String, String) {
         const UNNAMED: &str = "[no name]";
         let named = |name: &str, file: &str| (name.to_owned(), file.to_owned());
@@ -141,14 +141,14 @@ impl Places {
         let module = self.file(&key.0);
         let symbol = self.symbols.resolve(&module, offset);
         let name = symbol.map(|symbol| symbol.name);
-        if self.names.len() >= MOST_NAMES {
+        if self.names.len() >= MAX_NAMES {
             self.names.clear();
         }
         self.names.insert(key, name.clone());
         (name.unwrap_or_else(|| UNNAMED.to_owned()), file)
     }
 
-    /// The file that is mapped, also where the process has another root.
+    /// The mapped file, also if the process has another root.
     fn file(&mut self, path: &str) -> ModuleFile {
         if let Some(known) = self.files.get(path) {
             return known.clone();
@@ -167,12 +167,12 @@ impl Places {
         module
     }
 
-    fn data(&self, minute: &Minute) -> BTreeMap<(String, String), (u64, u64)> {
+    fn data(&self, recent: &RecentSamples) -> BTreeMap<(String, String), (u64, u64)> {
         let mut regions: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
         let mut known: HashMap<u64, (String, String)> = HashMap::new();
-        for sample in minute.samples() {
+        for sample in recent.samples() {
             let Some(addr) = sample.addr else { continue };
-            // Mappings begin and end at pages.
+            // Mappings start and end at page boundaries.
             let region = known.entry(addr >> 12);
             let region = region.or_insert_with(|| self.region(addr)).clone();
             let sums = regions.entry(region).or_default();
@@ -181,7 +181,7 @@ impl Places {
         regions
     }
 
-    /// The region of a data address, and its size.
+    /// Region that contains a data address, and its size.
     fn region(&self, addr: u64) -> (String, String) {
         match self.mappings.region(addr) {
             Some(region) => {
@@ -232,15 +232,15 @@ mod tests {
     #[test]
     fn addresses_that_are_mapped_no_more_have_no_heat_map() {
         let mut places = places();
-        let mut minute = Minute::default();
+        let mut recent = RecentSamples::default();
         for addr in [0x10, 0x7fff_ffff_0000] {
-            minute.take(&memgauge_online::Sample {
+            recent.take(&memgauge_online::Sample {
                 addr: Some(memgauge_online::VirtAddr(addr)),
                 stands_for: 1,
                 ..memgauge_online::Sample::default()
             });
         }
-        let detail = places.detail(&minute, (0, 0, (8, 60)));
+        let detail = places.detail(&recent, (0, 0, (8, 60)));
         assert_eq!(detail.data[0].name, UNMAPPED);
         assert_eq!(detail.heat, None);
     }

@@ -1,13 +1,13 @@
-//! What `memgauge top` draws: rows of text from what is shown and what the user chose.
+//! Draws `memgauge top`: rows of text from the data and the user's choices.
 
 use memgauge_report::Style;
 
 use super::figures::{bytes, count, dash, percent, rate, spoken_period};
 use super::keys::{Choice, FEW_KEYS, HELP, KEYS};
-use super::model::{Detail, Heat, Line, Place, Sampling, Shown, share};
+use super::model::{Heat, Line, Place, ProcessDetail, Sampling, Snapshot, share};
 use crate::units::{number_of, spoken_bytes};
 
-/// Meaning of a row; the only thing that has a colour.
+/// Meaning of a row, which determines its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Meaning {
     #[default]
@@ -33,11 +33,11 @@ impl Row {
         }
     }
 
-    /// As the terminal takes it, at most `style.line` columns.
+    /// Text for the terminal, at most `style.line` columns.
     pub(super) fn painted(&self, style: &Style) -> String {
         let text = style.clip(&self.text, style.line);
         let escape = match self.meaning {
-            // Without colour the mark in the first column tells.
+            // Without colour, the mark in the first column shows the meaning.
             Meaning::Selected => "\x1b[7m",
             Meaning::Heading if style.colour => "\x1b[1m",
             Meaning::Warning if style.colour => "\x1b[33m",
@@ -47,33 +47,33 @@ impl Row {
     }
 }
 
-/// Room for rows and columns; no limit where there is no screen.
+/// Available rows and columns. Unlimited without a screen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct ScreenSize {
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// A screen has keys; text for scripts has none.
+    /// False for text output, which has no keys.
     pub(super) keys: bool,
 }
 
-/// Rows of the head, and of a process's own line with its heading.
+/// Number of rows of the head, and of the line of a process with its heading.
 const HEAD: usize = 4;
 const OWN_LINE: usize = 2;
 
-/// Rows that a look into a process gives to code, data, heat and threads.
+/// Number of rows for code, data, heat and threads in the details of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct DetailLayout {
     pub(super) code: usize,
     pub(super) data: usize,
     pub(super) heat: usize,
     pub(super) threads: usize,
 }
 
-impl Parts {
-    /// 24 rows hold 6 functions, 3 regions and 4 rows of heat; larger screens more, and
-    /// threads.
-    pub(super) fn of(rows: usize) -> Parts {
-        // Three headings and the axis below the heat map.
+impl DetailLayout {
+    /// 24 rows have room for 6 functions, 3 regions and 4 rows of heat. Larger screens have more,
+    /// and threads.
+    pub(super) fn of(rows: usize) -> DetailLayout {
+        // Three headings, and the axis below the heat map.
         let rows = rows.saturating_sub(HEAD + OWN_LINE + 4);
         let threads = match rows {
             0..22 => 0,
@@ -82,7 +82,7 @@ impl Parts {
         let rest = rows - threads - usize::from(threads > 0);
         let heat = (rest * 3 / 10).clamp(1, 16);
         let data = (rest / 4).clamp(1, 12);
-        Parts {
+        DetailLayout {
             code: rest.saturating_sub(heat + data).max(1),
             data,
             heat,
@@ -91,32 +91,32 @@ impl Parts {
     }
 }
 
-/// Columns of the heat map: parts of the last minute.
+/// Number of columns of the heat map.
 pub(super) fn heat_columns(columns: usize) -> usize {
     let fitting = [60, 30, 15, 10].into_iter();
     let mut fitting = fitting.filter(|cells| columns > HEAT_LABEL + cells);
     fitting.next().unwrap_or(10)
 }
 
-/// Columns before the heat map's cells.
+/// Width of the labels before the heat map's cells.
 const HEAT_LABEL: usize = 19;
-/// Columns of a usual screen. On a narrower one, what matters least is left out.
+/// Width of a usual screen. A narrower one omits the least important columns.
 const USUAL: usize = 80;
 
-/// Everything, in rows.
-pub(super) fn draw(shown: &Shown, choice: &Choice, style: &Style, room: Room) -> Vec<Row> {
+/// Draws everything.
+pub(super) fn draw(shown: &Snapshot, choice: &Choice, style: &Style, room: ScreenSize) -> Vec<Row> {
     let mut rows = head(shown, choice, room);
     if choice.help {
         rows.truncate(HEAD - 1);
-        let lines = HELP.lines().flat_map(|line| fitted(line, room.columns));
+        let lines = HELP.lines().flat_map(|line| wrap_help(line, room.columns));
         rows.extend(lines.map(|line| Row::of(Meaning::Plain, line)));
     } else if let Some(detail) = &shown.detail {
-        rows.extend(look_into(shown, detail, style, room));
+        rows.extend(detail_of(shown, detail, style, room));
     } else {
         let lines = choice.lines(shown);
         let at = choice.place(&lines);
         let most = room.rows.saturating_sub(rows.len() + 1).max(1);
-        // The selected line is on the screen.
+        // Scroll to the selected line.
         let first = (at + 1).saturating_sub(most);
         let selected = room.keys.then_some(at);
         rows.extend(table(shown, &lines, (first, most), selected, style, room));
@@ -125,7 +125,7 @@ pub(super) fn draw(shown: &Shown, choice: &Choice, style: &Style, room: Room) ->
     rows
 }
 
-fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
+fn head(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Vec<Row> {
     let state = match (shown.on, choice.frozen) {
         (_, true) => "  frozen",
         (false, false) => "  sampling is off",
@@ -158,7 +158,7 @@ fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
         rate(samples as f64 / shown.interval_s.max(1e-3)),
         count(shown.lost)
     );
-    // A narrow screen cuts the end off, and losses must be seen.
+    // A narrow screen cuts off the end, but losses must be visible.
     let sums = match room.columns < USUAL {
         true => format!("{rates}, {of}"),
         false => format!(
@@ -189,9 +189,9 @@ fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
     rows
 }
 
-/// Rows of the head of a text for scripts.
-pub(super) fn head_rows(shown: &Shown, choice: &Choice) -> usize {
-    let room = Room {
+/// Number of rows of the head in text output.
+pub(super) fn head_rows(shown: &Snapshot, choice: &Choice) -> usize {
+    let room = ScreenSize {
         rows: usize::MAX,
         columns: usize::MAX,
         keys: false,
@@ -203,8 +203,8 @@ fn note(text: &str) -> String {
     format!("note: {text}")
 }
 
-/// The answer to the last key, else a limit and the keys in turn.
-fn status(shown: &Shown, choice: &Choice, room: Room) -> Row {
+/// Shows the reply to the last key, or else a limitation and the keys in turn.
+fn status(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Row {
     const EACH_S: f64 = 4.0;
     if choice.search.typing {
         return Row::of(
@@ -212,8 +212,8 @@ fn status(shown: &Shown, choice: &Choice, room: Room) -> Row {
             format!("lines with: {}_", choice.search.text),
         );
     }
-    if !choice.said.is_empty() {
-        return Row::of(Meaning::Plain, choice.said.clone());
+    if !choice.reply.is_empty() {
+        return Row::of(Meaning::Plain, choice.reply.clone());
     }
     let turn = (shown.elapsed_s / EACH_S) as usize % (shown.notes.len() + 1);
     match shown.notes.get(turn.wrapping_sub(1)) {
@@ -223,13 +223,13 @@ fn status(shown: &Shown, choice: &Choice, room: Room) -> Row {
     }
 }
 
-/// A line of help in lines that fit; what is after the first is indented.
-fn fitted(line: &str, columns: usize) -> Vec<String> {
+/// Wraps a line of help. Continuation lines are indented.
+fn wrap_help(line: &str, columns: usize) -> Vec<String> {
     const INDENT: usize = 11;
     if line.chars().count() <= columns || columns < 2 * INDENT {
         return vec![line.to_owned()];
     }
-    // Spaces keep the columns of what fits, and only part what does not.
+    // Multiple spaces align columns where they fit, and otherwise just separate words.
     let mut lines = Vec::new();
     let mut rest = line.to_owned();
     while rest.chars().count() > columns {
@@ -251,10 +251,10 @@ fn live(line: &Line) -> bool {
     matches!(line.sampling, Sampling::On | Sampling::Stopped)
 }
 
-/// A column: heading, width, and what a line has there.
+/// A column: heading, width, and the content for a line.
 type Column = (&'static str, usize, Box<dyn Fn(&Line) -> String>);
 
-fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
+fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
     const NARROW: usize = 100;
     let (all, interval_s) = (
         shown.processes.iter().map(|l| l.sums.samples).sum::<u64>(),
@@ -276,7 +276,7 @@ fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
         6,
         Box::new(move |l| percent(share(l.sums.samples, all))),
     ));
-    // The kernel tells nothing more of a process that ended.
+    // The kernel provides no further numbers about an ended process.
     let runs = |l: &Line| l.tid.is_some() || l.sampling != Sampling::Ended;
     let cpu = move |l: &Line| percent(runs(l).then_some(l.cpu));
     columns.push(("CPU%", 6, Box::new(cpu)));
@@ -317,18 +317,18 @@ fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
         Box::new(|l| l.io_per_s.map_or(dash(), |io| bytes(io[1]))),
     ));
     if room.columns < USUAL {
-        leave_room(&mut columns, room.columns);
+        drop_columns(&mut columns, room.columns);
     }
     columns
 }
 
-/// Leaves columns out until a command's name has room, what matters least first.
-fn leave_room(columns: &mut Vec<Column>, most: usize) {
+/// Removes columns, the least important first, until a command's name has room.
+fn drop_columns(columns: &mut Vec<Column>, most: usize) {
     const COMMAND: usize = 12;
     const LEAST_FIRST: [&str; 9] = [
         "OUT/S", "IN/S", "FLT/S", "ADDR%", "REM%", "LAT", "MISS%", "CPU%", "SHARE",
     ];
-    // The mark before them, the state behind, and a space before each.
+    // The mark before them, the state after them, and a space before each.
     let taken = |columns: &[Column]| 5 + columns.iter().map(|c| c.1 + 1).sum::<usize>();
     for name in LEAST_FIRST {
         if taken(columns) + COMMAND > most {
@@ -338,12 +338,12 @@ fn leave_room(columns: &mut Vec<Column>, most: usize) {
 }
 
 fn table(
-    shown: &Shown,
+    shown: &Snapshot,
     lines: &[Line],
     (first, most): (usize, usize),
     selected: Option<usize>,
     style: &Style,
-    room: Room,
+    room: ScreenSize,
 ) -> Vec<Row> {
     let threads = lines.first().is_some_and(|line| line.tid.is_some());
     let columns = columns(shown, threads, room);
@@ -389,9 +389,14 @@ fn table(
     rows
 }
 
-/// One process: its line, hot code, hot data, heat map, threads.
-fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<Row> {
-    let parts = Parts::of(room.rows);
+/// Details of a process: its line, hot code, hot data, heat map, threads.
+fn detail_of(
+    shown: &Snapshot,
+    detail: &ProcessDetail,
+    style: &Style,
+    room: ScreenSize,
+) -> Vec<Row> {
+    let parts = DetailLayout::of(room.rows);
     let own = shown.processes.iter().find(|line| line.pid == detail.pid);
     let own: Vec<Line> = own.cloned().into_iter().collect();
     let mut rows = table(shown, &own, (0, 1), None, style, room);
@@ -463,7 +468,7 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
     rows
 }
 
-/// Columns before the name of a place.
+/// Width of the numbers before the name of a location.
 const PLACE_LABEL: usize = 19;
 
 fn places(all: &[Place], sum: u64, most: usize, style: &Style) -> Vec<Row> {
@@ -489,7 +494,7 @@ fn places(all: &[Place], sum: u64, most: usize, style: &Style) -> Vec<Row> {
     }
 }
 
-fn heat_rows(heat: &Heat, style: &Style, room: Room) -> Vec<Row> {
+fn heat_rows(heat: &Heat, style: &Style, room: ScreenSize) -> Vec<Row> {
     let most = heat.cells.iter().flatten().copied().max().unwrap_or(0);
     let columns = heat.cells.first().map_or(0, Vec::len);
     let name = style.name(&heat.region);
@@ -519,7 +524,7 @@ fn heat_rows(heat: &Heat, style: &Style, room: Room) -> Vec<Row> {
     rows
 }
 
-/// Darker for more; a cell with any sample is never blank.
+/// Darker for more samples. A cell with any sample is never blank.
 fn shade(n: u64, most: u64, unicode: bool) -> char {
     let shades: &[char] = match unicode {
         true => &['░', '▒', '▓', '█'],
@@ -533,7 +538,7 @@ fn shade(n: u64, most: u64, unicode: bool) -> char {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Own, Sums};
+    use super::super::model::{OwnUsage, Sums};
     use super::*;
 
     const STYLE: Style = Style {
@@ -543,8 +548,8 @@ mod tests {
         unicode: false,
     };
 
-    fn room(rows: usize, columns: usize) -> Room {
-        Room {
+    fn room(rows: usize, columns: usize) -> ScreenSize {
+        ScreenSize {
             rows,
             columns,
             keys: true,
@@ -571,24 +576,24 @@ mod tests {
         }
     }
 
-    fn shown() -> Shown {
-        Shown {
+    fn shown() -> Snapshot {
+        Snapshot {
             elapsed_s: 12.4,
             interval_s: 1.0,
             source: "a timer".to_owned(),
             timer: true,
             on: true,
             processes: vec![line(7, "duck", 750), line(8, "go\x1b[2Jose", 250)],
-            own: Own {
+            own: OwnUsage {
                 cpu: 0.012,
                 descriptors: 31,
                 descriptors_at_most: 1024,
             },
-            ..Shown::default()
+            ..Snapshot::default()
         }
     }
 
-    fn text(shown: &Shown, choice: &Choice, room: Room) -> String {
+    fn text(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> String {
         let rows = draw(shown, choice, &STYLE, room);
         let lines = rows.iter().map(|row| row.painted(&STYLE) + "\n");
         lines.collect()
@@ -657,7 +662,7 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
             row_bytes: 4096,
             cells: vec![vec![0, 1, 4, 8]; 4],
         };
-        shown.detail = Some(Detail {
+        shown.detail = Some(ProcessDetail {
             pid: 7,
             samples: 100,
             with_address: 50,
@@ -669,7 +674,7 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
                 place("[stack]", "132.0 KiB", 10),
             ],
             heat: Some(heat),
-            ..Detail::default()
+            ..ProcessDetail::default()
         });
         let drawn = text(&shown, &Choice::default(), room(24, 80));
         assert!(drawn.lines().count() <= 24, "{drawn}");
@@ -696,12 +701,12 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
         assert!(drawn.contains("  0x1000          | .:#|"), "{drawn}");
         assert!(drawn.contains("period 1.0 ms"), "{drawn}");
         for rows in 24..120 {
-            let parts = Parts::of(rows);
+            let parts = DetailLayout::of(rows);
             let used = HEAD + OWN_LINE + 4 + parts.code + parts.data + parts.heat;
             let with_threads = used + parts.threads + usize::from(parts.threads > 0);
             assert!(with_threads <= rows, "{rows}: {parts:?}");
         }
-        assert_eq!(Parts::of(0).code, 1, "nothing is divided by nothing");
+        assert_eq!(DetailLayout::of(0).code, 1, "nothing is divided by nothing");
         assert!(text(&shown, &Choice::default(), room(60, 120)).contains("PID     USER"));
     }
 
@@ -747,11 +752,11 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
         let words =
             |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
         for columns in [40, 57, 60, 79, 80] {
-            let lines: Vec<String> = HELP.lines().flat_map(|l| fitted(l, columns)).collect();
+            let lines: Vec<String> = HELP.lines().flat_map(|l| wrap_help(l, columns)).collect();
             assert!(lines.iter().all(|l| l.len() <= columns), "{lines:?}");
             assert_eq!(words(&lines.join("\n")), words(HELP));
         }
-        let whole: Vec<String> = HELP.lines().flat_map(|l| fitted(l, 80)).collect();
+        let whole: Vec<String> = HELP.lines().flat_map(|l| wrap_help(l, 80)).collect();
         assert_eq!(whole.join("\n"), HELP);
     }
 

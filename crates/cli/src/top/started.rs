@@ -1,5 +1,5 @@
-//! The program that `top` starts: natively, short of its first instruction, or on the
-//! modelled machine.
+//! Starts the program of `top`: natively, stopped before its first instruction, or on the modelled
+//! machine.
 
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use memgauge_online::{MARKS_VARIABLE, Profiler, SampledRun};
 use crate::sampler::Wanted;
 use crate::serve::programs::USUAL_EVENT;
 
-/// Where the output of a program goes that is started.
+/// Destination of the program's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     Nowhere,
@@ -28,7 +28,7 @@ impl Output {
     }
 }
 
-/// A program that is started and waits short of its first instruction.
+/// Starts a program that waits before its first instruction.
 pub(super) fn held(
     command: &[String],
     output: Output,
@@ -48,19 +48,19 @@ pub(super) fn held(
 }
 
 /// A program on the modelled machine.
-pub(super) struct Modelled {
+pub(super) struct ModelledProgram {
     pub(super) profiler: Profiler,
-    /// What is sampled, in words.
+    /// Description of the sample source.
     pub(super) source: String,
     pub(super) pid: u32,
 }
 
-impl Modelled {
+impl ModelledProgram {
     pub(super) fn start(
         command: &[String],
         output: Output,
         wanted: &Wanted,
-    ) -> anyhow::Result<Modelled> {
+    ) -> anyhow::Result<ModelledProgram> {
         let settings = wanted.program_settings();
         settings.check_program()?;
         let event = wanted.event.as_deref().unwrap_or(USUAL_EVENT);
@@ -73,7 +73,7 @@ impl Modelled {
         };
         let run = SampledProgram::start_apart(&options, surroundings)?;
         let (event, pid) = (run.event().to_owned(), run.pid());
-        Ok(Modelled {
+        Ok(ModelledProgram {
             profiler: Profiler::for_program(settings, Box::new(run))?,
             source: format!("event {event} of the modelled machine, exact for it"),
             pid,
@@ -81,7 +81,7 @@ impl Modelled {
     }
 }
 
-/// The name of a program that runs under the engine, from the words of its process.
+/// Name of a program that runs under the engine, from its command line.
 pub(super) fn emulated_name(words: &[u8]) -> Option<String> {
     let mut words = words.split(|&byte| byte == 0);
     words.find(|word| *word == b"-plugin")?;

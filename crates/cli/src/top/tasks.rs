@@ -1,51 +1,51 @@
-//! Facts of running processes, from `/proc`.
+//! Reads facts about running processes from `/proc`.
 
 use std::collections::HashMap;
 use std::fs::{metadata, read, read_dir, read_to_string};
 use std::os::unix::fs::MetadataExt;
 
-/// Ticks of `/proc/PID/stat` in a second: USER_HZ, which is 100 on all that is supported.
+/// Ticks per second in `/proc/PID/stat` (USER_HZ). 100 on all supported architectures.
 const TICKS_PER_S: u64 = 100;
-/// PF_KTHREAD of the kernel's `sched.h`: a thread of the kernel, which has no user code.
+/// PF_KTHREAD of the kernel's `sched.h`: a kernel thread, which has no user code.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// What the kernel counts of a process since it began.
+/// Counters of a process since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Task {
     pub(super) command: String,
     pub(super) kernel: bool,
     /// Minor and major page faults.
     pub(super) faults: u64,
-    /// Time on processors, user and kernel, all threads.
+    /// CPU time in user and kernel mode of all threads.
     pub(super) cpu_ns: u64,
     pub(super) threads: u64,
-    /// When it began, in ticks since the machine did: tells two of one number apart.
+    /// Start time in ticks since boot, which distinguishes processes with the same PID.
     pub(super) began: u64,
 }
 
 impl Task {
-    /// Names one that has ended: as the kernel `told` with its samples, maybe after the last
-    /// look, or else as it was called then.
-    pub(super) fn name_ended(&mut self, told: &str) {
-        if !told.is_empty() {
-            told.clone_into(&mut self.command);
+    /// Names an ended process: as the kernel reported it with its samples, possibly after the last
+    /// reading, or else as at the last reading.
+    pub(super) fn set_final_name(&mut self, reported_name: &str) {
+        if !reported_name.is_empty() {
+            reported_name.clone_into(&mut self.command);
         } else if self.command.is_empty() {
             "[ended]".clone_into(&mut self.command);
         }
     }
 }
 
-/// Facts of a process; `None` where it has ended.
+/// Reads the counters of a process. `None` if it has ended.
 pub(super) fn task(pid: u32) -> Option<Task> {
     parse(&read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The second field is a name in parentheses that may hold anything.
+/// Parses the file. The second field is a name in parentheses that can contain any character.
 fn parse(stat: &str) -> Option<Task> {
     let (before, behind) = stat.rsplit_once(')')?;
     let command = before.split_once('(')?.1.to_owned();
     let fields: Vec<&str> = behind.split_whitespace().collect();
-    // The first of these fields is the third of proc(5).
+    // The first of these fields is field 3 of proc(5).
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     if matches!(*fields.first()?, "Z" | "X") {
         return None;
@@ -60,7 +60,7 @@ fn parse(stat: &str) -> Option<Task> {
     })
 }
 
-/// Numbers of all processes.
+/// PIDs of all processes.
 pub(super) fn all() -> Vec<u32> {
     let entries = read_dir("/proc").into_iter().flatten().flatten();
     let names = entries.map(|e| e.file_name());
@@ -73,17 +73,17 @@ pub(super) fn thread_name(pid: u32, tid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&name).trim_end().to_owned())
 }
 
-/// Words of a process's command, each with a zero behind it.
+/// Words of a process's command line, each followed by a NUL.
 pub(super) fn words(pid: u32) -> Vec<u8> {
     read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
-/// Names of users, read once.
+/// Names of users. The file is read once.
 #[derive(Default)]
 pub(super) struct Users(Option<HashMap<u32, String>>);
 
 impl Users {
-    /// Whose process it is.
+    /// Owner of a process.
     pub(super) fn of(&mut self, pid: u32) -> String {
         let Ok(facts) = metadata(format!("/proc/{pid}")) else {
             return String::new();
@@ -103,7 +103,7 @@ fn user(line: &str) -> Option<(u32, String)> {
     Some((fields.nth(1)?.parse().ok()?, name))
 }
 
-/// Descriptors that this process has open.
+/// Number of descriptors that this process has open.
 pub(super) fn own_descriptors() -> u64 {
     read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64)
 }

@@ -1,5 +1,5 @@
-//! Whom to sample, and what became of it: the profiler, `/proc` and the I/O accounting
-//! behind `memgauge top`.
+//! Selects the processes to sample and collects their data for `memgauge top`: from the profiler,
+//! `/proc` and the I/O accounting.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::process::Child;
@@ -17,49 +17,51 @@ use memgauge_online::{
 };
 use memgauge_trace::{DeviceId, Direction};
 
-use super::model::{Detail, KEPT_NS, Line, Minute, Own, Sampling, Shown, Sums};
+use super::model::{
+    HISTORY_NS, Line, OwnUsage, ProcessDetail, RecentSamples, Sampling, Snapshot, Sums,
+};
 use super::places::Places;
-use super::started::{Modelled, Output, emulated_name, held};
+use super::started::{ModelledProgram, Output, emulated_name, held};
 use super::tasks::{self, Task, Users};
 use crate::sampler::{Wanted, in_words, is_timer};
 
-/// Descriptors of a thread in a followed process.
+/// Descriptors used by each thread of a watched process.
 const DESCRIPTORS_OF_THREAD: u64 = 3;
-/// A process without processor time for so long makes room for others.
-const IDLE: Duration = Duration::from_secs(10);
-/// An ended process is shown for so long.
-const SHOW_ENDED: Duration = Duration::from_secs(60);
-/// Time to see who runs: ten of the kernel's ticks.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
-/// Time between two looks at mappings that nobody asked for.
-const MAPPED: Duration = Duration::from_millis(100);
-/// Samples read at once.
-const AT_ONCE: usize = 4096;
+/// A process without CPU time for this long is detached to make room for others.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Ended processes are shown for this long.
+const SHOW_ENDED_FOR: Duration = Duration::from_secs(60);
+/// Time to find the active processes: ten of the kernel's ticks.
+const FIRST_READING: Duration = Duration::from_millis(100);
+/// Interval at which mappings are read without a request.
+const MAPPINGS_INTERVAL: Duration = Duration::from_millis(100);
+/// Number of samples per read.
+const SAMPLES_PER_READ: usize = 4096;
 
-/// A process that is or was looked at.
+/// A process that is or was watched.
 #[derive(Default)]
 struct Process {
     task: Task,
-    /// When `task` was read.
+    /// Time at which `task` was read.
     read: Option<Instant>,
     user: String,
     cpu: f64,
     faults_per_s: Option<f64>,
     sums: Sums,
-    minute: Minute,
-    /// Samples lost by threads that were forgotten.
+    recent: RecentSamples,
+    /// Lost samples of threads that were removed.
     lost: u64,
-    /// Whether it is or was sampled.
+    /// True if it is or was sampled.
     sampled: bool,
-    /// The shortest and the longest period of its threads, of one that has ended its last.
+    /// Shortest and longest period of its threads, or the last ones of an ended process.
     periods: Option<(u64, u64)>,
     busy: Option<Instant>,
     ended: Option<Instant>,
 }
 
 impl Process {
-    /// One whose first sample has come: it may end before the next look.
-    fn met(pid: u32, modelled: bool, users: &mut Users) -> Process {
+    /// A process known only by its first sample, which may end before the next reading.
+    fn from_first_sample(pid: u32, modelled: bool, users: &mut Users) -> Process {
         Process {
             read: Some(Instant::now()),
             task: task(pid, modelled).unwrap_or_default(),
@@ -70,77 +72,77 @@ impl Process {
     }
 }
 
-/// A process that there is now.
+/// Reads a running process.
 fn task(pid: u32, modelled: bool) -> Option<Task> {
     let mut task = tasks::task(pid)?;
     if modelled && let Some(name) = emulated_name(&tasks::words(pid)) {
-        // The process is the engine's.
+        // `/proc` shows the name of the engine.
         task.command = name;
     }
     Some(task)
 }
 
-/// What a key asks of the processes that are sampled.
+/// Requests of the user about sampled processes.
 #[derive(Default)]
-struct Wishes {
+struct Requests {
     stopped: BTreeSet<u32>,
     periods: HashMap<u32, u64>,
 }
 
-/// Sampling under way.
+/// Running collection.
 pub(super) struct Watch {
     profiler: Profiler,
     reader: Reader,
     source: String,
     timer: bool,
-    /// Samples are those of a program on the modelled machine: their times are virtual.
+    /// True if samples come from the modelled machine, so that their times are virtual.
     modelled: bool,
     began: Instant,
     looked: Instant,
     own_cpu: Duration,
     stolen: StolenTime,
-    /// Part of the last interval's processor time that the hypervisor took.
+    /// Share of the last interval's CPU time that the hypervisor took.
     stolen_share: Option<f64>,
-    /// Whom the user named; empty: everybody who runs.
+    /// Processes that the user named. Empty for all.
     named: Vec<u32>,
-    /// The program that was started, to ask after its end.
+    /// The started program, for its end.
     program: Option<Child>,
     paced: bool,
     on: bool,
     descriptors_at_most: u64,
     processes: BTreeMap<u32, Process>,
-    /// Processor time of threads until the previous look.
+    /// CPU times of threads at the previous reading.
     threads: HashMap<(u32, u32), u64>,
-    /// When it was read.
+    /// Time of that reading.
     counted: Instant,
     thread_sums: HashMap<u32, Sums>,
     tells_source: bool,
-    wishes: Wishes,
+    requests: Requests,
     users: Users,
-    /// Processes that could not be attached to, with when they began.
+    /// Processes that could not be attached, with their start times.
     refused: HashSet<(u32, u64)>,
     no_room: usize,
-    /// Samples lost of processes that were forgotten.
+    /// Lost samples of removed processes.
     lost_before: u64,
     io: Result<Io, String>,
     places: Option<Places>,
-    /// When mappings were read that nobody asked for.
+    /// Last time that mappings were read without a request.
     mapped: Instant,
     batch: Vec<Sample>,
 }
 
-/// Bytes by process, from the accounting of `memgauge io`.
+/// I/O by process, from the accounting of `memgauge io`.
 struct Io {
     meter: Meter,
-    /// When the meter was read.
+    /// Time of the last reading.
     looked: Instant,
-    /// Between its last two readings.
+    /// Time between the last two readings.
     interval_s: f64,
-    /// Devices without hardware: what they move passes through others.
+    /// Devices without hardware, whose bytes also pass through other devices.
     without_hardware: HashSet<DeviceId>,
     moved: HashMap<u32, [u64; 2]>,
-    /// Commands and users of those who moved something in this interval, who may have
-    /// ended before anybody looked.
+    /// Commands and users of the processes that moved bytes in this interval. They may have ended
+    /// before they were seen in `/proc`.
     owners: HashMap<u32, (String, String)>,
 }
 
@@ -189,8 +191,8 @@ impl Io {
     }
 }
 
-/// Seconds since `last`, which becomes now. Each kind of count has its own: on a busy machine
-/// seconds pass between two readings of one look, and none of them gives rates of another's.
+/// Seconds since `last`, which is set to now. Each kind of counter has its own time: on a busy
+/// machine, seconds pass between two readings in one interval.
 fn since(last: &mut Instant) -> f64 {
     let now = Instant::now();
     let seconds = (now - *last).as_secs_f64();
@@ -198,25 +200,25 @@ fn since(last: &mut Instant) -> f64 {
     seconds.max(1e-3)
 }
 
-/// A wish to look into a process.
+/// Request for the details of a process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LookInto {
+pub(super) struct DetailRequest {
     pub(super) pid: u32,
-    /// Which of its data regions the heat map shows, by weight.
+    /// Index of the data region, by falling weight, that the heat map shows.
     pub(super) heat_of: usize,
     /// Rows and columns of the heat map.
     pub(super) cells: (usize, usize),
 }
 
-/// Whom to watch, and how.
+/// Processes to watch, and how.
 pub(super) struct Plan {
     pub(super) named: Vec<u32>,
-    /// A program to start and watch; empty: none.
+    /// Program to start and watch, or empty.
     pub(super) command: Vec<String>,
-    /// Where its output goes; nowhere, where there is a screen.
+    /// Destination of its output. Discarded while a screen is shown.
     pub(super) output: Output,
     pub(super) wanted: Wanted,
-    /// The program runs on the modelled machine.
+    /// True to run the program on the modelled machine.
     pub(super) modelled: bool,
     pub(super) io: bool,
 }
@@ -224,14 +226,15 @@ pub(super) struct Plan {
 impl Watch {
     pub(super) fn start(plan: &Plan) -> anyhow::Result<Watch> {
         raise_open_file_limit();
-        // Loading it takes seconds: before the program starts, and before the first interval.
+        // Loading the BPF programs takes seconds. Do it before the program starts and before the
+        // first interval.
         let io = match plan.io {
             true => Io::start(),
-            // Nothing is missing that was not wanted.
+            // Without a request for I/O, nothing is missing.
             false => Err(String::new()),
         };
         if plan.modelled {
-            let started = Modelled::start(&plan.command, plan.output, &plan.wanted)?;
+            let started = ModelledProgram::start(&plan.command, plan.output, &plan.wanted)?;
             let of_program = (started.profiler, started.source, false);
             let mut watch = Watch::of(plan, of_program, vec![started.pid], io)?;
             watch.begin(true);
@@ -254,20 +257,20 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Everybody who runs now is attached to, before the first interval begins.
+    /// Attaches the processes that run now, before the first interval starts.
     fn begin(&mut self, has_started_program: bool) {
-        self.look_at_tasks(&[]);
+        self.read_tasks(&[]);
         if self.named.is_empty() {
-            std::thread::sleep(FIRST_LOOK);
-            self.look_at_tasks(&[]);
+            std::thread::sleep(FIRST_READING);
+            self.read_tasks(&[]);
             self.attach();
         }
         if has_started_program {
-            // All that it does belongs to the first interval.
+            // All activity of the started program belongs to the first interval.
             self.looked = Instant::now();
             return;
         }
-        // What came while others were being attached to belongs to no interval.
+        // Samples that arrived while others were being attached belong to no interval.
         let statistics = self.profiler.all_statistics();
         self.counted = Instant::now();
         let of_thread = |s: &Statistics| ((s.pid, s.tid), s.processor_ns);
@@ -277,7 +280,7 @@ impl Watch {
             process.sums = Sums::default();
         }
         self.thread_sums.clear();
-        self.look_at_tasks(&statistics);
+        self.read_tasks(&statistics);
         if let Ok(io) = &mut self.io
             && let Err(why) = io.look()
         {
@@ -316,7 +319,7 @@ impl Watch {
             counted: now,
             thread_sums: HashMap::new(),
             tells_source: false,
-            wishes: Wishes::default(),
+            requests: Requests::default(),
             users: Users::default(),
             refused: HashSet::new(),
             no_room: 0,
@@ -328,7 +331,7 @@ impl Watch {
         })
     }
 
-    /// The only process that was named, or started.
+    /// The only process that was named or started.
     pub(super) fn only(&self) -> Option<u32> {
         self.named
             .first()
@@ -336,76 +339,80 @@ impl Watch {
             .filter(|_| self.named.len() == 1)
     }
 
-    /// Takes what was sampled since.
+    /// Reads new samples.
     pub(super) fn read(&mut self) {
         if let Some(program) = &mut self.program {
-            // A process that nobody asks after does not go away.
+            // Wait for the program's end, so that it does not stay a zombie.
             let _ = program.try_wait();
         }
-        self.know_places();
+        self.read_mappings_of_only();
         loop {
             self.batch.clear();
-            let n = self.reader.read(&mut self.batch, AT_ONCE);
+            let n = self.reader.read(&mut self.batch, SAMPLES_PER_READ);
             if self.modelled {
                 let now_ns = monotonic_ns();
                 self.batch.iter_mut().for_each(|s| s.time_ns = now_ns);
             }
             for sample in &self.batch {
                 let pid = sample.pid.0;
-                let met = || Process::met(pid, self.modelled, &mut self.users);
-                let process = self.processes.entry(pid).or_insert_with(met);
+                let from_first_sample =
+                    || Process::from_first_sample(pid, self.modelled, &mut self.users);
+                let process = self.processes.entry(pid).or_insert_with(from_first_sample);
                 process.sums.take(sample);
-                process.minute.take(sample);
+                process.recent.take(sample);
                 self.thread_sums
                     .entry(sample.tid.0)
                     .or_default()
                     .take(sample);
                 self.tells_source |= sample.source != memgauge_online::DataSource::Unknown;
             }
-            if n < AT_ONCE {
+            if n < SAMPLES_PER_READ {
                 return;
             }
         }
     }
 
-    /// Where one process is looked into from the start: what it has mapped, which nobody can
-    /// tell any more when it has ended.
-    fn know_places(&mut self) {
-        let Some(pid) = self.only().filter(|_| self.mapped.elapsed() >= MAPPED) else {
+    /// If a single process is shown in detail from the start, reads its mappings in advance, since
+    /// they cannot be read after it has ended.
+    fn read_mappings_of_only(&mut self) {
+        let Some(pid) = self
+            .only()
+            .filter(|_| self.mapped.elapsed() >= MAPPINGS_INTERVAL)
+        else {
             return;
         };
         self.mapped = Instant::now();
         let other = |places: &Places| places.pid() != pid;
         match &mut self.places {
-            // Somebody looks into one that it started.
+            // The user opened another process that it started.
             Some(places) if other(places) => {}
             Some(places) => places.refresh(),
             None => self.places = Some(Places::of(pid)),
         }
     }
 
-    /// Ends an interval: what it saw, and a look into a process.
-    pub(super) fn look(&mut self, into: Option<LookInto>) -> Shown {
+    /// Ends an interval and returns its data, with the details of a process on request.
+    pub(super) fn look(&mut self, into: Option<DetailRequest>) -> Snapshot {
         let statistics = self.profiler.all_statistics();
         let counted_s = since(&mut self.counted);
         self.read();
         let interval_s = since(&mut self.looked);
-        self.look_at_tasks(&statistics);
+        self.read_tasks(&statistics);
         if let Ok(io) = &mut self.io
             && let Err(why) = io.look()
         {
             self.io = Err(why);
         }
         self.add_short_lived();
-        self.follow_wishes(&statistics);
+        self.apply_requests(&statistics);
         let threads = self.thread_lines(&statistics, counted_s);
         let processes = self.process_lines(&statistics);
         let lost = self.lost_before + processes.iter().map(|line| line.lost).sum::<u64>();
-        self.forget();
+        self.remove_old();
         self.attach();
-        let detail = into.map(|into| self.look_into(into));
+        let detail = into.map(|into| self.detail_of(into));
         let cpu = own_usage().cpu;
-        let own = Own {
+        let own = OwnUsage {
             cpu: (cpu - self.own_cpu).as_secs_f64() / interval_s,
             descriptors: tasks::own_descriptors(),
             descriptors_at_most: self.descriptors_at_most,
@@ -414,7 +421,7 @@ impl Watch {
         let stolen = StolenTime::now();
         self.stolen_share = stolen.notable_share_since(&self.stolen);
         self.stolen = stolen;
-        Shown {
+        Snapshot {
             elapsed_s: self.began.elapsed().as_secs_f64(),
             interval_s,
             source: self.source.clone(),
@@ -430,8 +437,8 @@ impl Watch {
         }
     }
 
-    /// Counts of the kernel by process.
-    fn look_at_tasks(&mut self, statistics: &[Statistics]) {
+    /// Reads the kernel's counters of all processes.
+    fn read_tasks(&mut self, statistics: &[Statistics]) {
         let own = std::process::id();
         let mut pids: BTreeSet<u32> = self.processes.keys().copied().collect();
         match self.named.is_empty() {
@@ -445,15 +452,17 @@ impl Watch {
             let Some(now) = now else {
                 (process.cpu, process.faults_per_s) = (0.0, None);
                 if process.ended.is_none() {
-                    let told = statistics.iter().rev().find(|s| s.tid == pid);
-                    process.task.name_ended(told.map_or("", |s| &s.command));
+                    let main_thread = statistics.iter().rev().find(|s| s.tid == pid);
+                    process
+                        .task
+                        .set_final_name(main_thread.map_or("", |s| &s.command));
                 }
                 process.ended.get_or_insert_with(Instant::now);
                 continue;
             };
             if process.task.began != now.began {
-                // New, or another process that has the number of one that ended.
-                // One that is new may have been sampled before it was looked at.
+                // A new process, or one that reuses the PID of an ended one. A new one may have
+                // been sampled before it was seen here.
                 let known = std::mem::take(process);
                 let known = match known.task.began {
                     0 => known,
@@ -483,13 +492,13 @@ impl Watch {
         }
     }
 
-    /// Adds processes that moved bytes, and began and ended within the interval.
+    /// Adds processes that moved bytes but started and ended within the interval.
     fn add_short_lived(&mut self) {
         let Some(io) = self.io.as_ref().ok().filter(|_| self.named.is_empty()) else {
             return;
         };
         let own = std::process::id();
-        // Number 0 stands for bytes of no process, which `memgauge io` shows.
+        // PID 0 stands for bytes without a process, which `memgauge io` shows.
         for pid in io.moved.keys().filter(|pid| ![0, own].contains(*pid)) {
             let (command, user) = io.owners.get(pid).cloned().unwrap_or_default();
             let task = Task {
@@ -505,7 +514,7 @@ impl Watch {
         }
     }
 
-    /// Attaches to those who run, the busiest first, as far as descriptors go.
+    /// Attaches active processes, the busiest first, as far as descriptors are available.
     fn attach(&mut self) {
         if !self.named.is_empty() {
             return;
@@ -545,7 +554,7 @@ impl Watch {
         for ((pid, began), added) in fitting.into_iter().zip(self.profiler.add_processes(&pids)) {
             match added {
                 Ok(_) => {}
-                // It has ended meanwhile.
+                // It has ended in the meantime.
                 Err(e) if e.kind() == ErrorKind::NoSuchTask && tasks::task(pid).is_none() => {}
                 Err(e) if e.kind() == ErrorKind::Exhausted => self.no_room += 1,
                 Err(_) => {
@@ -555,35 +564,35 @@ impl Watch {
         }
     }
 
-    /// Lets go of processes that have been idle.
+    /// Detaches processes that have been idle.
     fn make_room(&mut self, attached: &HashSet<u32>) {
         for pid in attached {
             let busy = self.processes.get(pid).and_then(|p| p.busy);
-            if busy.is_none_or(|busy| busy.elapsed() >= IDLE) {
-                // One that has ended meanwhile has let go by itself.
+            if busy.is_none_or(|busy| busy.elapsed() >= IDLE_TIMEOUT) {
+                // A process that has ended was detached already.
                 let _ = self.profiler.delete_process(*pid);
             }
         }
     }
 
-    /// Processes with threads that are attached to.
+    /// Processes with attached threads.
     fn attached(&self) -> BTreeSet<u32> {
         let all = self.profiler.all_statistics();
         let live = all.iter().filter(|s| is_live(s));
         live.map(|s| s.pid).collect()
     }
 
-    /// Stops, starts and gives periods to threads that came since the key was hit.
-    fn follow_wishes(&mut self, statistics: &[Statistics]) {
+    /// Applies stops, starts and periods to threads that appeared after the key was pressed.
+    fn apply_requests(&mut self, statistics: &[Statistics]) {
         for s in statistics.iter().filter(|s| is_live(s)) {
-            // A thread that has ended meanwhile needs neither.
-            let stopped = self.wishes.stopped.contains(&s.pid);
+            // A thread that has ended needs neither.
+            let stopped = self.requests.stopped.contains(&s.pid);
             match (stopped, s.state) {
                 (true, State::Started) => drop(self.profiler.stop(s.tid)),
                 (false, State::Stopped) => drop(self.profiler.start(s.tid)),
                 _ => {}
             }
-            if let Some(&period) = self.wishes.periods.get(&s.pid)
+            if let Some(&period) = self.requests.periods.get(&s.pid)
                 && period != s.period
             {
                 let _ = self.profiler.set_period(s.tid, period);
@@ -597,7 +606,7 @@ impl Watch {
         let mut lines = Vec::new();
         for s in statistics {
             let key = (s.pid, s.tid);
-            // Counting began when the thread was attached to.
+            // Counting started when the thread was attached.
             let last_ns = before.get(&key).copied().unwrap_or(0);
             let gained_ns = s.processor_ns.saturating_sub(last_ns);
             self.threads.insert(key, s.processor_ns);
@@ -657,7 +666,7 @@ impl Watch {
                 sampling: match (process.ended, live.is_empty()) {
                     (Some(_), _) => Sampling::Ended,
                     (None, true) => Sampling::Not,
-                    (None, false) if self.wishes.stopped.contains(&pid) => Sampling::Stopped,
+                    (None, false) if self.requests.stopped.contains(&pid) => Sampling::Stopped,
                     (None, false) => Sampling::On,
                 },
                 sums: std::mem::take(&mut process.sums),
@@ -670,7 +679,7 @@ impl Watch {
                 lost: process.lost + lost_now,
             });
         }
-        // Idle ones of everybody, never sampled, are not worth a line.
+        // Omit idle processes that were never sampled, unless the user named them.
         let named = &self.named;
         let processes = &self.processes;
         lines.retain(|line| {
@@ -681,24 +690,24 @@ impl Watch {
         lines
     }
 
-    /// Forgets threads that were read to their end, and old samples and processes.
-    fn forget(&mut self) {
+    /// Removes threads whose samples were all read, and old samples and processes.
+    fn remove_old(&mut self) {
         for gone in self.profiler.clean(Clean::Read) {
             match self.processes.get_mut(&gone.pid) {
                 Some(process) => process.lost += lost(&gone),
                 None => self.lost_before += lost(&gone),
             }
         }
-        let minute_ago = monotonic_ns().saturating_sub(KEPT_NS);
+        let minute_ago = monotonic_ns().saturating_sub(HISTORY_NS);
         for process in self.processes.values_mut() {
-            process.minute.forget_before(minute_ago);
+            process.recent.remove_before(minute_ago);
         }
         let open = self.places.as_ref().map(Places::pid);
         let named = &self.named;
         let lost_before = &mut self.lost_before;
         self.processes.retain(|pid, p| {
             let shown = if p.sampled {
-                SHOW_ENDED
+                SHOW_ENDED_FOR
             } else {
                 Duration::ZERO
             };
@@ -711,9 +720,9 @@ impl Watch {
         self.refused.retain(|(pid, _)| alive.contains_key(pid));
     }
 
-    /// The last minute of one process.
-    pub(super) fn look_into(&mut self, into: LookInto) -> Detail {
-        let LookInto {
+    /// Details of the last minute of one process.
+    pub(super) fn detail_of(&mut self, into: DetailRequest) -> ProcessDetail {
+        let DetailRequest {
             pid,
             heat_of,
             cells,
@@ -736,17 +745,17 @@ impl Watch {
         let lost = live + self.processes.get(&pid).map_or(0, |process| process.lost);
         match self.processes.get(&pid) {
             Some(process) => {
-                let detail = places.detail(&process.minute, (monotonic_ns(), heat_of, cells));
+                let detail = places.detail(&process.recent, (monotonic_ns(), heat_of, cells));
                 let names = |id| self.profiler.region_names(Some(id)).join("/");
-                Detail {
-                    regions: process.minute.regions(names),
+                ProcessDetail {
+                    regions: process.recent.regions(names),
                     lost,
                     ..detail
                 }
             }
-            None => Detail {
+            None => ProcessDetail {
                 pid,
-                ..Detail::default()
+                ..ProcessDetail::default()
             },
         }
     }
@@ -791,7 +800,7 @@ impl Watch {
         notes
     }
 
-    /// Why a process can be sampled no more, in words.
+    /// Error if a process can no longer be sampled.
     fn check_alive(&self, pid: u32) -> Result<(), String> {
         match self.processes.get(&pid).and_then(|p| p.ended) {
             Some(_) => Err(format!("process {pid} has ended")),
@@ -799,16 +808,16 @@ impl Watch {
         }
     }
 
-    /// Stops or starts the sampling of a process; whether it is sampled now. Why not, in
-    /// words.
+    /// Stops or starts the sampling of a process. Returns whether it is sampled now, or why the
+    /// change failed.
     pub(super) fn turn_process(&mut self, pid: u32) -> Result<bool, String> {
         self.check_alive(pid)?;
-        let on = self.wishes.stopped.remove(&pid);
+        let on = self.requests.stopped.remove(&pid);
         if !on {
-            self.wishes.stopped.insert(pid);
+            self.requests.stopped.insert(pid);
         }
         let statistics = self.profiler.all_statistics();
-        self.follow_wishes(&statistics);
+        self.apply_requests(&statistics);
         Ok(on)
     }
 
@@ -821,7 +830,8 @@ impl Watch {
         }
     }
 
-    /// Changes the period of a process's threads by this factor; why not, in words.
+    /// Multiplies the period of a process's threads. Returns the new period, or why the change
+    /// failed.
     pub(super) fn change_period(&mut self, pid: u32, factor: f64) -> Result<u64, String> {
         if self.paced {
             return Err("periods are set by --overhead".to_owned());
@@ -832,7 +842,7 @@ impl Watch {
         let period = of.map(|s| s.period).min();
         let period = period.ok_or_else(|| format!("process {pid} is not sampled"))?;
         let period = ((period as f64 * factor) as u64).max(1);
-        // What it becomes may be more: events have a smallest one.
+        // The actual period may be larger, since events have a minimum.
         let mut became = period;
         for s in statistics.iter().filter(|s| s.pid == pid && is_live(s)) {
             became = self
@@ -840,7 +850,7 @@ impl Watch {
                 .set_period(s.tid, period)
                 .map_err(|e| e.to_string())?;
         }
-        self.wishes.periods.insert(pid, became);
+        self.requests.periods.insert(pid, became);
         Ok(became)
     }
 }
@@ -858,7 +868,7 @@ fn sampling(state: State) -> Sampling {
     }
 }
 
-/// Samples that were taken and that no reader got.
+/// Samples that were taken but that no reader received.
 fn lost(s: &Statistics) -> u64 {
     s.lost + s.account.overwritten + s.refused
 }

@@ -164,7 +164,7 @@ pub(super) fn values(summary: &Summary, style: &Style) -> String {
         cells.resize(5, String::new());
         table.painted_row(Role::Quiet, cells);
     }
-    style.heading("Values of the program", "as it told them") + &table.draw(style)
+    style.heading("Values of the program", "as reported by it") + &table.draw(style)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub(super) fn derived(summary: &Summary, style: &Style) -> String {
         return text;
     }
     let line = format!(
-        "estimated, as an event was counted for so much of the time only: {}",
+        "estimated, since an event was counted for only part of the time: {}",
         estimated.join(", ")
     );
     text + &style.paint_lines(Role::Warning, &style.wrap(&line, 2))

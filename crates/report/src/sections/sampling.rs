@@ -16,7 +16,7 @@ pub(super) fn samples(summary: &Summary, style: &Style) -> String {
     let Some(sampling) = native(summary) else {
         return String::new();
     };
-    let mut text = style.heading("Samples", "each stands for as many events as its period");
+    let mut text = style.heading("Samples", "each represents as many events as its period");
     text += &events(&sampling.events, style).draw(style);
     for note in notes(sampling) {
         text += &style.wrap(&style.name(&note), 2);

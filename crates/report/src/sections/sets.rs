@@ -125,7 +125,7 @@ fn uneven(sets: &SetsFacts, crowded: bool) -> Vec<String> {
                 units::share(estimate.largest_share)
             )),
             (true, false) if !crowded => {
-                Some("the sets differ much: take more of them (--sets 1/4), or all".to_owned())
+                Some("the sets differ strongly: model more of them (--sets 1/4), or all".to_owned())
             }
             _ => None,
         }
