@@ -1,5 +1,5 @@
-//! Misses and stalls by the data that the accesses were to: heap memory by where it was
-//! allocated, everything else by address.
+//! Misses and stalls by the accessed data: heap memory by its allocation site, everything else by
+//! address.
 //!
 //! An **object** is the memory that one call of an allocation function returned
 //! (`engine/src/heap.c`). It ends when it is freed. Only accesses that miss or stall are looked up,
@@ -16,23 +16,23 @@ use super::wire;
 use super::words::load;
 
 const PAGE: u64 = wire::PAGE as u64;
-/// Allocators align memory to at least this.
+/// Minimum alignment of allocated memory.
 const GRANULE: u64 = 8;
 const GRANULES: usize = (PAGE / GRANULE) as usize;
 const LINE: u64 = LINE_BYTES as u64;
 const LINES: usize = (PAGE / LINE) as usize;
-/// Pages of variables that are told apart by line: 27 MiB of costs. Of larger arrays the rest is
-/// charged by page.
-const MOST_BY_LINE: usize = 4096;
-/// Pages looked up last, by their number's low bits.
+/// Maximum number of pages of variables with costs by line: 27 MiB of costs. Further pages of
+/// larger arrays have costs by page.
+const MAX_PAGES_BY_LINE: usize = 4096;
+/// Most recently used pages by the low bits of their number.
 const RECENT: usize = 512;
-/// Objects from this size on are found by their first byte instead of by granules.
+/// Minimum size of objects that are found by their first byte instead of by granules.
 const LARGE: u64 = 16 << 10;
 /// No object.
 const NONE: u32 = 0;
 
-/// A mark in a thread's words. Allocations and frees of a process are numbered in the order in which
-/// they happen; those of different threads may be read in another one.
+/// A mark in a thread's words. Allocations and frees of a process are numbered in their order, but
+/// marks of different threads may be read in another order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeapMark {
     Allocated {
@@ -47,17 +47,17 @@ pub(super) enum HeapMark {
     },
 }
 
-/// What allocated an object.
+/// Call path and function that allocated an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AllocatedBy {
-    /// The allocation function: its line in the session's file.
+    /// Line of the allocation function in the session's file.
     pub(super) function: u16,
-    /// Number of the path of calls; 0 if unknown.
+    /// Number of the call path, or 0 if unknown.
     pub(super) path: u64,
 }
 
 impl HeapMark {
-    /// The mark at `at`, if one is there and complete, and the words it takes.
+    /// Reads the mark at `at` if it is complete. Returns it with its number of words.
     pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<(HeapMark, usize)> {
         let word = load(words, at)?;
         let field = |n: usize| {
@@ -103,7 +103,8 @@ pub(super) struct DataSums {
 }
 
 impl DataSums {
-    /// Most misses hit in the second level, and most stores stall nothing.
+    /// Adds the costs of an access. Tests first, since most misses hit in the second level and most
+    /// stores do not stall.
     #[inline]
     fn add(&mut self, outcome: &Outcome) {
         self.l1d += u64::from(outcome.l1d_misses);
@@ -136,26 +137,27 @@ impl DataSums {
     }
 }
 
-/// Allocations of one place in the code, and accesses to them.
+/// Allocations of one site, and accesses to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AllocationSums {
     pub(super) allocations: u64,
     pub(super) bytes: u64,
     pub(super) frees: u64,
     pub(super) freed_bytes: u64,
-    /// Virtual time from allocation to free, of those that were freed.
+    /// Total virtual time from allocation to free of the freed ones.
     pub(super) lifetime_ns: u64,
     /// Bytes in use now.
     pub(super) live_bytes: u64,
     /// Bytes in use when the process had most.
     pub(super) at_peak_bytes: u64,
-    /// The peak that `at_peak_bytes` belongs to.
+    /// Number of the peak that `at_peak_bytes` belongs to.
     peak: u64,
     pub(super) data: DataSums,
 }
 
 impl AllocationSums {
-    /// Before the bytes in use change: those of the latest peak are known now.
+    /// Called before the number of bytes in use changes, when the value at the latest peak is
+    /// known.
     fn settle(&mut self, peak: u64) {
         if self.peak < peak {
             self.peak = peak;
@@ -171,13 +173,14 @@ struct Object {
     site: u32,
     /// Number of its allocation.
     number: u64,
-    /// A forked child has it from its parent: it is none of the child's allocations.
+    /// True if a forked child inherited it from its parent, so that it is not one of the child's
+    /// allocations.
     is_inherited: bool,
     born_ns: u64,
 }
 
 impl Object {
-    /// Memory of no bytes has an address all the same.
+    /// Memory of size 0 still has an address.
     fn end(&self) -> u64 {
         self.start + self.bytes.max(1)
     }
@@ -193,14 +196,14 @@ impl Object {
 
 #[derive(Clone, Debug, Default)]
 struct Page {
-    /// Small objects, by granule.
+    /// Small objects by granule.
     small: Option<Box<[u32; GRANULES]>>,
-    /// The large object that was found here last.
+    /// The large object found most recently on this page.
     large: u32,
-    /// Whether any large object was here when there had been so many changes.
+    /// Whether a large object was on this page after this number of changes.
     has_large: bool,
     changes: u64,
-    /// Costs of data outside of objects: by line where there are variables.
+    /// Costs of data outside objects, by line if there are variables.
     elsewhere: DataSums,
     lines: Option<Box<[DataSums; LINES]>>,
 }
@@ -211,22 +214,22 @@ pub(super) struct HeapTotals {
     pub(super) allocations: u64,
     /// Bytes in use now.
     pub(super) live_bytes: u64,
-    /// The most bytes in use.
+    /// Maximum number of bytes in use.
     pub(super) peak_bytes: u64,
-    /// Frees of memory that is no object.
+    /// Number of frees of memory that is not an object.
     pub(super) unknown_frees: u64,
 }
 
-/// Frees and objects that wait for each other; some do so for ever.
-const MOST_WAITING: usize = 1 << 18;
+/// Maximum number of frees and objects that wait for each other. Some wait forever.
+const MAX_WAITING: usize = 1 << 18;
 
-/// Adds one that waits, if there is room.
+/// Adds a waiting entry if there is room.
 fn note(waiting: &mut BTreeSet<(u64, u64)>, one: (u64, u64)) -> bool {
-    waiting.len() < MOST_WAITING && waiting.insert(one)
+    waiting.len() < MAX_WAITING && waiting.insert(one)
 }
 
 impl HeapTotals {
-    /// Those of several processes, each of which has its own peak.
+    /// Sum of several processes, each with its own peak.
     pub(super) fn add(&mut self, other: &HeapTotals) {
         self.allocations += other.allocations;
         self.live_bytes += other.live_bytes;
@@ -238,26 +241,26 @@ impl HeapTotals {
 /// The data of a process.
 #[derive(Clone, Debug)]
 pub(super) struct DataMap {
-    /// Pages in order of first use, and their places by number.
+    /// Pages in order of first use, and their index by page number.
     page: Vec<Page>,
     places: HashMap<u64, u32>,
     recent: Box<[(u64, u32); RECENT]>,
     by_line: usize,
-    /// The first one is [`NONE`].
+    /// The first entry is [`NONE`].
     objects: Vec<Object>,
     unused: Vec<u32>,
     large: BTreeMap<u64, u32>,
-    /// Frees whose allocation has not been read: address and number.
+    /// Frees whose allocation was not read yet: address and number.
     early: BTreeSet<(u64, u64)>,
-    /// Objects that ended as their memory was allocated again, and whose free has not been read:
-    /// address and number of the allocation.
+    /// Objects that ended because their memory was allocated again, although their free was not
+    /// read yet: address and number of the allocation.
     awaited: BTreeSet<(u64, u64)>,
-    /// Changes of `large`.
+    /// Number of changes of `large`.
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
     by_origin: BTreeMap<AllocatedBy, u32>,
     totals: HeapTotals,
-    /// How often the bytes in use were more than ever.
+    /// Number of times that the bytes in use reached a new maximum.
     peaks: u64,
 }
 
@@ -283,7 +286,7 @@ impl Default for DataMap {
 }
 
 impl DataMap {
-    /// That of a forked child, which has the same objects and no counts.
+    /// Data of a forked child, which has the same objects but no counts.
     pub(super) fn inherited(&self) -> DataMap {
         let mut child = self.clone();
         for object in &mut child.objects {
@@ -363,7 +366,7 @@ impl DataMap {
         }
     }
 
-    /// Counts an object that had ended before its allocation was read.
+    /// Counts an object whose free was read before its allocation.
     fn count_past(&mut self, object: &Object) {
         self.totals.allocations += 1;
         let sums = &mut self.sites[object.site as usize].1;
@@ -373,8 +376,8 @@ impl DataMap {
         sums.freed_bytes += object.bytes;
     }
 
-    /// Ends older objects where a new one is: their frees have not been read, or it was no known
-    /// function that freed them. Whether there was no newer object.
+    /// Ends older objects in the memory of a new one: their free was not read yet, or an unknown
+    /// function freed them. Returns false if there is a newer object.
     fn end_overlapped(&mut self, new: &Object, now_ns: u64) -> bool {
         let mut older = Vec::new();
         let mut at = new.start;
@@ -480,7 +483,7 @@ impl DataMap {
         }
     }
 
-    /// The place of a page; `has_variables` is asked if it is new.
+    /// Index of a page. Calls `has_variables` for a new page.
     #[inline]
     fn page_of(&mut self, address: u64, has_variables: impl FnOnce() -> bool) -> u32 {
         let number = address / PAGE;
@@ -488,7 +491,7 @@ impl DataMap {
         if recent.0 != number {
             let (page, by_line) = (&mut self.page, &mut self.by_line);
             let place = *self.places.entry(number).or_insert_with(|| {
-                let lines = (*by_line < MOST_BY_LINE && has_variables())
+                let lines = (*by_line < MAX_PAGES_BY_LINE && has_variables())
                     .then(|| Box::new([DataSums::default(); LINES]));
                 *by_line += usize::from(lines.is_some());
                 page.push(Page {
@@ -502,14 +505,14 @@ impl DataMap {
         recent.1
     }
 
-    /// Charges what an access cost to the data at `address`.
+    /// Charges the cost of an access to the data at `address`.
     #[inline]
     pub(super) fn charge(&mut self, address: u64, outcome: &Outcome, space: &AddressSpace) {
         let place = self.page_of(address, || space.has_variables(address));
         let page = &self.page[place as usize];
         let small = page.small.as_ref();
         let mut id = small.map_or(NONE, |small| small[(address % PAGE / GRANULE) as usize]);
-        // A granule of 8 bytes may hold an object of less.
+        // A granule of 8 bytes may contain a smaller object.
         if !self.objects[id as usize].holds(address) {
             id = self.large_at(place, address);
         }
@@ -564,7 +567,7 @@ impl DataMap {
         }
     }
 
-    /// What each allocating place has gained; bytes in use stay.
+    /// Increments of each allocation site. Bytes in use are kept.
     pub(super) fn take_sites(&mut self) -> Vec<(u32, AllocatedBy, AllocationSums)> {
         let peaks = self.peaks;
         let sites = self.sites.iter_mut().zip(0..);
@@ -583,8 +586,8 @@ impl DataMap {
             .collect()
     }
 
-    /// What data outside of objects has gained, by its first address: lines where there are
-    /// variables, mappings elsewhere.
+    /// Increments of data outside objects by its first address: lines if there are variables,
+    /// otherwise mappings.
     pub(super) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataSums> {
         let mut all: BTreeMap<u64, DataSums> = BTreeMap::new();
         let mut add = |first: u64, sums: &mut DataSums| {
@@ -608,7 +611,7 @@ impl DataMap {
         all
     }
 
-    /// Forgets what was counted; objects stay.
+    /// Clears the counts and keeps the objects.
     pub(super) fn forget_counts(&mut self) {
         self.take_sites();
         self.forget_elsewhere();
