@@ -22,7 +22,7 @@ Examples:
   memgauge bandwidth -i bandwidth.mg --csv > curve.csv
   memgauge calibrate                               measure the losses, for the correction";
 
-/// Longest step that times may be rounded to, nanoseconds.
+/// Maximum step to which times may be rounded, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resolution(pub(crate) u64);
 
@@ -48,7 +48,7 @@ impl FromStr for Resolution {
 /// How losses are corrected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Correct {
-    /// Use the machine's calibration, else the counter of memory traffic, else nothing.
+    /// Use the machine's calibration, or else the memory counter, or else no correction.
     Auto,
     None,
     Calibration,
@@ -99,7 +99,7 @@ pub(crate) struct Bandwidth {
     /// Replace an existing recording instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Where overflows come from
+    /// Source of overflows
     #[arg(long, value_enum, default_value_t)]
     pub(crate) source: TraceSource,
     /// How overflows become records: precise, precise-linux, interrupt, tagged, ideal
@@ -177,21 +177,21 @@ pub(crate) struct Calibrate {
     /// How overflows become records: precise, precise-linux, interrupt, tagged
     #[arg(long, value_name = "WAY", default_value = "precise")]
     pub(crate) delivery: DeliveryName,
-    /// Event whose overflows are measured
+    /// Event to measure
     #[arg(short, long, value_name = "EVENT", default_value = "llc.miss")]
     pub(crate) event: EventSpec,
-    /// Periods (default: 10 to 100 000)
+    /// Periods [default: 10 to 100 000]
     #[arg(short = 'c', long = "count", value_name = "PERIODS", value_delimiter = ',',
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) periods: Vec<u64>,
-    /// Runs of each loop; their spread gives the error
+    /// Number of runs of each loop. Their variance gives the error
     #[arg(short, long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: u32,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Measure and show, but keep no calibration
+    /// Measure and print, but do not store the calibration
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -1,4 +1,4 @@
-//! `memgauge calibrate`, and where its results are kept.
+//! `memgauge calibrate`, and the storage of its results.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -18,21 +18,21 @@ use crate::terminal;
 use crate::units::DeliveryName;
 use crate::whole_file;
 
-/// Periods measured unless others are asked for.
+/// Default periods.
 const PERIODS: [u64; 16] = [
     10, 20, 50, 100, 200, 300, 360, 400, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
 ];
-/// Version of the file.
+/// Version of the file format.
 const VERSION: u32 = 2;
 
-/// A calibration as its file keeps it.
+/// A calibration as stored in a file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Calibration {
     /// Version of the file's format.
     pub(crate) version: u32,
-    /// The machine it holds for.
+    /// The machine that it applies to.
     pub(crate) machine: MachineFacts,
-    /// Name of the way from overflow to record.
+    /// Name of the delivery.
     pub(crate) delivery: String,
     /// The event.
     pub(crate) event: String,
@@ -40,7 +40,7 @@ pub(crate) struct Calibration {
     pub(crate) points: Vec<LossPoint>,
 }
 
-/// Measures losses, shows them and keeps them.
+/// Measures losses, prints them and stores them.
 pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
     if args.delivery.0 == Delivery::Ideal {
         return Err(usage(
@@ -101,7 +101,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Share of memory's lines that the event still counts with all prefetchers on.
+/// Minimum share of memory's lines that the event must count with all prefetchers.
 fn prefetchers(config: &Config, args: &Calibrate) -> anyhow::Result<f64> {
     let mut with = config.clone();
     with.prefetch.next_line = true;
@@ -117,8 +117,8 @@ fn prefetchers(config: &Config, args: &Calibrate) -> anyhow::Result<f64> {
     Ok(ran.counted as f64 / ran.lines.max(1) as f64)
 }
 
-/// Overflows that one thread of this machine packs and stores a second: measured, the
-/// fastest of three, with times as irregular as a program's.
+/// Number of overflows that one thread of this machine packs and stores per second: the fastest of
+/// three measurements, with times as irregular as a program's.
 fn stored_a_second() -> anyhow::Result<f64> {
     const BLOCKS: u64 = 100;
     let most = OverflowBlock::MAX_OVERFLOWS as u64;
@@ -195,7 +195,7 @@ fn text(
     text
 }
 
-/// Where calibrations are kept, if this user has a place for such.
+/// Folder of calibrations, if this user has one.
 fn folder() -> Option<PathBuf> {
     let set = |name| {
         std::env::var_os(name)
@@ -235,7 +235,7 @@ impl Calibration {
         Ok(path)
     }
 
-    /// The calibration of a machine, if there is one: for just this geometry.
+    /// Calibration of a machine with exactly this geometry, if there is one.
     pub(crate) fn find(
         machine: &MachineFacts,
         delivery: &str,
@@ -261,13 +261,13 @@ impl Calibration {
         Ok((kept.version == VERSION && same).then_some(kept))
     }
 
-    /// The loss model that corrects bandwidth.
+    /// Loss model that corrects bandwidth.
     pub(crate) fn model(&self) -> LossModel {
         LossModel::new(self.points.iter().cloned())
     }
 }
 
-/// A machine as calibration knows it, which holds with and without prefetchers.
+/// A machine as stored in a calibration, which applies with and without prefetchers.
 fn without_prefetchers(machine: &MachineFacts) -> MachineFacts {
     let mut facts = machine.clone();
     facts.prefetchers.clear();
@@ -277,7 +277,7 @@ fn without_prefetchers(machine: &MachineFacts) -> MachineFacts {
     facts
 }
 
-/// The name by which a recording's manifest knows a way.
+/// Name of a delivery in a recording's manifest.
 pub(crate) fn recorded_delivery(settings: &std::collections::BTreeMap<String, String>) -> String {
     let ideal = DeliveryName(Delivery::Ideal).name().to_owned();
     settings.get("delivery").cloned().unwrap_or(ideal)

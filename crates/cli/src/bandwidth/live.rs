@@ -1,4 +1,4 @@
-//! `memgauge bandwidth` on events of this machine: its processor's, or the kernel's.
+//! `memgauge bandwidth` on events of this machine's processor or kernel.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::record;
 use crate::terminal;
 use crate::units::EventSpec;
 
-/// Whether the command line asks for live events.
+/// True if the command line requests live events.
 pub(super) fn is_wanted(args: &Bandwidth) -> bool {
     let live = |text: &String| text.parse::<EventSpec>().is_err() && is_live(text);
     match args.source {
@@ -62,10 +62,10 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     crate::sample::ended(outcome)
 }
 
-/// Ring pages of each processor: 512 KiB, which the kernel grants every user.
+/// Ring pages of each CPU: 512 KiB, which the kernel allows every user.
 const RING_PAGES: usize = 128;
 
-/// The event named, or the misses of this processor; as precise as was asked for.
+/// The requested event, or the misses of this processor, with the requested precision.
 fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {
     let precise = match args.delivery.0 {
         Delivery::Interrupt(_) => false,
@@ -93,7 +93,7 @@ fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {
     Ok(event)
 }
 
-/// The event that tells this processor's misses, as loads that memory answered.
+/// The event for this processor's misses: loads that memory served.
 fn misses(devices: &Path, precise: bool) -> Result<String, String> {
     let has = |path: &str| devices.join(path).exists();
     if has("ibs_op") {
@@ -108,7 +108,7 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
     }
     let pmu = ["cpu_core", "cpu"].into_iter().find(|pmu| has(pmu));
     match pmu {
-        // MEM_LOAD_RETIRED.L3_MISS, from Skylake on.
+        // MEM_LOAD_RETIRED.L3_MISS, since Skylake.
         Some(pmu) if has(&format!("{pmu}/format/ldlat")) => {
             let suffix = if precise { "P" } else { "" };
             Ok(format!("{pmu}/event=0xd1,umask=0x20/{suffix}"))
@@ -122,7 +122,7 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
     }
 }
 
-/// Bytes that an event stands for unless the user says: a page or a line.
+/// Default number of bytes per event: a page or a line.
 fn bytes_of(event: &Event) -> u64 {
     match event.name.contains("faults") {
         true => memgauge_live::sys::perf::page_bytes() as u64,

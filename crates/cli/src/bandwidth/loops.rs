@@ -1,7 +1,7 @@
-//! The loops that a calibration runs on the modelled machine.
+//! The loops of a calibration on the modelled machine.
 //!
-//! They are the loops of `memgauge-workloads`, fed to a core directly: without an
-//! emulator, and as dense as a compiler would unroll them.
+//! These are the loops of `memgauge-workloads`, passed directly to a core: without an emulator, and
+//! as dense as a compiler would unroll them.
 
 use memgauge_analyze::bandwidth::LossPoint;
 use memgauge_machine::{
@@ -14,18 +14,18 @@ const BASE: u64 = 0x7f00_0000_0000;
 /// A loop of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loop {
-    /// One line after the other, with so many instructions a load.
+    /// Consecutive lines, with this number of instructions per load.
     Linear { instructions: u32 },
-    /// The same, each load across two lines.
+    /// Consecutive lines, each load across two of them.
     Split,
-    /// Working sets of all powers of two, one after the other.
+    /// Working sets of all powers of two in turn.
     Sweep,
     /// Each load's address comes from the previous load.
     Chase,
 }
 
 impl Loop {
-    /// The loops that make the loss model, from the densest to the sparsest.
+    /// Loops for the loss model, from the densest to the sparsest.
     pub(crate) const DENSITIES: [Loop; 7] = [
         Loop::Linear { instructions: 1 },
         Loop::Linear { instructions: 4 },
@@ -36,7 +36,7 @@ impl Loop {
         Loop::Chase,
     ];
 
-    /// Instructions for each load.
+    /// Number of instructions per load.
     fn instructions(self) -> f64 {
         match self {
             Loop::Linear { instructions } => f64::from(instructions),
@@ -44,7 +44,7 @@ impl Loop {
         }
     }
 
-    /// For people.
+    /// Display name.
     pub(crate) fn name(self) -> String {
         match self {
             Loop::Linear { instructions: 1 } => "linear".to_owned(),
@@ -59,12 +59,12 @@ impl Loop {
 /// Result of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoopRun {
-    /// Lines that memory delivered, up to the last record.
+    /// Number of lines that memory delivered up to the last record.
     pub(crate) lines: u64,
     /// Final value of the event's counter.
     pub(crate) counted: u64,
     pub(crate) records: u64,
-    /// Time of the last record, or of the end.
+    /// Time of the last record, or of the end without records.
     pub(crate) time_ns: u64,
     /// Time of the end.
     pub(crate) end_ns: u64,
@@ -111,7 +111,7 @@ impl Feeder<'_> {
         let base = BASE + seed * 37 * LINE;
         match what {
             Loop::Linear { instructions } => {
-                // A run may begin anywhere between two overflows.
+                // A run may start anywhere between two overflows.
                 self.load(instructions, base);
                 (0..lines + seed * 61).for_each(|n| self.load(instructions, base + n * LINE));
             }
@@ -138,7 +138,7 @@ impl Feeder<'_> {
     }
 }
 
-/// Runs a loop over about so many lines.
+/// Runs a loop over about this number of lines.
 pub(crate) fn run(
     config: &Config,
     pmu: &PmuConfig,
@@ -172,17 +172,17 @@ pub(crate) struct Measured {
     /// Losses and density.
     #[serde(flatten)]
     pub(crate) point: LossPoint,
-    /// Share of memory's lines that records stand for.
+    /// Share of memory's lines that records represent.
     pub(crate) recorded: f64,
-    /// Share of them that the reference counter counted.
+    /// Share of memory's lines that the reference counter counted.
     pub(crate) counted: f64,
-    /// Records in the first run.
+    /// Number of records in the first run.
     pub(crate) records: u64,
-    /// Run time by that without records.
+    /// Run time relative to a run without records.
     pub(crate) slowdown: f64,
 }
 
-/// Measures a loop at a period in repeated runs; `None` where it has no record.
+/// Measures a loop at a period in repeated runs. `None` if there are no records.
 pub(crate) fn measure(
     config: &Config,
     delivery: memgauge_machine::Delivery,

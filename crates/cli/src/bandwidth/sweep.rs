@@ -77,11 +77,11 @@ impl Pattern {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     pattern: Pattern,
-    /// Lines of a burst, on average.
+    /// Mean number of lines in a burst.
     burst: u64,
-    /// Instructions from one burst to the next, on average.
+    /// Mean number of instructions between two bursts.
     gap: u64,
-    /// Instructions for each access.
+    /// Number of instructions per access.
     instructions: u64,
     period: u64,
     seed: u64,
@@ -188,7 +188,7 @@ impl Run<'_> {
         let mut random = Random(case.seed);
         let (from, to) = (0x7f00_0000_0000u64, 0x7e00_0000_0000u64);
         let (mut line, mut group) = (0, 0);
-        // At least 300 records where that is quick, and three bursts.
+        // At least 300 records if that is quick, and three bursts.
         let lines = (300 * case.period)
             .clamp(30_000, 200_000)
             .max(3 * case.burst);
@@ -220,7 +220,7 @@ impl Run<'_> {
     }
 }
 
-/// Corrected total of a run, beside the truth.
+/// Corrected total of a run, and the true total.
 #[derive(Clone, Copy, Debug)]
 struct Corrected {
     truth: f64,

@@ -1,4 +1,4 @@
-//! Tries what this machine offers a memory profiler.
+//! Tests what this machine offers a memory profiler.
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -8,7 +8,7 @@ use memgauge_host::checks::{Check, describe_os_error, fact, verdict};
 use memgauge_host::sys::probe::{TestEvent, try_create_bpf_map, try_open_event};
 use memgauge_host::sys::process::free_bytes;
 
-/// Everything, in the order it is shown.
+/// All checks in display order.
 pub(crate) fn examine() -> Vec<Check> {
     let mut checks = machine();
     checks.extend(pmu());
@@ -52,7 +52,7 @@ fn machine() -> Vec<Check> {
     ]
 }
 
-/// Names of the kernel's performance-monitoring units.
+/// Names of the kernel's PMUs.
 fn units() -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir("/sys/bus/event_source/devices")
         .map(|list| {
@@ -141,7 +141,7 @@ fn pmu() -> Vec<Check> {
     ]
 }
 
-/// How precise the driver of the processor's PMU says that it can be: 0 is not at all.
+/// Maximum precision that the driver of the processor's PMU reports. 0 is imprecise.
 fn levels_of_precision() -> u32 {
     let devices = Path::new("/sys/bus/event_source/devices");
     let told = ["cpu", "cpu_core"].map(|name| devices.join(name).join("caps/max_precise"));

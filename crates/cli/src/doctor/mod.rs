@@ -1,4 +1,4 @@
-//! `memgauge doctor`: what this machine offers.
+//! `memgauge doctor`: capabilities of this machine.
 
 mod examine;
 
@@ -10,7 +10,7 @@ use crate::args::Json;
 use crate::outcome::Exit;
 use crate::terminal;
 
-/// Prints what was found, a line each, with the fix for what is missing.
+/// Prints the results, a line each, with remedies.
 pub(crate) fn doctor(args: &Json) -> anyhow::Result<Exit> {
     let checks = examine();
     let text = if args.json {
@@ -25,7 +25,7 @@ pub(crate) fn doctor(args: &Json) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Whether a program can be recorded at all: emulated, or sampled by a counter or timer.
+/// True if programs can be recorded at all: emulated, or sampled by a counter or timer.
 fn any_source_works(checks: &[Check]) -> bool {
     let sources = ["emulator", "timer samples", "core PMU"];
     let works = |c: &Check| c.ok == Some(true) && sources.contains(&c.name);

@@ -1,4 +1,4 @@
-//! Metrics pushed to a collector of OpenTelemetry: OTLP by HTTP, as protobuf.
+//! Pushes metrics to an OpenTelemetry collector: OTLP over HTTP, as protobuf.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,12 +9,12 @@ use ureq::Agent;
 
 use crate::outcome::usage;
 
-/// Between two pushes.
+/// Interval between two pushes.
 const EVERY: Duration = Duration::from_secs(10);
-/// Longest time that one takes.
+/// Maximum duration of a push.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where a collector takes metrics: an address without a path has the usual one.
+/// Endpoint of a collector. An address without a path gets the default one.
 fn url(endpoint: &str) -> anyhow::Result<String> {
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
     if !scheme.eq_ignore_ascii_case("http") {
@@ -44,8 +44,8 @@ fn url(endpoint: &str) -> anyhow::Result<String> {
     Ok(format!("http://{host}/{path}"))
 }
 
-/// Metrics as a collector wants them. Names of OpenMetrics become those of OpenTelemetry:
-/// `memgauge_io_bytes` is `memgauge.io_bytes`.
+/// Converts metrics to OTLP. OpenMetrics names become OpenTelemetry names: `memgauge_io_bytes` is
+/// `memgauge.io_bytes`.
 fn instrument(family: &Family) -> Instrument {
     let unit = match family.name.rsplit_once('_') {
         Some((_, "bytes")) => "By",
@@ -75,12 +75,12 @@ fn unix_ns() -> u64 {
     now.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Pushes to an end point until the service ends.
+/// Pushes to an endpoint until the service ends.
 pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
     let url = url(endpoint)?;
     let agent: Agent = Agent::config_builder()
         .timeout_global(Some(PATIENCE))
-        // A request that is sent elsewhere arrives there without its body.
+        // A redirected request would arrive without its body.
         .max_redirects(0)
         .build()
         .into();

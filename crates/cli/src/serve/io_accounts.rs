@@ -40,7 +40,7 @@ impl IoAccounts {
             Direction::Unknown => [0, 0],
         };
         let name = device.map_or("", |device| device.name.as_str());
-        // Each namespace may have an `eth0`.
+        // Each namespace may have its own `eth0`.
         let device = match row.device.netns {
             netns if netns == 0 || Some(netns) == self.namespace => name.to_owned(),
             netns => format!("{name}@{netns}"),

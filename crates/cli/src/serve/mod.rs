@@ -1,4 +1,4 @@
-//! `memgauge serve`: samples for other programs, by a socket.
+//! `memgauge serve`: samples for other programs through a socket.
 
 mod collector;
 mod io_accounts;
@@ -31,11 +31,11 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// Socket to listen at (else /run/memgauge/memgauge.sock for root, and
-    /// memgauge.sock in XDG_RUNTIME_DIR for others)
+    /// Socket to listen on [default: /run/memgauge/memgauge.sock for root, or else memgauge.sock in
+    /// XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Group whose members may profile all processes, as root may; others profile their own
+    /// Group whose members may profile all processes, as root may. Others profile their own
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
     /// Show metrics in the format of Prometheus at http://127.0.0.1:PORT/metrics
@@ -44,15 +44,15 @@ pub(crate) struct Serve {
     /// Start programs on the modelled machine for the service's own user (memgauge ctl run)
     #[arg(long)]
     programs: bool,
-    /// Account for I/O too, for the metrics: bytes by command and device (needs root)
+    /// Also account I/O for the metrics: bytes by command and device (needs root)
     #[arg(long)]
     io: bool,
-    /// Send the metrics to a collector of OpenTelemetry every 10 s: OTLP by HTTP, without TLS
+    /// Push the metrics to an OpenTelemetry collector every 10 s: OTLP over HTTP, without TLS
     #[arg(long, value_name = "ENDPOINT")]
     otlp: Option<String>,
 }
 
-/// A port of this machine, with or without its address.
+/// A port on this machine, with or without its address.
 fn local_address(text: &str) -> Result<SocketAddr, String> {
     let address = match text.parse() {
         Ok(port) => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
@@ -82,7 +82,7 @@ fn users_socket() -> Option<PathBuf> {
     Some(Path::new(&folder).join("memgauge.sock"))
 }
 
-/// Where the service listens.
+/// Path on which the service listens.
 fn own_socket() -> anyhow::Result<PathBuf> {
     if !is_root() {
         return users_socket().ok_or_else(|| {
@@ -100,7 +100,7 @@ fn own_socket() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The service to speak to: this user's where there is one, else root's.
+/// The service to connect to: this user's if it exists, or else root's.
 pub(crate) fn nearest_socket() -> PathBuf {
     let own = users_socket().filter(|path| !is_root() && path.exists());
     own.unwrap_or_else(|| PathBuf::from(SYSTEM_SOCKET))

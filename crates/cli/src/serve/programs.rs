@@ -1,4 +1,4 @@
-//! Programs that the service starts: on the modelled machine.
+//! Programs that the service starts on the modelled machine.
 
 use std::fs::{File, OpenOptions};
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use memgauge_host::{Error, Result};
 use memgauge_online::SampledRun;
 use memgauge_serve::{NewProgram, ProgramSource};
 
-/// What is sampled where nothing is named.
+/// Default event.
 pub(crate) const USUAL_EVENT: &str = "llc.miss";
 
 /// Starts programs under emulation.
@@ -37,7 +37,7 @@ impl ProgramSource for ModelledPrograms {
     }
 }
 
-/// Where output and errors go: to one file, or nowhere.
+/// Destination of output and errors: a file, or nowhere.
 fn output(program: &NewProgram) -> Result<[Stdio; 2]> {
     let Some(path) = &program.output else {
         return Ok([Stdio::null(), Stdio::null()]);

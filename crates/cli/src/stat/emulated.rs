@@ -1,5 +1,4 @@
-//! `memgauge stat --source emulate`: the same table of totals and rows, from the
-//! modelled machine and in virtual time.
+//! `memgauge stat --source emulate`: totals and rows from the modelled machine in virtual time.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +13,10 @@ use memgauge_trace::{CounterFacts, CountingFacts, EventId, Loss, SeriesRow, Thre
 use super::args::Stat;
 use crate::outcome::usage;
 
-/// Events counted where none are named.
+/// Default events.
 const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.miss,dtlb.miss";
 
-/// Runs the program on the modelled machine; tells rows as the kernel's source
-/// does.
+/// Runs the program on the modelled machine. Reports rows in the same way as the kernel's source.
 pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Result<Outcome> {
     if args.command.is_empty() {
         return Err(usage(
@@ -147,8 +145,7 @@ fn outcome(
     })
 }
 
-/// Rows of a series, whose events stand in rows of their own: one row for each thread
-/// and tick.
+/// Rows of a series, combined from single events to one row for each thread and tick.
 fn rows(series: &[SeriesRow], events: &[(EventId, &'static str)]) -> Vec<Row> {
     let mut rows: BTreeMap<(u64, u32), Row> = BTreeMap::new();
     for gained in series {

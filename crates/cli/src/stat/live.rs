@@ -1,5 +1,5 @@
-//! Progress of a series while it is recorded. Each event has a line on standard error,
-//! ten times a second, only on a terminal; they are removed at the end.
+//! Progress of a series during the recording: a line on standard error for each event, updated ten
+//! times per second. Only on a terminal. The lines are removed at the end.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -47,7 +47,7 @@ impl Table {
     }
 }
 
-/// Totals, and rates since the last look.
+/// Totals, and rates since the last update.
 fn lines(sums: &BTreeMap<String, u64>, last: &BTreeMap<String, u64>, seconds: f64) -> String {
     let line = |(name, &sum): (&String, &u64)| {
         let gained = sum - last.get(name).copied().unwrap_or(0).min(sum);

@@ -1,4 +1,4 @@
-//! `memgauge stat`: counters' totals and their series.
+//! `memgauge stat`: totals and series of counters.
 
 mod args;
 mod emulated;
@@ -18,19 +18,18 @@ use args::StatSource;
 use crate::outcome::{self, Exit};
 use crate::{record, terminal};
 
-/// Events counted where none are named: what every machine has, then what a PMU
-/// adds.
+/// Default events: those of every machine, then those of a PMU.
 const DEFAULT_EVENTS: &str = "task-clock,context-switches,cpu-migrations,page-faults,\
     cycles,instructions,branches,branch-misses,cache-references,cache-misses,\
     L1-dcache-loads,L1-dcache-load-misses,dTLB-loads,dTLB-load-misses";
-/// Bins of the events' curves, as a report of the recording has them.
+/// Number of bins of the events' curves, as in a report of the recording.
 const BINS: usize = 480;
-/// In a series: each event costs a word a tick.
+/// Default events of a series, where each event costs a word per tick.
 const DEFAULT_SERIES: &str = "page-faults,context-switches,instructions,cycles,cache-misses";
 
-/// Runs, counts, and says what was counted.
+/// Runs, counts, and prints the counts.
 pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
-    // Before anything is replaced: events that do not exist cost no recording.
+    // Check before replacing anything, so that unknown events cost no recording.
     let options = match args.source {
         StatSource::Emulate => None,
         StatSource::Pmu => Some(options(args)?),
@@ -43,7 +42,7 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     let speaks = !args.quiet && !outputs.take_stderr();
     let mut series = (Series::growing(BINS), ThreadTotals::default());
     let mut outcome = observe(args, options.as_ref(), (&mut outputs, &mut series, speaks))?;
-    // What is shown was seen as it came, whether or not the recording has it.
+    // Show what was counted, whether or not the recording could be written.
     outcome.manifest.complete |= outcome.unwritten.is_some();
     let summary = summarise_counting(
         &outcome.manifest,
@@ -66,7 +65,7 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     Ok(end.map_or(Exit::Success, Exit::of))
 }
 
-/// Where rows go: files, the summary's analyses, and the terminal.
+/// Destinations of rows: files, the summary's analyses, and the terminal.
 type Rows<'a> = (&'a mut rows::Outputs, &'a mut (Series, ThreadTotals), bool);
 
 fn observe(

@@ -1,4 +1,4 @@
-//! Rows as CSV and as lines of JSON, written as they come.
+//! Writes rows as CSV and JSON lines as they arrive.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,22 +17,22 @@ use crate::access::access;
 
 type Sink = Box<dyn Write>;
 
-/// Where rows go besides the recording.
+/// Destinations of rows besides the recording.
 pub(super) struct Outputs {
     csv: Option<Sink>,
     json: Option<Sink>,
     series: bool,
     take_stderr: bool,
-    /// Wall-clock time at which counting began, in ns since 1970; none in virtual time.
+    /// Wall-clock time of the start in nanoseconds since 1970. `None` in virtual time.
     started_unix_ns: Option<u64>,
     is_virtual: bool,
-    /// All columns of a table, in order, and for each group where its values go.
+    /// All columns of the table in order, and for each group the columns of its values.
     header: Vec<String>,
     slots: Vec<Vec<usize>>,
-    /// A line of JSON's counts, for each group: names in their order, and
-    /// where their values are.
+    /// For each group: names of the counts in a JSON line in their order, and the indices of their
+    /// values.
     counts: Vec<Vec<(String, usize)>>,
-    /// The line of CSV that is being written.
+    /// The current line of CSV.
     line: String,
 }
 
@@ -63,7 +63,7 @@ impl Outputs {
         })
     }
 
-    /// Whether standard error is for rows alone.
+    /// True if standard error contains only rows.
     pub(super) fn take_stderr(&self) -> bool {
         self.take_stderr
     }
@@ -85,7 +85,7 @@ impl Outputs {
         for group in columns {
             let mut slots = Vec::new();
             for (at, name) in group.iter().enumerate() {
-                // Every group has the timer first; it is one column.
+                // Every group starts with the timer, which is a single column.
                 let known = self
                     .header
                     .iter()
@@ -121,7 +121,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Totals, and the end of what is buffered.
+    /// Writes the totals and the rest of the buffer.
     pub(super) fn finish(&mut self, summary: &Summary) -> anyhow::Result<()> {
         if let Some(json) = &mut self.json {
             writeln!(json, "{}", counting_json(summary)).context("failed to write JSON")?;
@@ -143,7 +143,7 @@ impl Outputs {
     }
 }
 
-/// A name with a comma in quotes, as RFC 4180 has it.
+/// Quotes a name with a comma (RFC 4180).
 fn quoted(name: &str) -> String {
     match name.contains([',', '"', '\n']) {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
@@ -151,8 +151,8 @@ fn quoted(name: &str) -> String {
     }
 }
 
-/// Names of a group's columns in their order, and where the value of
-/// each is. Two columns of one name give one entry, the last.
+/// Names of a group's columns in order, and the index of each value. Of two columns with one name,
+/// the last is used.
 fn counts(columns: &[String]) -> Vec<(String, usize)> {
     let named = columns.iter().enumerate();
     let last: BTreeMap<&str, usize> = named.map(|(at, name)| (name.as_str(), at)).collect();
@@ -160,7 +160,7 @@ fn counts(columns: &[String]) -> Vec<(String, usize)> {
     last.into_iter().map(owned).collect()
 }
 
-/// Adds to a line what is formatted.
+/// Appends formatted text to a line.
 macro_rules! add {
     ($line:expr, $($what:tt)*) => {
         write!($line, $($what)*).expect("SANITY: a string takes everything")
@@ -183,7 +183,7 @@ fn csv_line(line: &mut String, row: &Row, slots: &[usize], columns: usize) {
     line.push('\n');
 }
 
-/// A row as JSON; fields in the order of their names.
+/// A row as JSON, with fields sorted by name.
 #[derive(Serialize)]
 struct JsonRow<'a> {
     counts: Counts<'a>,
@@ -196,7 +196,7 @@ struct JsonRow<'a> {
     time_unix_ns: Option<u64>,
 }
 
-/// Values by name, of names and where the value of each is.
+/// Values by name.
 struct Counts<'a>(&'a [(String, usize)], &'a [u64]);
 
 impl Serialize for Counts<'_> {
