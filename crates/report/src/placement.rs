@@ -187,6 +187,6 @@ mod tests {
     #[test]
     fn nothing_sampled_says_so() {
         let text = placement_text(&Placement::default(), 20, &plain(80, true));
-        assert!(text.contains("nothing can be said"), "{text}");
+        assert!(text.contains("the placement is unknown"), "{text}");
     }
 }
