@@ -60,6 +60,24 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// All functions, lines and regions, for comparisons.
+    pub fn every_place(rank: Option<Rank>) -> Options {
+        Options {
+            rank,
+            limits: Limits {
+                rows: usize::MAX,
+                every_order: false,
+                resolved_places: usize::MAX,
+                user_code: true,
+                fold_startup: false,
+            },
+            regions: usize::MAX,
+            ..Options::default()
+        }
+    }
+}
+
 /// Results of the single analyses of a recording.
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memgauge_trace::{EventId, LINE_BYTES, catalogue};
+use memgauge_trace::{EventId, LINE_BYTES, Manifest, catalogue};
 use serde::Serialize;
 
 use crate::counts::{Counts, EventNames, GroupTally, Tally, ratio};
@@ -44,6 +44,27 @@ impl Rank {
             name: names.name(id),
             events: vec![id],
         }
+    }
+
+    /// The event of this name in the recording, or `dram_bytes`.
+    ///
+    /// # Errors
+    /// The recording has no event of this name. The message lists the names that it has.
+    pub fn named(name: &str, manifest: &Manifest) -> Result<Self, String> {
+        if name == "dram_bytes" {
+            return Ok(Rank::dram_bytes());
+        }
+        let found = manifest.events.iter().find(|def| def.name == name);
+        found
+            .map(|def| Rank::event(def.id, &EventNames::of(manifest)))
+            .ok_or_else(|| {
+                let known = manifest.events.iter().map(|def| def.name.as_str());
+                let known = known.collect::<Vec<_>>().join(", ");
+                format!(
+                    "failed to rank by event `{name}`: the recording does not have it; use one of \
+                     {known}"
+                )
+            })
     }
 
     /// The best available order: cycles if they are known by location. Otherwise the first of DRAM

@@ -43,9 +43,11 @@ mod named_code;
 mod order;
 mod part;
 mod placement;
+mod references;
 mod region_times;
 mod regions;
 mod resolve;
+mod run_totals;
 mod samples;
 mod series;
 mod set_groups;
@@ -92,6 +94,7 @@ pub use part::summarise_part;
 pub use placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };
+pub use references::{References, TakeReferences, no_references, references};
 pub use region_times::{RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan};
 pub use regions::{
     AddressGap, RegionRow, RegionTable, Regions, RowLimit, SampledRegions, UnaddressedFunction,
@@ -100,6 +103,7 @@ pub use regions::{
 pub use resolve::{
     Caller, Instruction, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name,
 };
+pub use run_totals::{RunTotals, run_totals};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use set_groups::EstimateInterval;

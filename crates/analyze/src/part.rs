@@ -10,7 +10,8 @@ use crate::Analysis;
 use crate::counts::EventNames;
 use crate::resolve::Resolve;
 use crate::series::Series;
-use crate::summarise::{address_spaces, finest_bin_ns};
+use crate::series::finest_bin_ns;
+use crate::summarise::address_spaces;
 use crate::timeline::{FINEST_BINS, SampleTimes, Timeline};
 
 /// Timeline of a range of time, and messages about parts that could not be read.

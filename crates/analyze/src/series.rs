@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_trace::{EventId, Pid, SeriesRow, Tid};
+use memgauge_trace::{EventId, Manifest, Pid, SeriesRow, Tid};
 
 use crate::Analysis;
 
@@ -46,6 +46,12 @@ impl Series {
     pub fn with_bins(duration_ns: u64, bins: usize) -> Self {
         let width = duration_ns.div_ceil(bins.max(1) as u64);
         Series::with_width(width, bins)
+    }
+
+    /// Curves in at most `max_bins` bins that are no finer than the intervals of a modelled machine,
+    /// as a report has them.
+    pub fn of_recording(manifest: &Manifest, max_bins: usize) -> Self {
+        Series::with_width(finest_bin_ns(manifest), max_bins)
     }
 
     /// Curves with bins of `width_ns`, which doubles past `max_bins`.
@@ -131,6 +137,16 @@ fn portion(value: u64, part: u64, whole: u64) -> u64 {
 
 fn saturating_sum(values: &[u64]) -> u64 {
     values.iter().fold(0, |sum, &v| v.saturating_add(sum))
+}
+
+/// The finest bin that rows of a modelled machine tell apart. Only the sum of an
+/// interval is known: spread over finer bins, it could exceed what the machine can
+/// move.
+pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
+    let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
+    let interval = settings.and_then(|settings| settings.get("interval_ns"));
+    let interval_ns = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
+    FIRST_WIDTH_NS.max(interval_ns)
 }
 
 impl Analysis for Series {

@@ -8,7 +8,7 @@ use crate::assemble::{Options, Parts, assemble};
 use crate::heat::HeatByEvent;
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
-use crate::series::FIRST_WIDTH_NS;
+use crate::series::finest_bin_ns;
 use crate::sites::SampledSites;
 use crate::spaces::AddressSpaces;
 use crate::stacks::{Frames, SampledStacks};
@@ -49,7 +49,7 @@ pub fn summarise(
     };
     let all = Selection::all();
     let is_modelled = recording.manifest().machine.is_some();
-    let curves = Series::with_width(finest_bin_ns(recording.manifest()), options.max_bins);
+    let curves = Series::of_recording(recording.manifest(), options.max_bins);
     let shows_all = !is_modelled || recording.manifest().counting.is_some();
     let curves = match shows_all {
         true => curves,
@@ -111,15 +111,6 @@ fn fine_series(manifest: &Manifest) -> Series {
     let ticks = manifest.counting.as_ref().and_then(|c| c.ticks.as_ref());
     let interval_ns = ticks.map_or(0, |ticks| ticks.interval_ns);
     Series::with_width(finest_bin_ns(manifest).max(interval_ns), FINEST_BINS)
-}
-
-/// The finest bins that rows of a modelled machine can fill. Only the sum of an interval is known:
-/// spread over finer bins, it could exceed the bandwidth of the machine.
-pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
-    let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
-    let interval = settings.and_then(|settings| settings.get("interval_ns"));
-    let interval_ns = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
-    FIRST_WIDTH_NS.max(interval_ns)
 }
 
 /// Summarises the manifest, threads and losses without reading the large tables. For the recorder

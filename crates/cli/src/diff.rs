@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use memgauge_analyze::{EventNames, Limits, Options, Rank, Summary, summarise};
+use memgauge_analyze::{Options, Rank, Summary, summarise};
 use memgauge_recording::Recording;
-use memgauge_report::{Compared, Comparison, Measured, RunCurves};
+use memgauge_report::{Compared, Comparison, Gate, GateError, Measured, RunCurves};
 use memgauge_symbols::Symbols;
 
-use crate::gate::Gate;
 use crate::outcome::{Exit, take_in_damage, usage};
 use crate::{terminal, whole_file};
 
@@ -259,22 +258,8 @@ fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary
             "failed to compare `{name}`: recordings of `memgauge io` have no metrics of a program"
         )));
     }
-    let limits = Limits {
-        rows: usize::MAX,
-        every_order: false,
-        resolved_places: usize::MAX,
-        user_code: true,
-        fold_startup: false,
-    };
-    let events = &recording.manifest().events;
-    let asked = events.iter().find(|def| Some(def.name.as_str()) == event);
-    let names = EventNames::of(recording.manifest());
-    let options = Options {
-        limits,
-        rank: asked.map(|def| Rank::event(def.id, &names)),
-        regions: usize::MAX,
-        ..Options::default()
-    };
+    let rank = event.and_then(|event| Rank::named(event, recording.manifest()).ok());
+    let options = Options::every_place(rank);
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
     take_in_damage(recording);
     for problem in &summary.problems {
@@ -294,7 +279,11 @@ fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> 
         };
         let mut failures = Vec::new();
         for gate in gates {
-            failures.extend(failed(comparison, gate)?);
+            let failure = comparison.failed_gate(gate).map_err(|error| match error {
+                GateError::Usage(why) => usage(why),
+                GateError::Incomparable(why) => anyhow!(why),
+            })?;
+            failures.extend(failure);
         }
         if !failures.is_empty() {
             failures.extend(comparison.kind_of_change());
@@ -302,68 +291,4 @@ fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> 
         lines.extend(failures.iter().map(|line| format!("{of}{line}")));
     }
     Ok(lines)
-}
-
-fn failed(comparison: &Comparison, gate: &Gate) -> anyhow::Result<Option<String>> {
-    let metric = comparison.metrics.iter().find(|m| m.name == gate.metric);
-    let Some(metric) = metric else {
-        return Err(unknown(comparison, gate));
-    };
-    if let Some(unit) = gate.other_unit() {
-        return Err(usage(format!(
-            "failed to check gate `{}`: `{}` is {}: write the limit in that unit",
-            gate.text,
-            gate.metric,
-            unit.words()
-        )));
-    }
-    // Means of groups have many places.
-    let rounded = |value: f64| {
-        let places = if value.abs() < 100.0 { 1e4 } else { 10.0 };
-        ((value * places).round() / places).to_string()
-    };
-    let said = |value: Option<f64>| value.map_or("none".to_owned(), rounded);
-    let change = metric.relative.map_or(String::new(), |relative| {
-        format!(" ({:+.2} %)", 100.0 * relative)
-    });
-    let values = format!(
-        "before {}, after {}{change}",
-        said(metric.before),
-        said(metric.after)
-    );
-    match gate.fails(metric) {
-        Some(false) => Ok(None),
-        Some(true) => Ok(Some(format!("gate `{}` failed: {values}", gate.text))),
-        None if metric.is_incomparable() => bail!(
-            "failed to check gate `{}`: one run's time is the model's, the other's was \
-             measured: record both with one source",
-            gate.text
-        ),
-        None => bail!(
-            "failed to check gate `{}`: a run lacks the metric: {values}",
-            gate.text
-        ),
-    }
-}
-
-/// From which likeness on a name may have been meant.
-const NEAR: f64 = 0.75;
-
-fn unknown(comparison: &Comparison, gate: &Gate) -> anyhow::Error {
-    let names = comparison.metrics.iter().map(|m| m.name.as_str());
-    let mut near: Vec<&str> = names.collect();
-    near.sort_by(|a, b| {
-        let like = |name| strsim::jaro_winkler(name, &gate.metric);
-        like(b).total_cmp(&like(a))
-    });
-    near.retain(|name| strsim::jaro_winkler(name, &gate.metric) >= NEAR);
-    near.truncate(3);
-    let near = match near.is_empty() {
-        true => "`diff --json` lists them".to_owned(),
-        false => format!("near names are {}", near.join(", ")),
-    };
-    usage(format!(
-        "failed to check gate `{}`: neither run has metric `{}`: {near}",
-        gate.text, gate.metric,
-    ))
 }

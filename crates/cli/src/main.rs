@@ -17,7 +17,6 @@ mod ctl;
 mod diff;
 mod doctor;
 mod export;
-mod gate;
 mod import;
 mod io;
 mod io_live;

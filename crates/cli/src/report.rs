@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{EventNames, Limits, Options, Rank, summarise, summarise_io};
+use memgauge_analyze::{Limits, Options, Rank, summarise, summarise_io};
 use memgauge_recording::Recording;
 use memgauge_report::{IoOrder, Page, Style, io_json, io_text, json, text};
 use memgauge_symbols::Symbols;
@@ -60,23 +60,7 @@ pub(crate) struct Shown {
 
 /// Sort order by an event of the recording.
 pub(crate) fn ranked_by(recording: &Recording, event: &str) -> anyhow::Result<Rank> {
-    if event == "dram_bytes" {
-        return Ok(Rank::dram_bytes());
-    }
-    let manifest = recording.manifest();
-    let names = EventNames::of(manifest);
-    let found = manifest.events.iter().find(|def| def.name == event);
-    match found {
-        Some(def) => Ok(Rank::event(def.id, &names)),
-        None => {
-            let known = manifest.events.iter().map(|def| def.name.as_str());
-            let known = known.collect::<Vec<_>>().join(", ");
-            Err(usage(format!(
-                "failed to rank by event `{event}`: the recording does not have it; use one of \
-                 {known}"
-            )))
-        }
-    }
+    Rank::named(event, recording.manifest()).map_err(usage)
 }
 
 /// The report as text or JSON.

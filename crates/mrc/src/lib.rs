@@ -57,6 +57,7 @@ mod sys;
 mod table_part;
 #[cfg(test)]
 mod tests;
+mod wide_references;
 mod workers;
 
 pub use block_partitions::{join_partitions, partition_of};
@@ -72,6 +73,7 @@ pub use policies::{
 };
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;
+pub use wide_references::feed_blocks;
 
 /// The examples of the README, run as tests.
 #[cfg(doctest)]

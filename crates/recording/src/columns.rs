@@ -251,10 +251,12 @@ fn fill_bytes<R>(array: &dyn Array, rows: &mut [R], set: fn(&mut R, &[u8])) -> O
     Some(())
 }
 
-/// Returns Arrow's schema of a table.
-pub(super) fn schema<R>(columns: &[Column<R>]) -> Arc<Schema> {
+/// Returns Arrow's schema of columns.
+pub(super) fn schema<'a, R: 'a>(columns: impl IntoIterator<Item = &'a Column<R>>) -> Arc<Schema> {
     let field = |c: &Column<R>| Field::new(c.name, c.data_type(), c.nullable);
-    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+    Arc::new(Schema::new(
+        columns.into_iter().map(field).collect::<Vec<_>>(),
+    ))
 }
 
 /// Converts rows to columns.

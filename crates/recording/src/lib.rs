@@ -42,7 +42,7 @@ mod writer;
 
 pub use error::{Error, ErrorKind, Result};
 pub use numbers::Numbers;
-pub use reader::{Recording, Rows};
+pub use reader::{Batches, Recording, Rows};
 pub use row::Row;
 pub use selection::Selection;
 pub use writer::{Table, Writer, add_table, amend};

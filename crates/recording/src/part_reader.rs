@@ -9,8 +9,16 @@ use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
 use super::table_writer::PART_ROWS;
 use super::tables::Columns;
 use crate::error::system_message;
-use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{UInt16Type, UInt64Type};
+use arrow_array::{
+    Array, ArrowPrimitiveType, BooleanArray, PrimitiveArray, RecordBatch, RecordBatchOptions,
+    new_null_array,
+};
+use arrow_schema::{Field, Schema};
+use arrow_select::filter::filter_record_batch;
 use crc32fast::Hasher;
+use memgauge_trace::EventId;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
@@ -95,22 +103,27 @@ impl Part {
         Ok(())
     }
 
-    /// Returns the rows in batches.
-    pub(super) fn rows<R: Columns>(
+    /// Returns the selected rows in batches.
+    pub(super) fn batches<R: Columns>(
         self,
         columns: &[&'static Column<R>],
-        time_ns: Option<Range<u64>>,
-    ) -> Result<PartRows<R>, Damage> {
+        filter: RowFilter,
+    ) -> Result<PartBatches<R>, Damage> {
         let mut wanted = columns.to_vec();
-        if time_ns.is_some() && !wanted.iter().any(|c| Some(c.name) == R::TIME) {
-            wanted.extend(R::COLUMNS.iter().find(|c| Some(c.name) == R::TIME));
+        let filtered = [
+            filter.time_ns.as_ref().and(R::TIME),
+            filter.event.map(|_| EVENT),
+        ];
+        for name in filtered.into_iter().flatten() {
+            if !wanted.iter().any(|column| column.name == name) {
+                wanted.extend(R::COLUMNS.iter().find(|column| column.name == name));
+            }
         }
-        let columns = columns.to_vec();
-        let reader = catch_decoder_panic(|| self.reader::<R>(&wanted, time_ns.as_ref()))?;
-        Ok(PartRows {
+        let reader = catch_decoder_panic(|| self.reader::<R>(&wanted, filter.time_ns.as_ref()))?;
+        Ok(PartBatches {
             reader,
-            columns,
-            time_ns,
+            columns: columns.to_vec(),
+            filter,
         })
     }
 
@@ -135,44 +148,96 @@ impl Part {
     }
 }
 
-/// Iterates over the rows of one part.
-pub(super) struct PartRows<R: 'static> {
-    reader: ParquetRecordBatchReader,
-    columns: Vec<&'static Column<R>>,
-    time_ns: Option<Range<u64>>,
+/// Column of events, in tables that have one.
+const EVENT: &str = "event";
+
+/// Rows to read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RowFilter {
+    pub(super) time_ns: Option<Range<u64>>,
+    pub(super) event: Option<EventId>,
 }
 
-impl<R: Columns> PartRows<R> {
-    /// Returns the next rows, or `None` at the end.
-    pub(super) fn next_rows(&mut self) -> Option<Result<Vec<R>, Damage>> {
+impl RowFilter {
+    /// Removes the other rows of a batch.
+    fn apply<R: Columns>(&self, batch: RecordBatch) -> Result<RecordBatch, Damage> {
+        let mut batch = batch;
+        if let Some((range, name)) = self.time_ns.as_ref().zip(R::TIME) {
+            let times = numbers::<UInt64Type>(&batch, name)?.values();
+            let is_wanted = times.iter().map(|time| Some(range.contains(time)));
+            batch = only(&batch, is_wanted.collect())?;
+        }
+        if let Some(event) = self.event {
+            let events = numbers::<UInt16Type>(&batch, EVENT)?.values();
+            let is_wanted = events.iter().map(|id| Some(*id == event.0));
+            batch = only(&batch, is_wanted.collect())?;
+        }
+        Ok(batch)
+    }
+}
+
+fn only(batch: &RecordBatch, rows: BooleanArray) -> Result<RecordBatch, Damage> {
+    filter_record_batch(batch, &rows).map_err(|e| e.to_string())
+}
+
+fn numbers<'a, T: ArrowPrimitiveType>(
+    batch: &'a RecordBatch,
+    name: &str,
+) -> Result<&'a PrimitiveArray<T>, Damage> {
+    let array = batch.column_by_name(name);
+    let array = array.and_then(|array| array.as_primitive_opt::<T>());
+    array.ok_or_else(|| wrong_type(name))
+}
+
+fn wrong_type(column: &str) -> Damage {
+    format!("column `{column}` has another type than the format says")
+}
+
+/// Iterates over the rows of one part in batches.
+pub(super) struct PartBatches<R: 'static> {
+    reader: ParquetRecordBatchReader,
+    columns: Vec<&'static Column<R>>,
+    filter: RowFilter,
+}
+
+impl<R: Columns> PartBatches<R> {
+    /// Returns the next batch, or `None` at the end. It may lack columns that are null, and have
+    /// those that were filtered by.
+    pub(super) fn next_batch(&mut self) -> Option<Result<RecordBatch, Damage>> {
         let reader = AssertUnwindSafe(&mut self.reader);
-        let batch = catch_decoder_panic(move || { reader }.0.next().transpose());
-        match batch {
-            Ok(batch) => batch.map(|batch| self.decode(&batch)),
+        let next = catch_decoder_panic(|| { reader }.0.next().transpose());
+        match next {
+            Ok(batch) => batch.map(|batch| self.filter.apply::<R>(batch)),
             Err(damage) => Some(Err(damage)),
         }
     }
 
-    fn decode(&self, batch: &RecordBatch) -> Result<Vec<R>, Damage> {
+    /// The rows of a batch.
+    pub(super) fn rows(&self, batch: &RecordBatch) -> Result<Vec<R>, Damage> {
         let mut rows = vec![R::default(); batch.num_rows()];
         for column in &self.columns {
             fill(column, batch, &mut rows)?;
         }
-        let Some(range) = &self.time_ns else {
-            return Ok(rows);
-        };
-        let times = times_ns::<R>(batch)?;
-        let mut times = times.iter();
-        rows.retain(|_| times.next().is_some_and(|time| range.contains(time)));
         Ok(rows)
     }
-}
 
-fn times_ns<R: Columns>(batch: &RecordBatch) -> Result<Vec<u64>, Damage> {
-    let mut timed = vec![R::default(); batch.num_rows()];
-    let column = R::COLUMNS.iter().find(|c| Some(c.name) == R::TIME);
-    column.map_or(Ok(()), |column| fill(column, batch, &mut timed))?;
-    Ok(timed.iter().map(Columns::time_ns).collect())
+    /// A batch with exactly the selected columns. `schema` is that of the columns.
+    pub(super) fn selected(
+        &self,
+        batch: &RecordBatch,
+        schema: &Arc<Schema>,
+    ) -> Result<RecordBatch, Damage> {
+        let column = |field: &Arc<Field>| match batch.column_by_name(field.name()) {
+            Some(array) if array.data_type() == field.data_type() => Ok(array.clone()),
+            Some(_) => Err(wrong_type(field.name())),
+            None => Ok(new_null_array(field.data_type(), batch.num_rows())),
+        };
+        let columns = schema.fields().iter().map(column);
+        let columns = columns.collect::<Result<Vec<_>, Damage>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(schema.clone(), columns, &options)
+            .map_err(|e| e.to_string())
+    }
 }
 
 fn fill<R>(column: &Column<R>, batch: &RecordBatch, rows: &mut [R]) -> Result<(), Damage> {
@@ -182,10 +247,7 @@ fn fill<R>(column: &Column<R>, batch: &RecordBatch, rows: &mut [R]) -> Result<()
     if column.decode(array, rows) {
         return Ok(());
     }
-    Err(format!(
-        "column `{}` has another type than the format says",
-        column.name
-    ))
+    Err(wrong_type(column.name))
 }
 
 fn projection<R>(

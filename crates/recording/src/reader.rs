@@ -1,18 +1,21 @@
 //! Reads a recording.
 
-use super::columns::Column;
+use super::columns::{Column, schema};
 use super::manifest_file;
-use super::part_reader::{Damage, Part, PartRows, overlap};
+use super::part_reader::{Damage, Part, PartBatches, RowFilter, overlap};
 use super::row::Row;
 use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::each_table;
 use crate::error::system_message;
 use crate::{Error, ErrorKind, Result};
+use arrow_array::RecordBatch;
+use arrow_schema::Schema;
 use memgauge_trace::Manifest;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A recording on disk.
@@ -71,8 +74,25 @@ impl Recording {
     /// Memory is limited to one batch. A part whose data is damaged yields one error and none of
     /// its untrusted rows; the following parts are still read.
     pub fn rows<R: Row>(&self, selection: &Selection) -> Rows<R> {
-        let time_ns = selection.time_for::<R>();
-        let wanted = |part: &&KnownPart| match (&time_ns, &part.times_ns) {
+        Rows(self.parts_of(selection))
+    }
+
+    /// Returns the rows of a table as Arrow record batches, otherwise as [`Recording::rows`]. Every
+    /// batch has exactly the selected columns in the table's order.
+    ///
+    /// # Errors
+    /// The selection contains an unknown column.
+    pub fn batches<R: Row>(&self, selection: &Selection) -> Result<Batches<R>> {
+        let columns = selection.columns_for::<R>()?;
+        Ok(Batches {
+            schema: schema(columns),
+            parts: self.parts_of(selection),
+        })
+    }
+
+    fn parts_of<R: Row>(&self, selection: &Selection) -> PartsInOrder<R> {
+        let filter = selection.filter_for::<R>();
+        let wanted = |part: &&KnownPart| match (&filter.time_ns, &part.times_ns) {
             (Some(wanted), Some(actual)) => overlap(wanted, actual),
             _ => true,
         };
@@ -86,7 +106,7 @@ impl Recording {
             .filter(wanted)
             .map(|p| p.path.clone())
             .collect();
-        Rows::new(parts, selection.columns_for::<R>(), time_ns)
+        PartsInOrder::new(parts, selection.columns_for::<R>(), filter)
     }
 
     /// Calls `visit` with the rows of a table, as [`Recording::rows`], and skips damaged parts,
@@ -216,37 +236,70 @@ fn gaps(numbers: &[u32], written: u32) -> Vec<String> {
 }
 
 /// Iterates over the rows of a table in batches.
-pub struct Rows<R: Row> {
+pub struct Rows<R: Row>(PartsInOrder<R>);
+
+impl<R: Row> Iterator for Rows<R> {
+    type Item = Result<Vec<R>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next(|part, batch| part.rows(batch))
+    }
+}
+
+/// Iterates over the rows of a table as Arrow record batches.
+pub struct Batches<R: Row> {
+    schema: Arc<Schema>,
+    parts: PartsInOrder<R>,
+}
+
+impl<R: Row> Batches<R> {
+    /// Returns the schema of all batches.
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+}
+
+impl<R: Row> Iterator for Batches<R> {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let schema = &self.schema;
+        self.parts.next(|part, batch| part.selected(batch, schema))
+    }
+}
+
+/// The parts of a table that a selection needs, one after the other.
+struct PartsInOrder<R: Row> {
     parts: std::vec::IntoIter<PathBuf>,
     columns: Vec<&'static Column<R>>,
-    time_ns: Option<Range<u64>>,
-    current: Option<(PathBuf, PartRows<R>)>,
+    filter: RowFilter,
+    current: Option<(PathBuf, PartBatches<R>)>,
     selection_error: Option<Error>,
 }
 
-impl<R: Row> Rows<R> {
+impl<R: Row> PartsInOrder<R> {
     fn new(
         parts: Vec<PathBuf>,
         columns: Result<Vec<&'static Column<R>>>,
-        time_ns: Option<Range<u64>>,
+        filter: RowFilter,
     ) -> Self {
         let (parts, columns, selection_error) = match columns {
             Ok(columns) => (parts, columns, None),
             Err(error) => (Vec::new(), Vec::new(), Some(error)),
         };
-        Rows {
+        PartsInOrder {
             parts: parts.into_iter(),
             columns,
-            time_ns,
+            filter,
             current: None,
             selection_error,
         }
     }
 
-    fn open(&self, path: &Path) -> std::result::Result<PartRows<R>, Damage> {
+    fn open(&self, path: &Path) -> std::result::Result<PartBatches<R>, Damage> {
         let mut part = Part::open(path)?;
         part.check_data()?;
-        part.rows(&self.columns, self.time_ns.clone())
+        part.batches(&self.columns, self.filter.clone())
     }
 
     /// Moves to the next part. Returns false after the last one.
@@ -255,32 +308,44 @@ impl<R: Row> Rows<R> {
         let Some(path) = self.parts.next() else {
             return Ok(false);
         };
-        let rows = self.open(&path).map_err(|damage| corrupt(&path, &damage))?;
-        self.current = Some((path, rows));
+        let batches = self.open(&path).map_err(|damage| corrupt(&path, &damage))?;
+        self.current = Some((path, batches));
         Ok(true)
     }
 
-    fn next_of_part(&mut self) -> Option<Result<Vec<R>>> {
+    /// The next batch of the current part that has rows.
+    fn next_of_part<T>(
+        &mut self,
+        convert: &impl Fn(&PartBatches<R>, &RecordBatch) -> std::result::Result<T, Damage>,
+    ) -> Option<Result<T>> {
         let (path, part) = self.current.as_mut()?;
-        let rows = part.next_rows()?.map_err(|damage| corrupt(path, &damage));
-        if rows.is_err() {
-            self.current = None;
+        loop {
+            let batch = part.next_batch()?.and_then(|batch| match batch.num_rows() {
+                0 => Ok(None),
+                _ => convert(part, &batch).map(Some),
+            });
+            match batch {
+                Ok(None) => {}
+                Ok(Some(batch)) => return Some(Ok(batch)),
+                Err(damage) => {
+                    let error = corrupt(path, &damage);
+                    self.current = None;
+                    return Some(Err(error));
+                }
+            }
         }
-        Some(rows)
     }
-}
 
-impl<R: Row> Iterator for Rows<R> {
-    type Item = Result<Vec<R>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+    fn next<T>(
+        &mut self,
+        convert: impl Fn(&PartBatches<R>, &RecordBatch) -> std::result::Result<T, Damage>,
+    ) -> Option<Result<T>> {
         if let Some(error) = self.selection_error.take() {
             return Some(Err(error));
         }
         loop {
-            match self.next_of_part() {
-                Some(Ok(rows)) if rows.is_empty() => {}
-                Some(rows) => return Some(rows),
+            match self.next_of_part(&convert) {
+                Some(batch) => return Some(batch),
                 None => match self.advance() {
                     Ok(true) => {}
                     Ok(false) => return None,

@@ -1,14 +1,17 @@
 //! Selects the rows and columns to read.
 
 use super::columns::Column;
+use super::part_reader::RowFilter;
 use super::row::Row;
 use crate::{Error, ErrorKind, Result};
+use memgauge_trace::EventId;
 use std::ops::Range;
 
 /// Rows and columns of a table to read. By default everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     time_ns: Option<Range<u64>>,
+    event: Option<EventId>,
     columns: Option<Vec<String>>,
 }
 
@@ -28,6 +31,12 @@ impl Selection {
         self
     }
 
+    /// Selects rows of one event. This applies to the same tables as a time.
+    pub fn event(mut self, event: EventId) -> Self {
+        self.event = Some(event);
+        self
+    }
+
     /// Selects columns. Fields of other columns have default values. An unknown name is reported as
     /// an error with the first batch.
     pub fn columns(mut self, names: &[&str]) -> Self {
@@ -35,9 +44,12 @@ impl Selection {
         self
     }
 
-    /// Returns the time range, for tables to which it applies.
-    pub(super) fn time_for<R: Row>(&self) -> Option<Range<u64>> {
-        R::TIME.and(self.time_ns.clone())
+    /// Returns what selects rows, for tables to which it applies.
+    pub(super) fn filter_for<R: Row>(&self) -> RowFilter {
+        RowFilter {
+            time_ns: R::TIME.and(self.time_ns.clone()),
+            event: R::TIME.and(self.event),
+        }
     }
 
     /// Returns the selected columns in the table's order.

@@ -8,6 +8,7 @@
 mod curves;
 mod estimates;
 mod flames;
+mod gate;
 mod headline;
 mod interval;
 mod matters;
@@ -26,6 +27,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use curves::RunCurves;
+pub use gate::{Gate, GateError};
 pub use headline::{Headline, HeadlinePlace};
 pub use measured::{Measured, Shares};
 pub use several::Compared;

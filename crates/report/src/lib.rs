@@ -31,8 +31,8 @@ use serde_json::{Value, json as object};
 
 pub use causes::Statement;
 pub use compare::{
-    Changed, ChangedShare, ChangedShares, Compared, Comparison, Headline, HeadlinePlace, Measured,
-    Metric, MetricUnit, RunCurves, Shares,
+    Changed, ChangedShare, ChangedShares, Compared, Comparison, Gate, GateError, Headline,
+    HeadlinePlace, Measured, Metric, MetricUnit, RunCurves, Shares,
 };
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
@@ -116,25 +116,37 @@ pub fn import_json(summary: &Summary) -> String {
     format!("{value:#}\n")
 }
 
+/// A summary and what only reports say of it.
+#[derive(serde::Serialize)]
+struct Form<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    /// What speaks against estimates from some cache sets.
+    warnings: Vec<String>,
+}
+
+impl Form<'_> {
+    fn new(summary: &Summary) -> Form<'_> {
+        let estimated = summary.estimated();
+        let warnings = estimated.map(|sets| sections::set_warnings(summary, sets));
+        Form {
+            summary,
+            warnings: warnings.unwrap_or_default(),
+        }
+    }
+}
+
 /// The summary as indented JSON, ending in a newline; described in
 /// `docs/metrics.md`. A number that does not exist is `null`.
 pub fn json(summary: &Summary) -> String {
-    #[derive(serde::Serialize)]
-    struct Form<'a> {
-        #[serde(flatten)]
-        summary: &'a Summary,
-        /// What speaks against estimates from some cache sets.
-        warnings: Vec<String>,
-    }
-    let estimated = summary.estimated();
-    let warnings = estimated.map(|sets| sections::set_warnings(summary, sets));
-    let form = Form {
-        summary,
-        warnings: warnings.unwrap_or_default(),
-    };
-    let text = serde_json::to_string_pretty(&form)
+    let text = serde_json::to_string_pretty(&Form::new(summary))
         .expect("SANITY: a summary has string keys and writing to memory cannot fail");
     text + "\n"
+}
+
+/// The same as a value.
+pub fn json_value(summary: &Summary) -> Value {
+    object!(Form::new(summary))
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The engine of each block size.
 
 use memgauge_host::sys::advice::large_pages;
-use memgauge_mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
+use memgauge_mrc::{
+    Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings, feed_blocks,
+};
 use memgauge_report::mrc::Measured;
 
 use super::args::CurveOptions;
@@ -110,46 +112,9 @@ impl Engines {
     }
 }
 
-/// Passes references on; one that spans several blocks refers to each.
-pub(super) fn feed_blocks(
-    block: u64,
-    addresses: &[u64],
-    sizes: &[(usize, u32)],
-    feed: &mut dyn FnMut(&[u64]) -> Result<(), Full>,
-) -> Result<(), Full> {
-    let mut fed = 0;
-    for &(at, bytes) in sizes {
-        let first = addresses[at];
-        let more = first % block + u64::from(bytes) - 1;
-        if more >= block {
-            feed(&addresses[fed..=at])?;
-            let beyond = (1..=more / block).map(|n| first.wrapping_add(n.wrapping_mul(block)));
-            feed(&beyond.collect::<Vec<u64>>())?;
-            fed = at + 1;
-        }
-    }
-    feed(&addresses[fed..])
-}
-
 pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
     anyhow::anyhow!(
         "failed to track all blocks of {block} bytes: {full} exceed the memory limit: use \
         --sample-size 100000, which bounds the memory"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reference_over_a_border_refers_to_both_blocks() {
-        let mut engine = Exact::new(64, Settings::default());
-        let sizes = [(0, 8), (1, 8), (2, 200)];
-        feed_blocks(64, &[60, 0, 100], &sizes, &mut |a| engine.feed(a)).unwrap();
-        // Lines 0 1, 0, 1 2 3 4: 299 is the last byte.
-        let distances = engine.finish().unwrap();
-        assert_eq!(distances.counts, [(1, 2)]);
-        assert_eq!(distances.compulsory, 5);
-    }
 }

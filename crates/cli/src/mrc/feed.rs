@@ -5,11 +5,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::sentence;
+use memgauge_analyze::{no_references, references, sentence};
 use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
-use memgauge_recording::{Numbers, Recording, Selection};
+use memgauge_recording::{Numbers, Recording};
 use memgauge_report::mrc::Measured;
-use memgauge_trace::{EventId, LossKind, Manifest, Sample, catalogue};
+use memgauge_trace::LossKind;
 
 use super::addresses::{self, Accesses, Format, UnreadableInput};
 use super::args::{CurveOptions, Mrc, Part};
@@ -318,91 +318,16 @@ fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
 }
 
 /// Feeds the addresses of a recording's samples. Returns a description of the samples,
-/// and how many events each stands for. They add up to all counted events, or to the
-/// samples' periods. A trace has a sample for every access: all of them are references.
+/// and how many events each stands for.
 fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(Option<String>, f64)> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
-    let addressed = addressed_samples(&recording, &mut problems)?;
-    if is_trace(recording.manifest(), &addressed) {
-        let read = for_samples(&recording, &mut problems, |batch| {
-            let mut accesses = Accesses::default();
-            for sample in batch {
-                let bytes = u32::from(sample.size_bytes);
-                sample
-                    .addr
-                    .into_iter()
-                    .for_each(|a| accesses.push(a.0, bytes));
-            }
-            take(&accesses.addresses, &accesses.sizes)
-        });
-        tell(&recording, &problems);
-        let import = recording.manifest().import.as_ref();
-        let damage = import.map(|import| import.problems.join("; "));
-        return read.map(|()| (damage.filter(|damage| !damage.is_empty()), 1.0));
-    }
-    let most = addressed.iter().max_by_key(|(_, samples)| **samples);
-    let Some((&event, _)) = most else {
-        tell(&recording, &problems);
-        if !problems.is_empty() {
-            bail!(
-                "failed to read addresses from `{}`: no remaining sample has an address",
-                input.display()
-            );
-        }
-        bail!(
-            "failed to read addresses from `{}`: no sample of this recording of source {} has one: \
-             name a recording with sampled addresses, or a command after `--`",
-            input.display(),
-            recording.manifest().source.name,
-        );
-    };
-    let (mut samples, mut events) = (0u64, 0u64);
-    for_samples(&recording, &mut problems, |batch| {
-        let chosen = batch.iter().filter(|s| s.event == event);
-        let mut addresses = Vec::new();
-        for sample in chosen.filter(|s| s.addr.is_some()) {
-            addresses.extend(sample.addr.map(|a| a.0));
-            (samples, events) = (samples + 1, events + sample.period);
-        }
-        take(&addresses, &[])
-    })?;
+    let read = references(&recording, &mut problems, take)?;
     tell(&recording, &problems);
-    let manifest = recording.manifest();
-    let definition = manifest.events.iter().find(|e| e.id == event);
-    let name = definition.map_or("an unnamed event", |e| e.name.as_str());
-    let counted = counted(manifest, event, name);
-    let each = |total: u64| total as f64 / samples.max(1) as f64;
-    let (stands, of) = match counted {
-        Some(total) => (each(total), format!("the {total} counted")),
-        None => (
-            each(events),
-            format!("the {events} that their periods stand for"),
-        ),
-    };
-    let weight = if stands > 0.0 { stands } else { 1.0 };
-    let note = format!(
-        "from {samples} samples of {name}, not from all references: misses are scaled to {of}, \
-        {weight:.2} for each sample; distances count samples only and are too small"
-    );
-    Ok((Some(note), weight))
-}
-
-/// Whether the samples are all loads and stores that were counted, one each. A modify is counted
-/// as a load and as a store and is one access.
-fn is_trace(manifest: &Manifest, addressed: &BTreeMap<EventId, u64>) -> bool {
-    let of_accesses = [catalogue::LOADS, catalogue::STORES];
-    let count = |event| {
-        let name = catalogue::name(event).unwrap_or_default();
-        manifest.totals.get(name).copied().unwrap_or(0)
-    };
-    let accesses = of_accesses
-        .iter()
-        .map(|&event| count(event))
-        .sum::<u64>()
-        .saturating_sub(count(catalogue::MODIFIES));
-    let samples: u64 = addressed.values().sum();
-    samples > 0 && samples == accesses && addressed.keys().all(|event| of_accesses.contains(event))
+    match read {
+        Some(read) => Ok((read.note, read.weight)),
+        None => bail!(no_references(&recording, &problems)),
+    }
 }
 
 /// Names what could not be read.
@@ -411,42 +336,4 @@ fn tell(recording: &Recording, problems: &[String]) {
     for problem in problems {
         eprintln!("memgauge: {problem}");
     }
-}
-
-/// How often the event was counted, where the recording says it.
-fn counted(manifest: &Manifest, event: EventId, name: &str) -> Option<u64> {
-    let sampled = manifest.sampling.iter().flat_map(|s| &s.events);
-    let of_samples = sampled.filter(|e| e.event == event).find_map(|e| e.counted);
-    let total = of_samples.or_else(|| manifest.totals.get(name).copied());
-    total.filter(|&total| total > 0)
-}
-
-/// The number of samples with an address, by event.
-fn addressed_samples(
-    recording: &Recording,
-    problems: &mut Vec<String>,
-) -> anyhow::Result<BTreeMap<EventId, u64>> {
-    let mut counts = BTreeMap::new();
-    for_samples(recording, problems, |batch| {
-        for sample in batch.iter().filter(|s| s.addr.is_some()) {
-            *counts.entry(sample.event).or_default() += 1;
-        }
-        Ok(())
-    })?;
-    Ok(counts)
-}
-
-fn for_samples(
-    recording: &Recording,
-    problems: &mut Vec<String>,
-    mut take: impl FnMut(&[Sample]) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let columns = Selection::all().columns(&["event", "addr", "period", "size_bytes"]);
-    let mut failed = None;
-    recording.for_each_intact_batch(&columns, problems, |samples| {
-        if failed.is_none() {
-            failed = take(samples).err();
-        }
-    })?;
-    failed.map_or(Ok(()), Err)
 }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use memgauge_emulate::{StreamOptions, Streamed, geometry, stream};
 use memgauge_host::sys::advice::large_pages;
-use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
+use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings, feed_blocks};
 use memgauge_report::mrc::{Collection, Measured, Span};
 
 use super::args::{By, Mrc, PhaseCurves};
-use super::engine::{feed_blocks, too_many};
+use super::engine::too_many;
 use super::feed::{lost, references_of};
 use super::{memory, usage};
 use crate::terminal;

@@ -1,8 +1,8 @@
-//! Gates of `memgauge diff --fail-if`: `METRIC > LIMIT`.
+//! Gates on a comparison: `METRIC > LIMIT`.
 
 use std::str::FromStr;
 
-use memgauge_report::{Metric, MetricUnit};
+use super::{Comparison, Metric, MetricUnit};
 
 /// Quantity that a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,13 +15,13 @@ enum Limit {
     Relative(f64),
 }
 
-/// A condition under which `diff` fails.
+/// A condition under which a comparison fails.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Gate {
+pub struct Gate {
     /// Text of the gate.
-    pub(crate) text: String,
+    pub text: String,
     /// Name of the metric.
-    pub(crate) metric: String,
+    pub metric: String,
     above: bool,
     limit: Limit,
     /// Unit of the limit, if only metrics of one unit use it.
@@ -81,13 +81,13 @@ fn limit(text: &str) -> Option<(Limit, Option<MetricUnit>)> {
 
 impl Gate {
     /// The metric's unit if the limit has another one.
-    pub(crate) fn other_unit(&self) -> Option<MetricUnit> {
+    fn other_unit(&self) -> Option<MetricUnit> {
         let unit = MetricUnit::of(&self.metric);
         self.unit.filter(|&own| own != unit).map(|_| unit)
     }
 
-    /// True if the gate's condition is met, so that `diff` fails. `None` if a run lacks the number.
-    pub(crate) fn fails(&self, metric: &Metric) -> Option<bool> {
+    /// True if the gate's condition is met, so that it fails. `None` if a run lacks the number.
+    fn fails(&self, metric: &Metric) -> Option<bool> {
         let (value, limit) = match self.limit {
             Limit::Value(limit) => (metric.after?, limit),
             Limit::Difference(limit) => (difference(metric)?, limit),
@@ -120,6 +120,85 @@ fn relative(metric: &Metric) -> Option<f64> {
             .relative
             .unwrap_or(f64::INFINITY.copysign(difference)),
     )
+}
+
+/// Reason why a gate cannot be checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GateError {
+    /// The gate makes no sense for these runs.
+    Usage(String),
+    /// The runs lack what it needs.
+    Incomparable(String),
+}
+
+/// From which likeness on a name may have been meant.
+const NEAR: f64 = 0.75;
+
+impl Comparison {
+    /// Checks a gate. Returns a sentence with both values if it fails.
+    ///
+    /// # Errors
+    /// No run has the metric, the limit has another unit, or a run lacks the number.
+    pub fn failed_gate(&self, gate: &Gate) -> Result<Option<String>, GateError> {
+        let metric = self.metrics.iter().find(|m| m.name == gate.metric);
+        let Some(metric) = metric else {
+            return Err(self.unknown_metric(gate));
+        };
+        if let Some(unit) = gate.other_unit() {
+            return Err(GateError::Usage(format!(
+                "failed to check gate `{}`: `{}` is {}: write the limit in that unit",
+                gate.text,
+                gate.metric,
+                unit.words()
+            )));
+        }
+        // Means of groups have many places.
+        let rounded = |value: f64| {
+            let places = if value.abs() < 100.0 { 1e4 } else { 10.0 };
+            ((value * places).round() / places).to_string()
+        };
+        let said = |value: Option<f64>| value.map_or("none".to_owned(), rounded);
+        let change = metric.relative.map_or(String::new(), |relative| {
+            format!(" ({:+.2} %)", 100.0 * relative)
+        });
+        let values = format!(
+            "before {}, after {}{change}",
+            said(metric.before),
+            said(metric.after)
+        );
+        match gate.fails(metric) {
+            Some(false) => Ok(None),
+            Some(true) => Ok(Some(format!("gate `{}` failed: {values}", gate.text))),
+            None if metric.is_incomparable() => Err(GateError::Incomparable(format!(
+                "failed to check gate `{}`: one run's time is the model's, the other's was \
+                 measured: record both with one source",
+                gate.text
+            ))),
+            None => Err(GateError::Incomparable(format!(
+                "failed to check gate `{}`: a run lacks the metric: {values}",
+                gate.text
+            ))),
+        }
+    }
+
+    fn unknown_metric(&self, gate: &Gate) -> GateError {
+        let names = self.metrics.iter().map(|m| m.name.as_str());
+        let mut near: Vec<&str> = names.collect();
+        near.sort_by(|a, b| {
+            let like = |name| strsim::jaro_winkler(name, &gate.metric);
+            like(b).total_cmp(&like(a))
+        });
+        near.retain(|name| strsim::jaro_winkler(name, &gate.metric) >= NEAR);
+        near.truncate(3);
+        let near = match near.is_empty() {
+            true => "`diff --json` lists them".to_owned(),
+            false => format!("near names are {}", near.join(", ")),
+        };
+        GateError::Usage(format!(
+            "failed to check gate `{}`: neither run has metric `{}`: {near}",
+            gate.text, gate.metric,
+        ))
+    }
 }
 
 #[cfg(test)]
