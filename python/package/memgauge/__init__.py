@@ -1,0 +1,55 @@
+"""Memory profiles in Python.
+
+>>> import memgauge as mg
+>>> rec = mg.record(["ls"])
+>>> rec.totals["llc.miss"].provenance
+'modelled'
+
+A recording comes from `memgauge record` or from `record`. Its results are those of
+`memgauge report --json`, computed by the same code. Tables support Arrow's PyCapsule interface:
+pyarrow, polars and DuckDB read them without a copy.
+"""
+
+from __future__ import annotations
+
+from ._memgauge import (
+    DamagedError,
+    Error,
+    NewerVersionError,
+    NotARecordingError,
+    UsageError,
+    __version__,
+)
+from .comparison import Diff, GateFailed, baseline, diff
+from .curves import MissCurve, mrc
+from .plots import plot_curve
+from .program import RecordError, record
+from .recording import Recording, Total, Totals, open
+from .regions import roi, value
+from .table import MissingPackageError, Table
+
+__all__ = [
+    "DamagedError",
+    "Diff",
+    "Error",
+    "GateFailed",
+    "MissCurve",
+    "MissingPackageError",
+    "NewerVersionError",
+    "NotARecordingError",
+    "RecordError",
+    "Recording",
+    "Table",
+    "Total",
+    "Totals",
+    "UsageError",
+    "__version__",
+    "baseline",
+    "diff",
+    "mrc",
+    "open",
+    "plot_curve",
+    "record",
+    "roi",
+    "value",
+]

@@ -1,0 +1,5 @@
+"""`python -m memgauge` runs the command."""
+
+from .program import main
+
+main()

@@ -1,0 +1,103 @@
+"""The program `memgauge`: where it is, and recordings made with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
+
+from ._memgauge import Error
+from .recording import PathLike, Recording, open
+
+VARIABLE = "MEMGAUGE"
+"""Environment variable with the path of the program to use."""
+
+FAILED = 125
+"""Exit code of `memgauge` if it failed itself. Other codes are those of the recorded program."""
+
+class RecordError(Error):
+    """The recording failed. The message is what the command said."""
+
+
+def path() -> str:
+    """Path of the program: `$MEMGAUGE`, else that of this package, else the one in `$PATH`."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return named
+    folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", "posix_user")]
+    for own in (Path(folder) / "memgauge" for folder in folders):
+        if own.is_file() and os.access(own, os.X_OK):
+            return str(own)
+    found = shutil.which("memgauge")
+    if found is None:
+        raise RecordError(
+            "failed to find the program `memgauge`: add its folder to PATH, or set MEMGAUGE to its path"
+        )
+    return found
+
+
+def main() -> NoReturn:
+    """Become the command, with this process's arguments."""
+    try:
+        program = path()
+    except RecordError as error:
+        sys.exit(f"memgauge: {error}")
+    os.execv(program, [program, *sys.argv[1:]])
+
+
+def record(
+    command: Sequence[PathLike],
+    *,
+    machine: Optional[str] = None,
+    source: Optional[str] = None,
+    output: Optional[PathLike] = None,
+    options: Sequence[str] = (),
+    environment: Optional[Mapping[str, str]] = None,
+    check: bool = False,
+) -> Recording:
+    """Run a command and return its recording.
+
+    `machine` is a modelled machine (`memgauge list` shows them), `source` where events come from
+    (`emulate` by default), `output` the path of the recording (by default a new folder in
+    `$TMPDIR`), `options` further options of `memgauge record`, `environment` the command's variables. With `check`, a command that fails
+    raises `RecordError`. Ctrl-C ends the command and raises `KeyboardInterrupt`; the recording up to
+    then is at `output`.
+    """
+    if not command:
+        raise RecordError("failed to record: no command is given")
+    if output is None:
+        output = Path(tempfile.mkdtemp(prefix="memgauge-")) / "recording.mg"
+    words: List[str] = [path(), "record", "-q", "-o", os.fspath(output)]
+    if machine is not None:
+        words += ["--machine", machine]
+    if source is not None:
+        words += ["--source", source]
+    words += [*options, "--", *(os.fspath(word) for word in command)]
+    code, said = _run(words, environment)
+    has_recording = os.path.exists(os.path.join(output, "manifest.json"))
+    if not has_recording or code == FAILED or (check and code != 0):
+        own = [line for line in said.splitlines() if line.startswith("memgauge: ")]
+        message = own[-1][len("memgauge: ") :] if own else said.strip()
+        raise RecordError(message or f"failed to record: `{words[-1]}` ended with {code}")
+    return open(output)
+
+
+def _run(words: Sequence[str], environment: Optional[Mapping[str, str]]) -> Tuple[int, str]:
+    """Run memgauge; its exit code, and what was written to standard error."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(words, stderr=errors, env=environment)
+        try:
+            code = process.wait()
+        except BaseException:
+            # The terminal has sent Ctrl-C to memgauge, too. It ends the command, then itself.
+            if process.poll() is None:
+                process.terminate()
+            process.wait()
+            raise
+        errors.seek(0)
+        return code, errors.read().decode(errors="replace")

@@ -1,0 +1,103 @@
+"""pytest plugin: gates a test's memory behaviour against a committed baseline.
+
+    @pytest.mark.memgauge(max={"llc.miss": "+5%"})
+    def test_load():
+        ...
+
+The test runs a second time in a process of its own under `memgauge record`, and its totals are
+compared with `memgauge-baselines/<test>.json` beside the test file. A limit is a relative difference
+(`+5%`), a difference (`+1k`) or a value (`1M`). `pytest --memgauge-update` writes the baselines.
+Interpreter and imports are part of what is counted; `region="NAME"` counts only a region of interest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import pytest
+
+from .comparison import GateFailed, baseline, diff
+from .program import record
+
+INSIDE = "MEMGAUGE_PYTEST"
+"""Environment variable of the process that runs a test under memgauge."""
+
+FOLDER = "memgauge-baselines"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes baselines."""
+    group = parser.getgroup("memgauge")
+    group.addoption(
+        "--memgauge-update", action="store_true", help="write the baselines of tests marked `memgauge`"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the mark."""
+    config.addinivalue_line(
+        "markers",
+        "memgauge(max, machine='zen4', region=None, options=[]): compare the test's memory behaviour "
+        "with its baseline",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Run the test, then again under memgauge."""
+    result = yield
+    mark = item.get_closest_marker("memgauge")
+    if mark is not None and INSIDE not in os.environ:
+        check(item, **mark.kwargs)
+    return result
+
+
+def check(
+    item: pytest.Item,
+    max: Dict[str, str],
+    machine: str = "zen4",
+    region: Optional[str] = None,
+    options: Optional[List[str]] = None,
+) -> None:
+    """Compare a recording of the test with its baseline."""
+    limits = [f"{metric} > {limit}" for metric, limit in max.items()]
+    path = baseline_path(item)
+    words = [*(options or []), *(["--region", region] if region else [])]
+    with tempfile.TemporaryDirectory(prefix="memgauge-pytest-") as folder:
+        recording = record(
+            command(item), machine=machine, output=Path(folder) / "test.mg", options=words,
+            environment=environment(), check=True,
+        )
+        if item.config.getoption("--memgauge-update"):
+            path.parent.mkdir(exist_ok=True)
+            baseline(recording, path)
+            return
+        if not path.exists():
+            pytest.fail(f"no baseline {path}: run pytest --memgauge-update and commit it", pytrace=False)
+        try:
+            diff(path, recording).gate(*limits)
+        except GateFailed as failed:
+            pytest.fail(str(failed), pytrace=False)
+
+
+def baseline_path(item: pytest.Item) -> Path:
+    """File of the test's baseline."""
+    name = item.nodeid.split("/")[-1]
+    return item.path.parent / FOLDER / (re.sub(r"[^\w.-]+", "-", name).strip("-") + ".json")
+
+
+def command(item: pytest.Item) -> List[str]:
+    """Command that runs the test alone."""
+    options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-q"]
+    return [sys.executable, "-m", "pytest", *options, f"{item.path}::{item.nodeid.split('::', 1)[1]}"]
+
+
+def environment() -> Dict[str, str]:
+    """Environment of that command: equal for equal counts, and without the variables of xdist."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
+    return {**kept, INSIDE: "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}

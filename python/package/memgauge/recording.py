@@ -1,0 +1,285 @@
+"""Recordings: what `memgauge report` says about them."""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from urllib.parse import unquote, urlsplit
+
+from . import _memgauge
+from ._memgauge import UsageError
+from .curves import MissCurve
+from .plots import Plots
+from .samples import Batches
+from .stacks import Stacks
+from .table import Table, cell
+from .times import Time, nanoseconds
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+REPORT_ROWS = 10
+
+SERIES_BINS = 480
+"""Bins of a curve over time, as in the report."""
+
+PROVENANCES = ["counted", "sampled", "estimated", "modelled"]
+"""Ways to obtain a number, from the most to the least direct."""
+
+
+def open(path: PathLike) -> Recording:
+    """Open a recording: a path or a `file://` URL.
+
+    Only the manifest and the footers of the parts are read. Damaged parts are skipped and listed by
+    `Recording.problems`. A recording that is still being written can be opened; it has the parts
+    written so far.
+    """
+    return Recording(_memgauge.Recording(local_path(path)))
+
+
+def local_path(path: PathLike) -> str:
+    """The path of a recording that may be given as a URL."""
+    text = os.fspath(path)
+    url = urlsplit(text)
+    if not url.scheme or "://" not in text:
+        return text
+    if url.scheme == "file" and url.netloc in ("", "localhost"):
+        return unquote(url.path)
+    raise UsageError(
+        f"failed to open recording `{text}`: only local recordings can be read; copy it here first"
+    )
+
+
+@dataclass(frozen=True)
+class Total:
+    """An event's sum over the run."""
+
+    name: str
+    """The event."""
+    value: int
+    """The sum in `unit`."""
+    unit: str
+    """`count`, `bytes` or `cycles`."""
+    provenance: str
+    """`counted`, `sampled`, `estimated` or `modelled`."""
+    interval: Optional[Tuple[int, int]]
+    """95 % interval if the value is an estimate, else `None`."""
+    description: str
+    """Definition of the event."""
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+class Totals(Mapping[str, Total]):
+    """Sums over the run by event name."""
+
+    def __init__(self, totals: Dict[str, Total]) -> None:
+        self._totals = totals
+
+    def __getitem__(self, event: str) -> Total:
+        if event not in self._totals:
+            known = ", ".join(self._totals)
+            raise KeyError(f"the recording has no event `{event}`; it has {known}")
+        return self._totals[event]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._totals)
+
+    def __len__(self) -> int:
+        return len(self._totals)
+
+    def __repr__(self) -> str:
+        return repr({name: total.value for name, total in self._totals.items()})
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{h}</th>" for h in ("event", "value", "unit", "95 %", "provenance"))
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{cell(value)}</td>" for value in _cells(total)) + "</tr>"
+            for total in self.values()
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(total: Total) -> List[object]:
+    interval = total.interval and f"{total.interval[0]:,} to {total.interval[1]:,}"
+    return [total.name, total.value, total.unit, interval, total.provenance]
+
+
+class Recording:
+    """A recording. Its tables are computed when they are first asked for."""
+
+    def __init__(self, inner: _memgauge.Recording) -> None:
+        self._inner = inner
+        self._summaries: Dict[Optional[str], _memgauge.Summary] = {}
+
+    @property
+    def path(self) -> str:
+        """Path of the recording."""
+        return os.fspath(self._inner.path)
+
+    @property
+    def manifest(self) -> Dict[str, Any]:
+        """Facts about the run: command, machine, source, events (docs/format.md)."""
+        manifest: Dict[str, Any] = self._inner.manifest
+        return manifest
+
+    @property
+    def command(self) -> List[str]:
+        """The recorded command line."""
+        return list(self.manifest["command"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the recorder has finished; false while it writes and if it was killed."""
+        return bool(self.manifest["complete"])
+
+    @property
+    def problems(self) -> List[str]:
+        """Missing and damaged parts, in words."""
+        problems = list(self._inner.problems)
+        for summary in self._summaries.values():
+            problems += [problem for problem in summary.problems if problem not in problems]
+        return problems
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a part is missing or damaged, as far as parts have been read."""
+        return self._inner.is_damaged
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the run by event name, with unit, provenance and interval."""
+        manifest = self.manifest
+        events = {event["name"]: event for event in manifest["events"]}
+        sets = manifest.get("sets") or {"one_in": 1, "estimates": {}}
+
+        # A total without a definition is at most as certain as the other numbers.
+        provenances = [event["provenance"] for event in manifest["events"]]
+        weakest = max(provenances, key=PROVENANCES.index, default=PROVENANCES[0])
+
+        def total(name: str, value: int, unit: str) -> Total:
+            event = events.get(name, {})
+            estimate = sets["estimates"].get(name)
+            return Total(
+                name=name,
+                value=value,
+                unit=unit,
+                provenance=event.get("provenance", weakest),
+                interval=(estimate["low"], estimate["high"]) if estimate else None,
+                description=event.get("description", ""),
+            )
+
+        return Totals({name: total(name, *value) for name, value in self._inner.totals().items()})
+
+    @property
+    def losses(self) -> Table:
+        """Data that should be in the recording and is not: `kind`, `meaning`, `detail`, `count`."""
+        return Table(self._inner.losses())
+
+    def report(self, event: Optional[str] = None, rows: int = REPORT_ROWS) -> Dict[str, Any]:
+        """What `memgauge report --json` prints, as a dictionary (docs/metrics.md).
+
+        `event` ranks functions and lines, `rows` limits the tables.
+        """
+        if self.manifest["source"]["name"] == "io":
+            report: Dict[str, Any] = self._inner.io_report()
+        else:
+            report = self._inner.summary(event, rows).report()
+        return report
+
+    def _summary(self, event: Optional[str] = None) -> _memgauge.Summary:
+        if event not in self._summaries:
+            self._summaries[event] = self._inner.summary(event)
+        return self._summaries[event]
+
+    def functions(self, by: Optional[str] = None) -> Table:
+        """Functions by the events they caused, most first.
+
+        `by` is an event of `totals`, or `dram_bytes`. By default it is the event that ranks code
+        best. `value` is the count of that event in its unit, `share` its part of the total (0 to 1),
+        with 95 % intervals where numbers are estimates. A column for each event has its count.
+        """
+        return Table(self._summary(by).functions())
+
+    def lines(self, by: Optional[str] = None) -> Table:
+        """Source lines, with the columns of `functions` and `file` and `line`."""
+        return Table(self._summary(by).lines())
+
+    def instructions(self, by: Optional[str] = None) -> Table:
+        """Instructions, with the columns of `lines`; `offset` is the place in the module's file."""
+        return Table(self._summary(by).instructions())
+
+    def regions(self, event: Optional[str] = None) -> Table:
+        """Regions of memory by sampled event: name, start, size in bytes, samples, share."""
+        return Table(self._summary().regions(event))
+
+    def regions_of_interest(self) -> Table:
+        """Regions of interest that the program marked: entries, time, count of each event."""
+        return Table(self._summary().regions_of_interest())
+
+    def threads(self) -> Table:
+        """Threads: run time and idle time in nanoseconds, count of each event."""
+        return Table(self._summary().threads())
+
+    def processes(self) -> Table:
+        """Processes, with the sums over their threads."""
+        return Table(self._summary().processes())
+
+    def levels(self) -> Table:
+        """Cache and TLB levels: lookups, hits, misses, miss ratio (0 to 1) and MPKI."""
+        return Table(self._summary().levels())
+
+    def samples(
+        self,
+        event: Optional[str] = None,
+        time: Optional[Tuple[Time, Time]] = None,
+        columns: Optional[Sequence[str]] = None,
+    ) -> Batches:
+        """Samples in batches, of one event or all, from the first time up to the second.
+
+        Times are nanoseconds since the recording began, or texts such as `10ms`. Columns are those of
+        docs/format.md: `time_ns`, `pid`, `tid`, `event` (its number), `ip`, `addr`, `period` and others.
+        """
+        span = (nanoseconds(time[0]), nanoseconds(time[1])) if time is not None else None
+        names = list(columns) if columns is not None else None
+        return Batches(self._inner.samples(event, span, names))
+
+    def series(self, event: str, by: Optional[str] = None, bins: int = SERIES_BINS) -> Table:
+        """An event over time: `start_ns`, `length_ns`, and `value` in the event's unit.
+
+        `by="tid"` has a curve for each thread. There are at most `bins` bins.
+        """
+        if by not in (None, "tid"):
+            raise UsageError(f"failed to separate a series by `{by}`: use `tid`")
+        return Table(self._inner.series(event, by == "tid", bins))
+
+    def curve(self, block: int = 64, sample: Optional[float] = None) -> MissCurve:
+        """The miss-ratio curve of the sampled addresses, as of `memgauge mrc RECORDING`.
+
+        `block` is in bytes. A recording of all accesses gives the exact curve; of samples, misses
+        are scaled to all events, and distances are too small. `facts["note"]` says which.
+        """
+        return MissCurve(_memgauge.curve_of_recording(self._inner, block, sample))
+
+    def stacks(self, event: Optional[str] = None) -> Stacks:
+        """Call stacks of an event, by default of the one with most samples."""
+        return Stacks(self._summary(), event)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots, with matplotlib."""
+        return Plots(self)
+
+    def __repr__(self) -> str:
+        return f"<memgauge.Recording {self.path!r}: {' '.join(self.command)}>"
+
+    def _repr_html_(self) -> str:
+        command = html.escape(" ".join(self.command))
+        problems = "".join(f"<li>{html.escape(problem)}</li>" for problem in self.problems)
+        note = f"<p>Not all of it could be read:</p><ul>{problems}</ul>" if problems else ""
+        return f"<p><code>{command}</code></p>{self.totals._repr_html_()}{note}"

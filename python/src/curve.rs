@@ -1,0 +1,226 @@
+//! Miss-ratio curves of references that Python passes.
+
+use std::sync::{Mutex, PoisonError};
+
+use memgauge_analyze::{no_references, references};
+use memgauge_mrc::{Curve, Exact, Full, Sampled, Sampling, Settings, feed_blocks};
+use memgauge_report::mrc::{CurveView, Measured, Unit};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use serde_json::Value;
+
+use crate::error::{Error, UsageError, from_recording};
+use crate::recording::Recording;
+use crate::table::{Column, Kind, Table};
+use crate::values::to_python;
+use crate::work::interruptible;
+
+/// Seed of the choice of blocks, as the command's default.
+const SALT: u64 = 1;
+
+enum EngineKind {
+    Exact(Box<Exact>),
+    Sampled(Box<Sampled>),
+}
+
+struct Engine {
+    block_bytes: u64,
+    kind: EngineKind,
+    references: u64,
+}
+
+impl Engine {
+    fn new(block_bytes: u64, sample: Option<f64>) -> PyResult<Engine> {
+        if !block_bytes.is_power_of_two() {
+            return Err(UsageError::new_err(format!(
+                "failed to make a curve of blocks of {block_bytes} bytes: use a power of two"
+            )));
+        }
+        let kind = match sample {
+            None => EngineKind::Exact(Box::new(Exact::new(block_bytes, Settings::default()))),
+            Some(rate) if rate > 0.0 && rate <= 1.0 => {
+                let sampling = Sampling::Rate(rate);
+                let sampled = Sampled::new(block_bytes, sampling, SALT, Settings::default());
+                EngineKind::Sampled(Box::new(sampled))
+            }
+            Some(rate) => {
+                return Err(UsageError::new_err(format!(
+                    "failed to sample {rate} of the blocks: use a share above 0 and at most 1"
+                )));
+            }
+        };
+        Ok(Engine {
+            block_bytes,
+            kind,
+            references: 0,
+        })
+    }
+
+    fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> Result<(), Full> {
+        let Engine {
+            block_bytes,
+            kind,
+            references,
+        } = self;
+        *references += addresses.len() as u64;
+        feed_blocks(
+            *block_bytes,
+            addresses,
+            sizes,
+            &mut |addresses| match kind {
+                EngineKind::Exact(engine) => engine.feed(addresses),
+                EngineKind::Sampled(engine) => engine.feed(addresses),
+            },
+        )
+    }
+
+    fn finish(self) -> Result<Measured, Full> {
+        match self.kind {
+            EngineKind::Exact(engine) => {
+                let distances = engine.finish()?;
+                Ok(Measured::Exact(Curve::exact(&distances, self.block_bytes)))
+            }
+            EngineKind::Sampled(engine) => Ok(Measured::Sampled(engine.finish()?)),
+        }
+    }
+}
+
+fn too_many(full: &Full) -> PyErr {
+    Error::new_err(format!(
+        "failed to track all blocks: {full} exceed the memory limit: use a smaller sample"
+    ))
+}
+
+fn view(title: String, measured: Measured, note: Option<String>, weight: f64) -> CurveView {
+    CurveView {
+        title,
+        note,
+        measured,
+        unit: Unit::Ratio,
+        compulsory: true,
+        marks: Vec::new(),
+        sizes: Vec::new(),
+        against: None,
+        span: None,
+        weight,
+        full: false,
+    }
+}
+
+/// A curve that is being made.
+#[pyclass(frozen, module = "memgauge._memgauge")]
+pub(crate) struct CurveBuilder(Mutex<Option<Engine>>);
+
+#[pymethods]
+impl CurveBuilder {
+    #[new]
+    #[pyo3(signature = (block, sample=None))]
+    fn new(block: u64, sample: Option<f64>) -> PyResult<CurveBuilder> {
+        Ok(CurveBuilder(Mutex::new(Some(Engine::new(block, sample)?))))
+    }
+
+    /// Takes addresses of eight bytes in this machine's order.
+    fn feed(&self, py: Python<'_>, addresses: PyBackedBytes) -> PyResult<()> {
+        py.detach(|| {
+            let (words, _) = addresses.as_chunks::<8>();
+            let addresses: Vec<u64> = words.iter().map(|&word| u64::from_ne_bytes(word)).collect();
+            let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let engine = engine.as_mut();
+            engine.map_or(Ok(()), |engine| engine.feed(&addresses, &[]))
+        })
+        .map_err(|full| too_many(&full))
+    }
+
+    /// The curve.
+    fn finish(&self, py: Python<'_>, title: String) -> PyResult<MissCurve> {
+        let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(engine) = engine.take().filter(|engine| engine.references > 0) else {
+            return Err(UsageError::new_err(
+                "failed to make a curve: there are no addresses",
+            ));
+        };
+        let measured = py.detach(|| engine.finish());
+        let measured = measured.map_err(|full| too_many(&full))?;
+        Ok(MissCurve(view(title, measured, None, 1.0)))
+    }
+}
+
+/// Reason why a recording gives no curve.
+enum Failure {
+    Recording(memgauge_recording::Error),
+    Full(Full),
+    NoReferences(String),
+}
+
+impl From<memgauge_recording::Error> for Failure {
+    fn from(error: memgauge_recording::Error) -> Failure {
+        Failure::Recording(error)
+    }
+}
+
+/// The curve of a recording's sampled addresses.
+#[pyfunction]
+#[pyo3(signature = (recording, block, sample=None))]
+pub(crate) fn curve_of_recording(
+    py: Python<'_>,
+    recording: PyRef<'_, Recording>,
+    block: u64,
+    sample: Option<f64>,
+) -> PyResult<MissCurve> {
+    let reader = recording.reader().clone();
+    let mut engine = Engine::new(block, sample)?;
+    let made: Result<CurveView, Failure> = interruptible(py, move || {
+        let mut problems = reader.problems();
+        let read = references(&reader, &mut problems, &mut |addresses, sizes| {
+            engine.feed(addresses, sizes).map_err(Failure::Full)
+        })?;
+        let Some(read) = read else {
+            return Err(Failure::NoReferences(no_references(&reader, &problems)));
+        };
+        let mut measured = engine.finish().map_err(Failure::Full)?;
+        measured.scale(read.weight);
+        let title = reader.path().display().to_string();
+        Ok(view(title, measured, read.note, read.weight))
+    })?;
+    made.map(MissCurve).map_err(|failure| match failure {
+        Failure::Recording(error) => from_recording(&error),
+        Failure::Full(full) => too_many(&full),
+        Failure::NoReferences(why) => UsageError::new_err(why),
+    })
+}
+
+/// A miss-ratio curve.
+#[pyclass(frozen, module = "memgauge._memgauge")]
+pub(crate) struct MissCurve(CurveView);
+
+#[pymethods]
+impl MissCurve {
+    /// What `memgauge mrc --json` prints of a curve.
+    fn json(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &self.0.json())
+    }
+
+    /// Misses at sizes of memory. The sizes are on a scale of equal ratios unless given in bytes.
+    #[pyo3(signature = (sizes=None))]
+    fn points(&self, sizes: Option<Vec<u64>>) -> PyResult<Table> {
+        let view = CurveView {
+            sizes: sizes.unwrap_or_default(),
+            ..self.0.clone()
+        };
+        let json = view.json();
+        let points = json["points"].as_array().into_iter().flatten();
+        let rows: Vec<_> = points.filter_map(Value::as_object).cloned().collect();
+        Table::of_fields(&rows, POINTS, &[])
+    }
+}
+
+const fn point(name: &'static str, kind: Kind, unit: &'static str) -> Column {
+    Column { name, kind, unit }
+}
+
+const POINTS: &[Column] = &[
+    point("bytes", Kind::Count, "bytes"),
+    point("misses", Kind::Real, "count"),
+    point("miss_ratio", Kind::Real, "ratio"),
+    point("half_band_95", Kind::Real, "ratio"),
+];

@@ -1,0 +1,49 @@
+//! Extension module of the Python package `memgauge`.
+//!
+//! It reads recordings with the crates that the command uses, so results are those of
+//! `memgauge report --json`. Tables cross to Python through Arrow's C data interface without a copy.
+//! The pure Python part (`memgauge/`) has the API that users see; the classes here are its backends.
+//!
+//! Every function that reads a recording releases the interpreter's lock. Longer work runs in a
+//! thread of its own, so that Ctrl-C interrupts the wait for it.
+//!
+//! It never links the engine, which is a program of its own under another licence.
+
+mod batches;
+mod comparison;
+mod curve;
+mod error;
+mod marks;
+mod recording;
+mod sys;
+mod table;
+mod values;
+mod work;
+
+use pyo3::prelude::*;
+
+/// The module `memgauge._memgauge`.
+#[pymodule]
+mod _memgauge {
+    #[pymodule_export]
+    use crate::batches::Batches;
+    #[pymodule_export]
+    use crate::comparison::{Comparison, Run};
+    #[pymodule_export]
+    use crate::curve::{CurveBuilder, MissCurve, curve_of_recording};
+    #[pymodule_export]
+    use crate::error::{DamagedError, Error, NewerVersionError, NotARecordingError, UsageError};
+    #[pymodule_export]
+    use crate::marks::{region_begin, region_end, value};
+    #[pymodule_export]
+    use crate::recording::{Recording, Summary};
+    #[pymodule_export]
+    use crate::table::Table;
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,457 @@
+//! Recordings and their summaries.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use memgauge_analyze::{
+    Analysis, Curves, HotTable, Limits, Options, Rank, Series, run_totals, summarise,
+    summarise_end, summarise_io,
+};
+use memgauge_export::{Format, write as export};
+use memgauge_recording::{Recording as Reader, Selection};
+use memgauge_report::{MetricUnit, io_json, json_value};
+use memgauge_symbols::Symbols;
+use memgauge_trace::{EventId, Sample, SeriesRow, Unit};
+use pyo3::prelude::*;
+use serde_json::{Map, Value, json};
+
+use crate::batches::Batches;
+use crate::error::{UsageError, from_recording};
+use crate::table::{Column, Kind, Table};
+use crate::values::to_python;
+use crate::work::interruptible;
+
+/// A recording on disk.
+#[pyclass(frozen, module = "memgauge._memgauge")]
+pub(crate) struct Recording {
+    reader: Arc<Reader>,
+}
+
+impl Recording {
+    /// The event of a name.
+    fn event(&self, name: &str, purpose: &str) -> PyResult<EventId> {
+        let events = &self.reader.manifest().events;
+        let found = events.iter().find(|def| def.name == name);
+        found.map(|def| def.id).ok_or_else(|| {
+            let known: Vec<&str> = events.iter().map(|def| def.name.as_str()).collect();
+            UsageError::new_err(format!(
+                "failed to {purpose} of event `{name}`: the recording has none of this name: take \
+                 one of {}",
+                known.join(", ")
+            ))
+        })
+    }
+
+    pub(crate) fn reader(&self) -> &Arc<Reader> {
+        &self.reader
+    }
+}
+
+#[pymethods]
+impl Recording {
+    /// Opens the recording at `path`.
+    #[new]
+    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Recording> {
+        let reader = py.detach(|| Reader::open(&path));
+        let reader = reader.map_err(|error| from_recording(&error))?;
+        Ok(Recording {
+            reader: Arc::new(reader),
+        })
+    }
+
+    /// Path of the recording.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.reader.path().to_owned()
+    }
+
+    /// Contents of its manifest.
+    #[getter]
+    fn manifest(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &json!(self.reader.manifest()))
+    }
+
+    /// Missing and damaged parts, in words.
+    #[getter]
+    fn problems(&self) -> Vec<String> {
+        self.reader.problems()
+    }
+
+    /// Whether a part is missing or damaged, as far as parts have been read.
+    #[getter]
+    fn is_damaged(&self) -> bool {
+        self.reader.is_damaged()
+    }
+
+    /// Totals by event name: value and unit.
+    fn totals(&self, py: Python<'_>) -> PyResult<BTreeMap<String, (u64, &'static str)>> {
+        let reader = self.reader.clone();
+        let totals = interruptible(py, move || run_totals(&reader))?;
+        let totals = totals.map_err(|error| from_recording(&error))?.totals;
+        let events = &self.reader.manifest().events;
+        let unit = |name: &str| match events.iter().find(|event| event.name == name) {
+            Some(event) => event.unit.name(),
+            None if MetricUnit::of(name) == MetricUnit::Bytes => Unit::Bytes.name(),
+            None => Unit::Count.name(),
+        };
+        let totals = totals.into_iter().map(|(name, value)| {
+            let unit = unit(&name);
+            (name, (value, unit))
+        });
+        Ok(totals.collect())
+    }
+
+    /// Losses, without a pass over the large tables.
+    fn losses(&self, py: Python<'_>) -> PyResult<Table> {
+        let summary = py.detach(|| summarise_end(&self.reader));
+        let summary = summary.map_err(|error| from_recording(&error))?;
+        Table::of_rows(&summary.losses, LOSSES, &[])
+    }
+
+    /// All analyses. `event` ranks functions and lines, `rows` limits the tables.
+    #[pyo3(signature = (event=None, rows=None))]
+    fn summary(
+        &self,
+        py: Python<'_>,
+        event: Option<&str>,
+        rows: Option<usize>,
+    ) -> PyResult<Summary> {
+        let reader = self.reader.clone();
+        if reader.manifest().source.name == "io" {
+            return Err(UsageError::new_err(format!(
+                "failed to summarise `{}`: recordings of `memgauge io` have no functions, lines, \
+                 regions and levels",
+                reader.path().display()
+            )));
+        }
+        let rank = event
+            .map(|event| Rank::named(event, reader.manifest()))
+            .transpose();
+        let rank = rank.map_err(UsageError::new_err)?;
+        let rows = rows.unwrap_or(usize::MAX);
+        let options = Options {
+            limits: Limits {
+                rows,
+                ..Limits::default()
+            },
+            regions: rows,
+            rank,
+            ..Options::default()
+        };
+        let summary = interruptible(py, move || {
+            summarise(&reader, &mut Symbols::of(reader.path()), &options)
+        })?;
+        let summary = summary.map_err(|error| from_recording(&error))?;
+        Ok(Summary {
+            summary: Arc::new(summary),
+        })
+    }
+
+    /// Samples as record batches, of one event and of times from `start_ns` up to `end_ns`.
+    #[pyo3(signature = (event=None, time_ns=None, columns=None))]
+    fn samples(
+        &self,
+        event: Option<&str>,
+        time_ns: Option<(u64, u64)>,
+        columns: Option<Vec<String>>,
+    ) -> PyResult<Batches> {
+        let mut selection = Selection::all();
+        if let Some(event) = event {
+            selection = selection.event(self.event(event, "read samples")?);
+        }
+        if let Some((start, end)) = time_ns {
+            selection = selection.time(start..end);
+        }
+        if let Some(columns) = columns {
+            selection = selection.columns(&columns.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        let rows = self.reader.batches::<Sample>(&selection);
+        rows.map(Batches::new)
+            .map_err(|error| from_recording(&error))
+    }
+
+    /// An event over time, of all threads together or of each.
+    fn series(
+        &self,
+        py: Python<'_>,
+        event: &str,
+        per_thread: bool,
+        bins: usize,
+    ) -> PyResult<Table> {
+        let id = self.event(event, "show over time")?;
+        let unit = self
+            .reader
+            .manifest()
+            .events
+            .iter()
+            .find(|def| def.id == id);
+        let unit = unit.map_or("", |def| def.unit.name());
+        let reader = self.reader.clone();
+        let curves: memgauge_recording::Result<Curves> = interruptible(py, move || {
+            let series = Series::of_recording(reader.manifest(), bins).only(&[id]);
+            let mut series = if per_thread {
+                series.per_thread()
+            } else {
+                series
+            };
+            let columns = ["time_ns", "pid", "tid", "event", "value", "interval_ns"];
+            let selection = Selection::all().columns(&columns);
+            let mut problems = Vec::new();
+            reader.for_each_intact_batch::<SeriesRow>(&selection, &mut problems, |rows| {
+                series.observe(rows);
+            })?;
+            Ok(series.finish())
+        })?;
+        let curves = curves.map_err(|error| from_recording(&error))?;
+        let mut rows = Vec::new();
+        for curve in &curves.curves {
+            for (bin, value) in (0..).zip(&curve.values) {
+                let start_ns = bin * curve.bin_ns;
+                let length_ns = curve.bin_ns.min(curve.duration_ns.saturating_sub(start_ns));
+                let thread = curve.thread.map(|(pid, tid)| [pid.0, tid.0]);
+                let row = json!({
+                    "pid": thread.map(|ids| ids[0]), "tid": thread.map(|ids| ids[1]),
+                    "start_ns": start_ns, "length_ns": length_ns, "value": value,
+                });
+                rows.extend(row.as_object().cloned());
+            }
+        }
+        let mut columns = Vec::new();
+        if per_thread {
+            columns.extend([count("pid", ""), count("tid", "")]);
+        }
+        columns.extend([
+            count("start_ns", "ns"),
+            count("length_ns", "ns"),
+            count("value", unit),
+        ]);
+        Table::of_fields(&rows, &columns, &[])
+    }
+
+    /// The report of a recording of `memgauge io`.
+    fn io_report(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let reader = self.reader.clone();
+        let summary = interruptible(py, move || summarise_io(&reader))?;
+        let (summary, _) = summary.map_err(|error| from_recording(&error))?;
+        let value: Value = serde_json::from_str(&io_json(&summary)).unwrap_or_default();
+        to_python(py, &value)
+    }
+}
+
+/// Results of all analyses of a recording.
+#[pyclass(frozen, module = "memgauge._memgauge")]
+pub(crate) struct Summary {
+    summary: Arc<memgauge_analyze::Summary>,
+}
+
+impl Summary {
+    fn hot(&self, table: &HotTable, columns: &[Column]) -> PyResult<Table> {
+        Table::of_rows(&table.rows, columns, &self.summary.events)
+    }
+}
+
+#[pymethods]
+impl Summary {
+    /// What `memgauge report --json` prints.
+    fn report(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &json_value(&self.summary))
+    }
+
+    /// Name of the event that ranks functions and lines.
+    #[getter]
+    fn rank(&self) -> String {
+        self.summary.hot.functions.rank.clone()
+    }
+
+    /// Missing and damaged parts and files without symbols, in words.
+    #[getter]
+    fn problems(&self) -> Vec<String> {
+        self.summary.problems.clone()
+    }
+
+    fn functions(&self) -> PyResult<Table> {
+        self.hot(&self.summary.hot.functions, FUNCTIONS)
+    }
+
+    fn lines(&self) -> PyResult<Table> {
+        self.hot(&self.summary.hot.lines, LINES)
+    }
+
+    fn instructions(&self) -> PyResult<Table> {
+        self.hot(&self.summary.hot.instructions, LINES)
+    }
+
+    /// Regions of memory by sampled event, of one event or of all.
+    #[pyo3(signature = (event=None))]
+    fn regions(&self, event: Option<&str>) -> PyResult<Table> {
+        let tables = self.summary.regions.iter();
+        let rows: Vec<Map<String, Value>> = tables
+            .filter(|table| event.is_none_or(|event| event == table.event))
+            .flat_map(|table| {
+                let rows = table.rows.iter().map(|row| (&table.event, json!(row)));
+                rows.filter_map(|(event, row)| match row {
+                    Value::Object(mut fields) => {
+                        fields.insert("event".to_owned(), event.clone().into());
+                        Some(fields)
+                    }
+                    _ => None,
+                })
+            })
+            .collect();
+        Table::of_fields(&rows, REGIONS, &self.summary.events)
+    }
+
+    /// Folded stacks, for flame graphs.
+    #[pyo3(signature = (event=None))]
+    fn folded(&self, event: Option<&str>) -> PyResult<String> {
+        let mut text = Vec::new();
+        export(&self.summary, Format::Folded, event, &mut text)
+            .map_err(|error| UsageError::new_err(error.to_string()))?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Trees of calls, one for each sampled event.
+    fn calls(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &json!(self.summary.calls))
+    }
+
+    /// Regions of interest.
+    fn regions_of_interest(&self) -> PyResult<Table> {
+        Table::of_rows(
+            &self.summary.code_regions,
+            REGIONS_OF_INTEREST,
+            &self.summary.events,
+        )
+    }
+
+    fn threads(&self) -> PyResult<Table> {
+        Table::of_rows(&self.summary.threads, THREADS, &self.summary.events)
+    }
+
+    fn processes(&self) -> PyResult<Table> {
+        Table::of_rows(&self.summary.processes, PROCESSES, &self.summary.events)
+    }
+
+    fn levels(&self) -> PyResult<Table> {
+        Table::of_rows(&self.summary.levels, LEVELS, &[])
+    }
+}
+
+const fn count(name: &'static str, unit: &'static str) -> Column {
+    Column {
+        name,
+        kind: Kind::Count,
+        unit,
+    }
+}
+
+const fn real(name: &'static str, unit: &'static str) -> Column {
+    Column {
+        name,
+        kind: Kind::Real,
+        unit,
+    }
+}
+
+const fn text(name: &'static str) -> Column {
+    Column {
+        name,
+        kind: Kind::Text,
+        unit: "",
+    }
+}
+
+const CALLERS: Column = Column {
+    name: "inlined_into",
+    kind: Kind::Functions,
+    unit: "",
+};
+
+const FUNCTIONS: &[Column] = &[
+    text("function"),
+    text("module"),
+    CALLERS,
+    count("value", ""),
+    count("value_low", ""),
+    count("value_high", ""),
+    real("share", "ratio"),
+    real("share_low", "ratio"),
+    real("share_high", "ratio"),
+    count("samples", "count"),
+    count("samples_with_address", "count"),
+];
+
+const LINES: &[Column] = &[
+    text("function"),
+    text("file"),
+    count("line", ""),
+    text("module"),
+    count("offset", "bytes"),
+    CALLERS,
+    count("value", ""),
+    count("value_low", ""),
+    count("value_high", ""),
+    real("share", "ratio"),
+    real("share_low", "ratio"),
+    real("share_high", "ratio"),
+    count("samples", "count"),
+    count("samples_with_address", "count"),
+];
+
+const REGIONS: &[Column] = &[
+    text("event"),
+    text("name"),
+    count("pid", ""),
+    count("start", "bytes"),
+    count("bytes", "bytes"),
+    count("samples", "count"),
+    count("events", ""),
+    real("share", "ratio"),
+    real("share_low", "ratio"),
+    real("share_high", "ratio"),
+];
+
+const REGIONS_OF_INTEREST: &[Column] = &[
+    text("name"),
+    count("entries", "count"),
+    count("threads", "count"),
+    count("time_ns", "ns"),
+];
+
+const THREADS: &[Column] = &[
+    count("pid", ""),
+    count("tid", ""),
+    text("program"),
+    count("start_ns", "ns"),
+    count("end_ns", "ns"),
+    count("run_ns", "ns"),
+    count("idle_ns", "ns"),
+    count("samples", "count"),
+];
+
+const PROCESSES: &[Column] = &[
+    count("pid", ""),
+    count("parent_pid", ""),
+    text("program"),
+    count("threads", "count"),
+    count("run_ns", "ns"),
+    count("idle_ns", "ns"),
+    count("samples", "count"),
+];
+
+const LEVELS: &[Column] = &[
+    text("name"),
+    count("lookups", "count"),
+    count("hits", "count"),
+    count("misses", "count"),
+    real("miss_ratio", "ratio"),
+    real("mpki", "misses per 1000 instructions"),
+];
+
+const LOSSES: &[Column] = &[
+    text("kind"),
+    text("meaning"),
+    text("detail"),
+    count("count", "count"),
+];

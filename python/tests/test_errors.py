@@ -1,0 +1,171 @@
+"""Errors have the command's messages; damaged recordings give what is good of them."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import memgauge as mg
+from conftest import command, report
+
+
+def message_of_command(path):
+    return command("report", path, check=False).stderr.splitlines()[-1]
+
+
+def check_same(path, kind):
+    with pytest.raises(kind) as raised:
+        mg.open(path)
+    assert f"memgauge: {raised.value}" == message_of_command(path)
+
+
+def copied(recording, folder):
+    return shutil.copytree(recording.path, folder / "copy.mg")
+
+
+def test_messages_are_those_of_the_command(tmp_path, modelled):
+    check_same(tmp_path / "nothing.mg", mg.NotARecordingError)
+    check_same(tmp_path, mg.NotARecordingError)
+    newer = copied(modelled, tmp_path)
+    manifest = json.loads((newer / "manifest.json").read_text())
+    (newer / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
+    check_same(newer, mg.NewerVersionError)
+
+
+def test_unknown_event_is_refused_with_the_known_ones(modelled):
+    with pytest.raises(mg.UsageError) as raised:
+        modelled.functions(by="nonsense")
+    said = command("report", modelled.path, "--event", "nonsense", check=False).stderr
+    assert said == f"memgauge: {raised.value}\n"
+    with pytest.raises(KeyError, match="llc.miss"):
+        modelled.totals["nonsense"]
+
+
+def test_damaged_part_is_listed_and_the_others_are_read(tmp_path, modelled):
+    path = copied(modelled, tmp_path)
+    part = next((path / "sites").glob("part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-100])
+    damaged = mg.open(path)
+    assert damaged.is_damaged and part.name in damaged.problems[0]
+    assert damaged.report() == report_of_damaged(damaged)
+    assert damaged.totals["llc.miss"] == modelled.totals["llc.miss"]
+    assert "Not all of it could be read" in damaged._repr_html_()
+
+
+def test_totals_of_a_killed_recorder_are_summed_from_the_tables(tmp_path, modelled):
+    path = copied(modelled, tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "totals": {}, "complete": False}))
+    killed = mg.open(path)
+    totals = {name: total.value for name, total in killed.totals.items()}
+    assert totals == report_of_damaged(killed)["totals"] and totals["llc.miss"] > 0
+    assert not killed.complete
+
+
+def report_of_damaged(recording):
+    return json.loads(command("report", recording.path, "--json", check=False).stdout)
+
+
+def test_recording_still_being_written_has_the_parts_so_far(tmp_path):
+    output = tmp_path / "live.mg"
+    words = [os.environ["MEMGAUGE"], "record", "-q", "--source", "clock", "-o", str(output), "--"]
+    loop = "while :; do :; done"
+    recorder = subprocess.Popen([*words, "sh", "-c", loop], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(output.glob("samples/part-*.parquet")):
+            assert time.monotonic() < deadline and recorder.poll() is None
+            time.sleep(0.05)
+        live = mg.open(output)
+        assert not live.complete and not live.problems
+        assert live.functions()["samples"]
+    finally:
+        recorder.send_signal(signal.SIGINT)
+        recorder.wait()
+
+
+def test_path_may_be_a_file_url(modelled):
+    assert mg.open(f"file://{modelled.path}").totals == modelled.totals
+    with pytest.raises(mg.UsageError, match="s3://bucket/x.mg"):
+        mg.open("s3://bucket/x.mg")
+
+
+def functions_of(path):
+    return mg.open(path).functions()["function"]
+
+
+def test_forked_process_reads_recordings(modelled):
+    expected = modelled.functions()["function"]
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(functions_of, [modelled.path]) == expected
+
+
+def test_threads_share_a_recording(modelled):
+    expected = modelled.report()
+    found = []
+    workers = [threading.Thread(target=lambda: found.append(modelled.report())) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [expected] * 4
+
+
+def test_failed_recording_has_the_commands_message(tmp_path):
+    with pytest.raises(mg.RecordError) as raised:
+        mg.record(["/nonexistent/program"], output=tmp_path / "a.mg")
+    words = ["record", "-o", tmp_path / "b.mg", "--", "/nonexistent/program"]
+    assert command(*words, check=False).stderr.splitlines()[-1] == f"memgauge: {raised.value}"
+    with pytest.raises(mg.RecordError, match="unknown-machine"):
+        mg.record(["ls"], machine="unknown-machine", output=tmp_path / "c.mg")
+    failing = mg.record(["/bin/sh", "-c", "exit 3"], output=tmp_path / "d.mg")
+    assert failing.manifest["end"] == {"exited": 3}
+
+
+RECORD_FOREVER = """
+import memgauge as mg, sys
+try:
+    mg.record(["/bin/sh", "-c", "while :; do :; done"], source="clock", output=sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted", mg.open(sys.argv[1]).manifest["end"], flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_recording_in_order(tmp_path):
+    output = tmp_path / "interrupted.mg"
+    process = subprocess.Popen(
+        [sys.executable, "-c", RECORD_FOREVER, str(output)],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(output.glob("*/part-*.parquet")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    # As a terminal does: to all processes of the group.
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert said.startswith("interrupted"), said
+
+
+def test_missing_package_is_named(modelled, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(ImportError, match="pip install polars"):
+        modelled.functions().to_polars()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    frame = modelled.levels().to_pandas()
+    assert frame["name"].tolist() == modelled.levels()["name"]
+
+
+def test_module_runs_the_command(modelled):
+    run = subprocess.run(
+        [sys.executable, "-m", "memgauge", "report", modelled.path, "--json"],
+        capture_output=True, text=True, check=True,
+    )
+    assert json.loads(run.stdout) == report(modelled)

@@ -1,0 +1,138 @@
+"""Results are those of `memgauge report --json`."""
+
+import json
+
+import pyarrow
+import pytest
+
+from conftest import report
+
+ALL_ROWS = ["--rows", "1000000"]
+
+
+def rows_of(table):
+    """Rows without the numbers that do not exist."""
+    return [without_nothing(row) for row in table]
+
+
+def without_nothing(row):
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def expected_rows(rows, table):
+    """Rows of the report in the table's form: a column for each event, 0 where it did not occur."""
+    events = [name for name, facts in table.metadata.items() if "provenance" in facts]
+    return [{**dict.fromkeys(events, 0), **flat(row)} for row in rows]
+
+
+def flat(row):
+    row = dict(row)
+    counts = row.pop("counts", {})
+    ends = {
+        f"{event}.{end}": interval[end]
+        for event, interval in row.pop("intervals", {}).items()
+        for end in ("low", "high")
+    }
+    if "inlined_into" in row:
+        row["inlined_into"] = [caller["function"] for caller in row["inlined_into"]]
+    return without_nothing({**row, **counts, **ends})
+
+
+def test_report_is_that_of_the_command(recording):
+    assert recording.report() == report(recording)
+    assert recording.report(rows=3) == report(recording, "--rows", "3")
+
+
+def test_totals_are_those_of_the_report(recording):
+    expected = report(recording)
+    totals = recording.totals
+    assert {name: total.value for name, total in totals.items()} == expected["totals"]
+    events = {event["name"]: event for event in expected["events"]}
+    for name, total in totals.items():
+        if name in events:
+            assert total.unit == events[name]["unit"]
+            assert total.provenance == events[name]["provenance"]
+    unattributed = totals.get("dram.unattributed_write_bytes")
+    assert unattributed is None or (unattributed.unit, unattributed.provenance) == ("bytes", "modelled")
+
+
+def test_totals_of_estimates_have_the_reports_intervals(estimated, modelled):
+    estimates = report(estimated)["sets"]["estimates"]
+    found = {name: t.interval for name, t in estimated.totals.items() if t.interval}
+    expected = {name: (of["low"], of["high"]) for name, of in estimates.items()}
+    assert found == {name: ends for name, ends in expected.items() if name in estimated.totals}
+    assert found
+    assert all(total.interval is None for total in modelled.totals.values())
+
+
+@pytest.mark.parametrize("table", ["functions", "lines", "instructions"])
+def test_places_are_those_of_the_report(recording, table):
+    expected = report(recording, *ALL_ROWS)["hot"][table]["rows"]
+    found = getattr(recording, table)()
+    assert rows_of(found) == expected_rows(expected, found)
+
+
+def test_places_are_ranked_by_an_event(modelled):
+    expected = report(modelled, *ALL_ROWS, "--event", "llc.miss")["hot"]["functions"]["rows"]
+    table = modelled.functions(by="llc.miss")
+    assert rows_of(table) == expected_rows(expected, table)
+    assert table["value"] == sorted(table["value"], reverse=True)
+    assert table["value"] == table["llc.miss"]
+    assert table["value"] != modelled.functions()["value"]
+
+
+@pytest.mark.parametrize("table", ["threads", "processes", "levels"])
+def test_threads_and_levels_are_those_of_the_report(recording, table):
+    expected = report(recording)[table]
+    found = getattr(recording, table)()
+    assert rows_of(found) == expected_rows(expected, found)
+
+
+def test_regions_are_those_of_the_report(recording):
+    tables = report(recording, *ALL_ROWS)["regions"]
+    expected = [{**flat(row), "event": of["event"]} for of in tables for row in of["rows"]]
+    assert rows_of(recording.regions()) == expected
+    for of in tables:
+        assert len(recording.regions(event=of["event"])) == len(of["rows"])
+
+
+def test_losses_are_those_of_the_report(recording):
+    assert rows_of(recording.losses) == report(recording)["losses"]
+
+
+def test_tables_cross_to_other_libraries_unchanged(modelled):
+    table = modelled.functions()
+    columns = table.to_pydict()
+    assert pyarrow.table(table).to_pydict() == columns
+    assert table.to_arrow().schema.field("llc.miss").metadata[b"provenance"] == b"modelled"
+    polars = pytest.importorskip("polars")
+    assert table.to_polars().to_dict(as_series=False) == columns
+    assert polars.DataFrame(table).height == table.num_rows
+    frame = table.to_pandas()
+    assert frame["llc.miss"].tolist() == columns["llc.miss"]
+    assert table.metadata["dram.read_bytes"]["unit"] == "bytes"
+
+
+def test_notebook_shows_names_as_text(modelled, tmp_path):
+    import memgauge as mg
+
+    output = tmp_path / "named.mg"
+    named = mg.record(["/bin/echo", "<b>&"], machine="i5-6600k", output=output)
+    assert "&lt;b&gt;&amp;" in named._repr_html_() and "<b>" not in named._repr_html_()
+    shown = modelled.functions()._repr_html_()
+    assert shown.startswith("<table>") and modelled.functions()["function"][0] in shown
+    assert f"{modelled.totals['llc.miss'].value:,}" in modelled.totals._repr_html_()
+
+
+def test_io_recordings_have_a_report_only(tmp_path):
+    """The format is JSON either way; the rows are another verb's."""
+    import memgauge as mg
+
+    manifest = {"format_version": 1, "source": {"name": "io"}, "recorder": "test", "clock": "monotonic"}
+    recording = tmp_path / "io.mg"
+    recording.mkdir()
+    (recording / "manifest.json").write_text(json.dumps(manifest))
+    opened = mg.open(recording)
+    assert opened.report() == report(opened)
+    with pytest.raises(mg.UsageError, match="memgauge io"):
+        opened.functions()
