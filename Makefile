@@ -119,7 +119,6 @@ lint: setup-test web-if-possible ## structure, paths in the documents, formattin
 	tests/structure
 	tests/documents
 	cargo fmt --all --check
-	cargo fmt --manifest-path python/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo check -q --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	cargo check -q --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench

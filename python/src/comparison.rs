@@ -101,19 +101,18 @@ impl Comparison {
         self.table(CHANGES, "lines")
     }
 
-    /// A sentence for each gate that fails.
+    /// A sentence for each gate that fails, and one about what kind of change it is.
     fn failed_gates(&self, gates: Vec<String>) -> PyResult<Vec<String>> {
-        let mut failed = Vec::new();
-        for text in gates {
-            let gate: Gate = text.parse().map_err(|why: String| {
+        let gates = gates.iter().map(|text| {
+            text.parse().map_err(|why: String| {
                 UsageError::new_err(format!("failed to read gate `{text}`: {why}"))
-            })?;
-            failed.extend(self.0.failed_gate(&gate).map_err(|error| match error {
-                GateError::Usage(why) => UsageError::new_err(why),
-                GateError::Incomparable(why) => Error::new_err(why),
-            })?);
-        }
-        Ok(failed)
+            })
+        });
+        let gates = gates.collect::<PyResult<Vec<Gate>>>()?;
+        self.0.failed_gates(&gates).map_err(|error| match error {
+            GateError::Usage(why) => UsageError::new_err(why),
+            GateError::Incomparable(why) => Error::new_err(why),
+        })
     }
 }
 

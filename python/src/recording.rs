@@ -46,6 +46,24 @@ impl Recording {
     pub(crate) fn reader(&self) -> &Arc<Reader> {
         &self.reader
     }
+
+    fn summarised(&self, py: Python<'_>, options: Options) -> PyResult<Summary> {
+        let reader = self.reader.clone();
+        if reader.manifest().source.name == "io" {
+            return Err(UsageError::new_err(format!(
+                "failed to summarise `{}`: recordings of `memgauge io` have no functions, lines, \
+                 regions and levels",
+                reader.path().display()
+            )));
+        }
+        let summary = interruptible(py, move || {
+            summarise(&reader, &mut Symbols::of(reader.path()), &options)
+        })?;
+        let summary = summary.map_err(|error| from_recording(&error))?;
+        Ok(Summary {
+            summary: Arc::new(summary),
+        })
+    }
 }
 
 #[pymethods]
@@ -117,35 +135,27 @@ impl Recording {
         event: Option<&str>,
         rows: Option<usize>,
     ) -> PyResult<Summary> {
-        let reader = self.reader.clone();
-        if reader.manifest().source.name == "io" {
-            return Err(UsageError::new_err(format!(
-                "failed to summarise `{}`: recordings of `memgauge io` have no functions, lines, \
-                 regions and levels",
-                reader.path().display()
-            )));
-        }
-        let rank = event
-            .map(|event| Rank::named(event, reader.manifest()))
-            .transpose();
+        let manifest = self.reader.manifest();
+        let rank = event.map(|event| Rank::named(event, manifest)).transpose();
         let rank = rank.map_err(UsageError::new_err)?;
         let rows = rows.unwrap_or(usize::MAX);
-        let options = Options {
-            limits: Limits {
-                rows,
-                ..Limits::default()
+        self.summarised(
+            py,
+            Options {
+                limits: Limits {
+                    rows,
+                    ..Limits::default()
+                },
+                regions: rows,
+                rank,
+                ..Options::default()
             },
-            regions: rows,
-            rank,
-            ..Options::default()
-        };
-        let summary = interruptible(py, move || {
-            summarise(&reader, &mut Symbols::of(reader.path()), &options)
-        })?;
-        let summary = summary.map_err(|error| from_recording(&error))?;
-        Ok(Summary {
-            summary: Arc::new(summary),
-        })
+        )
+    }
+
+    /// All analyses, with every place under its own name.
+    fn export_summary(&self, py: Python<'_>) -> PyResult<Summary> {
+        self.summarised(py, Options::for_export())
     }
 
     /// Samples as record batches, of one event and of times from `start_ns` up to `end_ns`.

@@ -56,7 +56,6 @@ def test_any_kind_of_addresses_gives_the_same_curve():
     expected = mg.mrc(given).table.to_pydict()
     assert expected["miss_ratio"]
     column = pyarrow.array(given)
-    polars = pytest.importorskip("polars")
     for same in [
         given.tolist(),
         array.array("Q", given.tolist()),
@@ -64,10 +63,16 @@ def test_any_kind_of_addresses_gives_the_same_curve():
         numpy.repeat(given, 2)[::2],
         column,
         pyarrow.chunked_array([column[:100], column[100:]]),
-        polars.Series(given),
         iter([given[:7], column[7:30_000], given[30_000:]]),
     ]:
         assert mg.mrc(same).table.to_pydict() == expected, type(same)
+
+
+def test_polars_column_gives_the_same_curve():
+    polars = pytest.importorskip("polars")
+    given = addresses(50_000)
+    curve = mg.mrc(polars.Series(given))
+    assert curve.table.to_pydict() == mg.mrc(given).table.to_pydict()
 
 
 def test_wrong_addresses_are_refused():

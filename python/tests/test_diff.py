@@ -50,7 +50,8 @@ def test_gates_fail_with_the_commands_message(modelled, longer):
         comparison.gate("instructions < +1000%")
     said = command("diff", modelled.path, longer.path, "--fail-if", "instructions < +1000%", check=False)
     assert said.returncode == 1
-    assert said.stderr.splitlines()[-1] == f"memgauge: {raised.value}"
+    lines = str(raised.value).splitlines()
+    assert said.stderr.splitlines()[-len(lines):] == [f"memgauge: {line}" for line in lines]
     with pytest.raises(mg.UsageError, match="near names are cycles"):
         comparison.gate("cycle > 5")
     with pytest.raises(mg.UsageError, match="write it as in"):

@@ -76,6 +76,14 @@ impl Options {
             ..Options::default()
         }
     }
+
+    /// Everything under its own name, for the formats of other tools.
+    pub fn for_export() -> Options {
+        let mut options = Options::every_place(None);
+        options.limits.user_code = false;
+        options.timeline = true;
+        options
+    }
 }
 
 /// Results of the single analyses of a recording.

@@ -277,17 +277,12 @@ fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> 
             1 => String::new(),
             _ => format!("{name}: "),
         };
-        let mut failures = Vec::new();
-        for gate in gates {
-            let failure = comparison.failed_gate(gate).map_err(|error| match error {
+        let failures = comparison
+            .failed_gates(gates)
+            .map_err(|error| match error {
                 GateError::Usage(why) => usage(why),
                 GateError::Incomparable(why) => anyhow!(why),
             })?;
-            failures.extend(failure);
-        }
-        if !failures.is_empty() {
-            failures.extend(comparison.kind_of_change());
-        }
         lines.extend(failures.iter().map(|line| format!("{of}{line}")));
     }
     Ok(lines)

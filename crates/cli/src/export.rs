@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use memgauge_analyze::{Limits, Options, Summary, stacked_samples, summarise};
+use memgauge_analyze::{Options, Summary, stacked_samples, summarise};
 use memgauge_export::{Error, TableFormat, write, write_firefox, write_perf, write_tables};
 use memgauge_recording::{Recording, Selection};
 use memgauge_symbols::Symbols;
@@ -266,18 +266,7 @@ fn open(path: &Path) -> anyhow::Result<Recording> {
 /// Summary with all rows of each table and the names of all code locations.
 fn summary(path: &Path) -> anyhow::Result<Summary> {
     let recording = open(path)?;
-    let options = Options {
-        limits: Limits {
-            rows: usize::MAX,
-            every_order: false,
-            resolved_places: usize::MAX,
-            user_code: false,
-            fold_startup: false,
-        },
-        regions: usize::MAX,
-        timeline: true,
-        ..Options::default()
-    };
+    let options = Options::for_export();
     let summary = summarise(&recording, &mut Symbols::of(path), &options)?;
     take_in_damage(&recording);
     for problem in &summary.problems {

@@ -56,14 +56,14 @@ class Diff:
         return Table(self._inner.lines())
 
     def failed(self, *gates: str) -> List[str]:
-        """A sentence for each gate that fails."""
+        """A sentence for each gate that fails, and one about what kind of change it is."""
         return self._inner.failed_gates(list(gates))
 
     def gate(self, *gates: str) -> Diff:
         """Raise `GateFailed` if one of the gates fails, such as `cycles > +2%` (docs/diff.md)."""
         failed = self.failed(*gates)
         if failed:
-            raise GateFailed("; ".join(failed))
+            raise GateFailed("\n".join(failed))
         return self
 
     def __repr__(self) -> str:

@@ -68,17 +68,18 @@ def check(
     limits = [f"{metric} > {limit}" for metric, limit in max.items()]
     path = baseline_path(item)
     words = [*(options or []), *(["--region", region] if region else [])]
+    updates = item.config.getoption("--memgauge-update")
+    if not updates and not path.exists():
+        pytest.fail(f"no baseline {path}: run pytest --memgauge-update and commit it", pytrace=False)
     with tempfile.TemporaryDirectory(prefix="memgauge-pytest-") as folder:
         recording = record(
             command(item), machine=machine, output=Path(folder) / "test.mg", options=words,
             environment=environment(), check=True,
         )
-        if item.config.getoption("--memgauge-update"):
+        if updates:
             path.parent.mkdir(exist_ok=True)
             baseline(recording, path)
             return
-        if not path.exists():
-            pytest.fail(f"no baseline {path}: run pytest --memgauge-update and commit it", pytrace=False)
         try:
             diff(path, recording).gate(*limits)
         except GateFailed as failed:

@@ -116,6 +116,7 @@ class Recording:
     def __init__(self, inner: _memgauge.Recording) -> None:
         self._inner = inner
         self._summaries: Dict[Optional[str], _memgauge.Summary] = {}
+        self._export: Optional[_memgauge.Summary] = None
 
     @property
     def path(self) -> str:
@@ -197,6 +198,11 @@ class Recording:
             self._summaries[event] = self._inner.summary(event)
         return self._summaries[event]
 
+    def _export_summary(self) -> _memgauge.Summary:
+        if self._export is None:
+            self._export = self._inner.export_summary()
+        return self._export
+
     def functions(self, by: Optional[str] = None) -> Table:
         """Functions by the events they caused, most first.
 
@@ -268,7 +274,7 @@ class Recording:
 
     def stacks(self, event: Optional[str] = None) -> Stacks:
         """Call stacks of an event, by default of the one with most samples."""
-        return Stacks(self._summary(), event)
+        return Stacks(self, event)
 
     @property
     def plot(self) -> Plots:

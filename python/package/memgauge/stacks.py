@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from . import _memgauge
 from ._memgauge import UsageError
 from .table import require
 
 if TYPE_CHECKING:
     import hatchet  # type: ignore[import-not-found, unused-ignore]
+
+    from .recording import Recording
 
 
 class Stacks:
@@ -19,20 +20,20 @@ class Stacks:
     are inlined into.
     """
 
-    def __init__(self, summary: _memgauge.Summary, event: Optional[str]) -> None:
-        self._summary = summary
+    def __init__(self, recording: Recording, event: Optional[str]) -> None:
+        self._recording = recording
         self._event = event
 
     def folded(self) -> str:
         """Folded stacks, a line each: `outer;inner COUNT`, as `memgauge export -f folded` has them."""
-        return self._summary.folded(self._event)
+        return self._recording._export_summary().folded(self._event)
 
     def tree(self) -> List[Dict[str, Any]]:
         """Nodes of the call tree: function, module, index of the caller, events with and without callees.
 
         Callers come before what they call. Empty if no stacks were recorded.
         """
-        trees = [t for t in self._summary.calls() if self._event in (None, t["event"])]
+        trees = [t for t in self._recording._summary().calls() if self._event in (None, t["event"])]
         return list(trees[0]["nodes"]) if trees else []
 
     def to_hatchet(self) -> hatchet.GraphFrame:

@@ -135,11 +135,23 @@ pub enum GateError {
 const NEAR: f64 = 0.75;
 
 impl Comparison {
-    /// Checks a gate. Returns a sentence with both values if it fails.
+    /// Checks gates. Returns a sentence with both values for each that fails, and then one about
+    /// what kind of change it is.
     ///
     /// # Errors
-    /// No run has the metric, the limit has another unit, or a run lacks the number.
-    pub fn failed_gate(&self, gate: &Gate) -> Result<Option<String>, GateError> {
+    /// No run has a gate's metric, its limit has another unit, or a run lacks the number.
+    pub fn failed_gates(&self, gates: &[Gate]) -> Result<Vec<String>, GateError> {
+        let mut failures = Vec::new();
+        for gate in gates {
+            failures.extend(self.failed_gate(gate)?);
+        }
+        if !failures.is_empty() {
+            failures.extend(self.kind_of_change());
+        }
+        Ok(failures)
+    }
+
+    fn failed_gate(&self, gate: &Gate) -> Result<Option<String>, GateError> {
         let metric = self.metrics.iter().find(|m| m.name == gate.metric);
         let Some(metric) = metric else {
             return Err(self.unknown_metric(gate));
