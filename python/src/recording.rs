@@ -312,6 +312,20 @@ impl Summary {
         Table::of_fields(&rows, REGIONS, &self.summary.events)
     }
 
+    /// Allocations, variables and mappings by the cost of accesses to them.
+    fn data(&self) -> PyResult<Table> {
+        let table = self.summary.data.iter();
+        let rows: Vec<_> = table.flat_map(|table| &table.rows).collect();
+        Table::of_rows(&rows, DATA, &self.summary.events)
+    }
+
+    /// Allocation sites by their bytes at the peak.
+    fn heap(&self) -> PyResult<Table> {
+        let heap = self.summary.heap.iter();
+        let rows: Vec<_> = heap.flat_map(|heap| &heap.sites).collect();
+        Table::of_rows(&rows, ALLOCATION_SITES, &[])
+    }
+
     /// Folded stacks, for flame graphs.
     #[pyo3(signature = (event=None))]
     fn folded(&self, event: Option<&str>) -> PyResult<String> {
@@ -420,6 +434,20 @@ const REGIONS: &[Column] = &[
     real("share", "ratio"),
     real("share_low", "ratio"),
     real("share_high", "ratio"),
+];
+
+const DATA: &[Column] = &[text("name"), text("kind"), real("share", "ratio")];
+
+const ALLOCATION_SITES: &[Column] = &[
+    text("name"),
+    text("function"),
+    count("paths", "count"),
+    count("allocations", "count"),
+    count("bytes", "bytes"),
+    count("frees", "count"),
+    count("at_peak_bytes", "bytes"),
+    count("live_bytes", "bytes"),
+    real("mean_lifetime_ns", "ns"),
 ];
 
 const REGIONS_OF_INTEREST: &[Column] = &[

@@ -96,6 +96,20 @@ def test_regions_are_those_of_the_report(recording):
         assert len(recording.regions(event=of["event"])) == len(of["rows"])
 
 
+def test_data_and_heap_are_those_of_the_report(recording, modelled):
+    expected = report(recording)
+    data, heap = recording.data(), recording.heap()
+    rows = expected.get("data", {}).get("rows", [])
+    without = [{k: v for k, v in row.items() if k != "allocation"} for row in rows]
+    assert rows_of(data) == expected_rows(without, data)
+    sites = expected.get("heap", {}).get("sites", [])
+    hidden = {"calls", "named_by"}
+    without = [{k: v for k, v in row.items() if k not in hidden} for row in sites]
+    assert rows_of(heap) == [without_nothing(row) for row in without]
+    if recording is modelled:
+        assert "allocated" in data["kind"] and sum(heap["allocations"]) > 0
+
+
 def test_losses_are_those_of_the_report(recording):
     assert rows_of(recording.losses) == report(recording)["losses"]
 

@@ -224,6 +224,23 @@ class Recording:
         """Regions of memory by sampled event: name, start, size in bytes, samples, share."""
         return Table(self._summary().regions(event))
 
+    def data(self) -> Table:
+        """Allocations, variables and mappings by the cycles that accesses to them stalled, most first.
+
+        `kind` is `allocated` or `mapped`, `share` the part of all stalled cycles (0 to 1). A column for
+        each event has its count; `cycles` are stalled cycles. At most 100 rows: the report has the sums
+        of the others. Empty if the source does not see every access.
+        """
+        return Table(self._summary().data())
+
+    def heap(self) -> Table:
+        """Allocation sites by the bytes in use at the process's peak, most first.
+
+        Allocations and frees, bytes requested, at the peak and never freed, mean lifetime in nanoseconds.
+        Limited like `data`. The report has the call path of each site.
+        """
+        return Table(self._summary().heap())
+
     def regions_of_interest(self) -> Table:
         """Regions of interest that the program marked: entries, time, count of each event."""
         return Table(self._summary().regions_of_interest())
