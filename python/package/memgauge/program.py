@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +20,10 @@ VARIABLE = "MEMGAUGE"
 
 FAILED = 125
 """Exit code of `memgauge` if it failed itself. Other codes are those of the recorded program."""
+
+INTERRUPT_SECONDS = 2
+"""Time for memgauge to end after Ctrl-C before the signal is sent to it."""
+
 
 class RecordError(Error):
     """The recording failed. The message is what the command said."""
@@ -94,9 +99,12 @@ def _run(words: Sequence[str], environment: Optional[Mapping[str, str]]) -> Tupl
         try:
             code = process.wait()
         except BaseException:
-            # The terminal has sent Ctrl-C to memgauge, too. It ends the command, then itself.
-            if process.poll() is None:
-                process.terminate()
+            # A terminal has sent Ctrl-C to memgauge, too; a notebook has not. memgauge passes it to the
+            # command and then completes the recording, which SIGTERM would cut off.
+            try:
+                process.wait(INTERRUPT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
             process.wait()
             raise
         errors.seek(0)
