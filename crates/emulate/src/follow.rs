@@ -57,8 +57,10 @@ impl<T> Thread<T> {
     /// Whether it executes more, and all that it has written is read.
     fn is_dry(&self, at: Instant) -> bool {
         self.waits.is_none()
-            && self.activity.runs(self.ring.calls(), at)
             && self.ring.unread_words() == 0
+            && self
+                .activity
+                .runs(self.ring.calls(), at, || is_running(self.ring.tid))
     }
 
     /// Whether it has a mark of a number below `number` that is not read.
@@ -524,10 +526,13 @@ impl<R: Reader> Followed<R> {
             self.starts.thread_appeared(ring.birth);
         }
         let kept = self.reader.begin_thread(process, &ring);
-        let waits = self.reader.birth_of(&ring).map(|number| Waits {
-            number,
-            before: Before::Marks,
-        });
+        // A forked process begins with what its parent had, a thread with nothing.
+        let before = match ring.birth == process.entry.birth {
+            true => Before::Marks,
+            false => Before::Start,
+        };
+        let birth = self.reader.birth_of(&ring);
+        let waits = birth.map(|number| Waits { number, before });
         self.threads.push(Thread {
             has_begun: false,
             ring,

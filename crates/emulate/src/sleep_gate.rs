@@ -26,6 +26,9 @@ const WAKE_DELAY: Duration = Duration::from_millis(1);
 /// After this time without progress, ask the kernel whether the thread is stopped.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// A thread that has been in one system call for longer is not asked about any more.
+const SCHEDULING_CHECK_LIMIT: Duration = Duration::from_millis(20);
+
 /// A runnable thread makes progress at least this often, even on a very busy host.
 const MAX_SCHEDULING_DELAY: Duration = Duration::from_millis(500);
 
@@ -179,9 +182,24 @@ impl Activity {
 
     /// Whether a thread that publishes `calls` executes more as soon as the host lets it. A
     /// thread that has written nothing for long may have lost the memory to write to.
-    pub(super) fn runs(&self, calls: u32, now: Instant) -> bool {
+    ///
+    /// One that has just made a call waits in it, or only for a processor of the host: `is_running`
+    /// asks the kernel. On a busy host, a thread that starts others would otherwise be overtaken by
+    /// the first of them while it makes room for the stack of the next.
+    pub(super) fn runs(&self, calls: u32, now: Instant, is_running: impl FnOnce() -> bool) -> bool {
         let is_lost = now.saturating_duration_since(self.wrote_at) >= MAX_SCHEDULING_DELAY;
-        activity(calls) == wire::RUNS && !self.is_stopped && !self.only_calls && !is_lost
+        if self.only_calls || is_lost {
+            return false;
+        }
+        match activity(calls) {
+            wire::RUNS => !self.is_stopped,
+            wire::SLEEPS => false,
+            _ => {
+                let has_called = calls != self.progress.calls;
+                let since = now.saturating_duration_since(self.called_at);
+                (has_called || since < SCHEDULING_CHECK_LIMIT) && is_running()
+            }
+        }
     }
 
     /// Host time since which the sleep with this number is held.

@@ -17,6 +17,8 @@ pub(super) struct Waits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Before {
+    /// The mark itself, by which the thread was started.
+    Start,
     /// Their marks with smaller numbers.
     Marks,
     /// Also everything of threads that have ended, since a killed thread leaves no mark.

@@ -45,6 +45,8 @@ pub(super) struct ThreadStarts {
     pending: BTreeMap<u64, PendingStart>,
     /// Threads that appeared before their start mark was read.
     early: BTreeSet<u64>,
+    /// Start marks that were read and whose thread has not begun.
+    read: BTreeSet<u64>,
 }
 
 impl ThreadStarts {
@@ -54,6 +56,10 @@ impl ThreadStarts {
                 start_id,
                 parent_ns,
             } => {
+                self.read.insert(start_id);
+                if self.read.len() > MAX_EARLY_THREADS {
+                    self.read.pop_first();
+                }
                 if !self.early.remove(&start_id) {
                     self.pending
                         .insert(start_id, PendingStart { parent_ns, seen_at });
@@ -75,6 +81,11 @@ impl ThreadStarts {
         if self.early.len() > MAX_EARLY_THREADS {
             self.early.pop_first();
         }
+    }
+
+    /// Whether the mark by which a thread was started has been read, for a thread that begins now.
+    pub(super) fn take_read(&mut self, start_id: u64) -> bool {
+        self.read.remove(&start_id)
     }
 
     /// Virtual start times of the threads that have still to appear, in nanoseconds. Forgets

@@ -84,14 +84,25 @@ impl<R: Reader> Followed<R> {
     /// are being filled are looked at where others are full, as those may be ahead of them.
     pub(super) fn take_turns(&mut self, until: Until, reached: Option<u64>) -> bool {
         for index in 0..self.threads.len() {
-            if self.threads[index].waits.is_none() {
-                self.begin(index);
+            match self.threads[index].waits {
+                None => self.begin(index),
+                Some(waits) => self.begin_if_started(index, waits),
             }
         }
         let mut threads = self.threads.iter();
         let is_full = |t: &Thread<_>| t.ring.unread_words() >= wire::BLOCK_WORDS;
         let is_due = until == Until::Now || threads.any(|t| t.waits.is_none() && is_full(t));
         is_due && self.go_in_turns(1, reached, |_, _| true)
+    }
+
+    /// A thread begins when the mark by which it was started has been read. Other threads may have made
+    /// marks before, in the host's order, that are later in virtual time: on a busy host a short thread
+    /// may have ended before the next one is started.
+    fn begin_if_started(&mut self, index: usize, waits: Waits) {
+        if waits.before == Before::Start && self.starts.take_read(waits.number) {
+            self.threads[index].waits = None;
+            self.begin(index);
+        }
     }
 
     /// How far those have come that are about to begin, and those that are dry: who is
