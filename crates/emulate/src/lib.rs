@@ -216,7 +216,7 @@ fn event_definitions(sets: Option<SetSample>) -> Vec<EventDef> {
     let Some(sets) = sets else {
         return all;
     };
-    all.retain(|event| !OF_PAGES.contains(&event.id));
+    all.retain(|event| !NOT_WITH_SETS.contains(&event.id));
     for event in &mut all {
         let in_full = [events::INSTRUCTIONS, events::LOADS, events::STORES];
         if sets.one_in > 1 && !in_full.contains(&event.id) && event.id != events::MODIFIES {
@@ -226,12 +226,18 @@ fn event_definitions(sets: Option<SetSample>) -> Vec<EventDef> {
     all
 }
 
-/// Events of address translation.
-const OF_PAGES: [EventId; 4] = [
+/// Events of address translation and of coherence, which need every access.
+const NOT_WITH_SETS: [EventId; 10] = [
     events::DTLB_MISS,
     events::STLB_HIT,
     events::DTLB_WALK,
     events::STALL_TLB,
+    events::STALL_SHARING,
+    events::COHERENCE_HITM,
+    events::COHERENCE_UPGRADE,
+    events::COHERENCE_INVALIDATION,
+    events::COHERENCE_TRUE_SHARING,
+    events::COHERENCE_FALSE_SHARING,
 ];
 
 fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
@@ -372,11 +378,11 @@ fn refuse_with_sets(options: &Options) -> Result<()> {
     match pmu
         .samples
         .iter()
-        .find(|spec| OF_PAGES.contains(&spec.event))
+        .find(|spec| NOT_WITH_SETS.contains(&spec.event))
     {
         None => Ok(()),
         Some(spec) => Err(Error::usage(format!(
-            "failed to sample event `{}`: with --sets, address translation is not modelled: \
+            "failed to sample event `{}`: with --sets, address translation and sharing are not modelled: \
              leave out one of both",
             events::name(spec.event).unwrap_or("?")
         ))),
@@ -620,7 +626,11 @@ impl EmulatedRun {
         let what_if = self.recorder.what_if();
         let sets = self.recorder.set_facts();
         if sets.is_some() {
-            totals.retain(|name, _| OF_PAGES.iter().all(|&id| events::name(id) != Some(name)));
+            totals.retain(|name, _| {
+                NOT_WITH_SETS
+                    .iter()
+                    .all(|&id| events::name(id) != Some(name))
+            });
         }
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();

@@ -337,6 +337,11 @@ impl Recorder {
                 modelling.machine.unwatched_lines(),
                 "times that a line became shared, of too many lines to tell true sharing from false",
             ),
+            (
+                LossKind::SharingNotAttributed,
+                modelling.machine.incoherent_cores(),
+                "threads beyond 64 at a time, whose caches are not coherent with those of the others",
+            ),
             (LossKind::NotKept, modelling.stacks.cut, stacks::CUT),
         ];
         for (kind, count, detail) in losses {
@@ -766,6 +771,7 @@ impl ModelReader {
         let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
         let at = replay.run(words.all, from, words.whole);
         core.end_turn(shared);
+        thread.cursor.sharing.end_turn();
         if let Some(path) = &mut thread.path {
             path.rest(tid, &mut process.kept.program.calls);
         }

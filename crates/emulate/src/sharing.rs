@@ -39,6 +39,9 @@ pub(super) struct ThreadSharing {
     places: HashMap<SharingPlace, SharingSums>,
     /// Events of places beyond the number that is kept.
     pub(super) dropped: u64,
+    /// Places that have missed a line in this turn that others have stored to, and have not touched
+    /// what those stored.
+    regained: Vec<SharingPlace>,
 }
 
 impl ThreadSharing {
@@ -67,10 +70,33 @@ impl ThreadSharing {
         sums.bytes.stored |= bytes.stored;
         sums.hitm += u64::from(sharing.has(Sharing::HITM));
         sums.invalidating += u64::from(sharing.has(Sharing::INVALIDATES));
-        sums.true_sharing += u64::from(sharing.has(Sharing::TRUE));
-        sums.false_sharing += u64::from(sharing.has(Sharing::FALSE));
         if sharing.has(Sharing::HITM) {
             sums.stalled_millicycles += outcome.stalled.latency;
+        }
+        if sharing.has(Sharing::REGAINS) {
+            self.regained.push(place);
+        }
+        if sharing.has(Sharing::TRUE) {
+            self.share_truly(place.line);
+        }
+    }
+
+    /// The thread has touched what others had stored to a line that it missed in this turn.
+    fn share_truly(&mut self, line: u64) {
+        if let Some(at) = self.regained.iter().position(|place| place.line == line) {
+            let place = self.regained.swap_remove(at);
+            if let Some(sums) = self.places.get_mut(&place) {
+                sums.true_sharing += 1;
+            }
+        }
+    }
+
+    /// Ends a turn: lines of which the thread has touched nothing that others stored.
+    pub(super) fn end_turn(&mut self) {
+        for place in self.regained.drain(..) {
+            if let Some(sums) = self.places.get_mut(&place) {
+                sums.false_sharing += 1;
+            }
         }
     }
 

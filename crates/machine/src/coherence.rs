@@ -114,6 +114,14 @@ struct LostCopy {
     stored: Option<u64>,
 }
 
+/// A line that a core has again after others stored to it, and of which it has not touched what they
+/// stored.
+pub(crate) struct RegainedLine {
+    line: u64,
+    /// Bytes that others stored.
+    stored: u64,
+}
+
 /// Which cores may hold which lines.
 #[derive(Default)]
 pub(crate) struct Directory {
@@ -129,6 +137,8 @@ pub(crate) struct Directory {
     is_on: bool,
     /// Lines that could not be watched.
     unwatched: u64,
+    /// Cores without a bit.
+    incoherent: u64,
 }
 
 /// Entries of the pages that a core missed last.
@@ -208,6 +218,10 @@ impl Directory {
         self.unwatched
     }
 
+    pub(crate) fn incoherent(&self) -> u64 {
+        self.incoherent
+    }
+
     /// Whether it is time to [rebuild](Self::rebuild) it.
     pub(crate) fn is_full(&self) -> bool {
         self.is_on && self.entries.len() > self.most_pages.max(MOST_PAGES)
@@ -219,6 +233,7 @@ impl Directory {
             self.cores = vec![None; CORES];
         }
         let Some(bit) = self.cores.iter().position(Option::is_none) else {
+            self.incoherent += 1;
             return 0;
         };
         self.cores[bit] = Some(place);
@@ -439,13 +454,9 @@ impl Core {
         }
         self.count_invalidated(shared, copies.taken_by(line_use.stores), tag, true, out);
         if let Some(stored) = shared.directory.regain(line, self.place) {
-            let bytes = line_use.bytes.loaded | line_use.bytes.stored;
-            let (event, sharing) = match bytes & stored {
-                0 => (COHERENCE_FALSE_SHARING, Sharing::FALSE),
-                _ => (COHERENCE_TRUE_SHARING, Sharing::TRUE),
-            };
-            self.counts[event] += 1;
-            out.sharing.add(sharing);
+            out.sharing.add(Sharing::REGAINS);
+            self.regained.push(RegainedLine { line, stored });
+            self.touch_regained(line, line_use.bytes, out);
         }
         if shared.directory.watched.contains_key(&line) {
             self.first.l1d.watch(tag);
@@ -453,6 +464,19 @@ impl Core {
             shared.directory.note_stored(line, self.place, stored);
         }
         copies.is_dirty
+    }
+
+    /// Whether an access touches what others have stored to a line that this core has regained in this
+    /// turn: then that was true sharing.
+    fn touch_regained(&mut self, line: u64, bytes: LineBytes, out: &mut Outcome) {
+        let touched = bytes.loaded | bytes.stored;
+        let is_touched =
+            |regained: &RegainedLine| regained.line == line && regained.stored & touched != 0;
+        if let Some(at) = self.regained.iter().position(is_touched) {
+            self.regained.swap_remove(at);
+            self.counts[COHERENCE_TRUE_SHARING] += 1;
+            out.sharing.add(Sharing::TRUE);
+        }
     }
 
     /// A second core uses a page: which lines the first ones hold. The holders of the line of `tag`.
@@ -529,11 +553,12 @@ impl Core {
         line_use: LineUse,
         out: &mut Outcome,
     ) {
+        let line = tag | self.space_bits;
+        self.touch_regained(line, line_use.bytes, out);
         if !line_use.stores {
             return;
         }
         self.upgrade(shared, tag, true, out);
-        let line = tag | self.space_bits;
         let stored = line_use.bytes.stored;
         shared.directory.note_stored(line, self.place, stored);
     }
@@ -581,6 +606,8 @@ impl Core {
         if !shared.directory.is_on() {
             return;
         }
+        self.counts[COHERENCE_FALSE_SHARING] += self.regained.len() as u64;
+        self.regained.clear();
         for tag in self.first.l1d.shared_and_stored_since(began) {
             self.upgrade(shared, tag, false, &mut Outcome::default());
         }

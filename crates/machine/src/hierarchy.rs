@@ -19,6 +19,9 @@ use crate::{Config, Core, LINE_BYTES, Outcome, Shared};
 const SOURCES: usize = DataSource::OtherCore as usize + 1;
 /// Lines in a page.
 const PAGE_LINES: i64 = 64;
+/// Lines that come from other cores at a time when they are near each other. Lines that threads
+/// contend for have a few neighbours, not the many of a scan.
+const CONTENDED_IN_FLIGHT: u64 = 2;
 
 /// Costs in integers, worked out once.
 pub(crate) struct Costs {
@@ -65,10 +68,12 @@ impl Costs {
         let exposed = u64::from(timing.exposed_percent) * 10;
         let in_flight = u64::from(timing.misses_in_flight);
         let lines = u64::from(weight);
-        let stall = latency.map(|cycles| {
+        let mut stall = latency.map(|cycles| {
             let beyond = u64::from(cycles.saturating_sub(l1d));
             [beyond * exposed * lines, beyond * 1000 * lines / in_flight]
         });
+        let [irregular, regular] = &mut stall[DataSource::OtherCore as usize];
+        *regular = *irregular / CONTENDED_IN_FLIGHT;
         let instruction = u64::from(timing.cycles_per_1000_instructions);
         let line = clock.transfer_millicycles(u64::from(LINE_BYTES), timing.dram_bytes_per_s);
         let line = line.max(dram * 1000 / in_flight) * lines;

@@ -57,6 +57,11 @@ impl Machine {
         self.shared.directory.unwatched()
     }
 
+    /// Cores that were too many at a time to be coherent with the others.
+    pub fn incoherent_cores(&self) -> u64 {
+        self.shared.directory.incoherent()
+    }
+
     /// How long a turn of a core takes that contends with others for lines: a line moves to it, and
     /// stays for as long as it takes to move to the next.
     pub fn contended_turn_ns(&self) -> u64 {

@@ -47,10 +47,12 @@ impl Sharing {
     pub const HITM: Sharing = Sharing(1);
     /// Other cores lost their copies.
     pub const INVALIDATES: Sharing = Sharing(2);
-    /// A miss of a line lost to another core's store, of bytes that others have stored since.
-    pub const TRUE: Sharing = Sharing(4);
-    /// The same of other bytes.
-    pub const FALSE: Sharing = Sharing(8);
+    /// A miss of a line lost to another core's store.
+    pub const REGAINS: Sharing = Sharing(4);
+    /// The first access to bytes that others have stored to a line regained in this turn, maybe by
+    /// the access that missed. Without one by [`Core::end_turn`](crate::Core::end_turn), it was false
+    /// sharing.
+    pub const TRUE: Sharing = Sharing(8);
 
     pub(crate) fn add(&mut self, other: Sharing) {
         self.0 |= other.0;

@@ -4,7 +4,7 @@ use memgauge_trace::{AccessKind, EventId, catalogue};
 
 use crate::cache::{Cache, DIRTY, Portable, SPACE_SHIFT, tag_in, tag_of};
 use crate::clock::Clock;
-use crate::coherence::{LineBytes, LineUse, RecentPages};
+use crate::coherence::{LineBytes, LineUse, RecentPages, RegainedLine};
 use crate::events::*;
 use crate::first_level::FirstLevel;
 use crate::hierarchy::Costs;
@@ -56,6 +56,8 @@ pub struct Core {
     pub(crate) recent_pages: RecentPages,
     /// The stamp at which its turn began.
     pub(crate) turn_began: u64,
+    /// Lines that it has regained in this turn and whose sharing is not known to be true.
+    pub(crate) regained: Vec<RegainedLine>,
     clock: Clock,
     sampler: Sampler,
     /// Where delivery is not ideal.
@@ -123,6 +125,7 @@ impl Core {
             bit: 0,
             recent_pages: RecentPages::new(),
             turn_began: 0,
+            regained: Vec::new(),
             clock,
             sampler: match &courier {
                 Some(_) => Sampler::attentive(),

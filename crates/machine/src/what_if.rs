@@ -16,7 +16,7 @@ pub enum WhatIf {
     L2(u32),
     /// The last-level cache has so many times the sets.
     Llc(u32),
-    /// Another machine altogether.
+    /// Another machine, with the same prefetchers on.
     Machine(Box<Config>),
 }
 
@@ -45,7 +45,10 @@ impl WhatIf {
             }
             WhatIf::L2(times) => changed.l2 = larger(&changed.l2, *times),
             WhatIf::Llc(times) => changed.llc = larger(&changed.llc, *times),
-            WhatIf::Machine(machine) => changed = (**machine).clone(),
+            WhatIf::Machine(machine) => {
+                changed = (**machine).clone();
+                changed.prefetch = config.prefetch;
+            }
         }
         changed.validate()?;
         Ok(changed)

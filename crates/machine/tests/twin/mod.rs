@@ -176,6 +176,8 @@ pub(crate) struct TwinSharing {
     /// Bytes that others stored since a core lost a line to a store, if the first store was seen: by
     /// core and line.
     lost: HashMap<(usize, u64), Option<HashSet<u64>>>,
+    /// Lines that the running core has regained in its turn, and what others have stored to them.
+    regained: Vec<(u64, HashSet<u64>)>,
 }
 
 /// The other cores, and what is known of lines that cores share; `None` where caches are not
@@ -249,6 +251,8 @@ impl TwinCore {
         let Some(sharing) = &mut peers.sharing else {
             return;
         };
+        let untouched = std::mem::take(&mut sharing.regained).len();
+        self.count(c::COHERENCE_FALSE_SHARING, untouched as u64);
         for number in std::mem::take(&mut sharing.quiet) {
             self.upgrade(number, peers, false);
         }
@@ -307,6 +311,19 @@ impl TwinCore {
         }
     }
 
+    /// An access to what others have stored to lines regained in this turn.
+    fn touch(&mut self, access: &LineAccess, peers: &mut Peers) {
+        let Some(sharing) = &mut peers.sharing else {
+            return;
+        };
+        let before = sharing.regained.len();
+        sharing.regained.retain(|(number, stored)| {
+            *number != access.number || !access.bytes.clone().any(|byte| stored.contains(&byte))
+        });
+        let touched = before - sharing.regained.len();
+        self.count(c::COHERENCE_TRUE_SHARING, touched as u64);
+    }
+
     /// Before a line that missed comes from below. Whether another core has modified it.
     fn claim(&mut self, llc: &mut TwinLlc, access: &LineAccess, peers: &mut Peers) {
         let number = access.number;
@@ -329,12 +346,8 @@ impl TwinCore {
             return;
         };
         if let Some(stored) = sharing.lost.remove(&(peers.number, number)).flatten() {
-            let is_true = access.bytes.clone().any(|byte| stored.contains(&byte));
-            let event = match is_true {
-                true => c::COHERENCE_TRUE_SHARING,
-                false => c::COHERENCE_FALSE_SHARING,
-            };
-            self.count(event, 1);
+            sharing.regained.push((number, stored));
+            self.touch(access, peers);
         }
         self.note_stored(access, peers);
     }
@@ -395,6 +408,7 @@ impl TwinCore {
         } = *access;
         if let Some(line) = self.l1d.hit(number) {
             line.dirty |= stores;
+            self.touch(access, peers);
             if let Some(sharing) = peers.sharing.as_mut().filter(|_| stores) {
                 if sharing.watched.contains(&number) {
                     self.upgrade(number, peers, true);
