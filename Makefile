@@ -63,6 +63,9 @@ test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the la
 	cargo build --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench --bin lab_records
 	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
 
+test-long: setup-test build ## curves of running processes against real memory limits (half an hour; root, swap or zram); goes on where it ended
+	tests/long/memory-size --memgauge $(TARGET)/release/memgauge --folder $(TARGET)/memory-size
+
 bench: setup-test build ## speed against native, the engine alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
@@ -142,4 +145,4 @@ test-dist: setup-dist dist ## install, use and remove the packages in clean root
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-serve bench-stat bench-stat-instructions experiments lint guide install dist test-dist clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-long test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-serve bench-stat bench-stat-instructions experiments lint guide install dist test-dist clean

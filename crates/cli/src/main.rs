@@ -115,7 +115,7 @@ enum Verb {
     /// Measure the losses of overflow records at each period, for `bandwidth` to correct
     Calibrate(bandwidth::Calibrate),
     /// Show the miss-ratio curve: the misses of a cache of every size
-    Mrc(mrc::Mrc),
+    Mrc(Box<mrc::Mrc>),
     /// Divide memory between programs by their miss-ratio curves
     Partition(mrc::Partition),
     /// List events and modelled machines

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod access;
+pub mod cgroup_memory_limit;
 pub mod checks;
 mod error;
 mod facts;

@@ -11,7 +11,6 @@
 
 #![deny(unsafe_code)]
 
-mod cgroup_memory_limit;
 mod command_group;
 mod deferred;
 mod device_monitor;

@@ -15,9 +15,9 @@ use libbpf_rs::{
     Iter, Link, Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program,
     ProgramInput, ProgramMut,
 };
+use memgauge_host::cgroup_memory_limit::own_limit;
 use memgauge_trace::{DeviceId, Owner};
 
-use super::cgroup_memory_limit::memory_limit;
 use super::deferred::DeferredHook;
 use super::hooks::{self, HOOKS, Hook, HookChoice, KernelTypes};
 use super::layout::{self, Account, OwnerFacts, Rate};
@@ -351,7 +351,7 @@ fn open(choice: &HookChoice, setup: AccountingOptions) -> libbpf_rs::Result<Obje
     }
     for mut map in object.maps_mut() {
         if map.name() == "dirtiers" || map.name() == "files" {
-            map.set_max_entries(chunks(memory_kib(), memory_limit()))?;
+            map.set_max_entries(chunks(memory_kib(), own_limit()))?;
         }
         if let ("accounts", Some(max_accounts)) =
             (map.name().to_string_lossy().as_ref(), setup.max_accounts)
@@ -609,7 +609,7 @@ fn load_error(cause: &libbpf_rs::Error, messages: &[String]) -> Error {
         .map(String::as_str);
     let why = why.or(last).unwrap_or("the kernel gave no reason");
     let no_memory = (cause.kind() == libbpf_rs::ErrorKind::OutOfMemory)
-        .then(|| memory_remark(memory_limit(), possible_processors()))
+        .then(|| memory_remark(own_limit(), possible_processors()))
         .flatten();
     let message = format!(
         "failed to load the accounting programs: {cause}: {}{}{}",

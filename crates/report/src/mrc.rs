@@ -5,6 +5,7 @@
 
 mod measured;
 mod policies;
+mod running;
 
 use std::fmt::Write as _;
 
@@ -16,6 +17,7 @@ use crate::units::{bytes, capacity, count, percent};
 
 pub use measured::{Collection, Measured, Span, Unit};
 pub use policies::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
+pub use running::{Cost, ProcessMemory, RunningView};
 
 /// One curve to show, with its notes.
 #[derive(Clone, Debug)]
@@ -218,60 +220,14 @@ impl CurveView {
         for (values, mark) in values.iter().zip(marks).rev() {
             plot(&mut drawn, values, top, mark);
         }
-        let bar = if style.unicode { '│' } else { '|' };
-        let mut text = format!("{:LABEL$}  {} by size of memory\n", "", self.unit.name());
-        for (row, cells) in drawn.iter().enumerate() {
-            let value = top * (ROWS - row) as f64 / ROWS as f64;
-            let label = if row % 2 == 0 {
-                self.unit.show(value)
-            } else {
-                String::new()
-            };
-            let line: String = cells.iter().collect();
-            let _ = writeln!(text, "{label:>LABEL$} {bar}{}", line.trim_end());
-        }
+        let title = format!("{} by size of memory", self.unit.name());
+        let text = chart(&drawn, &title, style, |part| self.unit.show(top * part));
         let column = |bytes: u64| {
             let at = (bytes as f64 / low).ln() / (high / low).ln();
             (at >= 0.0).then(|| (at * (columns - 1) as f64).round() as usize)
         };
-        text + &self.axis(columns, column)
-    }
-
-    /// Sizes and marked memories below the drawing.
-    fn axis(&self, columns: usize, column: impl Fn(u64) -> Option<usize>) -> String {
-        let mut lines = Vec::new();
-        let ticks = sizes(self.curve().block_bytes, self.end(), 1);
-        let step = (ticks.len() * 9).div_ceil(columns).max(1);
-        let ticks: Vec<(String, u64)> = ticks
-            .iter()
-            .step_by(step)
-            .map(|&b| (capacity(b), b))
-            .collect();
-        for labels in [&ticks[..], &self.marks] {
-            let mut line = vec![' '; columns];
-            for (name, bytes) in labels {
-                let name = if std::ptr::eq(labels, &ticks[..]) {
-                    name.clone()
-                } else {
-                    format!("^{name}")
-                };
-                let width = name.chars().count();
-                let Some(at) = column(*bytes).filter(|at| at + width <= columns) else {
-                    continue;
-                };
-                let free = line[at.saturating_sub(1)..at + width]
-                    .iter()
-                    .all(|&c| c == ' ');
-                if free {
-                    line.splice(at..at + width, name.chars());
-                }
-            }
-            let line: String = line.into_iter().collect();
-            if !line.trim().is_empty() {
-                lines.push(format!("{:LABEL$}  {}\n", "", line.trim_end()));
-            }
-        }
-        lines.concat()
+        let ends = (self.curve().block_bytes, self.end());
+        text + &axis(ends, &self.marks, columns, column)
     }
 
     fn table(&self) -> String {
@@ -472,6 +428,63 @@ fn differing(name: &str, difference: &Difference) -> String {
         percent(difference.largest),
         bytes(difference.largest_at_bytes),
     )
+}
+
+/// The cells of a drawing with their vertical axis. `label` gets a height from 0 to 1.
+fn chart(drawn: &[Vec<char>], title: &str, style: &Style, label: impl Fn(f64) -> String) -> String {
+    let bar = if style.unicode { '│' } else { '|' };
+    let mut text = format!("{:LABEL$}  {title}\n", "");
+    for (row, cells) in drawn.iter().enumerate() {
+        let label = match row % 2 {
+            0 => label((ROWS - row) as f64 / ROWS as f64),
+            _ => String::new(),
+        };
+        let line: String = cells.iter().collect();
+        let _ = writeln!(text, "{label:>LABEL$} {bar}{}", line.trim_end());
+    }
+    text
+}
+
+/// Sizes between two ends and marked memories, below a drawing.
+fn axis(
+    (low, high): (u64, u64),
+    marks: &[(String, u64)],
+    columns: usize,
+    column: impl Fn(u64) -> Option<usize>,
+) -> String {
+    let mut lines = Vec::new();
+    let ticks = sizes(low, high, 1);
+    let step = (ticks.len() * 9).div_ceil(columns).max(1);
+    let ticks: Vec<(String, u64)> = ticks
+        .iter()
+        .step_by(step)
+        .map(|&b| (capacity(b), b))
+        .collect();
+    for labels in [&ticks[..], marks] {
+        let mut line = vec![' '; columns];
+        for (name, bytes) in labels {
+            let name = if std::ptr::eq(labels, &ticks[..]) {
+                name.clone()
+            } else {
+                format!("^{name}")
+            };
+            let width = name.chars().count();
+            let Some(at) = column(*bytes).filter(|at| at + width <= columns) else {
+                continue;
+            };
+            let free = line[at.saturating_sub(1)..at + width]
+                .iter()
+                .all(|&c| c == ' ');
+            if free {
+                line.splice(at..at + width, name.chars());
+            }
+        }
+        let line: String = line.into_iter().collect();
+        if !line.trim().is_empty() {
+            lines.push(format!("{:LABEL$}  {}\n", "", line.trim_end()));
+        }
+    }
+    lines.concat()
 }
 
 /// Draws values from left to right, joined where they fall by more than a row; none

@@ -15,6 +15,7 @@ pub(crate) fn examine() -> Vec<Check> {
     checks.push(rights());
     checks.extend(memgauge_live::checks());
     checks.push(bpf());
+    checks.push(memgauge_pages::check());
     checks.push(emulator());
     checks.push(shared_memory());
     checks

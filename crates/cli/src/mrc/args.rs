@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use memgauge_mrc::Policy;
 
 use super::addresses::Format;
+use crate::target::Targets;
 use crate::units::size;
 
 /// Options that exclude curves by phase. Options that need `--phases` list them as conflicts, too,
@@ -33,7 +34,9 @@ Examples:
   memgauge mrc run1.mg run2.mg run3.mg       the curve of all runs together
   memgauge mrc a.raw --against b.raw         two curves and how they differ
   memgauge mrc t.oracleGeneral.zst --policy lru,s3-fifo,belady   policies over a cache trace
-  memgauge mrc t.csv --format csv:time=1,key=2,size=3 --policy lru,sieve";
+  memgauge mrc t.csv --format csv:time=1,key=2,size=3 --policy lru,sieve
+  memgauge mrc -p 4711                       page faults of a running process by size of memory
+  memgauge mrc -G system.slice/db.service --seconds 300   of all processes of a control group";
 
 /// Vertical axis of the curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -221,13 +224,31 @@ pub(crate) struct CurveOptions {
     pub(crate) format: Option<Format>,
 }
 
+/// How running processes are observed.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunningOptions {
+    /// Seconds to observe running processes
+    #[arg(long, value_name = "N", default_value_t = 60, requires = "target",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+    /// Longest window in seconds in which the used pages of a running process are counted
+    /// [default: a quarter of --seconds, at most 30]
+    #[arg(long, value_name = "N", requires = "target", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) window: Option<u64>,
+}
+
 #[derive(Clone, Debug, Args)]
 #[command(after_help = MRC_EXAMPLES)]
 pub(crate) struct Mrc {
     /// List of addresses, `-` for standard input, a cache trace, or a recording with data
     /// addresses. Each of several inputs has its own cache; their curves are added up
-    #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
+    #[arg(value_name = "FILE|DIR", required_unless_present_any = ["command", "target"],
+          conflicts_with = "target")]
     pub(crate) inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) target: Targets,
+    #[command(flatten)]
+    pub(crate) running: RunningOptions,
     #[arg(long, hide = true, value_name = "PART")]
     pub(crate) sets: Option<String>,
     #[arg(short, long, hide = true, value_name = "FILE")]
@@ -297,7 +318,7 @@ pub(crate) struct Mrc {
     #[arg(long, conflicts_with = "sizes")]
     pub(crate) full: bool,
     /// Program to run, after `--`
-    #[arg(last = true, value_name = "CMD", conflicts_with = "inputs")]
+    #[arg(last = true, value_name = "CMD", conflicts_with_all = ["inputs", "target"])]
     pub(crate) command: Vec<String>,
 }
 

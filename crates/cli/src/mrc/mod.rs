@@ -9,6 +9,7 @@ mod partition;
 mod parts;
 mod phases;
 mod relay;
+mod running;
 mod trace;
 
 use std::io::Write as _;
@@ -53,6 +54,10 @@ fn refuse_output(output: Option<&PathBuf>) -> anyhow::Result<()> {
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     refuse_sets(args.sets.as_ref())?;
     refuse_output(args.output.as_ref())?;
+    if args.target.are_any() {
+        running::check(args)?;
+        return running::of_running(args, Outputs::open(args)?);
+    }
     let args = &Mrc {
         making: args.making.with_default_block(trace::default_block(args)?),
         ..args.clone()

@@ -1,17 +1,21 @@
-//! The memory limit of this process's control group.
+//! Memory limits of control groups.
 //!
-//! The kernel charges BPF maps to the control group of the process that creates them. Maps
-//! that are sized for the whole machine do not fit in a small container, so their size also
-//! depends on the limit.
+//! Memory of a process is charged to its control group and to the groups above it, BPF maps
+//! included.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Lowest memory limit in bytes among this process's control group and the groups above it,
 /// in version 2 and in the memory controller of version 1. `None` if none of them has one.
-pub(super) fn memory_limit() -> Option<u64> {
+pub fn own_limit() -> Option<u64> {
+    limit_of(std::process::id())
+}
+
+/// The same for another process.
+pub fn limit_of(pid: u32) -> Option<u64> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     lowest_limit(&mounts, &groups)
 }
 

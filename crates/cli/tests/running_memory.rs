@@ -1,0 +1,458 @@
+//! `memgauge mrc -p`: page-fault curves of running programs whose working sets are known.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use memgauge_testing::{Need, skipped};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use harness::{PROGRAM, check_line, is_root};
+
+/// Uses pages of twice the memory that it then works on, at a fixed rate. Each line of its output is
+/// its number of references and its seconds.
+const TARGET: &str = r#"
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static uint64_t state = 88172645463325252ull;
+static double unit(void) {
+    state ^= state << 13; state ^= state >> 7; state ^= state << 17;
+    return (state >> 11) * 0x1p-53;
+}
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+int main(int argc, char **argv) {
+    char mode = argv[1][0];
+    long pages = atol(argv[2]), next = 0;
+    double rate = atof(argv[3]), *sums = malloc(pages * sizeof(double)), sum = 0;
+    size_t bytes = 2 * pages * 4096, huge = 2 << 20;
+    char *memory = mmap(0, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memory = (char *)(((uintptr_t)memory + huge - 1) & ~(huge - 1));
+    madvise(memory, bytes, mode == 'h' ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    memset(memory, 1, bytes);
+    for (long i = 0; i < pages; i++) sums[i] = sum += pow(i + 1, -0.8);
+    setvbuf(stdout, 0, _IOLBF, 0);
+    double start = now();
+    for (long done = 0;; done += 32) {
+        for (int i = 0; i < 32; i++) {
+            long page;
+            if (mode == 's') page = next = (next + 1) % pages;
+            else if (mode == 'z') {
+                double wanted = unit() * sum;
+                long low = 0, high = pages - 1;
+                while (low < high) {
+                    long middle = (low + high) / 2;
+                    if (sums[middle] < wanted) low = middle + 1; else high = middle;
+                }
+                page = low;
+            } else page = unit() * pages;
+            ((volatile char *)memory)[page * 4096]++;
+        }
+        double ahead = start + done / rate - now();
+        if (ahead > 0.0005) usleep(ahead * 1e6);
+        if (done % 1024 == 0) printf("%ld %.6f\n", done, now() - start);
+    }
+}
+"#;
+
+/// A program that ends with the test.
+struct Running {
+    child: Child,
+    output: PathBuf,
+    _folder: TempDir,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    /// Starts the program above and waits until it works. `None` where nothing can be compiled.
+    fn start(mode: &str, pages: u32, rate: u32) -> Option<Running> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = folder.path().join("target.c");
+        std::fs::write(&source, TARGET).expect("the folder can be written");
+        let program = folder.path().join("target");
+        let compiled = Command::new("cc")
+            .args(["-O1", "-o"])
+            .args([&program, &source])
+            .arg("-lm")
+            .status();
+        if !compiled.is_ok_and(|status| status.success()) {
+            skipped(Need::Tool, "needs cc");
+            return None;
+        }
+        let output = folder.path().join("output");
+        let child = Command::new(&program)
+            .args([mode, &pages.to_string(), &rate.to_string()])
+            .stdout(File::create(&output).expect("the folder can be written"))
+            .spawn()
+            .expect("it runs");
+        let running = Running {
+            child,
+            output,
+            _folder: folder,
+        };
+        wait_for(|| running.progress().is_some_and(|(done, _)| done > 0.0));
+        Some(running)
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// References so far, and seconds.
+    fn progress(&self) -> Option<(f64, f64)> {
+        let text = std::fs::read_to_string(&self.output).ok()?;
+        // The last line may be incomplete.
+        let end = text.rfind('\n')?;
+        let line = text[..end].lines().next_back()?;
+        let (done, seconds) = line.split_once(' ')?;
+        Some((done.parse().ok()?, seconds.parse().ok()?))
+    }
+
+    /// Observes it. Returns the report and the references per second meanwhile.
+    fn observe(&self) -> (Value, f64) {
+        let (first_done, first_s) = self.progress().expect("it works");
+        let output = mrc(&[
+            "-p",
+            &self.pid(),
+            "--seconds",
+            "12",
+            "--window",
+            "4",
+            "--json",
+        ]);
+        assert!(output.status.success(), "{}", harness::said(&output));
+        let (done, seconds) = self.progress().expect("it works");
+        let report = serde_json::from_slice(&output.stdout).expect("JSON");
+        (report, (done - first_done) / (seconds - first_s))
+    }
+}
+
+fn wait_for(condition: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("nothing happened for a minute");
+}
+
+fn mrc(arguments: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg("mrc")
+        .args(arguments)
+        .env_remove("RUST_BACKTRACE");
+    command.output().expect("memgauge runs")
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+const PAGES: u32 = 8192;
+const RATE: u32 = 20_000;
+
+/// Two measurements at a time would disturb each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Asserts that the curve falls to `faults_s` at a memory of this share of the working set, beside
+/// the pages of the program's code and of the C library, which are used all the time.
+fn assert_falls_at(report: &Value, faults_s: f64, part: f64) {
+    let working = f64::from(PAGES) * 4096.0;
+    let windows = report["working_sets"].as_array().and_then(|all| all.last());
+    let longest = number(&windows.expect("windows")["bytes"]["value"]);
+    let beside = (longest - working).clamp(0.0, 0.1 * working);
+    let points = report["points"].as_array().expect("points");
+    let falls = |point: &&Value| number(&point["faults_per_s"]["value"]) <= faults_s;
+    let found = points.iter().find(falls).expect("the rate is on the curve");
+    let found = (number(&found["bytes"]) - beside) / working;
+    assert!(
+        (found - part).abs() <= 0.1,
+        "{faults_s:.0} faults/s at {found:.3} of the working set instead of {part}"
+    );
+}
+
+fn assert_near(what: &str, value: f64, expected: f64, tolerance: f64) {
+    let deviation = value / expected - 1.0;
+    assert!(
+        deviation.abs() <= tolerance,
+        "{what}: {value} instead of {expected} ({:+.1} %)",
+        100.0 * deviation
+    );
+}
+
+/// The working set is half of the resident memory, whatever the machine's load.
+fn assert_half_is_unused(report: &Value) {
+    let working = f64::from(PAGES) * 4096.0;
+    let longest = report["working_sets"]
+        .as_array()
+        .and_then(|all| all.last())
+        .expect("windows");
+    assert_near(
+        "working set",
+        number(&longest["bytes"]["value"]),
+        working,
+        0.1,
+    );
+    assert_near("unused", number(&report["unused_bytes"]), working, 0.1);
+    assert_near(
+        "resident",
+        number(&report["resident_bytes"]),
+        2.0 * working,
+        0.1,
+    );
+}
+
+/// Uniform references at r per second to n pages: a memory of m pages has r(1 − m/n) faults/s.
+#[test]
+fn uniform_references_have_the_curve_of_their_closed_form() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let Some(running) = Running::start("u", PAGES, RATE) else {
+        return;
+    };
+    let (report, rate) = running.observe();
+    assert_half_is_unused(&report);
+    for part in [0.25, 0.5, 0.75] {
+        assert_falls_at(&report, rate * (1.0 - part), part);
+    }
+}
+
+/// Page k has the probability p(k) ~ k^-0.8. With independent references W(T) is the sum of
+/// 1 − exp(−r p(k) T), and its derivative the fault rate.
+#[test]
+fn zipf_references_have_the_curve_of_their_closed_form() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let Some(running) = Running::start("z", PAGES, RATE) else {
+        return;
+    };
+    let (report, rate) = running.observe();
+    let weights: Vec<f64> = (1..=PAGES).map(|k| f64::from(k).powf(-0.8)).collect();
+    let sum: f64 = weights.iter().sum();
+    let footprint = |age: f64| {
+        let unused = weights.iter().map(|w| (-rate * w / sum * age).exp());
+        f64::from(PAGES) - unused.sum::<f64>()
+    };
+    for part in [0.25, 0.5, 0.75] {
+        let (mut low, mut high) = (0.0, 1000.0);
+        for _ in 0..60 {
+            let middle = (low + high) / 2.0;
+            match footprint(middle) < part * f64::from(PAGES) {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        let growth = weights.iter().map(|w| {
+            let each = rate * w / sum;
+            each * (-each * low).exp()
+        });
+        assert_falls_at(&report, growth.sum(), part);
+    }
+}
+
+/// A cyclic scan uses its oldest page next, so every reference faults until all pages fit.
+#[test]
+fn cyclic_scan_faults_at_its_full_rate_up_to_its_size() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let Some(running) = Running::start("s", PAGES, RATE) else {
+        return;
+    };
+    let (report, rate) = running.observe();
+    assert_half_is_unused(&report);
+    assert_falls_at(&report, 0.5 * rate, 1.0);
+}
+
+#[test]
+fn huge_pages_have_working_sets_and_no_fault_rates() {
+    let enabled = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let enabled = std::fs::read_to_string(enabled).unwrap_or_default();
+    if !enabled.contains("[always]") && !enabled.contains("[madvise]") {
+        return skipped(Need::Kernel, "transparent huge pages are off");
+    }
+    let Some(running) = Running::start("h", PAGES, RATE) else {
+        return;
+    };
+    let output = mrc(&["-p", &running.pid(), "--seconds", "4"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("No fault rates"), "{text}");
+    assert!(text.contains("working set"), "{text}");
+    assert!(!text.contains("faults/s by size"), "{text}");
+}
+
+#[test]
+fn report_says_what_it_estimates_from_and_what_it_does_not_see() {
+    let Some(running) = Running::start("u", PAGES, RATE) else {
+        return;
+    };
+    let output = mrc(&["-p", &running.pid(), "--seconds", "4"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    for words in [
+        "estimated from accessed bits",
+        "faults/s by size of memory",
+        "half of the highest",
+        "was not used for",
+        "read() are not seen",
+        "of a processor",
+    ] {
+        assert!(text.contains(words), "`{words}` is not in: {text}");
+    }
+}
+
+#[test]
+fn second_run_on_the_same_process_is_refused() {
+    let Some(running) = Running::start("u", 1000, 1000) else {
+        return;
+    };
+    let pid = running.pid();
+    let mut first = Command::new(PROGRAM)
+        .args(["mrc", "-p", &pid, "--seconds", "600"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let clears = |pid: u32| {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten();
+        let links = open
+            .flatten()
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        links.into_iter().any(|link| link.ends_with("smaps_rollup"))
+    };
+    wait_for(|| clears(first.id()));
+    let second = mrc(&["-p", &pid, "--seconds", "1"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    check_line(&second, 125, &[&pid, "another memgauge"]);
+    // The lock goes with its owner.
+    assert!(mrc(&["-p", &pid, "--seconds", "1"]).status.success());
+}
+
+#[test]
+fn process_that_ends_or_executes_another_program_keeps_earlier_numbers() {
+    let check = |script: &str, words: &str| {
+        let mut shell = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let output = mrc(&[
+            "-p",
+            &shell.id().to_string(),
+            "--seconds",
+            "600",
+            "--window",
+            "1",
+        ]);
+        let _ = shell.kill();
+        shell.wait().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(words), "{text}{}", harness::said(&output));
+        assert!(text.contains("the numbers are from before"), "{text}");
+    };
+    check("sleep 4; exit", "ended");
+    check("sleep 4; exec sleep 600", "executed another program");
+}
+
+#[test]
+fn stopped_process_is_named_with_the_command_that_continues_it() {
+    let mut sleeper = Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    Command::new("kill").args(["-STOP", &pid]).status().unwrap();
+    let stat = format!("/proc/{pid}/stat");
+    wait_for(|| std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
+    let output = mrc(&["-p", &pid]);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    check_line(&output, 125, &[&pid, "stopped", "kill -CONT"]);
+}
+
+#[test]
+fn processes_that_cannot_be_observed_are_refused_in_one_line() {
+    check_line(
+        &mrc(&["-p", "4194305"]),
+        125,
+        &["4194305", "no such process"],
+    );
+    let no_threads = mrc(&["-t", "1"]);
+    check_line(&no_threads, 2, &["-p PID"]);
+    let longer = mrc(&["-p", "1", "--seconds", "2", "--window", "3"]);
+    check_line(&longer, 2, &["--seconds"]);
+}
+
+#[test]
+fn process_of_another_user_is_refused_with_the_way_out() {
+    if !is_root() {
+        return skipped(Need::Root, "needs root to become another user");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("memgauge");
+    std::fs::copy(PROGRAM, &program).unwrap();
+    let open = |path: &Path| {
+        let rights = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, rights).unwrap();
+    };
+    open(folder.path());
+    open(&program);
+    let own = std::process::id().to_string();
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args(["mrc", "-p", &own])
+        .output()
+        .unwrap();
+    check_line(&output, 125, &[&own, "permission denied", "run as root"]);
+}
+
+/// Two processes with working sets of one and two units, each beside as much unused memory.
+#[test]
+fn several_processes_are_added_up_and_listed() {
+    let (Some(small), Some(large)) = (
+        Running::start("u", PAGES / 2, RATE / 2),
+        Running::start("u", PAGES, RATE),
+    ) else {
+        return;
+    };
+    let pids = format!("{},{}", small.pid(), large.pid());
+    let output = mrc(&["-p", &pids, "--seconds", "8", "--window", "4", "--json"]);
+    assert!(output.status.success(), "{}", harness::said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let pages = |value: &Value| number(value) / 4096.0;
+    let longest = report["working_sets"].as_array().unwrap().last().unwrap();
+    // Each process also uses pages of its code and of the C library.
+    let assert_pages = |value: &Value, expected: f64, processes: f64| {
+        let (found, most) = (pages(value), 1.05 * expected + 1000.0 * processes);
+        assert!(
+            (0.95 * expected..=most).contains(&found),
+            "{found} pages, not {expected}"
+        );
+    };
+    let all = f64::from(PAGES);
+    assert_pages(&longest["bytes"]["value"], 1.5 * all, 2.0);
+    let processes = report["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 2);
+    for (running, part) in [(&small, 0.5), (&large, 1.0)] {
+        let is_it = |process: &&Value| process["pid"] == running.child.id();
+        let process = processes.iter().find(is_it).unwrap();
+        assert_pages(&process["working_set_bytes"], part * all, 1.0);
+    }
+}

@@ -1,0 +1,302 @@
+//! Epochs: clear the accessed bits, count used pages at growing ages, repeat.
+//!
+//! The schedule keeps two costs at a share of one processor (`Settings::budget`): that of reading,
+//! by the number of ages, and that of clearing, by the pause before the next epoch. Clearing also
+//! costs the target time, because the processor sets the bit of each page again.
+
+use std::time::{Duration, Instant};
+
+use memgauge_host::sys::process::own_usage;
+use memgauge_mrc::{Epoch, WindowUse};
+
+use crate::process::{Gone, Target, tracks_soft_dirty};
+use crate::rollup::MemoryUse;
+
+/// How to observe.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Duration of the whole observation.
+    pub duration: Duration,
+    /// Longest age.
+    pub max_age: Duration,
+    /// Share of a processor that reading and clearing may each take.
+    pub budget: f64,
+}
+
+/// Youngest age. Scheduling delays make shorter ones inexact.
+const MIN_AGE: Duration = Duration::from_millis(20);
+
+/// Smallest ratio of two ages. A smaller one gives the curve no further detail.
+const MIN_RATIO: f64 = 1.2;
+
+/// Minimum number of ages. With fewer ones, the curve would be too coarse to be of use.
+const MIN_AGES: f64 = 10.0;
+
+/// Time that a target loses when it uses a page for the first time after a clear, in seconds: the
+/// processor walks the page table and sets the bit. Measured: 0.24 µs.
+const USE_AGAIN_S: f64 = 0.25e-6;
+
+/// Share of the resident memory from which on an epoch has nothing more to show.
+const ALL: f64 = 0.995;
+
+/// Longest sleep before interrupts are looked at.
+const NAP: Duration = Duration::from_millis(100);
+
+/// How the observation of a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It still runs.
+    Running,
+    /// It ended.
+    Ended,
+    /// It executed another program.
+    Executed,
+}
+
+/// A process with what it used.
+#[derive(Debug)]
+pub struct Observed {
+    /// The process.
+    pub target: Target,
+    /// Its epochs.
+    pub epochs: Vec<Epoch>,
+    /// Its memory at the last reading.
+    pub memory: MemoryUse,
+    /// How its observation ended.
+    pub end: End,
+}
+
+/// What was observed.
+#[derive(Debug, Default)]
+pub struct Observation {
+    /// Each process.
+    pub processes: Vec<Observed>,
+    /// All processes together.
+    pub epochs: Vec<Epoch>,
+    /// Their memory at the last reading, added up.
+    pub memory: MemoryUse,
+    /// Epochs left out because a process was stopped.
+    pub stopped_epochs: usize,
+    /// Duration.
+    pub elapsed_s: f64,
+    /// Processor time of memgauge.
+    pub own_cpu_s: f64,
+    /// Number of times that the accessed bits were cleared.
+    pub clears: usize,
+    /// Time for all clears.
+    pub clear_s: f64,
+    /// Number of times that used pages were counted.
+    pub reads: usize,
+    /// Time for all counts.
+    pub read_s: f64,
+    /// Whether the TLB was flushed after each clear.
+    pub flushed: bool,
+    /// Whether reading costs more than the budget even with the fewest ages.
+    pub over_budget: bool,
+}
+
+/// Observes processes until the time is over, all have ended, or `interrupted` says so.
+pub fn observe(
+    targets: Vec<Target>,
+    settings: &Settings,
+    interrupted: &dyn Fn() -> bool,
+) -> Observation {
+    let start = Instant::now();
+    let own_start = own_usage().cpu;
+    let mut session = Session {
+        end: start + settings.duration,
+        settings,
+        interrupted,
+        observation: Observation {
+            // A flush would clear the soft-dirty bits, and a checkpoint made meanwhile would miss
+            // memory that has changed.
+            flushed: !tracks_soft_dirty(),
+            ..Observation::default()
+        },
+    };
+    let processes = targets.into_iter().map(|target| Observed {
+        target,
+        epochs: Vec::new(),
+        memory: MemoryUse::default(),
+        end: End::Running,
+    });
+    session.observation.processes = processes.collect();
+    session.run();
+    let mut observation = session.observation;
+    observation.elapsed_s = start.elapsed().as_secs_f64();
+    observation.own_cpu_s = (own_usage().cpu - own_start).as_secs_f64();
+    observation
+}
+
+struct Session<'a> {
+    end: Instant,
+    settings: &'a Settings,
+    interrupted: &'a dyn Fn() -> bool,
+    observation: Observation,
+}
+
+impl Session<'_> {
+    fn run(&mut self) {
+        // The first reading finds out what a reading costs. A busy machine makes it last longer,
+        // so the processor time counts.
+        let before = own_usage().cpu;
+        self.read();
+        let ages = self.ages((own_usage().cpu - before).as_secs_f64());
+        while self.may_go_on() {
+            let clear_start = Instant::now();
+            self.clear();
+            let clear_s = clear_start.elapsed().as_secs_f64();
+            let zero = clear_start + clear_start.elapsed() / 2;
+            let was_stopped = self.is_any_stopped();
+            let used_bytes = self.epoch(zero, &ages);
+            if was_stopped || self.is_any_stopped() {
+                self.drop_last_epoch();
+            }
+            let page_bytes = memgauge_host::sys::pages::page_bytes() as f64;
+            let cost_s = clear_s + USE_AGAIN_S * used_bytes / page_bytes;
+            let next = clear_start + Duration::from_secs_f64(cost_s / self.settings.budget);
+            if next >= self.end || !self.sleep_until(next) {
+                break;
+            }
+        }
+    }
+
+    /// Ages with a fixed ratio, as many as the budget allows.
+    fn ages(&mut self, read_s: f64) -> Vec<Duration> {
+        let read_s = read_s.max(f64::MIN_POSITIVE);
+        // A reading takes a moment, and the first one should not span half of its age.
+        let min_s = MIN_AGE.as_secs_f64().max(2.0 * read_s);
+        let max_s = self.settings.max_age.as_secs_f64().max(2.0 * min_s);
+        let octaves = (max_s / min_s).ln();
+        let affordable = self.settings.budget * max_s / read_s;
+        self.observation.over_budget = affordable < MIN_AGES;
+        let count = affordable
+            .max(MIN_AGES)
+            .min(octaves / MIN_RATIO.ln())
+            .ceil();
+        let age = |n: u32| min_s * (octaves * f64::from(n) / count).exp();
+        (0..=count as u32)
+            .map(|n| Duration::from_secs_f64(age(n)))
+            .collect()
+    }
+
+    /// Reads at all ages. Returns the bytes used in the whole epoch.
+    fn epoch(&mut self, zero: Instant, ages: &[Duration]) -> f64 {
+        for observed in running(&mut self.observation.processes) {
+            observed.epochs.push(Epoch::default());
+        }
+        self.observation.epochs.push(Epoch::default());
+        let mut used_bytes = 0;
+        for &age in ages {
+            if !self.sleep_until(zero + age) {
+                break;
+            }
+            let read_start = Instant::now();
+            if !self.read() {
+                break;
+            }
+            let middle = read_start + read_start.elapsed() / 2;
+            let age_s = (middle - zero).as_secs_f64();
+            self.push(age_s);
+            let memory = self.observation.memory;
+            used_bytes = memory.used_bytes;
+            if used_bytes as f64 >= ALL * memory.resident_bytes as f64 {
+                break;
+            }
+        }
+        used_bytes as f64
+    }
+
+    fn push(&mut self, age_s: f64) {
+        let reading = |memory: &MemoryUse| WindowUse {
+            age_s,
+            used_bytes: memory.used_bytes as f64,
+            resident_bytes: memory.resident_bytes as f64,
+        };
+        for observed in running(&mut self.observation.processes) {
+            if let Some(epoch) = observed.epochs.last_mut() {
+                epoch.readings.push(reading(&observed.memory));
+            }
+        }
+        let all = reading(&self.observation.memory);
+        if let Some(epoch) = self.observation.epochs.last_mut() {
+            epoch.readings.push(all);
+        }
+    }
+
+    fn drop_last_epoch(&mut self) {
+        self.observation.stopped_epochs += 1;
+        self.observation.epochs.pop();
+        for observed in running(&mut self.observation.processes) {
+            observed.epochs.pop();
+        }
+    }
+
+    fn clear(&mut self) {
+        let start = Instant::now();
+        let flush = self.observation.flushed;
+        for observed in running(&mut self.observation.processes) {
+            // A process that is gone shows when it is read.
+            let _ = observed.target.clear(flush);
+        }
+        self.observation.clear_s += start.elapsed().as_secs_f64();
+        self.observation.clears += 1;
+    }
+
+    /// Reads all processes. Returns whether any is left.
+    fn read(&mut self) -> bool {
+        let start = Instant::now();
+        let mut all = MemoryUse::default();
+        let mut is_any_left = false;
+        for observed in running(&mut self.observation.processes) {
+            match observed.target.read() {
+                Ok(memory) => {
+                    observed.memory = memory;
+                    all.add(&memory);
+                    is_any_left = true;
+                }
+                Err(_) => {
+                    observed.end = match observed.target.gone() {
+                        Gone::Ended => End::Ended,
+                        Gone::Executed => End::Executed,
+                    };
+                }
+            }
+        }
+        self.observation.read_s += start.elapsed().as_secs_f64();
+        self.observation.reads += 1;
+        if is_any_left {
+            self.observation.memory = all;
+        }
+        is_any_left
+    }
+
+    fn is_any_stopped(&mut self) -> bool {
+        running(&mut self.observation.processes).any(|observed| observed.target.is_stopped())
+    }
+
+    fn may_go_on(&mut self) -> bool {
+        let is_any_left = running(&mut self.observation.processes).next().is_some();
+        is_any_left && Instant::now() < self.end && !(self.interrupted)()
+    }
+
+    /// Sleeps. Returns false if the observation is over before `moment`.
+    fn sleep_until(&self, moment: Instant) -> bool {
+        while let Some(left) = moment.checked_duration_since(Instant::now()) {
+            if (self.interrupted)() || Instant::now() >= self.end {
+                return false;
+            }
+            std::thread::sleep(left.min(NAP));
+            if left.is_zero() {
+                break;
+            }
+        }
+        moment < self.end
+    }
+}
+
+fn running(processes: &mut [Observed]) -> impl Iterator<Item = &mut Observed> {
+    processes
+        .iter_mut()
+        .filter(|observed| observed.end == End::Running)
+}

@@ -1,0 +1,513 @@
+//! How much memory running processes need: fault rates by size, working sets and unused memory.
+
+use std::fmt::Write as _;
+
+use memgauge_mrc::{Footprint, Interval, SizeFor};
+use serde_json::{Value, json};
+
+use super::{LABEL, ROWS, axis, chart, plot, printable};
+use crate::style::Style;
+use crate::units::{bytes, capacity, count, plural, share};
+
+/// Fault rates whose sizes are listed, per second.
+const LISTED_RATES: [f64; 3] = [1.0, 10.0, 100.0];
+
+/// Window lengths whose working sets are listed, in seconds, beside the longest one.
+const LISTED_AGES_S: [f64; 2] = [1.0, 10.0];
+
+/// Share of the resident memory in huge pages from which on there is no curve. One huge page counts
+/// as used as a whole, so the curve would be that of a memory in units of 2 MiB.
+const MAX_HUGE_SHARE: f64 = 0.1;
+
+/// Rate of the lowest row of the drawing, per second. It is logarithmic.
+const LOWEST_DRAWN_RATE: f64 = 1.0;
+
+/// Memory of one process.
+#[derive(Clone, Debug)]
+pub struct ProcessMemory {
+    /// Process ID.
+    pub pid: u32,
+    /// Name of its command.
+    pub command: String,
+    /// Bytes in memory.
+    pub resident_bytes: u64,
+    /// Footprint, if there was a reading.
+    pub footprint: Option<Footprint>,
+}
+
+/// What the observation cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// Seconds observed.
+    pub elapsed_s: f64,
+    /// Processor time of memgauge in seconds.
+    pub own_cpu_s: f64,
+    /// Number of clears.
+    pub clears: usize,
+    /// Time for all clears in seconds.
+    pub clear_s: f64,
+    /// Number of readings.
+    pub reads: usize,
+    /// Time for all readings in seconds.
+    pub read_s: f64,
+}
+
+/// Memory of running processes, together.
+#[derive(Clone, Debug)]
+pub struct RunningView {
+    /// Name of the process, group or list of processes.
+    pub title: String,
+    /// Limits of these numbers, in sentences.
+    pub notes: Vec<String>,
+    /// How the accessed bits were read.
+    pub source: &'static str,
+    /// Footprint of all processes together.
+    pub footprint: Footprint,
+    /// Bytes in a page.
+    pub page_bytes: u64,
+    /// Bytes in memory at the end.
+    pub resident_bytes: u64,
+    /// Part of them in huge pages.
+    pub huge_bytes: u64,
+    /// Part of them that several processes map.
+    pub shared_bytes: u64,
+    /// Bytes paged out.
+    pub swapped_bytes: u64,
+    /// Bytes in pages of hugetlbfs, which nothing else includes.
+    pub hugetlb_bytes: u64,
+    /// Memory limit of the control group.
+    pub limit_bytes: Option<u64>,
+    /// Each process, if there are several.
+    pub processes: Vec<ProcessMemory>,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+impl RunningView {
+    /// Whether the curve is left out because of huge pages.
+    fn is_refused(&self) -> bool {
+        self.huge_bytes as f64 > MAX_HUGE_SHARE * self.resident_bytes as f64
+    }
+
+    fn has_curve(&self) -> bool {
+        !self.is_refused() && !self.footprint.curve().is_empty()
+    }
+
+    /// Fault rates whose sizes are listed: round ones, and half of the highest.
+    fn rates(&self) -> Vec<(f64, String)> {
+        let half = self.footprint.highest_rate() / 2.0;
+        let mut rates: Vec<(f64, String)> = LISTED_RATES
+            .into_iter()
+            .map(|rate| (rate, faults(rate)))
+            .collect();
+        rates.push((half, format!("{} (half of the highest)", faults(half))));
+        rates
+    }
+
+    /// Window lengths whose working sets are listed.
+    fn ages(&self) -> Vec<f64> {
+        let longest = self.footprint.max_age_s();
+        let mut ages: Vec<f64> = LISTED_AGES_S.into_iter().filter(|&a| a < longest).collect();
+        ages.push(longest);
+        ages
+    }
+
+    /// Resident bytes that were not used in the longest window, and its length.
+    fn unused(&self) -> Option<(f64, f64)> {
+        let age_s = self.footprint.max_age_s();
+        let used = self.footprint.working_set(age_s)?.value;
+        Some(((self.footprint.resident_bytes() - used).max(0.0), age_s))
+    }
+
+    /// The view as text, ending in a newline.
+    pub fn text(&self, style: &Style) -> String {
+        style.shown(self.whole_text(&style.at_least(80)))
+    }
+
+    fn whole_text(&self, style: &Style) -> String {
+        let mut text = format!("{}\n", printable(&self.title));
+        let _ = writeln!(
+            text,
+            "  estimated from accessed bits ({}) in {:.0} s, {}; pages of {}",
+            self.source,
+            self.cost.elapsed_s,
+            plural(self.footprint.epochs() as u64, "epoch"),
+            capacity(self.page_bytes)
+        );
+        let _ = write!(text, "  {} in memory", bytes(self.resident_bytes));
+        if let Some((unused, age_s)) = self.unused() {
+            let of_it = unused / self.footprint.resident_bytes().max(1.0);
+            let _ = write!(
+                text,
+                "; {} of it ({}) was not used for {}",
+                bytes(unused as u64),
+                share(of_it),
+                window(age_s)
+            );
+        }
+        text.push('\n');
+        if self.has_curve() {
+            let _ = write!(
+                text,
+                "\n{}\n{}",
+                self.drawing(style),
+                self.size_table(style)
+            );
+        }
+        let _ = write!(text, "\n{}", self.window_table(style));
+        if !self.processes.is_empty() {
+            let _ = write!(text, "\n{}", self.process_table(style));
+        }
+        text.push('\n');
+        for sentence in self.advice().iter().chain(&self.notes) {
+            text += &style.wrap(&printable(sentence), 2);
+        }
+        let _ = writeln!(
+            text,
+            "  {} clears and {} readings took {:.2} % of a processor",
+            self.cost.clears,
+            self.cost.reads,
+            100.0 * self.cost.own_cpu_s / self.cost.elapsed_s.max(f64::MIN_POSITIVE)
+        );
+        text
+    }
+
+    fn drawing(&self, style: &Style) -> String {
+        let columns = style.width - LABEL - 4;
+        let curve = self.footprint.curve();
+        let (Some(first), Some(last)) = (curve.first(), curve.last()) else {
+            return String::new();
+        };
+        let (low, high) = (first.bytes, last.bytes.max(2.0 * first.bytes));
+        let size = |column: usize| low * (high / low).powf(column as f64 / (columns - 1) as f64);
+        let height = |rate: f64| (rate.max(LOWEST_DRAWN_RATE) / LOWEST_DRAWN_RATE).log10();
+        let values: Vec<Option<f64>> = (0..columns)
+            .map(|column| Some(height(self.footprint.rate(size(column))?.faults_s.value)))
+            .collect();
+        let top = height(self.footprint.highest_rate()).max(1.0);
+        let mut drawn = vec![vec![' '; columns]; ROWS + 1];
+        plot(
+            &mut drawn,
+            &values,
+            top,
+            if style.unicode { '•' } else { '*' },
+        );
+        let label = |part: f64| faults(LOWEST_DRAWN_RATE * 10f64.powf(top * part));
+        let title = "faults/s by size of memory (logarithmic)";
+        let column = |bytes: u64| {
+            let at = (bytes as f64 / low).ln() / (high / low).ln();
+            (0.0..=1.0)
+                .contains(&at)
+                .then(|| (at * (columns - 1) as f64).round() as usize)
+        };
+        let limit = self.limit_bytes.map(|limit| ("limit".to_owned(), limit));
+        let marks: Vec<(String, u64)> = limit.into_iter().collect();
+        // Ticks at powers of two.
+        let ends = ((low as u64).next_power_of_two(), high as u64);
+        chart(&drawn, title, style, label) + &axis(ends, &marks, columns, column)
+    }
+
+    fn size_table(&self, style: &Style) -> String {
+        let mut text = format!("{:>12}  {:>12}  95 % interval\n", "memory", "faults/s");
+        for (rate, name) in self.rates() {
+            let (size, interval) = match self.footprint.size_for(rate) {
+                Some(SizeFor::Known(size)) => (bytes(size.value as u64), interval(&size, style)),
+                Some(SizeFor::Below(size)) => {
+                    (format!("below {}", bytes(size as u64)), String::new())
+                }
+                Some(SizeFor::Above(size)) => {
+                    (format!("above {}", bytes(size as u64)), String::new())
+                }
+                None => continue,
+            };
+            let line = format!("{size:>12}  {name:>12}  {interval}");
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        text
+    }
+
+    fn window_table(&self, style: &Style) -> String {
+        let mut text = format!("{:>12}  {:>12}  95 % interval\n", "working set", "window");
+        for age_s in self.ages() {
+            if let Some(used) = self.footprint.working_set(age_s) {
+                let _ = writeln!(
+                    text,
+                    "{:>12}  {:>12}  {}",
+                    bytes(used.value as u64),
+                    window(age_s),
+                    match self.footprint.epochs() {
+                        1 => "one epoch".to_owned(),
+                        _ => interval(&used, style),
+                    }
+                );
+            }
+        }
+        text
+    }
+
+    fn process_table(&self, style: &Style) -> String {
+        let longest = self.footprint.max_age_s();
+        let mut text = format!(
+            "{:>12}  {:>12}  {:>12}\n",
+            "in memory", "working set", "process"
+        );
+        for process in &self.processes {
+            let used = process
+                .footprint
+                .as_ref()
+                .and_then(|footprint| footprint.working_set(longest.min(footprint.max_age_s())));
+            let used = used.map_or(style.none().to_owned(), |used| bytes(used.value as u64));
+            let _ = writeln!(
+                text,
+                "{:>12}  {used:>12}  {:>12}  {}",
+                bytes(process.resident_bytes),
+                process.pid,
+                printable(&process.command)
+            );
+        }
+        text
+    }
+
+    /// Conclusions, in sentences.
+    fn advice(&self) -> Vec<String> {
+        let mut advice = Vec::new();
+        let limit = self.limit_bytes.map_or(String::new(), |limit| {
+            format!("; the limit of the control group is {}", capacity(limit))
+        });
+        if self.is_refused() {
+            return vec![format!(
+                "No fault rates: {} of the memory is in huge pages ({}), and each has one accessed \
+                 bit. Working sets are upper bounds. Disable them for a measurement: \
+                 `echo never > /sys/kernel/mm/transparent_hugepage/enabled` before the start",
+                share(self.huge_bytes as f64 / self.resident_bytes.max(1) as f64),
+                bytes(self.huge_bytes)
+            )];
+        }
+        let longest = window(self.footprint.max_age_s());
+        match self.footprint.size_for(1.0) {
+            Some(SizeFor::Known(size)) => advice.push(format!(
+                "{} is enough for less than 1 fault/s{limit}",
+                bytes(size.value as u64)
+            )),
+            Some(SizeFor::Below(size)) => advice.push(format!(
+                "less than {} is enough for less than 1 fault/s{limit}",
+                bytes(size as u64)
+            )),
+            Some(SizeFor::Above(size)) => advice.push(format!(
+                "{} would still have {} faults/s, and windows of {longest} show no larger size: \
+                 use a longer --window{limit}",
+                bytes(size as u64),
+                faults(self.footprint.lowest_rate())
+            )),
+            None => advice.push(format!(
+                "too few pages were used in {longest} for a curve{limit}"
+            )),
+        }
+        advice
+    }
+
+    /// The view as JSON.
+    pub fn json(&self) -> Value {
+        let interval = |of: &Interval| json!({ "value": of.value, "low": of.low, "high": of.high });
+        let shown = self.has_curve();
+        let curve = if shown { self.footprint.curve() } else { &[] };
+        let points = curve.iter().map(|point| {
+            json!({
+                "bytes": point.bytes,
+                "faults_per_s": interval(&point.faults_s),
+                "censored": point.censored,
+            })
+        });
+        let rates = if shown { self.rates() } else { Vec::new() };
+        let sizes = rates.iter().map(|(rate, _)| {
+            let (state, size) = match self.footprint.size_for(*rate) {
+                Some(SizeFor::Known(size)) => ("known", interval(&size)),
+                Some(SizeFor::Below(size)) => ("below", json!({ "value": size })),
+                Some(SizeFor::Above(size)) => ("above", json!({ "value": size })),
+                None => ("unknown", Value::Null),
+            };
+            json!({ "faults_per_s": rate, "state": state, "bytes": size })
+        });
+        let working_sets = self.footprint.windows().iter().filter_map(|&(age_s, _)| {
+            let used = self.footprint.working_set(age_s)?;
+            Some(json!({ "window_s": age_s, "bytes": interval(&used) }))
+        });
+        let processes = self.processes.iter().map(|process| {
+            let footprint = process.footprint.as_ref();
+            let used = footprint.and_then(|f| f.working_set(f.max_age_s()));
+            json!({
+                "pid": process.pid,
+                "command": process.command,
+                "resident_bytes": process.resident_bytes,
+                "working_set_bytes": used.map(|used| used.value),
+            })
+        });
+        let unused = self.unused();
+        json!({
+            "schema_version": 1,
+            "title": self.title,
+            "provenance": "estimated",
+            "source": self.source,
+            "epochs": self.footprint.epochs(),
+            "page_bytes": self.page_bytes,
+            "resident_bytes": self.resident_bytes,
+            "huge_bytes": self.huge_bytes,
+            "shared_bytes": self.shared_bytes,
+            "swapped_bytes": self.swapped_bytes,
+            "hugetlb_bytes": self.hugetlb_bytes,
+            "limit_bytes": self.limit_bytes,
+            "unused_bytes": unused.map(|(unused, _)| unused),
+            "unused_for_s": unused.map(|(_, age_s)| age_s),
+            "working_sets": working_sets.collect::<Vec<_>>(),
+            "points": points.collect::<Vec<_>>(),
+            "sizes": sizes.collect::<Vec<_>>(),
+            "processes": processes.collect::<Vec<_>>(),
+            "cost": {
+                "elapsed_s": self.cost.elapsed_s,
+                "own_cpu_s": self.cost.own_cpu_s,
+                "clears": self.cost.clears,
+                "clear_s": self.cost.clear_s,
+                "reads": self.cost.reads,
+                "read_s": self.cost.read_s,
+            },
+            "advice": self.advice(),
+            "notes": self.notes,
+        })
+    }
+
+    /// The curve as CSV, with its heading.
+    pub fn csv(&self) -> String {
+        let mut text = "bytes,faults_per_s,low,high,censored\n".to_owned();
+        let curve = match self.has_curve() {
+            true => self.footprint.curve(),
+            false => &[],
+        };
+        for point in curve {
+            let rate = point.faults_s;
+            let _ = writeln!(
+                text,
+                "{:.0},{},{},{},{}",
+                point.bytes, rate.value, rate.low, rate.high, point.censored
+            );
+        }
+        text
+    }
+}
+
+fn interval(of: &Interval, style: &Style) -> String {
+    format!(
+        "{} {} {}",
+        bytes(of.low as u64),
+        style.until(),
+        bytes(of.high as u64)
+    )
+}
+
+fn faults(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1000.0 => count(rate.round() as u64),
+        rate if rate >= 10.0 || rate.fract() == 0.0 => format!("{rate:.0}"),
+        rate => format!("{rate:.2}"),
+    }
+}
+
+fn window(age_s: f64) -> String {
+    match age_s {
+        age if age >= 9.95 || age.fract() == 0.0 => format!("{age:.0} s"),
+        age => format!("{age:.1} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_mrc::{Epoch, WindowUse};
+
+    const PAGE: f64 = 4096.0;
+
+    /// 10 000 uniform references a second to 20 000 pages of 40 000.
+    fn view(huge_bytes: u64) -> RunningView {
+        let ages = (0..44).map(|n| 0.02 * 1.2f64.powi(n));
+        let readings = ages.map(|age_s| WindowUse {
+            age_s,
+            used_bytes: PAGE * 20_000.0 * (1.0 - (-age_s / 2.0).exp()),
+            resident_bytes: PAGE * 40_000.0,
+        });
+        let epoch = Epoch {
+            readings: readings.collect(),
+        };
+        RunningView {
+            title: "server (4711)".to_owned(),
+            notes: vec!["a note".to_owned()],
+            source: "clear_refs",
+            footprint: Footprint::new(&[epoch.clone(), epoch], 4096).unwrap(),
+            page_bytes: 4096,
+            resident_bytes: 40_000 * 4096,
+            huge_bytes,
+            shared_bytes: 0,
+            swapped_bytes: 0,
+            hugetlb_bytes: 0,
+            limit_bytes: Some(1 << 30),
+            processes: Vec::new(),
+            cost: Cost {
+                elapsed_s: 40.0,
+                own_cpu_s: 0.2,
+                ..Cost::default()
+            },
+        }
+    }
+
+    fn plain() -> Style {
+        Style {
+            width: 80,
+            line: 80,
+            colour: false,
+            unicode: false,
+        }
+    }
+
+    #[test]
+    fn report_leads_from_unused_memory_to_the_size_that_is_needed() {
+        let text = view(0).text(&plain());
+        assert!(text.contains("156 MiB in memory; 78."), "{text}");
+        assert!(text.contains("was not used for 51 s"), "{text}");
+        assert!(text.contains("is enough for less than 1 fault/s"), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains("the limit of the control group is 1 GiB"),
+            "{text}"
+        );
+        assert!(text.contains("a note"), "{text}");
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert!(text.is_ascii(), "{text}");
+    }
+
+    #[test]
+    fn huge_pages_leave_working_sets_and_no_curve() {
+        let view = view(20_000 * 4096);
+        let text = view.text(&plain());
+        assert!(text.contains("No fault rates: 50.0 %"), "{text}");
+        assert!(text.contains("working set"), "{text}");
+        assert!(!text.contains("faults/s by size"), "{text}");
+        assert_eq!(view.json()["points"], json!([]));
+        assert_eq!(view.csv().lines().count(), 1);
+    }
+
+    #[test]
+    fn json_has_the_size_for_each_rate_with_its_interval() {
+        let json = view(0).json();
+        let sizes = json["sizes"].as_array().unwrap();
+        // r(1 - m/n) = 100 at m = 0.99 n, and half of the rate at n/2.
+        let expected = [(100.0, 0.99), (5000.0, 0.5)];
+        for (rate, part) in expected {
+            let near =
+                |size: &&Value| (size["faults_per_s"].as_f64().unwrap() / rate - 1.0).abs() < 0.02;
+            let size = sizes.iter().find(near).unwrap();
+            assert_eq!(size["state"], "known");
+            let value = size["bytes"]["value"].as_f64().unwrap() / PAGE / 20_000.0;
+            assert!((value - part).abs() < 0.02, "{rate}: {value}");
+            assert!(size["bytes"]["low"].as_f64() <= size["bytes"]["value"].as_f64());
+        }
+        assert_eq!(json["provenance"], "estimated");
+    }
+}
