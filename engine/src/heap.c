@@ -5,6 +5,9 @@
  *
  * The session's file `allocators` lists the functions, one on each line: KIND FIRST SECOND NAME.
  * The kinds are those of enum kind. FIRST and SECOND are numbers of arguments (0 to 5, - for none).
+ * NAME may be several names, separated by spaces, and patterns with *, ? and [...]. The catalogue
+ * gets the line number of each function that
+ * is found, once per process.
  *
  * A call begins with a block at the function's address. It ends when the block at its return
  * address executes with the stack pointer above the location of that address. Blocks at return
@@ -23,6 +26,7 @@
 #include "exec/page-protection.h"
 #include "hw/core/cpu.h"
 
+#include <fnmatch.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -46,6 +50,8 @@ struct allocator {
     char kind;
     int8_t first, second;
     uint16_t number; /* its line number in the file */
+    bool is_found;
+    const char *pattern; /* NULL: a plain name */
 };
 
 enum { RAX = 0, RSP = 4 };
@@ -66,6 +72,7 @@ void tb_invalidate_phys_range(uint64_t start, uint64_t last);
 bool mg_heap_is_on;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static GHashTable *by_name;    /* struct allocator by function name */
+static GPtrArray *patterns;    /* struct allocator of those with a pattern */
 static GHashTable *by_address; /* struct allocator by address */
 static GHashTable *returns;    /* addresses to which allocation functions have returned */
 static GHashTable *paths;      /* path numbers by struct path */
@@ -199,9 +206,13 @@ static uint64_t next_event(void)
     return atomic_fetch_add(&events, 1) + 1;
 }
 
-static void put_freed(uint64_t address, uint64_t number)
+static void put_freed(const struct allocator *by, uint64_t address, uint64_t number)
 {
-    uint64_t word[] = { MG_MARK_FREED | (address & MG_FIELD), MG_MARK_FIELD | number };
+    uint64_t word[] = {
+        MG_MARK_FREED | by->number,
+        MG_MARK_FIELD | (address & MG_FIELD),
+        MG_MARK_FIELD | number,
+    };
     if (address)
         put(word, ARRAY_SIZE(word));
 }
@@ -234,7 +245,7 @@ static void on_return(unsigned vcpu, void *unused)
     case REALLOCATES:
     case RESIZES:
         if (result || !call.bytes)
-            put_freed(call.old, call.freed);
+            put_freed(call.callee, call.old, call.freed);
         break;
     case FREES:
         result = 0;
@@ -286,7 +297,7 @@ static void on_call(unsigned vcpu, void *allocator)
         case REALLOCATES: call.old = arg(a->first); call.bytes = arg(a->second); break;
         case RESIZES: call.old = arg(a->first); call.bytes = arg(a->second) * arg(2); break;
         case STORES: call.stored_at = arg(a->first); call.bytes = arg(a->second); break;
-        case FREES: put_freed(arg(a->first), next_event()); break;
+        case FREES: put_freed(a, arg(a->first), next_event()); break;
         }
         if (call.old)
             call.freed = next_event();
@@ -319,17 +330,35 @@ void mg_heap_translate(struct qemu_plugin_tb *tb, uint64_t vaddr)
 
 /* ---- which functions ---- */
 
+/* The function of a name; of several lines the last one. */
+static struct allocator *function_of(const char *name)
+{
+    struct allocator *found = g_hash_table_lookup(by_name, name);
+    for (unsigned n = 0; n < patterns->len; n++) {
+        struct allocator *a = patterns->pdata[n];
+        if ((!found || found->number < a->number) && fnmatch(a->pattern, name, 0) == 0)
+            found = a;
+    }
+    return found;
+}
+
 static bool is_wanted(const char *name)
 {
-    return g_hash_table_contains(by_name, name);
+    return function_of(name);
 }
 
 static void add_function(const char *name, uint64_t vaddr)
 {
+    struct allocator *a = function_of(name);
     pthread_mutex_lock(&lock);
     if (!g_hash_table_contains(by_address, (void *)vaddr))
-        g_hash_table_insert(by_address, (void *)vaddr, g_hash_table_lookup(by_name, name));
+        g_hash_table_insert(by_address, (void *)vaddr, a);
+    bool is_new = !a->is_found;
+    a->is_found = true;
     pthread_mutex_unlock(&lock);
+    struct mg_map m = { .record = { MG_REC_ALLOCATOR, sizeof m }, .start = a->number };
+    if (is_new)
+        mg_catalogue(&m, sizeof m, NULL, 0);
 }
 
 struct range {
@@ -371,6 +400,7 @@ void mg_heap_install(uint64_t plugin)
     if (!f)
         return;
     by_name = g_hash_table_new(g_str_hash, g_str_equal);
+    patterns = g_ptr_array_new();
     by_address = g_hash_table_new(NULL, NULL);
     returns = g_hash_table_new(NULL, NULL);
     paths = g_hash_table_new(hash_path, same_path);
@@ -380,7 +410,14 @@ void mg_heap_install(uint64_t plugin)
         line[strcspn(line, "\n")] = 0;
         if (sscanf(line, "%c %1s %1s %n", &kind, first, second, &name) == 3 && name) {
             struct allocator a = { kind, argument_number(first), argument_number(second), number };
-            g_hash_table_insert(by_name, g_strdup(line + name), g_memdup2(&a, sizeof a));
+            char *rest = NULL;
+            for (char *one = strtok_r(line + name, " ", &rest); one; one = strtok_r(NULL, " ", &rest)) {
+                a.pattern = strpbrk(one, "*?[") ? g_strdup(one) : NULL;
+                if (a.pattern)
+                    g_ptr_array_add(patterns, g_memdup2(&a, sizeof a));
+                else
+                    g_hash_table_insert(by_name, g_strdup(one), g_memdup2(&a, sizeof a));
+            }
         }
         number++;
     }

@@ -64,8 +64,9 @@
  *                            session's file): four MG_MARK_FIELD follow with the memory's
  *                            address, its bytes, the path of the call, or 0, and the number
  *                            of the event
- *   MG_MARK_FREED | address  the memory there is freed; a MG_MARK_FIELD follows with the number
- *                            of the event among all allocations and frees of the process
+ *   MG_MARK_FREED | line     a function (its line as above) frees memory: two MG_MARK_FIELD follow
+ *                            with its address and the number of the event among all allocations
+ *                            and frees of the process
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -76,7 +77,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 25u
+#define MG_WIRE_VERSION 26u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -314,7 +315,7 @@ struct mg_ring {
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
                       MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
                       MG_REC_CRASHED = 8, MG_REC_UNSUPPORTED = 9, MG_REC_PATH = 10,
-                      MG_REC_REGION = 16 };
+                      MG_REC_ALLOCATOR = 11, MG_REC_REGION = 16 };
 
 struct mg_record {
     uint32_t kind;
@@ -356,7 +357,8 @@ struct mg_access {
  * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. LEAK_SEARCH:
  * AddressSanitizer's, which failed; CRASHED: child `start` was killed by signal `end`;
  * UNSUPPORTED: the program used what path names, and the engine refused it;
- * REGION: number `start` is the region named by path. */
+ * REGION: number `start` is the region named by path; ALLOCATOR: a function of line `start` of
+ * the session's file is there. */
 struct mg_map {
     struct mg_record record;
     uint64_t start;

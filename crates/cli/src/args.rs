@@ -90,10 +90,10 @@ pub(crate) struct Settings {
     pub(crate) no_data: bool,
     /// Treat a function of the program as one that allocates, for example pool_get:size=arg1 or
     /// grow:size=arg1*arg2,old=arg0 (arguments count from arg0)
-    #[arg(long = "alloc", value_name = "FUNCTION:size=ARG", value_parser = allocator)]
+    #[arg(long = "alloc", value_name = "FUNCTION:size=ARG", value_parser = allocator, conflicts_with = "no_data")]
     pub(crate) allocators: Vec<Allocator>,
     /// Treat a function of the program as one that frees memory, for example pool_put:arg0
-    #[arg(long = "free", value_name = "FUNCTION:ARG", value_parser = deallocator)]
+    #[arg(long = "free", value_name = "FUNCTION:ARG", value_parser = deallocator, conflicts_with = "no_data")]
     pub(crate) deallocators: Vec<Allocator>,
     /// How to find the callers of live samples: fp follows frame pointers (compile with
     /// -fno-omit-frame-pointer); dwarf copies the stack with each sample (8192 bytes;
@@ -164,10 +164,7 @@ fn allocator(text: &str) -> Result<Allocator, String> {
         },
         (Some(_), Some(_)) => return Err("with old=, use size=ARG*arg2".to_owned()),
     };
-    Ok(Allocator {
-        name: name.to_owned(),
-        effect,
-    })
+    Ok(Allocator::named(name, effect))
 }
 
 /// `FUNCTION:ARG`.
@@ -175,12 +172,10 @@ fn deallocator(text: &str) -> Result<Allocator, String> {
     let (name, memory) = text
         .rsplit_once(':')
         .ok_or("use FUNCTION:arg0, with the argument that points to the memory")?;
-    Ok(Allocator {
-        name: name.to_owned(),
-        effect: AllocatorEffect::Frees {
-            memory: argument(memory)?,
-        },
-    })
+    let effect = AllocatorEffect::Frees {
+        memory: argument(memory)?,
+    };
+    Ok(Allocator::named(name, effect))
 }
 
 /// `fp`, `dwarf` or `dwarf,BYTES`.
@@ -211,8 +206,13 @@ pub(crate) struct Modelled {
     pub(crate) prefetch: Vec<Prefetcher>,
     /// Seed of the program's random numbers (getrandom, /dev/urandom, rdrand), so that counts of
     /// programs with random hash tables repeat [default: random, as without memgauge]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("use a whole number from 0 to {}", u64::MAX))
 }
 
 impl Modelled {

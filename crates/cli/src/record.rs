@@ -189,7 +189,8 @@ pub(crate) fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<S
              --function is one"
         )
     });
-    let symbols = match (missing.functions.is_empty(), emulate::resolve(command)) {
+    let is_complete = missing.functions.is_empty() && missing.allocators.is_empty();
+    let symbols = match (is_complete, emulate::resolve(command)) {
         (false, Ok((program, _))) => memgauge_symbols::function_names(&program),
         _ => Vec::new(),
     };
@@ -208,7 +209,15 @@ pub(crate) fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<S
              functions have the names of what ran"
         )
     });
-    functions.chain(not_called).chain(regions).collect()
+    let allocators = missing.allocators.iter().map(|name| {
+        let near = near_it(name.trim_matches('*'), symbols.iter().cloned());
+        format!(
+            "there is no function `{name}`{near} for --alloc or --free: no file that the program \
+             mapped has the symbol"
+        )
+    });
+    let functions = functions.chain(not_called);
+    functions.chain(regions).chain(allocators).collect()
 }
 
 /// Warns that a program will not get privileges that it would have natively.

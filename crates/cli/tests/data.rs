@@ -207,6 +207,131 @@ fn allocations_of_every_kind_are_counted_where_they_are_made() {
     }
 }
 
+/// A pool that hands out pieces of memory from malloc, and functions named as in C++. Arguments: a
+/// number of pieces and their size.
+const POOL: &str = r#"
+#include <cstdlib>
+#include <cstring>
+#define APART __attribute__((noinline))
+namespace eng {
+template <class T> struct Pool {
+    char *at;
+    APART void *get(size_t bytes) { void *p = at; at += bytes; return p; }
+    APART void put(void *p) { *(volatile char *)p = 0; }
+};
+}
+static eng::Pool<int> pool;
+APART static void fill(int n, size_t size) {
+    for (int i = 0; i < n; i++) memset(pool.get(size), 1, size);
+}
+int main(int argc, char **argv) {
+    int n = atoi(argv[1]);
+    size_t size = atoi(argv[2]);
+    char *arena = (char *)malloc(16 << 20);
+    pool.at = arena;
+    fill(n, size);
+    pool.put(arena);
+    free(arena);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_pool_and_the_memory_that_it_is_made_of_are_both_counted() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), POOL, &["-O1"]);
+    let (n, size) = (drawn("pieces", 100, 600), 8 * drawn("words", 20, 500));
+    let get = ["--alloc", "eng::Pool<int>::get:size=arg1"];
+    let put = ["--free", "eng::Pool<int>::put:arg1"];
+    let missing = [
+        "--alloc",
+        "eng::none::get:size=arg0",
+        "--free",
+        "nosuch:arg0",
+    ];
+    let options = [get, put, [missing[0], missing[1]], [missing[2], missing[3]]].concat();
+    let recorded = Recorded::new(&options, &[program, n.to_string(), size.to_string()]);
+    let report = recorded.report();
+    let at_peak = |function: &str| {
+        let sites = report["heap"]["sites"].as_array().expect("sites").iter();
+        let mut sites = sites.filter(|site| {
+            let name = site["name"].as_str().unwrap_or_default();
+            name.starts_with(&format!("{function} at "))
+        });
+        sites.next().and_then(|site| site["at_peak_bytes"].as_u64())
+    };
+    assert_eq!(at_peak("main"), Some(16 << 20));
+    assert_eq!(at_peak("fill"), Some(n * size));
+    let fill = site(&report, "fill");
+    assert_eq!((fill.allocations, fill.frees, fill.live), (n, n, 0));
+    assert_eq!(site(&report, "main").frees, 1);
+    assert_eq!(report["totals"].get("heap.unknown_frees"), None);
+    let named = report["heap"].to_string().contains("(eng::Pool<int>::get)");
+    assert!(named, "{}", report["heap"]);
+    for name in ["eng::none::get", "nosuch"] {
+        let message = format!("there is no function `{name}`");
+        assert!(recorded.said().contains(&message), "{}", recorded.said());
+    }
+}
+
+/// Four threads, each with a block of its own for most of its life.
+const BLOCKS: &str = r#"
+#include <cstdlib>
+#include <pthread.h>
+static const size_t size = 3 << 20;
+static void *work(void *) {
+    volatile char *block = (char *)malloc(size);
+    for (int pass = 0; pass < 4; pass++)
+        for (size_t i = 0; i < size; i += 64) block[i]++;
+    free((void *)block);
+    return 0;
+}
+int main() {
+    pthread_t thread[4];
+    for (auto &t : thread) pthread_create(&t, 0, work, 0);
+    for (auto &t : thread) pthread_join(t, 0);
+    return 0;
+}
+"#;
+
+/// The threads start within a microsecond of virtual time. On the host one may end before the next
+/// one begins.
+#[test]
+fn blocks_that_are_in_use_at_the_same_virtual_time_add_up_to_the_peak() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), BLOCKS, &["-O1"]);
+    for _ in 0..3 {
+        let recorded = Recorded::new(&["--machine", "zen4"], &[program.as_str()]);
+        let report = recorded.report();
+        let peak = count(&report["totals"], "heap.peak_bytes");
+        assert!((12 << 20..13 << 20).contains(&peak), "{peak}");
+        assert_eq!(report["heap"]["at_peak_bytes"], peak);
+        assert_eq!(count(&report["totals"], "heap.late_changes"), 0);
+    }
+}
+
+#[test]
+fn a_stripped_static_program_is_told_why_it_has_no_heap() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), BLOCKS, &["-O1", "-static", "-s"]);
+    let recorded = Recorded::new(&[], &[program.as_str()]);
+    let text = report_text(&recorded.path());
+    assert!(text.contains("Heap: unknown"), "{text}");
+    assert!(
+        text.contains("no file of the program has the symbol"),
+        "{text}"
+    );
+}
+
 fn folded(recording: &Path, event: &str) -> String {
     let mut export = memgauge();
     export.arg("export").arg(recording);

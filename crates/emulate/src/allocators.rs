@@ -5,10 +5,52 @@ use std::fmt::{self, Display, Formatter};
 /// A function that allocates or frees, by the name of its symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocator {
-    /// Name of the symbol, mangled.
+    /// Name for people.
     pub name: String,
     /// What it does.
     pub effect: AllocatorEffect,
+    /// Symbols and patterns of symbols, with spaces between them.
+    symbols: String,
+}
+
+impl Allocator {
+    /// A function that a user names: by its symbol or a pattern with `*`, or as in C++ and Rust.
+    pub fn named(name: &str, effect: AllocatorEffect) -> Allocator {
+        Allocator {
+            name: name.to_owned(),
+            effect,
+            symbols: symbols_of(name),
+        }
+    }
+}
+
+/// Symbols that a function of this name may have. `eng::Pool<int>::get` is
+/// `_ZN3eng4PoolIiE3getEm` as a function of C++ and `_ZN3eng4Pool3get17h0123456789abcdefE` as one of
+/// Rust: the parts of the name with their lengths. Arguments of templates are not compared.
+fn symbols_of(name: &str) -> String {
+    let mut plain = String::new();
+    let mut depth = 0;
+    for c in name.chars() {
+        depth -= u32::from(c == '>' && depth > 0);
+        if depth == 0 && c != '>' && c != '<' {
+            plain.push(c);
+        }
+        depth += u32::from(c == '<');
+    }
+    let parts: Vec<&str> = plain.split("::").collect();
+    let is_part = |part: &&str| {
+        let mut chars = part.chars();
+        !part.is_empty() && chars.all(|c| c.is_alphanumeric() || c == '_')
+    };
+    if !parts.iter().all(is_part) {
+        return name.to_owned();
+    }
+    let mangled: Vec<String> = parts.iter().map(|p| format!("{}{p}", p.len())).collect();
+    let mangled = mangled.join("*");
+    match parts.len() {
+        1 => format!("{name} _Z{mangled}*"),
+        _ => format!("_ZN{mangled}E* _ZN{mangled}I*E* _ZNK{mangled}E* _ZN{mangled}17h*E"),
+    }
 }
 
 /// What a function does to memory. Numbers are those of arguments, from 0 on.
@@ -58,7 +100,7 @@ impl Display for Allocator {
     /// A line of the session's file (`engine/src/heap.c`).
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         use AllocatorEffect::*;
-        let name = &self.name;
+        let name = &self.symbols;
         match self.effect {
             Allocates { bytes } => write!(f, "a {bytes} - {name}"),
             AllocatesArray { count, bytes } => write!(f, "m {count} {bytes} {name}"),
@@ -75,7 +117,13 @@ pub fn known_allocators() -> Vec<Allocator> {
     use AllocatorEffect::*;
     let plain = ["", "je_", "mi_", "tc_"];
     let mut all = Vec::new();
-    let mut add = |name: String, effect| all.push(Allocator { name, effect });
+    let mut add = |name: String, effect| {
+        all.push(Allocator {
+            symbols: name.clone(),
+            name,
+            effect,
+        });
+    };
     for prefix in plain {
         add(format!("{prefix}malloc"), Allocates { bytes: 0 });
         add(
@@ -161,4 +209,18 @@ pub fn known_allocators() -> Vec<Allocator> {
         add(format!("{family}{separator}Free"), Frees { memory: 0 });
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_cpp_and_rust_become_patterns_of_symbols() {
+        let of = |name: &str| symbols_of(name).replace(' ', "\n");
+        assert_eq!(of("pool_get"), "pool_get\n_Z8pool_get*");
+        assert_eq!(of("_ZN3eng4PoolIiE3getEm*"), "_ZN3eng4PoolIiE3getEm*");
+        assert!(of("eng::Pool<std::pair<int, long> >::get").starts_with("_ZN3eng*4Pool*3getE*\n"));
+        assert!(of("pool::get").ends_with("\n_ZN4pool*3get17h*E"));
+    }
 }

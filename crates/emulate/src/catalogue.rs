@@ -361,6 +361,8 @@ pub(super) enum CatalogueEvent {
     Region(u32, String),
     /// Return addresses of the call path with this number, innermost first.
     Path(u64, Box<[u64]>),
+    /// A file has a function that allocates or frees: its line in the session's file.
+    Allocator(u64),
 }
 
 impl CatalogueEvent {
@@ -654,6 +656,7 @@ fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
             signal: range.end,
         }),
         wire::record::UNSUPPORTED => Some(CatalogueEvent::Unsupported(path)),
+        wire::record::ALLOCATOR => Some(CatalogueEvent::Allocator(range.start)),
         wire::record::REGION => {
             let number = u32::try_from(range.start).ok()?;
             Some(CatalogueEvent::Region(number, path))

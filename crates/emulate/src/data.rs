@@ -5,13 +5,14 @@
 //! (`engine/src/heap.c`). It ends when it is freed. Only accesses that miss or stall are looked up,
 //! so hits cost nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
+use std::collections::{BTreeMap, HashMap, btree_map};
 use std::sync::atomic::AtomicU64;
 
 use memgauge_machine::{LINE_BYTES, Outcome};
 
 use super::address_space::AddressSpace;
 use super::costs::SiteStalls;
+use super::heap_peak::HeapPeak;
 use super::wire;
 use super::words::load;
 
@@ -43,6 +44,8 @@ pub(super) enum HeapMark {
     },
     Freed {
         address: u64,
+        /// The function that frees: its line in the session's file.
+        function: u16,
         number: u64,
     },
 }
@@ -67,10 +70,11 @@ impl HeapMark {
         match wire::mark(word) {
             wire::MARK_FREED => {
                 let mark = HeapMark::Freed {
-                    address: word & wire::ADDRESS,
-                    number: field(1)?,
+                    address: field(1)?,
+                    function: word as u16,
+                    number: field(2)?,
                 };
-                Some((mark, 2))
+                Some((mark, 3))
             }
             wire::MARK_ALLOCATED => {
                 let mark = HeapMark::Allocated {
@@ -150,20 +154,7 @@ pub(super) struct AllocationSums {
     pub(super) live_bytes: u64,
     /// Bytes in use when the process had most.
     pub(super) at_peak_bytes: u64,
-    /// Number of the peak that `at_peak_bytes` belongs to.
-    peak: u64,
     pub(super) data: DataSums,
-}
-
-impl AllocationSums {
-    /// Called before the number of bytes in use changes, when the value at the latest peak is
-    /// known.
-    fn settle(&mut self, peak: u64) {
-        if self.peak < peak {
-            self.peak = peak;
-            self.at_peak_bytes = self.live_bytes;
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,6 +167,10 @@ struct Object {
     /// True if a forked child inherited it from its parent, so that it is not one of the child's
     /// allocations.
     is_inherited: bool,
+    /// A function that the user named returned it.
+    is_pooled: bool,
+    /// Pooled objects lie in it.
+    is_arena: bool,
     born_ns: u64,
 }
 
@@ -187,6 +182,10 @@ impl Object {
 
     fn holds(&self, address: u64) -> bool {
         (self.start..self.end()).contains(&address)
+    }
+
+    fn contains(&self, other: &Object) -> bool {
+        self.start <= other.start && other.end() <= self.end()
     }
 
     fn is_large(&self) -> bool {
@@ -208,6 +207,15 @@ struct Page {
     lines: Option<Box<[DataSums; LINES]>>,
 }
 
+/// What a place that allocates has gained.
+pub(super) struct SiteGain {
+    pub(super) site: u32,
+    pub(super) by: AllocatedBy,
+    pub(super) sums: AllocationSums,
+    /// Its bytes at the peak are others than last time.
+    pub(super) peak_changed: bool,
+}
+
 /// Allocations of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeapTotals {
@@ -218,14 +226,24 @@ pub(super) struct HeapTotals {
     pub(super) peak_bytes: u64,
     /// Number of frees of memory that is not an object.
     pub(super) unknown_frees: u64,
+    /// Changes of the bytes in use that were read too late for their place in virtual time.
+    pub(super) late_changes: u64,
+}
+
+/// An object that has ended, and whose free has not been read.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    object: Object,
+    /// When its memory was allocated again.
+    end_ns: u64,
 }
 
 /// Maximum number of frees and objects that wait for each other. Some wait forever.
 const MAX_WAITING: usize = 1 << 18;
 
-/// Adds a waiting entry if there is room.
-fn note(waiting: &mut BTreeSet<(u64, u64)>, one: (u64, u64)) -> bool {
-    waiting.len() < MAX_WAITING && waiting.insert(one)
+/// Adds one that waits, if there is room.
+fn note<T>(waiting: &mut BTreeMap<(u64, u64), T>, key: (u64, u64), one: T) -> bool {
+    waiting.len() < MAX_WAITING && waiting.insert(key, one).is_none()
 }
 
 impl HeapTotals {
@@ -235,6 +253,7 @@ impl HeapTotals {
         self.live_bytes += other.live_bytes;
         self.peak_bytes += other.peak_bytes;
         self.unknown_frees += other.unknown_frees;
+        self.late_changes += other.late_changes;
     }
 }
 
@@ -250,18 +269,24 @@ pub(super) struct DataMap {
     objects: Vec<Object>,
     unused: Vec<u32>,
     large: BTreeMap<u64, u32>,
-    /// Frees whose allocation was not read yet: address and number.
-    early: BTreeSet<(u64, u64)>,
-    /// Objects that ended because their memory was allocated again, although their free was not
-    /// read yet: address and number of the allocation.
-    awaited: BTreeSet<(u64, u64)>,
-    /// Number of changes of `large`.
+    /// Objects of `malloc` and the like that a pool hands out in pieces. They are neither in `large`
+    /// nor in the granules, which have the pieces.
+    arenas: BTreeMap<u64, u32>,
+    /// Lines of the session's file from here on are functions that the user named.
+    first_named: u16,
+    /// Times of frees whose allocation has not been read, by address and number.
+    early: BTreeMap<(u64, u64), u64>,
+    /// Objects that ended as their memory was allocated again, by address and number of the
+    /// allocation.
+    awaited: BTreeMap<(u64, u64), Ended>,
+    /// Changes of `large`.
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
     by_origin: BTreeMap<AllocatedBy, u32>,
+    /// Bytes at the peak that each site was last written with.
+    written_at_peak: Vec<u64>,
     totals: HeapTotals,
-    /// Number of times that the bytes in use reached a new maximum.
-    peaks: u64,
+    peak: HeapPeak,
 }
 
 impl Default for DataMap {
@@ -274,23 +299,37 @@ impl Default for DataMap {
             objects: vec![Object::default()],
             unused: Vec::new(),
             large: BTreeMap::new(),
-            early: BTreeSet::new(),
-            awaited: BTreeSet::new(),
+            arenas: BTreeMap::new(),
+            first_named: u16::MAX,
+            early: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             changes: 1,
             sites: Vec::new(),
             by_origin: BTreeMap::new(),
+            written_at_peak: Vec::new(),
             totals: HeapTotals::default(),
-            peaks: 0,
+            peak: HeapPeak::default(),
         }
     }
 }
 
 impl DataMap {
-    /// Data of a forked child, which has the same objects but no counts.
+    /// The user named the functions from the line `first_named` of the session's file on.
+    pub(super) fn new(first_named: u16) -> DataMap {
+        DataMap {
+            first_named,
+            ..DataMap::default()
+        }
+    }
+
+    /// That of a forked child, which has the same objects and no counts.
     pub(super) fn inherited(&self) -> DataMap {
         let mut child = self.clone();
         for object in &mut child.objects {
             object.is_inherited = true;
+        }
+        for ended in child.awaited.values_mut() {
+            ended.object.is_inherited = true;
         }
         for (_, sums) in &mut child.sites {
             *sums = AllocationSums::default();
@@ -298,7 +337,8 @@ impl DataMap {
         child.forget_elsewhere();
         child.totals = HeapTotals::default();
         child.early.clear();
-        child.peaks = 0;
+        child.written_at_peak.clear();
+        child.peak = HeapPeak::default();
         child
     }
 
@@ -316,24 +356,41 @@ impl DataMap {
                     site: self.site(by),
                     number,
                     is_inherited: false,
+                    is_pooled: by.function >= self.first_named,
+                    is_arena: false,
                     born_ns: now_ns,
                 };
                 self.allocate(object, now_ns);
             }
-            HeapMark::Freed { address, number } => self.free(address, number, now_ns),
+            HeapMark::Freed {
+                address,
+                function,
+                number,
+            } => match self.arena_freed(address, function, number) {
+                Some(arena) => self.end_arena(arena, now_ns),
+                None => self.free(address, number, now_ns),
+            },
         }
     }
 
     fn allocate(&mut self, object: Object, now_ns: u64) {
         let start = object.start;
         let of_start = (start, object.number)..(start, u64::MAX);
-        if let Some(&free) = self.early.range(of_start).next() {
+        let freed = self.early.range(of_start).next();
+        if let Some((&free, &freed_ns)) = freed {
             self.early.remove(&free);
-            return self.count_past(&object);
+            self.count_past(&object);
+            return self.end_at(&object, freed_ns);
         }
-        if !self.end_overlapped(&object, now_ns) {
-            note(&mut self.awaited, (start, object.number));
-            return self.count_past(&object);
+        if let Some(again_ns) = self.end_overlapped(&object, now_ns) {
+            let end_ns = again_ns.max(object.born_ns);
+            note(
+                &mut self.awaited,
+                (start, object.number),
+                Ended { object, end_ns },
+            );
+            self.count_past(&object);
+            return self.end_at(&object, end_ns);
         }
         let id = match self.unused.pop() {
             Some(id) => {
@@ -353,21 +410,25 @@ impl DataMap {
         }
         let bytes = object.bytes;
         let sums = &mut self.sites[object.site as usize].1;
-        sums.settle(self.peaks);
         sums.allocations += 1;
         sums.bytes += bytes;
         sums.live_bytes += bytes;
-        let totals = &mut self.totals;
-        totals.allocations += 1;
-        totals.live_bytes += bytes;
-        if totals.live_bytes > totals.peak_bytes {
-            totals.peak_bytes = totals.live_bytes;
-            self.peaks += 1;
-        }
+        self.totals.allocations += 1;
+        self.totals.live_bytes += bytes;
+        self.peak.add(now_ns, object.site, bytes as i64);
+    }
+
+    /// An object is out of use from a time on, or since it was allocated if that is later: clocks of
+    /// threads that do not wait for each other differ.
+    fn end_at(&mut self, object: &Object, end_ns: u64) {
+        let end_ns = end_ns.max(object.born_ns);
+        self.peak.add(end_ns, object.site, -(object.bytes as i64));
     }
 
     /// Counts an object whose free was read before its allocation.
     fn count_past(&mut self, object: &Object) {
+        let bytes = object.bytes as i64;
+        self.peak.add(object.born_ns, object.site, bytes);
         self.totals.allocations += 1;
         let sums = &mut self.sites[object.site as usize].1;
         sums.allocations += 1;
@@ -376,15 +437,89 @@ impl DataMap {
         sums.freed_bytes += object.bytes;
     }
 
-    /// Ends older objects in the memory of a new one: their free was not read yet, or an unknown
-    /// function freed them. Returns false if there is a newer object.
-    fn end_overlapped(&mut self, new: &Object, now_ns: u64) -> bool {
-        let mut older = Vec::new();
-        let mut at = new.start;
-        while at < new.end() {
-            let page_end = (at / PAGE + 1).wrapping_mul(PAGE).min(new.end());
+    /// Ends older objects where a new one is: their frees have not been read, or it was no known
+    /// function that freed them. Where there is a newer object, nothing ends; returns the time at
+    /// which that was allocated. An object of `malloc` in which a pool puts another one goes on.
+    fn end_overlapped(&mut self, new: &Object, now_ns: u64) -> Option<u64> {
+        let mut older = self.small_within(new.start, new.end());
+        let below = self.large.range(..new.end()).rev();
+        let large = below.map(|(_, &id)| id);
+        older.extend(large.take_while(|&id| self.objects[id as usize].end() > new.start));
+        if !new.is_pooled {
+            older.extend(self.arenas_within(new.start, new.end()));
+        }
+        older.dedup();
+        let objects = older.iter().map(|&id| &self.objects[id as usize]);
+        let newer = objects.filter(|object| object.number > new.number);
+        let again_ns = newer.map(|object| object.born_ns).min();
+        if again_ns.is_some() {
+            return again_ns;
+        }
+        for id in older {
+            let object = self.objects[id as usize];
+            if object.is_arena {
+                self.end_arena(id, now_ns);
+            } else if new.is_pooled && !object.is_pooled && object.contains(new) {
+                self.make_arena(id);
+            } else {
+                self.end_unfreed(id, now_ns);
+            }
+        }
+        None
+    }
+
+    /// Ends an object whose free has not been read.
+    fn end_unfreed(&mut self, id: u32, now_ns: u64) {
+        let object = self.objects[id as usize];
+        let end_ns = now_ns.max(object.born_ns);
+        let ended = Ended { object, end_ns };
+        note(&mut self.awaited, (object.start, object.number), ended);
+        self.end(id, now_ns);
+    }
+
+    fn make_arena(&mut self, id: u32) {
+        self.take_away(id);
+        let object = &mut self.objects[id as usize];
+        object.is_arena = true;
+        self.arenas.insert(object.start, id);
+    }
+
+    /// The arena that a function frees: one of the program's own frees what is in it.
+    fn arena_freed(&self, address: u64, function: u16, number: u64) -> Option<u32> {
+        let &id = self.arenas.get(&address)?;
+        let is_older = self.objects[id as usize].number < number;
+        (is_older && function < self.first_named).then_some(id)
+    }
+
+    /// An arena ends, and what a pool has put in it.
+    fn end_arena(&mut self, id: u32, now_ns: u64) {
+        let arena = self.objects[id as usize];
+        self.end(id, now_ns);
+        let mut within = self.small_within(arena.start, arena.end());
+        let large = self.large.range(arena.start..arena.end());
+        within.extend(large.map(|(_, &id)| id));
+        within.dedup();
+        for id in within {
+            self.end_unfreed(id, now_ns);
+        }
+    }
+
+    /// Arenas in a range of addresses. They do not overlap.
+    fn arenas_within(&self, start: u64, end: u64) -> Vec<u32> {
+        let below = self.arenas.range(..end).rev().map(|(_, &id)| id);
+        below
+            .take_while(|&id| self.objects[id as usize].end() > start)
+            .collect()
+    }
+
+    /// Small objects in a range of addresses.
+    fn small_within(&self, start: u64, end: u64) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut at = start;
+        while at < end {
+            let page_end = (at / PAGE + 1).wrapping_mul(PAGE).min(end);
             while let Some(id) = self.small_between(at, page_end) {
-                older.push(id);
+                found.push(id);
                 at = self.objects[id as usize].end().max(at + 1).min(page_end);
                 if at == page_end {
                     break;
@@ -392,20 +527,7 @@ impl DataMap {
             }
             at = page_end;
         }
-        let below = self.large.range(..new.end()).rev();
-        let large = below.map(|(_, &id)| id);
-        older.extend(large.take_while(|&id| self.objects[id as usize].end() > new.start));
-        older.dedup();
-        let is_newest = |id: &u32| self.objects[*id as usize].number < new.number;
-        if !older.iter().all(is_newest) {
-            return false;
-        }
-        for id in older {
-            let object = self.objects[id as usize];
-            note(&mut self.awaited, (object.start, object.number));
-            self.end(id, now_ns);
-        }
-        true
+        found
     }
 
     /// A small object in a part of a page.
@@ -428,29 +550,52 @@ impl DataMap {
             return self.end(id, now_ns);
         }
         let before = self.awaited.range((address, 0)..(address, number)).next();
-        match before.copied() {
-            Some(ended) => {
-                self.awaited.remove(&ended);
+        match before.map(|(&key, &ended)| (key, ended)) {
+            Some((key, ended)) => {
+                self.awaited.remove(&key);
+                self.end_earlier(&ended, now_ns);
             }
-            None if !note(&mut self.early, (address, number)) => self.totals.unknown_frees += 1,
+            None if !note(&mut self.early, (address, number), now_ns) => {
+                self.totals.unknown_frees += 1;
+            }
             None => {}
         }
     }
 
-    fn end(&mut self, id: u32, now_ns: u64) {
-        let object = std::mem::take(&mut self.objects[id as usize]);
-        if object.is_large() {
+    /// The free of an object has been read that had ended already. In virtual time it may be before
+    /// the next use of the memory.
+    fn end_earlier(&mut self, ended: &Ended, freed_ns: u64) {
+        let object = &ended.object;
+        let freed_ns = freed_ns.max(object.born_ns);
+        if !object.is_inherited && freed_ns < ended.end_ns {
+            self.end_at(object, freed_ns);
+            let bytes = object.bytes as i64;
+            self.peak.add(ended.end_ns, object.site, bytes);
+        }
+    }
+
+    /// No address leads to an object any more.
+    fn take_away(&mut self, id: u32) {
+        let object = self.objects[id as usize];
+        if object.is_arena {
+            self.arenas.remove(&object.start);
+        } else if object.is_large() {
             self.large.remove(&object.start);
             self.changes += 1;
         } else {
             self.set_granules(&object, NONE);
         }
+    }
+
+    fn end(&mut self, id: u32, now_ns: u64) {
+        self.take_away(id);
+        let object = std::mem::take(&mut self.objects[id as usize]);
         self.unused.push(id);
         if object.is_inherited {
             return;
         }
+        self.end_at(&object, now_ns);
         let sums = &mut self.sites[object.site as usize].1;
-        sums.settle(self.peaks);
         sums.frees += 1;
         sums.freed_bytes += object.bytes;
         sums.lifetime_ns += now_ns.saturating_sub(object.born_ns);
@@ -515,6 +660,10 @@ impl DataMap {
         // A granule of 8 bytes may contain a smaller object.
         if !self.objects[id as usize].holds(address) {
             id = self.large_at(place, address);
+            if id == NONE && !self.arenas.is_empty() {
+                let arenas = self.arenas_within(address, address + 1);
+                id = arenas.first().copied().unwrap_or(NONE);
+            }
         }
         if id != NONE {
             let site = self.objects[id as usize].site;
@@ -562,26 +711,34 @@ impl DataMap {
 
     pub(super) fn totals(&self) -> HeapTotals {
         HeapTotals {
+            peak_bytes: self.peak.bytes(),
             unknown_frees: self.totals.unknown_frees + self.early.len() as u64,
+            late_changes: self.peak.late(),
             ..self.totals
         }
     }
 
-    /// Increments of each allocation site. Bytes in use are kept.
-    pub(super) fn take_sites(&mut self) -> Vec<(u32, AllocatedBy, AllocationSums)> {
-        let peaks = self.peaks;
+    /// What each allocating place has gained since the last time, and its bytes in use.
+    pub(super) fn take_sites(&mut self) -> Vec<SiteGain> {
+        let at_peak = self.peak.by_site(self.sites.len());
+        self.written_at_peak.resize(self.sites.len(), 0);
+        let written = self.written_at_peak.iter_mut().zip(at_peak);
         let sites = self.sites.iter_mut().zip(0..);
         sites
-            .map(|((by, sums), number)| {
-                sums.settle(peaks);
-                let gained = *sums;
-                *sums = AllocationSums {
-                    live_bytes: sums.live_bytes,
-                    at_peak_bytes: sums.at_peak_bytes,
-                    peak: sums.peak,
-                    ..AllocationSums::default()
-                };
-                (number, *by, gained)
+            .zip(written)
+            .map(|(((by, sums), site), (written, at_peak_bytes))| {
+                let gained = std::mem::take(sums);
+                sums.live_bytes = gained.live_bytes;
+                let peak_changed = std::mem::replace(written, at_peak_bytes) != at_peak_bytes;
+                SiteGain {
+                    site,
+                    by: *by,
+                    sums: AllocationSums {
+                        at_peak_bytes,
+                        ..gained
+                    },
+                    peak_changed,
+                }
             })
             .collect()
     }
@@ -769,14 +926,14 @@ mod tests {
                     }
                     Step::Free { slot } => {
                         let (address, number) = (BASE + slot * SLOT, now_ns + 1);
-                        data.take(&HeapMark::Freed { address, number }, now_ns);
+                        data.take(&HeapMark::Freed { address, function: 0, number }, now_ns);
                     }
                     Step::Access { slot, offset } => {
                         data.charge(BASE + slot * SLOT + offset, &miss, &space);
                     }
                 }
             }
-            let sites = data.take_sites().into_iter().map(|(_, by, sums)| {
+            let sites = data.take_sites().into_iter().map(|SiteGain { by, sums, .. }| {
                 let all = [
                     sums.allocations,
                     sums.bytes,
@@ -796,9 +953,10 @@ mod tests {
 
     proptest! {
         /// One thread allocates and another one frees, and memory is used again. In whatever order
-        /// their marks are read, each allocation meets its own free.
+        /// their marks are read, each allocation meets its own free, and the peak is that of the time
+        /// at which they happened.
         #[test]
-        fn the_order_in_which_threads_are_read_changes_no_count(
+        fn the_order_in_which_threads_are_read_changes_neither_counts_nor_the_peak(
             lives in proptest::collection::vec((0u64..4, 1u64..40), 1..60),
             picks in proptest::collection::vec(any::<bool>(), 120),
             unfreed in 0usize..4,
@@ -806,20 +964,22 @@ mod tests {
             let by = AllocatedBy { function: 0, path: 0 };
             let (mut allocations, mut frees, mut number) = (Vec::new(), Vec::new(), 0);
             let mut in_use: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut peak = 0;
             for (slot, bytes) in &lives {
                 let address = BASE + slot * 64;
                 if in_use.remove(&address).is_some() {
                     number += 1;
-                    frees.push(HeapMark::Freed { address, number });
+                    frees.push(HeapMark::Freed { address, function: 0, number });
                 }
                 number += 1;
                 allocations.push(HeapMark::Allocated { address, bytes: *bytes, by, number });
                 in_use.insert(address, *bytes);
+                peak = peak.max(in_use.values().sum::<u64>());
             }
             while in_use.len() > unfreed {
                 let (address, _) = in_use.pop_first().expect("one is in use");
                 number += 1;
-                frees.push(HeapMark::Freed { address, number });
+                frees.push(HeapMark::Freed { address, function: 0, number });
             }
             let (mut allocations, mut frees) = (allocations.into_iter(), frees.into_iter());
             let mut data = DataMap::default();
@@ -829,13 +989,66 @@ mod tests {
                     false => allocations.next().or_else(|| frees.next()),
                 };
                 if let Some(mark) = next {
-                    data.take(&mark, 0);
+                    let (HeapMark::Allocated { number, .. } | HeapMark::Freed { number, .. }) = mark;
+                    data.take(&mark, 10 * number);
                 }
             }
             let totals = data.totals();
+            prop_assert_eq!(totals.peak_bytes, peak);
+            prop_assert_eq!(data.peak.by_site(1)[0], peak);
             prop_assert_eq!(totals.allocations, lives.len() as u64);
             prop_assert_eq!(totals.live_bytes, in_use.values().sum::<u64>());
             prop_assert_eq!(totals.unknown_frees, 0);
+        }
+    }
+
+    /// `malloc` is function 0, `free` 1; a pool's own are 2 and 3.
+    #[test]
+    fn a_pool_in_malloced_memory_keeps_the_arena_and_owns_its_pieces() {
+        for (arena_bytes, piece_bytes) in [(1 << 20, 4000), (1 << 20, LARGE), (8 << 10, 96)] {
+            let mut data = DataMap::new(2);
+            let mut number = 0;
+            let mut allocated = |data: &mut DataMap, address, bytes, function| {
+                number += 1;
+                let by = AllocatedBy { function, path: 0 };
+                let mark = HeapMark::Allocated {
+                    address,
+                    bytes,
+                    by,
+                    number,
+                };
+                data.take(&mark, number);
+                number
+            };
+            allocated(&mut data, BASE, arena_bytes, 0);
+            let mut last = 0;
+            for n in 0..3 {
+                last = allocated(&mut data, BASE + n * piece_bytes, piece_bytes, 2);
+            }
+            let space = AddressSpace::default();
+            let mut miss = Outcome::default();
+            miss.l1d_misses = 1;
+            for address in [BASE, BASE + 2 * piece_bytes, BASE + arena_bytes - 8] {
+                data.charge(address, &miss, &space);
+            }
+            let freed = |address, function, number| HeapMark::Freed {
+                address,
+                function,
+                number,
+            };
+            data.take(&freed(BASE, 3, last + 1), 50);
+            data.charge(BASE, &miss, &space);
+            assert_eq!(data.totals().live_bytes, arena_bytes + 2 * piece_bytes);
+            data.take(&freed(BASE, 1, last + 2), 60);
+            assert_eq!(data.totals().live_bytes, 0);
+            let sites = data.take_sites();
+            let at_peak: Vec<u64> = sites.iter().map(|s| s.sums.at_peak_bytes).collect();
+            assert_eq!(at_peak, [arena_bytes, 3 * piece_bytes]);
+            let misses: Vec<u64> = sites.iter().map(|s| s.sums.data.l1d).collect();
+            assert_eq!(misses, [2, 2]);
+            let frees: Vec<u64> = sites.iter().map(|s| s.sums.frees).collect();
+            assert_eq!(frees, [1, 3]);
+            assert_eq!(data.totals().unknown_frees, 0);
         }
     }
 
@@ -858,16 +1071,22 @@ mod tests {
         }
         let mut child = parent.inherited();
         let (address, number) = (BASE, 3);
-        child.take(&HeapMark::Freed { address, number }, 2);
+        let function = 0;
+        let mark = HeapMark::Freed {
+            address,
+            function,
+            number,
+        };
+        child.take(&mark, 2);
         assert_eq!(child.totals(), HeapTotals::default());
         let (space, mut miss) = (AddressSpace::default(), Outcome::default());
         miss.l1d_misses = 1;
         child.charge(BASE + 70, &miss, &space);
         child.charge(BASE, &miss, &space);
-        let of_child = child.take_sites()[0].2;
+        let of_child = child.take_sites()[0].sums;
         assert_eq!((of_child.allocations, of_child.frees), (0, 0));
         assert_eq!(of_child.data.l1d, 1);
-        let of_parent = parent.take_sites()[0].2;
+        let of_parent = parent.take_sites()[0].sums;
         assert_eq!((of_parent.frees, of_parent.live_bytes), (0, 96));
     }
 }

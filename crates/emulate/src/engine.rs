@@ -301,7 +301,13 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<()> {
             "it is neither an ELF program nor a script",
         ));
     }
-    if head.get(4) != Some(&2) {
+    if !matches!(head.get(4), Some(1 | 2)) {
+        return Err(not_executable(
+            path,
+            "it begins as an ELF program, but its header is damaged or cut off",
+        ));
+    }
+    if head.get(4) == Some(&1) {
         return Err(not_executable(
             path,
             "it is a 32-bit program; only x86-64 ones can be emulated",

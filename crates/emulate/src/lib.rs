@@ -20,6 +20,7 @@ mod data;
 mod engine;
 mod follow;
 pub mod geometry;
+mod heap_peak;
 mod numbers;
 mod pace;
 mod parts;
@@ -97,8 +98,9 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Record the call stack of each sample.
     pub stacks: bool,
-    /// Also charge misses to data: to allocations by these functions, to variables and mappings.
-    /// Not available with `sets`.
+    /// Charge misses to data, too: to what these functions allocate, and to variables and
+    /// mappings. Not with `sets`. Those of [`known_allocators`] come first, then those that the
+    /// user named.
     pub data: Option<Vec<Allocator>>,
     /// Functions that are regions of interest: names of symbols, or patterns with `*`, `?` and
     /// `[…]`.
@@ -128,7 +130,9 @@ pub struct MissingNames {
     pub functions: Vec<String>,
     /// Names of functions that exist but that no thread called.
     pub not_called: Vec<String>,
-    /// Names of regions that occurred.
+    /// Of functions that allocate or free.
+    pub allocators: Vec<String>,
+    /// Names of regions that there were.
     pub seen: Vec<String>,
 }
 
@@ -415,6 +419,7 @@ impl Asked {
             regions: absent(&self.regions, seen),
             functions,
             not_called,
+            allocators: Vec::new(),
             seen: seen.iter().cloned().collect(),
         }
     }
@@ -619,9 +624,14 @@ impl EmulatedRun {
             totals.insert("heap.allocations".to_owned(), heap.allocations);
             totals.insert("heap.peak_bytes".to_owned(), heap.peak_bytes);
             totals.insert("heap.unfreed_bytes".to_owned(), heap.live_bytes);
-            if heap.unknown_frees > 0 {
-                totals.insert("heap.unknown_frees".to_owned(), heap.unknown_frees);
-            }
+            let functions = self.recorder.found_allocators();
+            totals.insert("heap.functions".to_owned(), functions);
+            let unusual = [
+                ("heap.unknown_frees", heap.unknown_frees),
+                ("heap.late_changes", heap.late_changes),
+            ];
+            let unusual = unusual.into_iter().filter(|&(_, count)| count > 0);
+            totals.extend(unusual.map(|(name, count)| (name.to_owned(), count)));
         }
         let what_if = self.recorder.what_if();
         let sets = self.recorder.set_facts();
@@ -640,9 +650,10 @@ impl EmulatedRun {
             .into_iter()
             .filter(|refused| refused.0 > 0);
         seen.extend(refused.map(|(count, why)| Note::Unrecorded { count, why }));
-        let missing = self
+        let mut missing = self
             .asked
             .missing(self.recorder.names(), self.recorder.entered());
+        missing.allocators = self.recorder.missing_allocators();
         let (mut writer, copied) = match &failure {
             None => self.recorder.into_named(output)?,
             Some(_) => (self.recorder.into_writer(), 0),

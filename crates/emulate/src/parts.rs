@@ -200,7 +200,8 @@ impl Parts {
             | CatalogueEvent::Crashed { .. }
             | CatalogueEvent::Unsupported(_)
             | CatalogueEvent::Region(..)
-            | CatalogueEvent::Path(..) => {}
+            | CatalogueEvent::Path(..)
+            | CatalogueEvent::Allocator(_) => {}
         }
     }
 

@@ -11,7 +11,7 @@ use memgauge_trace::{
 };
 
 use super::catalogue::{Catalogue, CatalogueEvent};
-use super::data::HeapTotals;
+use super::data::{DataMap, HeapTotals};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::path::{CallPath, CallsThen};
 use super::regions::{Reading, RegionMark, ThreadRegions};
@@ -22,7 +22,7 @@ use super::sets::ClassSums;
 use super::sync::{MarkKind, Sync};
 use super::thread_starts::StartMark;
 use super::waits::{Waits, host_ns};
-use crate::{Options, Result};
+use crate::{Options, Result, known_allocators};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::roi::RequestedNames;
 use memgauge_recording::overflows::Trace;
@@ -147,6 +147,10 @@ struct ModelReader {
     past_heap: HeapTotals,
     /// Names of allocation functions, in the order of the session's file.
     allocators: Vec<String>,
+    /// Lines of the session's file from here on are functions that the user named.
+    first_named: u16,
+    /// Lines whose function is in a file that some process mapped.
+    found_allocators: BTreeSet<u64>,
     /// Calls of threads as they started another thread or process, by number of the start.
     started_in: BTreeMap<u64, CallsThen>,
 }
@@ -208,6 +212,8 @@ impl Recorder {
                 Some(allocators) => allocators.iter().map(|a| a.name.clone()).collect(),
                 None => Vec::new(),
             },
+            first_named: known_allocators().len() as u16,
+            found_allocators: BTreeSet::new(),
             started_in: BTreeMap::new(),
         };
         Recorder(Followed::new(
@@ -384,6 +390,20 @@ impl Recorder {
         Some(heap)
     }
 
+    /// Functions that the user named and that no file has which some process mapped.
+    pub(super) fn missing_allocators(&self) -> Vec<String> {
+        let reader = &self.0.reader;
+        let named = reader.allocators.iter().zip(0u64..);
+        let named = named.skip(usize::from(reader.first_named));
+        let missing = named.filter(|(_, line)| !reader.found_allocators.contains(line));
+        missing.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// How many allocation functions were found by their names.
+    pub(super) fn found_allocators(&self) -> u64 {
+        self.0.reader.found_allocators.len() as u64
+    }
+
     /// Sleeps that lasted less than they were asked to, as they were held too long.
     pub(super) fn cut_sleeps(&self) -> u64 {
         self.0.reader.cut_sleeps
@@ -436,7 +456,8 @@ impl Reader for ModelReader {
 
     fn begin_process(&mut self, entry: &ProcessEntry, origin: Origin<'_, Recorded>) -> Recorded {
         let mut kept = Recorded::default();
-        kept.program.data = self.with_data.then(Box::default);
+        let data = || Box::new(DataMap::new(self.first_named));
+        kept.program.data = self.with_data.then(data);
         if let Some(before) = origin.before {
             kept.now_ns = before.kept.now_ns;
             kept.parent_pid = before.kept.parent_pid;
@@ -555,6 +576,9 @@ impl Reader for ModelReader {
             }
             CatalogueEvent::Path(number, calls) => {
                 kept.paths.insert(number, calls);
+            }
+            CatalogueEvent::Allocator(line) => {
+                self.found_allocators.insert(line);
             }
             CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
             CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),

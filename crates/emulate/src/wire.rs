@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 25;
+pub(super) const WIRE_VERSION: u32 = 26;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -196,6 +196,7 @@ pub(super) mod record {
     pub(in super::super) const CRASHED: u32 = 8;
     pub(in super::super) const UNSUPPORTED: u32 = 9;
     pub(in super::super) const PATH: u32 = 10;
+    pub(in super::super) const ALLOCATOR: u32 = 11;
     pub(in super::super) const REGION: u32 = 16;
 }
 

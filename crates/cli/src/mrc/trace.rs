@@ -47,7 +47,15 @@ fn format_of(input: &Path, args: &Mrc) -> anyhow::Result<Option<TraceFormat>> {
         return Ok(None);
     };
     let start = unpacked.content.fill_buf().unwrap_or_default();
-    Ok(cache_trace::detect(start))
+    let named = || is_named_oracle_general(input) && std::str::from_utf8(start).is_err();
+    let by_name = || named().then_some(TraceFormat::OracleGeneral);
+    Ok(cache_trace::detect(start).or_else(by_name))
+}
+
+/// Whether a file is named as libCacheSim's traces are: `w01.oracleGeneral.bin.zst`.
+fn is_named_oracle_general(input: &Path) -> bool {
+    let name = input.file_name().unwrap_or_default().to_string_lossy();
+    name.to_lowercase().contains(".oraclegeneral")
 }
 
 fn with_options(format: &TraceFormat, args: &Mrc) -> TraceFormat {

@@ -6,7 +6,7 @@ use memgauge_trace::{AllocationRow, DataRow, FrameId, Pid, VirtAddr};
 
 use super::sites::Carries;
 use super::{ModelReader, Process, Recorded};
-use crate::data::DataSums;
+use crate::data::{DataSums, SiteGain};
 
 impl ModelReader {
     /// Writes what data has gained since the last time.
@@ -21,11 +21,13 @@ impl ModelReader {
             carries: std::mem::take(&mut process.kept.data_carries),
             rows: Vec::new(),
         };
-        let sites = data.take_sites();
-        for (site, by, sums) in sites {
+        let gains = data.take_sites();
+        for gain in gains {
+            let SiteGain { site, by, sums, .. } = gain;
             rows.add(Some(site), None, &sums.data);
             // As most of what a child that was forked has from its parent.
-            if sums.allocations + sums.frees == 0 && sums.data == DataSums::default() {
+            let has_counts = sums.allocations + sums.frees > 0 || sums.data != DataSums::default();
+            if !has_counts && !gain.peak_changed {
                 continue;
             }
             let caller = self.frame(pid, &process.kept, by.path);
