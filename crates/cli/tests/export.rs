@@ -323,8 +323,8 @@ print(sum(lines['llc.miss'].to_pylist()), totals['loads'], *sorted(os.listdir(d)
     let text = reads(python, &["-c", READ], &folder).expect("Python");
     let report = recorded.report();
     let expected = format!(
-        "{} {} functions.arrow instructions.arrow lines.arrow regions.arrow series.arrow \
-         threads.arrow totals.arrow\n",
+        "{} {} data.arrow functions.arrow heap.arrow instructions.arrow lines.arrow regions.arrow \
+         series.arrow threads.arrow totals.arrow\n",
         sums(&report)["llc.miss"],
         report["totals"]["loads"]
     );

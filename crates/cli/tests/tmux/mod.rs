@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Whether there is a tmux.
 pub(crate) fn is_here() -> bool {
@@ -67,14 +67,27 @@ impl Terminal {
 
     /// Content of the screen once it is as awaited.
     pub(crate) fn screen_that(&self, awaited: &str, is: impl Fn(&str) -> bool) -> String {
-        for _ in 0..600 {
+        let screen = self.screen_within(Duration::from_secs(60), is);
+        screen.unwrap_or_else(|| panic!("`{awaited}` did not come: {}", self.screen()))
+    }
+
+    /// The same, if it comes within that time.
+    pub(crate) fn screen_within(
+        &self,
+        time: Duration,
+        is: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let end = Instant::now() + time;
+        loop {
             let screen = self.screen();
             if is(&screen) {
-                return screen;
+                return Some(screen);
+            }
+            if Instant::now() > end {
+                return None;
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        panic!("`{awaited}` did not come: {}", self.screen());
     }
 }
 
