@@ -94,12 +94,12 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_while_read(text).map(drop)
 }
 
-/// As [`print`], for binary data.
+/// As [`print()`], for binary data.
 pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     written_while_read(bytes).map(drop)
 }
 
-/// As [`print`]. Returns false if the reader is gone.
+/// As [`print()`]. Returns false if the reader is gone.
 pub(crate) fn print_while_read(text: &str) -> anyhow::Result<bool> {
     written_while_read(text.as_bytes())
 }
