@@ -180,6 +180,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         pmu: PmuConfig::default(),
         traces: None,
         sets: None,
+        what_if: Vec::new(),
         seed: None,
         stacks: false,
         data: None,
