@@ -213,6 +213,7 @@ export interface HeapUse {
 /** The same run on another machine. */
 export interface WhatIf {
   name: string;
+  change: string;
   machine: string;
   busy_ns: number;
   relative: number;

@@ -1,5 +1,4 @@
-//! Cache lines that threads share: which data lies in them, and which code of which threads moves
-//! them between cores.
+//! Cache lines that threads share, with their data and the code that accesses them.
 //!
 //! Memory: 120 bytes for each instruction of each thread that missed a shared line.
 
@@ -17,10 +16,10 @@ use crate::resolve::Resolve;
 use crate::spaces::{AddressSpaces, PathId, When};
 use crate::stacks::Frames;
 
-/// Lines that are listed.
-const MOST_LINES: usize = 50;
-/// Accesses of a line that are listed.
-const MOST_ACCESSES: usize = 16;
+/// Maximum number of listed lines.
+const MAX_LINES: usize = 50;
+/// Maximum number of listed accesses of a line.
+const MAX_ACCESSES: usize = 16;
 
 /// Accesses to shared lines. Only analyses over the same [`AddressSpaces`] may be merged.
 #[derive(Clone, Debug)]
@@ -137,13 +136,13 @@ impl SharingCounts {
         }
     }
 
-    /// Order of lines and accesses: what takes most time comes first.
+    /// Sort key: time first, then misses.
     fn cost(&self) -> (u64, u64, u64) {
         let misses = self.true_sharing + self.false_sharing;
         (self.stall_cycles, self.hitm + misses, self.invalidating)
     }
 
-    /// Whether most misses after another core's store are false sharing.
+    /// Whether false sharing outnumbers true sharing.
     pub fn is_mostly_false(&self) -> bool {
         self.false_sharing > self.true_sharing
     }
@@ -211,7 +210,7 @@ pub struct SharedLines {
     pub other_counts: SharingCounts,
 }
 
-/// What names are looked up in.
+/// Sources of names.
 pub(crate) struct SharingNames<'a, 'b> {
     pub(crate) allocations: &'b Allocations,
     pub(crate) frames: &'b Frames<'a>,
@@ -235,7 +234,7 @@ pub(crate) fn shared_lines(
         lines.push((counts, key, line));
     }
     lines.sort_by_key(|(counts, key, _)| (Reverse(counts.cost()), *key));
-    let others = lines.split_off(lines.len().min(MOST_LINES));
+    let others = lines.split_off(lines.len().min(MAX_LINES));
     let mut other_counts = SharingCounts::default();
     others
         .iter()
@@ -270,7 +269,7 @@ fn shared_line(
             names.regions.describe(symbols, pid, place).0
         }
     };
-    // The same code and bytes of several threads are one row.
+    // Several threads with the same code and bytes share a row.
     let mut rows: BTreeMap<AccessKey, (BTreeSet<Tid>, SharingCounts, SharedAccess)> =
         BTreeMap::new();
     let mut threads = BTreeSet::new();
@@ -315,8 +314,8 @@ fn shared_line(
         .collect();
     accesses.sort_by_key(|access| Reverse(access.counts.cost()));
     let name = line_name(&accesses);
-    let other_accesses = accesses.len().saturating_sub(MOST_ACCESSES) as u64;
-    accesses.truncate(MOST_ACCESSES);
+    let other_accesses = accesses.len().saturating_sub(MAX_ACCESSES) as u64;
+    accesses.truncate(MAX_ACCESSES);
     SharedLine {
         name,
         kind: match allocated {
@@ -342,7 +341,7 @@ struct AccessKey {
     stored: u64,
 }
 
-/// The data of a line, that of the costliest accesses first.
+/// Names the data of a line, costliest accesses first.
 fn line_name(accesses: &[SharedAccess]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for access in accesses {
@@ -358,7 +357,7 @@ fn line_name(accesses: &[SharedAccess]) -> String {
     }
 }
 
-/// The bytes whose bits are set.
+/// Converts a bit mask to ranges of bytes.
 fn ranges(mut bits: u64) -> Vec<ByteRange> {
     let mut ranges = Vec::new();
     while bits != 0 {

@@ -1,4 +1,4 @@
-//! What other machines would make of a run.
+//! Results of `--what-if`: the same run on other machines.
 
 use memgauge_trace::Manifest;
 use serde::Serialize;
@@ -11,6 +11,8 @@ use crate::time_use::{TimePart, TimeUse, time_parts};
 pub struct WhatIf {
     /// The change as given to `--what-if`: `huge-pages`, `llc=2x`, `machine=zen4`.
     pub name: String,
+    /// The change in words: `LLC twice as large`.
+    pub change: String,
     /// Name of the machine.
     pub machine: String,
     /// Nanoseconds in which its threads executed, summed; waits are not part of it.
@@ -24,7 +26,8 @@ pub struct WhatIf {
 }
 
 impl WhatIf {
-    /// What the change saves or costs most waiting for, and the difference in nanoseconds.
+    /// Returns the part of the time that differs most from the run's, and the difference in
+    /// nanoseconds. `None` without cycles.
     pub fn largest_change(&self, run: &[TimePart], run_hz: f64) -> Option<(TimeUse, f64)> {
         let own_hz = self
             .totals
@@ -39,7 +42,7 @@ impl WhatIf {
     }
 }
 
-/// The other machines of a recording, in the order they were named.
+/// Compares the other machines of a recording with its own, in the order of the command line.
 pub(crate) fn what_ifs(manifest: &Manifest, totals: &Counts) -> Vec<WhatIf> {
     let Some(machine) = &manifest.machine else {
         return Vec::new();
@@ -55,6 +58,7 @@ pub(crate) fn what_ifs(manifest: &Manifest, totals: &Counts) -> Vec<WhatIf> {
         let ns = busy_ns(&facts.totals, facts.machine.frequency_hz)?;
         Some(WhatIf {
             name: facts.name.clone(),
+            change: in_words(&facts.name),
             machine: facts.machine.name.clone(),
             busy_ns: ns,
             relative: ns / own_ns - 1.0,
@@ -63,6 +67,21 @@ pub(crate) fn what_ifs(manifest: &Manifest, totals: &Counts) -> Vec<WhatIf> {
         })
     });
     others.collect()
+}
+
+fn in_words(name: &str) -> String {
+    match name.split_once('=') {
+        None if name == "huge-pages" => "all memory in pages of 2 MiB".to_owned(),
+        None => "next-line and stride prefetchers".to_owned(),
+        Some(("machine", machine)) => format!("machine {machine}"),
+        Some((cache, times)) => {
+            let times = match times.trim_end_matches('x') {
+                "2" => "twice".to_owned(),
+                n => format!("{n} times"),
+            };
+            format!("{} {times} as large", cache.to_uppercase())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +109,7 @@ mod tests {
         let found = what_ifs(&manifest, &totals(2000));
         assert_eq!(found[0].busy_ns, 1500.0);
         assert_eq!(found[0].relative, -0.25);
+        assert_eq!(found[0].change, "machine fast");
         assert_eq!(what_ifs(&manifest, &totals(0)), []);
     }
 }

@@ -11,9 +11,9 @@ use memgauge_symbols::Symbols;
 use crate::args::{Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::units::Changes;
-use crate::{record, terminal};
+use crate::{record, sample, terminal};
 
-/// Show what limits a program and what changes of the machine gain, as far as the model knows
+/// Show what limits a program and what another machine would gain
 #[derive(Debug, clap::Args)]
 pub(crate) struct Advise {
     /// Recording to advise on
@@ -44,8 +44,7 @@ pub(crate) fn advise(args: &Advise) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     }
     let mut settings = args.settings.clone();
-    let is_modelled = matches!(settings.source, Source::Auto | Source::Emulate);
-    if settings.what_if.is_empty() && is_modelled {
+    if settings.what_if.is_empty() && models_whole_run(&settings) {
         settings.what_if = vec![Changes(WhatIf::COMMON.to_vec())];
     }
     let end = record::run(&settings, &args.command, !settings.quiet)?;
@@ -59,7 +58,27 @@ pub(crate) fn advise(args: &Advise) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
+/// Whether other machines can be fed the run: only the emulator sees every access, and `--sets`,
+/// `--region` and `--function` leave some out.
+fn models_whole_run(settings: &Settings) -> bool {
+    let is_emulated = match settings.source {
+        Source::Auto => !sample::is_live(settings),
+        source => source == Source::Emulate,
+    };
+    is_emulated
+        && settings.sets.is_none()
+        && settings.regions.is_empty()
+        && settings.functions.is_empty()
+}
+
 fn advice(recording: &Recording, style: &memgauge_report::Style) -> anyhow::Result<String> {
+    if recording.manifest().source.name == "io" {
+        return Err(usage(format!(
+            "failed to advise on `{}`: it is a recording of I/O, without memory accesses; use \
+             `memgauge report` for it",
+            recording.path().display()
+        )));
+    }
     let mut symbols = Symbols::of(recording.path());
     let summary = summarise(recording, &mut symbols, &Options::default())?;
     Ok(advice_text(&summary, style))

@@ -8,7 +8,9 @@ use memgauge_host::unwind::{MAX_STACK_BYTES, STACK_BYTES};
 use memgauge_machine::Config;
 
 use crate::target::Targets;
-use crate::units::{Changes, DeliveryName, Duration, Percent, changes, pages, recording, sets};
+use crate::units::{
+    Changes, DeliveryName, Duration, Percent, changes, pages, recording, sets, task_id,
+};
 
 /// Where events come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -358,6 +360,7 @@ pub(crate) struct Io {
         long,
         value_name = "PIDS",
         value_delimiter = ',',
+        value_parser = task_id,
         conflicts_with = "command"
     )]
     pub(crate) pid: Vec<u32>,

@@ -4,15 +4,17 @@ use clap::Args;
 use memgauge_live::events;
 use memgauge_live::target::{Target, cgroup, container};
 
+use crate::units::task_id;
+
 /// At most one of them.
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "target", multiple = false)]
 pub(crate) struct Targets {
     /// Observe these running processes, with all their threads
-    #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
+    #[arg(short, long, value_name = "PIDS", value_delimiter = ',', value_parser = task_id)]
     pub(crate) pid: Vec<u32>,
     /// Observe these threads
-    #[arg(short, long, value_name = "TIDS", value_delimiter = ',')]
+    #[arg(short, long, value_name = "TIDS", value_delimiter = ',', value_parser = task_id)]
     pub(crate) tid: Vec<u32>,
     /// Observe all processes on all processors
     #[arg(short, long)]

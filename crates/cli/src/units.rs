@@ -234,6 +234,12 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
     pages.ok_or_else(|| "the number of pages must be a power of two up to 262144".to_owned())
 }
 
+/// Parses the ID of a process or thread.
+pub(crate) fn task_id(text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|&id| id > 0);
+    id.ok_or_else(|| "an ID is a positive number, such as 4711".to_owned())
+}
+
 /// Changes of a machine that `--what-if` names.
 #[derive(Clone, Debug)]
 pub(crate) struct Changes(pub(crate) Vec<WhatIf>);

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{PATH, Recorded, memgauge, needs, report_text};
+use harness::{PATH, Recorded, drawn, memgauge, needs, report_text};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -107,15 +107,6 @@ fn compiled(folder: &Path, source: &str, flags: &[&str]) -> String {
         .to_str()
         .expect("temporary paths are text")
         .to_owned()
-}
-
-/// Numbers that differ between runs, which the test prints.
-fn drawn(name: &str, from: u64, to: u64) -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let nanos = now.map_or(1, |since| u64::from(since.subsec_nanos()));
-    let number = from + nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (to - from);
-    println!("{name}: {number}");
-    number
 }
 
 /// Sums over the allocation sites that a function names.

@@ -3,16 +3,8 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{Recorded, memgauge, report_text, totals_of, workloads, write_machine};
+use harness::{Recorded, drawn, memgauge, report_text, totals_of, workloads, write_machine};
 use serde_json::Value;
-
-fn drawn(name: &str, from: u64, to: u64) -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let nanos = now.map_or(1, |since| u64::from(since.subsec_nanos()));
-    let number = from + nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (to - from);
-    println!("{name}: {number}");
-    number
-}
 
 fn what_if<'a>(report: &'a Value, name: &str) -> &'a Value {
     let machines = report["what_if"].as_array().expect("other machines");
@@ -163,4 +155,30 @@ fn advise_runs_a_program_on_the_common_machines_or_reads_a_recording() {
     assert_eq!(advice(&shown), said);
     let late = run(&["--what-if", "all", path]);
     assert_eq!(late.status.code(), Some(2), "{}", harness::said(&late));
+}
+
+#[test]
+fn advise_models_no_other_machine_where_it_cannot() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("some-sets.mg");
+    let program = workload("rand --bytes 1MiB --steps 20k");
+    let mut command = memgauge();
+    command.args(["advise", "--machine", "zen4", "--sets", "1/8", "-o"]);
+    let output = command.arg(&path).arg("--").args(&program).output();
+    let output = output.expect("memgauge runs");
+    let said = harness::said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("In short") && !said.contains("What if"),
+        "{said}"
+    );
+
+    let io =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recordings/io.mg");
+    let refused = memgauge()
+        .arg("advise")
+        .arg(io)
+        .output()
+        .expect("memgauge runs");
+    harness::check_line(&refused, 2, &["recording of I/O", "memgauge report"]);
 }

@@ -15,7 +15,7 @@ use super::catalogue::Tally;
 
 /// Events noted before they are completed: enough to hide the host's misses, few
 /// enough to stay in its first-level cache.
-const MOST: usize = 128;
+const MAX_EVENTS: usize = 128;
 
 /// Work that follows once the core has been told what ran before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,30 +45,34 @@ pub(super) struct Event {
 #[derive(Debug, Default)]
 pub(super) struct Events {
     noted: Vec<Event>,
-    most: usize,
-    /// The last one is to be completed before the next access.
-    at_once: bool,
+    /// Maximum number of events in `noted`; 0 once an event must be completed before the next access.
+    limit: usize,
+    /// `limit` while no event is urgent.
+    usual_limit: usize,
     /// The core is told before anything that takes time or changes a cache below the
     /// first level. So no count or time differs for the delay.
     pub(super) ran: Tally,
 }
 
 impl Events {
-    /// With `at_once`, each is to be completed before the next.
-    pub(super) fn set_most(&mut self, at_once: bool) {
-        self.most = if at_once { 1 } else { MOST };
+    /// With `at_once`, each event is completed before the next.
+    pub(super) fn set_limit(&mut self, at_once: bool) {
+        self.usual_limit = if at_once { 1 } else { MAX_EVENTS };
+        self.limit = self.usual_limit;
     }
 
     /// Whether it is time to complete them.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
-        self.at_once || self.noted.len() >= self.most
+        self.noted.len() >= self.limit
     }
 
     /// Notes an event at the end of what ran.
     pub(super) fn note(&mut self, at: usize, what: PendingKind, addr: u64, missed: Missed) {
         let ran = std::mem::take(&mut self.ran);
-        self.at_once |= missed.at_once();
+        if missed.at_once() {
+            self.limit = 0;
+        }
         self.noted.push(Event {
             ran,
             addr,
@@ -90,7 +94,7 @@ impl Events {
 
     /// The noted events, to be given back empty.
     pub(super) fn take(&mut self) -> Vec<Event> {
-        self.at_once = false;
+        self.limit = self.usual_limit;
         std::mem::take(&mut self.noted)
     }
 

@@ -108,7 +108,7 @@ pub(super) struct Taken {
     pub(super) passed: u64,
     /// The mark there, where others are to be read first.
     pub(super) waits: Option<Waits>,
-    /// Other threads had lines that the words access, or lost them.
+    /// Whether lines moved between the thread's core and others.
     pub(super) contends: bool,
 }
 
@@ -159,7 +159,7 @@ pub(super) trait Reader {
         0
     }
 
-    /// How long a turn of a thread takes at most that contends with others for lines.
+    /// Maximum length of a turn with contention for cache lines, in nanoseconds.
     fn contended_turn_ns(&self) -> u64 {
         u64::MAX
     }
@@ -526,7 +526,7 @@ impl<R: Reader> Followed<R> {
             self.starts.thread_appeared(ring.birth);
         }
         let kept = self.reader.begin_thread(process, &ring);
-        // A forked process begins with what its parent had, a thread with nothing.
+        // A forked process copies its parent's state, so the parent must have been read first.
         let before = match ring.birth == process.entry.birth {
             true => Before::Marks,
             false => Before::Start,

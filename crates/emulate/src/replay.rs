@@ -252,7 +252,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         let start = at;
         self.told = start;
-        self.cursor.events.set_most(self.shared.recalls());
+        self.cursor.events.set_limit(self.shared.recalls());
         while at < words.len() {
             let stopped = self.take_runs(words, at);
             if stopped > at {
@@ -358,9 +358,12 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let access = self.program.catalogue.access(index);
         let (addr, size) = (event.addr, u32::from(access.size));
         self.note_store(access.kind, addr);
-        let bytes = match event.missed.may_be_watched() {
-            true => self.bytes_in_line(words, event, index),
-            false => LineBytes::of(addr, size, access.kind),
+        let bytes = if event.missed.may_be_watched() {
+            self.bytes_in_line(words, event, index)
+        } else if self.shared.is_coherent() {
+            LineBytes::of(addr, size, access.kind)
+        } else {
+            LineBytes::default()
         };
         let core = &mut self.core;
         let outcome = core.supply_bytes(self.shared, event.missed, addr, size, access.kind, bytes);

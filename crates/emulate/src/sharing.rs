@@ -1,4 +1,4 @@
-//! Which code of a thread shares cache lines with other threads.
+//! Sharing of cache lines between threads, by the code that accesses them.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use memgauge_machine::{LINE_BYTES, LineBytes, Outcome, Sharing};
 use super::data::DataMap;
 
 const LINE: u64 = LINE_BYTES as u64;
-/// Places of a thread that are told apart: 8 MiB.
-const MOST_PLACES: usize = 1 << 16;
+/// Maximum number of places per thread, 8 MiB. Events of further places are counted as dropped.
+const MAX_PLACES: usize = 1 << 16;
 
 /// An access of the code to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,10 +20,10 @@ pub(super) struct SharingPlace {
     pub(super) index: u32,
 }
 
-/// What a thread's access to a line met of other threads.
+/// Sharing events of an access to a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SharingSums {
-    /// Where the line's memory was allocated, at the first time.
+    /// Allocation site of the line's memory at the first event.
     pub(super) site: Option<u32>,
     pub(super) bytes: LineBytes,
     pub(super) hitm: u64,
@@ -37,10 +37,9 @@ pub(super) struct SharingSums {
 #[derive(Debug, Default)]
 pub(super) struct ThreadSharing {
     places: HashMap<SharingPlace, SharingSums>,
-    /// Events of places beyond the number that is kept.
+    /// Number of events beyond [`MAX_PLACES`].
     pub(super) dropped: u64,
-    /// Places that have missed a line in this turn that others have stored to, and have not touched
-    /// what those stored.
+    /// Places whose miss in this turn is not known to be true sharing yet.
     regained: Vec<SharingPlace>,
 }
 
@@ -56,7 +55,7 @@ impl ThreadSharing {
             line: place.line & !(LINE - 1),
             ..place
         };
-        if self.places.len() >= MOST_PLACES && !self.places.contains_key(&place) {
+        if self.places.len() >= MAX_PLACES && !self.places.contains_key(&place) {
             self.dropped += 1;
             return;
         }
@@ -81,7 +80,7 @@ impl ThreadSharing {
         }
     }
 
-    /// The thread has touched what others had stored to a line that it missed in this turn.
+    /// Counts true sharing for the place that missed the line in this turn.
     fn share_truly(&mut self, line: u64) {
         if let Some(at) = self.regained.iter().position(|place| place.line == line) {
             let place = self.regained.swap_remove(at);
@@ -91,7 +90,7 @@ impl ThreadSharing {
         }
     }
 
-    /// Ends a turn: lines of which the thread has touched nothing that others stored.
+    /// Ends a turn. The remaining misses are false sharing.
     pub(super) fn end_turn(&mut self) {
         for place in self.regained.drain(..) {
             if let Some(sums) = self.places.get_mut(&place) {
@@ -100,7 +99,7 @@ impl ThreadSharing {
         }
     }
 
-    /// All places in the order of their lines.
+    /// Removes and returns all places, ordered by line.
     pub(super) fn take(&mut self) -> Vec<(SharingPlace, SharingSums)> {
         let mut all: Vec<_> = self.places.drain().collect();
         all.sort_unstable_by_key(|(place, _)| *place);

@@ -26,7 +26,7 @@ const WAKE_DELAY: Duration = Duration::from_millis(1);
 /// After this time without progress, ask the kernel whether the thread is stopped.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A thread that has been in one system call for longer is not asked about any more.
+/// A thread that has been in one system call for longer counts as waiting, without a check.
 const SCHEDULING_CHECK_LIMIT: Duration = Duration::from_millis(20);
 
 /// A runnable thread makes progress at least this often, even on a very busy host.
@@ -183,9 +183,9 @@ impl Activity {
     /// Whether a thread that publishes `calls` executes more as soon as the host lets it. A
     /// thread that has written nothing for long may have lost the memory to write to.
     ///
-    /// One that has just made a call waits in it, or only for a processor of the host: `is_running`
-    /// asks the kernel. On a busy host, a thread that starts others would otherwise be overtaken by
-    /// the first of them while it makes room for the stack of the next.
+    /// A thread in a recent call may be waiting in it, or only for a host CPU, so `is_running` asks
+    /// the kernel. Otherwise, on a busy host, the first thread that a program starts would overtake
+    /// the program while it allocates the next thread's stack.
     pub(super) fn runs(&self, calls: u32, now: Instant, is_running: impl FnOnce() -> bool) -> bool {
         let is_lost = now.saturating_duration_since(self.wrote_at) >= MAX_SCHEDULING_DELAY;
         if self.only_calls || is_lost {

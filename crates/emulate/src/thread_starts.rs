@@ -83,7 +83,7 @@ impl ThreadStarts {
         }
     }
 
-    /// Whether the mark by which a thread was started has been read, for a thread that begins now.
+    /// Forgets a start mark that was read. Returns false if it has not been read.
     pub(super) fn take_read(&mut self, start_id: u64) -> bool {
         self.read.remove(&start_id)
     }

@@ -1,17 +1,17 @@
 //! Coherence of the private caches: MESI, with a directory at the last-level cache.
 //!
-//! The directory has an entry for each page that a core has missed a line of, and, where several
-//! cores have, which of them may hold each of its lines. A page that a single core uses costs one
-//! look at this core's own table, so threads with data of their own pay little.
+//! The directory has one entry per page that missed the first level. If several cores use a page, its
+//! entry lists the possible holders of each line. A page of a single core costs one lookup in that
+//! core's own table, so threads with private data pay little.
 //!
-//! Cores take turns (the front end decides how long), and a hit of the first level tells nobody. So
-//! a core that stores to a line that others only read is noticed at the end of its turn
-//! ([`Core::end_turn`]). From the first time on that a core loses a line to a store, the line is
-//! *watched*: the first level reports every access to it, and everything is exact.
+//! Cores take turns, and the front end decides how long a turn is. A first-level hit does not reach
+//! the directory. Therefore a store that hits a line shared by other cores is detected only at the end
+//! of the turn ([`Core::end_turn`]). Once a core has lost a line to a store, the line is *watched*: the
+//! first level reports every access to it, in order.
 //!
-//! Rejected: asking all other cores at every miss of the second level, which costs as much as the
-//! miss itself from four cores on. And: a state in each line of the first level, which every store
-//! that hits would have to look at.
+//! Rejected: a lookup in all other cores at each second-level miss, because with four cores it costs
+//! as much as the miss itself. Also rejected: a coherence state in each first-level line, because
+//! every store hit would have to check it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -27,14 +27,15 @@ use crate::{Core, LINE_BYTES, Outcome, Shared};
 const LINES: usize = 64;
 /// A tag without its line in the page.
 const PAGE_SHIFT: u32 = 8;
-/// Cores that the directory tells apart. Of more that live at once, the others are not coherent.
-const CORES: usize = 64;
-/// Pages that a core remembers the entry of.
-const RECENT: usize = 1024;
-/// Entries before those of pages that no core holds a line of are dropped.
-const MOST_PAGES: usize = 1 << 17;
-/// Lines that are watched.
-const MOST_WATCHED: usize = 1 << 16;
+/// Maximum number of coherent cores, one bit each. Further cores see no other core's stores, and are
+/// counted.
+const MAX_CORES: usize = 64;
+/// Number of directory entries that a core caches.
+const RECENT_PAGES: usize = 1024;
+/// Number of entries at which the directory is rebuilt from the lines that cores hold.
+const MIN_REBUILD_PAGES: usize = 1 << 17;
+/// Maximum number of watched lines.
+const MAX_WATCHED: usize = 1 << 16;
 
 /// A bit for each byte of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,54 +98,55 @@ impl Hasher for FibonacciHasher {
 
 type Map<V> = HashMap<u64, V, BuildHasherDefault<FibonacciHasher>>;
 
-/// A page and the cores, as bits, that use it.
+/// Cores that use a page, as bits.
 struct PageEntry {
-    /// Cores that have missed a line of it.
+    /// Cores that have missed one of its lines.
     users: u64,
-    /// Where there are several: the cores that may hold each line. A core that dropped its clean copy
-    /// keeps its bit. If there are at least two bits, every copy is clean.
+    /// Possible holders of each line, if the page has several users. A core that evicts a clean copy
+    /// keeps its bit. With two or more bits, every copy is clean.
     holders: Option<Box<[u64; LINES]>>,
 }
 
-/// A core that lost a watched line to a store of another one.
+/// A core that lost a watched line to another core's store.
 struct LostCopy {
-    /// Its place, which no other core has after it.
+    /// Index of the core. Indices are not reused.
     core: usize,
-    /// Bytes that others have stored since; `None` where the first of these stores was noticed late.
+    /// Bytes that other cores have stored since. `None` if the first store was detected late, so that
+    /// its bytes are unknown.
     stored: Option<u64>,
 }
 
-/// A line that a core has again after others stored to it, and of which it has not touched what they
-/// stored.
+/// A line that a core has missed after other cores stored to it. The core has not accessed the stored
+/// bytes yet, so it may be false sharing.
 pub(crate) struct RegainedLine {
     line: u64,
-    /// Bytes that others stored.
+    /// Bytes that other cores stored.
     stored: u64,
 }
 
-/// Which cores may hold which lines.
+/// Possible holders of lines, and the watched lines.
 #[derive(Default)]
 pub(crate) struct Directory {
     pages: Map<u32>,
     entries: Vec<PageEntry>,
     most_pages: usize,
-    /// Places of the cores that the bits stand for.
+    /// Index of the core that each bit stands for.
     cores: Vec<Option<usize>>,
     watched: Map<Vec<LostCopy>>,
-    /// Raised when entries move.
+    /// Incremented when entries move, so that cores drop their cached entries.
     version: u32,
-    /// Whether several cores share an address space, or have.
+    /// True once two cores have shared an address space.
     is_on: bool,
-    /// Lines that could not be watched.
+    /// Number of lines that were not watched because the table was full.
     unwatched: u64,
-    /// Cores without a bit.
+    /// Number of cores beyond [`MAX_CORES`].
     incoherent: u64,
 }
 
-/// Entries of the pages that a core missed last.
+/// A core's cache of directory entries.
 pub(crate) struct RecentPages {
     version: u32,
-    pages: Box<[RecentPage; RECENT]>,
+    pages: Box<[RecentPage; RECENT_PAGES]>,
 }
 
 #[derive(Clone, Copy)]
@@ -161,7 +163,7 @@ impl RecentPages {
         };
         RecentPages {
             version: 0,
-            pages: Box::new([none; RECENT]),
+            pages: Box::new([none; RECENT_PAGES]),
         }
     }
 
@@ -174,7 +176,7 @@ impl RecentPages {
                 ..RecentPages::new()
             };
         }
-        let recent = &mut self.pages[page as usize % RECENT];
+        let recent = &mut self.pages[page as usize % RECENT_PAGES];
         if recent.page != page {
             *recent = RecentPage {
                 page,
@@ -185,7 +187,7 @@ impl RecentPages {
     }
 }
 
-/// Whether a line is watched.
+/// Result of a request to watch a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
     New,
@@ -193,17 +195,17 @@ enum Watch {
     NoRoom,
 }
 
-/// Copies that other cores had of a line.
+/// Copies of a line in other cores.
 #[derive(Clone, Copy, Default)]
 struct OtherCopies {
-    /// The cores that had one.
+    /// Their holders, as bits.
     cores: u64,
-    /// Whether one of them was modified.
+    /// Whether one copy was modified.
     is_dirty: bool,
 }
 
 impl OtherCopies {
-    /// Those that the other cores lost: none if the access only loads.
+    /// Returns the copies that an access invalidates. A load invalidates nothing.
     fn taken_by(self, stores: bool) -> OtherCopies {
         if stores { self } else { OtherCopies::default() }
     }
@@ -222,15 +224,15 @@ impl Directory {
         self.incoherent
     }
 
-    /// Whether it is time to [rebuild](Self::rebuild) it.
+    /// Whether the directory should be [rebuilt](Self::rebuild).
     pub(crate) fn is_full(&self) -> bool {
-        self.is_on && self.entries.len() > self.most_pages.max(MOST_PAGES)
+        self.is_on && self.entries.len() > self.most_pages.max(MIN_REBUILD_PAGES)
     }
 
-    /// The bit of a new core; 0 if there are too many.
+    /// Returns the bit of a new core, or 0 beyond [`MAX_CORES`].
     pub(crate) fn add_core(&mut self, place: usize) -> u64 {
         if self.cores.is_empty() {
-            self.cores = vec![None; CORES];
+            self.cores = vec![None; MAX_CORES];
         }
         let Some(bit) = self.cores.iter().position(Option::is_none) else {
             self.incoherent += 1;
@@ -257,7 +259,7 @@ impl Directory {
         })
     }
 
-    /// Begins, or begins anew, with the pages that the cores hold lines of.
+    /// Fills the directory from the lines that the cores hold.
     pub(crate) fn rebuild(&mut self, cores: &[Option<Box<Core>>]) {
         self.is_on = true;
         self.version += 1;
@@ -291,12 +293,12 @@ impl Directory {
         .flatten()
     }
 
-    /// Watches a line from now on, if there is room.
+    /// Starts watching a line, if there is room.
     fn watch(&mut self, line: u64) -> Watch {
         if self.watched.contains_key(&line) {
             return Watch::Known;
         }
-        if self.watched.len() >= MOST_WATCHED {
+        if self.watched.len() >= MAX_WATCHED {
             self.unwatched += 1;
             return Watch::NoRoom;
         }
@@ -304,31 +306,35 @@ impl Directory {
         Watch::New
     }
 
-    /// Notes bytes of a watched line that a core stores.
-    fn note_stored(&mut self, line: u64, core: usize, stored: u64) {
-        if let Some(lost) = self.watched.get_mut(&line) {
-            for copy in lost.iter_mut().filter(|copy| copy.core != core) {
-                copy.stored = copy.stored.map(|before| before | stored);
-            }
+    /// Adds bytes that a core stores to the copies that others have lost. Returns whether the line is
+    /// watched.
+    fn note_stored(&mut self, line: u64, core: usize, stored: u64) -> bool {
+        let Some(lost) = self.watched.get_mut(&line) else {
+            return false;
+        };
+        for copy in lost.iter_mut().filter(|copy| copy.core != core) {
+            copy.stored = copy.stored.map(|before| before | stored);
         }
+        true
     }
 
-    /// Notes that cores lost a watched line to a store, of known bytes or not.
+    /// Records that cores lost a watched line to a store. `knows_bytes`: the stored bytes will be
+    /// reported.
     fn lose(&mut self, line: u64, losers: u64, knows_bytes: bool) {
         let places: Vec<usize> = self.places(losers).collect();
         let live = &self.cores;
         let Some(lost) = self.watched.get_mut(&line) else {
             return;
         };
-        if lost.len() >= CORES {
+        if lost.len() >= MAX_CORES {
             lost.retain(|copy| live.contains(&Some(copy.core)));
         }
         let stored = knows_bytes.then_some(0);
         lost.extend(places.into_iter().map(|core| LostCopy { core, stored }));
     }
 
-    /// A core has a line again. The bytes that were stored since it lost it to a store of another
-    /// core, if it did and they are known.
+    /// Removes the record of a core that has a line again. Returns the bytes stored since it lost the
+    /// line, if they are known.
     fn regain(&mut self, line: u64, core: usize) -> Option<u64> {
         let lost = self.watched.get_mut(&line)?;
         let at = lost.iter().position(|copy| copy.core == core)?;
@@ -341,7 +347,7 @@ fn line_in_page(tag: u64) -> usize {
 }
 
 impl Shared {
-    /// Takes a line out of other cores because another one stores to it.
+    /// Invalidates the copies of other cores, because a core stores to the line.
     fn invalidate(&mut self, cores: u64, tag: u64) -> OtherCopies {
         let mut copies = OtherCopies::default();
         let places: Vec<usize> = self.directory.places(cores).collect();
@@ -357,7 +363,7 @@ impl Shared {
         copies
     }
 
-    /// Lets another core, the only one that holds a line, share it from now on.
+    /// Downgrades the copy of a line's single holder to shared.
     fn downgrade(&mut self, core: u64, tag: u64) -> OtherCopies {
         let place = self.directory.places(core).next();
         let other = place.and_then(|place| self.cores[place].as_deref_mut());
@@ -372,14 +378,14 @@ impl Shared {
 }
 
 impl Core {
-    /// Takes a line out of the private caches; its flags, if it was there.
+    /// Removes a line from the private caches. Returns its flags, if it was there.
     fn drop_copy(&mut self, tag: u64) -> Option<u64> {
         let (first, second) = (self.first.l1d.drop_line(tag), self.l2.drop_line(tag));
         (first.is_some() || second.is_some()).then(|| first.unwrap_or(0) | second.unwrap_or(0))
     }
 
-    /// Makes a line of the private caches clean, and one that other cores may hold; its flags
-    /// before, if it is there.
+    /// Cleans a line in the private caches and marks it as shared. Returns its previous flags, if it
+    /// was there.
     fn share_copy(&mut self, tag: u64) -> Option<u64> {
         let (first, second) = (self.first.l1d.clean(tag), self.l2.clear_flags(tag, DIRTY));
         self.first.l1d.set_shared(tag);
@@ -391,8 +397,8 @@ impl Core {
         self.recent_pages.entry(&mut shared.directory, page)
     }
 
-    /// The first level has missed a line. Makes the other cores give up or share their copies.
-    /// Returns whether one of them had a modified one, which is in the last-level cache now.
+    /// Invalidates or downgrades other cores' copies of a line that missed the first level. Returns
+    /// true if one of them was modified. The last-level cache then holds the line.
     #[inline(always)]
     pub(crate) fn claim(
         &mut self,
@@ -448,7 +454,7 @@ impl Core {
         if copies.is_dirty {
             self.counts[COHERENCE_HITM] += 1;
             out.sharing.add(Sharing::HITM);
-            // One that stores has the modified line itself from now on.
+            // After a store, this core holds the modified line, and the copy below stays clean.
             let flags = if line_use.stores { 0 } else { DIRTY };
             self.fill_llc(shared, tag, flags, out);
         }
@@ -458,16 +464,15 @@ impl Core {
             self.regained.push(RegainedLine { line, stored });
             self.touch_regained(line, line_use.bytes, out);
         }
-        if shared.directory.watched.contains_key(&line) {
+        let stored = line_use.bytes.stored;
+        if shared.directory.note_stored(line, self.place, stored) {
             self.first.l1d.watch(tag);
-            let stored = line_use.bytes.stored;
-            shared.directory.note_stored(line, self.place, stored);
         }
         copies.is_dirty
     }
 
-    /// Whether an access touches what others have stored to a line that this core has regained in this
-    /// turn: then that was true sharing.
+    /// Counts true sharing if an access touches bytes that other cores stored to a line that this core
+    /// has missed in this turn.
     fn touch_regained(&mut self, line: u64, bytes: LineBytes, out: &mut Outcome) {
         let touched = bytes.loaded | bytes.stored;
         let is_touched =
@@ -479,7 +484,8 @@ impl Core {
         }
     }
 
-    /// A second core uses a page: which lines the first ones hold. The holders of the line of `tag`.
+    /// Lists the holders of each line of a page that gets its second user. Returns the holders of the
+    /// line of `tag`.
     fn begin_sharing(&mut self, shared: &mut Shared, tag: u64, entry: usize, users: u64) -> u64 {
         let mut holders = Box::new([0; LINES]);
         let first = tag & !((LINES as u64 - 1) << 2);
@@ -508,7 +514,7 @@ impl Core {
         }
     }
 
-    /// This core has taken a line from others.
+    /// Counts the copies that this core has invalidated, and watches the line.
     fn count_invalidated(
         &mut self,
         shared: &mut Shared,
@@ -527,7 +533,7 @@ impl Core {
         shared.directory.lose(line, copies.cores, knows_bytes);
     }
 
-    /// Watches a line from now on, here and in the other cores.
+    /// Starts watching a line, in this and all other cores.
     fn watch_line(&mut self, shared: &mut Shared, tag: u64) {
         let watch = shared.directory.watch(tag | self.space_bits);
         if watch == Watch::New {
@@ -544,7 +550,7 @@ impl Core {
         }
     }
 
-    /// An access to a watched line that the first level holds.
+    /// Handles a first-level hit on a watched line.
     #[inline(never)]
     pub(crate) fn use_watched(
         &mut self,
@@ -563,7 +569,7 @@ impl Core {
         shared.directory.note_stored(line, self.place, stored);
     }
 
-    /// This core holds a line and has stored to it, to known bytes or not: others must not hold it.
+    /// Invalidates other cores' copies of a line that this core holds and has stored to.
     pub(crate) fn upgrade(
         &mut self,
         shared: &mut Shared,
@@ -588,18 +594,18 @@ impl Core {
         self.count_invalidated(shared, copies, tag, knows_bytes, out);
     }
 
-    /// How often lines have moved to this core from others, or were taken from them for it.
+    /// Number of modified lines that this core has received, and of copies that it has invalidated.
     pub fn lines_moved(&self) -> u64 {
         self.counts[COHERENCE_HITM] + self.counts[COHERENCE_INVALIDATION]
     }
 
-    /// A new core among others: knows which lines are watched.
+    /// Copies the set of watched lines from another core.
     pub(crate) fn join(&mut self, other: &Core) {
         self.first.l1d.note_watched_of(&other.first.l1d);
     }
 
-    /// Ends a turn of this core: other cores may run after it. Lines that it has stored to, and that
-    /// others hold, are taken out of those.
+    /// Ends a turn of this core, before another core runs. Invalidates other cores' copies of lines
+    /// that it has stored to.
     pub fn end_turn(&mut self, shared: &mut Shared) {
         let began = self.turn_began;
         self.turn_began = self.first.stamp();

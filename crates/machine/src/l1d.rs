@@ -213,6 +213,10 @@ impl L1d {
     /// Whether a line may be watched. Few others are taken for such.
     #[inline(always)]
     pub(crate) fn may_be_watched(&self, tag: u64) -> bool {
+        // Asked first: most programs share nothing, and the bits fill a tenth of the host's cache.
+        if !self.watches {
+            return false;
+        }
         let bit = watched_bit(tag);
         self.watched[bit / 64] >> (bit % 64) & 1 != 0
     }
@@ -221,17 +225,18 @@ impl L1d {
     pub(crate) fn note_watched(&mut self, tag: u64) {
         let bit = watched_bit(tag);
         self.watched[bit / 64] |= 1 << (bit % 64);
+        self.watches = true;
     }
 
     /// Notes the same lines as another core.
     pub(crate) fn note_watched_of(&mut self, other: &L1d) {
         self.watched.copy_from_slice(other.watched.as_slice());
+        self.watches = other.watches;
     }
 
     /// Has each access to a line reported that is held.
     pub(crate) fn watch(&mut self, tag: u64) {
         if let Some(place) = self.find::<Portable>(tag) {
-            self.watches = true;
             self.lines[place.slot()] |= WATCHED;
         }
     }

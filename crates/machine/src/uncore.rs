@@ -73,7 +73,7 @@ impl Shared {
 
     /// Whether lines are kept coherent between cores, of which there are several.
     #[inline(always)]
-    pub(crate) fn is_coherent(&self) -> bool {
+    pub fn is_coherent(&self) -> bool {
         self.directory.is_on()
     }
 

@@ -1,4 +1,4 @@
-//! Other machines that a program could run on, described as a change of the modelled one.
+//! Changes of the modelled machine, for `--what-if`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use crate::{CacheConfig, Config, ConfigError, Prefetch};
 /// A change of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhatIf {
-    /// All memory lies in pages of 2 MiB.
+    /// Pages of 2 MiB for all memory.
     HugePages,
-    /// The prefetchers that the model has are on.
+    /// All prefetchers of the model enabled.
     Prefetch,
-    /// The second-level cache has so many times the sets.
+    /// Second-level cache with this many times the sets.
     L2(u32),
-    /// The last-level cache has so many times the sets.
+    /// Last-level cache with this many times the sets.
     Llc(u32),
     /// Another machine, with the same prefetchers on.
     Machine(Box<Config>),
 }
 
 impl WhatIf {
-    /// The changes that can be made to every machine, each of which can be advice.
+    /// Changes that apply to every machine: those of `--what-if all`.
     pub const COMMON: [WhatIf; 4] = [
         WhatIf::HugePages,
         WhatIf::Prefetch,
@@ -29,7 +29,7 @@ impl WhatIf {
         WhatIf::Llc(2),
     ];
 
-    /// The changed machine.
+    /// Returns the changed machine.
     ///
     /// # Errors
     /// Returns an error if the model cannot represent it.

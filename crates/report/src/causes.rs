@@ -7,7 +7,6 @@ use memgauge_analyze::{
 use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
 use serde::Serialize;
 
-use crate::changes::{change, difference};
 use crate::names::without_arguments;
 use crate::style::Style;
 use crate::units;
@@ -328,12 +327,13 @@ fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
     let mut rows: Vec<&WhatIf> = summary.what_if.iter().filter(concerns).collect();
     rows.sort_by(|a, b| a.relative.total_cmp(&b.relative));
     let effects = rows.iter().filter(|row| row.relative <= -LEAST_EFFECT);
-    let effects = effects.map(|row| format!("{} {}", change(row), difference(row.relative)));
+    let effects =
+        effects.map(|row| format!("{} {}", row.change, units::signed_percent(row.relative)));
     let effects: Vec<String> = effects.collect();
     match (effects.is_empty(), rows.is_empty()) {
         (false, _) => format!(" Modelled change of the time: {}.", effects.join(", ")),
         (true, false) => {
-            let names = rows.iter().map(|row| change(row));
+            let names = rows.iter().map(|row| row.change.as_str());
             let names = names.collect::<Vec<_>>().join(", ");
             format!(" Modelled: no gain from {names}.")
         }

@@ -7,7 +7,6 @@
 
 pub mod bandwidth;
 mod causes;
-mod changes;
 mod compare;
 mod grid;
 mod io;

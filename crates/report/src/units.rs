@@ -168,6 +168,11 @@ pub fn as_typed<'a>(words: impl IntoIterator<Item = &'a str> + Clone) -> String 
     joined.unwrap_or_else(|_| words.into_iter().collect::<Vec<_>>().join(" "))
 }
 
+/// Formats a relative difference: `-11.2 %`.
+pub(crate) fn signed_percent(relative: f64) -> String {
+    format!("{:+.1} %", relative * 100.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

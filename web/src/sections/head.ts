@@ -98,7 +98,7 @@ function whatIf(machines: WhatIf[]): HTMLElement | null {
     fileName: "what_if",
     rows: [...machines].sort((a, b) => a.relative - b.relative),
     columns: [
-      { title: "Change", cell: (r) => change(r), value: (r) => r.name },
+      { title: "Change", cell: (r) => r.change, value: (r) => r.change },
       { title: "Time", numeric: true, about: "Time in which its threads executed, summed", cell: (r) => time(r.busy_ns), value: (r) => r.busy_ns },
       { title: "Difference", numeric: true, cell: (r) => difference(r.relative), value: (r) => r.relative },
       { title: "LLC misses", numeric: true, event: "llc.miss", cell: (r) => count(r.totals["llc.miss"] ?? 0), value: (r) => r.totals["llc.miss"] ?? 0 },
@@ -110,15 +110,6 @@ function whatIf(machines: WhatIf[]): HTMLElement | null {
 function difference(relative: number): string {
   const size = Math.abs(relative);
   return size < 0.0005 ? "0 %" : `${relative < 0 ? "−" : "+"}${percent(size)}`;
-}
-
-function change(row: WhatIf): string {
-  const [part, value] = row.name.split("=");
-  if (part === "huge-pages") return "all memory in pages of 2 MiB";
-  if (part === "prefetch") return "next-line and stride prefetchers";
-  if (part === "machine") return `machine ${value}`;
-  const times = value === "2x" ? "twice" : `${(value ?? "").replace("x", "")} times`;
-  return `${(part ?? "").toUpperCase()} ${times} as large`;
 }
 
 function statement(said: Statement): HTMLElement {

@@ -44,6 +44,15 @@ pub(crate) fn one_is_right<T: std::fmt::Debug>(
     }
 }
 
+/// Returns a number in `from..to` that differs between runs, and prints it.
+pub(crate) fn drawn(name: &str, from: u64, to: u64) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(1, |since| u64::from(since.subsec_nanos()));
+    let number = from + nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (to - from);
+    println!("{name}: {number}");
+    number
+}
+
 /// A filter that refuses a system call, as containers have one; linux/filter.h, linux/seccomp.h.
 const DENY: &str = r#"
 import ctypes, os, struct, sys

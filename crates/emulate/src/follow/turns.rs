@@ -30,21 +30,21 @@ pub(crate) fn words(one_in: Option<u32>) -> usize {
     }
 }
 
-/// A turn that a thread has had.
+/// A finished turn of a thread.
 pub(super) struct Turn {
     pub(super) words: usize,
-    /// Virtual time that it took.
+    /// Length in virtual time.
     pub(super) ns: u64,
-    /// It met lines that other threads use.
+    /// Whether lines moved between this thread's core and others.
     pub(super) contends: bool,
 }
 
 impl Turn {
-    /// Words of the thread's next turn, at most `most` of them.
+    /// Returns the number of words of the thread's next turn, at most `most`.
     ///
-    /// Threads that contend for a line take it from each other no faster than it moves between
-    /// caches. So their turns are about that long. They grow again when there is nothing to
-    /// contend for.
+    /// A line cannot change its core faster than it moves between caches. The turns of threads that
+    /// contend for a line are therefore about as long as such a move. Without contention they double
+    /// each time.
     pub(super) fn next_words(&self, last: usize, most_ns: u64, most: usize) -> usize {
         if !self.contends || most_ns == u64::MAX {
             return (last * 2).min(most);
@@ -95,9 +95,9 @@ impl<R: Reader> Followed<R> {
         is_due && self.go_in_turns(1, reached, |_, _| true)
     }
 
-    /// A thread begins when the mark by which it was started has been read. Other threads may have made
-    /// marks before, in the host's order, that are later in virtual time: on a busy host a short thread
-    /// may have ended before the next one is started.
+    /// Lets a thread begin if its start mark has been read. It does not wait for marks that other threads
+    /// wrote before: on a busy host a short thread ends before the next one starts, and its last marks
+    /// are later in virtual time.
     fn begin_if_started(&mut self, index: usize, waits: Waits) {
         if waits.before == Before::Start && self.starts.take_read(waits.number) {
             self.threads[index].waits = None;

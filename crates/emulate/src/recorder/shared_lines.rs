@@ -1,11 +1,11 @@
-//! Rows of the lines that a thread shares with others.
+//! Rows of the table `sharing`.
 
 use memgauge_trace::{LossKind, Pid, SharingRow, SiteCount, Tid, VirtAddr, catalogue as events};
 
 use super::{ModelReader, Process, Running};
 
 impl ModelReader {
-    /// Writes what a thread that ends has shared with others.
+    /// Writes the shared lines of a thread that has ended.
     pub(super) fn write_sharing(&mut self, process: &mut Process, tid: Tid, thread: &mut Running) {
         let sharing = &mut thread.cursor.sharing;
         let dropped = std::mem::take(&mut sharing.dropped);

@@ -1,7 +1,7 @@
-//! Other machines that are fed the same words, to know what they would make of the program.
+//! Other modelled machines that replay the same words (`--what-if`).
 //!
-//! Each has cores of its own, whose threads are read in the order and wait for as long as those of
-//! the recorded machine. Nothing is charged to places in the code.
+//! Each machine has its own cores. Threads run in the order of the recorded machine and wait as long
+//! as there. Costs are summed per machine and not charged to code.
 
 use memgauge_machine::{Config, Core, Counts, Machine, PmuConfig};
 use memgauge_trace::{VirtAddr, WhatIfFacts, catalogue as events};
@@ -11,7 +11,7 @@ use crate::follow::Words;
 use crate::replay::{Cursor, OverflowSink, Replay};
 use crate::{Error, Result};
 
-/// One such machine.
+/// A machine that replays the words of the recorded one.
 pub(crate) struct WhatIfMachine {
     name: String,
     pub(super) machine: Machine,
@@ -19,7 +19,7 @@ pub(crate) struct WhatIfMachine {
     past: Counts,
 }
 
-/// Drops samples: these machines take none.
+/// Discards samples, because these machines record none.
 struct NoSamples;
 
 impl OverflowSink for NoSamples {
@@ -40,7 +40,7 @@ impl WhatIfMachine {
         })
     }
 
-    /// Runs words that the recorded machine has taken, from `at` on.
+    /// Replays words from `at` on, after the recorded machine.
     pub(super) fn replay(
         &mut self,
         process: &mut Process,
@@ -60,7 +60,7 @@ impl WhatIfMachine {
         process.kept.program.set_outside(was_outside);
     }
 
-    /// A thread waits for as long as on the recorded machine.
+    /// Advances a thread's clock by the wait of the recorded machine.
     pub(super) fn wait(&mut self, thread: &Running, waited_ns: u64) {
         if waited_ns > 0 {
             let (core, _) = self.machine.core_mut(thread.core);
@@ -73,7 +73,7 @@ impl WhatIfMachine {
         self.machine.remove_core(thread.core);
     }
 
-    /// Sums over all threads that have ended.
+    /// Returns the sums over all threads that have ended.
     pub(super) fn facts(&self) -> WhatIfFacts {
         let named = self.past.iter();
         let named = named.filter_map(|(id, n)| Some((events::name(id)?.to_owned(), n)));

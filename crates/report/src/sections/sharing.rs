@@ -1,4 +1,4 @@
-//! Cache lines that threads share, and the code that moves them between cores.
+//! Cache lines that threads share, and the code that accesses them.
 
 use memgauge_analyze::{
     ByteRange, SharedAccess, SharedLine, SharedLines, SharingCounts, Summary, file_name,
@@ -12,9 +12,9 @@ use crate::units;
 /// Lines that are listed, and accesses of each.
 const LINES: usize = 4;
 const ACCESSES: usize = 6;
-/// Fewer misses of all lines are no finding: locks and the start of threads cause some.
+/// Minimum number of misses to show the section. Locks and thread starts always cause some.
 const FEW_MISSES: u64 = 1000;
-/// Lines with a smaller part of the misses are not listed.
+/// Minimum share of the misses of a listed line.
 const LEAST_SHARE: f64 = 0.01;
 
 pub(super) fn sharing(summary: &Summary, style: &Style) -> String {

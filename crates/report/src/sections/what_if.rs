@@ -1,9 +1,8 @@
-//! What other machines would make of the run.
+//! The same run on other machines.
 
 use memgauge_analyze::{Summary, WhatIf};
 
 use super::time_use::words;
-use crate::changes::{change, difference};
 use crate::style::Style;
 use crate::table::{Kind, Table};
 use crate::units;
@@ -37,9 +36,9 @@ fn table(summary: &Summary, style: &Style) -> Table {
         });
         table.row(vec![
             units::nanoseconds(row.busy_ns as u64, style),
-            difference(row.relative),
+            units::signed_percent(row.relative),
             part.unwrap_or_else(|| style.none().to_owned()),
-            change(row),
+            row.change.clone(),
         ]);
     }
     table
