@@ -17,6 +17,7 @@ mod ctl;
 mod diff;
 mod doctor;
 mod export;
+mod heap;
 mod import;
 mod io;
 mod io_live;
@@ -62,6 +63,7 @@ Examples:
   memgauge record -o r.mg -- make   record only, children included
   memgauge report r.mg              show a recording
   memgauge advise -- ./prog         what limits a program, and what would help
+  memgauge heap -- ./prog           which calls allocate the memory in use at the peak
   memgauge top                      busy processes, their code and data, live
   memgauge io                       bytes by process and device, live
   memgauge list                     list events and machines
@@ -94,6 +96,7 @@ enum Verb {
     /// Show a recording
     Report(args::Report),
     Advise(advise::Advise),
+    Heap(heap::Heap),
     /// Show a recording in a browser, with any part of it in detail
     View(view::View),
     /// Compare runs with a first one, and fail if a limit is exceeded
@@ -136,6 +139,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
         Some(Verb::Advise(args)) => advise::advise(&args),
+        Some(Verb::Heap(args)) => heap::heap(&args),
         Some(Verb::View(args)) => view::view(&args),
         Some(Verb::Diff(args)) => diff::diff(&args),
         Some(Verb::Export(args)) => export::export(&args),

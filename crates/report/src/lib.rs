@@ -36,6 +36,7 @@ pub use compare::{
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
 pub use placement::placement_text;
+pub use sections::HeapOrder;
 pub use style::Style;
 pub use units::{as_typed, capacity};
 
@@ -49,6 +50,18 @@ pub fn text(summary: &Summary, style: &Style) -> String {
 /// gain.
 pub fn advice_text(summary: &Summary, style: &Style) -> String {
     style.shown(joined(sections::of_advice(summary, &style.at_least(80))))
+}
+
+/// Heap memory by at most `sites` allocation sites and by the calls that lead to them, sorted by
+/// `order`. `None` if the recording has no allocations.
+pub fn heap_text(
+    summary: &Summary,
+    order: HeapOrder,
+    sites: usize,
+    style: &Style,
+) -> Option<String> {
+    let sections = sections::of_heap(summary, order, sites, &style.at_least(80));
+    (!sections.is_empty()).then(|| style.shown(joined(sections)))
 }
 
 /// The part of the report that counting ends with: the counters, derived values, the

@@ -1,7 +1,10 @@
 //! Data that the program waited for, and memory by allocation site.
 
+use std::cmp::Reverse;
+
 use memgauge_analyze::{AllocationSite, DataKind, DataPlace, DataTable, HeapUse, Summary};
 
+use super::heap::HeapOrder;
 use super::hot::waits_for;
 use super::{SHOWN, or_none, plural, provenance};
 use crate::names::readable;
@@ -87,7 +90,7 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
         "Heap: {} in use at the peak",
         units::bytes(heap.at_peak_bytes)
     );
-    style.heading(&title, &note) + &sites(heap, style).draw(style)
+    style.heading(&title, &note) + &sites(heap, HeapOrder::Peak, SITES, style).draw(style)
 }
 
 /// Says why there are no allocations, if no function that allocates was found.
@@ -102,7 +105,8 @@ fn without_functions(summary: &Summary, style: &Style) -> String {
 const NO_FUNCTIONS: &str = "no file of the program has the symbol of a function that allocates, as in \
                             a static program that was stripped; --alloc and --free name others";
 
-fn sites(heap: &HeapUse, style: &Style) -> Table {
+/// Table of at most `limit` allocation sites.
+pub(super) fn sites(heap: &HeapUse, order: HeapOrder, limit: usize, style: &Style) -> Table {
     let mut table = Table::new(&[
         ("at peak", Kind::Number),
         ("not freed", Kind::Number),
@@ -115,7 +119,11 @@ fn sites(heap: &HeapUse, style: &Style) -> Table {
         site.mean_lifetime_ns
             .map(|ns| units::nanoseconds(ns as u64, style))
     };
-    for site in heap.sites.iter().take(SITES) {
+    let mut sites: Vec<&AllocationSite> = heap.sites.iter().collect();
+    // Stable, so that equal sites keep their order by the peak.
+    sites.sort_by_key(|site| Reverse(order.value(site)));
+    let hidden = sites.split_off(limit.min(sites.len()));
+    for site in sites {
         table.row(vec![
             units::bytes(site.at_peak_bytes),
             units::bytes(site.live_bytes),
@@ -125,7 +133,6 @@ fn sites(heap: &HeapUse, style: &Style) -> Table {
             style.name(&readable(&site.name)),
         ]);
     }
-    let hidden = heap.sites.get(SITES..).unwrap_or_default();
     let others = heap.other_sites + hidden.len() as u64;
     if others > 0 {
         let at_peak: u64 = hidden.iter().map(|site| site.at_peak_bytes).sum();

@@ -7,6 +7,7 @@ mod counting;
 mod data;
 mod dram;
 mod headline;
+mod heap;
 mod heat;
 mod hot;
 mod levels;
@@ -19,6 +20,7 @@ mod time_use;
 mod what_if;
 
 pub(crate) use closing::{findings, of_regions};
+pub use heap::HeapOrder;
 pub(crate) use sampling::notes as sampling_notes;
 pub(crate) use sets::warnings as set_warnings;
 
@@ -91,6 +93,23 @@ pub(crate) fn of_advice(summary: &Summary, style: &Style) -> Vec<String> {
         time_use::time_use(summary, style),
         what_if::what_if(summary, style),
         closing::in_short(summary, style),
+    ]
+}
+
+/// Sections about allocations. Empty if the recording has none.
+pub(crate) fn of_heap(
+    summary: &Summary,
+    order: HeapOrder,
+    sites: usize,
+    style: &Style,
+) -> Vec<String> {
+    if summary.heap.is_none() {
+        return Vec::new();
+    }
+    vec![
+        headline::headline(summary, style),
+        heap::heap(summary, order, sites, style),
+        closing::losses(summary, style),
     ]
 }
 

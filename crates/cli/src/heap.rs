@@ -1,0 +1,94 @@
+//! `memgauge heap`: memory by the calls that allocate it.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use memgauge_analyze::{Options, summarise};
+use memgauge_recording::Recording;
+use memgauge_report::{HeapOrder, Style, heap_text};
+use memgauge_symbols::Symbols;
+
+use crate::args::Settings;
+use crate::outcome::{Exit, usage};
+use crate::{record, terminal};
+
+/// Show which calls allocate memory: bytes in use at the peak, not freed, lifetimes
+#[derive(Debug, clap::Args)]
+pub(crate) struct Heap {
+    /// Recording to show
+    #[arg(
+        value_name = "DIR",
+        default_value = "memgauge.mg",
+        conflicts_with = "command"
+    )]
+    recording: PathBuf,
+    /// Sort by this number
+    #[arg(long, value_name = "NUMBER", default_value = "peak")]
+    by: By,
+    /// Maximum number of allocation sites
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    sites: usize,
+    #[command(flatten)]
+    settings: Settings,
+    /// Record this program first
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// Number by which allocations are sorted.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum By {
+    /// Bytes in use at the peak
+    Peak,
+    /// Requested bytes
+    Bytes,
+    /// Number of allocations
+    Allocations,
+    /// Bytes that were never freed
+    Unfreed,
+}
+
+impl By {
+    fn order(self) -> HeapOrder {
+        match self {
+            By::Peak => HeapOrder::Peak,
+            By::Bytes => HeapOrder::Bytes,
+            By::Allocations => HeapOrder::Allocations,
+            By::Unfreed => HeapOrder::Unfreed,
+        }
+    }
+}
+
+pub(crate) fn heap(args: &Heap) -> anyhow::Result<Exit> {
+    if args.command.is_empty() {
+        let style = terminal::style(terminal::stdout_is_terminal());
+        terminal::print(&shown(args, &args.recording, &style)?)?;
+        return Ok(Exit::Success);
+    }
+    let end = record::run(&args.settings, &args.command, !args.settings.quiet)?;
+    // Standard output is the program's.
+    let style = terminal::style(terminal::stderr_is_terminal());
+    eprint!("{}", shown(args, &args.settings.output, &style)?);
+    if !args.settings.quiet {
+        let output = args.settings.output.display();
+        eprintln!(
+            "\nrecording: {output}; `memgauge export {output} -f folded -e heap.peak_bytes` writes \
+             it for flame graphs"
+        );
+    }
+    Ok(Exit::of(&end))
+}
+
+fn shown(args: &Heap, path: &Path, style: &Style) -> anyhow::Result<String> {
+    let recording = Recording::open(path)?;
+    let mut symbols = Symbols::of(recording.path());
+    let summary = summarise(&recording, &mut symbols, &Options::default())?;
+    heap_text(&summary, args.by.order(), args.sites, style).ok_or_else(|| {
+        usage(format!(
+            "failed to show the heap of `{}`: it has no allocations; record the program with \
+             `memgauge heap -- CMD`, without --sets, --no-data or a source other than emulate; if \
+             it has an allocator of its own, name it with --alloc and --free",
+            path.display()
+        ))
+    })
+}

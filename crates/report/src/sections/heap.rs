@@ -1,0 +1,247 @@
+//! Heap memory by the calls that allocate it: the sections of `memgauge heap`.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use memgauge_analyze::{AllocationSite, HeapUse, Summary, file_name};
+
+use super::data::sites;
+use super::plural;
+use crate::names::readable;
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+/// Minimum share of the total for a call to have a line of its own.
+const MIN_SHARE: f64 = 0.01;
+
+/// Number by which allocations are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeapOrder {
+    /// Bytes in use at the peak.
+    Peak,
+    /// Requested bytes.
+    Bytes,
+    /// Number of allocations.
+    Allocations,
+    /// Bytes that were never freed.
+    Unfreed,
+}
+
+impl HeapOrder {
+    pub(super) fn value(self, site: &AllocationSite) -> u64 {
+        match self {
+            HeapOrder::Peak => site.at_peak_bytes,
+            HeapOrder::Bytes => site.bytes,
+            HeapOrder::Allocations => site.allocations,
+            HeapOrder::Unfreed => site.live_bytes,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            HeapOrder::Peak => "bytes in use at the peak",
+            HeapOrder::Bytes => "requested bytes",
+            HeapOrder::Allocations => "allocations",
+            HeapOrder::Unfreed => "bytes not freed",
+        }
+    }
+
+    fn text(self, value: u64) -> String {
+        match self {
+            HeapOrder::Allocations => units::count(value),
+            _ => units::bytes(value),
+        }
+    }
+}
+
+/// The allocation sites, and the tree of calls that lead to them. Empty without allocations.
+pub(super) fn heap(summary: &Summary, order: HeapOrder, limit: usize, style: &Style) -> String {
+    let Some(heap) = &summary.heap else {
+        return String::new();
+    };
+    let title = format!(
+        "Heap: {} in use at the peak",
+        units::bytes(heap.at_peak_bytes)
+    );
+    let note = format!(
+        "{} of {}, {} not freed",
+        plural(heap.allocations, "allocation"),
+        units::bytes(heap.bytes),
+        units::bytes(heap.live_bytes),
+    );
+    let sites = sites(heap, order, limit, style).draw(style);
+    style.heading(&title, &note) + &sites + "\n" + &calls(heap, order, style)
+}
+
+/// Calls that lead to allocations, outermost first.
+fn calls(heap: &HeapUse, order: HeapOrder, style: &Style) -> String {
+    let mut root = Call::default();
+    for path in &heap.paths {
+        root.add(path, order.value(path));
+    }
+    let title = format!("Calls by {}", order.in_words());
+    if root.value == 0 {
+        return style.heading(&title, "none");
+    }
+    let mut table = Table::new(&[
+        ("share", Kind::Number),
+        (
+            if order == HeapOrder::Allocations {
+                "count"
+            } else {
+                "bytes"
+            },
+            Kind::Number,
+        ),
+        ("function and the line of its call", Kind::Text),
+    ]);
+    root.rows(0, root.value, order, &mut table, style);
+    style.heading(&title, "outermost caller first; at most twelve calls") + &table.draw(style)
+}
+
+/// Whether a function only leads to `main`.
+fn is_startup(function: &str) -> bool {
+    let names = ["_start", "_dl_start", "__libc_start", "(below main)"];
+    names.iter().any(|name| function.starts_with(name))
+}
+
+/// A function called along one path.
+#[derive(Default)]
+struct Call {
+    value: u64,
+    callees: BTreeMap<String, Call>,
+}
+
+impl Call {
+    fn add(&mut self, path: &AllocationSite, value: u64) {
+        self.value += value;
+        let mut at = self;
+        let calls = path.calls.iter().rev();
+        for call in calls.skip_while(|call| is_startup(&call.function)) {
+            let name = match (&call.file, call.line) {
+                (Some(file), Some(line)) => {
+                    format!("{} ({}:{line})", readable(&call.function), file_name(file))
+                }
+                _ => readable(&call.function),
+            };
+            at = at.callees.entry(name).or_default();
+            at.value += value;
+        }
+        at.callees.entry(path.function.clone()).or_default().value += value;
+    }
+
+    fn rows(&self, depth: usize, all: u64, order: HeapOrder, table: &mut Table, style: &Style) {
+        let mut callees: Vec<_> = self.callees.iter().collect();
+        callees.sort_by_key(|(_, call)| Reverse(call.value));
+        let share = |value: u64| value as f64 / all as f64;
+        let large = callees
+            .iter()
+            .take_while(|(_, call)| share(call.value) >= MIN_SHARE);
+        let shown = large.count();
+        let indent = "  ".repeat(depth);
+        for (name, call) in &callees[..shown] {
+            table.row(vec![
+                units::share(share(call.value)),
+                order.text(call.value),
+                format!("{indent}{}", style.name(name)),
+            ]);
+            call.rows(depth + 1, all, order, table, style);
+        }
+        let hidden: Vec<u64> = callees[shown..]
+            .iter()
+            .map(|(_, call)| call.value)
+            .collect();
+        let value = hidden.iter().sum();
+        if value > 0 {
+            let calls = plural(hidden.len() as u64, "smaller call");
+            let cells = vec![
+                units::share(share(value)),
+                order.text(value),
+                format!("{indent}({calls})"),
+            ];
+            table.painted_row(Role::Quiet, cells);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgauge_analyze::AllocationCall;
+
+    use super::*;
+
+    fn path(calls: &[&str], at_peak_bytes: u64, allocations: u64) -> AllocationSite {
+        let call = |name: &&str| AllocationCall {
+            function: (*name).to_owned(),
+            module: "prog".to_owned(),
+            file: None,
+            line: None,
+        };
+        AllocationSite {
+            name: String::new(),
+            function: "malloc".to_owned(),
+            paths: 1,
+            calls: calls.iter().map(call).collect(),
+            named_by: 0,
+            allocations,
+            bytes: at_peak_bytes,
+            frees: 0,
+            at_peak_bytes,
+            live_bytes: 0,
+            mean_lifetime_ns: None,
+        }
+    }
+
+    #[test]
+    fn calls_are_a_tree_from_the_outermost_with_small_ones_summed() {
+        let mut summary = crate::fixture::empty();
+        summary.heap = Some(HeapUse {
+            allocations: 1000,
+            bytes: 1024,
+            frees: 0,
+            at_peak_bytes: 1024,
+            live_bytes: 0,
+            sites: Vec::new(),
+            other_sites: 0,
+            other_at_peak_bytes: 0,
+            paths: vec![
+                path(
+                    &["leaf", "main", "__libc_start_call_main", "_start"],
+                    512,
+                    1,
+                ),
+                path(&["other", "main"], 504, 998),
+                path(&["tiny", "main"], 8, 1),
+            ],
+        });
+        let shown = |order| {
+            let text = heap(&summary, order, 10, &crate::fixture::plain(80, false));
+            let tree = text.split("Calls by").last().unwrap_or_default().to_owned();
+            tree.lines()
+                .skip(2)
+                .map(|line| line.trim_end().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let by_peak = shown(HeapOrder::Peak);
+        assert!(
+            by_peak[0].ends_with("main") && by_peak[0].contains("1.00 KiB"),
+            "{by_peak:?}"
+        );
+        assert!(
+            by_peak[1].contains("50.0 %") && by_peak[1].ends_with("  leaf"),
+            "{by_peak:?}"
+        );
+        assert!(by_peak[2].ends_with("    malloc"), "{by_peak:?}");
+        assert!(
+            by_peak[5].contains("8 B") && by_peak[5].ends_with("(1 smaller call)"),
+            "{by_peak:?}"
+        );
+        let by_count = shown(HeapOrder::Allocations);
+        assert!(
+            by_count[1].contains("99.8 %") && by_count[1].ends_with("other"),
+            "{by_count:?}"
+        );
+        assert_eq!(shown(HeapOrder::Unfreed), Vec::<String>::new());
+    }
+}
