@@ -10,7 +10,7 @@ pub enum CauseKind {
     Tiny,
     /// It waits for others most of the time.
     Idle,
-    /// It moves nearly as many bytes as memory can.
+    /// It moves nearly as many bytes as memory can, in the whole run or in a part of it.
     BandwidthBound,
     /// It waits for single lines from memory or a distant cache.
     LatencyBound,
@@ -28,7 +28,7 @@ pub enum CauseKind {
     PageFaults,
     /// It misses the last-level cache often.
     CacheMisses,
-    /// Memory does not limit it: the nearest cache has nearly all of its data.
+    /// Memory does not limit it: few of its cycles wait.
     L1Bound,
     /// It behaves differently at different times.
     Phases,

@@ -4,8 +4,6 @@
 //! A cause is a share of the run's time where the timing is known (on modelled machines). Otherwise
 //! it is a rate that is high by experience. The thresholds are the constants below; docs/metrics.md
 //! lists them.
-//! timing is known), else a rate that experience knows as high. Thresholds are in the
-//! constants below; docs/metrics.md has them.
 
 use crate::cause::{Cause, CauseKind};
 use crate::counting::Counting;
@@ -20,13 +18,13 @@ use crate::summary::RunFacts;
 use crate::threads::ThreadRow;
 use memgauge_trace::{MachineFacts, Manifest};
 
-/// A run with fewer instructions is mostly startup: a dynamically linked `true` takes about a
-/// million.
-const TINY_INSTRUCTIONS: u64 = 3_000_000;
+/// A run with fewer instructions is mostly startup.
+const TINY_INSTRUCTIONS: u64 = 1_000_000;
 /// Minimum share of the cycles in the dynamic loader from which startup hides the rest, in a run of
-/// at most [`SHORT_INSTRUCTIONS`]. C++ programs that do nothing take 3 to 4 million instructions.
+/// at most [`SHORT_INSTRUCTIONS`]. A dynamically linked `true` takes about a million instructions,
+/// and C++ programs that do nothing 3 to 4 million.
 const LOADER_SHARE: f64 = 0.25;
-const SHORT_INSTRUCTIONS: u64 = 10 * TINY_INSTRUCTIONS;
+const SHORT_INSTRUCTIONS: u64 = 30_000_000;
 /// The same limit in time, for a run without counted instructions.
 const TINY_NS: u64 = 5_000_000;
 /// A run that sleeps this long is dominated by waiting, however short it is.
@@ -37,15 +35,13 @@ const FEW_SAMPLES: u64 = 100;
 const IDLE_SHARE: f64 = 0.5;
 /// Minimum share of the memory bandwidth. Beyond two thirds, queues grow quickly.
 const BANDWIDTH_SHARE: f64 = 0.6;
+/// Minimum share of the run that bandwidth must limit if it does not limit the whole run.
+const FULL_TIME_SHARE: f64 = 0.2;
 /// Minimum share of stalled time to blame caches, memory or TLBs.
 const STALL_SHARE: f64 = 0.2;
 /// Share of the time in which threads wait for each other's lines from which on it is worth a look. A
 /// line that moves between cores does so at every store, so the time grows with threads.
 const SHARING_SHARE: f64 = 0.05;
-/// Minimum hit ratio of the first level.
-const L1_HIT_RATIO: f64 = 0.95;
-/// Minimum number of loads and stores per instruction.
-const L1_ACCESSES: f64 = 0.2;
 /// Minimum number of page faults per second of CPU time. At about 0.5 µs each, they take a
 /// twentieth of it.
 const FAULTS_PER_S: f64 = 100_000.0;
@@ -218,13 +214,18 @@ struct Stalls {
 
 fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     let mut found = Vec::new();
-    let mean = evidence.dram.mean_read_bytes_per_s.unwrap_or(0.0)
-        + evidence.dram.mean_write_bytes_per_s.unwrap_or(0.0);
-    let used = mean / (machine.dram_bytes_per_s as f64).max(1.0);
-    let is_full = used >= BANDWIDTH_SHARE;
-    if is_full {
-        found.push(cause(CauseKind::BandwidthBound, used, BANDWIDTH_SHARE));
-    }
+    let used = mean_bandwidth(evidence, machine);
+    let bandwidth = bandwidth(evidence, machine);
+    let is_full = bandwidth
+        .as_ref()
+        .is_some_and(|cause| cause.other.is_none());
+    // A part of the run at full bandwidth comes first if most cycles that wait for data wait for
+    // memory rather than for a cache.
+    let (most, part) = match bandwidth {
+        Some(cause) if is_full || waits_for_memory(evidence) => (Some(cause), None),
+        part => (None, part),
+    };
+    found.extend(most);
     let Some(stalls) = stalls(evidence) else {
         return found;
     };
@@ -253,10 +254,69 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         let tlb = cause(CauseKind::TlbBound, stalls.translation, STALL_SHARE);
         found.insert(at, tlb);
     }
+    found.extend(part);
     if found.is_empty() {
         found.extend(l1_bound(evidence, stalls));
     }
     found
+}
+
+/// Mean traffic of the run as a share of the memory bandwidth.
+fn mean_bandwidth(evidence: &Evidence, machine: &MachineFacts) -> f64 {
+    let mean = evidence.dram.mean_read_bytes_per_s.unwrap_or(0.0)
+        + evidence.dram.mean_write_bytes_per_s.unwrap_or(0.0);
+    mean / (machine.dram_bytes_per_s as f64).max(1.0)
+}
+
+/// Memory bandwidth as the limit of the run, or of the part in which most of the bytes move. A
+/// program that fills its data before its threads start has a low mean.
+fn bandwidth(evidence: &Evidence, machine: &MachineFacts) -> Option<Cause> {
+    let used = mean_bandwidth(evidence, machine);
+    if used >= BANDWIDTH_SHARE {
+        return Some(cause(CauseKind::BandwidthBound, used, BANDWIDTH_SHARE));
+    }
+    let curve = evidence.bandwidth;
+    let limit = machine.dram_bytes_per_s as f64 * curve.bin_ns as f64 / 1e9;
+    let bytes = bytes_by_bin(curve);
+    if limit <= 0.0 || bytes.is_empty() {
+        return None;
+    }
+    let full: Vec<f64> = bytes
+        .iter()
+        .copied()
+        .filter(|&bytes| bytes >= BANDWIDTH_SHARE * limit)
+        .collect();
+    let moved: f64 = full.iter().sum();
+    let time = full.len() as f64 / bytes.len() as f64;
+    let moves_most = moved >= 0.5 * bytes.iter().sum::<f64>();
+    (time >= FULL_TIME_SHARE && moves_most).then(|| Cause {
+        other: Some(time),
+        ..cause(
+            CauseKind::BandwidthBound,
+            moved / (full.len() as f64 * limit),
+            BANDWIDTH_SHARE,
+        )
+    })
+}
+
+/// Whether memory has most of the stalled cycles that caches and memory have.
+fn waits_for_memory(evidence: &Evidence) -> bool {
+    let sum = |events: &[&str]| -> f64 {
+        let counts = events.iter().filter_map(|event| total(evidence, event));
+        counts.sum()
+    };
+    let memory = sum(&["stall.dram", "stall.queue", "stall.stores"]);
+    memory > sum(&["stall.l2", "stall.llc"])
+}
+
+/// Bytes read and written in each bin.
+fn bytes_by_bin(curve: &BandwidthCurve) -> Vec<f64> {
+    let none = Vec::new();
+    let read = curve.read_bytes.as_ref().unwrap_or(&none);
+    let write = curve.write_bytes.as_ref().unwrap_or(&none);
+    let at = |values: &[u64], i: usize| values.get(i).copied().unwrap_or(0) as f64;
+    let bins = read.len().max(write.len());
+    (0..bins).map(|i| at(read, i) + at(write, i)).collect()
 }
 
 /// Threads that wait for lines from each other.
@@ -285,26 +345,20 @@ fn stalls(evidence: &Evidence) -> Option<Stalls> {
     Some(Stalls { data, translation })
 }
 
+/// A run that memory does not limit: neither data nor translation stalls a fifth of its cycles.
 fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
+    let stalled = stalls.data + stalls.translation;
     let (hits, misses) = (total(evidence, "l1d.hit")?, total(evidence, "l1d.miss")?);
-    let instructions = total(evidence, "instructions").filter(|&n| n > 0.0)?;
-    let accesses = (total(evidence, "loads")? + total(evidence, "stores")?) / instructions;
-    let hit_ratio = hits / (hits + misses).max(1.0);
-    let near = hit_ratio >= L1_HIT_RATIO && accesses >= L1_ACCESSES;
-    (near && stalls.data + stalls.translation < STALL_SHARE).then(|| Cause {
-        other: Some(accesses),
-        ..cause(CauseKind::L1Bound, hit_ratio, L1_HIT_RATIO)
+    Some(Cause {
+        other: Some(hits / (hits + misses).max(1.0)),
+        ..cause(CauseKind::L1Bound, stalled, STALL_SHARE)
     })
 }
 
 /// True if the traffic's rate varies strongly between bins.
 fn phases(evidence: &Evidence) -> Option<Cause> {
-    let none = Vec::new();
-    let read = evidence.bandwidth.read_bytes.as_ref().unwrap_or(&none);
-    let write = evidence.bandwidth.write_bytes.as_ref().unwrap_or(&none);
-    let bins = read.len().max(write.len());
-    let at = |values: &[u64], i| values.get(i).copied().unwrap_or(0) as f64;
-    let both: Vec<f64> = (0..bins).map(|i| at(read, i) + at(write, i)).collect();
+    let both = bytes_by_bin(evidence.bandwidth);
+    let bins = both.len();
     let all: f64 = both.iter().sum();
     // Little traffic has no phases of interest.
     if all < 4e6 || bins < 40 {
@@ -397,6 +451,41 @@ mod tests {
         assert_eq!(kinds(&totals, 0.2), [CauseKind::LatencyBound]);
     }
 
+    /// One thread fills memory slowly, then many read it.
+    #[test]
+    fn a_part_of_the_run_at_full_bandwidth_is_found() {
+        let found = |bytes_by_bin: &[u64]| {
+            let curve = BandwidthCurve {
+                bin_ns: 1000,
+                duration_ns: 1000 * bytes_by_bin.len() as u64,
+                read_bytes: Some(bytes_by_bin.to_vec()),
+                write_bytes: None,
+            };
+            let totals = Counts::default();
+            bandwidth(
+                &Evidence {
+                    manifest: &Manifest::default(),
+                    totals: &totals,
+                    run: &RunFacts::of(&totals, 1000, 1.0),
+                    dram: &Dram::default(),
+                    bandwidth: &curve,
+                    counting: None,
+                    sampling: None,
+                    threads: &[],
+                    functions: &HotTable::default(),
+                    sharing: None,
+                },
+                &machine(),
+            )
+            .map(|cause| (cause.value, cause.other))
+        };
+        // A bin has room for 10 000 bytes.
+        assert_eq!(found(&[100, 100, 9000, 8000]), Some((0.85, Some(0.5))));
+        assert_eq!(found(&[100, 100, 100, 100, 100, 9000]), None);
+        assert_eq!(found(&[5900, 5900, 5900, 6100]), None);
+        assert_eq!(found(&[]), None);
+    }
+
     #[test]
     fn walks_that_take_most_stalls_come_first() {
         let totals = [
@@ -415,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_whose_first_level_answers_nearly_all_is_named() {
+    fn a_run_with_few_stalls_is_not_limited_by_memory() {
         let totals = [
             ("cycles", 31_000_000),
             ("l1d.hit", 40_000_000),
@@ -425,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn few_instructions_are_said_first() {
+    fn a_run_of_few_instructions_is_too_short_to_judge() {
         let totals = [("instructions", 1000), ("cycles", 300_000)];
         assert_eq!(kinds(&totals, 0.0)[0], CauseKind::Tiny);
     }

@@ -363,7 +363,7 @@ fn known_offset(spaces: &AddressSpaces, (id, offset): CodeLocation) -> Option<u6
 
 /// The innermost inlined frame that does not come from a library's header. If all frames do, the
 /// outermost one, since the user's code calls it.
-fn in_user_code(mut symbol: Symbol) -> Symbol {
+pub(crate) fn in_user_code(mut symbol: Symbol) -> Symbol {
     let files = std::iter::once(&symbol.file).chain(symbol.inlined_into.iter().map(|c| &c.file));
     let is_user = |file: &Option<String>| !file.as_deref().is_some_and(is_library_source);
     let frame = files.clone().position(is_user);
@@ -375,12 +375,13 @@ fn in_user_code(mut symbol: Symbol) -> Symbol {
 }
 
 /// Folders in which compilers and package managers of C, C++, Rust and Go keep library sources.
-const LIBRARY_SOURCES: [&str; 11] = [
+const LIBRARY_SOURCES: [&str; 12] = [
     "/usr/include/",
     "/usr/local/include/",
     "/usr/lib/",
     "/usr/src/",
     "/rustc/",
+    "/rust/deps/",
     "/usr/local/go/src/",
     "/.cargo/registry/",
     "/.cargo/git/",

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::Analysis;
 use crate::data::{Allocations, DataKind, allocation_name};
-use crate::hotspots::{module_of, place_symbol};
+use crate::hotspots::{in_user_code, module_of, place_symbol};
 use crate::regions::{SampledRegions, locate_exactly};
 use crate::resolve::Resolve;
 use crate::spaces::{AddressSpaces, PathId, When};
@@ -275,7 +275,7 @@ fn shared_line(
     let mut threads = BTreeSet::new();
     for (&(tid, path, offset), row) in &line.accesses {
         threads.insert(tid);
-        let symbol = place_symbol(symbols, spaces, (path, offset));
+        let symbol = place_symbol(symbols, spaces, (path, offset)).map(in_user_code);
         let first = u64::from((row.loaded | row.stored).trailing_zeros() % 64);
         let access = SharedAccess {
             function: symbol.as_ref().map(|symbol| symbol.name.clone()),

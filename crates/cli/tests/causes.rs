@@ -186,3 +186,30 @@ fn stores_to_whole_lines_in_no_order_are_no_stream() {
         assert_eq!(first, Some(expected), "{order}, seed {seed}: {found:?}");
     }
 }
+
+/// A sample of the corpus of `make test-long`, with sizes, machines and seeds drawn anew.
+#[test]
+fn first_findings_of_a_drawn_sample_of_the_corpus_are_right() {
+    if !needs(&["gcc", "python3"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/long/causes");
+    let run = std::process::Command::new(script)
+        .args([
+            "--memgauge",
+            harness::PROGRAM,
+            "--sample",
+            "10",
+            "--least-right",
+            "0.9",
+        ])
+        .arg("--folder")
+        .arg(folder.path())
+        .output()
+        .expect("python3 runs");
+    let text = String::from_utf8_lossy(&run.stdout);
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{text}\n{errors}");
+    println!("{text}");
+}

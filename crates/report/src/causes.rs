@@ -131,11 +131,21 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
              runtime does, can make virtual time longer than a real run.",
         ),
         CauseKind::BandwidthBound => (
-            format!(
-                "Memory bandwidth is the limit: it uses {} of memory's {limit} GB/s.",
-                percent(value)
-            ),
-            format!("at least {threshold} of the bandwidth on average"),
+            match cause.other {
+                Some(time) => format!(
+                    "Memory bandwidth limits {} of the run: there it uses {} of memory's {limit} GB/s.",
+                    percent(time),
+                    percent(value)
+                ),
+                None => format!(
+                    "Memory bandwidth is the limit: it uses {} of memory's {limit} GB/s.",
+                    percent(value)
+                ),
+            },
+            match cause.other {
+                Some(_) => format!("at least {threshold} of the bandwidth where most bytes move"),
+                None => format!("at least {threshold} of the bandwidth on average"),
+            },
             "Move fewer bytes: work in blocks that fit a cache, use smaller types, join loops \
              over the same data. Start with the hottest functions.",
         ),
@@ -243,17 +253,18 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::L1Bound => (
             format!(
-                "Few cache misses: the first-level cache serves {} of its look-ups, at \
-                 {other:.2} accesses per instruction.",
-                percent(value)
+                "{}: {} of its cycles wait for caches, memory and address translation. The \
+                 first-level cache serves {} of its look-ups.",
+                match value < cause.threshold {
+                    true => "Memory does not limit it",
+                    false => "Memory is not its main limit",
+                },
+                percent(value),
+                percent(other)
             ),
-            format!("at least {threshold} of the look-ups hit, few stalls"),
+            format!("less than {threshold} of the cycles stalled for data, and for translation"),
             match summary.threads.len() {
-                0 | 1 => {
-                    "Look for fewer instructions and accesses: a better algorithm, values kept in \
-                     registers, vector instructions."
-                }
-                _ if models_sharing(summary) => {
+                threads if threads <= 1 || models_sharing(summary) => {
                     "Look for fewer instructions and accesses: a better algorithm, values kept in \
                      registers, vector instructions."
                 }
