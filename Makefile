@@ -63,7 +63,7 @@ test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the la
 	cargo build --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench --bin lab_records
 	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
 
-test-long: setup-test build ## first findings of 58 programs with known causes; curves of running processes against real memory limits (an hour; root, swap or zram); goes on where it ended
+test-long: setup-test build ## first findings of programs with known causes; curves of running processes against real memory limits (an hour; root, swap or zram); goes on where it ended
 	tests/long/causes --memgauge $(TARGET)/release/memgauge --folder $(TARGET)/causes --machine all
 	tests/long/memory-size --memgauge $(TARGET)/release/memgauge --folder $(TARGET)/memory-size
 

@@ -28,6 +28,7 @@ LATENCY, STREAM, STRIDE = "latency_bound", "stream_bound", "stride_bound"
 BANDWIDTH, TLB, L1 = "bandwidth_bound", "tlb_bound", "l1_bound"
 FALSE_SHARING, TRUE_SHARING = "false_sharing", "true_sharing"
 IDLE, TINY, PHASES = "idle", "tiny", "phases"
+CONFLICTS = "cache_conflicts"
 
 
 @dataclasses.dataclass
@@ -394,12 +395,42 @@ int main(void) {{ uint64_t n = {n}, *values = calloc(n, 8); for (uint64_t i = 0;
 
 
 # A matrix read by columns: each access is in another page, so it may be seen as latency or translation.
-@program("c", LATENCY, TLB, STRIDE, function="columns", data="main")
+@program("c", LATENCY, TLB, STRIDE, CONFLICTS, function="columns", data="main")
 def matrix_by_columns(rng, machine):
     n = int((beyond_llc(rng, machine) / 8) ** 0.5) // 8 * 8 + 8
     return c(rng, f"""
 NOINLINE void columns(double *m, uint64_t n) {{ double sum = 0; for (uint64_t j = 0; j < n; j++) for (uint64_t i = 0; i < n; i++) sum += m[i * n + j]; sink = sum; }}
 int main(void) {{ uint64_t n = {n}; double *m = malloc(8 * n * n); for (uint64_t i = 0; i < n * n; i++) m[i] = i; columns(m, n); }}""")
+
+
+# Few cache sets: lines a power of two apart.
+
+
+COLUMNS = """
+enum {{ ROWS = {rows}, PITCH = {pitch} }};
+NOINLINE void columns(char *m) {{ uint64_t sum = 0; for (int j = 0; j < {columns}; j++) for (int i = 0; i < ROWS; i++) sum += *(uint64_t *)(m + (uint64_t)i * PITCH + j * 8 % 512); sink = sum; }}
+int main(void) {{ char *m = aligned_alloc(4096, (uint64_t)ROWS * (4096 + 64) / 4096 * 4096 + 4096); memset(m, 1, (uint64_t)ROWS * PITCH); columns(m); }}"""
+
+
+@program("c", CONFLICTS, function="columns", data="main")
+def rows_of_a_page(rng, machine):
+    return c(rng, COLUMNS.format(rows=rng.randrange(100, 400), pitch=rng.choice([1024, 2048, 4096]), columns=rng.randrange(10, 14) * 1000))
+
+
+# The same with a line more per row: the lines of a column fit the first two levels.
+@program("c", L1, LATENCY, TLB, STRIDE, STREAM)
+def rows_of_a_page_and_a_line(rng, machine):
+    return c(rng, COLUMNS.format(rows=rng.randrange(100, 400), pitch=rng.choice([1024, 2048, 4096]) + 64, columns=rng.randrange(10, 14) * 1000))
+
+
+@program("c", CONFLICTS, TLB, function="walk", data="main")
+def nodes_at_the_start_of_pages(rng, machine):
+    n = rng.randrange(100, 600)
+    return c(rng, f"""
+struct node {{ struct node *next; uint64_t value; }};
+NOINLINE void walk(struct node *node, uint64_t steps) {{ uint64_t sum = 0; while (steps--) {{ sum += node->value; node = node->next; }} sink = sum; }}
+int main(void) {{ uint64_t n = {n}; char *pages = aligned_alloc(4096, n * 4096); for (uint64_t i = 0; i < n; i++) {{ struct node *at = (struct node *)(pages + i * 4096); at->next = (struct node *)(pages + (i + 1) % n * 4096); at->value = i; }}
+    walk((struct node *)pages, 2000000); }}""")
 
 
 # Bandwidth: threads that together want more than memory delivers.

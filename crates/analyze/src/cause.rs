@@ -18,6 +18,8 @@ pub enum CauseKind {
     StreamBound,
     /// It waits for lines that it accesses sequentially, with about one access to each.
     StrideBound,
+    /// It waits for lines that repeatedly leave few sets of a cache while the others are idle.
+    CacheConflicts,
     /// It waits for address translation.
     TlbBound,
     /// Waits for lines that other threads have stored other bytes of.

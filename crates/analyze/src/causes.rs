@@ -39,6 +39,8 @@ const BANDWIDTH_SHARE: f64 = 0.6;
 const FULL_TIME_SHARE: f64 = 0.2;
 /// Minimum share of stalled time to blame caches, memory or TLBs.
 const STALL_SHARE: f64 = 0.2;
+/// Minimum share of conflicts among the first level's misses to blame its sets.
+const CONFLICT_SHARE: f64 = 0.5;
 /// Share of the time in which threads wait for each other's lines from which on it is worth a look. A
 /// line that moves between cores does so at every store, so the time grows with threads.
 const SHARING_SHARE: f64 = 0.05;
@@ -235,16 +237,20 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         data: stalls.data - sharing.as_ref().map_or(0.0, |cause| cause.value),
         ..stalls
     };
+    let shares = sharing.is_some();
     found.extend(sharing);
     let order = order(evidence.totals, evidence.functions);
     if let Some(order) = order.filter(|_| !is_full && stalls.data >= STALL_SHARE) {
+        // Lines that threads pass to and fro miss in few sets, too.
+        let conflicts = conflicts(evidence).filter(|_| !shares);
         let kind = match order {
+            _ if conflicts.is_some() => CauseKind::CacheConflicts,
             Order::Scattered => CauseKind::LatencyBound,
             Order::Stream => CauseKind::StreamBound,
             Order::Stride => CauseKind::StrideBound,
         };
         found.push(Cause {
-            other: Some(used),
+            other: conflicts.or(Some(used)),
             ..cause(kind, stalls.data, STALL_SHARE)
         });
     }
@@ -259,6 +265,13 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         found.extend(l1_bound(evidence, stalls));
     }
     found
+}
+
+/// Share of the first level's misses that are conflicts, if it is at least [`CONFLICT_SHARE`].
+fn conflicts(evidence: &Evidence) -> Option<f64> {
+    let misses = total(evidence, "l1d.miss").filter(|&misses| misses > 0.0)?;
+    let share = total(evidence, "l1d.conflict")? / misses;
+    (share >= CONFLICT_SHARE).then_some(share)
 }
 
 /// Mean traffic of the run as a share of the memory bandwidth.
@@ -484,6 +497,19 @@ mod tests {
         assert_eq!(found(&[100, 100, 100, 100, 100, 9000]), None);
         assert_eq!(found(&[5900, 5900, 5900, 6100]), None);
         assert_eq!(found(&[]), None);
+    }
+
+    #[test]
+    fn stalls_of_lines_in_few_sets_are_conflicts() {
+        let totals = [
+            ("cycles", 300_000_000),
+            ("stall.irregular", 90_000_000),
+            ("l1d.miss", 1000),
+            ("l1d.conflict", 500),
+        ];
+        assert_eq!(kinds(&totals, 0.0), [CauseKind::CacheConflicts]);
+        let fewer = [&totals[..3], &[("l1d.conflict", 499)]].concat();
+        assert_eq!(kinds(&fewer, 0.0), [CauseKind::LatencyBound]);
     }
 
     #[test]

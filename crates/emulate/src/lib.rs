@@ -230,8 +230,8 @@ fn event_definitions(sets: Option<SetSample>) -> Vec<EventDef> {
     all
 }
 
-/// Events of address translation and of coherence, which need every access.
-const NOT_WITH_SETS: [EventId; 10] = [
+/// Events of address translation, coherence and conflicts, which need every access.
+const NOT_WITH_SETS: [EventId; 11] = [
     events::DTLB_MISS,
     events::STLB_HIT,
     events::DTLB_WALK,
@@ -242,6 +242,7 @@ const NOT_WITH_SETS: [EventId; 10] = [
     events::COHERENCE_INVALIDATION,
     events::COHERENCE_TRUE_SHARING,
     events::COHERENCE_FALSE_SHARING,
+    events::L1D_CONFLICT,
 ];
 
 fn manifest(options: &Options, emulator: &Emulator) -> Manifest {

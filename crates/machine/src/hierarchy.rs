@@ -183,6 +183,7 @@ impl Core {
             self.write_l2(shared, tag_in(left), out);
         }
         let pattern = self.streams.note(tag >> 2);
+        self.counts[L1D_CONFLICT] += self.conflicts.add(tag >> 2);
         let is_hitm = shared.is_coherent() && self.claim(shared, tag, line_use, out);
         let (mut source, eager) = self.fetch(shared, tag, out);
         if is_hitm {

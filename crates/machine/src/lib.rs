@@ -50,6 +50,7 @@ mod cache;
 mod clock;
 mod coherence;
 mod config;
+mod conflicts;
 mod counts;
 mod devices;
 mod dram;

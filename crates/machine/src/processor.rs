@@ -5,6 +5,7 @@ use memgauge_trace::{AccessKind, EventId, catalogue};
 use crate::cache::{Cache, DIRTY, Portable, SPACE_SHIFT, tag_in, tag_of};
 use crate::clock::Clock;
 use crate::coherence::{LineBytes, LineUse, RecentPages, RegainedLine};
+use crate::conflicts::Conflicts;
 use crate::events::*;
 use crate::first_level::FirstLevel;
 use crate::hierarchy::Costs;
@@ -46,6 +47,7 @@ pub struct Core {
     pub(crate) l2: Cache,
     pub(crate) stlb: Stlb,
     pub(crate) streams: Streams,
+    pub(crate) conflicts: Conflicts,
     pub(crate) costs: Costs,
     pub(crate) prefetch: Prefetch,
     pub(crate) place: usize,
@@ -118,6 +120,7 @@ impl Core {
             l2: Cache::new(&config.l2),
             stlb: Stlb::new(&config.stlb),
             streams: Streams::new(costs.weight),
+            conflicts: Conflicts::new(&config.l1d),
             costs,
             prefetch: config.prefetch,
             place,

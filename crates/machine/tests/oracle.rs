@@ -369,4 +369,30 @@ proptest! {
         };
         check(&config, &jumps.into_iter().map(op).collect::<Vec<_>>(), 1, false);
     }
+
+    /// Columns of a matrix, between accesses here and there.
+    #[test]
+    fn lines_in_few_sets_count_as_their_twins(
+        rows in 20u64..200,
+        pitch_lines in prop::sample::select(vec![8u64, 16, 63, 64, 65, 128]),
+        columns in 20u64..60,
+        name in prop::sample::select(vec!["zen4", "zen5", "opteron-6128"]),
+        others in prop::collection::vec((0u64..4000, 0u64..100_000), 0..2000),
+    ) {
+        let config = Config::preset(name).unwrap();
+        let op = |addr| Op {
+            core: 0,
+            addr,
+            size: 8,
+            kind: AccessKind::Load,
+            retire_first: true,
+            quick: true,
+        };
+        let accesses = (0..columns).flat_map(|j| (0..rows).map(move |i| i * pitch_lines * 64 + j * 8));
+        let mut accesses: Vec<Op> = accesses.map(op).collect();
+        for (at, line) in others {
+            accesses.insert(at as usize % accesses.len(), op((1 << 30) + line * 64));
+        }
+        check(&config, &accesses, 1, false);
+    }
 }

@@ -178,6 +178,21 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
              hash chains), shorten the chain. Rows or nodes at a large power of two apart compete \
              for few cache sets: pad them. The table of data, or of regions, names it.",
         ),
+        CauseKind::CacheConflicts => (
+            format!(
+                "Its data competes for few cache sets: {} of the L1D misses repeat in at most an \
+                 eighth of the sets, and {} of its cycles wait for caches and memory.",
+                percent(other),
+                percent(value)
+            ),
+            format!(
+                "at least {threshold} of the cycles stalled, at least half of the L1D misses \
+                 conflicts"
+            ),
+            "Lines at a multiple of the same power of two apart share a set, such as the rows of a \
+             matrix in a column, or nodes at the start of pages. Make each row longer by a cache \
+             line, or access the data in another order (swap loops, work in blocks).",
+        ),
         CauseKind::StreamBound => (
             format!(
                 "It streams: it reads data in order, and {} of its cycles wait for the lines, at \
@@ -448,7 +463,10 @@ fn shared_line(kind: CauseKind, summary: &Summary) -> Option<String> {
 /// Names the function that stalls most for this cause, with its hottest line.
 fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
     let is_of_cause: fn(EventId) -> bool = match kind {
-        CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound => {
+        CauseKind::LatencyBound
+        | CauseKind::StreamBound
+        | CauseKind::StrideBound
+        | CauseKind::CacheConflicts => {
             |event| !matches!(event, catalogue::STALL_TLB | catalogue::STALL_SHARING)
         }
         CauseKind::TlbBound => |event| event == catalogue::STALL_TLB,

@@ -170,6 +170,8 @@ pub mod catalogue {
         COHERENCE_TRUE_SHARING = 37, "coherence.true_sharing", Count;
         /// Misses of a line that the core lost to another core's store, with an access to none of the bytes that others have stored since.
         COHERENCE_FALSE_SHARING = 38, "coherence.false_sharing", Count;
+        /// Misses of the first-level data cache that repeat in at most an eighth of its sets.
+        L1D_CONFLICT = 39, "l1d.conflict", Count;
     }
 
     /// Number of events; IDs are `0..COUNT`.

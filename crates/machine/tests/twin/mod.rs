@@ -160,6 +160,8 @@ pub(crate) struct TwinCore {
     /// line, its distance, how often in a row.
     streams: HashMap<u64, (u64, i64, i64, u32)>,
     counts: HashMap<EventId, u64>,
+    /// Line numbers of all misses of the first level.
+    misses: Vec<u64>,
     config: Config,
 }
 
@@ -229,6 +231,7 @@ impl TwinCore {
             stlb: Tlb::new(&config.stlb),
             streams: HashMap::new(),
             counts: HashMap::new(),
+            misses: Vec::new(),
             config: config.clone(),
         }
     }
@@ -239,7 +242,33 @@ impl TwinCore {
 
     /// Value of an event; time is not modelled here.
     pub(crate) fn get(&self, event: EventId) -> u64 {
+        if event == c::L1D_CONFLICT {
+            return self.conflicts();
+        }
         self.counts.get(&event).copied().unwrap_or(0)
+    }
+
+    /// Misses of lines that missed after a stretch of 128 misses in at most an eighth of the sets, in
+    /// such a stretch.
+    fn conflicts(&self) -> u64 {
+        let sets = self.config.l1d.sets();
+        let told_apart = match sets {
+            0..8 => return 0,
+            _ if sets.is_power_of_two() => sets.min(64),
+            _ if sets.is_multiple_of(64) => 64,
+            _ => return 0,
+        };
+        let (mut after_narrow, mut known, mut conflicts) = (false, HashSet::new(), 0);
+        for stretch in self.misses.chunks(128) {
+            let missed: HashSet<u64> = stretch.iter().map(|line| line % told_apart).collect();
+            let is_narrow = missed.len() as u64 * 8 <= told_apart && stretch.len() == 128;
+            if after_narrow {
+                let repeated = stretch.iter().filter(|&&line| !known.insert(line)).count();
+                conflicts += if is_narrow { repeated as u64 } else { 0 };
+            }
+            after_narrow = is_narrow;
+        }
+        conflicts
     }
 
     pub(crate) fn retire(&mut self, instructions: u32) {
@@ -439,6 +468,7 @@ impl TwinCore {
             self.write_l2(llc, left.number);
         }
         let stride = self.stride(number);
+        self.misses.push(number);
         self.claim(llc, access, peers);
         let eager = self.fetch(llc, number);
         if self.config.prefetch.next_line && eager {
