@@ -1,73 +1,74 @@
-//! Events that the first level could not serve, waiting to be supplied from below.
+//! Accesses that missed the first level and wait for the lower levels.
 //!
-//! The hot loop feeds the first level ahead and only notes these. They are completed
-//! together, in order, so that the host fetches the memory of each (its access of the
-//! code, its sets of the lower levels) while it works on others.
+//! The hot loop only records them. They are completed later, together and in order, so that the
+//! host fetches the memory of each (its code location, its sets of the lower levels) while it works
+//! on others.
 //!
-//! Rejected: a second thread that completes them while the hot loop runs. With two
-//! processors, `xz -3` took 0.90 to 0.99 of the time, but two-threaded xz 1.03 to 1.17,
-//! and the others (sort, sqlite3, python3) about as long as before. Handing over takes
-//! a tenth more processor time. With more processors it may pay; that was not measured.
+//! Rejected: completing them in a second thread. With two processors, `xz -3` took 0.90 to 0.99 of
+//! the time, but xz with two threads 1.03 to 1.17, and others (sort, sqlite3, python3) about as
+//! long as before. The handover takes a tenth more processor time. More processors may change that,
+//! which was not measured.
 
 use memgauge_machine::Missed;
 
 use super::catalogue::Tally;
 
-/// Events noted before they are completed: enough to hide the host's misses, few
-/// enough to stay in its first-level cache.
+/// Maximum number of waiting events: enough to hide the host's misses, and few enough to stay in
+/// its first-level cache.
 const MAX_EVENTS: usize = 128;
 
-/// Work that follows once the core has been told what ran before.
+/// Work that remains once the instructions before the event have retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingKind {
-    /// Nothing more.
+    /// No work.
     Settle,
-    /// A split that hit is to be counted.
+    /// Count a split that hit.
     Split,
-    /// The first access of the run at the word.
+    /// Supply the first access of the word's run.
     AccessRun,
-    /// This access of the code.
+    /// Supply this access of the catalogue.
     Access(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
-    /// Executions since the previous event, up to this one.
+    /// Executions since the previous event, including this one.
     pub(super) ran: Tally,
     pub(super) addr: u64,
     pub(super) missed: Missed,
-    /// Where its word is.
+    /// Index of its word.
     pub(super) at: u32,
     pub(super) what: PendingKind,
 }
 
-/// Events in order, and what ran since the last one.
+/// Waiting events in order, and what was executed since the last one.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     noted: Vec<Event>,
-    /// Maximum number of events in `noted`; 0 once an event must be completed before the next access.
+    /// Maximum number of events in `noted`. 0 once an event must be completed before the next
+    /// access.
     limit: usize,
     /// `limit` while no event is urgent.
     usual_limit: usize,
-    /// The core is told before anything that takes time or changes a cache below the
-    /// first level. So no count or time differs for the delay.
+    /// Retires before anything that takes time or changes a lower level, so the delay changes
+    /// neither counts nor times.
     pub(super) ran: Tally,
 }
 
 impl Events {
-    /// With `at_once`, each event is completed before the next.
+    /// Completes each event before the next access if `at_once` is set.
     pub(super) fn set_limit(&mut self, at_once: bool) {
         self.usual_limit = if at_once { 1 } else { MAX_EVENTS };
         self.limit = self.usual_limit;
     }
 
-    /// Whether it is time to complete them.
+    /// Returns true if the events must be completed.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.noted.len() >= self.limit
     }
 
-    /// Notes an event at the end of what ran.
+    /// Adds an event after what was executed.
     pub(super) fn note(&mut self, at: usize, what: PendingKind, addr: u64, missed: Missed) {
         let ran = std::mem::take(&mut self.ran);
         if missed.at_once() {
@@ -82,7 +83,7 @@ impl Events {
         });
     }
 
-    /// Adds what ran with the word at `at`.
+    /// Adds the execution of the word at `at`.
     #[inline(always)]
     pub(super) fn add(&mut self, at: usize, ran: Tally) {
         if self.ran.is_full() {
@@ -92,7 +93,7 @@ impl Events {
         self.ran.add(ran);
     }
 
-    /// The noted events, to be given back empty.
+    /// Removes and returns the events. The caller gives the vector back.
     pub(super) fn take(&mut self) -> Vec<Event> {
         self.limit = self.usual_limit;
         std::mem::take(&mut self.noted)

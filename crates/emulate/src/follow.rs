@@ -1,5 +1,5 @@
-//! Follows every process and thread of a session: who appears and as what, who has
-//! ended, whose words are read next. A [`Reader`] gives the words their meaning.
+//! Follows the processes and threads of a session: starts, ends, and whose words are replayed next.
+//! A [`Reader`] interprets the words.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -21,40 +21,40 @@ use turns::Turn;
 
 pub(super) use turns::words as turn_words;
 
-/// A followed process, from its birth or exec to its end or next exec.
+/// A followed process, from its fork or exec to its end or next exec.
 pub(super) struct Process<P> {
     pub(super) entry: ProcessEntry,
-    /// The reader's data of it.
+    /// The reader's data about it.
     pub(super) kept: P,
     watched: Watched,
-    /// Forked children that have appeared.
+    /// Number of forked children that have appeared.
     children: u32,
     live_threads: u32,
-    /// When it appeared; `None` once a thread of it has.
+    /// Time at which it appeared. `None` once one of its threads has.
     without_threads: Option<Instant>,
     ended: bool,
-    /// It ended by itself or was killed, and became no other program.
+    /// True if it exited or was killed, and did not exec.
     pub(super) died: bool,
 }
 
 /// A followed thread.
 pub(super) struct Thread<T> {
     pub(super) ring: Ring,
-    /// The reader's data of it.
+    /// The reader's data about it.
     pub(super) kept: T,
-    /// The mark at which it waits for others to be read.
+    /// Mark at which it waits until others have been replayed.
     waits: Option<Waits>,
-    /// Number of the last mark that was read.
+    /// Number of the last replayed mark.
     passed: u64,
-    /// It is known when it was started.
+    /// True if its start is known.
     has_begun: bool,
     activity: Activity,
-    /// Words of its next turn.
+    /// Number of words in its next turn.
     turn_words: usize,
 }
 
 impl<T> Thread<T> {
-    /// Whether it executes more, and all that it has written is read.
+    /// Returns true if it still runs and all its words have been replayed.
     fn is_dry(&self, at: Instant) -> bool {
         self.waits.is_none()
             && self.ring.unread_words() == 0
@@ -63,98 +63,98 @@ impl<T> Thread<T> {
                 .runs(self.ring.calls(), at, || is_running(self.ring.tid))
     }
 
-    /// Whether it has a mark of a number below `number` that is not read.
+    /// Returns true if it has an unread mark with a number below `number`.
     fn has_marks_before(&self, number: u64) -> bool {
         self.passed < number && self.passed < self.ring.marked()
     }
 }
 
 impl<P> Process<P> {
-    /// Whether a thread goes on in a stack that its process was forked with.
+    /// Returns true if a thread continues on a stack that its process was forked with.
     pub(super) fn goes_on(&self, ring: &Ring) -> bool {
         self.entry.parent.is_some() && ring.tid == self.entry.pid
     }
 
-    /// Whether its first thread is still to come.
+    /// Returns true if its first thread has not appeared.
     fn is_about_to_begin(&self, at: Instant) -> bool {
         let since = self.without_threads.filter(|_| !self.ended);
         since.is_some_and(|since| at.duration_since(since) < START_TIMEOUT)
     }
 }
 
-/// Where a process comes from.
+/// Origin of a process.
 pub(super) struct Origin<'a, P> {
-    /// The process before its exec, read to its end.
+    /// The process before its exec, replayed to its end.
     pub(super) before: Option<&'a Process<P>>,
-    /// The process it was forked from, and that one's blocks at the fork.
+    /// The process it was forked from, and the number of that process's blocks at the fork.
     pub(super) parent: Option<(&'a Process<P>, u32)>,
 }
 
 /// Words of a thread.
 pub(super) struct Words<'a> {
     pub(super) all: &'a [AtomicU64],
-    /// Where the unread ones begin.
+    /// Index of the first unread word.
     pub(super) from: usize,
-    /// Nothing will be added to them.
+    /// True if no words will be added.
     pub(super) whole: bool,
-    /// Marks of others up to this number have been read.
+    /// Marks of other threads up to this number have been replayed.
     pub(super) granted: u64,
 }
 
-/// How far words have been taken in.
+/// Progress of a replay.
 pub(super) struct Taken {
     pub(super) to: usize,
-    /// Number of the last mark of who waits that was taken; 0 if there was none.
+    /// Number of the last replayed wait mark, or 0.
     pub(super) passed: u64,
-    /// The mark there, where others are to be read first.
+    /// Mark at which others must be replayed first.
     pub(super) waits: Option<Waits>,
-    /// Whether lines moved between the thread's core and others.
+    /// True if lines moved between the thread's core and others.
     pub(super) contends: bool,
 }
 
-/// Turns the words of the followed threads into results.
+/// Interprets the words of the followed threads.
 pub(super) trait Reader {
     type Process;
     type Thread;
 
-    /// The code of a process, which is read before the words that refer to it.
+    /// Reads new code of a process, before the words that refer to it.
     fn catalogue(kept: &mut Self::Process) -> &mut Catalogue;
 
-    /// The reader's data of a process that has appeared.
+    /// Creates the data for a process that has appeared.
     fn begin_process(
         &mut self,
         entry: &ProcessEntry,
         origin: Origin<'_, Self::Process>,
     ) -> Self::Process;
 
-    /// The reader's data of a thread that has appeared.
+    /// Creates the data for a thread that has appeared.
     fn begin_thread(&mut self, process: &Process<Self::Process>, ring: &Ring) -> Self::Thread;
 
-    /// Number of the mark that must have been read before a thread's first word.
+    /// Returns the number of the mark that must be replayed before a thread's first word.
     fn birth_of(&self, _: &Ring) -> Option<u64> {
         None
     }
 
-    /// The mark by which a thread was started has been read, or there is none.
+    /// Returns true if a thread's start mark has been replayed or does not exist.
     fn begin(&mut self, _: &mut Process<Self::Process>, _tid: u32, _: &mut Self::Thread) {}
 
-    /// Starts that have been read since the last time.
+    /// Returns the starts that were replayed since the last call.
     fn started(&mut self) -> Vec<StartMark> {
         Vec::new()
     }
 
-    /// How far a process has come that has no thread yet.
+    /// Returns the time of a process that has no thread yet.
     fn process_now(&self, _: &Self::Process) -> u64 {
         0
     }
 
-    /// Whether a thread may have been asleep when its process ended. It ends after the
+    /// Returns true if a thread may have been asleep when its process ended. It ends after the
     /// others, one of which may have ended the process.
     fn sleeps(&self, _tid: u32) -> bool {
         false
     }
 
-    /// Where a thread is in time; those behind are read first.
+    /// Returns the virtual time of a thread. Threads with lower times are replayed first.
     fn now(&self, _: &Self::Thread) -> u64 {
         0
     }
@@ -164,12 +164,12 @@ pub(super) trait Reader {
         u64::MAX
     }
 
-    /// For how long it has executed; `None` where time is not modelled.
+    /// Returns for how long a thread has executed. `None` if time is not modelled.
     fn busy(&self, _: &Self::Thread) -> Option<u64> {
         None
     }
 
-    /// A record of a process besides its code, in the first so many bytes of its catalogue.
+    /// Reads a record of a process other than code, which ends at this byte of its catalogue.
     fn observe(
         &mut self,
         process: &mut Process<Self::Process>,
@@ -177,7 +177,7 @@ pub(super) trait Reader {
         bytes: u64,
     );
 
-    /// Takes words of thread `tid`.
+    /// Replays words of thread `tid`.
     fn read(
         &mut self,
         process: &mut Process<Self::Process>,
@@ -186,13 +186,13 @@ pub(super) trait Reader {
         words: &Words<'_>,
     ) -> Taken;
 
-    /// A thread has ended and is read to its end.
+    /// Handles a thread that has ended and been replayed completely.
     fn end_thread(&mut self, process: &mut Process<Self::Process>, thread: Thread<Self::Thread>);
 
-    /// A process has ended, as have its threads, and its forked children have appeared.
+    /// Handles a process that has ended with its threads, and whose forked children have appeared.
     fn end_process(&mut self, process: Process<Self::Process>);
 
-    /// Something was lost, in a process if it is known which.
+    /// Counts a loss, for a process if it is known.
     fn lose(
         &mut self,
         process: Option<&Process<Self::Process>>,
@@ -201,54 +201,54 @@ pub(super) trait Reader {
         detail: &str,
     );
 
-    /// Whether nothing more is to be read.
+    /// Returns true if nothing more needs to be read.
     fn has_enough(&self) -> bool {
         false
     }
 }
 
-/// Threads that wait are let go on so many times before who has ended is looked at.
+/// Number of times that waiting threads continue before ended threads are checked.
 const MOST_GO_ON: usize = 256;
 
-/// Of so many that were started and are not read yet, more are not to start.
+/// Maximum number of started but unread threads. Others may not start meanwhile.
 const CROWD: usize = 8;
 
-/// Processes that outlive the command are read for so long after its end: most are about
-/// to end too, as the first commands of a pipe are.
+/// Time for which processes that outlive the command are read. Most end soon, such as the first
+/// commands of a pipe.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// How far to read a thread's words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// Whole blocks of the ring.
+    /// Full blocks of the ring.
     Sealed,
-    /// All that is written by now.
+    /// Everything that has been written.
     Now,
-    /// The last word: the thread has ended.
+    /// To the last word, because the thread has ended.
     End,
 }
 
-/// Everything followed.
+/// All followed processes and threads.
 pub(super) struct Followed<R: Reader> {
     pub(super) reader: R,
     pub(super) processes: BTreeMap<u32, Process<R::Process>>,
     pub(super) threads: Vec<Thread<R::Thread>>,
     pub(super) born: ThreadBirth,
-    /// The command has ended: no thread gets more room.
+    /// True after the end of the command. No thread gets more room then.
     is_over: bool,
-    /// A thread that has slept is held.
+    /// True if a thread that slept is held.
     holds: bool,
-    /// The held threads were woken to look for their events, and nobody has worked since.
+    /// True if the held threads were woken to check for their events and nobody has run since.
     held_have_looked: bool,
     worked: Worked,
     starts: ThreadStarts,
-    /// A turn, where several threads have words to read.
+    /// Order of turns, if several threads have words.
     turn_words: usize,
-    /// Processes that have appeared since it was looked who has ended.
+    /// Number of processes that have appeared since ended ones were checked.
     unreaped: usize,
 }
 
-/// How many have appeared.
+/// Number of processes and threads that have appeared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThreadBirth {
     pub(super) processes: u32,
@@ -272,11 +272,11 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Reads what there is; with `eager`, blocks still being written too. Whether it
-    /// found anything.
+    /// Reads what is available. With `eager`, also blocks that are still being written. Returns
+    /// true if there was anything.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> bool {
         let mut busy = self.add_new(session);
-        // A sleep that has just been held ends only when all before it is read.
+        // A sleep that has just been held ends only when everything before it has been read.
         let is_held = self.threads.iter().any(|t| t.ring.held().is_some());
         let until = match eager || is_held {
             true => Until::Now,
@@ -298,19 +298,19 @@ impl<R: Reader> Followed<R> {
         busy
     }
 
-    /// Whether so many processes have appeared that it is time to look who has ended: those are
+    /// Returns true if so many processes have appeared that ended ones must be checked. They are
     /// kept until then.
     fn many_have_appeared(&self) -> bool {
         self.unreaped >= CROWD
     }
 
-    /// Whether a thread that has slept is held.
+    /// Returns true if a thread that slept is held.
     pub(super) fn holds(&self) -> bool {
         self.holds
     }
 
-    /// Looks who works, and ends the sleeps of threads that are not ahead of those. One that
-    /// is held itself comes before others that are to end later.
+    /// Checks which threads run, and ends the sleeps of threads that are not ahead of those. A held
+    /// thread that sleeps itself comes before others with later deadlines.
     fn end_sleeps(&mut self, session: &Session) {
         let (at, mut at_work, mut behind) = (Instant::now(), AtWork::Nobody, Behind::default());
         let mut asleep: Vec<Asleep> = Vec::new();
@@ -386,8 +386,8 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Whether a thread works as soon as the host lets it, or has begun to since it was
-    /// looked at.
+    /// Returns true if a thread runs as soon as the host schedules it, or has started to since the
+    /// check.
     fn is_somebody_woken(&self, session: &Session) -> bool {
         let mut others = self.threads.iter().filter(|t| t.ring.held().is_none());
         let mut all = self.threads.iter();
@@ -396,16 +396,16 @@ impl<R: Reader> Followed<R> {
             || !session.is_caught_up()
     }
 
-    /// Returns whether no held thread finds the event it waits for, where nobody else works.
+    /// Returns true if no held thread finds the event it waits for while nobody else runs.
     ///
-    /// A held thread looks for its event only every few milliseconds. Until it does, the thread
-    /// that woke it may already wait for it in turn, so that nobody seems to work. Letting go the
-    /// sleep that ends first would then move an unrelated thread ahead to the end of its timeout.
-    /// So all held threads are woken to look first. Those that find nothing sleep again.
+    /// A held thread checks for its event only every few milliseconds. Meanwhile, the thread that
+    /// woke it may already wait for it in turn, so that nobody seems to run. Ending the sleep with
+    /// the earliest deadline would then move an unrelated thread ahead to the end of its timeout.
+    /// All held threads are therefore woken to check first. Those that find nothing sleep again.
     fn held_find_nothing(&mut self) -> bool {
         let held = self.threads.iter().filter(|t| t.ring.held().is_some());
         if held.clone().nth(1).is_none() {
-            // A single one looks when it is let go.
+            // A single thread checks when its sleep ends.
             return true;
         }
         if !self.held_have_looked {
@@ -416,8 +416,8 @@ impl<R: Reader> Followed<R> {
         !held.clone().any(|t| is_running(t.ring.tid))
     }
 
-    /// Takes in what the ended command and its children have left; how many processes
-    /// still run. Of these the reading ends here, however fast they write on.
+    /// Reads what the ended command and its children left. Returns the number of processes that
+    /// still run. Their words are not read beyond this point, however fast they write.
     pub(super) fn read_to_the_end(&mut self, session: &mut Session) -> u64 {
         let ended = Instant::now();
         while self.poll(session, true)
@@ -433,13 +433,13 @@ impl<R: Reader> Followed<R> {
         still_running
     }
 
-    /// Whether a process has died whose threads are not ended yet.
+    /// Returns true if a process has died whose threads have not ended.
     fn has_dead_threads(&self) -> bool {
         let mut processes = self.processes.values();
         processes.any(|p| p.died && p.live_threads > 0)
     }
 
-    /// Adds the processes and threads that have appeared; whether there were any.
+    /// Adds the processes and threads that have appeared. Returns true if there were any.
     fn add_new(&mut self, session: &mut Session) -> bool {
         let mut any = false;
         while let Some(entry) = session.next_entry() {
@@ -488,9 +488,8 @@ impl<R: Reader> Followed<R> {
         self.processes.insert(number, process);
     }
 
-    /// Ends what a process was before it became another program; its number. Its
-    /// threads have stopped, and are read to their end, at which the next program
-    /// begins.
+    /// Ends a process that becomes another program by exec. Returns its number. Its threads have
+    /// stopped and are read to their ends, where the next program begins.
     fn end_by_exec(&mut self, pid: u32) -> Option<u32> {
         let mut before = self.processes.iter_mut().rev();
         let (&number, old) = before.find(|(_, p)| p.entry.pid == pid && !p.ended)?;
@@ -503,7 +502,7 @@ impl<R: Reader> Followed<R> {
         Some(number)
     }
 
-    /// Whether a thread of a process waits for others to be read.
+    /// Returns true if a thread of a process waits for others to be replayed.
     fn waits_in(&self, number: u32) -> bool {
         let mut threads = self.threads.iter();
         threads.any(|t| t.ring.process == number && t.waits.is_some())
@@ -544,8 +543,8 @@ impl<R: Reader> Followed<R> {
         });
     }
 
-    /// Gives the reader the next words of a thread, about `most`; whether there were any.
-    /// One that waits goes on only at the number `granted`.
+    /// Gives the reader the next words of a thread, about `most`. Returns true if there were any. A
+    /// thread that waits continues only at the mark `granted`.
     fn step(&mut self, index: usize, until: Until, granted: u64, most: usize) -> bool {
         let thread = &mut self.threads[index];
         if thread.waits.is_some_and(|waits| waits.number != granted) {
@@ -561,7 +560,7 @@ impl<R: Reader> Followed<R> {
         if unread.from == unread.to && !unread.sealed || self.reader.has_enough() {
             return false;
         }
-        // After the words were seen: the code they refer to was written before them.
+        // Read after the words, because the code they refer to was written before them.
         self.read_catalogue(number);
         let thread = &mut self.threads[index];
         let Some(process) = self.processes.get_mut(&number) else {
@@ -583,7 +582,7 @@ impl<R: Reader> Followed<R> {
             self.starts.record(mark, Instant::now());
         }
         if taken.to == unread.from && taken.waits.is_none() && !is_last {
-            // What is there belongs together with more.
+            // The remaining words belong together with later ones.
             return self.step(index, until, granted, wire::BLOCK_WORDS);
         }
         let turn = Turn {
@@ -600,7 +599,7 @@ impl<R: Reader> Followed<R> {
         taken.to > unread.from || whole
     }
 
-    /// A thread is read for the first time: all before its start has been.
+    /// A thread starts: everything before its start has been replayed.
     fn begin(&mut self, index: usize) {
         let thread = &mut self.threads[index];
         if let (false, Some(process)) = (
@@ -641,22 +640,22 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Notices ended threads and processes. With `all`, everything counts as ended.
+    /// Handles ended threads and processes. With `all`, all count as ended.
     pub(super) fn reap(&mut self, session: &mut Session, all: bool) {
         self.unreaped = 0;
         for process in self.processes.values_mut() {
             process.died |= !process.ended && process.watched.ended();
             process.ended |= all || process.died;
         }
-        // Order matters: a thread that appeared before its process ended is seen
-        // after that, unless an older entry keeps it waiting.
+        // Order matters. A thread that appeared before its process ended is seen after that, unless
+        // an older entry keeps it waiting.
         self.add_new(session);
         if self.has_dead_threads() {
-            // Who killed them has said so before, and may not have been read so far.
+            // The process that killed them wrote its words before, and they may be unread.
             self.read_what_is_written();
             self.let_go_on(session, None);
         }
-        // And: what was written before the end is seen after it.
+        // Words that were written before the end are visible after it.
         loop {
             self.end_threads(all, |ring, process_ended| process_ended || ring.finished());
             if !all || !self.let_go_on(session, None) {
@@ -664,7 +663,7 @@ impl<R: Reader> Followed<R> {
             }
         }
         if all {
-            // Whoever still sleeps has nobody to wait for.
+            // Threads that still sleep have nobody to wait for.
             let mut index = 0;
             while index < self.threads.len() {
                 match self.is_read(index) {
@@ -678,9 +677,8 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Ends the threads that say so, by their ring and whether their process has
-    /// ended, and that have no words left. Without `all`, those that are ahead of others
-    /// are left to be read in turns.
+    /// Ends the threads that have ended by the state of their ring and process and have no words
+    /// left. Without `all`, threads that are ahead of others remain, to be replayed in turns.
     fn end_threads(&mut self, all: bool, has_ended: impl Fn(&Ring, bool) -> bool) {
         let at = Instant::now();
         for asleep in [false, true] {
@@ -701,7 +699,7 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Whether a thread has more to be read than a turn, and another one is read before.
+    /// Returns true if a thread has more words than a turn, and another thread comes first.
     fn is_ahead(&self, index: usize, at: Instant) -> bool {
         let thread = &self.threads[index];
         let now = self.reader.now(&thread.kept);
@@ -713,7 +711,7 @@ impl<R: Reader> Followed<R> {
                 .any(|t| comes(t) && self.reader.now(&t.kept) < now)
     }
 
-    /// Whether a thread is awake, or only such as sleep are left of its process.
+    /// Returns true if a thread is awake, or only sleeping threads remain of its process.
     fn is_last(&self, index: usize, asleep: bool) -> bool {
         let sleeps = |t: &Thread<_>| self.reader.sleeps(t.ring.tid);
         let ring = &self.threads[index].ring;
@@ -724,7 +722,7 @@ impl<R: Reader> Followed<R> {
         !sleeps(&self.threads[index]) || asleep && others.all(sleeps)
     }
 
-    /// Reads what an ended thread left; whether that was all.
+    /// Replays the remaining words of an ended thread. Returns true if that was all.
     fn is_read(&mut self, index: usize) -> bool {
         while self.step(index, Until::End, 0, wire::BLOCK_WORDS) {}
         self.threads[index].ring.drained()
@@ -738,16 +736,15 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Forgets processes that have ended and whose forked children have all appeared
-    /// (they copy what the parent knew).
+    /// Removes processes that have ended and whose forked children, which copy the parent's state,
+    /// have all appeared.
     fn end_processes(&mut self) {
         let is_done =
             |p: &Process<_>| p.ended && p.live_threads == 0 && p.children >= p.entry.forks();
         let all = self.processes.iter();
         let done: Vec<u32> = all.filter(|(_, p)| is_done(p)).map(|(&n, _)| n).collect();
         for number in done {
-            // The catalogue may have grown after its last words, also that of a program
-            // it became.
+            // The catalogue may have grown after its last words, also by a program that it became.
             self.read_catalogue(number);
             if let Some(process) = self.processes.remove(&number) {
                 self.reader.end_process(process);
@@ -755,7 +752,7 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Processes that have not ended.
+    /// Returns the processes that have not ended.
     pub(super) fn live_processes(&self) -> u64 {
         let all = self.processes.values();
         all.filter(|p| !p.ended && !p.watched.ended()).count() as u64

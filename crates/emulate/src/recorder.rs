@@ -1,4 +1,4 @@
-//! Writes what the modelled machine makes of the threads of a session.
+//! Replays the threads of a session on the modelled machine and writes the results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -43,20 +43,20 @@ pub(crate) use what_if::WhatIfMachine;
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
 
-/// Data kept of a process.
+/// State that is kept for a process.
 #[derive(Default)]
 struct Recorded {
     program: Program,
-    /// Paths of calls to allocation functions, by number: return addresses, the innermost first.
+    /// Call paths to allocation functions by number: return addresses, innermost first.
     paths: HashMap<u64, Box<[u64]>>,
     path: String,
     parent_pid: Pid,
     stack_named: bool,
     /// Regions of interest, by number.
     regions: BTreeMap<u32, String>,
-    /// Runs of accesses that executed blocks have and that did not come.
+    /// Number of missing runs of executed blocks.
     missing_runs: i64,
-    /// Executions of blocks the catalogue does not have.
+    /// Number of executions of blocks that are not in the catalogue.
     unknown: u64,
     /// Latest time of any of its threads.
     now_ns: u64,
@@ -66,30 +66,29 @@ struct Recorded {
     sharing_carry: Carry,
 }
 
-/// Data kept of a thread.
+/// State that is kept for a thread.
 struct Running {
     core: CoreId,
     cursor: Cursor,
     start_ns: u64,
-    /// Number of the mark by which it was started, until its first word is read.
+    /// Number of its start mark until its first word is replayed.
     birth: u64,
     trace: Option<Trace>,
-    /// Executions of each block that its process knows of already, where some sets are
-    /// followed.
+    /// Executions of each block that its process already has, with `--sets`.
     counted: Vec<u64>,
     regions: ThreadRegions,
-    /// The calls that it is in, where stacks are recorded.
+    /// Its current calls, if stacks are recorded.
     path: Option<CallPath>,
     /// Its state on each of the other machines.
     what_if: Vec<Cursor>,
 }
 
-/// Address spaces the machine tells apart; later processes share numbers.
+/// Number of address spaces in the machine. Later processes reuse numbers.
 const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 
-/// A thread's first store lies so near the end of its stack, below its thread-local
-/// variables and the C library's own. Runtimes such as Go's have stacks amid their heap,
-/// which is not to be named after them.
+/// Maximum distance of a thread's first store from the end of its stack, which also holds its
+/// thread-local variables and those of the C library. Runtimes such as Go's have stacks within
+/// their heap, which must not be named after a stack.
 const STACK_TOP_BYTES: u64 = 64 << 10;
 
 /// Counts so far, for progress.
@@ -97,80 +96,80 @@ const STACK_TOP_BYTES: u64 = 64 << 10;
 pub(super) struct ProgressCounts {
     pub(super) counts: Counts,
     pub(super) virtual_ns: u64,
-    /// Time that threads waited, summed.
+    /// Sum of the threads' waits.
     pub(super) idle_ns: u64,
     pub(super) processes: u32,
     pub(super) threads: u32,
 }
 
-/// A recording under way.
+/// A recording in progress.
 pub(super) struct Recorder(Followed<ModelReader>);
 
-/// Runs words through the modelled machine and writes what it makes of them.
+/// Replays words on the modelled machine and writes the results.
 struct ModelReader {
     machine: Machine,
-    /// Other machines that are fed the same.
+    /// Other machines that replay the same words.
     what_if: Vec<WhatIfMachine>,
     writer: Writer,
-    /// Which files are mapped.
+    /// Mapped files.
     files: ProgramFiles,
     waits: Waits,
-    /// Virtual time that threads which have ended waited.
+    /// Waits of ended threads in virtual time.
     past_idle_ns: u64,
-    /// Counts of threads that have ended.
+    /// Counts of ended threads.
     past: Counts,
     past_ns: u64,
     cut: u64,
     stray: u64,
-    /// Sleeps that lasted less than they were asked to.
+    /// Number of sleeps that ended before their time.
     cut_sleeps: u64,
-    /// Ends of regions that had not begun.
+    /// Number of ends of regions that had not begun.
     unmatched: u64,
-    /// Regions that are recorded; empty: all that happens is.
+    /// Regions of interest that are recorded. Empty if everything is.
     wanted: RequestedNames,
-    /// Names that any process gave a region or a value.
+    /// Names of regions and values in any process.
     names: BTreeSet<String>,
-    /// Those of them that some thread entered.
+    /// Names of regions that some thread entered.
     entered: BTreeSet<String>,
     failure: Option<memgauge_recording::Error>,
-    /// Overflows are kept as times, rounded to at most so many nanoseconds.
+    /// Maximum rounding of overflow times in nanoseconds, if overflows are kept as times.
     traces: Option<u64>,
     delivered: Delivered,
     notes: Vec<Note>,
-    /// Where some sets are followed.
+    /// Sample of the sets, with `--sets`.
     sets: Option<ClassSums>,
     stacks: Stacks,
     with_stacks: bool,
-    /// Misses are charged to data, too.
+    /// True if misses are charged to data.
     with_data: bool,
-    /// Allocations of processes that have ended.
+    /// Allocations of ended processes.
     past_heap: HeapTotals,
-    /// Names of allocation functions, in the order of the session's file.
+    /// Names of allocation functions in the order of the session's file.
     allocators: Vec<String>,
-    /// Lines of the session's file from here on are functions that the user named.
+    /// First line of the session's file with a function that the user named.
     first_named: u16,
-    /// Lines whose function is in a file that some process mapped.
+    /// Lines whose function is in a mapped file.
     found_allocators: BTreeSet<u64>,
-    /// Calls of threads as they started another thread or process, by number of the start.
+    /// Calls of threads when they started another thread or process, by number of the start.
     started_in: BTreeMap<u64, CallsThen>,
 }
 
 /// A message for the user besides the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// AddressSanitizer's search for leaks could not begin.
+    /// AddressSanitizer could not search for leaks.
     LeakSearch,
-    /// A process was killed by a signal that says it crashed.
+    /// A process was killed by a signal that indicates a crash.
     Crashed { pid: u64, signal: u64 },
-    /// A process used this feature, which the engine refused. Many programs do without it.
+    /// A process used this feature, which the engine refused. Many programs work without it.
     Unsupported(String),
     /// Threads or processes ran unrecorded.
     Unrecorded { count: u64, why: &'static str },
 }
 
-/// Notes that are kept; there may be any number of crashes.
+/// Maximum number of notes, because there may be any number of crashes.
 const MOST_NOTES: usize = 5;
-/// Starts that are remembered until who was started begins; some never do.
+/// Maximum number of remembered starts. Some of the started threads never run.
 const MOST_STARTS: usize = 4096;
 
 impl Recorder {
@@ -222,23 +221,23 @@ impl Recorder {
         ))
     }
 
-    /// What the other machines made of the threads that have ended.
+    /// Returns the results of the other machines for ended threads.
     pub(super) fn what_if(&self) -> Vec<WhatIfFacts> {
         let machines = self.0.reader.what_if.iter();
         machines.map(WhatIfMachine::facts).collect()
     }
 
-    /// Names that the program's processes gave regions and values.
+    /// Returns the names of regions and values in all processes.
     pub(super) fn names(&self) -> &BTreeSet<String> {
         &self.0.reader.names
     }
 
-    /// Names of regions that some thread entered.
+    /// Returns the names of regions that some thread entered.
     pub(super) fn entered(&self) -> &BTreeSet<String> {
         &self.0.reader.entered
     }
 
-    /// Messages for the user, in order.
+    /// Returns messages for the user, in order.
     pub(super) fn notes(&self) -> &[Note] {
         &self.0.reader.notes
     }
@@ -251,8 +250,8 @@ impl Recorder {
         self.0.reader.writer
     }
 
-    /// The writer, once the recording at `output` has the names that may be gone
-    /// later. Also the bytes of files copied for that.
+    /// Returns the writer, after it has stored names and files in the recording at `output` that
+    /// may disappear later, and the bytes of copied files.
     ///
     /// # Errors
     /// The recording could not be written.
@@ -264,22 +263,22 @@ impl Recorder {
         Ok((writer, copied))
     }
 
-    /// Reads what there is; with `eager`, blocks still being written too.
-    /// Returns whether it found anything.
+    /// Replays what is available. With `eager`, also blocks that are still being written. Returns
+    /// true if there was anything.
     ///
     /// # Errors
-    /// The recording could not be written; what was written before stays.
+    /// The recording could not be written. Earlier rows are kept.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> Result<bool> {
         let busy = self.0.poll(session, eager);
         self.0.reader.checked().map(|()| busy)
     }
 
-    /// Whether a thread is held that has slept.
+    /// Returns true if a thread that slept is held.
     pub(super) fn holds(&self) -> bool {
         self.0.holds()
     }
 
-    /// Notices ended threads and processes. With `all`, everything counts as ended.
+    /// Handles ended threads and processes. With `all`, all count as ended.
     ///
     /// # Errors
     /// The recording could not be written.
@@ -288,7 +287,7 @@ impl Recorder {
         self.0.reader.checked()
     }
 
-    /// Writes what each instruction has gained since the last time.
+    /// Writes the counts of each instruction since the last call.
     ///
     /// # Errors
     /// The recording could not be written.
@@ -319,7 +318,7 @@ impl Recorder {
         modelling.checked()
     }
 
-    /// Writes the losses known only at the end.
+    /// Writes the losses that are known only at the end.
     ///
     /// # Errors
     /// The recording could not be written.
@@ -358,8 +357,8 @@ impl Recorder {
         modelling.checked()
     }
 
-    /// Takes in what the ended command and its children have left; how many processes
-    /// still run.
+    /// Handles everything that the ended command and its children left. Returns the number of
+    /// processes that still run.
     ///
     /// # Errors
     /// The recording could not be written.
@@ -373,14 +372,14 @@ impl Recorder {
         self.0.signal_others(first, signal);
     }
 
-    /// Bytes of dirty lines that ended threads left to the shared cache and that
-    /// went to memory on the way; no thread's counts have them.
+    /// Bytes written to memory because ended threads left dirty lines to the shared cache. No
+    /// thread counts them.
     pub(super) fn unattributed_write_bytes(&self) -> u64 {
         let modelling = &self.0.reader;
         modelling.machine.unattributed_write_bytes() * u64::from(modelling.one_in())
     }
 
-    /// Allocations of all processes; `None` where they are not recorded.
+    /// Allocations of all processes. `None` if they are not recorded.
     pub(super) fn heap(&self) -> Option<HeapTotals> {
         let reader = &self.0.reader;
         let mut heap = reader.with_data.then_some(reader.past_heap)?;
@@ -390,7 +389,7 @@ impl Recorder {
         Some(heap)
     }
 
-    /// Functions that the user named and that no file has which some process mapped.
+    /// Functions that the user named and that no mapped file has.
     pub(super) fn missing_allocators(&self) -> Vec<String> {
         let reader = &self.0.reader;
         let named = reader.allocators.iter().zip(0u64..);
@@ -399,27 +398,27 @@ impl Recorder {
         missing.map(|(name, _)| name.clone()).collect()
     }
 
-    /// How many allocation functions were found by their names.
+    /// Number of allocation functions that were found by name.
     pub(super) fn found_allocators(&self) -> u64 {
         self.0.reader.found_allocators.len() as u64
     }
 
-    /// Sleeps that lasted less than they were asked to, as they were held too long.
+    /// Number of sleeps that ended before their time, because the threads were held too long.
     pub(super) fn cut_sleeps(&self) -> u64 {
         self.0.reader.cut_sleeps
     }
 
-    /// How long threads have waited for what lies outside of the session.
+    /// Time for which threads waited for events outside of the session.
     pub(super) fn outside_ns(&self) -> u64 {
         self.0.reader.waits.outside_ns()
     }
 
-    /// What the followed sets say of all, where some were followed.
+    /// Estimates from the simulated sets, with `--sets`.
     pub(super) fn set_facts(&self) -> Option<SetsFacts> {
         self.0.reader.sets.as_ref().map(ClassSums::facts)
     }
 
-    /// Cost and losses of delivery in threads that have ended.
+    /// Cost and losses of delivery in ended threads.
     pub(super) fn delivered(&self) -> &Delivered {
         &self.0.reader.delivered
     }
@@ -495,7 +494,7 @@ impl Reader for ModelReader {
         Running {
             what_if: self.what_if.iter().map(|_| Cursor::default()).collect(),
             core: self.machine.add_core_in(start_ns, space),
-            // A stack that goes on has its parent's name.
+            // A stack that grows keeps its name.
             cursor: Cursor::new(process.goes_on(ring).then_some(0)),
             start_ns,
             birth: ring.birth,
@@ -547,7 +546,7 @@ impl Reader for ModelReader {
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => {
                 let mut row = module(pid, 0, start, &mapping);
-                // At once: the program may delete the file.
+                // Copy it immediately, because the program may delete the file.
                 self.files.identify(&mut row);
                 let change = Change::Map(start, mapping);
                 kept.mapped.tell(bytes, change, Some(row));
@@ -562,7 +561,7 @@ impl Reader for ModelReader {
                 let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
                 kept.mapped.tell(bytes, Change::Break, row);
             }
-            // What was mapped before it runs.
+            // Mapped before the program runs.
             CatalogueEvent::Program(path) => {
                 kept.path = path;
                 self.reach_mapped(process, bytes, 0);
@@ -713,14 +712,14 @@ impl Reader for ModelReader {
         if let Some(data) = &process.kept.program.data {
             self.past_heap.add(&data.totals());
         }
-        let untold = [
+        let uncounted = [
             (
                 process.entry.undecoded(),
                 "accesses that the engine does not see",
             ),
             (process.entry.without_room(), LossKind::NO_ROOM),
         ];
-        for (count, detail) in untold.into_iter().filter(|(count, _)| *count > 0) {
+        for (count, detail) in uncounted.into_iter().filter(|(count, _)| *count > 0) {
             self.lose(Some(&process), LossKind::Undecoded, count.into(), detail);
         }
         self.cut += process.kept.missing_runs.max(0).unsigned_abs();
@@ -740,7 +739,7 @@ impl Reader for ModelReader {
 }
 
 impl ModelReader {
-    /// Each line counted stands for so many.
+    /// Returns the number of lines that each simulated line stands for.
     fn one_in(&self) -> u32 {
         self.sets.as_ref().map_or(1, |sets| sets.sample.one_in)
     }
@@ -750,7 +749,7 @@ impl ModelReader {
         counts.get(events::INSTRUCTIONS)
     }
 
-    /// Runs words through the model, up to where they end or say who waits.
+    /// Replays words to their end or to a mark that the caller handles.
     fn replay(
         &mut self,
         process: &mut Process,
@@ -819,7 +818,7 @@ impl ModelReader {
         }
     }
 
-    /// Returns the write error, if any, once.
+    /// Returns the write error once, if any.
     fn checked(&mut self) -> Result<()> {
         match self.failure.take() {
             Some(e) => Err(e.into()),
@@ -833,14 +832,14 @@ impl ModelReader {
         self.note(written);
     }
 
-    /// From here on a process is another program: it has none of its mappings.
+    /// Handles exec: the process has none of its mappings any more.
     fn write_exec(&mut self, pid: u32, now_ns: u64) {
         let nothing = nothing_until(u64::MAX, Module::EXEC);
         self.write_module(module(pid, now_ns, 0, &nothing));
     }
 
-    /// A thread comes to what its process mapped and unmapped, which the first so many bytes of the
-    /// catalogue tell of.
+    /// Handles a thread that reached mappings and unmappings of its process, which are in the first
+    /// bytes of the catalogue.
     fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
         let Recorded {
             mapped, program, ..
@@ -850,7 +849,7 @@ impl ModelReader {
         self.note(written);
     }
 
-    /// Writes all mappings of a process, as a forked child has them from the start.
+    /// Writes all mappings of a process, which a forked child has from the start.
     fn write_space(&mut self, pid: u32, kept: &Recorded) {
         let all = kept.program.space.iter();
         let mut rows: Vec<Module> = all
@@ -861,7 +860,7 @@ impl ModelReader {
         self.note(written);
     }
 
-    /// A thread's first store lies in its stack: a name for that mapping.
+    /// Names the mapping of a thread's stack, where its first store is.
     fn name_stack(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
         let Some(address) = thread.cursor.first_store.filter(|&a| a != 0) else {
             return;
@@ -878,7 +877,7 @@ impl ModelReader {
             None => kept.mapped.name_gone(address, within, &name),
         };
         if let Some((start, mapping)) = named {
-            // As early as can be: the thread has used it from its start on.
+            // As early as possible, because the thread has used it since its start.
             let named_ns = thread.start_ns.max(kept.mapped.code_ns(mapping.number)) + 1;
             self.write_module(module(process.entry.pid, named_ns, start, &mapping));
         }

@@ -1,11 +1,13 @@
-//! Runs a thread's words through the modelled machine.
+//! Replays a thread's words through the modelled machine.
 //!
-//! This is the hot path of a recording: every block and every access of the program
-//! passes here. A word costs one look at the place where the first level last had its
-//! line and page, and a sum. On a miss there the first level takes the line in at once.
-//! The work below it is noted and completed later, many at a time. The hot loop takes
-//! all words alike, so that it has no other branch that depends on them. A loop over
-//! blocks and their runs of accesses took two and a half times as long.
+//! This is the hot path of a recording: every block and every access of the program passes here. A
+//! word costs a lookup of the slot that last held its line and page, and a sum. If it misses there,
+//! the first level fills the line immediately. The work of the lower levels is recorded as an
+//! [`Event`] and completed later, many events at a time. The hot loop treats all words the same
+//! way, so it has no other branch that depends on them.
+//!
+//! Rejected: a loop over blocks and their runs of accesses, which took two and a half times as
+//! long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,26 +30,25 @@ const LINE: u64 = LINE_BYTES as u64;
 #[derive(Default)]
 pub(super) struct Program {
     pub(super) catalogue: Catalogue,
-    /// One for each access of the catalogue.
+    /// Misses of each access of the catalogue.
     pub(super) sites: Vec<SiteMisses>,
-    /// One for each access of the catalogue. Apart from the misses, since most stores that miss
-    /// stall nothing: a miss then writes one host line less.
+    /// Stalls of each access of the catalogue. Separate from the misses, because most stores that
+    /// miss do not stall. A miss then writes one cache line of the host less.
     pub(super) stalls: Vec<SiteStalls>,
-    /// The same where some sets are followed.
+    /// Misses and stalls by group of sets, with `--sets`.
     pub(super) by_group: sets::GroupedSites,
-    /// What runs now is outside of the regions that are recorded: no place in the code
-    /// gets a count of it.
+    /// True outside of the recorded regions of interest. Code then gets no counts.
     pub(super) is_outside: bool,
-    /// Where stacks are recorded.
+    /// Call stacks, if they are recorded.
     pub(super) calls: ProcessCalls,
-    /// What is mapped.
+    /// The mapped memory.
     pub(super) space: AddressSpace,
-    /// Misses by data, where they are recorded.
+    /// Misses by data, if they are recorded.
     pub(super) data: Option<Box<DataMap>>,
 }
 
 impl Program {
-    /// Goes on inside or outside of the regions that are recorded.
+    /// Enters or leaves the recorded regions of interest.
     pub(super) fn set_outside(&mut self, is_outside: bool) {
         if self.is_outside != is_outside {
             self.is_outside = is_outside;
@@ -55,8 +56,7 @@ impl Program {
         }
     }
 
-    /// Forgets what was counted by place in the code, where nobody writes it: these
-    /// counters must not overflow.
+    /// Drops the counts by code location if nobody writes them, because they must not overflow.
     pub(super) fn forget_counts(&mut self) {
         self.sites.fill(SiteMisses::default());
         self.stalls.fill(SiteStalls::default());
@@ -67,25 +67,25 @@ impl Program {
     }
 }
 
-/// State that one thread carries from one slice of words to the next.
+/// State of a thread between two slices of words.
 #[derive(Default)]
 pub(super) struct Cursor {
-    /// Where a rep instruction is being repeated, if the last block ended in one.
+    /// Address of the rep instruction in which the last block ended, if any.
     repeating: Option<VirtAddr>,
-    /// First store of the thread: it lies in its stack.
+    /// Address of the thread's first store, which is in its stack.
     pub(super) first_store: Option<u64>,
-    /// Words that belong to no block.
+    /// Number of words that belong to no block.
     pub(super) stray: u64,
     /// Empty between two slices.
     events: Events,
-    /// Where some sets are followed.
+    /// State of the full passes with `--sets`.
     peek: sets::Peek,
-    /// Lines that the thread shares with others.
+    /// Lines that the thread shares with other threads.
     pub(super) sharing: ThreadSharing,
 }
 
 impl Cursor {
-    /// Of a thread whose first store is looked for, unless one is given.
+    /// Creates the state of a thread whose first store is `first_store`, or not known yet.
     pub(super) fn new(first_store: Option<u64>) -> Cursor {
         Cursor {
             first_store,
@@ -94,35 +94,34 @@ impl Cursor {
     }
 }
 
-/// Receives overflows and ticks as they fall due.
+/// Receives overflows and ticks.
 pub(super) trait OverflowSink {
-    /// The core has overflows (of an access at `ip`, or of a block) or ticks to take.
+    /// Receives pending overflows (of an access at `ip`, or of a block) and ticks of the core.
     fn take(&mut self, core: &mut Core, ip: VirtAddr);
 
-    /// The words before `end` have been executed.
+    /// Called when the words before `end` have been executed.
     fn follow(&mut self, _program: &mut Program, _words: &[AtomicU64], _end: usize) {}
 }
 
-/// Everything a run of words changes.
+/// Replays words. Holds everything that they change.
 pub(super) struct Replay<'a, D: OverflowSink> {
     pub(super) core: &'a mut Core,
     pub(super) shared: &'a mut Shared,
     pub(super) program: &'a mut Program,
     pub(super) cursor: &'a mut Cursor,
     pub(super) due: &'a mut D,
-    /// The core has been told of the words before this one.
-    told: usize,
-    /// The words were taken before, by another machine.
-    is_again: bool,
+    /// Index of the first word whose instructions have not retired.
+    retired_to: usize,
+    /// True if another machine has replayed the words before.
+    is_repeated: bool,
 }
 
-/// The hot loop: takes words while each is a run within a line that the fronts of cache
-/// and TLB know, and until `ran` is full. Returns how many it took. The last one may be
-/// left.
+/// The hot loop. Replays words while each is a run within one line that the fronts of cache and TLB
+/// hold, until `ran` is full. Returns the number of replayed words. It may leave the last one.
 ///
-/// It calls nothing, so that its variables stay in registers, and takes two words a
-/// turn. The host runs it at five instructions a cycle, so each instruction less is
-/// felt. So [`wire::SEVERAL`] stays in the address: no line held has it.
+/// It calls no function, so that its variables stay in registers, and replays two words per
+/// iteration. The host executes five instructions per cycle here, so each saved instruction counts.
+/// For that reason [`wire::SEVERAL`] remains in the address, where it matches no held line.
 #[inline(never)]
 fn take_hits<const HUGE: bool>(
     core: &mut Core,
@@ -159,8 +158,8 @@ fn take_hits<const HUGE: bool>(
     words.len() - rest.len()
 }
 
-/// Takes words from `words[at]` on until one is not simply a run within a line or the
-/// events are full; where it stopped.
+/// Replays words from `words[at]` until one is not a run within a single line, or the events are
+/// full. Returns the index of the next word.
 fn take_runs(
     core: &mut Core,
     shared: &Shared,
@@ -191,13 +190,13 @@ fn take_runs(
     }
 }
 
-/// Whether a mark is none of the machine's business: of who waits, or of a region.
-fn is_apart(mark: u64) -> bool {
+/// Returns true for marks that the caller handles: waits and regions of interest.
+fn is_for_caller(mark: u64) -> bool {
     matches!(wire::mark(mark), wire::MARK_SYNC | wire::MARK_REGION)
 }
 
-/// The block that the word at `at` belongs to, and the number of the run that the word,
-/// or its second line's word, stands for, if any.
+/// Returns the block of the word at `at`, and the index of the run that the word stands for, if
+/// any. The word may be that of a run's second line.
 fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
     let (mut further, mut at) = (0usize, at);
     loop {
@@ -227,13 +226,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             program,
             cursor,
             due,
-            told: 0,
-            is_again: false,
+            retired_to: 0,
+            is_repeated: false,
         }
     }
 
-    /// For words that another machine has taken: what they say of the program is known.
-    pub(super) fn again(
+    /// Creates a replay of words that another machine has replayed. What they state about the
+    /// program is known.
+    pub(super) fn repeated(
         core: &'a mut Core,
         shared: &'a mut Shared,
         program: &'a mut Program,
@@ -241,17 +241,17 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         due: &'a mut D,
     ) -> Self {
         Replay {
-            is_again: true,
+            is_repeated: true,
             ..Replay::new(core, shared, program, cursor, due)
         }
     }
 
-    /// Takes words from `words[at]` on; those before it have been taken. Returns
-    /// where it stopped: at their end, at a mark of who waits or of a region, or where
-    /// more words must come first. With `whole`, none will.
+    /// Replays words from `words[at]`. Returns the index at which it stopped: their end, a wait, a
+    /// region of interest, or an incomplete group of words. With `whole`, no further words will
+    /// come.
     pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         let start = at;
-        self.told = start;
+        self.retired_to = start;
         self.cursor.events.set_limit(self.shared.recalls());
         while at < words.len() {
             let stopped = self.take_runs(words, at);
@@ -269,7 +269,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                     self.run_in_lines(words, at, word);
                     at += 1;
                 }
-                Some(mark) if is_apart(mark) => break,
+                Some(mark) if is_for_caller(mark) => break,
                 Some(mark) => match self.marked(mark, words, at, whole) {
                     Some(taken) => at += taken,
                     None => break,
@@ -297,14 +297,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         )
     }
 
-    /// Completes what was noted, in order.
+    /// Completes all recorded events in order.
     fn complete(&mut self, words: &[AtomicU64]) {
         let mut events = self.cursor.events.take();
         for event in &mut events {
             self.look_up(words, event);
         }
         for event in &events {
-            self.tell(words, event.at as usize, event.ran);
+            self.retire_until(words, event.at as usize, event.ran);
             match event.what {
                 PendingKind::Access(index) => self.supply(words, event, index),
                 PendingKind::Split => self.core.count_split(),
@@ -314,8 +314,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.cursor.events.give_back(events);
     }
 
-    /// Finds which access of the code an event is of. One of no known run stays what
-    /// it is.
+    /// Finds the access of an event. Without a known run, the event remains unchanged.
     #[inline(always)]
     fn look_up(&mut self, words: &[AtomicU64], event: &mut Event) {
         if event.what != PendingKind::AccessRun {
@@ -327,8 +326,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// The access of a run that an event belongs to: the first one in its line, whose
-    /// address stands for the event from then on.
+    /// Returns the access of a run that an event belongs to: the first one in its line. The event
+    /// gets its address.
     #[inline(always)]
     fn access_at(&self, words: &[AtomicU64], event: &mut Event) -> Option<u32> {
         let at = event.at as usize;
@@ -347,7 +346,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         Some(index)
     }
 
-    /// The run whose word is at `at`, and its block.
+    /// Returns the run whose word is at `at`, and its block.
     #[inline(always)]
     fn run_at(&self, words: &[AtomicU64], at: usize) -> Option<(u32, AccessRun)> {
         let (block, number) = origin(words, at)?;
@@ -386,7 +385,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// The bytes that an access and the others of its run touch in its line.
+    /// Returns the bytes of a line that the accesses of a run touch.
     fn bytes_in_line(&self, words: &[AtomicU64], event: &Event, index: u32) -> LineBytes {
         let catalogue = &self.program.catalogue;
         let mut bytes = LineBytes::default();
@@ -399,7 +398,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let run = self.run_at(words, event.at as usize);
         match run.filter(|(_, run)| run.accesses().contains(&index)) {
             Some((_, run)) => {
-                // The address of one access gives those of the others.
+                // The address of one access determines those of the others.
                 let first = event
                     .addr
                     .wrapping_sub(catalogue.access(index).delta as u64);
@@ -436,29 +435,29 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.due.take(self.core, ip);
     }
 
-    /// Tells the core what has been executed up to the word at `at`.
+    /// Retires what was executed up to the word at `at`.
     fn settle(&mut self, words: &[AtomicU64], at: usize) {
         let ran = std::mem::take(&mut self.cursor.events.ran);
-        self.tell(words, at, ran);
+        self.retire_until(words, at, ran);
     }
 
     #[inline(always)]
-    fn tell(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+    fn retire_until(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
         let (insns, loads, stores) = (ran.insns(), ran.loads(), ran.stores());
         if self.core.may_overflow(insns, loads, stores) {
-            self.tell_each(words, at, ran);
+            self.retire_each(words, at, ran);
         } else if self.core.retire(insns, loads, stores, ran.modifies()) {
             self.take_due(words, at);
         }
-        self.told = at + 1;
+        self.retired_to = at + 1;
     }
 
-    /// Tells word by word, so that an overflow is of the block that makes it and not of the
+    /// Retires word by word, so that an overflow belongs to the block that causes it and not to the
     /// next one that misses.
     #[cold]
-    fn tell_each(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+    fn retire_each(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
         let mut left = ran;
-        for place in self.told..at {
+        for place in self.retired_to..at {
             let part = self.tally_at(words, place);
             if !left.holds(part) {
                 break;
@@ -496,8 +495,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.due.take(self.core, ip);
     }
 
-    /// The mark at `at`; how many words were taken with it, or `None` where more
-    /// must come first.
+    /// Handles the mark at `at`. Returns the number of words it takes, or `None` if some are
+    /// missing.
     #[inline(never)]
     fn marked(&mut self, word: u64, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
         let number = word as u32;
@@ -515,7 +514,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// Memory was allocated or freed; how many words say so.
+    /// Handles an allocation or a free. Returns the number of its words, or `None` if some are
+    /// missing.
     fn heap_mark(&mut self, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
         let is_first = matches!(
             wire::mark(load(words, at)?),
@@ -528,16 +528,16 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.cursor.stray += 1;
             return Some(1);
         };
-        // What was accessed before is charged to the objects of that time.
+        // Earlier accesses belong to the objects of that time.
         self.complete(words);
         let now_ns = self.core.time_ns();
-        if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_again) {
+        if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_repeated) {
             data.take(&mark, now_ns);
         }
         Some(length)
     }
 
-    /// A run that lies in two lines, access by access.
+    /// Replays a run in two lines, access by access.
     #[inline(never)]
     fn run_in_lines(&mut self, words: &[AtomicU64], at: usize, word: u64) {
         let ran = self.program.catalogue.entries.execute(word, at);
@@ -557,7 +557,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// Access `index` of a run that began at `first`.
+    /// Replays access `index` of a run that begins at `first`.
     fn access_ahead(&mut self, words: &[AtomicU64], at: usize, first: u64, block: u32, index: u32) {
         let access = self.program.catalogue.access(index);
         let addr = first.wrapping_add(access.delta as u64);
@@ -590,7 +590,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// Whether a split hits, and is noted; if not, nothing was done.
+    /// Records a split that hits. Returns false, without an effect, if it does not.
     fn note_split(&mut self, at: usize, addr: u64, size: u32, kind: AccessKind) -> bool {
         let store = kind != AccessKind::Load;
         let hit = !self.core.samples_splits() && self.core.touches().touch_split(addr, size, store);
@@ -601,7 +601,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         hit
     }
 
-    /// Whether the access hit, and nothing more.
+    /// Performs an access. Returns true for a plain hit.
     #[inline(always)]
     fn access(
         &mut self,
@@ -644,9 +644,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// A block whose number of accesses differs between executions: rep
-    /// instructions and varying operands. Returns the words it took, or `None`
-    /// where more must come first.
+    /// Replays a block whose number of accesses varies between executions: rep instructions and
+    /// varying operands. Returns the number of its words, or `None` if some are missing.
     fn special(
         &mut self,
         number: u32,
@@ -671,7 +670,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 hits &= self.access((words, at), (number, access.index), what);
             }
             self.cursor.stray += special.left();
-            // What hit in its lines hits in them again, and changes nothing.
+            // Repeated accesses that all hit in their lines hit again and change nothing.
             times += if hits { special.pass_repeats() } else { 0 };
             self.count_special(number, sum, times, words, at);
             if !special.repeat(&self.program.catalogue) {
@@ -680,11 +679,11 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             (sum, times) = (Sum::default(), 1);
         }
         let taken = 1 + special.len();
-        self.told = at + taken;
+        self.retired_to = at + taken;
         Some(taken)
     }
 
-    /// Counts an execution whose accesses came so many times.
+    /// Counts an execution that repeats its accesses `times` times.
     fn count_special(
         &mut self,
         number: u32,
@@ -704,7 +703,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 .zip([sum.insns, sum.loads, sum.stores]);
             all.for_each(|(all, n)| *all += u64::from(n));
         }
-        // Samples are of the iteration that overflows.
+        // A sample belongs to the iteration that overflows.
         if self.core.may_overflow(sum.insns, sum.loads, sum.stores) {
             self.retire_sum(once, words, at);
             (1..times).for_each(|_| self.retire_sum(once.again(), words, at));
@@ -721,7 +720,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 }
 
-/// Charges an access's misses to it.
+/// Charges an access's misses to its code location.
 #[inline(always)]
 fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
     let sites = &mut program.sites;
@@ -736,17 +735,17 @@ fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
     }
 }
 
-/// The line that an access of a run touched last: the next one of the same line, if it
-/// makes nothing dirty, leaves the model as it is.
+/// Line of the previous access in a run. The next access to the same line changes nothing in the
+/// model, unless it is the first to store.
 #[derive(Default)]
 struct Touched {
-    /// Beyond the last byte of the line; 0 of none.
+    /// End of the line, or 0.
     end: u64,
     stored: bool,
 }
 
 impl Touched {
-    /// Whether the access changes nothing; remembers it where it does.
+    /// Returns true if the access changes nothing. Otherwise remembers it.
     #[inline(always)]
     fn covers(&mut self, addr: u64, size: u32, kind: AccessKind) -> bool {
         let stores = kind != AccessKind::Load;
@@ -766,7 +765,7 @@ impl Touched {
     }
 }
 
-/// Counts that one execution of a special block adds.
+/// Counts that an execution of a special block adds.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     insns: u32,
@@ -785,7 +784,7 @@ impl Sum {
         }
     }
 
-    /// Of an iteration after the first, which is no instruction of its own.
+    /// Counts of a repetition, which is not an instruction of its own.
     fn again(self) -> Sum {
         Sum { insns: 0, ..self }
     }

@@ -1,27 +1,27 @@
-//! Accesses of devices (DMA): they meet the last-level cache, not a core.
+//! Accesses of devices (DMA) to the last-level cache.
 //!
-//! As where devices may write into the cache ("data direct I/O"): a line that a device
-//! reads is taken from a cache that has it, else from memory, and is then not kept. A line
-//! that a device writes is kept in the last-level cache, dirty, and pushes another out. All
-//! ways of a set serve devices; processors that have such caches reserve a few. A write is
-//! of a whole line, so what cores have of it is dropped unwritten. Time is not modelled:
-//! these transfers take no bandwidth from cores.
+//! The model is that of devices that may write into the cache (data direct I/O). A line that a
+//! device reads comes from a cache that holds it, otherwise from memory without being filled. A
+//! line that a device writes is filled into the last-level cache as dirty and evicts another one.
+//! Devices use all ways of a set, whereas processors with such caches reserve a few. A write covers
+//! a whole line, so cores drop their copies without writing them back. Time is not modelled: these
+//! transfers take no bandwidth from cores.
 
 use crate::cache::{DIRTY, EMPTY, Found, SPACE_SHIFT, tag_in, tag_of};
 use crate::{Core, Machine};
 
-/// What an access of a device to one line did.
+/// Result of a device's access to a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceOutcome {
     /// No cache held the line.
     pub missed: bool,
-    /// Lines that it pushed out and that had to be written to memory: 0 or 1.
+    /// Number of evicted lines that had to be written to memory, 0 or 1.
     pub writebacks: u8,
 }
 
 impl Machine {
-    /// A device accesses the line that holds `addr`, of address space 0.
+    /// Performs a device's access to the line of `addr` in address space 0.
     pub fn device_access(&mut self, addr: u64, store: bool) -> DeviceOutcome {
         let tag = tag_of(addr);
         if store {
@@ -60,7 +60,7 @@ impl Machine {
 }
 
 impl Core {
-    /// The tag as this core's private caches know it, if it is of its address space.
+    /// Returns the tag in this core's private caches if the line is in its address space.
     fn private(&self, tag: u64) -> Option<u64> {
         (tag >> SPACE_SHIFT == self.space_bits >> SPACE_SHIFT).then_some(tag ^ self.space_bits)
     }
@@ -70,7 +70,7 @@ impl Core {
             .is_some_and(|tag| self.first.l1d.has(tag) || self.l2.holds(tag))
     }
 
-    /// Takes a line of the shared cache out of the private ones; its flags.
+    /// Removes a line of the shared cache from the private caches and returns its flags.
     fn drop_shared(&mut self, tag: u64) -> u64 {
         self.private(tag).map_or(0, |tag| self.give_up(tag))
     }

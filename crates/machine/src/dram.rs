@@ -1,24 +1,24 @@
 //! Memory: a rate that all cores share.
 //!
-//! Cores run ahead of each other in virtual time, because their feeds arrive at
-//! different moments. A single queue would make the one behind wait for the one ahead.
-//! So capacity is reserved by *window* of virtual time. A transfer takes room in the
-//! window of its own moment, or in the first later one with room.
+//! Cores run ahead of each other in virtual time, because their words arrive at different times. In
+//! a single queue, a core that is behind would wait for one that is ahead. Capacity is therefore
+//! reserved by *window* of virtual time. A transfer uses the window of its own time, or the first
+//! later one with room.
 
-/// Length of a window: 2^18 millicycles, about 260 cycles. No stretch of time gets
-/// more than one window's lines above the rate.
+/// Length of a window: 2^18 millicycles, about 260 cycles. In any interval, at most one window's
+/// lines exceed the rate.
 const WINDOW_SHIFT: u32 = 18;
-/// Windows remembered: about 270 million cycles, a tenth of a second. A core is behind
-/// by the content of the threads' rings, some milliseconds.
+/// Number of windows in memory: about 270 million cycles, a tenth of a second. Cores are at most
+/// the content of the threads' rings apart, which is some milliseconds.
 const WINDOWS: usize = 1 << 20;
 
-/// Bits of a window's lines, below its number.
+/// Number of bits for the lines of a window, below its number.
 const LINES_BITS: u32 = 20;
 
 pub(crate) struct Dram {
-    /// The number of each window and, in the lower bits, the lines reserved in it.
+    /// Number of each window, with its reserved lines in the lower bits.
     windows: Vec<u64>,
-    /// Millicycles that a line takes.
+    /// Millicycles per line.
     line: u64,
 }
 
@@ -30,8 +30,8 @@ impl Dram {
         }
     }
 
-    /// Lines that fit a window: as many as begin in it if they follow one another from
-    /// time zero. So the rate is exact over many windows.
+    /// Returns the number of lines of a window: as many as begin in it if lines follow one another
+    /// from time zero. The rate is therefore exact over many windows.
     fn capacity(&self, number: u64) -> u64 {
         let begun_before = |number: u64| {
             let start = number.checked_mul(1 << WINDOW_SHIFT);
@@ -40,10 +40,10 @@ impl Dram {
         begun_before(number + 1) - begun_before(number)
     }
 
-    /// Books the transfer of a line at `now`; when it can start, in millicycles.
+    /// Reserves the transfer of a line at `now`. Returns its start in millicycles.
     ///
-    /// A transfer further back than is remembered starts at once: what else
-    /// happened at that time is not known any more.
+    /// A transfer before the oldest known window starts at once, because the other transfers of
+    /// that time are forgotten.
     pub(crate) fn reserve(&mut self, now: u64) -> u64 {
         let first = now >> WINDOW_SHIFT;
         for number in first..first + WINDOWS as u64 {

@@ -1,10 +1,9 @@
-//! The first level: data cache and data TLB of a core.
+//! The first level of a core: data cache and data TLB.
 //!
-//! It depends on nothing below it, as long as no inclusive last-level cache takes
-//! lines out of it. So it can be fed ahead: what an access needs from below is
-//! noted as a [`Missed`], to be [supplied](crate::Core::supply) later, in order.
-//! Feeding many accesses and then supplying what they missed keeps the host busy
-//! with several misses at once.
+//! It depends on no lower level, as long as no inclusive last-level cache evicts its lines. It can
+//! therefore run ahead: an access that misses is recorded as a [`Missed`] and
+//! [supplied](crate::Core::supply) later, in order. With many misses waiting, the host overlaps its
+//! own cache misses.
 
 #[cfg(target_arch = "x86_64")]
 use crate::cache::{Eights, Fours};
@@ -13,22 +12,22 @@ use crate::l1d::{L1d, Reuse};
 use crate::tlb::{Dtlb, STAMP_STEP};
 use crate::{Config, Core};
 
-/// An address in the last page of the user's half, which Linux never maps. Touching it
-/// changes nothing, so that a feed may have an entry without access.
+/// Address in the last page of the user's half, which Linux never maps. Touching it changes
+/// nothing. It fills entries that have no access.
 pub const NO_ACCESS: u64 = 0x7fff_ffff_f000;
 
 pub(crate) struct FirstLevel {
     pub(crate) l1d: L1d,
     pub(crate) dtlb: Dtlb,
-    /// Grows with every use of a line or page; orders them by time of use.
+    /// Increases with every use of a line or page. Orders them by last use.
     stamp: u64,
-    /// How many ways the host searches at a time.
+    /// Number of ways that the host searches at a time.
     width: Width,
     /// [`Config::page_shift`]
     page_shift: u32,
 }
 
-/// The address by which the TLB knows the page of `addr`.
+/// Returns the address by which the TLB knows the page of `addr`.
 #[inline(always)]
 fn page_address(addr: u64, page_shift: u32) -> u64 {
     match addr {
@@ -37,27 +36,25 @@ fn page_address(addr: u64, page_shift: u32) -> u64 {
     }
 }
 
-/// Lines and pages that an access within a line did not find in the first level, which
-/// has taken them in already.
+/// First-level misses of an access within a line. The first level already holds the line and page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
-    /// The line that left for the access's, with its flags; [`Missed::NO_LINE`]
-    /// if the line was there.
+    /// The evicted line with its flags. [`Missed::NO_LINE`] if the line hit.
     left: u64,
-    /// Whether the page was absent.
+    /// True if the page missed.
     page: bool,
-    /// Whether the access stores.
+    /// True if the access stores.
     stores: bool,
-    /// Whether the line was there and other cores need to know of the access.
+    /// True if the line hit and other cores must be notified of the access.
     watched: bool,
-    /// Whether later accesses to the line depend on what other cores have done.
+    /// True if later accesses to the line depend on what other cores have done.
     at_once: bool,
 }
 
 impl Missed {
-    /// No line's word and not that of an empty slot.
+    /// Neither the word of a line nor that of an empty slot.
     const NO_LINE: u64 = u64::MAX;
-    /// Nothing.
+    /// No miss.
     pub const NOTHING: Missed = Missed {
         left: Missed::NO_LINE,
         page: false,
@@ -66,7 +63,7 @@ impl Missed {
         at_once: false,
     };
 
-    /// A line that was absent; `left` left for it.
+    /// A line miss that evicted `left`.
     pub(crate) fn of_line(left: u64) -> Missed {
         Missed {
             left,
@@ -74,7 +71,7 @@ impl Missed {
         }
     }
 
-    /// Whether everything was there.
+    /// Returns true if line and page hit.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
         !self.page && !self.watched && self.left == Missed::NO_LINE
@@ -95,19 +92,19 @@ impl Missed {
         self.watched
     }
 
-    /// Whether it is to be [supplied](crate::Core::supply) before the next access.
+    /// Returns true if it must be [supplied](crate::Core::supply) before the next access.
     #[inline(always)]
     pub fn at_once(self) -> bool {
         self.at_once
     }
 
-    /// Whether other cores may need to know which bytes are accessed.
+    /// Returns true if other cores may need to know which bytes are accessed.
     #[inline(always)]
     pub fn may_be_watched(self) -> bool {
         self.watched || self.at_once
     }
 
-    /// The word that left for the line, if the line was absent.
+    /// Returns the evicted word if the line missed.
     #[inline(always)]
     pub(crate) fn line(self) -> Option<u64> {
         (self.left != Missed::NO_LINE).then_some(self.left)
@@ -131,7 +128,7 @@ impl FirstLevel {
         self.stamp
     }
 
-    /// The address by which the TLBs know the page of `addr`.
+    /// Returns the address by which the TLBs know the page of `addr`.
     #[inline(always)]
     pub(crate) fn page_of(&self, addr: u64) -> u64 {
         page_address(addr, self.page_shift)
@@ -141,7 +138,7 @@ impl FirstLevel {
         self.page_shift
     }
 
-    /// The stamp of the last use.
+    /// Returns the stamp of the last use.
     pub(crate) fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -159,34 +156,34 @@ impl FirstLevel {
     }
 }
 
-/// Accesses as the first level sees them, one after the other.
+/// A sequence of first-level accesses.
 ///
-/// Apart from [`Core`] so that a loop of them keeps its clock in a register.
+/// Separate from [`Core`] so that a loop of accesses keeps its stamp in a register.
 pub struct Touches<'a> {
     l1d: &'a mut L1d,
     dtlb: &'a mut Dtlb,
     stamp: &'a mut u64,
-    /// The stamp of the next one.
+    /// Stamp of the next access.
     next: u64,
     width: Width,
     page_shift: u32,
 }
 
 impl Touches<'_> {
-    /// Performs the access if it hits where the fronts of cache and TLB know its
-    /// line and page: then it is completely accounted for. If not, nothing was
-    /// done and it must go to [`Touches::take`] or [`Core::access`], hit or not.
+    /// Performs the access if the fronts of cache and TLB find its line and page. A hit is then
+    /// completely accounted for. Otherwise nothing changes, and the access must go to
+    /// [`Touches::take`] or [`Core::access`], whether it hits there or not.
     ///
-    /// All bytes must lie in the line of `addr` (see [`Core::crosses_line`]); a
-    /// read-modify-write is a store here. One call serves any number of accesses
-    /// in a row to one line, as a store if one of them is.
+    /// All bytes must lie in the line of `addr` (see [`Core::crosses_line`]). A read-modify-write
+    /// counts as a store. One call stands for any number of consecutive accesses to one line, as a
+    /// store if any of them stores.
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
         self.touch_in(page_address(addr, self.page_shift), addr, store)
     }
 
-    /// The same on a core that has huge pages or not.
-    // A constant, so that the loop over hits of a core without them does not shift.
+    /// As [`Touches::touch`], with huge pages known at compile time.
+    // Without huge pages, the loop over hits then does not shift.
     #[inline(always)]
     pub fn touch_with<const HUGE: bool>(&mut self, addr: u64, store: bool) -> bool {
         match HUGE {
@@ -206,15 +203,14 @@ impl Touches<'_> {
         true
     }
 
-    /// The same for an access that reaches into the next line: both must hit so.
+    /// As [`Touches::touch`] for an access that reaches into the next line. Both lines must hit.
     #[inline(always)]
     pub fn touch_split(&mut self, addr: u64, size: u32, store: bool) -> bool {
         let last = addr.wrapping_add(u64::from(size) - 1);
         self.touch(addr, store) && self.touch(last, store)
     }
 
-    /// Performs any access within a line; what it missed. For [`NO_ACCESS`] the result
-    /// is empty.
+    /// Performs any access within a line and returns its misses. [`NO_ACCESS`] never misses.
     #[inline(always)]
     pub fn take(&mut self, addr: u64, store: bool) -> Missed {
         let now = self.next;
@@ -224,17 +220,17 @@ impl Touches<'_> {
         #[allow(unsafe_code)]
         match self.width {
             Width::Any => take_portably(l1d, dtlb, page, addr, store, now),
-            // SAFETY: `width` says so only where the host has AVX2.
+            // SAFETY: `width` is `Fours` only if the host has AVX2.
             #[cfg(target_arch = "x86_64")]
             Width::Fours => unsafe { take_fours(l1d, dtlb, page, addr, store, now) },
-            // SAFETY: the same, of AVX-512F.
+            // SAFETY: `width` is `Eights` only if the host has AVX-512F.
             #[cfg(target_arch = "x86_64")]
             Width::Eights => unsafe { take_eights(l1d, dtlb, page, addr, store, now) },
         }
     }
 }
 
-// These are apart from `Touches`, whose clock then need not be in memory.
+// Not methods of `Touches`, so that its stamp need not be in memory.
 
 #[inline(never)]
 fn take_portably(
@@ -314,26 +310,26 @@ impl Drop for Touches<'_> {
 }
 
 impl Core {
-    /// The first level, to be fed. A [miss](Missed) there must be
-    /// [supplied](Core::supply) before the core is told anything else, and at once
-    /// where [`Missed::at_once`] or [`Shared::recalls`](crate::Shared::recalls) says so.
+    /// Returns the first level to perform accesses. Each [miss](Missed) must be
+    /// [supplied](Core::supply) before any other call on the core, and before the next access if
+    /// [`Missed::at_once`] or [`Shared::recalls`](crate::Shared::recalls) requires it.
     #[inline(always)]
     pub fn touches(&mut self) -> Touches<'_> {
         self.first.touches()
     }
 
-    /// One [`Touches::touch`].
+    /// Performs one [`Touches::touch`].
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
         self.touches().touch(addr, store)
     }
 
-    /// Whether it has huge pages.
+    /// Returns true if all memory is in huge pages.
     pub fn has_huge_pages(&self) -> bool {
         self.first.page_shift > 0
     }
 
-    /// Whether an access of `size` bytes reaches beyond the line of `addr`.
+    /// Returns true if an access of `size` bytes reaches beyond the line of `addr`.
     #[inline(always)]
     pub fn crosses_line(addr: u64, size: u32) -> bool {
         (addr % u64::from(crate::LINE_BYTES)) + u64::from(size) > u64::from(crate::LINE_BYTES)

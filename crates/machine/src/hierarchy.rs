@@ -1,10 +1,8 @@
-//! The levels below the first: where a line comes from, which lines leave for it, and
-//! the cost.
+//! The levels below the first: the source of a line, evicted lines, and their cost.
 //!
-//! A level makes room at once: the line that leaves is written to the next level
-//! before that level is asked for the new one. So every step leaves all caches
-//! consistent, and an inclusive last-level cache can recall a line from wherever
-//! it is.
+//! A level evicts before it fills: it writes the evicted line to the next level before it requests
+//! the new line there. All caches are therefore consistent after every step, and an inclusive
+//! last-level cache can recall a line from any level.
 
 use memgauge_trace::{AccessKind, DataSource};
 
@@ -15,36 +13,36 @@ use crate::events::*;
 use crate::uncore::Recalls;
 use crate::{Config, Core, LINE_BYTES, Outcome, Shared};
 
-/// Values of [`DataSource`].
+/// Number of values of [`DataSource`].
 const SOURCES: usize = DataSource::OtherCore as usize + 1;
-/// Lines in a page.
+/// Number of lines in a page.
 const PAGE_LINES: i64 = 64;
-/// Lines that come from other cores at a time when they are near each other. Lines that threads
-/// contend for have a few neighbours, not the many of a scan.
+/// Number of lines that come from other cores at the same time if they are near each other. Lines
+/// that threads contend for have few neighbours, unlike those of a scan.
 const CONTENDED_IN_FLIGHT: u64 = 2;
 
-/// Costs in integers, worked out once.
+/// Costs as integers, computed once.
 pub(crate) struct Costs {
-    /// Millicycles an instruction takes.
+    /// Millicycles per instruction.
     pub(crate) instruction: u64,
     /// Largest power of two within `instruction`, as a shift.
     pub(crate) instruction_shift: u32,
-    /// Cycles to the data, by source.
+    /// Latency in cycles, by source.
     pub(crate) latency: [u32; SOURCES],
-    /// Millicycles a load miss stops the core, by source; irregular, regular.
+    /// Millicycles of stall of a load that misses, by source: irregular, regular.
     stall: [[u64; 2]; SOURCES],
-    /// Outcome of a first-level hit with its page at hand.
+    /// Outcome of a first-level hit with a TLB hit.
     pub(crate) plain_hit: Outcome,
     stlb_cycles: u32,
     walk_cycles: u32,
-    /// Millicycles of stall for a cycle of translation.
+    /// Millicycles of stall per cycle of translation.
     translation_stall: u64,
-    /// Millicycles the core's way to memory is busy with a line: memory's rate, or
-    /// what the misses in flight allow if that is longer.
+    /// Millicycles for which a line occupies the core's path to memory. Determined by the memory
+    /// bandwidth, or by the misses in flight if they allow less.
     line: u64,
-    /// Millicycles of queue that stores and writebacks may build up unfelt.
+    /// Millicycles of queue that buffers hide from stores and writebacks.
     slack: u64,
-    /// Lines that each one stands for, in stalls and on the way to memory.
+    /// Number of lines that each line stands for, in stalls and on the path to memory.
     pub(crate) weight: u32,
 }
 
@@ -96,7 +94,7 @@ impl Costs {
         }
     }
 
-    /// Notes that a line came from `source` after `waited` cycles of queueing.
+    /// Accounts for a line that came from `source` after `waited` cycles in the queue.
     #[inline(always)]
     pub(crate) fn deliver(&self, source: DataSource, waited: u32, out: &mut Outcome) {
         let latency = self.latency[source as usize] + waited;
@@ -119,7 +117,7 @@ fn is_load(kind: AccessKind) -> bool {
 }
 
 impl Core {
-    /// Looks a page up in both TLB levels; cycles that adds.
+    /// Looks a page up in both TLB levels. Returns the added cycles.
     pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
         let stamp = self.first.next_stamp();
         let page = self.first.page_of(addr);
@@ -129,7 +127,7 @@ impl Core {
         self.translate_below(addr, kind, out)
     }
 
-    /// Looks a page up that the first TLB level lacked; cycles that adds.
+    /// Looks up a page that missed the first TLB level. Returns the added cycles.
     #[inline(always)]
     pub(crate) fn translate_below(
         &mut self,
@@ -155,8 +153,7 @@ impl Core {
         cycles
     }
 
-    /// A line missed the first level, which has taken it in already and lost
-    /// `left` for it.
+    /// Handles a first-level miss. The first level already holds the line and has evicted `left`.
     #[inline(always)]
     pub(crate) fn miss(
         &mut self,
@@ -177,7 +174,7 @@ impl Core {
         if left & DIRTY != 0 {
             self.counts[L1D_WRITEBACK] += 1;
             if shared.is_coherent() {
-                // It may have been stored to in this turn, and then nobody knows so far.
+                // A store in this turn may have made it dirty, and the directory does not know yet.
                 self.upgrade(shared, tag_in(left), false, &mut Outcome::default());
             }
             self.write_l2(shared, tag_in(left), out);
@@ -209,8 +206,8 @@ impl Core {
         }
     }
 
-    /// A load that missed stalls for the latency of its line or for the queue to memory,
-    /// whichever is longer.
+    /// Stalls for a load that missed: for the latency of its line or the queue to memory, whichever
+    /// is longer.
     fn stall_for_load(
         &mut self,
         source: DataSource,
@@ -236,7 +233,7 @@ impl Core {
         out.stalled.queue += queue;
     }
 
-    /// A store or a writeback stalls only for a queue longer than buffers hold.
+    /// Stalls for a store or writeback if the queue is longer than buffers hide.
     fn stall_for_store(&mut self, cause: usize, waited: u64, out: &mut Outcome) {
         if waited > self.costs.slack {
             let stall = waited - self.costs.slack;
@@ -246,8 +243,8 @@ impl Core {
         }
     }
 
-    /// Brings a line into the second level; where it was found, and whether that
-    /// is a reason to prefetch the next one.
+    /// Fetches a line into the second level. Returns its source, and whether that triggers a
+    /// prefetch of the next line.
     fn fetch(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) -> (DataSource, bool) {
         match self.l2.take(tag, 0, PREFETCHED) {
             Found::Hit(word) => {
@@ -276,7 +273,7 @@ impl Core {
         DataSource::Dram
     }
 
-    /// Makes the last-level cache hold a line; whether it did already.
+    /// Fills a line in the last-level cache. Returns true if it was held.
     pub(crate) fn fill_llc(
         &mut self,
         shared: &mut Shared,
@@ -307,7 +304,8 @@ impl Core {
         }
     }
 
-    /// A line left the second level; a dirty one is written to the next.
+    /// Handles a line that was evicted from the second level. A dirty one is written to the
+    /// last-level cache.
     fn leave_l2(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
         if left & DIRTY != 0 {
             self.counts[L2_WRITEBACK] += 1;
@@ -315,7 +313,7 @@ impl Core {
         }
     }
 
-    /// A line left the last-level cache; a dirty one is written to memory.
+    /// Handles a line that was evicted from the last-level cache. A dirty one is written to memory.
     fn leave_llc(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
         let mut flags = left;
         if shared.inclusive {
@@ -329,7 +327,7 @@ impl Core {
         }
     }
 
-    /// Takes a line out of the private caches; its flags.
+    /// Removes a line from the private caches and returns its flags.
     pub(crate) fn give_up(&mut self, tag: u64) -> u64 {
         self.first.l1d.drop_line(tag).unwrap_or(0) | self.l2.drop_line(tag).unwrap_or(0)
     }
@@ -341,7 +339,7 @@ impl Core {
         self.transfer_posted(shared, out);
     }
 
-    /// Books a line's way to or from memory; millicycles until it can start.
+    /// Reserves a transfer to or from memory. Returns the millicycles until it can start.
     fn transfer(&mut self, shared: &mut Shared) -> u64 {
         let now = self.now();
         let start = shared.dram.reserve(self.pipe_free.max(now));
@@ -349,14 +347,14 @@ impl Core {
         start - now
     }
 
-    /// Books a transfer that nothing waits for, unless the queue is too long.
+    /// Reserves a transfer that nothing waits for, unless the queue is too long.
     fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) {
         let waited = self.transfer(shared);
         self.stall_for_store(STALL_WRITEBACKS, waited, out);
     }
 
-    /// Prefetches the line `distance` lines away, if it is in the same page and
-    /// not in the second level.
+    /// Prefetches the line at `distance` lines if it is in the same page and not in the second
+    /// level.
     fn prefetch_line(&mut self, shared: &mut Shared, tag: u64, distance: i64, out: &mut Outcome) {
         let within = (tag >> 2) as i64 % PAGE_LINES + distance;
         let wanted = tag.wrapping_add_signed(distance * 4);
@@ -373,8 +371,8 @@ impl Core {
         }
     }
 
-    /// Gives up the lines an inclusive last-level cache lost while other cores
-    /// ran, unless it holds them again.
+    /// Removes lines that an inclusive last-level cache evicted while other cores ran, unless it
+    /// holds them again.
     pub(crate) fn apply_recalls(&mut self, shared: &mut Shared) {
         let recalls = shared.take_recalls(self.place);
         if recalls.is_empty() {

@@ -1,74 +1,75 @@
-//! The first-level data cache, laid out for hits.
+//! The first-level data cache, laid out for fast hits.
 //!
-//! Every line held stands in a slot. A direct-mapped table by line number, the front,
-//! remembers the slot in which a line was last seen. Comparing that slot's word decides
-//! a hit without searching the set, wherever in the set the line is. A stale entry of
-//! the front only fails to match.
+//! Each line occupies a slot. The *front* is a direct-mapped table that maps line numbers to slots.
+//! A hit needs one comparison with the slot's word, wherever the line is in its set. A stale entry
+//! of the front does not match.
 //!
-//! Slots hold addresses of lines; one XOR an address in its line is below 64,
-//! which makes comparing one operation.
+//! A slot holds the address of its line. A slot XOR an address in that line is below 64, so the
+//! comparison is a single operation.
 //!
-//! Under LRU a hit writes a growing stamp to the slot; the least stamp of a set is its
-//! least recently used line. So a hit moves nothing and depends on no branch that the
-//! host cannot predict. Rejected: rows in order of use, which cost a mispredicted
-//! branch at every change of line. Loads and stores have stamps of their own: the later
-//! one is the line's, and a line with a stamp of a store is dirty. So a hit only
-//! writes, and waits for no hit of the same line before it, as adding a flag to a word
-//! would. Under tree-PLRU the front knows only the line its set used last, as its reuse
+//! Under LRU, a hit writes an increasing stamp to the slot, and the smallest stamp of a set marks
+//! the least recently used line. A hit therefore moves nothing and has no branch that the host
+//! could mispredict. Loads and stores have separate stamps. The larger one counts as the last use,
+//! and a line with a store stamp is dirty. A hit therefore only writes and need not wait for the
+//! previous hit of the same line, as setting a flag in a word would.
+//!
+//! Under tree-PLRU, the front only maps the last used line of each set, because reusing that line
 //! changes no bit of the tree. Other hits take the slow path.
+//!
+//! Rejected: rows in order of use, because each change of line cost a mispredicted branch.
 
 use crate::cache::{DIRTY, EMPTY, Portable, Rows, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
 use memgauge_trace::LINE_BYTES;
 
-/// Entries of the front; many times the lines of common first levels, so that
-/// few of them share one.
+/// Number of entries of the front. It is a multiple of the lines of common first levels, so that
+/// few lines share an entry.
 const FRONT: usize = 16384;
-/// More slots than the largest first level has lines. The last one stays empty, and the
-/// last but one belongs to [`NO_ACCESS`].
+/// Number of slots, more than the largest first level has lines. The last slot stays empty. The one
+/// before it belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
-/// Where [`NO_ACCESS`] stands: in no set, so that nothing takes its place.
+/// Slot of [`NO_ACCESS`]. It is in no set, so it is never evicted.
 const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
-/// The place in the front of a line it does not know: the empty slot.
+/// Front entry without a line: the empty slot.
 const NOBODY: u16 = (SLOTS - 1) as u16;
-/// In an empty slot; no address of a program has this bit.
+/// Content of an empty slot. No address of a program has this bit.
 const NO_LINE: u64 = 1 << 62;
-/// Bits by which lines that are watched are told from others, mostly.
+/// Size in bits of the hashed set of watched lines.
 const WATCHED_BITS: usize = 1 << 15;
-/// In the slot of a line each access to which is to be seen: the front's comparison fails then.
+/// Flag in the slot of a watched line, which makes the front's comparison fail.
 const WATCHED: u64 = 1 << 61;
 
 pub(crate) struct L1d {
-    /// Slots.
+    /// Slot of the line at each entry.
     front: [u16; FRONT],
     lines: [u64; SLOTS],
-    /// Stamps of each slot's last load, then of its last store; 0 where there was none
-    /// since the line came.
+    /// Stamp of the last load of each slot, then of the last store. 0 if there was none since the
+    /// line was filled.
     stamps: [u64; 2 * SLOTS],
     sets: Sets,
     ways: usize,
-    /// Tree-PLRU: one for each set.
+    /// One tree per set, under tree-PLRU.
     trees: Vec<Tree>,
-    /// Whether any line was ever watched.
+    /// True once any line has been watched.
     watches: bool,
-    /// A bit for each hash of a line that is watched, held or not.
+    /// One bit per hash of a watched line, whether it is held or not.
     watched: Box<[u64; WATCHED_BITS / 64]>,
-    /// A bit for each slot whose line other cores may hold. That of another line may stay behind.
+    /// One bit per slot whose line other cores may hold. The bit of an evicted line may remain.
     shared: [u64; SLOTS / 64],
-    /// A bit for each word of `shared` that has one: turns may be short, and are looked at each.
+    /// One bit per non-zero word of `shared`, because turns may be short and each one is checked.
     shared_words: u64,
 }
 
-/// Result of looking for a line.
+/// Result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
     Absent,
     Held,
-    /// It is held and [watched](L1d::watch).
+    /// The line is held and [watched](L1d::watch).
     Watched,
 }
 
-/// A slot.
+/// Index of a slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(u16);
 
@@ -82,7 +83,7 @@ impl Place {
         usize::from(self.0) % SLOTS
     }
 
-    /// Where the stamp of its last load or store is.
+    /// Index of the stamp of its last load or store.
     #[inline(always)]
     fn stamp(self, store: bool) -> usize {
         self.slot() | (usize::from(store) * SLOTS)
@@ -92,7 +93,7 @@ impl Place {
 #[derive(Clone, Copy)]
 struct Tree {
     bits: u64,
-    /// Tag of the line used last.
+    /// Tag of the last used line.
     latest: u64,
 }
 
@@ -101,19 +102,19 @@ fn front_index(addr: u64) -> usize {
     (addr / LINE_BYTES) as usize % FRONT
 }
 
-/// Whether `addr` is in a line.
+/// Returns true if `addr` is in a line.
 #[inline(always)]
 fn holds(line: u64, addr: u64) -> bool {
     line ^ addr < LINE_BYTES
 }
 
-/// The bit of a line among [`WATCHED_BITS`], by a Fibonacci hash.
+/// Returns the bit of a line among [`WATCHED_BITS`], by Fibonacci hashing.
 #[inline(always)]
 fn watched_bit(tag: u64) -> usize {
     (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize % WATCHED_BITS
 }
 
-/// Address of a tag's line.
+/// Returns the address of a tag's line.
 #[inline(always)]
 fn address(tag: u64) -> u64 {
     tag << 4
@@ -145,19 +146,19 @@ impl L1d {
         }
     }
 
-    /// Where the line of `addr` is if the front knows it, else some other place.
+    /// Returns the slot of the line of `addr` if the front has it, otherwise any slot.
     #[inline(always)]
     pub(crate) fn front_place(&self, addr: u64) -> Place {
         Place(self.front[front_index(addr)])
     }
 
-    /// Whether the line of `addr` is at a place.
+    /// Returns true if a slot holds the line of `addr`.
     #[inline(always)]
     pub(crate) fn is_at(&self, addr: u64, place: Place) -> bool {
         holds(self.lines[place.slot()], addr)
     }
 
-    /// Uses the line at a place; `stamp` is greater than any before.
+    /// Uses the line in a slot. `stamp` must exceed all previous ones.
     #[inline(always)]
     pub(crate) fn use_place(&mut self, place: Place, store: bool, stamp: u64) {
         self.stamps[place.stamp(store)] = stamp;
@@ -174,7 +175,7 @@ impl L1d {
         self.reuse_behind::<R>(tag, store, stamp)
     }
 
-    /// The same for a line the front does not know.
+    /// Uses a line that is not in the front.
     #[inline(always)]
     fn reuse_behind<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
         let Some(place) = self.find::<R>(tag) else {
@@ -188,8 +189,7 @@ impl L1d {
         }
     }
 
-    /// Takes a line that is not held. Returns the word that left, as the other levels
-    /// write it.
+    /// Fills a line that is not held. Returns the evicted word in the format of the other levels.
     #[inline(always)]
     pub(crate) fn fill<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
         let place = self.coldest::<R>(self.sets.of_private(tag));
@@ -199,21 +199,22 @@ impl L1d {
         left
     }
 
-    /// Whether it has a line.
+    /// Returns true if a line is held.
     pub(crate) fn has(&self, tag: u64) -> bool {
         self.find::<Portable>(tag).is_some()
     }
 
-    /// Takes a line out; its word, if it was there.
+    /// Removes a line and returns its word if it was held.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         let place = self.find::<Portable>(tag)?;
         Some(self.clear(place, NO_LINE))
     }
 
-    /// Whether a line may be watched. Few others are taken for such.
+    /// Returns true if a line is watched, and for few other lines.
     #[inline(always)]
     pub(crate) fn may_be_watched(&self, tag: u64) -> bool {
-        // Asked first: most programs share nothing, and the bits fill a tenth of the host's cache.
+        // Check the flag first. Most programs share nothing, and the bits fill a tenth of the
+        // host's cache.
         if !self.watches {
             return false;
         }
@@ -221,27 +222,27 @@ impl L1d {
         self.watched[bit / 64] >> (bit % 64) & 1 != 0
     }
 
-    /// Notes that a line is watched from now on.
+    /// Adds a line to the watched lines.
     pub(crate) fn note_watched(&mut self, tag: u64) {
         let bit = watched_bit(tag);
         self.watched[bit / 64] |= 1 << (bit % 64);
         self.watches = true;
     }
 
-    /// Notes the same lines as another core.
+    /// Copies the watched lines of another core.
     pub(crate) fn note_watched_of(&mut self, other: &L1d) {
         self.watched.copy_from_slice(other.watched.as_slice());
         self.watches = other.watches;
     }
 
-    /// Has each access to a line reported that is held.
+    /// Reports each access to a line from now on, if it is held.
     pub(crate) fn watch(&mut self, tag: u64) {
         if let Some(place) = self.find::<Portable>(tag) {
             self.lines[place.slot()] |= WATCHED;
         }
     }
 
-    /// Makes a line clean, whose place in the order of use stays; its word before, if it is held.
+    /// Makes a line clean without using it. Returns its previous word if it is held.
     pub(crate) fn clean(&mut self, tag: u64) -> Option<u64> {
         let place = self.find::<Portable>(tag)?;
         let before = self.word(place);
@@ -251,7 +252,7 @@ impl L1d {
         Some(before)
     }
 
-    /// Notes that other cores may hold a line.
+    /// Marks a line as possibly held by other cores.
     pub(crate) fn set_shared(&mut self, tag: u64) {
         if let Some(place) = self.find::<Portable>(tag) {
             let word = place.slot() / 64;
@@ -260,8 +261,8 @@ impl L1d {
         }
     }
 
-    /// Tags of the lines that other cores may hold and that were stored to after `stamp`. They are
-    /// not returned again.
+    /// Returns the tags of lines that other cores may hold and that were stored to after `stamp`. A
+    /// line is returned once.
     pub(crate) fn shared_and_stored_since(&mut self, stamp: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut words = self.shared_words;
@@ -286,7 +287,7 @@ impl L1d {
         found
     }
 
-    /// Puts another line, not used yet, at a place; the word that was there.
+    /// Puts an unused line in a slot. Returns the previous word.
     #[inline(always)]
     fn clear(&mut self, place: Place, line: u64) -> u64 {
         let slot = place.slot();
@@ -298,7 +299,7 @@ impl L1d {
         left
     }
 
-    /// The content of a slot, as the other levels write it.
+    /// Returns the content of a slot in the format of the other levels.
     #[inline(always)]
     fn word(&self, place: Place) -> u64 {
         let line = self.lines[place.slot()] & !WATCHED;
@@ -309,12 +310,12 @@ impl L1d {
         tag_in(line >> 4) | if dirty { DIRTY } else { 0 }
     }
 
-    /// Enters [`NO_ACCESS`] into the front.
+    /// Adds [`NO_ACCESS`] to the front.
     pub(crate) fn show_no_access(&mut self) {
         self.front[front_index(NO_ACCESS)] = NO_ACCESS_PLACE.0;
     }
 
-    /// The words of all lines held.
+    /// Iterates over the words of all held lines.
     pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
         let words = (0..NO_ACCESS_PLACE.slot()).map(|slot| self.word(Place::new(slot)));
         words.filter(|&word| word != EMPTY)
@@ -331,7 +332,7 @@ impl L1d {
         Some(Place::new(start + way?))
     }
 
-    /// The place in a set whose line is to leave: an empty one if there is one.
+    /// Returns the slot to evict from a set. An empty slot comes first.
     #[inline(always)]
     fn coldest<R: Rows>(&self, set: usize) -> Place {
         let start = set * self.ways;
@@ -347,10 +348,10 @@ impl L1d {
         Place::new(start + way)
     }
 
-    /// Enters a line that is being used into the front.
+    /// Adds a line that is being used to the front.
     fn show(&mut self, tag: u64, place: Place) {
         let slot = place.slot();
-        // Asked first: finding the set takes a division.
+        // Check this first, because finding the set takes a division.
         if !self.trees.is_empty()
             && let Some(tree) = self.trees.get_mut(slot / self.ways)
         {

@@ -1,10 +1,9 @@
-//! All cores and what they share.
+//! All cores and their shared resources.
 
 use crate::hierarchy::Costs;
 use crate::{Config, ConfigError, Core, PmuConfig, Shared};
 
-/// A core of the modelled machine; there is one for each thread. Ids are not
-/// used again.
+/// ID of a core of the modelled machine. There is one core per thread, and IDs are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoreId(pub u32);
 
@@ -12,22 +11,22 @@ pub struct CoreId(pub u32);
 pub struct Machine {
     config: Config,
     pmu: PmuConfig,
-    /// The core that was fed last. The others are where it can reach them, in `shared`.
+    /// The core that ran last. The others are in `shared`, where it can reach them.
     running: Option<Box<Core>>,
     pub(crate) shared: Shared,
-    /// Whether private caches are kept coherent.
+    /// True if private caches are kept coherent.
     coherent: bool,
-    /// Lines that each one fed stands for.
+    /// Number of lines that each simulated line stands for.
     weight: u32,
 }
 
 impl Machine {
-    /// A machine without cores.
+    /// Creates a machine without cores.
     pub fn new(config: Config, pmu: PmuConfig) -> Result<Self, ConfigError> {
         Machine::weighing(config, pmu, 1)
     }
 
-    /// A machine each of whose lines stands for `weight`.
+    /// Creates a machine in which each simulated line stands for `weight` lines.
     pub(crate) fn weighing(
         config: Config,
         pmu: PmuConfig,
@@ -52,34 +51,35 @@ impl Machine {
         self.coherent = true;
     }
 
-    /// How often a line became shared and there were too many to tell true sharing from false.
+    /// Number of lines that became shared while too many others were watched to classify their
+    /// sharing.
     pub fn unwatched_lines(&self) -> u64 {
         self.shared.directory.unwatched()
     }
 
-    /// Cores that were too many at a time to be coherent with the others.
+    /// Number of cores that exceeded the limit of coherent cores.
     pub fn incoherent_cores(&self) -> u64 {
         self.shared.directory.incoherent()
     }
 
-    /// How long a turn of a core takes that contends with others for lines: a line moves to it, and
-    /// stays for as long as it takes to move to the next.
+    /// Returns the length of a turn of a core that contends with others for lines: the time in
+    /// which a line moves to it and on to the next core.
     pub fn contended_turn_ns(&self) -> u64 {
         2 * u64::from(self.config.timing.transfer_ns)
     }
 
-    /// The machine's parameters.
+    /// Returns the machine's parameters.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// A new core with empty caches, whose clock starts at `start_time_ns`.
+    /// Adds a core with empty caches. Its clock starts at `start_time_ns`.
     pub fn add_core(&mut self, start_time_ns: u64) -> CoreId {
         self.add_core_in(start_time_ns, 0)
     }
 
-    /// A new core that runs in an address space with its own number (below 2^18 - 1).
-    /// Equal addresses in two spaces are different lines of the shared cache.
+    /// Adds a core that runs in a numbered address space (below 2^18 - 1). Equal addresses in
+    /// different address spaces are different lines of the shared cache.
     ///
     /// # Panics
     /// If the number is out of range.
@@ -107,7 +107,7 @@ impl Machine {
         CoreId(place as u32)
     }
 
-    /// Puts the core that was fed last to the others.
+    /// Moves the core that ran last to the others.
     fn stop_running(&mut self) {
         if let Some(core) = self.running.take() {
             let place = core.place;
@@ -115,14 +115,14 @@ impl Machine {
         }
     }
 
-    /// All cores.
+    /// Iterates over all cores.
     pub(crate) fn cores(&mut self) -> impl Iterator<Item = &mut Core> {
         self.stop_running();
         let cores = self.shared.cores.iter_mut().flatten();
         cores.map(|core| &mut **core)
     }
 
-    /// The core and what all share, to feed a batch to.
+    /// Returns a core and the shared resources, to execute a batch.
     ///
     /// # Panics
     /// If the core was removed.
@@ -143,7 +143,7 @@ impl Machine {
         (core, &mut self.shared)
     }
 
-    /// The core, to read.
+    /// Returns a core for reading.
     ///
     /// # Panics
     /// If the core was removed.
@@ -155,13 +155,13 @@ impl Machine {
             .expect("SANITY: ids are of live cores")
     }
 
-    /// Ends a core's interval and sampling, so that its ticks add up to its
-    /// counts; take both, then remove it.
+    /// Ends a core's interval and sampling, so that its ticks add up to its counts. Read both
+    /// before you remove it.
     pub fn finish_core(&mut self, id: CoreId) {
         self.core_mut(id).0.finish();
     }
 
-    /// Removes a core; its dirty lines go to the shared cache. `false` if it was
+    /// Removes a core and moves its dirty lines to the shared cache. Returns false if it was
     /// removed before.
     pub fn remove_core(&mut self, id: CoreId) -> bool {
         self.stop_running();
@@ -174,8 +174,8 @@ impl Machine {
         true
     }
 
-    /// Bytes of dirty lines written to memory while removed cores handed their
-    /// lines to the shared cache. They belong to no core's counts.
+    /// Returns the bytes of dirty lines written to memory while removed cores moved their lines to
+    /// the shared cache. No core counts them.
     pub fn unattributed_write_bytes(&self) -> u64 {
         self.shared.unattributed_write_bytes()
     }

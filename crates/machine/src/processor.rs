@@ -1,4 +1,4 @@
-//! One core: what a thread's instructions and accesses are fed to.
+//! A core, which executes the instructions and accesses of a thread.
 
 use memgauge_trace::{AccessKind, EventId, catalogue};
 
@@ -18,31 +18,31 @@ use crate::{
     Tick,
 };
 
-/// The longest stretch of progress between two looks at the deadlines.
+/// Maximum progress between two checks of the deadlines.
 const LONGEST_FUSE: u64 = 1 << 40;
-/// No latency is as long: only who finds memory full stalls for this long.
+/// Longer than any latency. Only a core that finds no memory bandwidth left stalls for so long.
 const LONG_STALL_NS: u64 = 10_000;
 
 /// A core with its private caches, TLBs, clock and counters.
 pub struct Core {
     pub(crate) first: FirstLevel,
     retired: Retired,
-    /// Progress (instructions + loads + stores, and the equivalent of stalls) that can
-    /// surely be made before any deadline; looked at when used up.
+    /// Progress (instructions + loads + stores, and the equivalent of stalls) that is possible
+    /// before any deadline. The deadlines are checked when it is used up.
     fuse: i64,
-    /// Line look-ups beyond one an access.
+    /// Number of line lookups beyond one per access.
     extra_lookups: u64,
-    /// Millicycles since virtual time zero at which it started, and waits.
+    /// Start of the core in millicycles since virtual time zero, plus its waits.
     base: u64,
-    /// Millicycles it waited; part of `base`.
+    /// Millicycles that it waited, included in `base`.
     idle: u64,
-    /// Millicycles it stood still for data.
+    /// Millicycles that it stalled for data.
     pub(crate) stalled: u64,
-    /// The same by cause, in the order of [`STALLS`].
+    /// Stalled millicycles by cause, in the order of [`STALLS`].
     stalled_by_cause: [u64; STALLS.len()],
-    /// When its way to memory is free again.
+    /// Time at which its path to memory is free again.
     pub(crate) pipe_free: u64,
-    /// Events counted at accesses; the others' places stay 0.
+    /// Counts of the events of accesses. The elements of other events stay 0.
     pub(crate) counts: [u64; catalogue::COUNT],
     pub(crate) l2: Cache,
     pub(crate) stlb: Stlb,
@@ -51,31 +51,31 @@ pub struct Core {
     pub(crate) costs: Costs,
     pub(crate) prefetch: Prefetch,
     pub(crate) place: usize,
-    /// Its address space, where a tag holds it.
+    /// Its address space, at the position of the address space in a tag.
     pub(crate) space_bits: u64,
-    /// Its bit in the directory of coherence; 0 if it is not coherent with others.
+    /// Its bit in the coherence directory. 0 if it is not coherent with other cores.
     pub(crate) bit: u64,
     pub(crate) recent_pages: RecentPages,
-    /// The stamp at which its turn began.
+    /// Stamp at the start of its turn.
     pub(crate) turn_began: u64,
-    /// Lines that it has regained in this turn and whose sharing is not known to be true.
+    /// Lines that it regained in this turn and that are not known to be truly shared.
     pub(crate) regained: Vec<RegainedLine>,
     clock: Clock,
     sampler: Sampler,
-    /// Where delivery is not ideal.
+    /// Set unless delivery is ideal.
     courier: Option<Box<Courier>>,
-    /// Whether a split may be an overflow.
+    /// True if splits are sampled.
     samples_splits: bool,
-    /// Whether stalled cycles of some cause are sampled.
+    /// True if stalled cycles of any cause are sampled.
     samples_stalls: bool,
-    /// Some event that is counted as blocks retire is sampled.
+    /// True if an event that retires with blocks is sampled.
     samples_retired: bool,
     series: Option<Series>,
-    /// A stall this long, in millicycles, ends the interval under way where it begins.
+    /// A stall of this many millicycles ends the current interval where it begins.
     long_stall: u64,
 }
 
-/// Counts that blocks bring.
+/// Counts that retire with blocks.
 #[derive(Clone, Copy, Default)]
 struct Retired {
     instructions: u64,
@@ -148,10 +148,10 @@ impl Core {
         }
     }
 
-    /// Counts a block: its instructions, the operands they load and store, and how many
-    /// of those are one operand both loaded and stored (counted in both too). Moves the
-    /// clock. `true` if overflows or ticks wait to be taken, those of accesses since
-    /// the last call included; it may not be said again.
+    /// Retires a block: its instructions, its loads and stores, and the number of operands that are
+    /// both (which count in both). Advances the clock. Returns true if overflows or ticks are
+    /// pending, including those of accesses since the last call. It may not return true for them
+    /// again.
     #[inline(always)]
     pub fn retire(&mut self, instructions: u32, loads: u32, stores: u32, modifies: u32) -> bool {
         let block = Retired {
@@ -166,40 +166,38 @@ impl Core {
         pending
     }
 
-    /// Whether retiring so much may overflow a sampled counter of what retires. Who does
-    /// so block by block then learns at which one.
+    /// Returns true if retiring this much may overflow a sampled counter of retired events. Callers
+    /// then retire block by block to find the one that overflows.
     #[inline(always)]
     pub fn may_overflow(&self, instructions: u32, loads: u32, stores: u32) -> bool {
         let sum = u64::from(instructions) + u64::from(loads) + u64::from(stores);
         self.samples_retired && self.fuse < sum as i64
     }
 
-    /// Counts a [split](catalogue::SPLITS) whose [both parts
-    /// hit](crate::Touches::touch_split).
+    /// Counts a [split](catalogue::SPLITS) of which [both parts hit](crate::Touches::touch_split).
     pub fn count_split(&mut self) {
         self.counts[SPLITS] += 1;
         self.extra_lookups += 1;
         self.fuse -= 1;
     }
 
-    /// Counts a line of an access besides its first.
+    /// Counts a line of an access beyond its first.
     pub(crate) fn count_further(&mut self, second: bool) {
         self.counts[SPLITS] += u64::from(second);
         self.extra_lookups += 1;
         self.fuse -= 1;
     }
 
-    /// Whether a split that hits may be an overflow, so that it is one only of
-    /// [`Core::access`].
+    /// Returns true if splits are sampled. Then only [`Core::access`] may handle those that hit.
     pub fn samples_splits(&self) -> bool {
         self.samples_splits
     }
 
-    /// Tells the host that [`Core::supply`] will soon be called with this.
-    // Rejected: asking for the last level's set only. The model took 2 to 7 % less time
-    // for xz's words, but recording sort took 5 % longer. And: asking for the last level's
-    // only where the second lacks the line, just before the supply, with sets that begin at
-    // a line of the host: xz took 1 % longer, gzip 3 %, bzip2 7 %.
+    /// Prefetches the sets that [`Core::supply`] will use into the host's cache.
+    // Rejected: prefetching the last level's set only. The model took 2 to 7 % less time for the
+    // words of xz, but recordings of sort took 5 % longer. Also rejected: prefetching the last
+    // level's set only after a miss of the second level, with sets aligned to the host's cache
+    // lines. xz took 1 % longer, gzip 3 % and bzip2 7 %.
     #[inline(always)]
     pub fn expect(&self, shared: &Shared, addr: u64, missed: Missed) {
         if missed.page() {
@@ -211,10 +209,10 @@ impl Core {
         }
     }
 
-    /// The rest of an access within a line: what the first level [missed](Missed)
-    /// is supplied from below; time passes and counters may overflow.
-    // Inlined so that the outcome is written where the caller reads it: copying
-    // it costs the host a tenth of a second-level hit.
+    /// Supplies an access within a line with what it [missed](Missed) in the first level. Time
+    /// passes, and counters may overflow.
+    // Inlined so that the outcome is written where the caller reads it. Copying it costs the host a
+    // tenth of a second-level hit.
     #[inline(always)]
     pub fn supply(
         &mut self,
@@ -228,7 +226,8 @@ impl Core {
         self.supply_bytes(shared, missed, addr, size, kind, bytes)
     }
 
-    /// The same where the access stands for others of its line too, all of whose bytes are given.
+    /// As [`Core::supply`], for an access that stands for others of its line. `bytes` has the bytes
+    /// of all of them.
     #[inline(always)]
     pub fn supply_bytes(
         &mut self,
@@ -258,9 +257,8 @@ impl Core {
         out
     }
 
-    /// One access, in full: translation, every line, what leaves the caches for
-    /// it, time and sampling. An access of 0 bytes counts as one of 1; an unknown
-    /// kind as a load.
+    /// Performs an access completely: translation, each of its lines, evictions, time and sampling.
+    /// An access of 0 bytes counts as one byte, and an unknown kind as a load.
     pub fn access(
         &mut self,
         shared: &mut Shared,
@@ -320,7 +318,7 @@ impl Core {
         self.fuse -= extra as i64;
         let store = stores(kind);
         for line in 0..=extra {
-            // The first byte of the access in this line, and the bytes from there to its last one.
+            // Address of the access's first byte in this line, and the number of its bytes there.
             let first = addr.max(addr.wrapping_add(line * line_bytes) & !(line_bytes - 1));
             let size = (last.wrapping_sub(first) + 1).min(line_bytes - first % line_bytes);
             let tag = tag_of(first);
@@ -354,7 +352,7 @@ impl Core {
         }
     }
 
-    /// Records overflows; whether any wait to be taken.
+    /// Records overflows. Returns true if any are pending.
     #[inline(never)]
     fn record(&mut self, access: &Access, out: &mut Outcome) -> bool {
         let instructions = self.retired.instructions;
@@ -382,12 +380,12 @@ impl Core {
         }
     }
 
-    /// Cost and losses of delivery, where it is not ideal.
+    /// Returns the cost and losses of delivery, unless it is ideal.
     pub fn delivered(&self) -> Option<Delivered> {
         self.courier.as_ref().map(|courier| courier.done())
     }
 
-    /// Millicycles since virtual time zero.
+    /// Returns the time in millicycles since virtual time zero.
     pub(crate) fn now(&self) -> u64 {
         self.time_after(&self.retired)
     }
@@ -396,14 +394,14 @@ impl Core {
         self.base + retired.instructions * self.costs.instruction + self.stalled
     }
 
-    /// Virtual time in nanoseconds.
+    /// Returns the virtual time in nanoseconds.
     pub fn time_ns(&self) -> u64 {
         self.clock.ns(self.now())
     }
 
-    /// Moves the clock on to `time_ns` without counting cycles, as for a thread
-    /// that waits; a time that has passed changes nothing. No [`Tick`] spans the wait if
-    /// it does not end in the interval it begins in.
+    /// Advances the clock to `time_ns` without counting cycles, as for a thread that waits. A time
+    /// in the past has no effect. A [`Tick`] spans the wait only if it ends in the interval in
+    /// which it begins.
     pub fn wait_until(&mut self, time_ns: u64) {
         let (now_ns, counts) = (self.time_ns(), self.counts());
         if let Some(series) = &mut self.series
@@ -417,7 +415,7 @@ impl Core {
         self.fuse = -1;
     }
 
-    /// Sets the clock of a core to which nothing has been fed yet.
+    /// Sets the clock of a core that has not executed anything.
     pub fn begin_at(&mut self, time_ns: u64) {
         self.base = self.clock.millicycles(time_ns);
         if let Some(series) = &mut self.series {
@@ -425,12 +423,12 @@ impl Core {
         }
     }
 
-    /// Nanoseconds it [waited](Self::wait_until).
+    /// Returns the nanoseconds for which it [waited](Self::wait_until).
     pub fn idle_ns(&self) -> u64 {
         self.clock.ns(self.idle)
     }
 
-    /// All counters now.
+    /// Returns the current counts of all events.
     pub fn counts(&self) -> Counts {
         self.counts_after(&self.retired)
     }
@@ -450,10 +448,10 @@ impl Core {
         Counts(counts)
     }
 
-    /// Takes what is due once `block` has retired; whether anything waits.
+    /// Records what is due after `block` has retired. Returns true if anything is pending.
     ///
-    /// Hits and series are read before the block is added. The block's accesses may be
-    /// fed before or after it, and only so can neither run ahead of them.
+    /// Hits and series are read before the block is added. A block's accesses may be performed
+    /// before or after it retires, and this order keeps both from running ahead of the accesses.
     #[cold]
     #[inline(never)]
     fn look_at_deadlines(&mut self, block: Retired) -> bool {
@@ -478,7 +476,7 @@ impl Core {
         pending
     }
 
-    /// Lets a courier see what has retired by `now`; millicycles that took.
+    /// Shows a courier what has retired by `now`. Returns the millicycles that it took.
     fn deliver_sums(&mut self, after: &Counts, now: u64) -> u64 {
         let Some(mut courier) = self.courier.take() else {
             return 0;
@@ -492,8 +490,8 @@ impl Core {
         self.base - base
     }
 
-    /// Progress that can be made before the nearest deadline. `unseen` accesses
-    /// are retired but not yet in the hits of `after`.
+    /// Returns the progress that is possible before the nearest deadline. `unseen` accesses have
+    /// retired but are not yet in the hits of `after`.
     fn fuse_from(&self, now: u64, after: &Counts, unseen: u64) -> i64 {
         let distance = |(event, distance): (EventId, u64)| match usize::from(event.0) {
             CYCLES => distance.saturating_sub(1).saturating_mul(1000) / self.costs.instruction,
@@ -522,7 +520,7 @@ impl Core {
         }
         self.stalled += millicycles;
         self.divide_stall(cause, millicycles);
-        // At least as much as the instructions that would have taken this long.
+        // At least as much as instructions that take this long.
         self.fuse -= (millicycles >> self.costs.instruction_shift) as i64 + 1;
     }
 
@@ -530,14 +528,14 @@ impl Core {
     pub(crate) fn divide_stall(&mut self, event: usize, millicycles: u64) {
         let sum = &mut self.stalled_by_cause[event - STALL_IRREGULAR];
         *sum += millicycles;
-        // Otherwise they are worked out when the counters are read.
+        // Otherwise they are computed when the counters are read.
         if self.samples_stalls {
             self.counts[event] = *sum / 1000;
         }
     }
 
-    /// A core that comes late to a time in which others have used all that memory can move
-    /// stalls until there is room. A tick over that would spread over it what was counted before.
+    /// A core that comes late to a time at which other cores have used all memory bandwidth stalls
+    /// until there is room. A tick across that stall would spread earlier counts over it.
     #[cold]
     fn end_interval_before_stall(&mut self) {
         let (now_ns, counts) = (self.time_ns(), self.counts());
@@ -550,9 +548,8 @@ impl Core {
         self.sampler.is_pending() || self.series.as_ref().is_some_and(Series::is_pending)
     }
 
-    /// Gives a sampled event another period. The next overflow is a whole one away from
-    /// here; those that wait to be taken keep theirs, and are to be taken. All that has
-    /// retired has to be fed, with its accesses.
+    /// Changes the period of a sampled event. The next overflow is one new period away. Pending
+    /// overflows keep their period. All accesses of retired blocks must have been performed.
     ///
     /// # Panics
     /// If the period is 0.
@@ -565,9 +562,9 @@ impl Core {
         }
     }
 
-    /// Lets sampling rest, or go on: what is left of a period stays. Counts go on, and
-    /// overflows from before are to be taken. Where delivery is not ideal, a record that is
-    /// on its way is lost. As for [`Core::set_period`], all has to be fed.
+    /// Pauses or resumes sampling. The remainder of a period is kept, counting continues, and
+    /// earlier overflows stay pending. Unless delivery is ideal, a record in flight is lost. As for
+    /// [`Core::set_period`], all accesses of retired blocks must have been performed.
     pub fn pause_sampling(&mut self, paused: bool) {
         let counts = self.seen_until_now();
         match &mut self.courier {
@@ -576,27 +573,26 @@ impl Core {
         }
     }
 
-    /// All counters, once what they have come to so far is sampled.
+    /// Samples everything so far and returns the counts of all events.
     fn seen_until_now(&mut self) -> Counts {
         self.look_at_deadlines(Retired::default());
         self.fuse = -1;
         self.counts()
     }
 
-    /// Moves overflows out, oldest first.
+    /// Removes and returns overflows, oldest first.
     pub fn take_overflows(&mut self, f: impl FnMut(Overflow)) {
         self.sampler.take(f);
     }
 
-    /// Moves ticks out, oldest first.
+    /// Removes and returns ticks, oldest first.
     pub fn take_ticks(&mut self, f: impl FnMut(Tick)) {
         if let Some(series) = &mut self.series {
             series.take(f);
         }
     }
 
-    /// Takes what is due and ends the interval under way; then the ticks add up
-    /// to the counts.
+    /// Records what is due and ends the current interval, so that the ticks add up to the counts.
     pub(crate) fn finish(&mut self) {
         self.look_at_deadlines(Retired::default());
         let (now_ns, counts) = (self.time_ns(), self.counts());
@@ -605,15 +601,15 @@ impl Core {
         }
     }
 
-    /// Tags of all lines of the private caches, as the shared cache knows them; a line in both comes
-    /// twice.
+    /// Returns the tags of all lines of the private caches as the shared cache has them. A line in
+    /// both levels appears twice.
     pub(crate) fn tags_held(&self) -> impl Iterator<Item = u64> + '_ {
         let held = self.first.l1d.lines().chain(self.l2.lines());
         held.map(|word| tag_in(word) | self.space_bits)
     }
 
-    /// Tags of all dirty lines of the private caches, as the shared cache knows
-    /// them; a line dirty in both comes twice.
+    /// Returns the tags of all dirty lines of the private caches as the shared cache has them. A
+    /// line that is dirty in both levels appears twice.
     pub(crate) fn dirty_tags(&self) -> impl Iterator<Item = u64> + '_ {
         let dirty = self
             .first
@@ -625,7 +621,7 @@ impl Core {
     }
 }
 
-/// Whether an access of a kind makes its lines dirty.
+/// Returns true if an access of this kind makes its lines dirty.
 #[inline(always)]
 fn stores(kind: AccessKind) -> bool {
     matches!(kind, AccessKind::Store | AccessKind::Modify)

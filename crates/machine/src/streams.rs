@@ -1,15 +1,15 @@
-//! Recent first-level misses by page: which of them follow a pattern.
+//! Patterns in recent first-level misses, by page.
 //!
-//! The model is not told which instruction an access belongs to nor what it depends on.
-//! So patterns are kept by page, as the stream prefetchers of real processors keep
-//! them. They answer two questions: would an out-of-order core have had this miss in
-//! flight early (the clock), and what comes next (the stride prefetcher).
+//! The model does not know which instruction an access belongs to or what it depends on. Patterns
+//! are therefore kept by page, as real stream prefetchers keep them. The clock uses them to decide
+//! whether an out-of-order core would have had the miss in flight early, and the stride prefetcher
+//! to predict the next line.
 
-/// Pages remembered; real stream prefetchers track 16 to 64.
+/// Number of pages. Real stream prefetchers track 16 to 64.
 const STREAMS: usize = 64;
-/// Farthest distance in lines between misses that counts as regular.
+/// Maximum distance in lines between regular misses.
 const NEAR: u64 = 8;
-/// Lines in a page.
+/// Number of lines in a page.
 const PAGE_LINES: u64 = 64;
 
 /// The last miss in a page.
@@ -18,7 +18,7 @@ struct Stream {
     page: u64,
     /// Line within the page.
     line: u8,
-    /// How often in a row the distance was `stride`.
+    /// Number of consecutive misses at the distance `stride`.
     seen: u8,
     stride: i8,
 }
@@ -26,21 +26,21 @@ struct Stream {
 /// Pattern of a miss.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pattern {
-    /// It came within eight lines of the last one in its page, but not in the same, or in the
-    /// neighbouring page for a page's first.
+    /// True if it is within eight lines of the last miss in its page, but not of the same line. The
+    /// first miss in a page is compared with the neighbouring pages.
     pub(crate) regular: bool,
-    /// The distance in lines that was seen at least twice in a row, else 0.
+    /// Distance in lines that occurred at least twice in a row, otherwise 0.
     pub(crate) stride: i64,
 }
 
 pub(crate) struct Streams {
     pages: [Stream; STREAMS],
-    /// [`NEAR`], or more where only some lines are seen.
+    /// [`NEAR`], or more if each line stands for several.
     near: u64,
 }
 
 impl Streams {
-    /// Where each line stands for `weight` lines.
+    /// Creates the patterns for lines that stand for `weight` lines each.
     pub(crate) fn new(weight: u32) -> Self {
         let none = Stream {
             page: u64::MAX,
@@ -54,7 +54,7 @@ impl Streams {
         }
     }
 
-    /// Notes a miss of line number `line`.
+    /// Adds a miss of line number `line`.
     #[inline(always)]
     pub(crate) fn note(&mut self, line: u64) -> Pattern {
         let page = line / PAGE_LINES;
@@ -76,7 +76,7 @@ impl Streams {
         }
     }
 
-    /// Whether the first miss in a page comes within eight lines of the last one in a
+    /// Returns true if the first miss in a page is within eight lines of the last one in a
     /// neighbouring page.
     fn enters_page(&self, line: u64) -> bool {
         let neighbours = [line.wrapping_sub(self.near), line.wrapping_add(self.near)];
@@ -89,8 +89,8 @@ impl Streams {
     }
 }
 
-/// Where a page's stream is kept: by Fibonacci hashing, since arrays that start at
-/// equal offsets must not meet.
+/// Returns the entry of a page, by Fibonacci hashing, so that arrays at equal offsets do not
+/// collide.
 #[inline(always)]
 fn place_of(page: u64) -> usize {
     (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % STREAMS
@@ -109,7 +109,7 @@ impl Stream {
         self.line = at;
         let confirmed = self.seen >= 2 && stride != 0;
         Pattern {
-            // A line that is missed again was pushed out: nothing was in order.
+            // A line that misses again was evicted, so the misses are in no order.
             regular: stride != 0 && u64::from(stride.unsigned_abs()) <= near,
             stride: if confirmed { i64::from(stride) } else { 0 },
         }
@@ -120,7 +120,7 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// Lines of one set that push each other out, each in a page of its own.
+    /// Lines of one set that evict each other, each in a page of its own.
     #[test]
     fn lines_that_are_missed_again_and_again_are_in_no_order() {
         let mut streams = Streams::new(1);

@@ -1,7 +1,7 @@
-//! The two data-TLB levels of a core, exact LRU.
+//! The two levels of a core's data TLB, with exact LRU.
 //!
-//! The first level is asked at every access, so it has a front: a direct-mapped table
-//! by page number whose entry gives the page's slot.
+//! Each access looks up the first level, so it has a *front*: a direct-mapped table by page number
+//! that holds the slot of the page.
 //!
 //! ```text
 //!  63                              12 11            0
@@ -10,39 +10,37 @@
 //! +----------------------------------+---------------+
 //! ```
 //!
-//! Entry XOR page address is the slot if the page is the entry's, and otherwise no
-//! number below 512: comparing and finding are one operation. A hit writes a growing
-//! stamp, with the slot's number in its low bits, to the slot. The least stamp of a set
-//! belongs to its least recently used slot. So LRU stays exact although a hit moves
-//! nothing, which a set in recency order (or skipping the update) could not give for as
-//! little.
+//! An entry XOR a page address is the slot if the entry belongs to the page, and at least 512
+//! otherwise. Comparison and lookup are therefore a single operation. A hit writes an increasing
+//! stamp to the slot. The low bits of a stamp are the number of its slot, so the smallest stamp of
+//! a set names the least recently used slot. LRU is exact although a hit moves nothing.
 
 use crate::cache::{Cache, Found, Rows, Sets};
 use crate::{NO_ACCESS, Replacement, TlbConfig};
 
-/// More slots than the largest first level has entries; the last one belongs to
+/// Number of slots, more than the largest first level has entries. The last one belongs to
 /// [`NO_ACCESS`].
 const SLOTS: usize = 512;
-/// Entries of the front; many times the pages of common TLBs, so that few of
-/// them share one.
+/// Number of entries of the front. It is a multiple of the pages of common TLBs, so that few pages
+/// share an entry.
 const FRONT: usize = 4096;
-/// Bits of an address below its page number.
+/// Number of address bits below the page number.
 const PAGE_SHIFT: u32 = 12;
-/// Front entry that matches no page: its low bits are no slot.
+/// Front entry that matches no page, because its low bits are not a slot.
 const NO_ENTRY: u64 = (1 << PAGE_SHIFT) - 1;
-/// No page: page numbers have 52 bits.
+/// No page. Page numbers have 52 bits.
 const NO_PAGE: u64 = u64::MAX;
 
-/// Increment of a stamp; below it is the slot's number.
+/// Increment of stamps. The bits below hold the slot's number.
 pub(crate) const STAMP_STEP: u64 = SLOTS as u64;
 
-/// The first level.
+/// The first level of the TLB.
 pub(crate) struct Dtlb {
     front: [u64; FRONT],
     stamps: [u64; SLOTS],
-    /// Page of each slot.
+    /// Page in each slot.
     pages: Vec<u64>,
-    /// How many of the pages held share each front entry.
+    /// Number of held pages that share each entry of the front.
     sharing: [u16; FRONT],
     ways: usize,
     sets: Sets,
@@ -63,25 +61,25 @@ impl Dtlb {
         }
     }
 
-    /// The slot of the page that holds `addr`, or a number that is no slot.
+    /// Returns the slot of the page of `addr`, or at least [`SLOTS`] if the front does not have it.
     #[inline(always)]
     pub(crate) fn front_slot(&self, addr: u64) -> u64 {
         self.front[(addr >> PAGE_SHIFT) as usize % FRONT] ^ (addr & !NO_ENTRY)
     }
 
-    /// Marks a slot as the latest used; `false` and nothing done if it is none.
-    /// `stamp` is greater than any before and a multiple of [`STAMP_STEP`].
+    /// Marks a slot as last used. Returns false, without an effect, if the number is not a slot.
+    /// `stamp` must exceed all previous ones and be a multiple of [`STAMP_STEP`].
     #[inline(always)]
     pub(crate) fn stamp(&mut self, slot: u64, stamp: u64) -> bool {
         let Some(place) = self.stamps.get_mut(slot as usize) else {
             return false;
         };
-        // No carry: the same as `|`, in an operation less.
+        // The sum has no carry. It equals `|` and takes one operation less.
         *place = stamp + slot;
         true
     }
 
-    /// Uses a page, filling it if it is absent; whether it was there.
+    /// Uses a page and fills it if it is absent. Returns true if it was present.
     #[inline(always)]
     pub(crate) fn take<R: Rows>(&mut self, addr: u64, stamp: u64) -> bool {
         let slot = self.front_slot(addr);
@@ -101,7 +99,7 @@ impl Dtlb {
         }
     }
 
-    /// The slot of a page whose front entry is another's or none.
+    /// Returns the slot of a page that is not in the front.
     fn find(&self, page: u64) -> Option<usize> {
         let at = page as usize % FRONT;
         let shown = u16::from(self.front[at] != NO_ENTRY);
@@ -113,7 +111,7 @@ impl Dtlb {
         set.iter().position(|&p| p == page).map(|way| start + way)
     }
 
-    /// Enters the page of [`NO_ACCESS`] into the front.
+    /// Adds the page of [`NO_ACCESS`] to the front.
     pub(crate) fn show_no_access(&mut self) {
         self.front[(NO_ACCESS >> PAGE_SHIFT) as usize % FRONT] = NO_ACCESS | (SLOTS as u64 - 1);
     }
@@ -133,7 +131,7 @@ impl Dtlb {
         self.enter(page, slot, stamp);
     }
 
-    /// The least recently used slot of a set; empty ones have the least stamps.
+    /// Returns the least recently used slot of a set. Empty slots have the smallest stamps.
     #[inline(always)]
     fn coldest<R: Rows>(&self, start: usize) -> usize {
         slot_of(R::least(&self.stamps[start..start + self.ways]))
@@ -158,8 +156,8 @@ fn slot_of(stamp: u64) -> usize {
     (stamp % STAMP_STEP) as usize
 }
 
-/// The second level: asked only when the first missed, so a plain LRU cache of
-/// page numbers.
+/// The second level of the TLB: an LRU cache of page numbers, looked up only after a miss of the
+/// first.
 pub(crate) struct Stlb(Cache);
 
 impl Stlb {
@@ -168,13 +166,13 @@ impl Stlb {
         Stlb(Cache::with_shape(sets, ways, Replacement::Lru))
     }
 
-    /// Tells the host that a page will be asked for soon.
+    /// Prefetches the set of a page into the host's cache.
     #[inline(always)]
     pub(crate) fn expect(&self, addr: u64) {
         self.0.expect(addr >> PAGE_SHIFT << 2);
     }
 
-    /// Uses a page, filling it if it is absent; whether it was there.
+    /// Uses a page and fills it if it is absent. Returns true if it was present.
     pub(crate) fn take(&mut self, addr: u64) -> bool {
         let page = addr >> PAGE_SHIFT;
         matches!(self.0.take(page << 2, 0, 0), Found::Hit(_))

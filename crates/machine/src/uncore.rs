@@ -1,4 +1,4 @@
-//! The parts that cores share: the last-level cache and memory.
+//! Resources that cores share: the last-level cache and memory.
 
 use crate::cache::{Cache, DIRTY, EMPTY, Found, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
@@ -6,41 +6,41 @@ use crate::coherence::Directory;
 use crate::dram::Dram;
 use crate::{Config, Core, LINE_BYTES};
 
-/// Recalls kept for cores that are not running. All lines of a core that has missed more are
-/// looked up when it runs next.
+/// Number of recalls kept for cores that are not running. If a core has missed more, all its lines
+/// are checked when it runs next.
 const KEPT_RECALLS: usize = 4096;
 
-/// The part of the machine all cores use.
+/// The part of the machine that all cores use.
 pub struct Shared {
     pub(crate) llc: Cache,
     pub(crate) dram: Dram,
     pub(crate) inclusive: bool,
     peers: Vec<Peer>,
-    /// The last recalls, by their number modulo how many are kept. Each core reads them when
-    /// it runs, so that a recall costs as much beside a thousand cores as beside one.
+    /// The latest recalls, in a ring. Each core reads them when it runs, so that a recall costs the
+    /// same beside one core and a thousand.
     recalls: Vec<Recall>,
     recalled: u64,
     unattributed_write_bytes: u64,
-    /// The cores that are not running, by place.
+    /// Cores that are not running, by index.
     pub(crate) cores: Vec<Option<Box<Core>>>,
     pub(crate) directory: Directory,
 }
 
-/// A line that an inclusive last-level cache lost, and the core that gave it up by itself.
+/// A line that an inclusive last-level cache evicted, and the core that has already dropped it.
 #[derive(Clone, Copy)]
 struct Recall {
     tag: u64,
     asking: usize,
 }
 
-/// A core, as the last-level cache sees it.
+/// A core as the last-level cache sees it.
 struct Peer {
     space: u64,
-    /// Recalls before this one it knows.
+    /// Number of recalls that it has handled.
     known: u64,
 }
 
-/// Lines a core must give up because an inclusive last-level cache lost them.
+/// Lines that a core must drop because an inclusive last-level cache evicted them.
 pub(crate) enum Recalls {
     These(Vec<u64>),
     /// Too many to list: all lines that the last-level cache does not hold.
@@ -65,13 +65,12 @@ impl Shared {
         }
     }
 
-    /// Whether lines can be taken out of the first level from below: then it
-    /// cannot be fed ahead.
+    /// Returns true if lower levels can evict lines from the first. It must not run ahead then.
     pub fn recalls(&self) -> bool {
         self.inclusive
     }
 
-    /// Whether lines are kept coherent between cores, of which there are several.
+    /// Returns true if lines are kept coherent between several cores.
     #[inline(always)]
     pub fn is_coherent(&self) -> bool {
         self.directory.is_on()
@@ -85,8 +84,8 @@ impl Shared {
         self.peers.len() - 1
     }
 
-    /// Bytes of dirty lines written to memory when cores that ended handed their
-    /// lines over; they are in no core's counts.
+    /// Bytes of dirty lines written to memory when cores that ended wrote back their lines. No core
+    /// counts them.
     pub(crate) fn unattributed_write_bytes(&self) -> u64 {
         self.unattributed_write_bytes
     }
@@ -107,7 +106,7 @@ impl Shared {
         }
     }
 
-    /// Asks every core of the line's address space but `asking` to give it up.
+    /// Recalls a line from every core of its address space except `asking`.
     pub(crate) fn recall(&mut self, asking: usize, tag: u64) {
         let recall = Recall { tag, asking };
         let at = self.recalled as usize % KEPT_RECALLS;
@@ -115,7 +114,7 @@ impl Shared {
             Some(oldest) => *oldest = recall,
             None => self.recalls.push(recall),
         }
-        // The only one that runs falls behind no others.
+        // A single core cannot miss recalls.
         if let Some(peer) = self.peers.get_mut(asking)
             && peer.known == self.recalled
         {
@@ -124,7 +123,7 @@ impl Shared {
         self.recalled += 1;
     }
 
-    /// What a core must give up before it runs on.
+    /// Returns the lines that a core must drop before it continues.
     pub(crate) fn take_recalls(&mut self, id: usize) -> Recalls {
         let peer = &mut self.peers[id];
         let known = std::mem::replace(&mut peer.known, self.recalled);

@@ -1,9 +1,11 @@
-//! In which order the words of several threads are read: those furthest behind in virtual
-//! time first, and each for a turn, as threads share the last-level cache.
+//! Order in which the words of several threads are replayed.
 //!
-//! A turn must be short against that cache. Read a block at a time, a thread that goes
-//! through 1 MiB again and again did so several times in its turn, and hit what the seven
-//! others would have displaced meanwhile: a third of the misses were left.
+//! Threads share the last-level cache, so replaying one thread far ahead of the others would hide
+//! their interference. The thread with the lowest virtual time comes first, for one turn.
+//!
+//! A turn must be short compared with the last-level cache. When each turn was a whole block of
+//! words, a thread that scans 1 MiB did so several times per turn and hit lines that seven other
+//! threads would have evicted. Two thirds of the misses were lost.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,15 +16,14 @@ use crate::session::Session;
 use crate::sync::{Before, Waits};
 use crate::wire;
 
-/// Changes of line in a turn: 64 KiB of new ones at most.
+/// Maximum number of line changes per turn, which touch at most 64 KiB of new lines.
 const RUNS: usize = 1024;
-/// Words of a run, where some sets are followed.
+/// Number of words of a run, with `--sets`.
 const SETS_WORDS: usize = 3;
-/// Less than this is not worth a turn.
+/// Minimum length of a turn.
 const LEAST_WORDS: usize = 64;
 
-/// Words of a turn. Where one of so many sets is followed, they stand for as much of the
-/// program.
+/// Returns the words of a turn. With `--sets`, each word stands for several of the program.
 pub(crate) fn words(one_in: Option<u32>) -> usize {
     match one_in {
         None => RUNS,
@@ -35,7 +36,7 @@ pub(super) struct Turn {
     pub(super) words: usize,
     /// Length in virtual time.
     pub(super) ns: u64,
-    /// Whether lines moved between this thread's core and others.
+    /// True if lines moved between this thread's core and others.
     pub(super) contends: bool,
 }
 
@@ -43,8 +44,8 @@ impl Turn {
     /// Returns the number of words of the thread's next turn, at most `most`.
     ///
     /// A line cannot change its core faster than it moves between caches. The turns of threads that
-    /// contend for a line are therefore about as long as such a move. Without contention they double
-    /// each time.
+    /// contend for a line are therefore about as long as such a move. Without contention they
+    /// double each time.
     pub(super) fn next_words(&self, last: usize, most_ns: u64, most: usize) -> usize {
         if !self.contends || most_ns == u64::MAX {
             return (last * 2).min(most);
@@ -54,7 +55,7 @@ impl Turn {
     }
 }
 
-/// Threads that have words to read, by time. Those at the same time take turns.
+/// Threads with words to replay, by time. Threads at the same time alternate.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     threads: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -62,13 +63,13 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Adds a thread, or adds it again after its turn.
+    /// Adds a thread, also after its turn.
     pub(super) fn add(&mut self, index: usize, now_ns: u64) {
         self.threads.push(Reverse((now_ns, self.added, index)));
         self.added += 1;
     }
 
-    /// Takes the one whose turn it is, and its time.
+    /// Removes the thread whose turn it is. Returns it with its time.
     pub(super) fn next(&mut self) -> Option<(usize, u64)> {
         let Reverse((now_ns, _, index)) = self.threads.pop()?;
         Some((index, now_ns))
@@ -80,8 +81,9 @@ impl Turns {
 }
 
 impl<R: Reader> Followed<R> {
-    /// Reads at most a block of each thread, in turns; whether there was any. Blocks that
-    /// are being filled are looked at where others are full, as those may be ahead of them.
+    /// Replays at most one block of words of each thread, in turns. Returns true if there were any.
+    /// If some blocks are full, it also replays blocks that are still being filled, because those
+    /// may be ahead in time.
     pub(super) fn take_turns(&mut self, until: Until, reached: Option<u64>) -> bool {
         for index in 0..self.threads.len() {
             match self.threads[index].waits {
@@ -95,9 +97,9 @@ impl<R: Reader> Followed<R> {
         is_due && self.go_in_turns(1, reached, |_, _| true)
     }
 
-    /// Lets a thread begin if its start mark has been read. It does not wait for marks that other threads
-    /// wrote before: on a busy host a short thread ends before the next one starts, and its last marks
-    /// are later in virtual time.
+    /// Starts a thread if its start mark has been replayed. It does not wait for earlier marks of
+    /// other threads. On a busy host, a short thread ends before the next one starts, and its last
+    /// marks are later in virtual time.
     fn begin_if_started(&mut self, index: usize, waits: Waits) {
         if waits.before == Before::Start && self.starts.take_read(waits.number) {
             self.threads[index].waits = None;
@@ -105,8 +107,8 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// How far those have come that are about to begin, and those that are dry: who is
-    /// ahead of them is not read on.
+    /// Returns the lowest time of the threads that are about to start or have no words. Threads
+    /// beyond it are not replayed further.
     pub(super) fn reached(&mut self, at: Instant) -> u64 {
         let fresh = self.processes.values().filter(|p| p.is_about_to_begin(at));
         let fresh = fresh.map(|p| self.reader.process_now(&p.kept));
@@ -116,9 +118,9 @@ impl<R: Reader> Followed<R> {
         reached.unwrap_or(u64::MAX)
     }
 
-    /// Reads what the threads that are `wanted` have written, at most so many blocks of each:
-    /// those furthest behind in time first, and each for a turn. None is read that is ahead
-    /// of `reached`, or of one that is dry by then; with `None`, all are. Whether there was any.
+    /// Replays at most a number of blocks of each of the `wanted` threads, lowest time first, in
+    /// turns. It replays no thread beyond `reached`, or beyond one that runs out of words by then.
+    /// With `None`, it replays all of them. Returns true if there were any.
     fn go_in_turns(
         &mut self,
         blocks: usize,
@@ -168,8 +170,7 @@ impl<R: Reader> Followed<R> {
         any
     }
 
-    /// Reads on the threads that wait, in the order of their marks; whether there were
-    /// any.
+    /// Continues the waiting threads in the order of their marks. Returns true if there were any.
     pub(super) fn let_go_on(&mut self, session: &mut Session, reached: Option<u64>) -> bool {
         let mut any = false;
         for _ in 0..MOST_GO_ON {
@@ -177,7 +178,7 @@ impl<R: Reader> Followed<R> {
                 break;
             }
             self.add_new(session);
-            // Reading on may take long, and sleepers must know who began to work.
+            // This may take long, and sleeping threads must learn who began to run.
             self.end_sleeps(session);
             if !self.let_first_go_on(reached) {
                 break;
@@ -187,16 +188,16 @@ impl<R: Reader> Followed<R> {
         any
     }
 
-    /// The first mark that a thread waits at, and the thread.
+    /// Returns the first mark that a thread waits at, and the thread.
     fn first_waiting(&self) -> Option<(Waits, usize)> {
         let all = self.threads.iter().enumerate();
         all.filter_map(|(index, t)| Some((t.waits?, index))).min()
     }
 
-    /// Reads on the thread that waits at the smallest number. It waited for words that
-    /// others wrote before its mark. Such words are there and are read first, so no
-    /// thread waits for words still to come. Whether there was one, and all of those could
-    /// be read, none of which is ahead of `reached`.
+    /// Continues the thread that waits at the lowest mark. It waited for words that others wrote
+    /// before that mark. These words are there and are replayed first, so no thread waits for words
+    /// that are still to come. Returns true if there was a thread and all of those words could be
+    /// replayed, none beyond `reached`.
     pub(super) fn let_first_go_on(&mut self, reached: Option<u64>) -> bool {
         let Some(mut first) = self.first_waiting() else {
             return false;
@@ -224,8 +225,8 @@ impl<R: Reader> Followed<R> {
         true
     }
 
-    /// Whether a thread is to be read before one goes on that waits. Others may write on
-    /// meanwhile: who has made no mark since is not read on.
+    /// Returns true if a thread must be replayed before a waiting one continues. Others may write
+    /// meanwhile, so threads that made no mark since are not replayed further.
     fn is_before(&self, index: usize, waits: &Waits) -> bool {
         let thread = &self.threads[index];
         let has_ended = || {
@@ -237,7 +238,7 @@ impl<R: Reader> Followed<R> {
             && (thread.has_marks_before(waits.number) || waits.before == Before::Ends && is_left())
     }
 
-    /// Reads each thread as far as it has written, or to where it waits.
+    /// Replays each thread to the end of its words or to the mark at which it waits.
     pub(super) fn read_what_is_written(&mut self) {
         self.go_in_turns(wire::BLOCKS + 1, None, |_, _| true);
     }

@@ -1,7 +1,7 @@
-//! When what a process has mapped was mapped.
+//! Times at which a process mapped and unmapped memory.
 //!
-//! Its catalogue tells of it before the thread that did so is read that far: a mark in that
-//! thread's words says when it gets there.
+//! The catalogue announces a change before the thread that made it is replayed to that point. A
+//! mark in that thread's words has the time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,33 +10,33 @@ use memgauge_trace::{Module, Pid, VirtAddr};
 
 use crate::address_space::{ANON, AddressSpace, Mapping};
 
-/// Times of all that a process mapped and unmapped.
+/// Times of all mappings and unmappings of a process.
 pub(super) struct Mapped {
-    /// When it began, then when a thread came to each; rising.
+    /// Start time, then the time at which a thread reached each change. Increasing.
     times_ns: Vec<u64>,
-    /// Those that none has come to.
+    /// Changes that no thread has reached.
     ahead: VecDeque<Ahead>,
-    /// Those that were unmapped last: a thread that used one may be read later.
+    /// Latest unmapped mappings. A thread that used one may be replayed later.
     gone: VecDeque<(u64, Mapping)>,
 }
 
-/// Of those that were unmapped so many are kept.
+/// Maximum number of unmapped mappings.
 const MOST_GONE: usize = 1024;
 
-/// A change that no thread has come to.
+/// A change that no thread has reached.
 struct Ahead {
-    /// Where the catalogue has it, its record included.
+    /// End of its record in the catalogue, in bytes.
     bytes: u64,
     change: Change,
-    /// What is to be written of it.
+    /// Row to write.
     row: Option<Module>,
 }
 
-/// What happens to the mappings.
+/// Kind of change.
 pub(super) enum Change {
     Map(u64, Mapping),
     Unmap(Range<u64>),
-    /// The heap's end is known at once.
+    /// The end of the heap is known immediately.
     Break,
 }
 
@@ -63,7 +63,7 @@ impl Default for Mapped {
 }
 
 impl Mapped {
-    /// Of a program that begins at this time.
+    /// Creates the mappings of a program that starts at this time.
     pub(super) fn since(began_ns: u64) -> Mapped {
         Mapped {
             times_ns: vec![began_ns],
@@ -72,7 +72,7 @@ impl Mapped {
         }
     }
 
-    /// Of a child that was forked at this time, when it had all of them: also in its `space`,
+    /// Creates the mappings of a child that was forked at this time with all mappings in `space`,
     /// which is its parent's.
     pub(super) fn inherited(&self, forked_ns: u64, space: &mut AddressSpace) -> Mapped {
         let mut times_ns = self.times_ns.clone();
@@ -92,25 +92,27 @@ impl Mapped {
         self.times_ns.last().copied().unwrap_or(0)
     }
 
-    /// A time after all of them that is not before `now_ns`: another program may begin then.
+    /// Returns a time that is after all changes and not before `now_ns`, at which another program
+    /// may start.
     pub(super) fn end_ns(&self, now_ns: u64) -> u64 {
         now_ns.max(self.last_ns() + self.ahead.len() as u64 + 1)
     }
 
-    /// The time of what code runs in that was met after so many of them: it is what was mapped
-    /// then, or next.
+    /// Returns the time of the mapping in which code runs that was first executed after this number
+    /// of changes: a mapping of that time, or the next one.
     pub(super) fn code_ns(&self, mappings: u32) -> u64 {
         let known = self.times_ns.get(mappings as usize);
         known.copied().unwrap_or_else(|| self.last_ns())
     }
 
-    /// The catalogue tells of one, in its first `bytes`.
+    /// Adds a change whose record ends at `bytes` of the catalogue.
     pub(super) fn tell(&mut self, bytes: u64, change: Change, row: Option<Module>) {
         self.ahead.push_back(Ahead { bytes, change, row });
     }
 
-    /// A thread has come to those in the catalogue's first `bytes`: their rows, with their
-    /// times. They change `space`, in which each has its number, which begins with 1.
+    /// Handles a thread that reached the changes in the first `bytes` of the catalogue. Returns
+    /// their rows with times. Updates `space`, in which each mapping has its number, starting with
+    /// 1.
     pub(super) fn reach(
         &mut self,
         bytes: u64,
@@ -126,7 +128,7 @@ impl Mapped {
                 self.keep_gone(range, space);
             }
             next.change.apply(self.times_ns.len() as u32, space);
-            // After what was used before: also where no time has passed.
+            // Must be after earlier uses, even if no time has passed.
             let time_ns = now_ns.max(self.last_ns()) + 1;
             self.times_ns.push(time_ns);
             rows.extend(next.row.map(|row| Module { time_ns, ..row }));
@@ -140,8 +142,8 @@ impl Mapped {
         self.gone.drain(..surplus);
     }
 
-    /// Calls the nameless mapping `name` that was around `address`, at most `within` bytes
-    /// before its end, and was unmapped last; returns it if found.
+    /// Renames the anonymous mapping around `address`, which is at most `within` bytes before its
+    /// end, or the latest such mapping that was unmapped. Returns it if found.
     pub(super) fn name_gone(
         &self,
         address: u64,
@@ -164,7 +166,7 @@ impl Mapped {
     }
 }
 
-/// What ends mappings, as `path` says.
+/// Returns the row that ends mappings, as `path` states.
 pub(super) fn nothing_until(end: u64, path: &str) -> Mapping {
     Mapping {
         end,
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(times(&rows), [1003]);
         assert_eq!(mapped.code_ns(4), 1004);
         assert_eq!(starts(&space), starts(&of_child));
-        // A thread that used what is unmapped is read afterwards.
+        // A thread that used the unmapped memory is replayed afterwards.
         let named = mapped.name_gone(0x1ff0, 0x100, "[stack 7]");
         let (start, mapping) = named.expect("it was the last there");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Rows of what falls due at a core: samples, ticks of series, times of overflows.
+//! Rows of pending samples, ticks of series and times of overflows.
 
 use std::sync::atomic::AtomicU64;
 
@@ -13,7 +13,7 @@ use crate::regions::Gate;
 use crate::replay::{OverflowSink, Program};
 use crate::sets::weight_of;
 
-/// Turns what falls due at a core into rows.
+/// Converts what a core has pending into rows.
 pub(super) struct Rows<'a> {
     pub(super) pid: Pid,
     pub(super) tid: Tid,
@@ -21,10 +21,10 @@ pub(super) struct Rows<'a> {
     pub(super) writer: &'a mut Writer,
     pub(super) failure: &'a mut Option<memgauge_recording::Error>,
     pub(super) trace: Option<&'a mut Trace>,
-    /// Each line counted stands for so many.
+    /// Number of lines that each simulated line stands for.
     pub(super) one_in: u32,
     pub(super) gate: Option<&'a mut Gate>,
-    /// The thread's calls, and the recording's, where stacks are recorded.
+    /// Calls of the thread and stacks of the recording, if stacks are recorded.
     pub(super) path: Option<&'a mut CallPath>,
     pub(super) stacks: &'a mut Stacks,
 }
@@ -38,7 +38,7 @@ impl Rows<'_> {
 }
 
 impl Rows<'_> {
-    /// The innermost call at a sample.
+    /// Returns the innermost call of a sample.
     fn caller(&mut self, sample: Option<&Sample>) -> Option<FrameId> {
         let (sample, path) = sample.zip(self.path.as_mut())?;
         let write = |frame| self.writer.push(frame);
@@ -121,7 +121,7 @@ impl OverflowSink for Rows<'_> {
 }
 
 impl Rows<'_> {
-    /// Writes blocks of overflows that are full; with `all`, what there is.
+    /// Writes full blocks of overflows, or all with `all`.
     pub(super) fn write_blocks(&mut self, all: bool) {
         if let Some(trace) = self.trace.as_mut() {
             let written = trace.write(self.pid, self.tid, all, self.writer);

@@ -1,4 +1,4 @@
-//! Counts by place in the code, from what a process's blocks have gathered.
+//! Counts by code location, from the counts of a process's blocks.
 
 use std::sync::atomic::Ordering;
 
@@ -12,8 +12,8 @@ use crate::session::Ring;
 use crate::sets::ClassSums;
 use crate::wire;
 
-/// Turns millicycles of many places into whole cycles that add up to the whole: less than a cycle
-/// of one place is carried to the next.
+/// Converts millicycles of many locations to whole cycles with the same sum: the fraction of a
+/// cycle of one location is carried to the next.
 #[derive(Debug, Default)]
 pub(super) struct Carry {
     millicycles: u64,
@@ -27,7 +27,7 @@ impl Carry {
     }
 }
 
-/// The carries of a process, by event.
+/// Carries of a process, by event.
 #[derive(Debug, Default)]
 pub(super) struct Carries {
     pub(super) cycles: Carry,
@@ -55,7 +55,7 @@ impl Carries {
     }
 }
 
-/// Takes in what a thread has counted of executions, where it does that itself.
+/// Adds the execution counts that a thread keeps itself.
 pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Running) {
     let numbers = program.catalogue.numbers();
     let executions = ring.executions(numbers.len());
@@ -69,13 +69,13 @@ pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Runni
     }
 }
 
-/// Executions. Instructions and the cycles that they take without stalls are charged to the first
-/// of each block, loads and stores to the very instruction. `told` where each execution says all
-/// that was executed: cycles are not known by place then.
+/// Adds executions. Instructions, and the cycles they take without stalls, are charged to the first
+/// instruction of each block, loads and stores to the instruction that makes them. If `sums_are_exact` is
+/// set, each execution states what was executed, and cycles by location are unknown.
 pub(super) fn take_blocks(
     process: &mut Process,
     rows: &mut Vec<SiteCount>,
-    told: bool,
+    sums_are_exact: bool,
     instruction_millicycles: u64,
 ) {
     let pid = Pid(process.entry.pid);
@@ -84,8 +84,7 @@ pub(super) fn take_blocks(
     for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
         kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
     }
-    // The hot loop counts these too, and nothing reads them; the counters must not
-    // overflow.
+    // The hot loop counts these too, and nothing reads them. The counters must not overflow.
     for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
         catalogue.entries.take(other_line as usize);
     }
@@ -120,13 +119,13 @@ pub(super) fn take_blocks(
             block.tally.stores(),
         ];
         let plain = each.map(|n| execs * u64::from(n));
-        let varies = block.is_special() && !told;
+        let varies = block.is_special() && !sums_are_exact;
         let [insns, loads, stores] = if varies { sums } else { plain };
-        if !varies && !told {
+        if !varies && !sums_are_exact {
             kept.missing_runs += (execs * block.further_runs(number as usize)) as i64;
         }
         add(VirtAddr(block.vaddr), events::INSTRUCTIONS, insns);
-        if !told {
+        if !sums_are_exact {
             let cycles = kept.carries.cycles.add(insns * instruction_millicycles);
             add(VirtAddr(block.vaddr), events::CYCLES, cycles);
         }
@@ -137,7 +136,7 @@ pub(super) fn take_blocks(
     }
 }
 
-/// Loads and stores of `execs` executions of a block by instruction; `all` of them together.
+/// Returns loads and stores of `execs` executions of a block by instruction. `all` is their sum.
 fn accesses(
     catalogue: &Catalogue,
     block: &Block,
@@ -148,7 +147,7 @@ fn accesses(
     let less = |[a, b]: [u64; 2], [c, d]: [u64; 2]| Some([a.checked_sub(c)?, b.checked_sub(d)?]);
     let start = VirtAddr(block.vaddr);
     let Some(mut varied) = less(all, of(block.tally)) else {
-        // Faults cut executions short: which of the accesses are missing is not known.
+        // Faults cut executions short, and it is unknown which accesses are missing.
         return vec![(start, all)];
     };
     let mut rows: Vec<_> = catalogue
@@ -157,8 +156,9 @@ fn accesses(
         .collect();
     let varying = rows.iter().filter(|row| !row.2).map(|row| row.1);
     let once_each = varying.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
-    // Those of x87 come once an execution, as plain ones do. Of repeated and masked ones the first
-    // that loads has all loads, the first that stores all stores.
+    // Accesses of x87 instructions occur once per execution, like plain ones. Of repeated and
+    // masked instructions, the first one that loads gets all loads, and the first one that stores
+    // all stores.
     if once_each != varied {
         for (_, counts, _) in rows.iter_mut().filter(|row| !row.2) {
             for (count, left) in counts.iter_mut().zip(&mut varied) {
@@ -172,8 +172,8 @@ fn accesses(
         .collect()
 }
 
-/// Misses and stalls: charged to the very instruction. Where some sets are followed, by group of
-/// sets, and each counted stands for as many as there are groups to one that is followed.
+/// Charges misses and stalls to the instruction that made the access. With `--sets`, they are kept
+/// by group of sets, and each count stands for all sets of which one is simulated.
 pub(super) fn take_misses(
     process: &mut Process,
     rows: &mut Vec<SiteCount>,
@@ -222,7 +222,7 @@ pub(super) fn take_misses(
     }
 }
 
-/// An instruction of a process, and since when its code was mapped.
+/// An instruction of a process, and the time since when its code was mapped.
 #[derive(Clone, Copy)]
 struct SitePlace {
     pid: Pid,
@@ -230,7 +230,7 @@ struct SitePlace {
     code_ns: u64,
 }
 
-/// Rows of the events that there were, each of which stands for `weight`.
+/// Returns rows of the events that occurred. Each count stands for `weight` events.
 fn add_rows(
     rows: &mut Vec<SiteCount>,
     place: SitePlace,

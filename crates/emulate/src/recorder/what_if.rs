@@ -55,7 +55,7 @@ impl WhatIfMachine {
         program.set_outside(true);
         let (core, shared) = self.machine.core_mut(thread.core);
         let mut due = NoSamples;
-        Replay::again(core, shared, program, cursor, &mut due).run(words.all, at, words.whole);
+        Replay::repeated(core, shared, program, cursor, &mut due).run(words.all, at, words.whole);
         core.end_turn(shared);
         process.kept.program.set_outside(was_outside);
     }

@@ -1,5 +1,5 @@
-//! Runs the words of a thread of which only some cache sets are followed. The engine has
-//! counted what was executed, and tells the runs that touch a line of those sets.
+//! Replays the words of a thread with `--sets`. The engine has counted the executions and sends
+//! only the runs that touch a line of the simulated sets.
 
 use std::sync::atomic::AtomicU64;
 
@@ -13,7 +13,7 @@ use crate::sets::{ClassSums, Groups, Look, ratio};
 use crate::wire;
 use crate::words::load;
 
-/// Everything the words change.
+/// Replays words. Holds everything that they change.
 pub(crate) struct SetsReplay<'a, D: OverflowSink> {
     pub(crate) core: &'a mut Core,
     pub(crate) shared: &'a mut Shared,
@@ -25,12 +25,12 @@ pub(crate) struct SetsReplay<'a, D: OverflowSink> {
     pub(crate) space: u32,
 }
 
-/// Misses of accesses of the code by group of sets, of those that missed.
+/// Misses of accesses by group of sets, for accesses that missed.
 #[derive(Default)]
 pub(crate) struct GroupedSites {
-    /// By access: where its sums begin, counted from one; 0 of one that never missed.
+    /// Index of the sums of each access plus one. 0 if it never missed.
     places: Vec<u32>,
-    /// As many as there are groups for each.
+    /// Sums, one per group for each access.
     sums: Vec<SiteMisses>,
 }
 
@@ -52,7 +52,7 @@ impl GroupedSites {
         }
     }
 
-    /// The sums of an access since the last call, with their groups.
+    /// Returns the sums of an access since the last call, with their groups.
     pub(crate) fn take(
         &mut self,
         index: u32,
@@ -66,19 +66,19 @@ impl GroupedSites {
     }
 }
 
-/// A thread's looks at all sets.
+/// Full passes of a thread, which simulate all sets.
 #[derive(Default)]
 pub(crate) struct Peek {
     /// Instructions since the last mark.
     executed: u64,
-    /// Instructions from the last look to this one.
+    /// Instructions from the last full pass to this one.
     before: u64,
-    /// A look is under way.
+    /// True during a full pass.
     looks: bool,
     look: Look,
 }
 
-/// What was executed, as the engine sums it.
+/// Sums of the engine over executions.
 #[derive(Clone, Copy)]
 pub(crate) struct Ran(pub(crate) u64);
 
@@ -87,16 +87,16 @@ impl Ran {
         (self.0 >> (16 * number)) as u32 & 0xffff
     }
 
-    /// Tells a core; whether something is due.
+    /// Retires the sums on a core. Returns true if anything is pending.
     pub(crate) fn retire(self, core: &mut Core) -> bool {
         core.retire(self.field(3), self.field(2), self.field(1), self.field(0))
     }
 }
 
 impl<D: OverflowSink> SetsReplay<'_, D> {
-    /// Takes words from `words[at]` on; where it stopped: at their end, at a mark of who
-    /// waits, or before words that are told together and are not all there. With `whole`,
-    /// the others will not come, which is damage.
+    /// Replays words from `words[at]`. Returns the index at which it stopped: their end, a wait, or
+    /// an incomplete group of words. With `whole`, the missing words will not come, which means
+    /// damage.
     pub(crate) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         while let Some(word) = load(words, at) {
             let length = match wire::mark(word) {
@@ -112,7 +112,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
                 break;
             };
             let kept = load(words, at + 2).filter(|_| length == 3);
-            self.tell(Ran(ran), kept.map(|kept| kept as u32));
+            self.retire(Ran(ran), kept.map(|kept| kept as u32));
             self.cursor.peek.executed += u64::from(Ran(ran).field(3));
             if let Some(kept) = kept {
                 self.kept(word, kept);
@@ -124,7 +124,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         at
     }
 
-    fn tell(&mut self, ran: Ran, block: Option<u32>) {
+    fn retire(&mut self, ran: Ran, block: Option<u32>) {
         if ran.retire(self.core) {
             let catalogue = &self.program.catalogue;
             let block = block.and_then(|number| catalogue.block(number));
@@ -133,7 +133,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         }
     }
 
-    /// A look at all lines begins or ends.
+    /// Begins or ends a full pass.
     #[cold]
     fn peek(&mut self, begins: bool) {
         let peek = &mut self.cursor.peek;
@@ -148,7 +148,8 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         self.sums.looks.add(&peek.look.end(), weight);
     }
 
-    /// A run that touches a line of the followed sets, or an access that is a block.
+    /// Replays a run that touches a line of the simulated sets, or an access that is a block of its
+    /// own.
     fn kept(&mut self, word: u64, kept: u64) {
         if self.cursor.peek.looks {
             // A run that reaches into a second line counts for the first.
@@ -165,7 +166,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         }
     }
 
-    /// A run within a line: most hit, and need nothing of the catalogue.
+    /// Replays a run within a line. Most runs hit and need nothing from the catalogue.
     #[inline(always)]
     fn plain(&mut self, word: u64, kept: u64) {
         let addr = word & wire::ADDRESS;
@@ -226,7 +227,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
             .flatten()
     }
 
-    /// The thread's first store lies in its stack; up to it, every run is kept.
+    /// The thread's first store is in its stack. Every run before it is sent.
     fn note_store(&mut self, first: u64, accesses: std::ops::Range<u32>) {
         if self.cursor.first_store.is_some() {
             return;
@@ -238,7 +239,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         }
     }
 
-    /// An access that may lie in several lines.
+    /// Replays an access that may be in several lines.
     fn access(&mut self, block: u32, index: u32, addr: u64, access: &Access) {
         let stores = access.kind != AccessKind::Load;
         let last = addr.wrapping_add(u64::from(access.size.max(1)) - 1);
@@ -253,7 +254,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         }
     }
 
-    /// A line of an access of a rep instruction, or of a varying one.
+    /// Replays a line of an access of a rep instruction or of a varying access.
     fn piece(&mut self, block: u32, index: u32, addr: u64, code: usize) {
         let access = self.program.catalogue.access(index);
         if access.kind == AccessKind::Store && self.cursor.first_store.is_none() {
@@ -271,7 +272,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         self.sums.follows(class_of(addr, self.space))
     }
 
-    /// Looks a line up, if it is followed.
+    /// Looks a line up if its set is simulated.
     fn line(&mut self, block: u32, index: u32, addr: u64, stores: bool) {
         if !self.follows(addr) {
             return;

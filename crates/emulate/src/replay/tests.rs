@@ -309,15 +309,15 @@ fn a_repeated_string_instruction_is_one_instruction() {
     );
 }
 
-/// Of 200 bytes copied, each iteration is told, or those in the lines of the one before are
+/// A copy of 200 bytes, with a word for each iteration, or with those in the lines of the previous one
 /// counted.
 #[test]
-fn iterations_that_are_counted_do_as_those_that_are_told() {
+fn counted_iterations_equal_separate_ones() {
     let iteration = |n| {
         let (from, to) = (0x10_0010 + n, 0x20_0030 + n);
         [marked(REP_MOVSB), block(0, from), further(to)]
     };
-    let told: Vec<u64> = (0..200).flat_map(iteration).collect();
+    let separate: Vec<u64> = (0..200).flat_map(iteration).collect();
     let mut counted: Vec<u64> = Vec::new();
     for n in 0..200 {
         let is_new = |address: u64| (address + n).is_multiple_of(LINE);
@@ -338,8 +338,8 @@ fn iterations_that_are_counted_do_as_those_that_are_told() {
         let of_block = (block.execs, block.sums);
         (ran.counts, of_block, sites, ran.cursor.stray)
     };
-    assert!(counted.len() < told.len() / 10);
-    assert_eq!(run(counted), run(told));
+    assert!(counted.len() < separate.len() / 10);
+    assert_eq!(run(counted), run(separate));
 }
 
 #[test]
@@ -487,7 +487,7 @@ fn any_word() -> impl Strategy<Value = u64> {
         (0u64..12, 0u64..1 << 30).prop_map(|(id, addr)| wire::SEVERAL | block(id, addr)),
         (0u64..12).prop_map(marked),
         // The loop stops in front of marks that are not the machine's: its caller takes them.
-        any::<u64>().prop_filter("a mark of the caller's", |&word| !is_apart(word)),
+        any::<u64>().prop_filter("a mark of the caller's", |&word| !is_for_caller(word)),
         (0u64..64).prop_map(piece),
     ]
 }

@@ -1,25 +1,26 @@
-//! Operations that the host's processor does faster than portable code.
+//! Vector instructions and prefetches of the host. The only unsafe code of the crate.
 //!
-//! The only unsafe code of the crate. Comparing 16 bytes at once is three vector
-//! instructions on x86-64. It made first-level hits 18 % faster than the best portable
-//! form (arithmetic on eight bytes of a word: 136 against 160 million hits a second on
-//! one processor). Fetching a set of a large cache early hides most of the host's own
-//! cache miss.
+//! Comparing 16 bytes takes three vector instructions on x86-64. This made first-level hits 18 %
+//! faster than the best portable version (arithmetic on eight bytes of a word): 160 instead of 136
+//! million hits per second on one processor. Prefetching the set of a large cache hides most of the
+//! host's own cache miss.
 
-/// One bit for each byte that equals `wanted`, the first word's lowest byte first.
+/// Returns one bit per byte that equals `wanted`. The lowest bit is the lowest byte of the first
+/// word.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 #[inline(always)]
 pub(super) fn equal_bytes(words: [u64; 2], wanted: u8) -> u32 {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
-    // SAFETY: these need SSE2, which every x86-64 processor has, and no memory.
+    // SAFETY: this needs SSE2, which every x86-64 processor has, and accesses no memory.
     unsafe {
         let bytes = _mm_set_epi64x(words[1] as i64, words[0] as i64);
         _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(wanted as i8))) as u32
     }
 }
 
-/// One bit for each byte that equals `wanted`, the first word's lowest byte first.
+/// Returns one bit per byte that equals `wanted`. The lowest bit is the lowest byte of the first
+/// word.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn equal_bytes(words: [u64; 2], wanted: u8) -> u32 {
     let bytes = words.into_iter().flat_map(u64::to_le_bytes).enumerate();
@@ -28,25 +29,24 @@ pub(super) fn equal_bytes(words: [u64; 2], wanted: u8) -> u32 {
     })
 }
 
-/// Searches of the first level, which run at each of its misses. All numbers are below
-/// 2^63.
+/// Searches on first-level misses. All numbers are below 2^63.
 pub(crate) trait Rows {
-    /// Which of up to 16 `lines` is this one.
+    /// Returns the position of `line` in at most 16 `lines`.
     fn find(lines: &[u64], line: u64) -> Option<usize>;
 
-    /// Which of up to 16 pairs has the least larger one, the first of several; both
-    /// slices have one length.
+    /// Returns the position of the pair whose larger element is smallest, the first if there are
+    /// several. There are at most 16 pairs.
     fn least_of_later(ones: &[u64], others: &[u64]) -> usize;
 
-    /// The least of `values`; where there are none, 2^63 - 1 or more.
+    /// Returns the smallest of `values`, or at least 2^63 - 1 if there are none.
     ///
-    /// This finds the least recently used entry of a fully associative TLB. It replaced
-    /// a queue of stamps in order of use, which made recording xz (47 million misses of
-    /// a TLB of 96 entries) 8 % slower.
+    /// This finds the least recently used entry of a fully associative TLB. Before, a queue held
+    /// the stamps in order of use, and recordings of xz (47 million misses of a TLB of 96 entries)
+    /// took 8 % longer.
     fn least(values: &[u64]) -> u64;
 }
 
-/// Any processor.
+/// Portable version.
 pub(crate) struct Portable;
 
 impl Rows for Portable {
@@ -65,7 +65,7 @@ impl Rows for Portable {
         later.iter().position(|&stamp| stamp == least).unwrap_or(0)
     }
 
-    /// Eight lanes, so that no comparison waits for the previous one.
+    /// Eight lanes make the comparisons independent of each other.
     #[inline(always)]
     fn least(values: &[u64]) -> u64 {
         let (eights, rest) = values.as_chunks::<8>();
@@ -93,11 +93,12 @@ mod fours {
 
     #[inline(always)]
     fn four(values: &[u64; 4]) -> __m256i {
-        // SAFETY: there are four; code that uses `Fours` runs where AVX2 is.
+        // SAFETY: the array has four numbers, and code that uses `Fours` only runs on hosts with
+        // AVX2.
         unsafe { _mm256_loadu_si256(values.as_ptr().cast()) }
     }
 
-    /// Fewer than four, and the greatest number in the places left.
+    /// Loads fewer than four numbers and fills up with the largest number.
     #[inline(always)]
     fn padded(values: &[u64]) -> __m256i {
         let mut padded = [i64::MAX as u64; 4];
@@ -113,7 +114,7 @@ mod fours {
         unsafe { _mm256_set1_epi64x(value as i64) }
     }
 
-    /// One bit for each pair of equals.
+    /// Returns one bit per equal pair.
     #[inline(always)]
     fn equal(ones: __m256i, others: __m256i) -> u32 {
         // SAFETY: as above.
@@ -132,7 +133,7 @@ mod fours {
         unsafe { _mm256_blendv_epi8(others, ones, _mm256_cmpgt_epi64(ones, others)) }
     }
 
-    /// The least of four, in each place.
+    /// Returns the smallest of four numbers in each lane.
     #[inline(always)]
     fn spread_least(four: __m256i) -> __m256i {
         // SAFETY: as above.
@@ -142,14 +143,14 @@ mod fours {
         }
     }
 
-    /// The later of each pair of four.
+    /// Returns the larger element of each pair.
     #[inline(always)]
     fn later(ones: &[u64; 4], others: &[u64; 4]) -> __m256i {
         greater(four(ones), four(others))
     }
 
-    /// Where the least of some fours is, the first of several. Closures would not do:
-    /// they are not compiled for AVX2.
+    /// Returns the position of the smallest number, the first if there are several. Not a closure,
+    /// because closures are not compiled for AVX2.
     #[inline(always)]
     fn place_of_least<const N: usize>(fours: [__m256i; N]) -> usize {
         let mut least = fours[0];
@@ -164,7 +165,7 @@ mod fours {
         equals.trailing_zeros() as usize
     }
 
-    /// One bit for each of some fours' numbers that is `wanted`.
+    /// Returns one bit per number that equals `wanted`.
     #[inline(always)]
     fn places_of<const N: usize>(fours: [&[u64; 4]; N], wanted: __m256i) -> u32 {
         let mut found = 0;
@@ -174,8 +175,9 @@ mod fours {
         found
     }
 
-    /// Any number of ways. Most first levels have 8 or 12, whose own form keeps all in
-    /// registers: recording gzip took 13 % less than with one loop for all.
+    /// Any number of ways. Most first levels have 8 or 12 ways, for which the specialised versions
+    /// keep everything in registers. They made recordings of gzip 13 % faster than one loop for
+    /// all.
     #[inline(always)]
     fn least_of_any(ones: &[u64], others: &[u64]) -> usize {
         let mut later = [all(i64::MAX as u64); MOST_WAYS / 4];
@@ -217,7 +219,7 @@ mod fours {
         fn least(values: &[u64]) -> u64 {
             let (fours, rest) = values.as_chunks::<4>();
             let (eights, last) = fours.as_chunks::<2>();
-            // Two, so that one comparison need not wait for the other.
+            // Two minima make the comparisons independent of each other.
             let mut least = [padded(rest); 2];
             for [one, other] in eights {
                 least = [lesser(least[0], four(one)), lesser(least[1], four(other))];
@@ -243,17 +245,17 @@ mod eights {
 
     use super::{Eights, MOST_WAYS, Rows};
 
-    /// Mask of the entries, of eight from `start` on, that a row of `len` has.
+    /// Returns the mask of the entries, among eight from `start`, of a row of `len` entries.
     #[inline(always)]
     fn there(len: usize, start: usize) -> __mmask8 {
         (((1u32 << len.min(31)) - 1) >> start) as __mmask8
     }
 
-    /// Eight of `values` from `start` on; `or` where they are not there.
+    /// Loads eight of `values` from `start`, with `or` in place of missing entries.
     #[inline(always)]
     fn eight(values: &[u64], start: usize, there: __mmask8, or: i64) -> __m512i {
-        // SAFETY: only the lanes of values that are there are read; code that uses
-        // `Eights` runs where AVX-512F is.
+        // SAFETY: the mask limits the access to existing entries, and code that uses `Eights` only
+        // runs on hosts with AVX-512F.
         unsafe {
             let first = values.as_ptr().wrapping_add(start).cast();
             _mm512_mask_loadu_epi64(_mm512_set1_epi64(or), there, first)
@@ -302,7 +304,7 @@ mod eights {
             let (eights, rest) = values.as_chunks::<8>();
             let mut least = eight(rest, 0, there(rest.len(), 0), -1);
             for eight in eights {
-                // SAFETY: as above; there are eight.
+                // SAFETY: as above. The chunk has eight numbers.
                 least =
                     unsafe { _mm512_min_epu64(least, _mm512_loadu_epi64(eight.as_ptr().cast())) };
             }
@@ -312,7 +314,7 @@ mod eights {
     }
 }
 
-/// The widest form of [`Rows`] that the host's processor has.
+/// The fastest version of [`Rows`] on this host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
     /// [`Portable`].
@@ -337,7 +339,7 @@ impl Width {
     }
 }
 
-/// Starts bringing a value into the host's cache.
+/// Prefetches a value into the host's cache.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 #[inline(always)]
@@ -345,17 +347,16 @@ pub(super) fn fetch_early<T>(value: &T) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     let start = std::ptr::from_ref(value).cast::<i8>();
     for offset in (0..size_of::<T>()).step_by(64) {
-        // SAFETY: the offset is within the value; a prefetch reads nothing a
-        // program can see.
+        // SAFETY: the offset is within the value, and a prefetch has no visible effect.
         unsafe { _mm_prefetch(start.add(offset), _MM_HINT_T0) };
     }
 }
 
-/// Does nothing where there is no portable way to.
+/// No portable prefetch exists.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn fetch_early<T>(_value: &T) {}
 
-/// The most values a row has.
+/// Maximum number of values in a row.
 const MOST_WAYS: usize = 16;
 
 #[cfg(test)]
@@ -401,7 +402,7 @@ mod tests {
         check::<Portable>();
         #[cfg(target_arch = "x86_64")]
         #[allow(unsafe_code)]
-        // SAFETY: the processor has what it takes.
+        // SAFETY: the processor has the required features.
         unsafe {
             if is_x86_feature_detected!("avx2") {
                 check_fours();

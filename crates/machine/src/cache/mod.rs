@@ -1,6 +1,6 @@
-//! One set-associative cache of tags, exact under LRU and tree-PLRU.
+//! A set-associative cache of tags, with exact LRU or tree-PLRU.
 //!
-//! A line is one 64-bit word:
+//! A line is a 64-bit word:
 //!
 //! ```text
 //!  63            46 45                        2   1   0
@@ -9,12 +9,11 @@
 //! +----------------+--------------------------+---+---+
 //! ```
 //!
-//! D: the line is dirty. P: a prefetcher brought it and nothing used it yet.
-//! The word without its flags is a *tag*. Example: line 5, dirty, in address
-//! space 0 is `0b10101`.
+//! D: the line is dirty. P: it was prefetched and has not been used. The word without its flags is
+//! the *tag*. Example: line 5 in address space 0, dirty, is `0b10101`.
 //!
-//! Sets of up to 16 ways are [`narrow`], laid out for speed. The few wider ones
-//! (last-level caches of 20 or 48 ways) are [`wide`], laid out for simplicity.
+//! Sets of up to 16 ways are [`narrow`] and laid out for speed. The few wider ones (last-level
+//! caches of 20 or 48 ways) are [`wide`] and simple.
 
 mod host;
 pub(crate) mod narrow;
@@ -28,52 +27,52 @@ pub(crate) use host::{Portable, Rows, Width};
 use narrow::Narrow;
 use wide::Wide;
 
-/// The line was written since it came.
+/// The line was written since it was filled.
 pub(crate) const DIRTY: u64 = 1;
-/// The line was prefetched and not used yet.
+/// The line was prefetched and has not been used.
 pub(crate) const PREFETCHED: u64 = 2;
 /// Both flags.
 const FLAGS: u64 = DIRTY | PREFETCHED;
-/// Each address space's lines are so many further in the last-level cache than those of
-/// the one before; `engine/src/stream.h` has the same.
+/// Offset in lines between consecutive address spaces in the last-level cache. Must equal the value
+/// in `engine/src/stream.h`.
 pub(crate) const SPACE_STEP: u64 = 0x1_9e37;
-/// No line: a tag no address has, without flags.
+/// No line: a tag without flags that no address has.
 pub(crate) const EMPTY: u64 = !FLAGS;
-/// Bits of a line number that are kept; addresses are taken modulo 2^50, which
-/// tells all canonical addresses of 48-bit machines apart.
+/// Bits of a line number. Addresses are taken modulo 2^50, which distinguishes all canonical
+/// addresses of 48-bit machines.
 pub(crate) const LINE_BITS: u32 = 44;
-/// Where the line number stands in a word.
+/// Bits of the line number in a word.
 const TAG_MASK: u64 = ((1 << LINE_BITS) - 1) << 2;
-/// Where the address space stands in a word.
+/// Position of the address space in a word.
 pub(crate) const SPACE_SHIFT: u32 = LINE_BITS + 2;
 
-/// Tag of the line that holds `addr`, in address space 0.
+/// Returns the tag of the line of `addr` in address space 0.
 #[inline(always)]
 pub(crate) fn tag_of(addr: u64) -> u64 {
     (addr >> 4) & TAG_MASK
 }
 
-/// The word without its flags.
+/// Returns a word without its flags.
 #[inline(always)]
 pub(crate) fn tag_in(word: u64) -> u64 {
     word & !FLAGS
 }
 
-/// Result of a look-up: the cache's state for the line, which it now holds.
+/// Result of a lookup that fills the line.
 pub(crate) enum Found {
-    /// It held the line; the word as it was before.
+    /// The line was held. Its previous word.
     Hit(u64),
-    /// It did not; the word that left for it, or [`EMPTY`].
+    /// The line was not held. The evicted word, or [`EMPTY`].
     Miss(u64),
 }
 
-/// Number of sets, and how a line finds its own.
+/// Number of sets, and the mapping of lines to sets.
 #[derive(Clone, Copy)]
 pub(crate) struct Sets {
     count: u64,
-    /// `count - 1`, where that is a mask.
+    /// `count - 1` if `count` is a power of two.
     mask: Option<u64>,
-    /// 2^64 by `count`, rounded down: what is asked at every miss should not divide.
+    /// 2^64 / `count`, rounded down, because each miss computes a remainder and division is slow.
     inverse: u64,
 }
 
@@ -86,22 +85,21 @@ impl Sets {
         }
     }
 
-    /// The set of a tag without address space: its line number modulo the number
-    /// of sets.
+    /// Returns the set of a tag without address space: the line number modulo the number of sets.
     #[inline(always)]
     pub(crate) fn of_private(self, tag: u64) -> usize {
         self.of_number(tag >> 2)
     }
 
-    /// The set of any tag: as above, moved along by an odd step for each address space.
-    /// So programs at equal addresses do not meet in the same sets.
+    /// Returns the set of any tag. Each address space is shifted by an odd step, so that programs
+    /// at equal addresses use different sets.
     #[inline(always)]
     fn of(self, tag: u64) -> usize {
         let line = (tag & TAG_MASK) >> 2;
         self.of_number(line + (tag >> SPACE_SHIFT) * SPACE_STEP)
     }
 
-    /// The set of a number of a line, or of a page.
+    /// Returns the set of a line or page number.
     #[inline(always)]
     pub(crate) fn of_number(self, line: u64) -> usize {
         match self.mask {
@@ -112,8 +110,8 @@ impl Sets {
 }
 
 impl Sets {
-    /// `number % count`. The product with the inverse is below the quotient by less than
-    /// two, so its whole part is the quotient or one less.
+    /// Returns `number % count`. The product with the inverse is less than two below the quotient,
+    /// so its integer part is the quotient or one less.
     #[inline(always)]
     fn remainder(self, number: u64) -> u64 {
         let quotient = (u128::from(number) * u128::from(self.inverse)) >> 64;
@@ -126,7 +124,7 @@ impl Sets {
     }
 }
 
-/// Tags of one cache.
+/// The tags of a cache.
 pub(crate) enum Cache {
     Narrow(Narrow),
     Wide(Wide),
@@ -144,8 +142,8 @@ impl Cache {
         Cache::Wide(Wide::new(sets, ways, replacement))
     }
 
-    /// Makes the cache hold the line as its latest used, with `set` added to its
-    /// flags and, if it was there, `clear` taken from them.
+    /// Makes the line the last used one and fills it if it is absent. Adds `set` to its flags. If
+    /// it was held, removes `clear` from them.
     #[inline]
     pub(crate) fn take(&mut self, tag: u64, set: u64, clear: u64) -> Found {
         match self {
@@ -154,7 +152,7 @@ impl Cache {
         }
     }
 
-    /// Tells the host that a tag will be asked for soon.
+    /// Prefetches a tag's set into the host's cache.
     #[inline(always)]
     pub(crate) fn expect(&self, tag: u64) {
         if let Cache::Narrow(cache) = self {
@@ -162,7 +160,7 @@ impl Cache {
         }
     }
 
-    /// Whether the cache holds the line.
+    /// Returns true if the line is held.
     pub(crate) fn holds(&self, tag: u64) -> bool {
         match self {
             Cache::Narrow(cache) => cache.holds(tag),
@@ -170,7 +168,7 @@ impl Cache {
         }
     }
 
-    /// Takes the line out; its word, if it was there.
+    /// Removes the line and returns its word if it was held.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         match self {
             Cache::Narrow(cache) => cache.drop_line(tag),
@@ -178,8 +176,7 @@ impl Cache {
         }
     }
 
-    /// Takes flags from a line, whose place in the order of use stays; its word before, if it is
-    /// there.
+    /// Removes flags from a line without using it. Returns its previous word if it is held.
     pub(crate) fn clear_flags(&mut self, tag: u64, flags: u64) -> Option<u64> {
         match self {
             Cache::Narrow(cache) => cache.clear_flags(tag, flags),
@@ -187,7 +184,7 @@ impl Cache {
         }
     }
 
-    /// The words of all lines held.
+    /// Returns the words of all held lines.
     pub(crate) fn lines(&self) -> Vec<u64> {
         match self {
             Cache::Narrow(cache) => cache.lines().collect(),

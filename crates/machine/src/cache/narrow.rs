@@ -4,38 +4,37 @@
 //! | order | 16 hashes of a byte | line 0 | line 1 | … | line 15 |
 //! ```
 //!
-//! The hashes of a set's tags are compared all at once, so a search reads the one line
-//! it finds and a miss reads almost none. Neither depends on where in the set a line
-//! is, which the host could not predict. LRU order is a list of 4-bit way numbers,
-//! latest used first:
+//! All hashes of a set are compared at once. A hit therefore reads one line, and a miss usually
+//! none. The time does not depend on the line's position in the set, which the host could not
+//! predict. LRU order is a list of 4-bit way numbers, last used first:
 //!
 //! ```text
 //! order of a 4-way set after uses of ways 0, 1, 2, 3, 1:  0xffff_ffff_ffff_0231
 //! ```
 //!
-//! Rows in order of use, shifted at every use, were tried and rejected: slower on
-//! random hits, and slower the more ways there are. Rejected as well: tags of 32 bits,
-//! all in one line of the host and compared at once. They were no faster (80 bytes a
-//! set in place of 152, but a table of address regions next to them).
+//! Rejected: rows in order of use, shifted at every use. They were slower on random hits, and
+//! slower with more ways. Also rejected: tags of 32 bits, all in one cache line of the host and
+//! compared at once. They were no faster (80 instead of 152 bytes per set, but with a table of
+//! address regions beside them).
 
 use super::host::{equal_bytes, fetch_early};
 use super::{EMPTY, Found, Sets, tag_in, tree};
 use crate::Replacement;
 
-/// Most ways of a narrow set.
+/// Maximum number of ways of a narrow set.
 pub(crate) const MOST_WAYS: usize = 16;
-/// A 1 in every group of four bits.
+/// The lowest bit of each nibble.
 const NIBBLES: u64 = 0x1111_1111_1111_1111;
 
 #[derive(Clone)]
 struct Set {
-    /// LRU: way numbers, latest used first. Tree-PLRU: the tree.
+    /// LRU: way numbers, last used first. Tree-PLRU: the bits of the tree.
     order: u64,
     hashes: [u64; 2],
     lines: [u64; MOST_WAYS],
 }
 
-/// Tags of a cache with narrow sets.
+/// The tags of a cache with narrow sets.
 pub(crate) struct Narrow {
     rows: Vec<Set>,
     ways: usize,
@@ -72,7 +71,7 @@ impl Narrow {
         Found::Miss(row.fill(tag, set, self.ways, self.tree))
     }
 
-    /// Starts bringing the tag's set into the host's cache.
+    /// Prefetches the tag's set into the host's cache.
     #[inline(always)]
     pub(crate) fn expect(&self, tag: u64) {
         fetch_early(&self.rows[self.sets.of(tag)]);
@@ -91,7 +90,7 @@ impl Narrow {
         Some(std::mem::replace(&mut row.lines[way], EMPTY))
     }
 
-    /// Takes flags from a line; its word before, if it is there.
+    /// Removes flags from a line and returns its previous word if it is held.
     pub(crate) fn clear_flags(&mut self, tag: u64, flags: u64) -> Option<u64> {
         let row = &mut self.rows[self.sets.of(tag)];
         let way = row.find(tag)?;
@@ -109,7 +108,7 @@ impl Narrow {
 }
 
 impl Set {
-    /// The way that holds a tag.
+    /// Returns the way that holds a tag.
     #[inline(always)]
     fn find(&self, tag: u64) -> Option<usize> {
         let mut likely = equal_bytes(self.hashes, hash(tag));
@@ -123,7 +122,7 @@ impl Set {
         None
     }
 
-    /// Puts a line where the next one goes; the word that was there.
+    /// Replaces the next victim by a line. Returns the evicted word.
     #[inline(always)]
     fn fill(&mut self, tag: u64, set: u64, ways: usize, tree: bool) -> u64 {
         let way = if tree {
@@ -153,13 +152,13 @@ impl Set {
     }
 }
 
-/// A byte to tell tags of a set apart by: the top of a Fibonacci hash.
+/// Returns a byte that distinguishes most tags of a set: the top of a Fibonacci hash.
 #[inline(always)]
 fn hash(tag: u64) -> u8 {
     (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Ways in order, the rest of the word filled with ones (a way such a set lacks).
+/// Returns the initial order. Nibbles beyond `ways` are all ones.
 fn first_order(ways: usize) -> u64 {
     let all = 0xfedc_ba98_7654_3210;
     if ways == MOST_WAYS {
@@ -169,23 +168,23 @@ fn first_order(ways: usize) -> u64 {
     }
 }
 
-/// Where in an order a way stands, in bits.
+/// Returns the bit position of a way in an order.
 #[inline(always)]
 fn shift_of(order: u64, way: usize) -> u32 {
     let x = order ^ (way as u64 * NIBBLES);
-    // The lowest group found is surely zero; higher ones may be an artefact.
+    // The lowest match is real. Higher ones may be caused by a borrow.
     let zero = x.wrapping_sub(NIBBLES) & !x & (NIBBLES << 3);
     zero.trailing_zeros() & 0x3c
 }
 
-/// The order with a way moved to its front.
+/// Returns the order with a way moved to the front.
 #[inline(always)]
 fn moved_first(order: u64, way: usize) -> u64 {
     let below = (1 << shift_of(order, way)) - 1;
     (order & !(below << 4 | 15)) | (order & below) << 4 | way as u64
 }
 
-/// The order with a way moved to the end of its `ways` places.
+/// Returns the order with a way moved to the end of its `ways` nibbles.
 fn moved_last(order: u64, way: usize, ways: usize) -> u64 {
     let below = (1u64 << shift_of(order, way)) - 1;
     let end = 4 * (ways as u32 - 1);

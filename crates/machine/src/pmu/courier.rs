@@ -1,21 +1,19 @@
-//! Delivery with cost and loss, between the counters and the records.
+//! Delivery of overflow records with cost and loss.
 //!
-//! A courier stands where hardware does: it sees the counters move and stops the core
-//! when a record is to be written. Events that the stop aborts or lets pass are lost.
-//! Losses are not prescribed: they follow from the few instructions that the program
-//! runs around an overflow. So a loop of nothing but missing loads loses most, and a
-//! chase of pointers next to nothing.
+//! The courier models the hardware between counters and records: it observes the counters and stops
+//! the core to write a record. Events that are aborted or that pass during a stop are lost. Losses
+//! are not a parameter. They follow from the instructions that the program executes around an
+//! overflow. A loop of loads that all miss therefore loses most, and a pointer chase hardly any.
 //!
-//! **Place.** Delays are counted in instructions. The model is told instructions by
-//! block, and the accesses that may miss one by one. So an access's place is the
-//! instructions retired so far, and at least one after the previous access.
+//! **Position.** Delays are counted in instructions. The model receives instructions by block, but
+//! accesses that may miss one by one. The position of an access is the number of instructions
+//! retired so far, and at least one more than that of the previous access.
 //!
-//! **A stop.** Loads that had begun are made again and hit; the lines they asked
-//! for come all the same. The model has performed such a load already when it
-//! learns that it was aborted: its demand events are taken back, memory's are
-//! not. A load that stalled for most of its latency waited for another one's data
-//! and had not begun. The time of a stop passes for the program, but no event
-//! counts it: it is microcode's or the kernel's.
+//! **A stop.** Loads in flight are aborted and repeated, and then hit, because their lines arrive
+//! in the meantime. The model has already performed such a load when it learns of the abort, so it
+//! subtracts the load's demand events but not those of memory. A load that stalled for most of its
+//! latency waited for another one's data and had not begun. The program's time advances during a
+//! stop, but no event counts it, because it belongs to microcode or the kernel.
 
 use memgauge_trace::{AccessKind, DataSource, EventId, catalogue};
 
@@ -29,16 +27,15 @@ use crate::{Counts, Outcome};
 /// The parts of a core that its courier reads and changes.
 pub(crate) struct Stage<'a> {
     pub(crate) counts: &'a mut [u64; catalogue::COUNT],
-    /// Millicycles the core stood still.
+    /// Millicycles that the core stalled.
     pub(crate) stalled: &'a mut u64,
-    /// The same by cause, in the order of [`STALLS`].
+    /// Stalled millicycles by cause, in the order of [`STALLS`].
     pub(crate) stalled_by_cause: &'a mut [u64; STALLS.len()],
-    /// When its way to memory is free.
+    /// Time at which the path to memory is free.
     pub(crate) pipe_free: &'a mut u64,
-    /// Millicycles since virtual time zero at which it started, waits and stops:
-    /// time that is not its own.
+    /// Start of the core in millicycles since virtual time zero, plus its waits and stops.
     pub(crate) base: &'a mut u64,
-    /// Millicycles its instructions took.
+    /// Millicycles of its instructions.
     pub(crate) moving: u64,
     pub(crate) clock: Clock,
     pub(crate) pending: &'a mut Vec<Overflow>,
@@ -50,20 +47,20 @@ impl Stage<'_> {
     }
 }
 
-/// Where a counter is between two records.
+/// State of a counter between two records.
 #[derive(Clone, Copy)]
 enum State {
     Counting,
-    /// It has overflowed; the next event fires.
+    /// It has overflowed. The next event fires.
     Armed,
-    /// It has fired: the core stops at the first access beyond a place and a
-    /// moment, in millicycles.
+    /// It has fired. The core stops at the first access beyond a position and a time in
+    /// millicycles.
     Firing {
         beyond: u64,
         from: u64,
         access: Access,
     },
-    /// The same for events told in sums: so many more will pass.
+    /// As `Firing`, for events that retire in sums. The number of events that will still pass.
     Passing {
         left: u64,
     },
@@ -73,39 +70,39 @@ struct Counter {
     event: EventId,
     period: u64,
     by_access: bool,
-    /// The event's count when last looked at.
+    /// Count of the event at the last check.
     seen: u64,
     /// Events since the last record.
     value: u64,
     state: State,
-    /// Place of the next tag.
+    /// Position of the next tag.
     tag: u64,
-    /// The period when it last overflowed: what its record says.
+    /// Period at its last overflow, for the record.
     overflowed: u64,
-    /// What happens now is not counted.
+    /// True while events are not counted.
     paused: bool,
 }
 
-/// Loads that were under way when the core was stopped.
+/// Loads in flight when the core was stopped.
 #[derive(Default)]
 struct Window {
     lines: u32,
     until: u64,
-    /// Millicycles of the stop in which their lines come unnoticed.
+    /// Millicycles of the stop during which their lines arrive.
     hidden: u64,
 }
 
-/// Records that wait to be read out.
+/// Records in the buffer.
 #[derive(Default)]
 struct Buffer {
     records: u32,
-    /// When the interrupt's handler begins, in millicycles.
+    /// Time at which the interrupt handler begins, in millicycles.
     due: Option<u64>,
-    /// When the other buffer is read out.
+    /// Time at which the other buffer has been read.
     other_free: u64,
 }
 
-/// Delivers one core's overflows.
+/// Delivers the overflows of a core.
 pub(crate) struct Courier {
     delivery: Delivery,
     pipeline: Pipeline,
@@ -113,22 +110,22 @@ pub(crate) struct Courier {
     window: Window,
     buffer: Buffer,
     place: u64,
-    /// The core's stalls by cause when last looked at.
+    /// Stalls of the core by cause at the last check.
     stalled_by_cause: [u64; STALLS.len()],
-    /// Instructions when sums were last looked at.
+    /// Instructions at the last check of the sums.
     summed: u64,
     /// Long misses since the last stop.
     misses: u64,
-    /// Whether the last access missed, so that retirement waits behind it.
+    /// True if the last access missed, so that retirement waits for it.
     behind_miss: bool,
-    /// Thousandths of an instruction that the last delay left over.
+    /// Remainder of the last delay in thousandths of an instruction.
     carry: u64,
     random: u64,
     done: Delivered,
 }
 
 impl Courier {
-    /// `None` where delivery is ideal.
+    /// Returns `None` if delivery is ideal.
     pub(crate) fn new(pmu: &PmuConfig) -> Option<Box<Courier>> {
         let pipeline = *pmu.delivery.pipeline()?;
         let counter = |spec: &super::SampleSpec| Counter {
@@ -167,8 +164,8 @@ impl Courier {
         }
     }
 
-    /// Gives an event another period, from a whole one on. A record that is on its way
-    /// has the period at which it overflowed.
+    /// Changes the period of an event, starting with a whole one. A record in flight keeps the
+    /// period at which it overflowed.
     pub(crate) fn set_period(&mut self, event: EventId, period: u64) {
         let place = self.place;
         for counter in self.counters.iter_mut().filter(|c| c.event == event) {
@@ -180,8 +177,7 @@ impl Courier {
         }
     }
 
-    /// Lets counters rest, or go on where they were. A record that is on its way is lost,
-    /// as where hardware is switched off.
+    /// Pauses or resumes counters. A record in flight is lost, as on hardware.
     pub(crate) fn pause(&mut self, paused: bool) {
         let place = self.place;
         for counter in &mut self.counters {
@@ -190,14 +186,14 @@ impl Courier {
                 (counter.state, counter.value) = (State::Counting, 0);
             }
             if counter.paused && !paused {
-                // What happened meanwhile is tagged by nobody.
+                // Nothing was tagged during the pause.
                 counter.tag = counter.tag.max(place.saturating_add(counter.period));
             }
             counter.paused = paused;
         }
     }
 
-    /// An access that was not a plain hit has been made.
+    /// Handles an access that was not a plain hit.
     pub(crate) fn access(
         &mut self,
         stage: &mut Stage<'_>,
@@ -221,7 +217,7 @@ impl Courier {
         self.stalled_by_cause = *stage.stalled_by_cause;
     }
 
-    /// Instructions have retired, some loads and stores among them.
+    /// Handles retired instructions, including loads and stores.
     pub(crate) fn sums(&mut self, stage: &mut Stage<'_>, after: &Counts) {
         let instructions = after[INSTRUCTIONS] - self.summed;
         self.summed = after[INSTRUCTIONS];
@@ -234,7 +230,7 @@ impl Courier {
         self.stalled_by_cause = *stage.stalled_by_cause;
     }
 
-    /// Distance to the next deadline of each event told in sums.
+    /// Returns the distance to the next deadline of each event that retires in sums.
     pub(crate) fn distances(&self) -> impl Iterator<Item = (EventId, u64)> + '_ {
         let sums = self.counters.iter().filter(|c| !c.by_access);
         sums.map(|c| match c.state {
@@ -310,7 +306,7 @@ impl Courier {
         }
     }
 
-    /// Takes a place in the buffer, if records go through one.
+    /// Reserves an entry of the buffer, if there is one.
     fn has_room(&mut self, now: u64) -> bool {
         let Delivery::Precise(precise) = &self.delivery else {
             return true;
@@ -325,7 +321,7 @@ impl Courier {
         true
     }
 
-    /// Runs the handler that takes a full buffer away, when it is time.
+    /// Runs the handler that reads a full buffer when it is due.
     fn hand_over(&mut self, stage: &mut Stage<'_>) {
         let Delivery::Precise(precise) = self.delivery else {
             return;
@@ -337,7 +333,7 @@ impl Courier {
         let drain = u64::from(precise.drain_cycles) * u64::from(self.buffer.records) * 1000;
         let mut cost = u64::from(precise.swap_cycles) * 1000;
         if precise.drained_elsewhere {
-            // The handler waits for the other buffer: losing it would be worse.
+            // The handler waits for the other buffer, because losing it would be worse.
             cost += self.buffer.other_free.saturating_sub(stage.now());
             self.buffer.other_free = stage.now() + cost + drain;
         } else {
@@ -348,7 +344,7 @@ impl Courier {
         self.buffer.due = None;
     }
 
-    /// Takes back what a load counted that was aborted and made again.
+    /// Subtracts the counts of a load that was aborted and repeated.
     fn make_again(&mut self, stage: &mut Stage<'_>, kind: AccessKind, out: &mut Outcome) {
         if self.place > self.window.until || kind == AccessKind::Store {
             return;
@@ -381,14 +377,14 @@ impl Courier {
             *count = (*count).min(*sum / 1000);
         };
         (0..STALL_CAUSES - 1).for_each(|event| take_stall(event, &mut left));
-        // What is left is of translation, which is in both groups.
+        // The rest belongs to translation, which is in both groups.
         let mut of_lines = hidden - left;
         take_stall(STALL_CAUSES - 1, &mut left);
         (STALL_CAUSES..STALLS.len()).for_each(|event| take_stall(event, &mut of_lines));
         out.stalled.take_back(hidden);
     }
 
-    /// Moves a counter of accesses on.
+    /// Advances a counter of accesses.
     fn count(&mut self, at: usize, stage: &Stage<'_>, access: &Access) {
         let counter = &mut self.counters[at];
         let now = stage.counts[usize::from(counter.event.0) % catalogue::COUNT];
@@ -408,7 +404,7 @@ impl Courier {
         }
     }
 
-    /// A counter that restarts with each record: events in between are lost.
+    /// Advances a counter that restarts with each record. Events in between are lost.
     fn count_precise(&mut self, at: usize, gained: u64, access: &Access, precise: &Precise) {
         let counter = &mut self.counters[at];
         match counter.state {
@@ -434,7 +430,7 @@ impl Courier {
         }
     }
 
-    /// A counter that goes on counting while the interrupt is on its way.
+    /// Advances a counter that continues until the interrupt arrives.
     fn count_through(&mut self, at: usize, gained: u64, access: &Access, from: u64) {
         let counter = &mut self.counters[at];
         counter.value += gained;
@@ -448,7 +444,7 @@ impl Courier {
         }
     }
 
-    /// The tagged operation is reported if it made the event, else dropped.
+    /// Reports the tagged operation if it caused the event, otherwise drops it.
     fn tag(&mut self, at: usize, gained: u64, access: &Access, tagged: &Tagged) {
         let place = self.place;
         let counter = &mut self.counters[at];
@@ -475,8 +471,8 @@ impl Courier {
         self.random
     }
 
-    /// Instructions that retire between the event that fires and the assist.
-    /// Instructions that waited for a miss leave together, others as they come.
+    /// Returns the instructions that retire between the event that fires and the assist.
+    /// Instructions that waited for a miss retire together, others one by one.
     fn delay(&mut self, precise: &Precise) -> u64 {
         self.carry += self.delay_milli(precise);
         let whole = self.carry / 1000;
@@ -492,7 +488,7 @@ impl Courier {
         u64::from(precise.delay_millicycles) * u64::from(rate)
     }
 
-    /// Moves a counter of sums on, through as many overflows as the sum holds.
+    /// Advances a counter of sums through all overflows in the sum.
     fn count_sum(&mut self, at: usize, stage: &mut Stage<'_>, after: &Counts, instructions: u64) {
         let counter = &mut self.counters[at];
         let now = after.get(counter.event);
@@ -521,7 +517,7 @@ impl Courier {
         }
     }
 
-    /// Counts up to the next overflow; returns the remainder of the sum.
+    /// Counts up to the next overflow and returns the remainder of the sum.
     fn next_overflow(&mut self, at: usize, left: u64) -> Option<u64> {
         let counter = &mut self.counters[at];
         let need = counter.period - counter.value;
@@ -529,7 +525,7 @@ impl Courier {
         left.checked_sub(need)
     }
 
-    /// Events that pass after an overflow in code of so many events in so many
+    /// Returns the events that pass after an overflow, in code of so many events per so many
     /// instructions.
     fn passing(&mut self, events: u64, instructions: u64) -> u64 {
         let Delivery::Precise(precise) = self.delivery else {
@@ -540,7 +536,7 @@ impl Courier {
         1 + milli / 1000
     }
 
-    /// Loses the events before the assist; returns the remainder of the sum.
+    /// Drops the events before the assist and returns the remainder of the sum.
     fn let_pass(&mut self, at: usize, gained: u64) -> Option<u64> {
         let State::Passing { left } = self.counters[at].state else {
             return Some(gained);
