@@ -1,9 +1,9 @@
 //! Compares runs: their metrics, and the functions, lines and regions that changed.
 //!
-//! More than two runs are each compared with the first ([`Compared`]), which is also what a page shows.
-//! A run is compared as [`Measured`], which a recording is reduced to and which a baseline
-//! file holds. Groups of repeated runs have a confidence interval of each difference. Two
-//! single runs have one for shares of samples alone: the spread of other numbers is unknown.
+//! Each of several runs is compared with the first ([`Compared`]), also on the page. A run is
+//! reduced to [`Measured`], which a baseline file contains. Differences between groups of repeated
+//! runs have a confidence interval. For two single runs, only shares of samples have one, because
+//! the spread of other numbers is unknown.
 
 mod curves;
 mod estimates;
@@ -40,18 +40,17 @@ use measured::{HEAP_PEAK, PlaceCounts, PlaceIntervals};
 /// A number of both groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Metric {
-    /// Its name.
+    /// Name of the number.
     pub name: String,
-    /// In the first run, or the mean of the first group; `None` where a run lacks the number.
+    /// Value in the first run, or the mean of the first group. `None` if a run lacks the number.
     pub before: Option<f64>,
-    /// In the second.
+    /// Value in the second run or group.
     pub after: Option<f64>,
     /// `after - before`.
     pub difference: Option<f64>,
-    /// `difference / before`; `None` where `before` is zero.
+    /// `difference / before`. `None` if `before` is zero.
     pub relative: Option<f64>,
-    /// 95 % interval of the difference; `None` where single runs are compared, unless they
-    /// estimated the number.
+    /// 95 % interval of the difference. `None` for single runs, unless they estimated the number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
 }
@@ -59,19 +58,18 @@ pub struct Metric {
 /// A function or a line whose count of the ranking event changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Changed {
-    /// Its name: of a function with its module's file name, of a line with its function.
+    /// Function with its module's file name, or line with its function.
     pub function: String,
-    /// `before` or `after`, where only runs of that side have it at all.
+    /// `before` or `after` if only runs of that side have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only: Option<&'static str>,
     /// Count in the first run, or the group's mean, rounded.
     pub before: u64,
-    /// Count in the second.
+    /// Count in the second run or group.
     pub after: u64,
-    /// Its part of the sum of all absolute differences.
+    /// Share of the sum of all absolute differences.
     pub share: f64,
-    /// 95 % interval of the difference; `None` where single runs are compared, unless they
-    /// estimated the number.
+    /// 95 % interval of the difference. `None` for single runs, unless they estimated the number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
 }
@@ -79,47 +77,47 @@ pub struct Changed {
 /// Two runs, or two groups of runs, compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Whether any number differs; of groups, by more than chance.
+    /// True if any number differs, for groups by more than chance.
     pub changed: bool,
-    /// Runs before and after.
+    /// Number of runs before and after.
     pub runs: [usize; 2],
-    /// The modelled machines of both.
+    /// Modelled machines of both.
     pub machines: [Option<String>; 2],
-    /// File names of both programs. The second one's functions are compared with those
-    /// of the first, and have its name.
+    /// File names of both programs. Functions of the second program are compared with those of the
+    /// first and get its name.
     pub programs: [Option<String>; 2],
-    /// Part of the cache sets, one in so many, from which the numbers of each are estimated.
+    /// One in how many cache sets the numbers of each are estimated from.
     pub estimated_from: [Option<u32>; 2],
-    /// What speaks against those estimates, in words; each begins with `before` or `after`.
+    /// Warnings about those estimates. Each begins with `before` or `after`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Regions of interest that alone were recorded of each; `None`: all of it.
+    /// Regions of interest that were recorded, for each. `None` if everything was.
     pub only_regions: [Option<String>; 2],
-    /// Seed of the program's random numbers in each; `None`: they were not fixed.
+    /// Seed of the program's random numbers in each. `None` if it was not fixed.
     pub seeds: [Option<String>; 2],
-    /// Whether parts of each could not be read: those are not compared.
+    /// True if parts could not be read, for each. They are not compared.
     pub damaged: [bool; 2],
-    /// Whether each has exact counts of functions; they are compared where both have.
+    /// True if functions have exact counts, for each. They are compared if both do.
     pub functions_known: [bool; 2],
-    /// The change of the cycles, where both have them by function.
+    /// Change of the cycles, if both have cycles by function.
     pub headline: Option<Headline>,
     /// All metrics of both, by name.
     pub metrics: Vec<Metric>,
-    /// The event that functions are ranked by; `None` where no function changed.
+    /// Event that functions are ranked by. `None` if no function changed.
     pub ranked_by: Option<String>,
-    /// Whether nobody asked for that event.
+    /// True if the user did not choose that event.
     pub ranked_by_cost: bool,
     /// Functions that changed, by their share of the change.
     pub functions: Vec<Changed>,
     /// Lines that changed, by the same event.
     pub lines: Vec<Changed>,
-    /// Functions' shares of samples, where both were sampled by the same event.
+    /// Shares of samples by function, if both were sampled by the same event.
     pub sampled: Option<ChangedShares>,
-    /// Regions' shares of samples, by event.
+    /// Shares of samples by region and event.
     pub regions: Vec<ChangedShares>,
-    /// Data whose stalled cycles changed, where both were recorded with data.
+    /// Data whose stalled cycles changed, if both recordings have data.
     pub data: Vec<Changed>,
-    /// Places that allocate whose bytes at the peak changed.
+    /// Allocation sites whose bytes at the peak changed.
     pub heap: Vec<Changed>,
 }
 
@@ -127,8 +125,8 @@ pub struct Comparison {
 type Groups<'a> = [&'a [Measured]; 2];
 
 impl Comparison {
-    /// Compares groups of runs, none empty. `event` ranks functions and lines; `None` takes
-    /// the one whose differences cost most cycles.
+    /// Compares groups of runs, none of them empty. `event` ranks functions and lines. `None`
+    /// selects the event whose differences cost most cycles.
     pub fn of(before: &[Measured], after: &[Measured], event: Option<&str>) -> Comparison {
         let program = |group: &[Measured]| group.first().and_then(|run| run.program.clone());
         let machine = |group: &[Measured]| group.first().and_then(|run| run.machine.clone());
@@ -143,7 +141,7 @@ impl Comparison {
             [before, after].map(|group| group.iter().map(named).collect());
         let groups: Groups = [&named_before, &named_after];
         let metrics = metrics(groups);
-        // A run without functions has not done without them: nothing is known of them.
+        // A recording without functions has unknown counts, not zero.
         let functions_known = [know(before), know(after)];
         let is_known = functions_known == [true, true];
         let ranked = is_known.then(|| rank::ranked(groups, event)).flatten();
@@ -210,17 +208,17 @@ impl Comparison {
         }
     }
 
-    /// As JSON.
+    /// Returns the comparison as JSON.
     pub fn json(&self) -> Value {
         serde_json::json!(self)
     }
 
-    /// Whether one side's time is the model's and the other's was measured.
+    /// Returns true if the time of one side is modelled and that of the other measured.
     fn mixes_times(&self) -> bool {
         self.machines[0].is_some() != self.machines[1].is_some()
     }
 
-    /// Whether both have a time: imported costs have none.
+    /// Returns true if both have a time. Imported costs have none.
     fn has_times(&self) -> bool {
         let has = |time: Option<f64>| time.is_some_and(|ns| ns > 0.0);
         let mut times = self
@@ -239,13 +237,13 @@ impl Comparison {
     }
 }
 
-/// Whether something speaks against the estimates of a run.
+/// Returns true if there are warnings about the estimates of a run.
 fn are_doubtful(groups: Groups) -> bool {
     let mut runs = groups.iter().copied().flatten();
     runs.any(|run| !run.warnings.is_empty())
 }
 
-/// What speaks against estimates of either side, each once, and of which side.
+/// Returns the warnings about the estimates of both sides, each once, with its side.
 fn warnings(groups: Groups) -> Vec<String> {
     let of = |(which, runs): (&str, &[Measured])| -> BTreeSet<String> {
         let all = runs.iter().flat_map(|run| &run.warnings);
@@ -255,7 +253,7 @@ fn warnings(groups: Groups) -> Vec<String> {
     sides.flat_map(of).collect()
 }
 
-/// Every metric of any run.
+/// Returns every metric of any run.
 fn metrics(groups: Groups) -> Vec<Metric> {
     let runs = groups.iter().copied().flatten();
     let names: BTreeSet<&String> = runs.flat_map(|run| run.metrics.keys()).collect();
@@ -294,7 +292,7 @@ impl Metric {
         }
     }
 
-    /// With the interval of two single runs' estimates.
+    /// Adds the interval of two single runs' estimates.
     fn of_single(self, groups: Groups) -> Metric {
         let ([[before], [after]], Some(values)) = (groups, self.before.zip(self.after)) else {
             return self;
@@ -308,7 +306,7 @@ impl Metric {
         Metric { interval, ..self }
     }
 
-    /// Of a number whose two values mean different things.
+    /// A number whose two values have different meanings.
     fn without_difference(self) -> Metric {
         Metric {
             difference: None,
@@ -318,12 +316,12 @@ impl Metric {
         }
     }
 
-    /// Whether both runs have the number, but not of one kind.
+    /// Returns true if both runs have the number with different meanings.
     pub fn is_incomparable(&self) -> bool {
         self.before.is_some() && self.after.is_some() && self.difference.is_none()
     }
 
-    /// Whether the number changed; of groups, by more than chance.
+    /// Returns true if the number changed, for groups by more than chance.
     pub fn is_change(&self) -> bool {
         match self.interval {
             Some(interval) => !contains_zero(interval),
@@ -334,7 +332,7 @@ impl Metric {
 
 static NO_INTERVALS: PlaceIntervals = PlaceIntervals::new();
 
-/// What counts are known of.
+/// Known counts of a place.
 #[derive(Clone, Copy, Debug)]
 enum Places {
     Functions,
@@ -357,13 +355,13 @@ impl Places {
         match self {
             Places::Functions => &run.function_intervals,
             Places::Lines => &run.line_intervals,
-            // Neither is estimated.
+            // Neither is an estimate.
             Places::Data | Places::Heap => &NO_INTERVALS,
         }
     }
 }
 
-/// Places whose count changed, the largest difference first.
+/// Returns places whose count changed, largest difference first.
 fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
     let runs = groups.iter().copied().flatten();
     let names: BTreeSet<&String> = runs.flat_map(|run| of.counts(run).keys()).collect();
@@ -410,7 +408,7 @@ fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
     rows
 }
 
-/// The side whose runs alone have a place at all.
+/// Returns the side if only its runs have a place.
 fn only(groups: Groups, of: Places, name: &String) -> Option<&'static str> {
     let has = |group: &[Measured]| group.iter().any(|run| of.counts(run).contains_key(name));
     match groups.map(has) {
@@ -421,8 +419,8 @@ fn only(groups: Groups, of: Places, name: &String) -> Option<&'static str> {
 }
 
 impl Changed {
-    /// A function that only the second program has is that program's, not the first one's,
-    /// whose name its other functions have.
+    /// A function that only the second program has keeps that program's name. Its other functions
+    /// have the first program's name.
     fn of_its_own(self, programs: &[Option<String>; 2]) -> Changed {
         let [Some(before), Some(after)] = programs else {
             return self;
@@ -527,7 +525,7 @@ mod tests {
         );
         assert!(text.contains("main at d.c:9 (malloc)"), "{text}");
         assert_eq!(compared.heap[0].after, 8192);
-        // A run without data has not done without it.
+        // A recording without data has unknown counts, not zero.
         let compared = Comparison::of(&[of(1_000_000, 4096)], &[run("prog", 100)], None);
         assert!(compared.data.is_empty() && compared.heap.is_empty());
     }

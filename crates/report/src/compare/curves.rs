@@ -1,18 +1,18 @@
-//! Curves of runs over one axis of time, so that they can be laid over each other.
+//! Curves of runs on a common time axis, for overlays.
 
 use memgauge_analyze::{CallTree, Summary};
 
 /// The curves of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunCurves {
-    /// What the run is called.
+    /// Name of the run.
     pub name: String,
-    /// 0 of runs before, else the number of the run or group that is compared.
+    /// 0 for runs before, otherwise the number of the compared run or group.
     pub group: usize,
-    /// Whether anything over time is known of it.
+    /// True if any of its events is known over time.
     pub(super) is_known: bool,
     curves: Vec<RunCurve>,
-    /// The calls that led to the event that was sampled most; `None` without call stacks.
+    /// Call tree of the event with most samples. `None` without call stacks.
     pub(super) calls: Option<CallTree>,
 }
 
@@ -23,12 +23,12 @@ pub(super) struct RunCurve {
     pub(super) is_bytes: bool,
     bin_ns: u64,
     pub(super) duration_ns: u64,
-    /// Gained in each bin.
+    /// Increments by bin.
     values: Vec<u64>,
 }
 
 impl RunCurves {
-    /// Of a run of which nothing over time is known.
+    /// Creates the curves of a run without values over time.
     pub fn none(name: &str, group: usize) -> RunCurves {
         RunCurves {
             name: name.to_owned(),
@@ -39,7 +39,7 @@ impl RunCurves {
         }
     }
 
-    /// What a summary has over time: traffic of memory, and counters.
+    /// Returns the curves of a summary: memory traffic and counters.
     pub fn of(name: &str, group: usize, summary: &Summary) -> RunCurves {
         let traffic = &summary.bandwidth;
         let both = [
@@ -89,8 +89,8 @@ impl RunCurve {
         self.bin_ns > 0 && self.duration_ns > 0 && self.values.iter().any(|&value| value > 0)
     }
 
-    /// Mean rates a second in each of `columns` equal parts of `over_ns`; 0 behind the run's
-    /// end.
+    /// Returns the mean rate per second in each of `columns` equal parts of `over_ns`. 0 beyond the
+    /// end of the run.
     pub(super) fn rates(&self, columns: usize, over_ns: u64) -> Vec<f64> {
         let width = over_ns as f64 / columns as f64;
         let mut sums = vec![0.0; columns];
@@ -113,7 +113,8 @@ impl RunCurve {
     }
 }
 
-/// Names of curves that any run has, in the runs' order; with the longest run.
+/// Returns the names of the curves of all runs, in the order of the runs, and the length of the
+/// longest run.
 pub(super) fn names(runs: &[RunCurves]) -> Vec<(&str, u64)> {
     let mut names: Vec<(&str, u64)> = Vec::new();
     for curve in runs.iter().flat_map(|run| &run.curves) {

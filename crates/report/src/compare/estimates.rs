@@ -1,4 +1,4 @@
-//! Intervals of a run's numbers that were estimated from some cache sets.
+//! Intervals of numbers that were estimated from a sample of the cache sets.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use memgauge_trace::EstimatedFacts;
 use super::interval::Interval;
 use super::measured::{Measured, PlaceIntervals};
 
-/// Events that may have been missed where none was seen, at 95 % (B. D. Jovanovic and P. S.
-/// Levy, The American Statistician 51, 1997).
+/// Upper 95 % limit of the number of events if none was seen (B. D. Jovanovic and P. S. Levy, The
+/// American Statistician 51, 1997).
 const MISSED: f64 = 3.0;
 
-/// Intervals of whole-run numbers by name, as `Measured::metrics` names them.
+/// Returns the intervals of whole-run numbers, by their names in `Measured::metrics`.
 pub(super) fn of_metrics(summary: &Summary) -> BTreeMap<String, Interval> {
     let Some(sets) = summary.estimated() else {
         return BTreeMap::new();
@@ -38,7 +38,8 @@ pub(super) fn of_metrics(summary: &Summary) -> BTreeMap<String, Interval> {
             continue;
         };
         let value = value as f64;
-        // Look-ups of the first level are those of the code. Others are misses above.
+        // Lookups of the first level are those of the code. Lookups of other levels are misses
+        // above.
         let asked = lookups as f64;
         let looked = above.and_then(misses_of).unwrap_or([asked; 2]);
         let hits = [misses[1] - value, value - misses[0]];
@@ -68,8 +69,8 @@ pub(super) fn of_metrics(summary: &Summary) -> BTreeMap<String, Interval> {
     intervals
 }
 
-/// The interval of a place's count of an event, where the run estimated it. A place that the
-/// run does not have may only not have been seen.
+/// Returns the interval of a place's count of an event, if the run estimated it. A run may not have
+/// seen a place that it lacks.
 pub(super) fn of_place(
     run: &Measured,
     places: &PlaceIntervals,
@@ -141,7 +142,8 @@ mod tests {
         }
     }
 
-    /// Of few sets that have most of the misses, one run may follow all and the other none.
+    /// If few sets have most of the misses, one run may have simulated all of them and the other
+    /// none.
     #[test]
     fn errors_that_are_no_chance_add_up() {
         let of = |warnings: &[&str]| {

@@ -1,5 +1,5 @@
-//! The change of a run's cycles in one sentence: how large it is, and the function, the cause and
-//! the line that it comes from most.
+//! The change of a run's cycles in one sentence: its size, and the function, cause and line with
+//! the largest part of it.
 
 use serde::Serialize;
 
@@ -8,8 +8,8 @@ use super::{Changed, Groups, Metric, Places, mean};
 use crate::style::Style;
 use crate::units;
 
-/// Causes of stalled cycles, whose sums with the cycles of work are all cycles, and how to name
-/// what is waited for.
+/// Causes of stalled cycles and what they wait for. Together with the cycles of work they are all
+/// cycles.
 const CAUSES: [(&str, &str); 7] = [
     ("stall.l2", "on L2"),
     ("stall.llc", "on the LLC"),
@@ -20,37 +20,37 @@ const CAUSES: [(&str, &str); 7] = [
     ("stall.sharing", "on other cores' caches"),
 ];
 
-/// The change of the cycles of a run, and where most of it comes from.
+/// Change of a run's cycles, and its main origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Headline {
-    /// Cycles of all threads before, or the mean of the runs.
+    /// Cycles of all threads before, or the mean over the runs.
     pub before: f64,
     /// Cycles after.
     pub after: f64,
-    /// Their difference by the cycles before.
+    /// Difference relative to the cycles before.
     pub relative: f64,
-    /// The function whose cycles changed most in the same direction.
+    /// Function whose cycles changed most in the same direction.
     pub place: Option<HeadlinePlace>,
 }
 
-/// Where most of a change of cycles comes from.
+/// Main origin of a change of cycles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeadlinePlace {
-    /// The function, with its module's file name.
+    /// Function with its module's file name.
     pub function: String,
-    /// Whether only the runs after have it.
+    /// True if only the runs after have it.
     pub is_new: bool,
-    /// The cause of stalled cycles that changed most there, by its event; `None`: work, the cycles
-    /// without a stall.
+    /// Event of the cause of stalled cycles that changed most there. `None` for work, which is
+    /// cycles without a stall.
     pub cause: Option<String>,
-    /// Change of the cycles of that cause in the function.
+    /// Change of that cause's cycles in the function.
     pub difference: f64,
-    /// File and line of the function whose cycles changed most; `None` without line tables.
+    /// File and line of the function whose cycles changed most. `None` without line tables.
     pub line: Option<String>,
 }
 
 impl Headline {
-    /// `None` where cycles did not change.
+    /// Returns `None` if cycles did not change.
     pub(super) fn of(
         groups: Groups,
         metrics: &[Metric],
@@ -86,7 +86,7 @@ impl Headline {
         })
     }
 
-    /// As a sentence.
+    /// Returns the sentence.
     pub(super) fn text(&self, style: &Style) -> String {
         let size = units::share(self.relative.abs());
         let change = match self.relative > 0.0 {
@@ -124,13 +124,13 @@ impl HeadlinePlace {
     }
 }
 
-/// A function without its module.
+/// Returns the name of a function without its module.
 fn bare(function: &str) -> &str {
     function.rsplit_once(" (").map_or(function, |parts| parts.0)
 }
 
-/// The cause whose cycles in a function changed most in the direction of `relative`, and by how
-/// much; `None` is work.
+/// Returns the cause whose cycles in a function changed most in the direction of `relative`, and
+/// the change. `None` stands for work.
 fn cause(groups: Groups, function: &str, relative: f64) -> (Option<&'static str>, f64) {
     let difference = |event: &str| {
         let [before, after] = groups.map(|group| {

@@ -1,23 +1,23 @@
-//! Confidence intervals of differences between two groups, at 95 %.
+//! 95 % confidence intervals of differences between two groups.
 //!
-//! An interval that contains zero says that chance alone makes such a difference. A bootstrap
-//! was rejected: of three runs it has too few resamples to reach 95 %.
+//! If an interval contains zero, chance alone can explain the difference. Rejected: a bootstrap,
+//! which has too few resamples of three runs to reach 95 %.
 
 use distrs::{Normal, StudentsT};
 use memgauge_analyze::wilson;
 
-/// The part of the intervals that may miss the true difference.
+/// Share of the intervals that may miss the true difference.
 const MISSES: f64 = 0.05;
 
-/// Low and high end of a difference.
+/// Lower and upper end of a difference.
 pub(crate) type Interval = [f64; 2];
 
-/// Whether chance alone makes such a difference.
+/// Returns true if chance alone can explain the difference.
 pub(crate) fn contains_zero([low, high]: Interval) -> bool {
     low <= 0.0 && high >= 0.0
 }
 
-/// Mean of values, exact where all are equal; `NaN` where there is none.
+/// Returns the mean, exactly if all values are equal. `NaN` without values.
 pub(crate) fn mean(values: &[f64]) -> f64 {
     let Some(&first) = values.first() else {
         return f64::NAN;
@@ -26,15 +26,15 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     first + sum / values.len() as f64
 }
 
-/// Squared standard error of the mean.
+/// Returns the squared standard error of the mean.
 fn squared_error(values: &[f64]) -> f64 {
     let (n, mean) = (values.len() as f64, mean(values));
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     squares / (n - 1.0) / n
 }
 
-/// Interval of the difference of two means, after − before (B. L. Welch, Biometrika 34,
-/// 1947). `None` where a group has fewer than two values: then its spread is unknown.
+/// Returns the interval of the difference of two means, after − before (B. L. Welch, Biometrika 34,
+/// 1947). `None` if a group has fewer than two values, because its spread is unknown.
 pub(crate) fn welch(before: &[f64], after: &[f64]) -> Option<Interval> {
     if before.len() < 2 || after.len() < 2 {
         return None;
@@ -47,23 +47,23 @@ pub(crate) fn welch(before: &[f64], after: &[f64]) -> Option<Interval> {
     }
     let term = |error: f64, n: usize| error.powi(2) / (n as f64 - 1.0);
     let terms = term(errors[0], before.len()) + term(errors[1], after.len());
-    // At least those of the smaller group: 1 or more.
+    // At least the degrees of freedom of the smaller group, which are 1 or more.
     let degrees = (variance.powi(2) / terms).max(1.0);
     let half = StudentsT::ppf(1.0 - MISSES / 2.0, degrees) * variance.sqrt();
     Some([difference - half, difference + half])
 }
 
-/// A number, and its interval if it is an estimate.
+/// A number, with its interval if it is an estimate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Estimate {
     pub(crate) value: f64,
     pub(crate) interval: Option<Interval>,
 }
 
-/// Interval of the difference of two estimates, after − before, from the intervals of both
-/// (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008; Newcombe's below is the same
-/// of proportions). Of `doubtful` ones, whose errors are no chance, errors add up: the runs
-/// differ where their intervals do not meet. `None` where neither has one.
+/// Returns the interval of the difference of two estimates, after − before, from both intervals (G.
+/// Y. Zou and A. Donner, Statistics in Medicine 27, 2008; Newcombe's method below is the same for
+/// proportions). Errors of doubtful estimates are not random and add up, so such runs differ only
+/// if their intervals do not overlap. `None` if neither has an interval.
 pub(crate) fn of_estimates(before: Estimate, after: Estimate, doubtful: bool) -> Option<Interval> {
     if before.interval.is_none() && after.interval.is_none() {
         return None;
@@ -84,9 +84,9 @@ pub(crate) struct Proportion {
     pub(crate) samples: u64,
 }
 
-/// Interval of the difference of two proportions, after − before, from Wilson's intervals of
-/// both (R. G. Newcombe, Statistics in Medicine 17, 1998, method 10). Of `comparisons` such
-/// intervals all hold together at 95 % (Bonferroni). `None` without samples.
+/// Returns the interval of the difference of two proportions, after − before, from Wilson's
+/// intervals of both (R. G. Newcombe, Statistics in Medicine 17, 1998, method 10). `comparisons`
+/// such intervals hold together at 95 % (Bonferroni). `None` without samples.
 pub(crate) fn newcombe(
     before: Proportion,
     after: Proportion,

@@ -1,21 +1,22 @@
-//! Which differences the text and the page list. JSON has all.
+//! Selects the differences that the text and the page list. JSON has all.
 //!
 //! Two runs of one program on one machine differ in dozens of numbers as soon as they differ by a
-//! few instructions. A metric is listed from 1 % on, if its difference is also not tiny beside the
-//! program: 3 misses more than 10 are nothing in a million instructions. A function or a line is
-//! listed from 0.1 % of the run's events on, so what is listed explains the headline.
+//! few instructions. A metric is listed if it changed by at least 1 % and the difference is not
+//! tiny relative to the program: 3 misses more than 10 do not matter in a million instructions. A
+//! function or line is listed if it changed by at least 0.1 % of the run's events, so that the rows
+//! explain the headline.
 
 use super::measured::HEAP_PEAK;
 use super::rank::CYCLES;
 use super::{Changed, Comparison, Metric, MetricUnit};
 
-/// Smallest relative difference of a metric that is listed.
+/// Minimum relative difference of a listed metric.
 const LEAST_RELATIVE: f64 = 0.01;
-/// Smallest difference of a count in events per instruction: 1 in 10 000.
+/// Minimum difference of a count in events per instruction: 1 in 10 000.
 const LEAST_PER_INSTRUCTION: f64 = 1e-4;
-/// Smallest difference of a ratio: one percentage point.
+/// Minimum difference of a ratio: one percentage point.
 const LEAST_RATIO: f64 = 0.01;
-/// Smallest difference of a function or a line in parts of the run's events.
+/// Minimum difference of a function or line as a share of the run's events.
 const LEAST_PART: f64 = 0.001;
 /// Bytes that one miss moves.
 const LINE_BYTES: f64 = 64.0;
@@ -30,7 +31,7 @@ pub(super) struct ListedData<'a> {
 }
 
 impl Comparison {
-    /// Metrics that changed by enough to be listed.
+    /// Returns the metrics that changed enough to be listed.
     pub(super) fn listed_metrics(&self) -> Vec<&Metric> {
         let all = self.metrics.iter();
         all.filter(|metric| self.is_listed(metric)).collect()
@@ -55,12 +56,12 @@ impl Comparison {
         relative >= LEAST_RELATIVE && difference >= least
     }
 
-    /// Those of the ranked places that changed by enough to be listed.
+    /// Returns the ranked places that changed enough to be listed.
     pub(super) fn listed<'a>(&self, places: &'a [Changed]) -> &'a [Changed] {
         self.listed_by(places, self.ranked_by.as_deref().unwrap_or_default())
     }
 
-    /// Data and heap as they are listed: what they are, the column's title, the event, the rows.
+    /// Returns the tables of data and heap: title, column title, event and rows.
     pub(super) fn listed_data(&self) -> impl Iterator<Item = ListedData<'_>> {
         let data = ListedData {
             title: "Data",
@@ -86,14 +87,14 @@ impl Comparison {
         &places[..listed.unwrap_or(places.len())]
     }
 
-    /// The larger one of a metric's two values.
+    /// Returns the larger value of a metric.
     fn larger(&self, name: &str) -> Option<f64> {
         let metric = self.metrics.iter().find(|metric| metric.name == name)?;
         let values = metric.before.into_iter().chain(metric.after);
         values.reduce(f64::max)
     }
 
-    /// How many metrics and functions changed and are not listed, in words.
+    /// Returns a phrase with the number of changed metrics and functions that are not listed.
     pub(super) fn unlisted(&self) -> Option<String> {
         let changed = self.metrics.iter().filter(|metric| metric.is_change());
         let metrics = changed.count() - self.listed_metrics().len();

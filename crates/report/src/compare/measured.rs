@@ -1,4 +1,4 @@
-//! What is compared of a run, which a baseline file holds.
+//! The numbers of a run that are compared, which a baseline file contains.
 
 use std::collections::BTreeMap;
 
@@ -12,56 +12,56 @@ use crate::sections::set_warnings;
 /// Version of the form of [`Measured`].
 const VERSION: u32 = 1;
 
-/// Counts by place and event.
+/// Counts by location and event.
 pub(crate) type PlaceCounts = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// 95 % intervals of such counts.
 pub(crate) type PlaceIntervals = BTreeMap<String, BTreeMap<String, [u64; 2]>>;
 
-/// What is compared of a run. In a file it is a baseline.
+/// The numbers of a run that are compared. A baseline file contains them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// Version of this form.
+    /// Version of this structure.
     pub memgauge_baseline: u32,
-    /// The modelled machine's name; `None` where none was modelled.
+    /// Name of the modelled machine. `None` if none was modelled.
     pub machine: Option<String>,
     /// File name of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// One in so many cache sets was followed, from which numbers are estimated.
+    /// One in how many cache sets was simulated to estimate the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_from: Option<u32>,
-    /// What speaks against those estimates, in words.
+    /// Warnings about those estimates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Regions of interest that alone were recorded; `None`: the whole run was.
+    /// Regions of interest that were recorded. `None` if the whole run was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_regions: Option<String>,
-    /// Seed of the program's random numbers; `None`: they were not fixed.
+    /// Seed of the program's random numbers. `None` if it was not fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
     /// Whole-run numbers by name.
     pub metrics: BTreeMap<String, f64>,
-    /// Exact counts by function and event. Empty where functions were sampled.
+    /// Exact counts by function and event. Empty if functions were sampled.
     pub functions: BTreeMap<String, BTreeMap<String, u64>>,
     /// 95 % intervals of metrics that are estimates.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub intervals: BTreeMap<String, [f64; 2]>,
-    /// The same of functions' counts.
+    /// 95 % intervals of the functions' counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub function_intervals: BTreeMap<String, BTreeMap<String, [u64; 2]>>,
-    /// Functions' shares of the samples, where functions were sampled.
+    /// Shares of samples by function, if functions were sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled: Option<Shares>,
-    /// Exact counts by source line and event. No baseline holds them: they are many.
+    /// Exact counts by source line and event. Baseline files omit them because there are many.
     #[serde(skip)]
     pub lines: BTreeMap<String, BTreeMap<String, u64>>,
     /// 95 % intervals of lines' counts.
     #[serde(skip)]
     pub line_intervals: BTreeMap<String, BTreeMap<String, [u64; 2]>>,
-    /// Counts by data and event: allocations by where they were made, variables and files. Memory
-    /// without a name is left out, as its address differs from run to run. Not in a baseline either.
+    /// Counts by data and event: allocation sites, variables and files. Anonymous memory is omitted
+    /// because its address varies between runs. Baseline files omit them.
     #[serde(skip)]
     pub data: BTreeMap<String, BTreeMap<String, u64>>,
     /// Bytes of allocations at the peak, by where they were made; not in a baseline either.

@@ -1,12 +1,12 @@
-//! Which event's differences functions and lines are ranked by.
+//! Selects the event by which functions and lines are ranked.
 
 use super::{Changed, Groups, Measured, Places, changed};
 
-/// What counts if functions have it.
+/// Ranks first if functions have it.
 pub(super) const CYCLES: &str = "cycles";
-/// Events that functions have exact counts of, with the approximate cost of one in cycles: what it
-/// adds to an access that has come as far. Without cycles they decide which difference matters
-/// more.
+/// Events with exact counts by function, and the approximate cost of each in cycles: what it adds
+/// to an access that has reached its level. Without cycles, these costs decide which difference
+/// matters most.
 const COSTS: [(&str, f64); 6] = [
     ("llc.miss", 200.0),
     ("l2.miss", 30.0),
@@ -15,10 +15,10 @@ const COSTS: [(&str, f64); 6] = [
     ("dtlb.miss", 7.0),
     ("instructions", 0.3),
 ];
-/// Events that cost nothing by themselves: they rank where no other changed.
+/// Events without a cost of their own. They rank functions if no other event changed.
 const LAST: [&str; 4] = ["loads", "stores", "dram.read_bytes", "dram.write_bytes"];
 
-/// The event that ranks changed functions, and these.
+/// Returns the event that ranks changed functions, and the functions.
 pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec<Changed>)> {
     let functions = |event: &str| changed(groups, Places::Functions, event);
     if let Some(event) = event {
@@ -47,7 +47,7 @@ pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec
     rest.find(|(_, rows)| difference(rows) > 0)
 }
 
-/// With `--sets`, cycles are known of the run and not by function.
+/// With `--sets`, cycles are known for the run but not by function.
 fn has_by_function(run: &Measured, event: &str) -> bool {
     run.functions
         .values()
@@ -58,15 +58,15 @@ fn have(groups: Groups, event: &str) -> bool {
     groups.iter().copied().flatten().all(|run| has(run, event))
 }
 
-/// Whether the run knows the event. Where it does not (no TLB is modelled with `--sets`),
-/// its functions have no count, which is not zero.
+/// Returns true if the run has the event. Otherwise (no TLB is modelled with `--sets`), the counts
+/// of its functions are unknown, not zero.
 pub(super) fn has(run: &Measured, event: &str) -> bool {
     let mut counts = run.functions.values();
     run.metrics.contains_key(event) || counts.any(|counts| counts.contains_key(event))
 }
 
-/// The sum of all functions' absolute differences: code that moves from one to another
-/// counts.
+/// Returns the sum of all functions' absolute differences, so that code that moves between
+/// functions counts.
 fn difference(rows: &[Changed]) -> u64 {
     rows.iter().map(|row| row.after.abs_diff(row.before)).sum()
 }

@@ -1,4 +1,4 @@
-//! Several runs, each compared with the first; or two groups of runs.
+//! Several runs, each compared with the first, or two groups of runs.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use crate::plot::{self, Panel};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 
-/// Runs whose columns fit a table of 80 characters beside the first run's.
+/// Number of runs whose columns fit a table of 80 characters beside the first run.
 const BESIDE: usize = 4;
 
-/// Runs compared with a first one, or a group with another one.
+/// Comparisons of runs with a first one, or of one group with another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// What the runs, or both groups, are called, the first one first.
+    /// Names of the runs or of both groups, starting with the first.
     pub names: Vec<String>,
-    /// Each further run, or the second group, compared with the first.
+    /// Comparison of each further run, or of the second group, with the first.
     pub comparisons: Vec<Comparison>,
     /// Curves of all runs.
     pub curves: Vec<RunCurves>,
@@ -29,12 +29,12 @@ pub struct Compared {
 /// The functions or the lines of a comparison.
 type PlacesOf = fn(&Comparison) -> &Vec<super::Changed>;
 
-/// A row of a table of several runs: what, the first run's number, and the others'.
+/// Row of a table of several runs: name, value of the first run, and values of the others.
 pub(super) type Row = (String, String, Vec<String>);
 
 impl Compared {
-    /// Compares runs with the first one, each with its name. `event` ranks functions and
-    /// lines; `None` takes the first of the usual ones by which a run changed.
+    /// Compares named runs with the first one. `event` ranks functions and lines. `None` selects
+    /// the first of the usual events by which any run changed.
     pub fn of(
         runs: &[(String, Measured)],
         event: Option<&str>,
@@ -53,7 +53,7 @@ impl Compared {
         let known_to_all = |event: &String| runs.iter().all(|run| has(&run.1, event));
         let ranked_by = of_pairs().find(known_to_all).or_else(|| of_pairs().next());
         if event.is_none() && comparisons.len() > 1 && ranked_by.is_some() {
-            // One event for all, so that they can stand beside each other.
+            // The same event for all comparisons, so that they fit one table.
             comparisons = compared(ranked_by.as_deref());
         }
         Compared {
@@ -63,7 +63,7 @@ impl Compared {
         }
     }
 
-    /// Two groups.
+    /// Compares two groups.
     pub fn of_groups(comparison: Comparison, curves: Vec<RunCurves>) -> Compared {
         Compared {
             names: vec!["before".to_owned(), "after".to_owned()],
@@ -72,18 +72,18 @@ impl Compared {
         }
     }
 
-    /// Whether any number of any run differs from the first one's.
+    /// Returns true if any number of any run differs from the first run's.
     pub fn changed(&self) -> bool {
         self.comparisons.iter().any(|comparison| comparison.changed)
     }
 
-    /// The further runs with their comparisons.
+    /// Iterates over the further runs with their comparisons.
     pub fn runs(&self) -> impl Iterator<Item = (&str, &Comparison)> {
         let names = self.names.iter().skip(1).map(String::as_str);
         names.zip(&self.comparisons)
     }
 
-    /// As JSON: of two runs the comparison, of more the comparison of each with the first.
+    /// Returns JSON: the comparison of two runs, or a list of comparisons with the first run.
     pub fn json(&self) -> Value {
         if let [comparison] = self.comparisons.as_slice() {
             return comparison.json();
@@ -100,7 +100,7 @@ impl Compared {
         })
     }
 
-    /// As text; `rows` functions, lines and regions at most.
+    /// Returns the text, with at most `rows` functions, lines and regions.
     pub fn text(&self, rows: usize, style: &Style) -> String {
         style.shown(self.whole_text(rows, &style.at_least(80)))
     }
@@ -144,7 +144,7 @@ impl Compared {
         text + &self.plots(style)
     }
 
-    /// Which letter stands for which run, and what a reader must know of it.
+    /// Returns the legend of the letters that stand for runs, and notes.
     fn legend(&self, style: &Style) -> String {
         let mut text = String::new();
         for (number, name) in self.names.iter().enumerate() {
@@ -164,7 +164,7 @@ impl Compared {
         text
     }
 
-    /// Metrics that changed in any run by enough to be listed.
+    /// Returns metrics that changed enough in any run to be listed.
     pub(super) fn metrics(&self, style: &Style) -> Vec<Row> {
         let mut rows: BTreeMap<&str, (String, Vec<String>)> = BTreeMap::new();
         let listed = self.comparisons.iter();
@@ -193,7 +193,7 @@ impl Compared {
             .collect()
     }
 
-    /// Functions and lines that changed in any run, those that changed most first.
+    /// Returns functions and lines that changed in any run, largest change first.
     pub(super) fn places(&self, style: &Style) -> Vec<(&'static str, String, Vec<Row>)> {
         let event = self.comparisons.iter().find_map(|c| c.ranked_by.clone());
         let Some(event) = event else {
@@ -210,7 +210,7 @@ impl Compared {
 
     fn place_rows(&self, of: PlacesOf, event: &str, style: &Style) -> Vec<Row> {
         let count = |count: u64| value(event, Some(count as f64), style);
-        // The largest change, the first run's count, and each run's.
+        // The largest change, the first run's count, and the count of each run.
         let mut rows: BTreeMap<&str, (u64, u64, Vec<String>)> = BTreeMap::new();
         let all = self.comparisons.iter();
         for place in all.flat_map(|comparison| comparison.listed(of(comparison))) {
@@ -232,7 +232,7 @@ impl Compared {
         rows.into_iter().map(row).collect()
     }
 
-    /// As many tables as it takes for all runs.
+    /// Returns as many tables as all runs need.
     fn tables(&self, title: &str, what: &str, rows: &[Row], style: &Style) -> String {
         let mut text = String::new();
         let runs = self.comparisons.len();
@@ -253,7 +253,7 @@ impl Compared {
         text
     }
 
-    /// The runs' traffic, over one axis of time and with one scale.
+    /// Draws the runs' traffic with common axes.
     fn plots(&self, style: &Style) -> String {
         let mut text = String::new();
         let columns = plot::columns(style);
@@ -284,7 +284,7 @@ impl Compared {
         text
     }
 
-    /// A run in seven characters.
+    /// Shortens the name of a run to seven characters.
     fn label(&self, run: usize) -> String {
         let of_two = self.comparisons.len() == 1;
         match (of_two, self.curves[run].group, self.curves.len() > 2) {
@@ -307,13 +307,13 @@ impl Compared {
     }
 }
 
-/// A metric's value with its unit.
+/// Returns a metric's value with its unit.
 pub(super) fn value(name: &str, value: Option<f64>, style: &Style) -> String {
     let unit = MetricUnit::of(name);
     value.map_or_else(|| style.none().to_owned(), |value| unit.value(value, style))
 }
 
-/// A, B, C, …, Z, 27, 28, …
+/// Returns A, B, C, …, Z, 27, 28, …
 pub(super) fn letter(number: usize) -> String {
     match u8::try_from(number) {
         Ok(number @ 0..26) => char::from(b'A' + number).to_string(),

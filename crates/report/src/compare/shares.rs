@@ -8,27 +8,27 @@ use super::Groups;
 use super::interval::{Interval, Proportion, contains_zero, newcombe, welch};
 use super::measured::{Measured, Shares};
 
-/// Places whose share of an event's samples changed by more than chance.
+/// Locations whose share of an event's samples changed by more than chance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChangedShares {
-    /// The event sampled.
+    /// Sampled event.
     pub event: String,
-    /// Samples before and after, of all runs.
+    /// Samples before and after, over all runs.
     pub samples: [u64; 2],
-    /// Places compared.
+    /// Number of compared locations.
     pub compared: usize,
-    /// Those that changed, the largest difference first.
+    /// Locations that changed, largest difference first.
     pub rows: Vec<ChangedShare>,
 }
 
-/// A place whose share changed.
+/// A location whose share changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChangedShare {
     /// Its name.
     pub name: String,
-    /// Part of the samples before, in 0..=1; of groups the mean over samples.
+    /// Share of the samples before, in 0..=1. For groups, of the samples of all runs.
     pub before: f64,
-    /// Part after.
+    /// Share of the samples after.
     pub after: f64,
     /// `after - before`.
     pub difference: f64,
@@ -36,12 +36,12 @@ pub struct ChangedShare {
     pub interval: [f64; 2],
 }
 
-/// Of functions; `None` where a run was not sampled, or by another event.
+/// Compares functions. `None` if a run was not sampled, or by another event.
 pub(super) fn functions(groups: Groups) -> Option<ChangedShares> {
     changed(groups, |run| run.sampled.as_ref())
 }
 
-/// Of regions, by the events that all runs have.
+/// Compares regions for the events that all runs have.
 pub(super) fn regions(groups: Groups) -> Vec<ChangedShares> {
     let first = groups[0].first().map(|run| run.regions.as_slice());
     let events = first.unwrap_or_default().iter().map(|shares| &shares.event);
@@ -87,7 +87,7 @@ fn share(shares: &Shares, name: &String) -> f64 {
     shares.shares.get(name).copied().unwrap_or(0.0)
 }
 
-/// The share in the samples of all runs together.
+/// Returns the share in the samples of all runs together.
 fn pooled(group: &[&Shares], name: &String) -> Proportion {
     let samples: u64 = group.iter().map(|shares| shares.samples).sum();
     let part = |shares: &&Shares| share(shares, name) * shares.samples as f64;
@@ -97,8 +97,8 @@ fn pooled(group: &[&Shares], name: &String) -> Proportion {
     }
 }
 
-/// Of groups the wider of both: runs may differ by more than their samples' chance, and
-/// few samples may be equal by chance.
+/// For groups, the wider interval of both methods: runs may differ by more than chance in their
+/// samples, and few samples may be equal by chance.
 fn interval(groups: &[Vec<&Shares>; 2], name: &String, of_samples: Interval) -> Interval {
     let [before, after] = groups.each_ref().map(|group| {
         group

@@ -1,4 +1,4 @@
-//! Units of metrics, which their names tell.
+//! Units of metrics, which follow from their names.
 
 use crate::style::Style;
 use crate::units;
@@ -12,14 +12,14 @@ pub enum MetricUnit {
     Bytes,
     /// Nanoseconds.
     Nanoseconds,
-    /// A part of one.
+    /// Ratio.
     Ratio,
-    /// Events in 1000 instructions.
+    /// Events per 1000 instructions.
     PerThousand,
 }
 
 impl MetricUnit {
-    /// The unit of the metric of this name.
+    /// Returns the unit of a metric by name.
     pub fn of(name: &str) -> MetricUnit {
         match name {
             name if name.ends_with("_ns") || units::is_clock(name) => MetricUnit::Nanoseconds,
@@ -30,7 +30,7 @@ impl MetricUnit {
         }
     }
 
-    /// In words, for messages.
+    /// Returns the unit as a word, for messages.
     pub fn words(self) -> &'static str {
         match self {
             MetricUnit::Count => "a count",
@@ -41,7 +41,7 @@ impl MetricUnit {
         }
     }
 
-    /// A value with its unit.
+    /// Formats a value with its unit.
     pub(super) fn value(self, value: f64, style: &Style) -> String {
         let sign = if value < 0.0 { "-" } else { "" };
         let size = value.abs();
@@ -60,7 +60,7 @@ impl MetricUnit {
         }
     }
 
-    /// A difference of two values: that of ratios is not a part of them.
+    /// Formats the difference of two values. The difference of ratios is in percentage points.
     pub(super) fn difference(self, value: f64, style: &Style) -> String {
         let text = self.value(value, style);
         match self {
@@ -70,8 +70,8 @@ impl MetricUnit {
     }
 }
 
-/// Whether a modelled machine and a real one mean different things by the metric: times,
-/// and the cycles that times are made of.
+/// Returns true if the metric has different meanings on modelled and real machines: times, and
+/// cycles.
 pub(super) fn is_time(name: &str) -> bool {
     MetricUnit::of(name) == MetricUnit::Nanoseconds || name == "cycles"
 }

@@ -1,21 +1,20 @@
-//! Whether a run did other work than another one, or the same work on data that lie elsewhere.
+//! Distinguishes other work from the same work on other addresses.
 //!
-//! A gate on misses fails for either reason. More instructions, loads or stores are the program's;
-//! the same ones with other misses come from addresses: another linker, another order of objects,
-//! other random numbers.
+//! A gate on misses fails for either reason. More instructions, loads or stores come from the
+//! program. The same number with other misses comes from addresses: another linker, another order
+//! of objects, other random numbers.
 
 use super::text::signed_percent;
 use super::{Comparison, Metric};
 
-/// Counts that do not depend on where data lie.
+/// Counts that do not depend on addresses.
 const WORK: [&str; 3] = ["instructions", "loads", "stores"];
-/// Relative difference up to which work counts as almost the same: more than the loader spends
-/// on another environment in a small program, less than any change of an algorithm.
+/// Maximum relative difference of work that counts as almost the same. It exceeds what the loader
+/// spends on another environment in a small program, and is below any change of an algorithm.
 const ALMOST: f64 = 0.001;
 
 impl Comparison {
-    /// What kind of change the runs differ by, as a sentence without its full stop; `None` where
-    /// that is not known, as of native runs.
+    /// Returns a clause about the kind of change. `None` if it is unknown, as for native runs.
     pub fn kind_of_change(&self) -> Option<String> {
         if self.machines.iter().any(Option::is_none) {
             return None;

@@ -1,4 +1,4 @@
-//! How much memory running processes need: fault rates by size, working sets and unused memory.
+//! Memory that running processes need: fault rates by size, working sets and unused memory.
 
 use std::fmt::Write as _;
 
@@ -9,17 +9,17 @@ use super::{LABEL, ROWS, axis, chart, plot, printable};
 use crate::style::Style;
 use crate::units::{bytes, capacity, count, plural, share};
 
-/// Fault rates whose sizes are listed, per second.
+/// Listed fault rates per second.
 const LISTED_RATES: [f64; 3] = [1.0, 10.0, 100.0];
 
-/// Window lengths whose working sets are listed, in seconds, beside the longest one.
+/// Listed window lengths of working sets in seconds, besides the longest one.
 const LISTED_AGES_S: [f64; 2] = [1.0, 10.0];
 
-/// Share of the resident memory in huge pages from which on there is no curve. One huge page counts
-/// as used as a whole, so the curve would be that of a memory in units of 2 MiB.
+/// Share of resident memory in huge pages from which on no curve is shown. A huge page counts as
+/// used as a whole, so the curve would be that of a memory in units of 2 MiB.
 const MAX_HUGE_SHARE: f64 = 0.1;
 
-/// Rate of the lowest row of the drawing, per second. It is logarithmic.
+/// Lowest rate of the logarithmic drawing, per second.
 const LOWEST_DRAWN_RATE: f64 = 1.0;
 
 /// Memory of one process.
@@ -35,7 +35,7 @@ pub struct ProcessMemory {
     pub footprint: Option<Footprint>,
 }
 
-/// What the observation cost.
+/// Cost of the observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// Seconds observed.
@@ -57,9 +57,9 @@ pub struct Cost {
 pub struct RunningView {
     /// Name of the process, group or list of processes.
     pub title: String,
-    /// Limits of these numbers, in sentences.
+    /// Limitations of these numbers, as sentences.
     pub notes: Vec<String>,
-    /// How the accessed bits were read.
+    /// Method by which the accessed bits were read.
     pub source: &'static str,
     /// Footprint of all processes together.
     pub footprint: Footprint,
@@ -73,18 +73,18 @@ pub struct RunningView {
     pub shared_bytes: u64,
     /// Bytes paged out.
     pub swapped_bytes: u64,
-    /// Bytes in pages of hugetlbfs, which nothing else includes.
+    /// Bytes in pages of hugetlbfs, which no other number includes.
     pub hugetlb_bytes: u64,
     /// Memory limit of the control group.
     pub limit_bytes: Option<u64>,
     /// Each process, if there are several.
     pub processes: Vec<ProcessMemory>,
-    /// What it cost.
+    /// Cost of the observation.
     pub cost: Cost,
 }
 
 impl RunningView {
-    /// Whether the curve is left out because of huge pages.
+    /// Returns true if huge pages prevent a curve.
     fn is_refused(&self) -> bool {
         self.huge_bytes as f64 > MAX_HUGE_SHARE * self.resident_bytes as f64
     }
@@ -93,7 +93,7 @@ impl RunningView {
         !self.is_refused() && !self.footprint.curve().is_empty()
     }
 
-    /// Fault rates whose sizes are listed: round ones, and half of the highest.
+    /// Returns the fault rates to list: round ones, and half of the highest.
     fn rates(&self) -> Vec<(f64, String)> {
         let half = self.footprint.highest_rate() / 2.0;
         let mut rates: Vec<(f64, String)> = LISTED_RATES
@@ -104,7 +104,7 @@ impl RunningView {
         rates
     }
 
-    /// Window lengths whose working sets are listed.
+    /// Returns the window lengths of the working sets to list.
     fn ages(&self) -> Vec<f64> {
         let longest = self.footprint.max_age_s();
         let mut ages: Vec<f64> = LISTED_AGES_S.into_iter().filter(|&a| a < longest).collect();
@@ -112,14 +112,14 @@ impl RunningView {
         ages
     }
 
-    /// Resident bytes that were not used in the longest window, and its length.
+    /// Returns the resident bytes that were not used in the longest window, and its length.
     fn unused(&self) -> Option<(f64, f64)> {
         let age_s = self.footprint.max_age_s();
         let used = self.footprint.working_set(age_s)?.value;
         Some(((self.footprint.resident_bytes() - used).max(0.0), age_s))
     }
 
-    /// The view as text, ending in a newline.
+    /// Returns the text, ending in a newline.
     pub fn text(&self, style: &Style) -> String {
         style.shown(self.whole_text(&style.at_least(80)))
     }
@@ -268,7 +268,7 @@ impl RunningView {
         text
     }
 
-    /// Conclusions, in sentences.
+    /// Returns conclusions as sentences.
     fn advice(&self) -> Vec<String> {
         let mut advice = Vec::new();
         let limit = self.limit_bytes.map_or(String::new(), |limit| {
@@ -306,7 +306,7 @@ impl RunningView {
         advice
     }
 
-    /// The view as JSON.
+    /// Returns the view as JSON.
     pub fn json(&self) -> Value {
         let interval = |of: &Interval| json!({ "value": of.value, "low": of.low, "high": of.high });
         let shown = self.has_curve();
@@ -375,7 +375,7 @@ impl RunningView {
         })
     }
 
-    /// The curve as CSV, with its heading.
+    /// Returns the curve as CSV with a header.
     pub fn csv(&self) -> String {
         let mut text = "bytes,faults_per_s,low,high,censored\n".to_owned();
         let curve = match self.has_curve() {
