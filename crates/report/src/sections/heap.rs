@@ -15,6 +15,9 @@ use crate::units;
 /// Minimum share of the total for a call to have a line of its own.
 const MIN_SHARE: f64 = 0.01;
 
+/// Maximum number of indented branches.
+const MAX_INDENT: usize = 16;
+
 /// Number by which allocations are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapOrder {
@@ -96,7 +99,7 @@ fn calls(heap: &HeapUse, order: HeapOrder, style: &Style) -> String {
         ),
         ("function and the line of its call", Kind::Text),
     ]);
-    root.rows(0, root.value, order, &mut table, style);
+    root.rows(1, root.value, order, &mut table, style);
     style.heading(&title, "outermost caller first; at most twelve calls") + &table.draw(style)
 }
 
@@ -131,6 +134,8 @@ impl Call {
         at.callees.entry(path.function.clone()).or_default().value += value;
     }
 
+    /// Adds rows for the calls of a function. Only the branches of a path are indented, so that long
+    /// chains of single calls fit.
     fn rows(&self, depth: usize, all: u64, order: HeapOrder, table: &mut Table, style: &Style) {
         let mut callees: Vec<_> = self.callees.iter().collect();
         callees.sort_by_key(|(_, call)| Reverse(call.value));
@@ -139,25 +144,34 @@ impl Call {
             .iter()
             .take_while(|(_, call)| share(call.value) >= MIN_SHARE);
         let shown = large.count();
-        let indent = "  ".repeat(depth);
-        for (name, call) in &callees[..shown] {
-            table.row(vec![
-                units::share(share(call.value)),
-                order.text(call.value),
-                format!("{indent}{}", style.name(name)),
-            ]);
-            call.rows(depth + 1, all, order, table, style);
-        }
         let hidden: Vec<u64> = callees[shown..]
             .iter()
             .map(|(_, call)| call.value)
             .collect();
-        let value = hidden.iter().sum();
-        if value > 0 {
+        let hidden_value: u64 = hidden.iter().sum();
+        let is_branch = shown > 1 || share(hidden_value) >= MIN_SHARE;
+        let depth = depth + usize::from(is_branch && depth + 1 < MAX_INDENT);
+        let indent = "  ".repeat(depth.saturating_sub(1));
+        // The only call of the function in the row above.
+        let mark = match (is_branch || self.value == all && depth == 1, style.unicode) {
+            (true, _) => "",
+            (false, true) => "└ ",
+            (false, false) => "> ",
+        };
+        for (name, call) in &callees[..shown] {
+            table.row(vec![
+                units::share(share(call.value)),
+                order.text(call.value),
+                format!("{indent}{mark}{}", style.name(name)),
+            ]);
+            call.rows(depth, all, order, table, style);
+        }
+        // A tiny rest of a chain is not worth a line.
+        if is_branch && hidden_value > 0 {
             let calls = plural(hidden.len() as u64, "smaller call");
             let cells = vec![
-                units::share(share(value)),
-                order.text(value),
+                units::share(share(hidden_value)),
+                order.text(hidden_value),
                 format!("{indent}({calls})"),
             ];
             table.painted_row(Role::Quiet, cells);
@@ -232,7 +246,7 @@ mod tests {
             by_peak[1].contains("50.0 %") && by_peak[1].ends_with("  leaf"),
             "{by_peak:?}"
         );
-        assert!(by_peak[2].ends_with("    malloc"), "{by_peak:?}");
+        assert!(by_peak[2].ends_with("> malloc"), "{by_peak:?}");
         assert!(
             by_peak[5].contains("8 B") && by_peak[5].ends_with("(1 smaller call)"),
             "{by_peak:?}"
