@@ -490,9 +490,10 @@ int main(void) {{ uint64_t n = {n}; struct line *all = aligned_alloc(64, 64 * n)
 
 @program("c", TLB, function="touch", data="main")
 def one_line_per_page(rng, machine):
-    pages = int(machine.pages * rng.uniform(2.2, 3))
+    # Spread over all sets, so that the second level holds them.
+    pages = int(min(machine.pages * rng.uniform(2.1, 3), machine.l2 / 64 * 0.8))
     return c(rng, f"""
-NOINLINE void touch(char *all, uint32_t *order, uint64_t n) {{ uint64_t sum = 0; for (uint64_t i = 0; i < n; i++) {{ uint64_t p = order[i]; sum += *(uint64_t *)(all + (p << 12 | (p / 16 * 64 & 4032))); }} sink = sum; }}
+NOINLINE void touch(char *all, uint32_t *order, uint64_t n) {{ uint64_t sum = 0; for (uint64_t i = 0; i < n; i++) {{ uint64_t p = order[i]; sum += *(uint64_t *)(all + (p << 12 | (p / 32 * 64 & 4032))); }} sink = sum; }}
 int main(void) {{ uint64_t n = {pages}; char *all = aligned_alloc(4096, n << 12); uint32_t *order = malloc(4 * n);
     for (uint64_t i = 0; i < n; i++) {{ order[i] = i; all[i << 12] = 1; }}
     for (uint64_t i = n - 1; i > 0; i--) {{ uint64_t j = draw() % i; uint32_t t = order[i]; order[i] = order[j]; order[j] = t; }}
@@ -604,7 +605,7 @@ void *worker(void *i) {{ for (int n = 0; n < {rng.randrange(600, 800)}000; n++) 
 def contended_lock(rng, machine):
     return threads(rng, f"""
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; uint64_t total;
-void *worker(void *i) {{ for (int n = 0; n < {rng.randrange(30, 50)}000; n++) {{ pthread_mutex_lock(&lock); total++; pthread_mutex_unlock(&lock); }} return 0; }}""", rng.randrange(2, 4))
+void *worker(void *i) {{ for (int n = 0; n < {rng.randrange(100, 150)}000; n++) {{ pthread_mutex_lock(&lock); total++; pthread_mutex_unlock(&lock); }} return 0; }}""", rng.randrange(2, 4))
 
 
 @program("rust", TRUE_SHARING, function="main|fetch_add|atomic|closure|worker", data="")
