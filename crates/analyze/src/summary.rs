@@ -1,5 +1,7 @@
 //! The contents of a report as one value.
 
+use std::collections::BTreeMap;
+
 use memgauge_trace::{
     CommandEnd, EventDef, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost, Provenance,
     SetsFacts, SourceFacts, catalogue,
@@ -140,6 +142,9 @@ pub struct RecordingFacts {
     pub format_version: u32,
     /// Recorded command line.
     pub command: Vec<String>,
+    /// What the user says about the run, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Wall-clock start, seconds since 1970.
     pub started_unix_s: u64,
     /// Start in nanoseconds. Absent in older recordings, which only have seconds.
@@ -170,6 +175,7 @@ impl RecordingFacts {
             recorder: manifest.recorder.clone(),
             format_version: manifest.format_version,
             command: manifest.command.clone(),
+            labels: manifest.labels.clone(),
             started_unix_s: manifest.started_unix_s,
             started_unix_ns: manifest.started_unix_ns,
             clock: manifest.clock.clone(),

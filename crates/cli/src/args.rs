@@ -9,7 +9,7 @@ use memgauge_machine::Config;
 
 use crate::target::Targets;
 use crate::units::{
-    Changes, DeliveryName, Duration, Percent, changes, pages, recording, sets, task_id,
+    Changes, DeliveryName, Duration, Label, Percent, changes, pages, recording, sets, task_id,
 };
 
 /// Where events come from.
@@ -111,6 +111,10 @@ pub(crate) struct Settings {
     /// copied stacks]
     #[arg(long, value_name = "PAGES", value_parser = pages)]
     pub(crate) ring: Option<usize>,
+    /// Label of the recording, for example service=checkout or commit=abc, by which `memgauge fleet`
+    /// selects; may be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub(crate) labels: Vec<Label>,
     /// Print no progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,

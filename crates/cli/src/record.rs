@@ -13,13 +13,14 @@ use memgauge_trace::{CommandEnd, catalogue};
 use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::prepare::{modelled, refuse_unused};
-use crate::units::{spoken_bytes, spoken_seconds};
+use crate::units::{labels, spoken_bytes, spoken_seconds};
 use crate::{clock, names, page, progress, report, sample, terminal};
 
 pub(crate) use crate::prepare::make_room;
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
+    memgauge_host::set_labels(labels(&args.settings.labels));
     let attached = args.target.are_any();
     let verbose = !args.settings.quiet;
     let end = if sample::is_wanted(args) {
@@ -75,6 +76,7 @@ pub(crate) fn run(
     command: &[String],
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
+    memgauge_host::set_labels(labels(&settings.labels));
     if settings.source == Source::Clock {
         return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }

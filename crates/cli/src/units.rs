@@ -1,5 +1,6 @@
 //! Parsing and printing of quantities with units.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -28,6 +29,37 @@ pub(crate) fn width(text: &str) -> Result<u16, String> {
         Ok(columns) if columns >= NARROWEST => Ok(columns),
         _ => Err(format!("the width must be at least {NARROWEST} columns")),
     }
+}
+
+/// A label of a recording: NAME=VALUE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+impl FromStr for Label {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text.split_once('=').ok_or("use NAME=VALUE")?;
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if name.is_empty() || !name.chars().all(is_allowed) {
+            return Err("use letters, digits, `_`, `.` and `-` in the name of a label".to_owned());
+        }
+        Ok(Label {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        })
+    }
+}
+
+/// Labels by name. Of several of one name, the last one counts.
+pub(crate) fn labels(labels: &[Label]) -> BTreeMap<String, String> {
+    let pairs = labels
+        .iter()
+        .map(|label| (label.name.clone(), label.value.clone()));
+    pairs.collect()
 }
 
 /// A duration in a suitable unit: `3.2 s`, `45.0 ms`, `12.0 µs`.

@@ -1,7 +1,8 @@
 //! Facts about the machine a recording is made on.
 
+use std::collections::BTreeMap;
 use std::fs::read_to_string;
-
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use memgauge_trace::{HostFacts, Manifest, SourceFacts};
@@ -41,6 +42,14 @@ pub fn facts() -> HostFacts {
     }
 }
 
+static LABELS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+
+/// Sets the labels of the recordings that this process makes. They are in the manifest from the
+/// start, so that a killed recorder leaves them, too. The first call counts.
+pub fn set_labels(labels: BTreeMap<String, String>) {
+    LABELS.get_or_init(|| labels);
+}
+
 /// Manifest of a recording that starts now. The source adds events and the modelled machine.
 pub fn new_manifest(source: SourceFacts, command: Vec<String>, clock: &str) -> Manifest {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -48,6 +57,7 @@ pub fn new_manifest(source: SourceFacts, command: Vec<String>, clock: &str) -> M
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
         command,
+        labels: LABELS.get().cloned().unwrap_or_default(),
         started_unix_s: now.as_secs(),
         started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
         clock: clock.to_owned(),

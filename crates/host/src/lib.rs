@@ -25,5 +25,5 @@ pub mod unwind;
 
 pub use access::Access;
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
-pub use facts::{facts, new_manifest};
+pub use facts::{facts, new_manifest, set_labels};
 pub use orphaned_memory::{LOCK_FILE, lock_shared_memory, remove_orphans};

@@ -18,6 +18,9 @@ pub struct Manifest {
     pub recorder: String,
     /// The recorded command line.
     pub command: Vec<String>,
+    /// What the user says about the run, by name, for example `service` or `commit`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Wall-clock start, seconds since 1970.
     pub started_unix_s: u64,
     /// The same in nanoseconds; 0 in old recordings.
