@@ -41,6 +41,7 @@ mod tables;
 mod writer;
 
 pub use error::{Error, ErrorKind, Result};
+pub use manifest_file::read_manifest;
 pub use numbers::Numbers;
 pub use reader::{Batches, Recording, Rows};
 pub use row::Row;

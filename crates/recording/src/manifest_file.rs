@@ -95,6 +95,14 @@ fn finite(manifest: &Manifest) -> Manifest {
 const ALTERED: &str = "manifest.json: altered since it was written (its checksum differs): its \
                        counts are not used, those of the tables are; its other fields may be wrong";
 
+/// Reads the manifest of the recording at `dir` without looking at its tables.
+///
+/// # Errors
+/// There is no recording, its manifest is no manifest, or a newer memgauge wrote it.
+pub fn read_manifest(dir: &Path) -> Result<Manifest> {
+    load(dir).map(|(manifest, _)| manifest)
+}
+
 /// Reads and checks the manifest of the recording at `dir`. If it was altered, removes its numbers
 /// and returns a problem.
 pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {

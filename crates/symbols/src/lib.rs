@@ -19,6 +19,7 @@ use std::time::SystemTime;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 use memgauge_analyze::{Caller, Instruction, ModuleFile, Resolve, SourceText, Symbol};
+use memgauge_recording::Recording;
 
 use image::Image;
 use recorded::RecordedNames;
@@ -38,6 +39,8 @@ pub struct Symbols {
     problems: Vec<String>,
     /// True if debug information is ignored.
     tables_only: bool,
+    /// True if only the recording's own names are used, and no file is opened.
+    recorded_only: bool,
 }
 
 /// Kind of name.
@@ -64,6 +67,17 @@ impl Symbols {
             recorded: None,
             problems: Vec::new(),
             tables_only: false,
+            recorded_only: false,
+        }
+    }
+
+    /// The names that a recording contains, and no others. Opens no file that the recording names,
+    /// so that a recording from elsewhere cannot make this process read what it should not.
+    pub fn recorded(recording: &Recording) -> Symbols {
+        Symbols {
+            recorded: Some(RecordedNames::of(recording)),
+            recorded_only: true,
+            ..Symbols::of(recording.path())
         }
     }
 
@@ -77,7 +91,7 @@ impl Symbols {
         }
     }
 
-    fn recorded(&mut self) -> &RecordedNames {
+    fn recorded_names(&mut self) -> &RecordedNames {
         let recording = &self.recording;
         self.recorded
             .get_or_insert_with(|| RecordedNames::read(recording))
@@ -85,6 +99,9 @@ impl Symbols {
 
     /// Symbols of a file.
     fn image(&mut self, file: &ModuleFile, wanted: NameKind) -> Option<&mut Image> {
+        if self.recorded_only {
+            return None;
+        }
         if !self.images.contains_key(file) {
             let image = match files::find(file, &self.recording) {
                 Ok(path) => Image::read(&path, &file.build_id),
@@ -104,7 +121,7 @@ impl Symbols {
         if !self.missing.contains_key(file) {
             return;
         }
-        let has_names = self.recorded().has_names(file);
+        let has_names = self.recorded_names().has_names(file);
         let (what, instead) = match (has_names, wanted) {
             (true, NameKind::Code) => return,
             (true, NameKind::Data) => ("data", "it is shown by module only"),
@@ -153,7 +170,7 @@ impl Symbols {
 
 impl Resolve for Symbols {
     fn resolve(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol> {
-        let Some(recorded) = self.recorded().find(file, offset).cloned() else {
+        let Some(recorded) = self.recorded_names().find(file, offset).cloned() else {
             return self.function(file, offset);
         };
         // Debug information may have been installed after the recording.
@@ -192,6 +209,9 @@ impl Resolve for Symbols {
     }
 
     fn source(&mut self, file: &str) -> Option<SourceText> {
+        if self.recorded_only {
+            return None;
+        }
         files::source(Path::new(file), self.ended)
     }
 

@@ -29,10 +29,15 @@ impl FileKey {
 impl RecordedNames {
     /// Reads the undamaged rows. Old recordings have no such table.
     pub(super) fn read(recording: &Path) -> RecordedNames {
+        match Recording::open(recording) {
+            Ok(recording) => RecordedNames::of(&recording),
+            Err(_) => RecordedNames(HashMap::new()),
+        }
+    }
+
+    /// Reads the undamaged rows of an open recording.
+    pub(super) fn of(recording: &Recording) -> RecordedNames {
         let mut names: HashMap<FileKey, HashMap<u64, Symbol>> = HashMap::new();
-        let Ok(recording) = Recording::open(recording) else {
-            return RecordedNames(names);
-        };
         // Damaged parts are reported elsewhere.
         for row in recording.rows(&Selection::all()).flatten().flatten() {
             let SymbolRow {
