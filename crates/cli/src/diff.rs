@@ -269,7 +269,7 @@ fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary
 }
 
 /// A line for each gate that fails, with both values, and a line about what kind of change it is.
-fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> {
+pub(crate) fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     for (name, comparison) in runs.runs() {
         // Of two runs it is clear which is meant.

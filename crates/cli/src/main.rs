@@ -17,6 +17,7 @@ mod ctl;
 mod diff;
 mod doctor;
 mod export;
+mod fleet;
 mod heap;
 mod import;
 mod io;
@@ -101,6 +102,7 @@ enum Verb {
     View(view::View),
     /// Compare runs with a first one, and fail if a limit is exceeded
     Diff(diff::Diff),
+    Fleet(fleet::Fleet),
     /// Write a recording in the format of another tool: pprof, callgrind, Perfetto, CSV
     Export(export::Export),
     Top(top::Top),
@@ -142,6 +144,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Heap(args)) => heap::heap(&args),
         Some(Verb::View(args)) => view::view(&args),
         Some(Verb::Diff(args)) => diff::diff(&args),
+        Some(Verb::Fleet(args)) => fleet::fleet(&args),
         Some(Verb::Export(args)) => export::export(&args),
         Some(Verb::Top(args)) => top::top(&args),
         Some(Verb::Numa(args)) => numa::numa(&args),

@@ -29,6 +29,7 @@ use serde_json::Value;
 pub use curves::RunCurves;
 pub use gate::{Gate, GateError};
 pub use headline::{Headline, HeadlinePlace};
+pub use interval::{mean_difference_interval, mean_interval};
 pub use measured::{Measured, Shares};
 pub use several::Compared;
 pub use shares::{ChangedShare, ChangedShares};

@@ -8,6 +8,7 @@
 pub mod bandwidth;
 mod causes;
 mod compare;
+pub mod fleet;
 mod grid;
 mod io;
 mod io_memory;
@@ -31,7 +32,8 @@ use serde_json::{Value, json as object};
 pub use causes::Statement;
 pub use compare::{
     Changed, ChangedShare, ChangedShares, Compared, Comparison, Gate, GateError, Headline,
-    HeadlinePlace, Measured, Metric, MetricUnit, RunCurves, Shares,
+    HeadlinePlace, Measured, Metric, MetricUnit, RunCurves, Shares, mean_difference_interval,
+    mean_interval,
 };
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};

@@ -33,9 +33,30 @@ fn squared_error(values: &[f64]) -> f64 {
     squares / (n - 1.0) / n
 }
 
+/// Returns Student's t interval of a mean. `None` if there are fewer than two values, because their
+/// spread is unknown.
+pub fn mean_interval(values: &[f64]) -> Option<[f64; 2]> {
+    if values.len() < 2 {
+        return None;
+    }
+    let degrees = values.len() as f64 - 1.0;
+    let half = StudentsT::ppf(1.0 - MISSES / 2.0, degrees) * squared_error(values).sqrt();
+    let mean = mean(values);
+    Some([mean - half, mean + half])
+}
+
 /// Returns the interval of the difference of two means, after − before (B. L. Welch, Biometrika 34,
 /// 1947). `None` if a group has fewer than two values, because its spread is unknown.
 pub(crate) fn welch(before: &[f64], after: &[f64]) -> Option<Interval> {
+    mean_difference_interval(before, after, 1)
+}
+
+/// As `welch`, of `comparisons` such intervals, which all hold together at 95 % (Bonferroni).
+pub fn mean_difference_interval(
+    before: &[f64],
+    after: &[f64],
+    comparisons: usize,
+) -> Option<[f64; 2]> {
     if before.len() < 2 || after.len() < 2 {
         return None;
     }
@@ -49,7 +70,8 @@ pub(crate) fn welch(before: &[f64], after: &[f64]) -> Option<Interval> {
     let terms = term(errors[0], before.len()) + term(errors[1], after.len());
     // At least the degrees of freedom of the smaller group, which are 1 or more.
     let degrees = (variance.powi(2) / terms).max(1.0);
-    let half = StudentsT::ppf(1.0 - MISSES / 2.0, degrees) * variance.sqrt();
+    let misses = MISSES / comparisons.max(1) as f64;
+    let half = StudentsT::ppf(1.0 - misses / 2.0, degrees) * variance.sqrt();
     Some([difference - half, difference + half])
 }
 
@@ -159,6 +181,11 @@ mod tests {
         let few = welch(&[10.0, 12.0, 11.0], &[14.0, 19.0, 15.0]);
         assert_near(few, -0.740_656, 10.740_656, 0.05);
         assert_eq!(welch(&[1.0], &[2.0, 3.0]), None);
+        // Of 1, 2, 3: t of two degrees of freedom is 4.302653, the standard error sqrt(1/3).
+        assert_near(mean_interval(&[1.0, 2.0, 3.0]), -0.484_138, 4.484_138, 1e-3);
+        assert_eq!(mean_interval(&[1.0]), None);
+        let [low, high] = mean_difference_interval(&before, &after, 20).unwrap();
+        assert!(low < 0.0 && high > 3.984_096);
         // Equal values have no spread, however their sum is rounded.
         assert_eq!(welch(&[0.1; 3], &[0.1; 7]), Some([0.0; 2]));
         assert_eq!(welch(&[0.1; 3], &[0.6; 7]), Some([0.5; 2]));

@@ -42,7 +42,7 @@ impl MetricUnit {
     }
 
     /// Formats a value with its unit.
-    pub(super) fn value(self, value: f64, style: &Style) -> String {
+    pub(crate) fn value(self, value: f64, style: &Style) -> String {
         let sign = if value < 0.0 { "-" } else { "" };
         let size = value.abs();
         let whole = size.round() as u64;
@@ -61,7 +61,7 @@ impl MetricUnit {
     }
 
     /// Formats the difference of two values. The difference of ratios is in percentage points.
-    pub(super) fn difference(self, value: f64, style: &Style) -> String {
+    pub(crate) fn difference(self, value: f64, style: &Style) -> String {
         let text = self.value(value, style);
         match self {
             MetricUnit::Ratio => text.replace('%', "points"),

@@ -1,0 +1,202 @@
+//! Versions of a dataset, and its Parquet files.
+//!
+//! A version is a file `recordings/version-NNNNNNNNNN.parquet`, written by put-if-absent under the
+//! next free number. Of two writers, one finds the number taken, reads the other's version and adds
+//! its own recordings to that. `PutMode::Update`, which replaces an object if it is unchanged, would
+//! need one file only, but folders do not support it.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use arrow_array::RecordBatch;
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::recording_row::{self, RecordingRow};
+use crate::store::Store;
+
+/// How long superseded versions and the files that only they need are kept for readers that have
+/// begun with them.
+pub const RETENTION: Duration = Duration::from_secs(3600);
+
+const FOLDER: &str = "recordings";
+
+/// A dataset of recordings.
+pub struct Dataset {
+    pub(crate) store: Store,
+}
+
+/// The recordings of a version.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Version {
+    /// 0 before the first one.
+    pub(crate) number: u64,
+    pub(crate) recordings: Vec<RecordingRow>,
+}
+
+fn version_path(number: u64) -> String {
+    format!("{FOLDER}/version-{number:010}.parquet")
+}
+
+fn version_number(path: &str) -> Option<u64> {
+    let name = path.strip_prefix(FOLDER)?.strip_prefix("/version-")?;
+    let number = name.strip_suffix(".parquet")?.parse().ok()?;
+    (version_path(number) == path).then_some(number)
+}
+
+/// A version's file in the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VersionFile {
+    pub(crate) number: u64,
+    pub(crate) modified: SystemTime,
+}
+
+impl Dataset {
+    /// Opens a folder. It need not have recordings yet.
+    ///
+    /// # Errors
+    /// The folder does not exist.
+    pub fn open(name: &str) -> Result<Dataset> {
+        Ok(Dataset {
+            store: Store::open(name)?,
+        })
+    }
+
+    /// As the user named it.
+    pub fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    /// Files of all versions, the oldest first.
+    pub(crate) fn versions(&self) -> Result<Vec<VersionFile>> {
+        let files = self.store.list(FOLDER)?.into_iter();
+        let mut versions: Vec<VersionFile> = files
+            .filter_map(|object| {
+                Some(VersionFile {
+                    number: version_number(&object.path)?,
+                    modified: object.modified,
+                })
+            })
+            .collect();
+        versions.sort_by_key(|version| version.number);
+        Ok(versions)
+    }
+
+    /// The newest version; an empty one if there is none.
+    pub(crate) fn newest(&self) -> Result<Version> {
+        loop {
+            let Some(newest) = self.versions()?.pop() else {
+                return Ok(Version::default());
+            };
+            // Only gone if this reader stalled for longer than the retention.
+            if let Some(version) = self.version(newest.number)? {
+                return Ok(version);
+            }
+        }
+    }
+
+    /// As [`newest`](Self::newest), for questions.
+    ///
+    /// # Errors
+    /// There is none, so this is no dataset.
+    pub(crate) fn newest_with_recordings(&self) -> Result<Version> {
+        let version = self.newest()?;
+        if version.recordings.is_empty() {
+            let message = format!(
+                "failed to read dataset `{}`: it has no recordings; add some with `memgauge fleet index \
+                 DIR --to {}`",
+                self.name(),
+                self.name()
+            );
+            return Err(Error::new(ErrorKind::NotADataset, message));
+        }
+        Ok(version)
+    }
+
+    pub(crate) fn version(&self, number: u64) -> Result<Option<Version>> {
+        let path = version_path(number);
+        let Some(bytes) = self.store.get(&path)? else {
+            return Ok(None);
+        };
+        let mut recordings = Vec::new();
+        for batch in read(&path, bytes)? {
+            let rows = recording_row::rows(&batch);
+            recordings.extend(rows.ok_or_else(|| {
+                Error::corrupt(
+                    &path,
+                    "it does not have the columns of a dataset's recordings",
+                )
+            })?);
+        }
+        Ok(Some(Version { number, recordings }))
+    }
+
+    /// Writes the next version. `change` gets the newest recordings, again for each attempt, and
+    /// returns false if there is nothing to change.
+    pub(crate) fn commit(
+        &self,
+        mut change: impl FnMut(&mut Vec<RecordingRow>) -> bool,
+    ) -> Result<()> {
+        loop {
+            let begun = Instant::now();
+            let mut version = self.newest()?;
+            if !change(&mut version.recordings) {
+                return Ok(());
+            }
+            version.recordings.sort_by(|a, b| a.id.cmp(&b.id));
+            let number = version.number + 1;
+            let batch = recording_row::batch(&version.recordings, number)?;
+            let bytes = encode(&batch)?;
+            // While this writer stalled, others may have used the number and removed its file
+            // after the retention. To write it then would not add anything that readers see.
+            if begun.elapsed() > RETENTION / 2 {
+                continue;
+            }
+            if self.store.put_if_absent(&version_path(number), bytes)? {
+                return self.remove_old_versions();
+            }
+        }
+    }
+
+    /// Removes versions that were superseded for longer than the retention.
+    fn remove_old_versions(&self) -> Result<()> {
+        let versions = self.versions()?;
+        for pair in versions.windows(2) {
+            let age = pair[1].modified.elapsed().unwrap_or_default();
+            if age > RETENTION {
+                self.store.delete(&version_path(pair[0].number))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A batch as a Parquet file.
+pub(crate) fn encode(batch: &RecordBatch) -> Result<Vec<u8>> {
+    let failed = |why: parquet::errors::ParquetError| {
+        Error::new(ErrorKind::Storage, format!("failed to encode rows: {why}"))
+    };
+    let level = ZstdLevel::try_new(1).map_err(failed)?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .build();
+    let mut bytes = Vec::new();
+    let mut writer =
+        ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties)).map_err(failed)?;
+    writer.write(batch).map_err(failed)?;
+    writer.close().map_err(failed)?;
+    Ok(bytes)
+}
+
+/// All batches of a Parquet file.
+pub(crate) fn read(path: &str, bytes: Bytes) -> Result<Vec<RecordBatch>> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)
+        .and_then(ParquetRecordBatchReaderBuilder::build)
+        .map_err(|why| Error::corrupt(path, why))?;
+    reader
+        .map(|batch| batch.map_err(|why| Error::corrupt(path, why)))
+        .collect()
+}

@@ -1,0 +1,409 @@
+//! Adds recordings to a dataset.
+//!
+//! Recordings of one partition are read by one thread and become one file, at most
+//! [`MAX_RECORDINGS_IN_FILE`] of them. The dataset shows them when the next version is committed, at
+//! least every [`COMMIT_INTERVAL`]. What an index that was killed wrote since then is not part of any
+//! version and is removed by the next compaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
+
+use memgauge_recording::{ErrorKind as RecordingErrorKind, Recording, read_manifest};
+use memgauge_trace::Manifest;
+
+use crate::curve::{self, RecordedCurve};
+use crate::dataset::{Dataset, encode};
+use crate::error::{Error, Result};
+use crate::find::find;
+use crate::measure::{RecordingRows, measure, partition, recording_id};
+use crate::measurement::{self, Measurement};
+use crate::partition::Partition;
+use crate::recording_row::{RecordingRow, curves_path, measurements_path};
+
+/// A thread holds the rows of these in memory, about a megabyte each.
+const MAX_RECORDINGS_IN_FILE: usize = 128;
+
+/// File of curves in the folder of a recording.
+const CURVES: &str = "curves.json";
+
+const COMMIT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long after its last change a recording without names of code is taken to be still waiting for
+/// them. `record` adds them when the recording is already complete.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Settings of [`index`].
+#[derive(Clone, Debug, Default)]
+pub struct IndexOptions {
+    /// Labels of recordings that have none of the name.
+    pub labels: BTreeMap<String, String>,
+    /// Number of threads; 0: one for each processor.
+    pub threads: usize,
+}
+
+/// A recording that is not in the dataset, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// It is still being written, or its recorder was killed.
+    Unfinished(String),
+    /// It is of a kind that has no functions.
+    OtherKind(String),
+    /// It is damaged, or another version of memgauge wrote it.
+    Unreadable(String),
+}
+
+impl Skipped {
+    /// The reason, with the recording's name.
+    pub fn message(&self) -> &str {
+        match self {
+            Skipped::Unfinished(why) | Skipped::OtherKind(why) | Skipped::Unreadable(why) => why,
+        }
+    }
+}
+
+/// What [`index`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Indexed {
+    /// Recordings that were added.
+    pub added: usize,
+    /// Recordings that were there before, or were found several times.
+    pub known: usize,
+    /// Recordings that were not added, sorted by name.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Adds the recordings below folders. `progress` is called with the number of recordings read
+/// so far and of all new ones.
+///
+/// # Errors
+/// The storage fails. Recordings that cannot be read are in [`Indexed::skipped`].
+pub fn index(
+    dataset: &Dataset,
+    inputs: &[PathBuf],
+    options: &IndexOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Indexed> {
+    let mut found = Vec::new();
+    for input in inputs {
+        found.extend(find(input)?);
+    }
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    let known = dataset.newest()?.recordings;
+    let known: BTreeSet<String> = known.into_iter().map(|row| row.id).collect();
+    let mut indexed = Indexed::default();
+    let groups = new_groups(found, &known, options, threads, &mut indexed)?;
+    let all: usize = groups.iter().map(|group| group.recordings.len()).sum();
+    let tasks = Mutex::new(groups.into_iter());
+    let (sender, results) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, tasks) = (sender.clone(), &tasks);
+            scope.spawn(move || {
+                while let Some(group) = lock(tasks).next() {
+                    let written = write_group(dataset, &group, options);
+                    if sender.send(written).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut commits = Commits::new(dataset);
+        let mut read = 0;
+        for written in &results {
+            let written = written?;
+            read += written.rows.len() + written.skipped.len();
+            progress(read, all);
+            indexed.skipped.extend(written.skipped);
+            commits.add(written.rows)?;
+        }
+        commits.commit()?;
+        indexed.added += commits.added;
+        indexed.known += commits.known;
+        Ok::<(), Error>(())
+    })?;
+    indexed.skipped.sort_by(|a, b| a.message().cmp(b.message()));
+    Ok(indexed)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A thread that panicked ends the program, so no half-changed value is ever used.
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// New recordings of one partition, which become one file.
+struct Group {
+    partition: Partition,
+    recordings: Vec<PathBuf>,
+}
+
+/// What became of a group.
+struct Written {
+    rows: Vec<RecordingRow>,
+    skipped: Vec<Skipped>,
+}
+
+/// Collects recordings and commits them together.
+struct Commits<'a> {
+    dataset: &'a Dataset,
+    pending: Vec<RecordingRow>,
+    since: Instant,
+    added: usize,
+    /// Recordings that another writer has added meanwhile.
+    known: usize,
+}
+
+impl<'a> Commits<'a> {
+    fn new(dataset: &'a Dataset) -> Commits<'a> {
+        Commits {
+            dataset,
+            pending: Vec::new(),
+            since: Instant::now(),
+            added: 0,
+            known: 0,
+        }
+    }
+
+    fn add(&mut self, rows: Vec<RecordingRow>) -> Result<()> {
+        self.pending.extend(rows);
+        match self.since.elapsed() > COMMIT_INTERVAL {
+            true => self.commit(),
+            false => Ok(()),
+        }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        let mut added = 0;
+        self.dataset.commit(|rows| {
+            let known: BTreeSet<String> = rows.iter().map(|row| row.id.clone()).collect();
+            let new = pending.iter().filter(|row| !known.contains(&row.id));
+            let before = rows.len();
+            rows.extend(new.cloned());
+            added = rows.len() - before;
+            added > 0
+        })?;
+        self.added += added;
+        self.known += pending.len() - added;
+        self.since = Instant::now();
+        Ok(())
+    }
+}
+
+/// What a manifest says about whether and where its recording is added.
+enum Judged {
+    New { id: String, partition: Partition },
+    Skipped(Skipped),
+}
+
+/// Reads the manifests of all recordings, and groups those that are new.
+fn new_groups(
+    found: Vec<PathBuf>,
+    known: &BTreeSet<String>,
+    options: &IndexOptions,
+    threads: usize,
+    indexed: &mut Indexed,
+) -> Result<Vec<Group>> {
+    let chunk = found.len().div_ceil(threads).max(1);
+    let judged: Vec<Judged> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (found.chunks(chunk))
+            .map(|chunk| {
+                scope.spawn(move || {
+                    chunk
+                        .iter()
+                        .map(|found| judge(found, options))
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
+            let joined = thread.join();
+            joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().flat_map(join).collect()
+    });
+    let mut partitions: BTreeMap<Partition, Vec<PathBuf>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for (found, judged) in found.into_iter().zip(judged) {
+        match judged {
+            Judged::Skipped(skipped) => indexed.skipped.push(skipped),
+            Judged::New { id, .. } if known.contains(&id) || !seen.insert(id.clone()) => {
+                indexed.known += 1;
+            }
+            Judged::New { partition, .. } => partitions.entry(partition).or_default().push(found),
+        }
+    }
+    let mut groups = Vec::new();
+    for (partition, mut recordings) in partitions {
+        while !recordings.is_empty() {
+            let rest = recordings.split_off(recordings.len().min(MAX_RECORDINGS_IN_FILE));
+            groups.push(Group {
+                partition: partition.clone(),
+                recordings,
+            });
+            recordings = rest;
+        }
+    }
+    // The largest first, so that no thread is left with one at the end.
+    groups.sort_by_key(|group| std::cmp::Reverse(group.recordings.len()));
+    Ok(groups)
+}
+
+fn judge(path: &Path, options: &IndexOptions) -> Judged {
+    let name = path.display().to_string();
+    match read_manifest(path) {
+        Err(why) => Judged::Skipped(unreadable(&name, &why)),
+        Ok(manifest) => match unfinished(&name, &manifest, path) {
+            Some(skipped) => Judged::Skipped(skipped),
+            None => Judged::New {
+                id: recording_id(&manifest),
+                partition: partition(&manifest, &options.labels),
+            },
+        },
+    }
+}
+
+fn unreadable(name: &str, why: &memgauge_recording::Error) -> Skipped {
+    match why.kind() {
+        // A copy on its way may not have its manifest yet.
+        RecordingErrorKind::NotARecording => Skipped::Unfinished(format!(
+            "skipped `{name}`: it has no manifest.json yet; index again when it is complete"
+        )),
+        _ => Skipped::Unreadable(format!("skipped `{name}`: {why}")),
+    }
+}
+
+fn unfinished(name: &str, manifest: &Manifest, path: &Path) -> Option<Skipped> {
+    if manifest.source.name == "io" {
+        let why = "recordings of `memgauge io` have no functions";
+        return Some(Skipped::OtherKind(format!("skipped `{name}`: {why}")));
+    }
+    if !manifest.complete {
+        return Some(Skipped::Unfinished(format!(
+            "skipped `{name}`: it is still being written, or its recorder was killed; index again when \
+             it is complete"
+        )));
+    }
+    let changed = path
+        .join("manifest.json")
+        .metadata()
+        .and_then(|file| file.modified());
+    let age = changed
+        .ok()
+        .and_then(|time| SystemTime::now().duration_since(time).ok());
+    let waits = !manifest.tables.contains_key("symbols") && manifest.tables.contains_key("modules");
+    (waits && age.is_some_and(|age| age < NAMES_TIMEOUT)).then(|| {
+        Skipped::Unfinished(format!(
+            "skipped `{name}`: names of its code may still be added; index again in a minute"
+        ))
+    })
+}
+
+/// Reads the recordings of a group and writes their files.
+fn write_group(dataset: &Dataset, group: &Group, options: &IndexOptions) -> Result<Written> {
+    let mut written = Written {
+        rows: Vec::new(),
+        skipped: Vec::new(),
+    };
+    let mut measurements: Vec<Measurement> = Vec::new();
+    let mut curves: Vec<RecordedCurve> = Vec::new();
+    for path in &group.recordings {
+        match read(path, options) {
+            Ok(read) => {
+                measurements.extend(read.rows.measurements);
+                written.rows.push(RecordingRow {
+                    // Its name is known when the file is written.
+                    curve_file: (!read.curves.is_empty()).then(String::new),
+                    ..read.rows.recording
+                });
+                curves.extend(read.curves);
+            }
+            Err(skipped) => written.skipped.push(skipped),
+        }
+    }
+    if written.rows.is_empty() {
+        return Ok(written);
+    }
+    let (file, curve_file) = write_files(dataset, &group.partition, measurements, &curves)?;
+    for row in &mut written.rows {
+        row.file.clone_from(&file);
+        if row.curve_file.is_some() {
+            row.curve_file.clone_from(&curve_file);
+        }
+    }
+    Ok(written)
+}
+
+/// Writes the rows of a partition. Returns the names of the files; without curves, there is no file of
+/// them.
+pub(crate) fn write_files(
+    dataset: &Dataset,
+    partition: &Partition,
+    mut measurements: Vec<Measurement>,
+    curves: &[RecordedCurve],
+) -> Result<(String, Option<String>)> {
+    measurement::sort(&mut measurements);
+    let file = new_file(dataset, |file| {
+        let path = measurements_path(partition, file);
+        Ok((path, encode(&measurement::batch(&measurements, file)?)?))
+    })?;
+    let curve_file = match curves {
+        [] => None,
+        curves => Some(new_file(dataset, |file| {
+            let path = curves_path(partition, file);
+            Ok((path, encode(&curve::batch(curves, file)?)?))
+        })?),
+    };
+    Ok((file, curve_file))
+}
+
+/// Writes a file under a name that no other has. The name is in the rows, so `contents` gets it.
+fn new_file(
+    dataset: &Dataset,
+    contents: impl Fn(&str) -> Result<(String, Vec<u8>)>,
+) -> Result<String> {
+    loop {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let ns = since_1970.unwrap_or_default().as_nanos() as u64;
+        // The standard library seeds each hasher with random numbers.
+        let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ns);
+        let file = format!("{ns:016x}-{random:016x}");
+        let (path, bytes) = contents(&file)?;
+        if dataset.store.put_if_absent(&path, bytes)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// What the dataset gets of a recording.
+struct OfRecording {
+    rows: RecordingRows,
+    curves: Vec<RecordedCurve>,
+}
+
+fn read(path: &Path, options: &IndexOptions) -> std::result::Result<OfRecording, Skipped> {
+    let name = path.display().to_string();
+    let measured =
+        Recording::open(path).and_then(|recording| measure(&recording, &name, &options.labels));
+    let mut rows = measured.map_err(|why| unreadable(&name, &why))?;
+    let curves = curve::read(&path.join(CURVES), &rows.recording.id);
+    let curves = curves.unwrap_or_else(|why| {
+        rows.problems.push(why);
+        Vec::new()
+    });
+    match rows.problems.is_empty() {
+        true => Ok(OfRecording { rows, curves }),
+        false => Err(Skipped::Unreadable(format!(
+            "skipped `{name}`: it is damaged: {}",
+            rows.problems.join("; ")
+        ))),
+    }
+}

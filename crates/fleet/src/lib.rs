@@ -1,0 +1,52 @@
+//! Many recordings as one dataset of Parquet files, and questions about it.
+//!
+//! ```text
+//! DATASET/
+//! ├── recordings/version-0000000007.parquet            one row for each recording
+//! ├── measurements/day=2026-11-28/service=checkout/host=web-1/….parquet
+//! └── curves/day=2026-11-28/service=checkout/host=web-1/….parquet
+//! ```
+//!
+//! Files are only ever added, by put-if-absent. A version of the table of recordings is the commit:
+//! it names the file that holds the rows of each recording. Rows of a recording in another file
+//! (left behind by a writer that was killed, superseded by [`compact`], or written twice by two
+//! writers) do not belong to the version, and readers leave them out by joining on recording and
+//! file. So neither adding nor compacting ever shows a half state.
+//!
+//! [`index`] adds recordings, [`compact`] makes few files of many, [`top`], [`diff`], [`curve`] and
+//! [`outliers`] answer questions. `docs/fleet.md` describes the columns and the same questions in SQL.
+//!
+//! Storage is reached through `object_store` alone, and only by what buckets can do, too: listing,
+//! reading, put-if-absent and removing. Rejected: a
+//! table format such as Delta Lake or Iceberg, because readers would need a library for it. Rejected:
+//! a file of its own for each recording that plain globbing finds, because it could not be compacted
+//! without a moment in which readers see rows twice or not at all.
+#![forbid(unsafe_code)]
+
+mod compact;
+mod curve;
+mod dataset;
+mod diff;
+mod error;
+mod find;
+mod index;
+mod measure;
+mod measurement;
+mod outliers;
+mod partition;
+mod query;
+mod recording_row;
+mod scan;
+mod store;
+mod top;
+
+pub use compact::{Compacted, compact};
+pub use curve::curve;
+pub use dataset::{Dataset, RETENTION};
+pub use diff::diff;
+pub use error::{Error, ErrorKind, Result};
+pub use index::{IndexOptions, Indexed, Skipped, index};
+pub use measurement::Scope;
+pub use outliers::outliers;
+pub use query::Query;
+pub use top::{TopOptions, top};

@@ -1,0 +1,137 @@
+//! Hosts that differ from the other hosts of their service.
+//!
+//! For each metric of whole runs, the recordings of a host are compared with those of all other hosts
+//! of the service. The intervals of all comparisons hold together at 95 %, so a fleet of equal hosts
+//! has an outlier in one of twenty runs of this analysis, however many hosts it has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memgauge_report::fleet::{FleetOutlier, FleetOutliers};
+use memgauge_report::mean_difference_interval;
+
+use crate::dataset::Dataset;
+use crate::error::{Error, ErrorKind, Result};
+use crate::measurement::Scope;
+use crate::query::{Query, facts};
+use crate::recording_row::RecordingRow;
+use crate::scan::{Rows, Wanted, scan};
+
+/// Values of a metric by recording.
+type Values = BTreeMap<String, Vec<(usize, f64)>>;
+
+/// Compares hosts in all metrics of whole runs, or in one.
+///
+/// # Errors
+/// No recording is selected or has the metric, or the storage fails.
+pub fn outliers(dataset: &Dataset, query: &Query, metric: Option<&str>) -> Result<FleetOutliers> {
+    let selected = query.select(dataset.newest_with_recordings()?)?;
+    let wanted = Wanted {
+        scopes: vec![Scope::Total],
+        metric: metric.map(str::to_owned),
+    };
+    let visit = |values: &mut Values, rows: &Rows| {
+        for row in rows.iter() {
+            let of_metric = values.entry(row.metric().to_owned()).or_default();
+            of_metric.push((row.recording, row.value()));
+        }
+    };
+    let mut values = Values::new();
+    for part in scan(dataset, &selected, &wanted, Values::new, visit)? {
+        for (metric, of_metric) in part {
+            values.entry(metric).or_default().extend(of_metric);
+        }
+    }
+    if values.is_empty() {
+        let metric = metric.unwrap_or_default();
+        let message =
+            format!("failed to compare hosts by `{metric}`: no selected recording has it");
+        return Err(Error::new(ErrorKind::Question, message));
+    }
+    let mut pairs: Vec<Pair> = Vec::new();
+    for (metric, mut of_metric) in values {
+        of_metric.sort_by_key(|value| value.0);
+        pairs.extend(Pair::all(&metric, &of_metric, &selected));
+    }
+    let (compared, not): (Vec<Pair>, Vec<Pair>) = pairs.into_iter().partition(Pair::has_interval);
+    let lone: BTreeSet<(&str, &str)> = not
+        .iter()
+        .map(|pair| (&*pair.service, &*pair.host))
+        .collect();
+    let mut rows: Vec<FleetOutlier> = compared
+        .iter()
+        .filter_map(|pair| pair.outlier(compared.len()))
+        .collect();
+    let size = |row: &FleetOutlier| row.relative.map_or(f64::INFINITY, f64::abs);
+    rows.sort_by(|a, b| {
+        let names =
+            |row: &FleetOutlier| (row.service.clone(), row.host.clone(), row.metric.clone());
+        size(b)
+            .total_cmp(&size(a))
+            .then_with(|| names(a).cmp(&names(b)))
+    });
+    Ok(FleetOutliers {
+        facts: facts(selected.iter()),
+        comparisons: compared.len() as u64,
+        not_compared: lone.len() as u64,
+        rows,
+    })
+}
+
+/// A host, and the other hosts of its service.
+struct Pair {
+    service: String,
+    host: String,
+    metric: String,
+    own: Vec<f64>,
+    peers: Vec<f64>,
+}
+
+impl Pair {
+    fn all(metric: &str, values: &[(usize, f64)], selected: &[RecordingRow]) -> Vec<Pair> {
+        let mut services: BTreeMap<&str, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+        for &(recording, value) in values {
+            let partition = &selected[recording].partition;
+            let hosts = services.entry(&partition.service).or_default();
+            hosts.entry(&partition.host).or_default().push(value);
+        }
+        let mut pairs = Vec::new();
+        for (service, hosts) in &services {
+            for (&host, own) in hosts {
+                let peers = hosts.iter().filter(|(peer, _)| **peer != host);
+                pairs.push(Pair {
+                    service: (*service).to_owned(),
+                    host: host.to_owned(),
+                    metric: metric.to_owned(),
+                    own: own.clone(),
+                    peers: peers.flat_map(|(_, values)| values).copied().collect(),
+                });
+            }
+        }
+        pairs
+    }
+
+    fn has_interval(&self) -> bool {
+        self.own.len() >= 2 && self.peers.len() >= 2
+    }
+
+    fn outlier(&self, comparisons: usize) -> Option<FleetOutlier> {
+        let interval = mean_difference_interval(&self.peers, &self.own, comparisons)?;
+        let [low, high] = interval;
+        if low <= 0.0 && high >= 0.0 {
+            return None;
+        }
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let (own, peers) = (mean(&self.own), mean(&self.peers));
+        Some(FleetOutlier {
+            service: self.service.clone(),
+            host: self.host.clone(),
+            metric: self.metric.clone(),
+            recordings: self.own.len() as u64,
+            peer_recordings: self.peers.len() as u64,
+            mean: own,
+            peer_mean: peers,
+            relative: (peers != 0.0).then(|| (own - peers) / peers),
+            interval,
+        })
+    }
+}
