@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use memgauge_analyze::{Options, Rank, Summary, summarise};
-use memgauge_recording::Recording;
+use memgauge_recording::{Recording, is_recording};
 use memgauge_report::{Compared, Comparison, Gate, GateError, Measured, RunCurves};
 use memgauge_symbols::Symbols;
 
@@ -228,7 +228,7 @@ fn measured(
     event: Option<&str>,
     (name, group): (&str, usize),
 ) -> anyhow::Result<(Measured, RunCurves)> {
-    if !path.is_file() {
+    if !path.is_file() || is_recording(path) {
         let recording = Recording::open(path)?;
         let summary = summary(&recording, event)?;
         let measured = Measured {

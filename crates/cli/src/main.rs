@@ -31,6 +31,7 @@ mod mrc;
 mod names;
 mod numa;
 mod outcome;
+mod pack;
 mod page;
 mod prepare;
 mod progress;
@@ -105,6 +106,7 @@ enum Verb {
     Fleet(fleet::Fleet),
     /// Write a recording in the format of another tool: pprof, callgrind, Perfetto, CSV
     Export(export::Export),
+    Pack(pack::Pack),
     Top(top::Top),
     Numa(numa::Numa),
     Serve(serve::Serve),
@@ -146,6 +148,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Diff(args)) => diff::diff(&args),
         Some(Verb::Fleet(args)) => fleet::fleet(&args),
         Some(Verb::Export(args)) => export::export(&args),
+        Some(Verb::Pack(args)) => pack::pack(&args),
         Some(Verb::Top(args)) => top::top(&args),
         Some(Verb::Numa(args)) => numa::numa(&args),
         Some(Verb::Serve(args)) => serve::serve(&args),

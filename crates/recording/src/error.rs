@@ -1,6 +1,7 @@
 //! One opaque error with a kind for programs and a message for people.
 
 use std::fmt;
+use std::path::Path;
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -127,4 +128,20 @@ impl std::error::Error for Error {
             .as_deref()
             .map(|e| e as &(dyn std::error::Error + 'static))
     }
+}
+
+/// The path is not a recording.
+pub(crate) fn not_a_recording(path: &Path, why: &str) -> Error {
+    let message = format!("failed to open recording `{}`: {why}", path.display());
+    Error::new(ErrorKind::NotARecording, message)
+}
+
+/// A file cannot be read.
+pub(crate) fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
+    let message = format!(
+        "failed to read `{}`: {}",
+        path.display(),
+        system_message(error)
+    );
+    Error::new(ErrorKind::Io, message)
 }

@@ -9,17 +9,17 @@
 //! ```
 
 use super::FORMAT_VERSION;
+use super::file_names::MANIFEST;
 use super::sink::Create;
+use super::storage::{Location, Storage};
 use super::table_writer::{reason, replace_file};
-use crate::error::system_message;
+use crate::error::{cannot_read, not_a_recording};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::Manifest;
 use serde_json::Value;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-pub(super) const FILE: &str = "manifest.json";
 const TEMPORARY: &str = ".manifest.json.tmp";
 
 /// Maximum size of a manifest. The longest command line that Linux accepts has 2 MiB, so a larger
@@ -28,7 +28,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// Replaces the manifest and returns its size in bytes.
 pub(super) fn save(dir: &Path, manifest: &Manifest, create: &Create) -> Result<u64> {
-    let path = dir.join(FILE);
+    let path = dir.join(MANIFEST);
     let failed = |kind: ErrorKind, why: &str| {
         Error::new(
             kind,
@@ -100,15 +100,15 @@ const ALTERED: &str = "manifest.json: altered since it was written (its checksum
 /// # Errors
 /// There is no recording, its manifest is no manifest, or a newer memgauge wrote it.
 pub fn read_manifest(dir: &Path) -> Result<Manifest> {
-    load(dir).map(|(manifest, _)| manifest)
+    load(&Storage::open(dir)?).map(|(manifest, _)| manifest)
 }
 
-/// Reads and checks the manifest of the recording at `dir`. If it was altered, removes its numbers
+/// Reads and checks the manifest of a recording. If it was altered, removes its numbers
 /// and returns a problem.
-pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
-    check_dir(dir)?;
-    let path = dir.join(FILE);
-    let bytes = read_limited(&path).map_err(|e| unreadable(dir, e))?;
+pub(super) fn load(storage: &Storage) -> Result<(Manifest, Option<String>)> {
+    let location = storage.manifest();
+    let path = location.path();
+    let bytes = read_limited(&location).map_err(|e| unreadable(storage.path(), &e))?;
     let corrupt = |why: &str| {
         let message = format!(
             "failed to read manifest `{}`: {why}; the tables beside it are ordinary Parquet files and may still be read",
@@ -124,7 +124,7 @@ pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
         .filter(|&v| v > 0);
     let version = version.ok_or_else(|| corrupt("no format version"))?;
     if version > u64::from(FORMAT_VERSION) {
-        return Err(newer(dir, version));
+        return Err(newer(storage.path(), version));
     }
     let sound = is_unaltered(&bytes, value.get("checksum"));
     let manifest: Manifest = serde_json::from_value(value).map_err(|e| corrupt(&e.to_string()))?;
@@ -142,53 +142,20 @@ fn newer(dir: &Path, version: u64) -> Error {
     Error::new(ErrorKind::NewerVersion, message)
 }
 
-fn check_dir(dir: &Path) -> Result<()> {
-    match std::fs::metadata(dir) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(not_a_recording(
-            dir,
-            "a recording is a directory, this is a file",
-        )),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(not_a_recording(
-            dir,
-            "no such directory; `memgauge record -o NAME.mg -- COMMAND` makes one",
-        )),
-        Err(e) => Err(cannot_read(dir, e)),
-    }
-}
-
-fn unreadable(dir: &Path, error: io::Error) -> Error {
+fn unreadable(dir: &Path, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound {
         return not_a_recording(
             dir,
             "it has no manifest.json; name a directory that `memgauge record` wrote",
         );
     }
-    cannot_read(&dir.join(FILE), error)
+    cannot_read(&dir.join(MANIFEST), error)
 }
 
-fn not_a_recording(dir: &Path, why: &str) -> Error {
-    let message = format!("failed to open recording `{}`: {why}", dir.display());
-    Error::new(ErrorKind::NotARecording, message)
-}
-
-fn cannot_read(path: &Path, error: io::Error) -> Error {
-    let message = format!(
-        "failed to read `{}`: {}",
-        path.display(),
-        system_message(&error)
-    );
-    Error::new(ErrorKind::Io, message)
-}
-
-fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
+fn read_limited(location: &Location) -> io::Result<Vec<u8>> {
+    let file = location.open()?;
     let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes)?;
+    file.reader(0).take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(io::Error::other("larger than any manifest"));
     }

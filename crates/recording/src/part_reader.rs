@@ -5,7 +5,9 @@
 //! [`PIECE_BYTES`] before anything is decoded.
 
 use super::columns::Column;
+use super::file_range::FileRange;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
+use super::storage::Location;
 use super::table_writer::PART_ROWS;
 use super::tables::Columns;
 use crate::error::system_message;
@@ -28,11 +30,8 @@ use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
 };
 use parquet::file::statistics::Statistics;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 
 /// Maximum number of rows in a batch.
@@ -52,7 +51,7 @@ pub(super) type Damage = String;
 
 /// A part with an intact footer.
 pub(super) struct Part {
-    file: File,
+    file: FileRange,
     metadata: Arc<ParquetMetaData>,
     data_bytes: u64,
     data_crc: u32,
@@ -60,9 +59,9 @@ pub(super) struct Part {
 
 impl Part {
     /// Opens the file and verifies its footer.
-    pub(super) fn open(path: &Path) -> Result<Part, Damage> {
-        let mut file = open_regular(path)?;
-        let (footer, data_bytes) = read_footer(&mut file)?;
+    pub(super) fn open(location: &Location) -> Result<Part, Damage> {
+        let file = location.open().map_err(|e| unreadable(&e))?;
+        let (footer, data_bytes) = read_footer(&file)?;
         let data_crc = check_footer(&footer)?;
         let thrift = &footer[..footer.len() - TAIL_BYTES as usize];
         let metadata = catch_decoder_panic(|| ParquetMetaDataReader::decode_metadata(thrift))?;
@@ -82,20 +81,18 @@ impl Part {
     }
 
     /// Verifies the checksum of the data.
-    pub(super) fn check_data(&mut self) -> Result<(), Damage> {
-        self.file
-            .seek(SeekFrom::Start(0))
-            .map_err(|e| e.to_string())?;
+    pub(super) fn check_data(&self) -> Result<(), Damage> {
         let mut crc = Hasher::new();
         let mut piece = vec![0; PIECE_BYTES];
-        let mut left = self.data_bytes;
-        while left > 0 {
-            let wanted = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let mut at = 0;
+        while at < self.data_bytes {
+            let left = usize::try_from(self.data_bytes - at).unwrap_or(usize::MAX);
+            let wanted = piece.len().min(left);
             self.file
-                .read_exact(&mut piece[..wanted])
+                .read_exact_at(&mut piece[..wanted], at)
                 .map_err(|e| e.to_string())?;
             crc.update(&piece[..wanted]);
-            left -= wanted as u64;
+            at += wanted as u64;
         }
         if crc.finalize() != self.data_crc {
             return Err("damaged (its data do not match their checksum)".into());
@@ -297,28 +294,18 @@ fn union(a: Option<Range<u64>>, b: Option<Range<u64>>) -> Option<Range<u64>> {
     Some(a.start.min(b.start)..a.end.max(b.end))
 }
 
-fn open_regular(path: &Path) -> Result<File, Damage> {
-    // Check before opening: opening a named pipe would wait for a writer.
-    let found = std::fs::metadata(path).map_err(|e| unreadable(&e))?;
-    if !found.is_file() {
-        return Err("not a regular file".into());
-    }
-    File::open(path).map_err(|e| unreadable(&e))
-}
-
 fn unreadable(error: &std::io::Error) -> String {
     format!("cannot be read ({})", system_message(error))
 }
 
 /// Returns the footer, including its length and magic, and the size of the data before it.
-fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
+fn read_footer(file: &FileRange) -> Result<(Vec<u8>, u64), Damage> {
     let io = |e: std::io::Error| unreadable(&e);
-    let bytes = file.metadata().map_err(io)?.len();
+    let bytes = file.bytes();
     let truncated = || "truncated (no Parquet footer at its end)".to_owned();
     let tail_at = bytes.checked_sub(TAIL_BYTES).ok_or_else(truncated)?;
     let mut tail = [0; TAIL_BYTES as usize];
-    file.seek(SeekFrom::Start(tail_at)).map_err(io)?;
-    file.read_exact(&mut tail).map_err(io)?;
+    file.read_exact_at(&mut tail, tail_at).map_err(io)?;
     let [a, b, c, d, magic @ ..] = tail;
     let thrift_bytes = u64::from(u32::from_le_bytes([a, b, c, d]));
     if magic != *MAGIC {
@@ -329,8 +316,7 @@ fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
     }
     let data_bytes = tail_at - thrift_bytes;
     let mut footer = vec![0; (thrift_bytes + TAIL_BYTES) as usize];
-    file.seek(SeekFrom::Start(data_bytes)).map_err(io)?;
-    file.read_exact(&mut footer).map_err(io)?;
+    file.read_exact_at(&mut footer, data_bytes).map_err(io)?;
     Ok((footer, data_bytes))
 }
 

@@ -1,11 +1,12 @@
 //! Reads a recording.
 
 use super::columns::{Column, schema};
+use super::file_names::part_name;
 use super::manifest_file;
 use super::part_reader::{Damage, Part, PartBatches, RowFilter, overlap};
 use super::row::Row;
 use super::selection::Selection;
-use super::table_writer::part_name;
+use super::storage::{Location, Storage};
 use super::tables::each_table;
 use crate::error::system_message;
 use crate::{Error, ErrorKind, Result};
@@ -14,17 +15,17 @@ use arrow_schema::Schema;
 use memgauge_trace::Manifest;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A recording on disk.
+/// A recording: a directory, or a file that [`pack`](crate::pack) wrote.
 ///
 /// Opening it reads the manifest and verifies the footers of all parts. Parts that are not intact
 /// are reported by [`Recording::problems`] and skipped by [`Recording::rows`].
 #[derive(Debug)]
 pub struct Recording {
-    dir: PathBuf,
+    storage: Storage,
     manifest: Manifest,
     parts: BTreeMap<&'static str, Vec<KnownPart>>,
     problems: Vec<String>,
@@ -35,19 +36,21 @@ pub struct Recording {
 /// A part whose footer was intact when the recording was opened.
 #[derive(Clone, Debug)]
 struct KnownPart {
-    path: PathBuf,
+    location: Location,
     times_ns: Option<Range<u64>>,
 }
 
 impl Recording {
     /// Opens the recording at `path`.
     pub fn open(path: &Path) -> Result<Recording> {
-        let (manifest, altered) = manifest_file::load(path)?;
+        let storage = Storage::open(path)?;
+        let (manifest, altered) = manifest_file::load(&storage)?;
+        let damage = storage.damage().map(str::to_owned);
         let mut recording = Recording {
-            dir: path.to_owned(),
+            storage,
             manifest,
             parts: BTreeMap::new(),
-            problems: altered.into_iter().collect(),
+            problems: damage.into_iter().chain(altered).collect(),
             has_skipped_parts: AtomicBool::new(false),
         };
         macro_rules! find {
@@ -66,7 +69,7 @@ impl Recording {
 
     /// Returns its path.
     pub fn path(&self) -> &Path {
-        &self.dir
+        self.storage.path()
     }
 
     /// Returns the rows of a table in batches of at most 65 536, in the order of parts.
@@ -101,10 +104,10 @@ impl Recording {
             .get(R::TABLE)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let parts: Vec<PathBuf> = parts
+        let parts: Vec<Location> = parts
             .iter()
             .filter(wanted)
-            .map(|p| p.path.clone())
+            .map(|part| part.location.clone())
             .collect();
         PartsInOrder::new(parts, selection.columns_for::<R>(), filter)
     }
@@ -153,7 +156,7 @@ impl Recording {
     }
 
     fn find_parts<R: Row>(&mut self) {
-        let numbers = match part_numbers(&self.dir.join(R::TABLE)) {
+        let numbers = match self.storage.part_numbers(R::TABLE) {
             Ok(numbers) => numbers,
             Err(e) => {
                 return self.problems.push(format!(
@@ -163,7 +166,11 @@ impl Recording {
                 ));
             }
         };
-        let written = self.manifest.tables.get(R::TABLE).map_or(0, |t| t.parts);
+        let written = match self.storage.damage() {
+            None => self.manifest.tables.get(R::TABLE).map_or(0, |t| t.parts),
+            // A single problem says that the archive is truncated.
+            Some(_) => 0,
+        };
         self.problems.extend(
             gaps(&numbers, written)
                 .iter()
@@ -176,42 +183,18 @@ impl Recording {
 
     fn check_part<R: Row>(&mut self, number: u32) {
         let name = part_name(number);
-        let path = self.dir.join(R::TABLE).join(&name);
-        match Part::open(&path) {
+        let location = self.storage.part(R::TABLE, number);
+        match Part::open(&location) {
             Ok(part) => {
                 let times_ns = part.times_ns::<R>();
                 self.parts
                     .entry(R::TABLE)
                     .or_default()
-                    .push(KnownPart { path, times_ns });
+                    .push(KnownPart { location, times_ns });
             }
             Err(damage) => self.problems.push(format!("{}/{name}: {damage}", R::TABLE)),
         }
     }
-}
-
-/// Returns the numbers of the parts in a table's folder, in order.
-fn part_numbers(dir: &Path) -> std::io::Result<Vec<u32>> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
-    let mut numbers = Vec::new();
-    for entry in entries {
-        numbers.extend(entry?.file_name().to_str().and_then(part_number));
-    }
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
-fn part_number(name: &str) -> Option<u32> {
-    let number = name
-        .strip_prefix("part-")?
-        .strip_suffix(".parquet")?
-        .parse()
-        .ok()?;
-    (part_name(number) == name).then_some(number)
 }
 
 /// Describes the gaps in part numbers, which should start at 0 and be at least `written` in number.
@@ -270,16 +253,16 @@ impl<R: Row> Iterator for Batches<R> {
 
 /// The parts of a table that a selection needs, one after the other.
 struct PartsInOrder<R: Row> {
-    parts: std::vec::IntoIter<PathBuf>,
+    parts: std::vec::IntoIter<Location>,
     columns: Vec<&'static Column<R>>,
     filter: RowFilter,
-    current: Option<(PathBuf, PartBatches<R>)>,
+    current: Option<(Location, PartBatches<R>)>,
     selection_error: Option<Error>,
 }
 
 impl<R: Row> PartsInOrder<R> {
     fn new(
-        parts: Vec<PathBuf>,
+        parts: Vec<Location>,
         columns: Result<Vec<&'static Column<R>>>,
         filter: RowFilter,
     ) -> Self {
@@ -296,8 +279,8 @@ impl<R: Row> PartsInOrder<R> {
         }
     }
 
-    fn open(&self, path: &Path) -> std::result::Result<PartBatches<R>, Damage> {
-        let mut part = Part::open(path)?;
+    fn open(&self, location: &Location) -> std::result::Result<PartBatches<R>, Damage> {
+        let part = Part::open(location)?;
         part.check_data()?;
         part.batches(&self.columns, self.filter.clone())
     }
@@ -305,11 +288,12 @@ impl<R: Row> PartsInOrder<R> {
     /// Moves to the next part. Returns false after the last one.
     fn advance(&mut self) -> Result<bool> {
         self.current = None;
-        let Some(path) = self.parts.next() else {
+        let Some(location) = self.parts.next() else {
             return Ok(false);
         };
-        let batches = self.open(&path).map_err(|damage| corrupt(&path, &damage))?;
-        self.current = Some((path, batches));
+        let batches = self.open(&location);
+        let batches = batches.map_err(|damage| corrupt(location.path(), &damage))?;
+        self.current = Some((location, batches));
         Ok(true)
     }
 
@@ -318,7 +302,7 @@ impl<R: Row> PartsInOrder<R> {
         &mut self,
         convert: &impl Fn(&PartBatches<R>, &RecordBatch) -> std::result::Result<T, Damage>,
     ) -> Option<Result<T>> {
-        let (path, part) = self.current.as_mut()?;
+        let (location, part) = self.current.as_mut()?;
         loop {
             let batch = part.next_batch()?.and_then(|batch| match batch.num_rows() {
                 0 => Ok(None),
@@ -328,7 +312,7 @@ impl<R: Row> PartsInOrder<R> {
                 Ok(None) => {}
                 Ok(Some(batch)) => return Some(Ok(batch)),
                 Err(damage) => {
-                    let error = corrupt(path, &damage);
+                    let error = corrupt(location.path(), &damage);
                     self.current = None;
                     return Some(Err(error));
                 }

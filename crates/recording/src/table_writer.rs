@@ -7,6 +7,7 @@
 //! Memory per table: the rows waiting for the encoder (at most 4096, or 1 MiB of text), the rows of
 //! a small part, and one encoded row group of about 2 MiB with its dictionaries.
 
+use super::file_names::part_name;
 use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::Columns;
@@ -371,11 +372,6 @@ impl<R: Columns> AnyTable for TableWriter<R> {
     fn parts(&self) -> u32 {
         self.closed_parts
     }
-}
-
-/// Returns the file name of a part.
-pub(super) fn part_name(number: u32) -> String {
-    format!("part-{number:06}.parquet")
 }
 
 fn create_dir(dir: &Path) -> io::Result<()> {

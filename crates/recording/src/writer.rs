@@ -2,6 +2,7 @@
 
 use super::row::{Row, Tables};
 use super::sink::{Create, file_system};
+use super::storage::Storage;
 use super::table_writer::{AnyTable, TableWriter, lost_from, reason};
 use super::{FORMAT_VERSION, manifest_file, private};
 use crate::{Error, ErrorKind, Result};
@@ -265,7 +266,7 @@ impl Writer {
 /// # Errors
 /// The recording has such a table, or it cannot be written. The recording is unchanged then.
 pub fn add_table<R: Row>(path: &Path, rows: &[R]) -> Result<u64> {
-    let (mut manifest, altered) = manifest_file::load(path)?;
+    let (mut manifest, altered) = manifest_file::load(&Storage::open(path)?)?;
     let folder = path.join(R::TABLE);
     if altered.is_some() || folder.exists() {
         let (recording, table) = (path.display(), R::TABLE);
@@ -298,7 +299,7 @@ pub fn add_table<R: Row>(path: &Path, rows: &[R]) -> Result<u64> {
 /// # Errors
 /// There is no such recording, or it cannot be written.
 pub fn amend(path: &Path, f: impl FnOnce(&mut Manifest)) -> Result<()> {
-    let (mut manifest, _) = manifest_file::load(path)?;
+    let (mut manifest, _) = manifest_file::load(&Storage::open(path)?)?;
     f(&mut manifest);
     manifest_file::save(path, &manifest, &file_system()).map(drop)
 }

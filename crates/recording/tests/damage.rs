@@ -96,7 +96,7 @@ fn a_part_that_is_a_directory_is_named() {
     let recording = Recording::open(&path).unwrap();
     assert_eq!(
         recording.problems(),
-        [format!("{PART_1}: not a regular file")]
+        [format!("{PART_1}: cannot be read (not a regular file)")]
     );
     assert_eq!(read::<Sample>(&recording, &Selection::all()), outer_parts());
 }
@@ -172,7 +172,7 @@ fn what_is_no_recording_is_refused_with_the_reason() {
     check_refused(&path, ErrorKind::NotARecording, "no manifest.json");
     let file = dir.path().join("file");
     fs::write(&file, "x").unwrap();
-    check_refused(&file, ErrorKind::NotARecording, "this is a file");
+    check_refused(&file, ErrorKind::NotARecording, "memgauge pack");
     check_refused(&file.join("below"), ErrorKind::Io, "Not a directory");
 }
 

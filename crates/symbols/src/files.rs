@@ -4,37 +4,52 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use memgauge_analyze::{ModuleFile, SourceText};
-use memgauge_host::program::{COPIES, Identity, cached, copy_name, identity, mark_used};
+use memgauge_host::program::{Identity, cached, copy_name, identity, mark_used};
+use memgauge_recording::{Copies, Copy};
 
 /// Folder with separate debug information (`debug-file-directory` of gdb).
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
 /// Finds the recorded file or a copy. Otherwise returns why there is none.
-pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, String> {
+pub(super) fn find(file: &ModuleFile, copies: &Copies) -> Result<FoundFile, String> {
     let path = PathBuf::from(&file.path);
     let now = identity(&path);
     if now.as_ref().is_some_and(|now| is_same(file, now)) {
-        return Ok(path);
+        return Ok(FoundFile::at(path));
     }
-    let kept = copies(file, recording);
-    let mut sound = kept.iter().filter(|copy| is_copy(file, copy));
-    match (sound.next(), now) {
+    let own = own_copy(file, copies);
+    if is_copy(file, &own.path) {
+        return Ok(FoundFile {
+            path: own.path.clone(),
+            copy: Some(own),
+        });
+    }
+    let mut cached = cached_copies(file).into_iter();
+    match (cached.find(|copy| is_copy(file, copy)), now) {
         (Some(copy), _) => {
-            mark_used_if_cached(file, copy);
-            Ok(copy.clone())
+            mark_used_if_cached(file, &copy);
+            Ok(FoundFile::at(copy))
         }
         // A data file has no names that could be wrong, and programs modify it.
-        (None, Some(now)) if !now.is_program && file.build_id.is_empty() => Ok(path),
-        (None, now) => {
-            let why = match kept.first().filter(|own| own.exists()) {
-                Some(own) => format!(
-                    "the recording's copy of it, `{}`, is damaged",
-                    own.display()
-                ),
-                None => mismatch_reason(file, now.as_ref()),
-            };
-            Err(why)
-        }
+        (None, Some(now)) if !now.is_program && file.build_id.is_empty() => Ok(FoundFile::at(path)),
+        (None, _) if own.path.exists() => Err(format!(
+            "the recording's copy of it, `{}`, is damaged",
+            own.name.display()
+        )),
+        (None, now) => Err(mismatch_reason(file, now.as_ref())),
+    }
+}
+
+/// A file with symbols.
+pub(super) struct FoundFile {
+    pub(super) path: PathBuf,
+    /// Keeps the path valid if it is that of a copy in the recording.
+    pub(super) copy: Option<Copy>,
+}
+
+impl FoundFile {
+    fn at(path: PathBuf) -> FoundFile {
+        FoundFile { path, copy: None }
     }
 }
 
@@ -58,17 +73,20 @@ fn is_same(file: &ModuleFile, now: &Identity) -> bool {
     bytes && file.modified_ns.is_none_or(|time| time == now.modified_ns)
 }
 
-/// Copies by build ID: in the recording, in the user's cache, and in perf's cache.
-fn copies(file: &ModuleFile, recording: &Path) -> Vec<PathBuf> {
+/// The copy in the recording, which may not exist.
+fn own_copy(file: &ModuleFile, copies: &Copies) -> Copy {
     let identity = file.bytes.zip(file.modified_ns);
     let (bytes, modified_ns) = identity.unwrap_or_default();
-    let name = copy_name(&file.build_id, bytes, modified_ns);
-    let own = recording.join(COPIES).join(name);
+    copies.find(&copy_name(&file.build_id, bytes, modified_ns))
+}
+
+/// Copies by build ID in the user's cache and in perf's cache.
+fn cached_copies(file: &ModuleFile) -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let of_perf = home
         .zip(by_build_id(&file.build_id))
         .map(|(home, id)| home.join(".debug/.build-id").join(id).join("elf"));
-    let all = [Some(own), cached(&file.build_id), of_perf];
+    let all = [cached(&file.build_id), of_perf];
     all.into_iter().flatten().collect()
 }
 
@@ -90,8 +108,12 @@ const MAX_SOURCE_BYTES: u64 = 8 << 20;
 
 /// Time of the last write to the recording.
 pub(super) fn last_change(recording: &Path) -> Option<SystemTime> {
-    let manifest = recording.join("manifest.json").metadata().ok()?;
-    manifest.modified().ok()
+    let written = match recording.is_dir() {
+        true => recording.join("manifest.json").metadata(),
+        // The archive of a recording.
+        false => recording.metadata(),
+    };
+    written.ok()?.modified().ok()
 }
 
 /// Text of a source file. `None` if it is not a regular file or cannot be read.

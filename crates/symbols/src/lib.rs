@@ -19,7 +19,7 @@ use std::time::SystemTime;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 use memgauge_analyze::{Caller, Instruction, ModuleFile, Resolve, SourceText, Symbol};
-use memgauge_recording::Recording;
+use memgauge_recording::{Copies, Copy, Recording};
 
 use image::Image;
 use recorded::RecordedNames;
@@ -27,8 +27,11 @@ use recorded::RecordedNames;
 /// Reads symbol tables and debug information on demand.
 pub struct Symbols {
     code: CodeNames,
-    /// The recording, which contains copies of missing files.
     recording: PathBuf,
+    /// Copies of missing files in the recording.
+    copies: Copies,
+    /// Copies in use, whose paths are valid while they are here.
+    used_copies: Vec<Copy>,
     /// Last write to the recording. Newer source files may have different lines.
     ended: Option<SystemTime>,
     images: HashMap<ModuleFile, Option<Image>>,
@@ -61,6 +64,8 @@ impl Symbols {
         Symbols {
             code: CodeNames::new(false),
             recording: recording.to_owned(),
+            copies: Copies::of(recording),
+            used_copies: Vec::new(),
             ended: files::last_change(recording),
             images: HashMap::new(),
             missing: HashMap::new(),
@@ -103,8 +108,11 @@ impl Symbols {
             return None;
         }
         if !self.images.contains_key(file) {
-            let image = match files::find(file, &self.recording) {
-                Ok(path) => Image::read(&path, &file.build_id),
+            let image = match files::find(file, &self.copies) {
+                Ok(found) => {
+                    self.used_copies.extend(found.copy);
+                    Image::read(&found.path, &file.build_id)
+                }
                 Err(why) => {
                     self.missing.insert(file.clone(), why);
                     None

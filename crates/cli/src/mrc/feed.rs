@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memgauge_analyze::{no_references, references, sentence};
 use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
-use memgauge_recording::{Numbers, Recording};
+use memgauge_recording::{Numbers, Recording, is_recording};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::LossKind;
 
@@ -108,7 +108,7 @@ pub(super) fn references_of(
         references += addresses.len();
         take(addresses, sizes)
     };
-    let (note, weight) = if input.join("manifest.json").exists() {
+    let (note, weight) = if is_recording(input) {
         feed_recording(input, &mut counted)?
     } else {
         (feed_file(input, format, &mut counted)?, 1.0)

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use memgauge_import::cache_trace::{self, Operation, Record, TraceFormat};
 use memgauge_import::compression;
 use memgauge_mrc::{Estimated, Kind, Miniature, Misses, Policy, Request, Requests, simulate};
+use memgauge_recording::is_recording;
 use memgauge_report::mrc::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
 
 use super::addresses::Format;
@@ -36,7 +37,7 @@ fn format_of(input: &Path, args: &Mrc) -> anyhow::Result<Option<TraceFormat>> {
         Some(_) => return Ok(None),
         None => {}
     }
-    if input == Path::new("-") || !input.is_file() {
+    if input == Path::new("-") || !input.is_file() || is_recording(input) {
         return Ok(None);
     }
     // Whoever reads the input reports what is wrong with it.

@@ -36,8 +36,7 @@ pub use mappings::Mappings;
 
 use crate::Result;
 
-/// Folder of a recording that contains copies of files.
-pub const COPIES: &str = "files";
+pub use memgauge_recording::COPIES;
 
 /// Maximum total size of copies of files that are gone.
 const MAX_COPIED_BYTES: u64 = 1 << 30;
