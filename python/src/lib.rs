@@ -36,11 +36,17 @@ mod _memgauge {
     #[pymodule_export]
     use crate::marks::{region_begin, region_end, value};
     #[pymodule_export]
-    use crate::recording::{Recording, Summary};
+    use crate::recording::{Recording, Summary, recordings_table};
     #[pymodule_export]
     use crate::table::Table;
 
     use super::*;
+
+    /// Whether a path is a recording: a directory, or a file that `memgauge pack` wrote.
+    #[pyfunction]
+    fn is_recording(path: std::path::PathBuf) -> bool {
+        memgauge_recording::is_recording(&path)
+    }
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use memgauge_analyze::{
-    Analysis, Curves, HotTable, Limits, Options, Rank, Series, run_totals, summarise,
+    Analysis, ByteRange, Curves, HotTable, Limits, Options, Rank, Series, run_totals, summarise,
     summarise_end, summarise_io,
 };
 use memgauge_export::{Format, write as export};
 use memgauge_recording::{Recording as Reader, Selection};
 use memgauge_report::{MetricUnit, io_json, json_value};
 use memgauge_symbols::Symbols;
-use memgauge_trace::{EventId, Sample, SeriesRow, Unit};
+use memgauge_trace::{EventDef, EventId, Sample, SeriesRow, Unit};
 use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -36,8 +36,8 @@ impl Recording {
         found.map(|def| def.id).ok_or_else(|| {
             let known: Vec<&str> = events.iter().map(|def| def.name.as_str()).collect();
             UsageError::new_err(format!(
-                "failed to {purpose} of event `{name}`: the recording has none of this name: take \
-                 one of {}",
+                "failed to {purpose} of event `{name}`: the recording has no event of this name; it \
+                 has {}",
                 known.join(", ")
             ))
         })
@@ -326,6 +326,40 @@ impl Summary {
         Table::of_rows(&rows, ALLOCATION_SITES, &[])
     }
 
+    /// Cache lines that threads share, those that cost most first.
+    fn shared_lines(&self) -> PyResult<Table> {
+        let sharing = self.summary.sharing.iter();
+        let rows: Vec<_> = sharing.flat_map(|sharing| &sharing.lines).collect();
+        Table::of_rows(&rows, SHARED_LINES, &[])
+    }
+
+    /// The code that accesses each of these lines.
+    fn shared_accesses(&self) -> PyResult<Table> {
+        let lines = self.summary.sharing.iter();
+        let mut rows = Vec::new();
+        for line in lines.flat_map(|sharing| &sharing.lines) {
+            for access in &line.accesses {
+                let Value::Object(mut fields) = json!(access) else {
+                    continue;
+                };
+                fields.insert("address".to_owned(), line.address.into());
+                fields.insert("pid".to_owned(), line.pid.0.into());
+                fields.insert("loaded".to_owned(), in_words(&access.loaded).into());
+                fields.insert("stored".to_owned(), in_words(&access.stored).into());
+                rows.push(fields);
+            }
+        }
+        Table::of_fields(&rows, SHARED_ACCESSES, &[])
+    }
+
+    /// The run on other machines.
+    fn what_if(&self) -> PyResult<Table> {
+        let rows: Vec<Map<String, Value>> = (self.summary.what_if.iter())
+            .filter_map(|machine| json!(machine).as_object().cloned())
+            .collect();
+        Table::of_fields(&rows, WHAT_IF, &self.summary.events)
+    }
+
     /// Folded stacks, for flame graphs.
     #[pyo3(signature = (event=None))]
     fn folded(&self, event: Option<&str>) -> PyResult<String> {
@@ -360,6 +394,52 @@ impl Summary {
     fn levels(&self) -> PyResult<Table> {
         Table::of_rows(&self.summary.levels, LEVELS, &[])
     }
+}
+
+/// Facts and totals of recordings, a row each.
+#[pyfunction]
+pub(crate) fn recordings_table(
+    py: Python<'_>,
+    recordings: Vec<PyRef<'_, Recording>>,
+) -> PyResult<Table> {
+    let readers: Vec<_> = recordings.iter().map(|own| own.reader.clone()).collect();
+    let mut events: BTreeMap<String, EventDef> = BTreeMap::new();
+    for event in readers.iter().flat_map(|reader| &reader.manifest().events) {
+        events.entry(event.name.clone()).or_insert(event.clone());
+    }
+    let rows = interruptible(py, move || readers.iter().map(|r| facts(r)).collect())?;
+    let rows: memgauge_recording::Result<Vec<_>> = rows;
+    let rows = rows.map_err(|error| from_recording(&error))?;
+    let events: Vec<_> = events.into_values().collect();
+    Table::of_fields(&rows, RECORDINGS, &events)
+}
+
+/// The row of a recording.
+fn facts(reader: &Reader) -> memgauge_recording::Result<Map<String, Value>> {
+    let manifest = reader.manifest();
+    let totals = run_totals(reader)?.totals;
+    let row = json!({
+        "path": reader.path().to_string_lossy(),
+        "host": manifest.host.name,
+        "cpu": manifest.host.cpu,
+        "command": manifest.command,
+        "started_unix_ns": manifest.started_unix_ns,
+        "source": manifest.source.name,
+        "machine": manifest.machine.as_ref().map(|machine| &machine.name),
+        "complete": manifest.complete,
+        "problems": reader.problems(),
+        "totals": totals,
+    });
+    Ok(row.as_object().cloned().unwrap_or_default())
+}
+
+/// Bytes of a line: `0-7, 16`.
+fn in_words(ranges: &[ByteRange]) -> String {
+    let ranges = ranges.iter().map(|range| match range.first == range.last {
+        true => range.first.to_string(),
+        false => format!("{}-{}", range.first, range.last),
+    });
+    ranges.collect::<Vec<_>>().join(", ")
 }
 
 const fn count(name: &'static str, unit: &'static str) -> Column {
@@ -448,6 +528,70 @@ const ALLOCATION_SITES: &[Column] = &[
     count("at_peak_bytes", "bytes"),
     count("live_bytes", "bytes"),
     real("mean_lifetime_ns", "ns"),
+];
+
+const SHARED_LINES: &[Column] = &[
+    text("name"),
+    text("kind"),
+    count("pid", ""),
+    count("address", "bytes"),
+    count("threads", "count"),
+    count("hitm", "count"),
+    count("true_sharing", "count"),
+    count("false_sharing", "count"),
+    count("invalidating", "count"),
+    count("stall_cycles", "cycles"),
+    count("other_accesses", "count"),
+];
+
+const SHARED_ACCESSES: &[Column] = &[
+    count("pid", ""),
+    count("address", "bytes"),
+    text("function"),
+    text("file"),
+    count("line", ""),
+    text("module"),
+    text("data"),
+    count("threads", "count"),
+    count("tid", ""),
+    text("loaded"),
+    text("stored"),
+    count("hitm", "count"),
+    count("true_sharing", "count"),
+    count("false_sharing", "count"),
+    count("invalidating", "count"),
+    count("stall_cycles", "cycles"),
+];
+
+const WHAT_IF: &[Column] = &[
+    text("name"),
+    text("machine"),
+    real("busy_ns", "ns"),
+    real("relative", "ratio"),
+];
+
+const RECORDINGS: &[Column] = &[
+    text("path"),
+    text("host"),
+    text("cpu"),
+    Column {
+        name: "command",
+        kind: Kind::Texts,
+        unit: "",
+    },
+    count("started_unix_ns", "ns"),
+    text("source"),
+    text("machine"),
+    Column {
+        name: "complete",
+        kind: Kind::Flag,
+        unit: "",
+    },
+    Column {
+        name: "problems",
+        kind: Kind::Texts,
+        unit: "",
+    },
 ];
 
 const REGIONS_OF_INTEREST: &[Column] = &[

@@ -10,8 +10,8 @@ use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow_array::{
-    Array, ArrayRef, Float64Array, RecordBatch, RecordBatchIterator, RecordBatchOptions,
-    StringArray, UInt64Array,
+    Array, ArrayRef, BooleanArray, Float64Array, RecordBatch, RecordBatchIterator,
+    RecordBatchOptions, StringArray, UInt64Array,
 };
 use arrow_schema::{DataType, Field, Schema};
 use memgauge_trace::EventDef;
@@ -26,6 +26,8 @@ use crate::sys::{arrow_error, schema_capsule, stream_capsule};
 
 /// Field of a row with counts by event.
 const COUNTS: &str = "counts";
+/// Field of a row with totals by event. A row may lack an event, which then is null.
+const TOTALS: &str = "totals";
 /// Field of a row with 95 % intervals by event.
 const INTERVALS: &str = "intervals";
 
@@ -40,6 +42,10 @@ pub(crate) enum Kind {
     Text,
     /// The functions of a list of callers.
     Functions,
+    /// A list of texts.
+    Texts,
+    /// True or false.
+    Flag,
 }
 
 /// A column: the field's name, its type and its unit.
@@ -94,7 +100,7 @@ impl Table {
             });
             arrays.push(array);
         }
-        for event in event_names(rows, COUNTS) {
+        let field = |event: &str| {
             let def = events.iter().find(|def| def.name == event);
             let facts = def.map(|def| {
                 metadata([
@@ -102,10 +108,14 @@ impl Table {
                     ("provenance", def.provenance.name()),
                 ])
             });
-            let field = |name: &str| {
-                Field::new(name, DataType::UInt64, true)
-                    .with_metadata(facts.clone().unwrap_or_default())
-            };
+            Field::new(event, DataType::UInt64, true).with_metadata(facts.unwrap_or_default())
+        };
+        for event in event_names(rows, TOTALS) {
+            let total = |row: &Map<String, Value>| row.get(TOTALS)?.get(&event)?.as_u64();
+            fields.push(field(&event));
+            arrays.push(Arc::new(rows.iter().map(total).collect::<UInt64Array>()) as ArrayRef);
+        }
+        for event in event_names(rows, COUNTS) {
             // A row has no entry for an event that did not occur there.
             let count = |row: &Map<String, Value>| {
                 Some(
@@ -148,6 +158,17 @@ fn column_array(column: &Column, rows: &[Map<String, Value>]) -> (DataType, Arra
         Kind::Count => Arc::new(values.map(|v| v?.as_u64()).collect::<UInt64Array>()),
         Kind::Real => Arc::new(values.map(|v| v?.as_f64()).collect::<Float64Array>()),
         Kind::Text => Arc::new(values.map(|v| v?.as_str()).collect::<StringArray>()),
+        Kind::Flag => Arc::new(values.map(|v| v?.as_bool()).collect::<BooleanArray>()),
+        Kind::Texts => {
+            let mut lists = ListBuilder::new(StringBuilder::new());
+            for texts in values {
+                for text in texts.and_then(Value::as_array).into_iter().flatten() {
+                    lists.values().append_option(text.as_str());
+                }
+                lists.append(true);
+            }
+            Arc::new(lists.finish())
+        }
         Kind::Functions => {
             let mut lists = ListBuilder::new(StringBuilder::new());
             for callers in values {

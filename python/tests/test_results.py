@@ -1,11 +1,13 @@
 """Results are those of `memgauge report --json`."""
 
 import json
+import subprocess
 
 import pyarrow
 import pytest
 
-from conftest import report
+import memgauge as mg
+from conftest import command, report
 
 ALL_ROWS = ["--rows", "1000000"]
 
@@ -154,3 +156,68 @@ def test_io_recordings_have_a_report_only(tmp_path):
     assert opened.report() == report(opened)
     with pytest.raises(mg.UsageError, match="memgauge io"):
         opened.functions()
+
+
+def ranges(row):
+    """Bytes of a line as the table shows them."""
+    ends = [(of["first"], of["last"]) for of in row]
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+
+
+def test_sharing_is_that_of_the_report(tmp_path, modelled):
+    source = tmp_path / "share.c"
+    source.write_text(
+        "#include <pthread.h>\nstatic volatile long counts[2];\n"
+        "static void *add(void *own) {\n"
+        "    for (int i = 0; i < 20000; i++) ++*(volatile long *)own;\n    return 0;\n}\n"
+        "int main(void) {\n    pthread_t a, b;\n"
+        "    pthread_create(&a, 0, add, (void *)&counts[0]);\n"
+        "    pthread_create(&b, 0, add, (void *)&counts[1]);\n"
+        "    return pthread_join(a, 0) || pthread_join(b, 0);\n}\n"
+    )
+    program = tmp_path / "share"
+    subprocess.run(["gcc", "-g", "-pthread", "-o", program, source], check=True)
+    recording = mg.record([program], output=tmp_path / "share.mg")
+    lines = report(recording)["sharing"]["lines"]
+    found = recording.sharing()
+    hidden = {"accesses"}
+    assert rows_of(found) == [{k: v for k, v in line.items() if k not in hidden} for line in lines]
+    assert any("counts" in name for name in found["name"])
+    accesses = [
+        {
+            **without_nothing(access),
+            "pid": line["pid"],
+            "address": line["address"],
+            "loaded": ranges(access["loaded"]),
+            "stored": ranges(access["stored"]),
+        }
+        for line in lines
+        for access in line["accesses"]
+    ]
+    assert rows_of(recording.sharing(by="access")) == accesses
+    assert len(modelled.sharing()) == 0
+    with pytest.raises(mg.UsageError, match="use `line` or `access`"):
+        recording.sharing(by="tid")
+
+
+def test_other_machines_are_those_of_the_report(tmp_path, modelled):
+    options = ["--what-if", "llc=2x", "--what-if", "machine=zen4"]
+    recording = mg.record(["/bin/true"], output=tmp_path / "true.mg", options=options)
+    machines = report(recording)["what_if"]
+    found = recording.what_if()
+    expected = [{k: v for k, v in row.items() if k not in ("time", "totals")} for row in machines]
+    names = list(found.column_names)[: len(expected[0])]
+    assert [{name: row[name] for name in names} for row in found] == expected
+    assert found["name"] == ["llc=2x", "machine=zen4"]
+    for row, machine in zip(found, machines):
+        assert {k: row[k] for k in machine["totals"]} == machine["totals"]
+    assert found.metadata["cycles"]["unit"] == "cycles"
+    assert len(modelled.what_if()) == 0
+
+
+def test_packed_recordings_give_equal_results(recording, tmp_path):
+    archive = tmp_path / "packed.tar"
+    command("pack", recording.path, "-o", archive)
+    packed = mg.open(archive)
+    assert packed.report() == recording.report()
+    assert not mg.diff(recording, str(archive)).changed

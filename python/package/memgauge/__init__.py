@@ -25,6 +25,7 @@ from .curves import MissCurve, mrc
 from .plots import plot_curve
 from .program import RecordError, record
 from .recording import Recording, Total, Totals, open
+from .recordings import Recordings, open_many
 from .regions import roi, value
 from .table import MissingPackageError, Table
 
@@ -39,6 +40,7 @@ __all__ = [
     "NotARecordingError",
     "RecordError",
     "Recording",
+    "Recordings",
     "Table",
     "Total",
     "Totals",
@@ -48,6 +50,7 @@ __all__ = [
     "diff",
     "mrc",
     "open",
+    "open_many",
     "plot_curve",
     "record",
     "roi",

@@ -121,7 +121,7 @@ def _measure(run: Run, event: Optional[str]) -> _memgauge.Run:
     if isinstance(run, Recording):
         return _memgauge.Run.of_recording(run._inner, event)
     path = local_path(run)
-    if os.path.isfile(path):
+    if os.path.isfile(path) and not _memgauge.is_recording(path):
         try:
             text = Path(path).read_text()
         except (OSError, UnicodeDecodeError) as error:

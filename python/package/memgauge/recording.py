@@ -29,7 +29,7 @@ PROVENANCES = ["counted", "sampled", "estimated", "modelled"]
 
 
 def open(path: PathLike) -> Recording:
-    """Open a recording: a path or a `file://` URL.
+    """Open a recording: a directory, a file of `memgauge pack`, or a `file://` URL of one.
 
     Only the manifest and the footers of the parts are read. Damaged parts are skipped and listed by
     `Recording.problems`. A recording that is still being written can be opened; it has the parts
@@ -240,6 +240,28 @@ class Recording:
         Limited like `data`. The report has the call path of each site.
         """
         return Table(self._summary().heap())
+
+    def sharing(self, by: str = "line") -> Table:
+        """Cache lines that threads share, those that cost most first.
+
+        `by="access"` has a row for each piece of code that accesses such a line: `loaded` and `stored`
+        are its bytes of the line, such as `0-7, 16`. `hitm` are misses whose line another core had
+        modified, `stall_cycles` the cycles that cores waited. Empty if no lines are shared, or if the
+        source does not see every access.
+        """
+        if by == "line":
+            return Table(self._summary().shared_lines())
+        if by == "access":
+            return Table(self._summary().shared_accesses())
+        raise UsageError(f"failed to show sharing by `{by}`: use `line` or `access`")
+
+    def what_if(self) -> Table:
+        """The run on other machines, which `memgauge record --what-if` names.
+
+        `busy_ns` is the time in which threads executed, summed; `relative` compares it with the recorded
+        machine (-0.2 is 20 % less). A column for each event has its count. All are modelled.
+        """
+        return Table(self._summary().what_if())
 
     def regions_of_interest(self) -> Table:
         """Regions of interest that the program marked: entries, time, count of each event."""

@@ -1,0 +1,79 @@
+"""Several recordings."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Dict, Iterator, List, Sequence, Union, overload
+
+from . import _memgauge
+from ._memgauge import Error, NotARecordingError
+from .recording import PathLike, Recording, local_path, open
+from .table import Table
+
+
+class Recordings(Sequence[Recording]):
+    """Recordings in the order of their paths."""
+
+    def __init__(self, recordings: List[Recording], unreadable: Dict[str, str]) -> None:
+        self._recordings = recordings
+        self._unreadable = unreadable
+
+    @property
+    def table(self) -> Table:
+        """A row for each recording: path, host, command, start, source, machine, and its totals.
+
+        `started_unix_ns` is in nanoseconds since 1970. A column for each event has its total; it is null
+        if the recording does not count the event. `problems` lists missing and damaged parts.
+        """
+        return Table(_memgauge.recordings_table([own._inner for own in self._recordings]))
+
+    @property
+    def unreadable(self) -> Dict[str, str]:
+        """Why a path could not be opened, by path."""
+        return dict(self._unreadable)
+
+    @overload
+    def __getitem__(self, index: int) -> Recording: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Recordings: ...
+
+    def __getitem__(self, index: Union[int, slice]) -> Union[Recording, Recordings]:
+        if isinstance(index, slice):
+            return Recordings(self._recordings[index], self._unreadable)
+        return self._recordings[index]
+
+    def __iter__(self) -> Iterator[Recording]:
+        return iter(self._recordings)
+
+    def __len__(self) -> int:
+        return len(self._recordings)
+
+    def __repr__(self) -> str:
+        unreadable = f", {len(self._unreadable)} unreadable" if self._unreadable else ""
+        return f"<memgauge.Recordings: {len(self._recordings)}{unreadable}>"
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def open_many(paths: Union[PathLike, Sequence[PathLike]]) -> Recordings:
+    """Open the recordings that match a pattern, such as `runs/**/*.mg`, or several patterns.
+
+    A path that cannot be opened is listed by `Recordings.unreadable`. Damaged recordings open; their
+    good parts are read.
+    """
+    patterns = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    recordings: Dict[str, Recording] = {}
+    unreadable: Dict[str, str] = {}
+    for pattern in map(local_path, patterns):
+        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        if not found:
+            raise NotARecordingError(f"failed to open recordings: nothing matches `{pattern}`")
+        for path in found:
+            try:
+                recordings[path] = open(path)
+            except Error as error:
+                unreadable[path] = str(error)
+    return Recordings([recordings[path] for path in sorted(recordings)], unreadable)
