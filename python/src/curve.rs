@@ -3,10 +3,14 @@
 use std::sync::{Mutex, PoisonError};
 
 use memgauge_analyze::{no_references, references};
-use memgauge_mrc::{Curve, Exact, Full, Sampled, Sampling, Settings, feed_blocks};
+use memgauge_mrc::{
+    Curve, Exact, Full, PartError, Sampled, Sampling, Settings, TracePart,
+    TracePartBuilder as Builder, feed_blocks,
+};
 use memgauge_report::mrc::{CurveView, Measured, Unit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
 use serde_json::Value;
 
 use crate::error::{Error, UsageError, from_recording};
@@ -31,11 +35,7 @@ struct Engine {
 
 impl Engine {
     fn new(block_bytes: u64, sample: Option<f64>) -> PyResult<Engine> {
-        if !block_bytes.is_power_of_two() {
-            return Err(UsageError::new_err(format!(
-                "failed to make a curve of blocks of {block_bytes} bytes: use a power of two"
-            )));
-        }
+        check_block_size(block_bytes)?;
         let kind = match sample {
             None => EngineKind::Exact(Box::new(Exact::new(block_bytes, Settings::default()))),
             Some(rate) if rate > 0.0 && rate <= 1.0 => {
@@ -85,6 +85,15 @@ impl Engine {
     }
 }
 
+fn check_block_size(block_bytes: u64) -> PyResult<()> {
+    if block_bytes.is_power_of_two() {
+        return Ok(());
+    }
+    Err(UsageError::new_err(format!(
+        "failed to make a curve of blocks of {block_bytes} bytes: use a power of two"
+    )))
+}
+
 fn too_many(full: &Full) -> PyErr {
     Error::new_err(format!(
         "failed to track all blocks: {full} exceed the memory limit: use a smaller sample"
@@ -122,8 +131,7 @@ impl CurveBuilder {
     /// Takes addresses of eight bytes in this machine's order.
     fn feed(&self, py: Python<'_>, addresses: PyBackedBytes) -> PyResult<()> {
         py.detach(|| {
-            let (words, _) = addresses.as_chunks::<8>();
-            let addresses: Vec<u64> = words.iter().map(|&word| u64::from_ne_bytes(word)).collect();
+            let addresses = words(&addresses);
             let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let engine = engine.as_mut();
             engine.map_or(Ok(()), |engine| engine.feed(&addresses, &[]))
@@ -142,6 +150,91 @@ impl CurveBuilder {
         let measured = py.detach(|| engine.finish());
         let measured = measured.map_err(|full| too_many(&full))?;
         Ok(MissCurve(view(title, measured, None, 1.0)))
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().map(|&word| u64::from_ne_bytes(word)).collect()
+}
+
+/// The state of a part of a trace, which is being made.
+#[pyclass(frozen, module = "memgauge._memgauge")]
+pub(crate) struct TracePartBuilder(Mutex<Option<Builder>>);
+
+#[pymethods]
+impl TracePartBuilder {
+    #[new]
+    fn new(block: u64) -> PyResult<TracePartBuilder> {
+        check_block_size(block)?;
+        let builder = Builder::new(block, Settings::default());
+        Ok(TracePartBuilder(Mutex::new(Some(builder))))
+    }
+
+    /// Takes addresses of eight bytes in this machine's order.
+    fn feed(&self, py: Python<'_>, addresses: PyBackedBytes) -> PyResult<()> {
+        py.detach(|| {
+            let addresses = words(&addresses);
+            let mut builder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let builder = builder.as_mut();
+            builder.map_or(Ok(()), |builder| builder.feed(&addresses))
+        })
+        .map_err(|full| too_many(&full))
+    }
+
+    /// The state as bytes with a version.
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let builder = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(builder) = builder else {
+            return Err(UsageError::new_err(
+                "failed to finish a part of a trace: it is finished already",
+            ));
+        };
+        let bytes = py.detach(|| builder.finish().map(|part| part.to_bytes()));
+        let bytes = bytes.map_err(|full| too_many(&full))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+}
+
+fn unmergeable(error: &PartError) -> PyErr {
+    UsageError::new_err(format!("failed to merge parts of a trace: {error}"))
+}
+
+/// The state of two consecutive parts.
+#[pyfunction]
+pub(crate) fn merge_trace_parts<'py>(
+    py: Python<'py>,
+    left: PyBackedBytes,
+    right: PyBackedBytes,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let merged = py.detach(|| {
+        let [left, right] = [
+            TracePart::from_bytes(&left)?,
+            TracePart::from_bytes(&right)?,
+        ];
+        Ok(left.merge(right)?.to_bytes())
+    });
+    let merged = merged.map_err(|error: PartError| unmergeable(&error))?;
+    Ok(PyBytes::new(py, &merged))
+}
+
+/// The curve of the state of a whole trace.
+#[pyfunction]
+pub(crate) fn curve_of_trace_part(
+    py: Python<'_>,
+    part: PyBackedBytes,
+    title: String,
+) -> PyResult<MissCurve> {
+    let curve = py.detach(|| {
+        let part = TracePart::from_bytes(&part)?;
+        let (block_bytes, references) = (part.block_bytes(), part.references());
+        Ok((references > 0).then(|| Curve::exact(&part.finish(), block_bytes)))
+    });
+    match curve.map_err(|error: PartError| unmergeable(&error))? {
+        Some(curve) => Ok(MissCurve(view(title, Measured::Exact(curve), None, 1.0))),
+        None => Err(UsageError::new_err(
+            "failed to make a curve: there are no addresses",
+        )),
     }
 }
 

@@ -30,7 +30,10 @@ mod _memgauge {
     #[pymodule_export]
     use crate::comparison::{Comparison, Run};
     #[pymodule_export]
-    use crate::curve::{CurveBuilder, MissCurve, curve_of_recording};
+    use crate::curve::{
+        CurveBuilder, MissCurve, TracePartBuilder, curve_of_recording, curve_of_trace_part,
+        merge_trace_parts,
+    };
     #[pymodule_export]
     use crate::error::{DamagedError, Error, NewerVersionError, NotARecordingError, UsageError};
     #[pymodule_export]

@@ -1,6 +1,6 @@
 //! The exact engine: the stack distance of every reference.
 
-use super::batch::{BATCH, Batch, LookedUpBatch, positions};
+use super::batch::{BATCH, Batch, LookedUpBatch, NEVER, positions};
 use super::histogram::{Distances, Histogram};
 use super::last_times::LastTimes;
 use super::pages::Advise;
@@ -75,6 +75,8 @@ struct LookupStage {
     searched: Box<Batch>,
     /// The batch that was looked up last.
     looked: LookedUpBatch,
+    /// Blocks in the order of their first references, if they are kept.
+    firsts: Option<Vec<u64>>,
 }
 
 /// Second half of the engine: turns times into stack distances and counts them.
@@ -99,6 +101,7 @@ impl LookupStage {
             fetched: Batch::empty(),
             searched: Batch::empty(),
             looked: LookedUpBatch::EMPTY,
+            firsts: None,
         }
     }
 
@@ -172,6 +175,11 @@ impl LookupStage {
         }
         self.times.probe::<O>(batch);
         self.looked.previous = batch.previous;
+        if let Some(firsts) = &mut self.firsts {
+            let batch = &self.searched;
+            let references = batch.blocks[..batch.len].iter().zip(&batch.previous);
+            firsts.extend(references.filter(|r| *r.1 == NEVER).map(|r| r.0));
+        }
         Ok(())
     }
 
@@ -404,6 +412,17 @@ impl Exact {
         (0..STAGES).try_for_each(|_| self.advance::<sys::Portable>())?;
         let hits = std::mem::take(&mut self.front.top.hits);
         Ok(self.back.take_distances(&hits))
+    }
+
+    /// Keeps the order of first references to blocks from now on. Call [`Exact::take_distances`] before,
+    /// unless the engine is new.
+    pub(super) fn keep_firsts(&mut self) {
+        self.front.firsts = Some(Vec::new());
+    }
+
+    /// Returns that order. Call [`Exact::take_distances`] before.
+    pub(super) fn take_firsts(&mut self) -> Vec<u64> {
+        self.front.firsts.take().unwrap_or_default()
     }
 
     /// Returns the known blocks, least recently referenced first. Call [`Exact::take_distances`]

@@ -21,7 +21,8 @@
 //!
 //! [`Parallel`] spreads the same work over several threads and keeps one table per half or
 //! quarter of the blocks. [`join_partitions`] combines the curves of disjoint partitions of
-//! the blocks. [`Phases`] joins similar windows of a run.
+//! the blocks. [`TracePart`] is a part of a stream that is divided by time, which merges with
+//! its neighbours. [`Phases`] joins similar windows of a run.
 //!
 //! The crate makes no system calls except to start and synchronise threads. A caller that can
 //! ask for large pages does so in [`Advise`].
@@ -58,6 +59,7 @@ mod sys;
 mod table_part;
 #[cfg(test)]
 mod tests;
+mod trace_part;
 mod wide_references;
 mod workers;
 
@@ -75,6 +77,7 @@ pub use policies::{
 };
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;
+pub use trace_part::{PartError, TracePart, TracePartBuilder};
 pub use wide_references::feed_blocks;
 
 /// The examples of the README, run as tests.

@@ -12,6 +12,9 @@ pyarrow, polars and DuckDB read them without a copy.
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from ._memgauge import (
     DamagedError,
     Error,
@@ -28,6 +31,14 @@ from .recording import Recording, Total, Totals, open
 from .recordings import Recordings, open_many
 from .regions import roi, value
 from .table import MissingPackageError, Table
+
+
+def __getattr__(name: str) -> Any:
+    """`memgauge.dask` is imported when it is first used."""
+    if name == "dask":
+        return importlib.import_module(".dask", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "DamagedError",

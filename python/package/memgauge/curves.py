@@ -67,13 +67,14 @@ def mrc(
     `sample` is the share of the blocks to use (0 to 1); without it the curve is exact.
     """
     builder = _memgauge.CurveBuilder(block, sample)
-    for batch in _batches(addresses):
-        for chunk in _chunks(batch):
+    for batch in batches(addresses):
+        for chunk in chunks(batch):
             builder.feed(chunk)
     return MissCurve(builder.finish(title))
 
 
-def _batches(addresses: Any) -> Iterable[Any]:
+def batches(addresses: Any) -> Iterable[Any]:
+    """Addresses in batches."""
     if isinstance(addresses, Iterator):
         return addresses
     # A pyarrow.ChunkedArray.
@@ -81,7 +82,8 @@ def _batches(addresses: Any) -> Iterable[Any]:
     return chunks if isinstance(chunks, list) else [addresses]
 
 
-def _chunks(batch: Any) -> Iterator[bytes]:
+def chunks(batch: Any) -> Iterator[bytes]:
+    """Addresses of a batch as bytes."""
     view = memoryview(_integers(batch)).cast("B")
     for start in range(0, len(view), 8 * CHUNK):
         yield view[start : start + 8 * CHUNK].tobytes()
