@@ -31,6 +31,7 @@ use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summ
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 use crate::time_use::time_parts;
 use crate::timeline::{SampleTimes, Timeline};
+use crate::types::type_table;
 use crate::what_if::what_ifs;
 
 /// Contents and limits of a summary.
@@ -153,6 +154,7 @@ pub fn assemble(
     let has_l2 = manifest.machine.as_ref().is_none_or(|m| m.has_l2());
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
+    let types = type_table(&parts.sites, symbols, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
     let (mut hot, listings) = hot(
         parts.sites.with_sets(manifest.sets.as_ref()),
@@ -242,6 +244,7 @@ pub fn assemble(
         regions,
         data: data.table,
         heap: data.heap,
+        types,
         sharing,
         what_if: what_ifs(manifest, &totals),
         code_regions: parts.code_regions.rows(&names),

@@ -23,6 +23,7 @@ mod code_regions;
 mod counting;
 mod counts;
 mod data;
+mod data_type;
 mod derived;
 mod disassembly;
 mod dram;
@@ -61,6 +62,7 @@ mod summary;
 mod threads;
 mod time_use;
 mod timeline;
+mod types;
 mod what_if;
 
 #[cfg(test)]
@@ -74,6 +76,7 @@ pub use counts::{Counts, EventNames};
 pub use data::{
     AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable, HeapUse,
 };
+pub use data_type::{AccessedMemory, DataAccess, DataType, NoType, TypeHole, TypeMember};
 pub use derived::{Derived, derived};
 pub use disassembly::{CodeListing, ListedInstruction};
 pub use dram::{BandwidthCurve, Dram};
@@ -123,6 +126,7 @@ pub use threads::{
 };
 pub use time_use::{TimePart, TimeUse};
 pub use timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
+pub use types::{MemberRow, TypeRow, TypeTable, UntypedRow};
 pub use what_if::WhatIf;
 
 /// One way of reading one table.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::data_type::{DataAccess, NoType};
+
 /// A mapped file at the time of the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleFile {
@@ -92,6 +94,14 @@ pub trait Resolve {
     /// cannot be read.
     fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {
         None
+    }
+
+    /// Type and member that the instruction at a byte `offset` in `file` accesses.
+    ///
+    /// # Errors
+    /// Returns why that is unknown.
+    fn accessed_data(&mut self, _file: &ModuleFile, _offset: u64) -> Result<DataAccess, NoType> {
+        Err(NoType::NoDebugInfo)
     }
 
     /// Machine code of the function at a byte `offset` in `file`.

@@ -29,6 +29,7 @@ use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
 use crate::time_use::TimePart;
 use crate::timeline::Timeline;
+use crate::types::TypeTable;
 use crate::what_if::WhatIf;
 
 /// Version of the JSON form of [`Summary`]. It increases when a field is removed or changes its
@@ -80,6 +81,9 @@ pub struct Summary {
     /// What other machines would make of the run, if they were modelled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_if: Vec<WhatIf>,
+    /// What data costs by type and member; `None` if no type is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub types: Option<TypeTable>,
     /// Lines that threads share; `None` if there are none, or the source does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sharing: Option<SharedLines>,

@@ -18,6 +18,7 @@ pub(super) struct Image {
     pub(super) debug: Option<PathBuf>,
     /// True if there may be debug information.
     pub(super) has_lines: bool,
+    pub(super) is_x86_64: bool,
     segments: Vec<Segment>,
     /// Name and size of variables by address, read when first needed.
     variables: Option<BTreeMap<u64, (String, u64)>>,
@@ -66,6 +67,7 @@ impl Image {
         });
         Some(Image {
             path: path.to_owned(),
+            is_x86_64: file.architecture() == object::Architecture::X86_64,
             has_lines: has_own || apart.is_some(),
             debug: Some(apart.unwrap_or_else(|| path.to_owned())),
             segments: segments.collect(),
@@ -91,6 +93,19 @@ impl Image {
             .filter(holds)
             .max_by_key(|s| s.executable)?;
         Some(found.address + (offset - found.file_offset))
+    }
+
+    /// File offset of an address.
+    pub(super) fn file_offset(&self, address: u64) -> Option<u64> {
+        let holds = |s: &&Segment| s.address <= address && address - s.address < s.file_bytes;
+        let found = self.segments.iter().find(holds)?;
+        Some(found.file_offset + (address - found.address))
+    }
+
+    /// Name and first address of the variable at an address, as its symbol has them.
+    pub(super) fn variable_at_address(&mut self, address: u64) -> Option<(String, u64)> {
+        let (start, name, _) = self.symbol_at_address(address)?;
+        Some((name.to_owned(), start))
     }
 
     /// Segment that contains an offset. Zero-initialised data follows the segment's bytes in the
@@ -120,6 +135,12 @@ impl Image {
     fn named_variable(&mut self, offset: u64) -> Option<(&str, u64)> {
         let segment = self.data_segment(offset)?;
         let address = segment.address + (offset - segment.file_offset);
+        let (_, name, size) = self.symbol_at_address(address)?;
+        Some((name, size))
+    }
+
+    /// First address, name and size of the variable at an address.
+    fn symbol_at_address(&mut self, address: u64) -> Option<(u64, &str, u64)> {
         if self.variables.is_none() {
             let apart = self.debug.iter().filter(|debug| **debug != self.path);
             let files = apart.chain([&self.path]);
@@ -127,7 +148,7 @@ impl Image {
         }
         let known = self.variables.as_ref()?;
         let (start, (name, size)) = known.range(..=address).next_back()?;
-        (address - start < *size).then_some((name.as_str(), *size))
+        (address - start < *size).then_some((*start, name.as_str(), *size))
     }
 }
 

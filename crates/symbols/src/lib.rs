@@ -10,6 +10,7 @@ mod disassembly;
 mod files;
 mod image;
 mod recorded;
+mod types;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,11 +19,14 @@ use std::time::SystemTime;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
-use memgauge_analyze::{Caller, Instruction, ModuleFile, Resolve, SourceText, Symbol};
+use memgauge_analyze::{
+    Caller, DataAccess, Instruction, ModuleFile, NoType, Resolve, SourceText, Symbol,
+};
 use memgauge_recording::{Copies, Copy, Recording};
 
 use image::Image;
 use recorded::RecordedNames;
+use types::FileTypes;
 
 /// Reads symbol tables and debug information on demand.
 pub struct Symbols {
@@ -35,6 +39,8 @@ pub struct Symbols {
     /// Last write to the recording. Newer source files may have different lines.
     ended: Option<SystemTime>,
     images: HashMap<ModuleFile, Option<Image>>,
+    /// Types that code accesses, read when first needed.
+    types: HashMap<PathBuf, FileTypes>,
     /// Reasons for missing names that were not reported yet.
     missing: HashMap<ModuleFile, String>,
     /// Names stored in the recording, read when first needed.
@@ -68,6 +74,7 @@ impl Symbols {
             used_copies: Vec::new(),
             ended: files::last_change(recording),
             images: HashMap::new(),
+            types: HashMap::new(),
             missing: HashMap::new(),
             recorded: None,
             problems: Vec::new(),
@@ -199,6 +206,21 @@ impl Resolve for Symbols {
 
     fn reaches(&mut self, file: &ModuleFile, offset: u64) -> Option<bool> {
         Some(self.image(file, NameKind::Data)?.reaches(offset))
+    }
+
+    fn accessed_data(&mut self, file: &ModuleFile, offset: u64) -> Result<DataAccess, NoType> {
+        if self.tables_only {
+            return Err(NoType::NoDebugInfo);
+        }
+        // The names of a file's code may be in the recording, its types are not.
+        self.image(file, NameKind::Code);
+        let image = self.images.get_mut(file).and_then(Option::as_mut);
+        let image = image.ok_or(NoType::NoDebugInfo)?;
+        let address = image.code_address(offset).ok_or(NoType::NoOperand)?;
+        let debug = image.debug.clone().ok_or(NoType::NoDebugInfo)?;
+        let types = self.types.entry(debug);
+        let types = types.or_insert_with_key(|debug| FileTypes::read(debug));
+        types.access(image, address)
     }
 
     fn disassemble(&mut self, file: &ModuleFile, offset: u64) -> Result<Vec<Instruction>, String> {

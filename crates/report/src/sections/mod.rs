@@ -17,6 +17,7 @@ mod sets;
 mod sharing;
 mod threads;
 mod time_use;
+mod types;
 mod what_if;
 
 pub(crate) use closing::{findings, of_regions};
@@ -66,6 +67,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         places(hot::lines),
         data::data(summary, style),
         data::heap(summary, style),
+        types::types(summary, style),
         sharing::sharing(summary, style),
         calls::callers(summary, style),
         hot::instructions(summary, style),

@@ -1,0 +1,92 @@
+//! Finds the type and the member that an instruction accesses, as `perf annotate --data-type`
+//! does.
+//!
+//! `debug_info` reads types and variables, `graph` lays out types, and `flow` follows them through
+//! the code of a function. A function is read as a whole when one of its instructions is asked
+//! for first.
+//!
+//! Not read: debug information in `.dwo` files, in supplementary files that `dwz` makes, and in
+//! type units.
+
+mod debug_info;
+mod flow;
+mod graph;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use memgauge_analyze::{DataAccess, NoType};
+
+use debug_info::DebugInfo;
+use flow::Accesses;
+
+use super::image::Image;
+
+/// Maximum size of a function whose types are followed. Longer ones are generated code.
+const MAX_FUNCTION_BYTES: u64 = 1 << 20;
+
+/// Types that the instructions of a file access.
+pub(super) struct FileTypes {
+    debug: Result<DebugInfo, NoType>,
+    /// Accesses of functions that have been read, by address.
+    accesses: Accesses,
+    /// Address ranges of those functions.
+    read: Vec<Range<u64>>,
+    /// Variables of the symbol table that were asked for, by address.
+    symbols: HashMap<u64, Option<(String, u64)>>,
+}
+
+impl FileTypes {
+    /// Reads the list of units of a file.
+    pub(super) fn read(debug: &Path) -> FileTypes {
+        FileTypes {
+            debug: DebugInfo::read(debug),
+            accesses: Accesses::new(),
+            read: Vec::new(),
+            symbols: HashMap::new(),
+        }
+    }
+
+    /// What the instruction at an address accesses.
+    ///
+    /// # Errors
+    /// Returns why that is unknown.
+    pub(super) fn access(&mut self, image: &mut Image, address: u64) -> Result<DataAccess, NoType> {
+        let debug = self.debug.as_mut().map_err(|why| *why)?;
+        if !self.read.iter().any(|range| range.contains(&address)) {
+            let info = debug.function_at(address)?;
+            let mut code = Vec::new();
+            for range in &info.code {
+                let bytes = read_code(image, range).ok_or(NoType::NoOperand)?;
+                code.push((range.clone(), bytes));
+            }
+            let symbols = &mut self.symbols;
+            let mut symbol_at = |address| {
+                let known = symbols.entry(address);
+                let found = known.or_insert_with(|| image.variable_at_address(address));
+                found.clone()
+            };
+            let found = flow::accesses(debug, &info, &code, &mut symbol_at);
+            self.accesses.extend(found);
+            self.read.extend(info.code);
+        }
+        let known = self.accesses.get(&address).cloned();
+        known.unwrap_or(Err(NoType::NoOperand))
+    }
+}
+
+/// Bytes of a file's code. `None` if it is not code of x86-64.
+fn read_code(image: &Image, range: &Range<u64>) -> Option<Vec<u8>> {
+    let bytes = range.end.checked_sub(range.start)?;
+    if bytes > MAX_FUNCTION_BYTES || !image.is_x86_64 {
+        return None;
+    }
+    let offset = image.file_offset(range.start)?;
+    let mut code = vec![0; bytes as usize];
+    let file = File::open(&image.path).ok()?;
+    file.read_exact_at(&mut code, offset).ok()?;
+    Some(code)
+}

@@ -1,0 +1,830 @@
+//! Reads debug information (DWARF 4 and 5): types, variables and where they are.
+//!
+//! Units are read when one of their functions is asked for. Within a unit, one pass lists
+//! functions, variables and the namespaces of types; types and the variables of a function are
+//! read on demand.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::rc::Rc;
+
+use gimli::{
+    AttributeValue, DebugInfoOffset, DebuggingInformationEntry, DwTag, Dwarf, EndianRcSlice,
+    Expression, Operation, Reader, RunTimeEndian, SectionId, Unit, UnitOffset, constants,
+};
+use memgauge_analyze::NoType;
+use object::{CompressionFormat, Object, ObjectSection, ReadCache};
+
+use super::graph::{FlatType, Member, Record, Type, TypeRef};
+
+type Slice = EndianRcSlice<RunTimeEndian>;
+type Entry = DebuggingInformationEntry<Slice>;
+
+/// Maximum number of typedefs and qualifiers around a type, and of references from an entry to
+/// the one that describes it.
+const MAX_REFERENCES: usize = 32;
+/// Maximum number of locations of a function's variables.
+const MAX_LOCATIONS: usize = 1 << 18;
+
+/// Debug information of a file.
+pub(super) struct DebugInfo {
+    dwarf: Dwarf<Slice>,
+    /// Offsets of all units, sorted.
+    unit_offsets: Vec<usize>,
+    /// Units by address. A later unit with the same start replaces an earlier one.
+    ranges: BTreeMap<u64, (u64, usize)>,
+    units: HashMap<usize, Option<Rc<UnitIndex>>>,
+    types: HashMap<TypeRef, Rc<Type>>,
+    pub(super) flat: HashMap<TypeRef, Rc<FlatType>>,
+}
+
+/// What one pass over a unit finds.
+struct UnitIndex {
+    unit: Unit<Slice>,
+    start: usize,
+    /// Functions by address.
+    functions: BTreeMap<u64, FunctionEntry>,
+    /// Variables with a fixed address.
+    variables: BTreeMap<u64, TypeRef>,
+    /// Types of variables by name, as symbols have it.
+    declared: HashMap<String, TypeRef>,
+    /// Namespaces and classes around records, by the record's offset.
+    scopes: HashMap<usize, Rc<str>>,
+    /// Records with members by full name.
+    defined: HashMap<String, usize>,
+}
+
+#[derive(Clone, Copy)]
+struct FunctionEntry {
+    end: u64,
+    entry: UnitOffset<usize>,
+}
+
+/// Where a variable, or a part of it, is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In this register.
+    Register(u16),
+    /// It is the register's value plus the offset.
+    Value { register: u16, offset: i64 },
+    /// In memory at the register's value plus the offset.
+    Memory { register: u16, offset: i64 },
+    /// In memory at the offset from the canonical frame address.
+    Frame(i64),
+    /// In memory at this address.
+    Address(u64),
+}
+
+/// A place of a variable of a function.
+#[derive(Clone, Debug)]
+pub(super) struct VariableLocation {
+    pub(super) range: Range<u64>,
+    pub(super) place: Place,
+    pub(super) of: TypeRef,
+    /// Which part of it is there.
+    pub(super) part: u64,
+}
+
+/// What debug information says about a function.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FunctionInfo {
+    /// Addresses of its code.
+    pub(super) code: Vec<Range<u64>>,
+    pub(super) locations: Vec<VariableLocation>,
+    /// What calls return, by the address after the call.
+    pub(super) returned: HashMap<u64, TypeRef>,
+}
+
+/// Where the variables of a function's frame are relative to.
+#[derive(Clone, Copy)]
+enum FrameBase {
+    CanonicalFrameAddress,
+    Register { register: u16, offset: i64 },
+}
+
+impl DebugInfo {
+    /// Reads the sections of a file.
+    ///
+    /// # Errors
+    /// Returns why there is no debug information.
+    pub(super) fn read(path: &Path) -> Result<DebugInfo, NoType> {
+        let file = File::open(path).map_err(|_| NoType::NoDebugInfo)?;
+        let cache = ReadCache::new(file);
+        let object = object::File::parse(&cache).map_err(|_| NoType::NoDebugInfo)?;
+        if object.section_by_name(".debug_info").is_none() {
+            return Err(NoType::NoDebugInfo);
+        }
+        let endian = match object.is_little_endian() {
+            true => RunTimeEndian::Little,
+            false => RunTimeEndian::Big,
+        };
+        let dwarf = Dwarf::load(|id: SectionId| {
+            let section = object.section_by_name(id.name());
+            let bytes = section.and_then(|section| contents(&section));
+            Ok(Slice::new(Rc::from(bytes.unwrap_or_default()), endian))
+        });
+        let dwarf = dwarf.map_err(|_: gimli::Error| NoType::NoDebugInfo)?;
+        let mut info = DebugInfo {
+            dwarf,
+            unit_offsets: Vec::new(),
+            ranges: BTreeMap::new(),
+            units: HashMap::new(),
+            types: HashMap::new(),
+            flat: HashMap::new(),
+        };
+        let is_split = info.find_units();
+        match (info.ranges.is_empty(), is_split) {
+            (true, true) => Err(NoType::SplitDebugInfo),
+            (true, false) => Err(NoType::NoDebugInfo),
+            _ => Ok(info),
+        }
+    }
+
+    /// Lists units and their addresses. Returns whether some are in other files.
+    fn find_units(&mut self) -> bool {
+        let mut is_split = false;
+        let mut with_ranges = std::collections::HashSet::new();
+        let mut sets = self.dwarf.debug_aranges.headers();
+        while let Ok(Some(set)) = sets.next() {
+            let unit = set.debug_info_offset().0;
+            let mut entries = set.entries();
+            while let Ok(Some(entry)) = entries.next() {
+                let range = entry.range();
+                if range.begin < range.end {
+                    with_ranges.insert(unit);
+                    self.ranges.insert(range.begin, (range.end, unit));
+                }
+            }
+        }
+        let mut headers = self.dwarf.units();
+        while let Ok(Some(header)) = headers.next() {
+            let Some(offset) = header.debug_info_offset() else {
+                continue;
+            };
+            self.unit_offsets.push(offset.0);
+            if with_ranges.contains(&offset.0) {
+                continue;
+            }
+            let Ok(unit) = self.dwarf.unit(header) else {
+                continue;
+            };
+            if unit.dwo_id.is_some() {
+                is_split = true;
+                continue;
+            }
+            if let Ok(mut ranges) = self.dwarf.unit_ranges(&unit) {
+                while let Ok(Some(range)) = ranges.next() {
+                    if range.begin < range.end && range.begin > 0 {
+                        self.ranges.insert(range.begin, (range.end, offset.0));
+                    }
+                }
+            }
+        }
+        is_split
+    }
+
+    fn unit_at(&mut self, address: u64) -> Option<Rc<UnitIndex>> {
+        let (_, &(end, unit)) = self.ranges.range(..=address).next_back()?;
+        (address < end).then(|| self.unit(unit)).flatten()
+    }
+
+    fn unit(&mut self, offset: usize) -> Option<Rc<UnitIndex>> {
+        if let Some(known) = self.units.get(&offset) {
+            return known.clone();
+        }
+        let index = self.index(offset).map(Rc::new);
+        self.units.insert(offset, index.clone());
+        index
+    }
+
+    /// The unit that contains an entry.
+    fn unit_of(&mut self, of: TypeRef) -> Option<Rc<UnitIndex>> {
+        let after = self.unit_offsets.partition_point(|&unit| unit <= of.0);
+        let unit = *self.unit_offsets.get(after.checked_sub(1)?)?;
+        self.unit(unit)
+    }
+
+    /// The pass over a unit.
+    fn index(&self, offset: usize) -> Option<UnitIndex> {
+        let header = self.dwarf.unit_header(DebugInfoOffset(offset)).ok()?;
+        let mut index = UnitIndex {
+            unit: self.dwarf.unit(header).ok()?,
+            start: offset,
+            functions: BTreeMap::new(),
+            variables: BTreeMap::new(),
+            declared: HashMap::new(),
+            scopes: HashMap::new(),
+            defined: HashMap::new(),
+        };
+        let header = self.dwarf.unit_header(DebugInfoOffset(offset)).ok()?;
+        let unit = self.dwarf.unit(header).ok()?;
+        // Namespaces and classes around the entry, with their depths.
+        let mut scopes: Vec<(isize, Rc<str>)> = Vec::new();
+        let mut entries = unit.entries();
+        while let Ok(Some(entry)) = entries.next_dfs() {
+            let depth = entry.depth();
+            while scopes.last().is_some_and(|scope| scope.0 >= depth) {
+                scopes.pop();
+            }
+            let tag = entry.tag();
+            match tag {
+                constants::DW_TAG_subprogram => self.index_function(entry, &mut index),
+                constants::DW_TAG_variable => self.index_variable(entry, &mut index),
+                _ => {}
+            }
+            if is_record(tag) || tag == constants::DW_TAG_namespace {
+                let name = self.name(&unit, entry);
+                let outer = scopes.last().map(|scope| Rc::clone(&scope.1));
+                let full = match (&outer, &name) {
+                    (Some(outer), Some(name)) => format!("{outer}::{name}"),
+                    (None, Some(name)) => name.clone(),
+                    (outer, None) => outer.as_deref().unwrap_or_default().to_owned(),
+                };
+                if is_record(tag) {
+                    let at = offset + entry.offset().0;
+                    if let Some(outer) = outer {
+                        index.scopes.insert(at, outer);
+                    }
+                    if name.is_some() && entry.attr_value(constants::DW_AT_declaration).is_none() {
+                        index.defined.insert(full.clone(), at);
+                    }
+                }
+                if !full.is_empty() {
+                    scopes.push((depth, Rc::from(full)));
+                }
+            }
+        }
+        Some(index)
+    }
+
+    fn index_function(&self, entry: &Entry, index: &mut UnitIndex) {
+        let Ok(mut ranges) = self.dwarf.die_ranges(&index.unit, entry) else {
+            return;
+        };
+        while let Ok(Some(range)) = ranges.next() {
+            if range.begin < range.end && range.begin > 0 {
+                let function = FunctionEntry {
+                    end: range.end,
+                    entry: entry.offset(),
+                };
+                index.functions.insert(range.begin, function);
+            }
+        }
+    }
+
+    fn index_variable(&self, entry: &Entry, index: &mut UnitIndex) {
+        let Some(of) = self.type_of(index, entry) else {
+            return;
+        };
+        let location = entry.attr_value(constants::DW_AT_location);
+        let is_fixed = matches!(location, Some(AttributeValue::Exprloc(_)));
+        if let Some(AttributeValue::Exprloc(expression)) = location {
+            let places = self.places(&index.unit, expression, FrameBase::CanonicalFrameAddress);
+            if let [(Place::Address(address), 0)] = places[..] {
+                index.variables.insert(address, of);
+            }
+        }
+        let is_declared = entry.attr_value(constants::DW_AT_external).is_some();
+        if is_fixed || is_declared {
+            let linkage = self.text(&index.unit, entry, constants::DW_AT_linkage_name);
+            let name = linkage.or_else(|| self.name(&index.unit, entry));
+            if let Some(name) = name {
+                index.declared.insert(name, of);
+            }
+        }
+    }
+
+    /// Type of the variable that begins at an address, and its start. `symbol` is what the symbol
+    /// table says about that address: a name and a start.
+    pub(super) fn variable_at(
+        &mut self,
+        code: u64,
+        address: u64,
+        symbol: Option<(&str, u64)>,
+    ) -> Option<(TypeRef, u64)> {
+        let unit = self.unit_at(code)?;
+        if let Some((&start, &of)) = unit.variables.range(..=address).next_back()
+            && address - start < self.bytes(of).max(1)
+        {
+            return Some((of, start));
+        }
+        let (name, start) = symbol?;
+        // `counter.0` is a variable of a function, `counter.lto_priv.0` one of another unit.
+        let plain = name.split_once('.').map_or(name, |(plain, _)| plain);
+        let declared = unit.declared.get(name).or_else(|| unit.declared.get(plain));
+        Some((*declared?, start))
+    }
+
+    /// What is known about the function that contains an address.
+    ///
+    /// # Errors
+    /// Returns [`NoType::NoFunction`] if no function contains it.
+    pub(super) fn function_at(&mut self, address: u64) -> Result<FunctionInfo, NoType> {
+        let unit = self.unit_at(address).ok_or(NoType::NoFunction)?;
+        let (_, function) = unit
+            .functions
+            .range(..=address)
+            .next_back()
+            .filter(|(_, function)| address < function.end)
+            .ok_or(NoType::NoFunction)?;
+        self.read_function(&unit, function.entry)
+            .map_err(|_| NoType::NoFunction)
+    }
+
+    fn read_function(
+        &self,
+        index: &UnitIndex,
+        entry: UnitOffset<usize>,
+    ) -> gimli::Result<FunctionInfo> {
+        let unit = &index.unit;
+        let mut info = FunctionInfo::default();
+        let mut base = FrameBase::CanonicalFrameAddress;
+        // Scopes around the entry with their depths. An empty scope has the addresses of its
+        // parent.
+        let mut scopes: Vec<(isize, Vec<Range<u64>>)> = Vec::new();
+        let mut entries = unit.entries_at_offset(entry)?;
+        let mut outermost = None;
+        while let Some(entry) = entries.next_dfs()? {
+            let depth = entry.depth();
+            let first = *outermost.get_or_insert(depth);
+            if depth <= first && !scopes.is_empty() {
+                break;
+            }
+            while scopes.last().is_some_and(|scope| scope.0 >= depth) {
+                scopes.pop();
+            }
+            match entry.tag() {
+                constants::DW_TAG_subprogram => {
+                    let code = self.code_of(unit, entry);
+                    if scopes.is_empty() {
+                        base = self.frame_base(unit, entry);
+                        info.code.clone_from(&code);
+                    }
+                    scopes.push((depth, code));
+                }
+                constants::DW_TAG_lexical_block | constants::DW_TAG_inlined_subroutine => {
+                    let code = self.code_of(unit, entry);
+                    let outer = scopes.last().map(|scope| scope.1.clone());
+                    let code = if code.is_empty() {
+                        outer.unwrap_or_default()
+                    } else {
+                        code
+                    };
+                    scopes.push((depth, code));
+                }
+                constants::DW_TAG_variable | constants::DW_TAG_formal_parameter => {
+                    let scope = scopes.last().map_or(&[][..], |scope| &scope.1);
+                    self.read_variable(index, entry, scope, base, &mut info);
+                }
+                constants::DW_TAG_call_site | constants::DW_TAG_GNU_call_site => {
+                    self.read_call(index, entry, &mut info);
+                }
+                _ => {}
+            }
+        }
+        Ok(info)
+    }
+
+    fn code_of(&self, unit: &Unit<Slice>, entry: &Entry) -> Vec<Range<u64>> {
+        let mut code = Vec::new();
+        if let Ok(mut ranges) = self.dwarf.die_ranges(unit, entry) {
+            while let Ok(Some(range)) = ranges.next() {
+                if range.begin < range.end {
+                    code.push(range.begin..range.end);
+                }
+            }
+        }
+        code
+    }
+
+    fn frame_base(&self, unit: &Unit<Slice>, entry: &Entry) -> FrameBase {
+        let Some(AttributeValue::Exprloc(expression)) =
+            entry.attr_value(constants::DW_AT_frame_base)
+        else {
+            return FrameBase::CanonicalFrameAddress;
+        };
+        match expression.operations(unit.encoding()).next() {
+            Ok(Some(Operation::Register { register })) => FrameBase::Register {
+                register: register.0,
+                offset: 0,
+            },
+            Ok(Some(Operation::RegisterOffset {
+                register, offset, ..
+            })) => FrameBase::Register {
+                register: register.0,
+                offset,
+            },
+            _ => FrameBase::CanonicalFrameAddress,
+        }
+    }
+
+    fn read_variable(
+        &self,
+        index: &UnitIndex,
+        entry: &Entry,
+        scope: &[Range<u64>],
+        base: FrameBase,
+        info: &mut FunctionInfo,
+    ) {
+        let Some(value) = entry.attr_value(constants::DW_AT_location) else {
+            return;
+        };
+        let Some(of) = self.type_of(index, entry) else {
+            return;
+        };
+        let unit = &index.unit;
+        let mut add = |range: &Range<u64>, expression: Expression<Slice>| {
+            for (place, part) in self.places(unit, expression, base) {
+                if info.locations.len() < MAX_LOCATIONS {
+                    info.locations.push(VariableLocation {
+                        range: range.clone(),
+                        place,
+                        of,
+                        part,
+                    });
+                }
+            }
+        };
+        if let AttributeValue::Exprloc(expression) = value {
+            for range in scope {
+                add(range, expression.clone());
+            }
+            return;
+        }
+        if let Ok(Some(mut list)) = self.dwarf.attr_locations(unit, value) {
+            while let Ok(Some(location)) = list.next() {
+                add(&(location.range.begin..location.range.end), location.data);
+            }
+        }
+    }
+
+    fn read_call(&self, index: &UnitIndex, entry: &Entry, info: &mut FunctionInfo) {
+        let address = entry
+            .attr_value(constants::DW_AT_call_return_pc)
+            .or_else(|| entry.attr_value(constants::DW_AT_low_pc));
+        let address = address.and_then(|value| self.dwarf.attr_address(&index.unit, value).ok()?);
+        let origin = entry
+            .attr_value(constants::DW_AT_call_origin)
+            .or_else(|| entry.attr_value(constants::DW_AT_abstract_origin));
+        let Some((address, AttributeValue::UnitRef(origin))) = address.zip(origin) else {
+            return;
+        };
+        let Ok(callee) = index.unit.entry(origin) else {
+            return;
+        };
+        if let Some(of) = self.type_of(index, &callee) {
+            info.returned.insert(address, of);
+        }
+    }
+
+    /// Places that an expression describes, each with the offset of its part of the variable.
+    /// Expressions that compute something else describe none.
+    fn places(
+        &self,
+        unit: &Unit<Slice>,
+        expression: Expression<Slice>,
+        base: FrameBase,
+    ) -> Vec<(Place, u64)> {
+        let mut operations = expression.operations(unit.encoding());
+        let (mut places, mut part) = (Vec::new(), 0);
+        let mut place: Option<Place> = None;
+        let mut is_clear = true;
+        while let Ok(Some(operation)) = operations.next() {
+            match operation {
+                Operation::Register { register } if place.is_none() => {
+                    place = Some(Place::Register(register.0));
+                }
+                Operation::RegisterOffset {
+                    register, offset, ..
+                } if place.is_none() => {
+                    place = Some(Place::Memory {
+                        register: register.0,
+                        offset,
+                    });
+                }
+                Operation::FrameOffset { offset } if place.is_none() => {
+                    place = Some(match base {
+                        FrameBase::CanonicalFrameAddress => Place::Frame(offset),
+                        FrameBase::Register {
+                            register,
+                            offset: base,
+                        } => Place::Memory {
+                            register,
+                            offset: base.wrapping_add(offset),
+                        },
+                    });
+                }
+                Operation::CallFrameCFA if place.is_none() => place = Some(Place::Frame(0)),
+                Operation::PlusConstant { value } => match &mut place {
+                    Some(Place::Memory { offset, .. } | Place::Frame(offset)) => {
+                        *offset = offset.wrapping_add(value as i64);
+                    }
+                    Some(Place::Address(address)) => *address = address.wrapping_add(value),
+                    _ => is_clear = false,
+                },
+                Operation::Address { address } if place.is_none() => {
+                    place = Some(Place::Address(address));
+                }
+                Operation::AddressIndex { index } if place.is_none() => {
+                    let address = self.dwarf.address(unit, index);
+                    place = address.ok().map(Place::Address);
+                    is_clear &= place.is_some();
+                }
+                Operation::StackValue => match place {
+                    Some(Place::Memory { register, offset }) => {
+                        place = Some(Place::Value { register, offset });
+                    }
+                    _ => is_clear = false,
+                },
+                Operation::Piece { size_in_bits, .. } => {
+                    if let Some(place) = place.take().filter(|_| is_clear) {
+                        places.push((place, part));
+                    }
+                    part += size_in_bits / 8;
+                    is_clear = true;
+                }
+                Operation::Nop => {}
+                _ => is_clear = false,
+            }
+        }
+        if let Some(place) = place.filter(|_| is_clear) {
+            places.push((place, part));
+        }
+        places
+    }
+
+    /// Type of a variable, parameter, member or function, which another entry may state.
+    fn type_of(&self, index: &UnitIndex, entry: &Entry) -> Option<TypeRef> {
+        let mut at: Option<Entry> = None;
+        for _ in 0..MAX_REFERENCES {
+            let entry = at.as_ref().unwrap_or(entry);
+            if let Some(value) = entry.attr_value(constants::DW_AT_type) {
+                return reference(index, value);
+            }
+            let origin = entry
+                .attr_value(constants::DW_AT_abstract_origin)
+                .or_else(|| entry.attr_value(constants::DW_AT_specification))?;
+            let AttributeValue::UnitRef(origin) = origin else {
+                return None;
+            };
+            at = Some(index.unit.entry(origin).ok()?);
+        }
+        None
+    }
+
+    fn name(&self, unit: &Unit<Slice>, entry: &Entry) -> Option<String> {
+        self.text(unit, entry, constants::DW_AT_name)
+    }
+
+    fn text(&self, unit: &Unit<Slice>, entry: &Entry, attribute: gimli::DwAt) -> Option<String> {
+        let value = entry.attr_value(attribute)?;
+        let text = self.dwarf.attr_string(unit, value).ok()?;
+        Some(text.to_string_lossy().ok()?.into_owned())
+    }
+
+    /// A type without its qualifiers and typedefs.
+    pub(super) fn type_at(&mut self, of: TypeRef) -> Rc<Type> {
+        if let Some(known) = self.types.get(&of) {
+            return Rc::clone(known);
+        }
+        let read = Rc::new(self.read_type(of).unwrap_or_default());
+        self.types.insert(of, Rc::clone(&read));
+        read
+    }
+
+    fn read_type(&mut self, of: TypeRef) -> Option<Type> {
+        let (mut at, mut typedef) = (of, None);
+        for _ in 0..MAX_REFERENCES {
+            let index = self.unit_of(at)?;
+            let entry = index
+                .unit
+                .entry(UnitOffset(at.0.checked_sub(index.start)?))
+                .ok()?;
+            let target = entry.attr_value(constants::DW_AT_type);
+            let target = target.and_then(|value| reference(&index, value));
+            match entry.tag() {
+                constants::DW_TAG_typedef => {
+                    typedef = typedef.or_else(|| self.name(&index.unit, &entry));
+                }
+                constants::DW_TAG_const_type
+                | constants::DW_TAG_volatile_type
+                | constants::DW_TAG_restrict_type
+                | constants::DW_TAG_atomic_type => {}
+                tag => return self.read_plain(&index, &entry, (tag, target), typedef),
+            }
+            at = target?;
+        }
+        None
+    }
+
+    fn read_plain(
+        &mut self,
+        index: &UnitIndex,
+        entry: &Entry,
+        (tag, target): (DwTag, Option<TypeRef>),
+        typedef: Option<String>,
+    ) -> Option<Type> {
+        let name = self.name(&index.unit, entry);
+        let bytes = entry.attr_value(constants::DW_AT_byte_size);
+        let bytes = bytes.and_then(|value| value.udata_value());
+        Some(match tag {
+            constants::DW_TAG_base_type | constants::DW_TAG_enumeration_type => Type::Scalar {
+                name: typedef.or(name)?,
+                bytes: match (bytes, target) {
+                    (Some(bytes), _) => bytes,
+                    (None, Some(target)) => self.bytes(target),
+                    (None, None) => 0,
+                },
+            },
+            constants::DW_TAG_pointer_type
+            | constants::DW_TAG_reference_type
+            | constants::DW_TAG_rvalue_reference_type => Type::Pointer { to: target },
+            constants::DW_TAG_subroutine_type => Type::Function { returns: target },
+            constants::DW_TAG_array_type => self.read_array(index, entry, target?)?,
+            tag if is_record(tag) => {
+                let at = index.start + entry.offset().0;
+                let scope = index.scopes.get(&at).map(|scope| format!("{scope}::"));
+                let own = name.or(typedef).unwrap_or_else(|| "(anonymous)".to_owned());
+                let full = format!("{}{own}", scope.unwrap_or_default());
+                if entry.attr_value(constants::DW_AT_declaration).is_some() {
+                    let defined = index.defined.get(&full).copied();
+                    let defined = defined.or_else(|| self.defined_elsewhere(&full))?;
+                    return self.read_type(TypeRef(defined));
+                }
+                Type::Record(Record {
+                    bytes: bytes.unwrap_or(0),
+                    members: self.read_members(index, entry.offset(), tag)?,
+                    is_union: tag == constants::DW_TAG_union_type
+                        || self.has_variants(index, entry.offset()),
+                    name: full,
+                })
+            }
+            _ => return None,
+        })
+    }
+
+    /// A record of this name in another unit that has been read.
+    fn defined_elsewhere(&self, full: &str) -> Option<usize> {
+        let units = self.units.values().flatten();
+        let mut found = units.filter_map(|unit| unit.defined.get(full).copied());
+        let first = found.next()?;
+        Some(found.fold(first, usize::min))
+    }
+
+    /// An array of several dimensions has as many elements as their product.
+    fn read_array(&self, index: &UnitIndex, entry: &Entry, of: TypeRef) -> Option<Type> {
+        let mut count = Some(1u64);
+        let mut tree = index.unit.entries_tree(Some(entry.offset())).ok()?;
+        let mut children = tree.root().ok()?.children();
+        while let Ok(Some(child)) = children.next() {
+            let entry = child.entry();
+            if entry.tag() != constants::DW_TAG_subrange_type {
+                continue;
+            }
+            let number = |attribute| entry.attr_value(attribute).and_then(|v| v.udata_value());
+            let upper = number(constants::DW_AT_upper_bound).map(|upper| upper.wrapping_add(1));
+            let elements = number(constants::DW_AT_count).or(upper);
+            count = count.zip(elements).map(|(a, b)| a.saturating_mul(b));
+        }
+        let count = count.filter(|&count| count > 0);
+        Some(Type::Array { of, count })
+    }
+
+    fn has_variants(&self, index: &UnitIndex, entry: UnitOffset<usize>) -> bool {
+        let Ok(mut tree) = index.unit.entries_tree(Some(entry)) else {
+            return false;
+        };
+        let Ok(root) = tree.root() else {
+            return false;
+        };
+        let mut children = root.children();
+        while let Ok(Some(child)) = children.next() {
+            if child.entry().tag() == constants::DW_TAG_variant_part {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Members of a record. Those of all variants of an enum of Rust overlap.
+    fn read_members(
+        &self,
+        index: &UnitIndex,
+        entry: UnitOffset<usize>,
+        tag: DwTag,
+    ) -> Option<Vec<Member>> {
+        let mut members = Vec::new();
+        let mut entries = index.unit.entries_at_offset(entry).ok()?;
+        let record = entries.next_dfs().ok()??.depth();
+        let mut skipped: Option<isize> = None;
+        while let Ok(Some(entry)) = entries.next_dfs() {
+            let depth = entry.depth();
+            if depth <= record {
+                break;
+            }
+            if skipped.is_some_and(|skipped| depth > skipped) {
+                continue;
+            }
+            skipped = None;
+            let kind = entry.tag();
+            let is_variant = matches!(
+                kind,
+                constants::DW_TAG_variant_part | constants::DW_TAG_variant
+            );
+            if !is_variant {
+                skipped = Some(depth);
+            }
+            let is_base = kind == constants::DW_TAG_inheritance;
+            if kind != constants::DW_TAG_member && !is_base {
+                continue;
+            }
+            let is_static = entry.attr_value(constants::DW_AT_external).is_some()
+                || entry.attr_value(constants::DW_AT_artificial).is_some() && depth > record + 1;
+            let value = entry.attr_value(constants::DW_AT_type);
+            let Some(of) = value.and_then(|value| reference(index, value)) else {
+                continue;
+            };
+            let number = |attribute| entry.attr_value(attribute).and_then(|v| v.udata_value());
+            let location = number(constants::DW_AT_data_member_location);
+            let bits = number(constants::DW_AT_bit_size);
+            let first_bit = match number(constants::DW_AT_bit_offset).zip(bits) {
+                // DWARF 3 counts from the most significant bit.
+                Some((skipped, bits)) => {
+                    let unit = number(constants::DW_AT_byte_size).unwrap_or(4) * 8;
+                    let before = unit.checked_sub(skipped.saturating_add(bits));
+                    before
+                        .zip(location)
+                        .map(|(before, at)| at.saturating_mul(8) + before)
+                }
+                None => number(constants::DW_AT_data_bit_offset),
+            };
+            let bit_bytes = first_bit
+                .zip(bits)
+                .map(|(first, bits)| first.saturating_add(bits).div_ceil(8) - first / 8);
+            let offset = match first_bit {
+                Some(first) => Some(first / 8),
+                None => location,
+            };
+            let offset = offset.or((tag == constants::DW_TAG_union_type).then_some(0));
+            // A virtual base has no fixed offset, a static member none at all.
+            let Some(offset) =
+                offset.or((!is_base && kind == constants::DW_TAG_member).then_some(0))
+            else {
+                continue;
+            };
+            if is_static {
+                continue;
+            }
+            members.push(Member {
+                name: self.name(&index.unit, entry),
+                offset,
+                of,
+                is_base,
+                bit_bytes,
+            });
+        }
+        members.sort_by_key(|member| member.offset);
+        Some(members)
+    }
+}
+
+fn is_record(tag: DwTag) -> bool {
+    matches!(
+        tag,
+        constants::DW_TAG_structure_type
+            | constants::DW_TAG_class_type
+            | constants::DW_TAG_union_type
+            | constants::DW_TAG_interface_type
+    )
+}
+
+fn reference(index: &UnitIndex, value: AttributeValue<Slice>) -> Option<TypeRef> {
+    match value {
+        AttributeValue::UnitRef(offset) => Some(TypeRef(index.start + offset.0)),
+        AttributeValue::DebugInfoRef(offset) => Some(TypeRef(offset.0)),
+        _ => None,
+    }
+}
+
+/// Bytes of a section, which may be compressed.
+fn contents<'a>(section: &impl ObjectSection<'a>) -> Option<Vec<u8>> {
+    let data = section.compressed_data().ok()?;
+    let bytes = usize::try_from(data.uncompressed_size).ok()?;
+    let mut plain = Vec::new();
+    match data.format {
+        CompressionFormat::None => plain.extend_from_slice(data.data),
+        CompressionFormat::Zlib => {
+            let decoder = flate2::read::ZlibDecoder::new(data.data);
+            decoder.take(bytes as u64).read_to_end(&mut plain).ok()?;
+        }
+        CompressionFormat::Zstandard => {
+            let decoder = zstd::Decoder::new(data.data).ok()?;
+            decoder.take(bytes as u64).read_to_end(&mut plain).ok()?;
+        }
+        _ => return None,
+    }
+    Some(plain)
+}

@@ -1,0 +1,988 @@
+//! Follows types through the code of a function.
+//!
+//! Debug information says in which register a variable is, but a value has none while it is on
+//! its way: the pointer that `mov rax, [rbx + 16]` loads, a copy, the start of an array plus an
+//! index. The module starts from the variables at each instruction and follows moves, additions,
+//! loads and calls through the blocks of the function until nothing changes. Where two paths
+//! meet, only what both agree on is kept.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register, UsedMemory,
+};
+use memgauge_analyze::{AccessedMemory, DataAccess, NoType};
+
+use super::debug_info::{DebugInfo, FunctionInfo, Place, VariableLocation};
+use super::graph::{Type, TypeRef};
+
+/// Maximum number of passes over a function until the values at its blocks must agree. What still
+/// changes then is unknown.
+const MAX_PASSES: usize = 8;
+/// Maximum number of values on the stack that are followed.
+const MAX_SLOTS: usize = 256;
+/// Registers that a call may change: rax, rcx, rdx, rsi, rdi and r8 to r11.
+const CLOBBERED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
+/// Smaller constants are no addresses (`vm.mmap_min_addr`).
+const LOWEST_ADDRESS: i64 = 0x10000;
+const RSP: usize = 4;
+const REGISTERS: usize = 16;
+
+/// Numbers of general registers here, by DWARF's numbers.
+const BY_DWARF_NUMBER: [usize; REGISTERS] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// A pointer to `void`, or to a type that is only declared.
+const UNTYPED: Value = Value::Untyped {
+    origin: 0,
+    offset: 0,
+    stepped: false,
+    is_void: true,
+};
+
+/// What is known about a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Value {
+    #[default]
+    Unknown,
+    /// Zero, which any pointer may be.
+    Null,
+    /// What the instruction at `origin` loaded or the call there returned, plus an offset. A copy
+    /// gets its type when a variable gives one to the other copy.
+    Untyped {
+        origin: u64,
+        offset: i64,
+        stepped: bool,
+        is_void: bool,
+    },
+    /// The address of an object of a type, plus an offset. `stepped`: of an element of an array
+    /// of them.
+    Pointer {
+        to: TypeRef,
+        offset: i64,
+        stepped: bool,
+    },
+    /// The canonical frame address plus an offset.
+    Stack(i64),
+    /// A fixed address. `stepped`: plus an unknown index.
+    Address { at: u64, stepped: bool },
+}
+
+/// Values of registers and of 8-byte slots on the stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    registers: [Value; REGISTERS],
+    slots: BTreeMap<i64, Value>,
+}
+
+/// An instruction and what it does.
+struct Step {
+    instruction: Instruction,
+    /// Its operand in memory.
+    memory: Option<UsedMemory>,
+    /// General registers that it writes.
+    written: Vec<usize>,
+}
+
+/// Where a variable with a name in the symbol table begins.
+pub(super) type SymbolAt<'a> = dyn FnMut(u64) -> Option<(String, u64)> + 'a;
+
+/// Type of the data that each instruction of a function accesses.
+pub(super) type Accesses = HashMap<u64, Result<DataAccess, NoType>>;
+
+/// Finds the accesses of a function. `code` has the bytes of each of its ranges.
+pub(super) fn accesses(
+    debug: &mut DebugInfo,
+    info: &FunctionInfo,
+    code: &[(Range<u64>, Vec<u8>)],
+    symbol_at: &mut SymbolAt,
+) -> Accesses {
+    let steps = decode(code);
+    let mut flow = Flow {
+        active: active(&steps, &info.locations),
+        debug,
+        info,
+        steps,
+    };
+    let starts = flow.solve();
+    let mut found = Accesses::new();
+    for (block, state) in flow.blocks().into_iter().zip(starts) {
+        let mut state = state.unwrap_or_default();
+        for at in block {
+            flow.add_variables(at, &mut state);
+            if let Some(memory) = flow.steps[at].memory {
+                let address = flow.steps[at].instruction.ip();
+                found.insert(address, flow.access(at, &memory, &state, symbol_at));
+            }
+            flow.execute(at, &mut state);
+        }
+    }
+    found
+}
+
+fn decode(code: &[(Range<u64>, Vec<u8>)]) -> Vec<Step> {
+    let mut factory = InstructionInfoFactory::new();
+    let mut steps = Vec::new();
+    for (range, bytes) in code {
+        let decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        for instruction in decoder {
+            let info = factory.info(&instruction);
+            let accesses = |memory: &&UsedMemory| {
+                !matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess)
+            };
+            let is_stack = |memory: &&UsedMemory| memory.base().full_register() == Register::RSP;
+            let used = info.used_memory();
+            let off_stack = used.iter().filter(accesses).find(|m| !is_stack(m));
+            let memory = off_stack.or_else(|| used.iter().find(accesses)).copied();
+            let written = info.used_registers().iter().filter(|used| {
+                !matches!(
+                    used.access(),
+                    OpAccess::None | OpAccess::Read | OpAccess::CondRead
+                )
+            });
+            let written = written
+                .filter_map(|used| general(used.register()))
+                .collect();
+            steps.push(Step {
+                instruction,
+                memory,
+                written,
+            });
+        }
+    }
+    steps
+}
+
+/// Number of a general register, or of the one that it is a part of.
+fn general(register: Register) -> Option<usize> {
+    let full = register.full_register();
+    full.is_gpr64().then(|| full.number())
+}
+
+/// Locations that tell what a register contains, by instruction.
+fn active(steps: &[Step], locations: &[VariableLocation]) -> Vec<Vec<u32>> {
+    let mut active = vec![Vec::new(); steps.len()];
+    let mut by_address: Vec<(u64, usize)> = steps
+        .iter()
+        .enumerate()
+        .map(|(n, step)| (step.instruction.ip(), n))
+        .collect();
+    by_address.sort_unstable();
+    for (number, location) in (0u32..).zip(locations) {
+        let first = by_address.partition_point(|(ip, _)| *ip < location.range.start);
+        let within = by_address[first..].iter();
+        for (_, step) in within.take_while(|(ip, _)| *ip < location.range.end) {
+            active[*step].push(number);
+        }
+    }
+    active
+}
+
+struct Flow<'a> {
+    debug: &'a mut DebugInfo,
+    info: &'a FunctionInfo,
+    steps: Vec<Step>,
+    active: Vec<Vec<u32>>,
+}
+
+impl Flow<'_> {
+    /// Ranges of instructions that are entered at the first and left after the last one.
+    fn blocks(&self) -> Vec<Range<usize>> {
+        let by_address = self.by_address();
+        let mut is_first = vec![false; self.steps.len() + 1];
+        is_first[0] = true;
+        is_first[self.steps.len()] = true;
+        for (at, step) in self.steps.iter().enumerate() {
+            let flow = step.instruction.flow_control();
+            if !matches!(
+                flow,
+                FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall
+            ) {
+                is_first[at + 1] = true;
+            }
+            if step.instruction.is_jcc_short_or_near() || step.instruction.is_jmp_short_or_near() {
+                let target = step.instruction.near_branch_target();
+                if let Some(&target) = by_address.get(&target) {
+                    is_first[target] = true;
+                }
+            }
+            let next = self.steps.get(at + 1);
+            if next.is_some_and(|next| next.instruction.ip() != step.instruction.next_ip()) {
+                is_first[at + 1] = true;
+            }
+        }
+        let firsts: Vec<usize> = (0..is_first.len()).filter(|&at| is_first[at]).collect();
+        firsts.windows(2).map(|pair| pair[0]..pair[1]).collect()
+    }
+
+    fn by_address(&self) -> HashMap<u64, usize> {
+        let steps = self.steps.iter().enumerate();
+        steps
+            .map(|(at, step)| (step.instruction.ip(), at))
+            .collect()
+    }
+
+    /// State at the start of each block. `None` if no known path leads there.
+    fn solve(&mut self) -> Vec<Option<State>> {
+        let blocks = self.blocks();
+        let by_address = self.by_address();
+        let by_first: HashMap<usize, usize> = blocks
+            .iter()
+            .enumerate()
+            .map(|(n, block)| (block.start, n))
+            .collect();
+        let mut starts: Vec<Option<State>> = vec![None; blocks.len()];
+        let entry = self
+            .info
+            .code
+            .first()
+            .and_then(|code| by_address.get(&code.start));
+        let Some(entry) = entry.and_then(|at| by_first.get(at)) else {
+            return starts;
+        };
+        let mut first = State::default();
+        // The return address is below the canonical frame address.
+        first.registers[RSP] = Value::Stack(-8);
+        starts[*entry] = Some(first);
+        let mut is_due = vec![true; blocks.len()];
+        for pass in 0.. {
+            let mut changed = false;
+            for (number, block) in blocks.iter().enumerate() {
+                if !std::mem::take(&mut is_due[number]) {
+                    continue;
+                }
+                let Some(mut state) = starts[number].clone() else {
+                    continue;
+                };
+                for at in block.clone() {
+                    self.add_variables(at, &mut state);
+                    self.execute(at, &mut state);
+                }
+                for next in self.successors(block, &by_address) {
+                    let Some(&next) = by_first.get(&next) else {
+                        continue;
+                    };
+                    let met = match &starts[next] {
+                        None => state.clone(),
+                        // Give up on what has not settled.
+                        Some(_) if pass >= MAX_PASSES => State::default(),
+                        Some(known) => self.meet(known, &state),
+                    };
+                    if starts[next].as_ref() != Some(&met) {
+                        starts[next] = Some(met);
+                        is_due[next] = true;
+                        changed = true;
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        starts
+    }
+
+    /// First instructions of the blocks that follow a block.
+    fn successors(&self, block: &Range<usize>, by_address: &HashMap<u64, usize>) -> Vec<usize> {
+        let Some(last) = block.end.checked_sub(1).and_then(|at| self.steps.get(at)) else {
+            return Vec::new();
+        };
+        let last = &last.instruction;
+        let mut next = Vec::new();
+        if last.is_jcc_short_or_near() || last.is_jmp_short_or_near() {
+            next.extend(by_address.get(&last.near_branch_target()));
+        }
+        let goes_on = matches!(
+            last.flow_control(),
+            FlowControl::Next
+                | FlowControl::ConditionalBranch
+                | FlowControl::Call
+                | FlowControl::IndirectCall
+        );
+        if goes_on {
+            next.extend(by_address.get(&last.next_ip()));
+        }
+        next
+    }
+
+    fn meet(&mut self, a: &State, b: &State) -> State {
+        let mut met = State::default();
+        for n in 0..REGISTERS {
+            met.registers[n] = self.meet_values(a.registers[n], b.registers[n]);
+        }
+        for (&slot, &value) in &a.slots {
+            if let Some(&other) = b.slots.get(&slot) {
+                let value = self.meet_values(value, other);
+                if value != Value::Unknown {
+                    met.slots.insert(slot, value);
+                }
+            }
+        }
+        met
+    }
+
+    fn meet_values(&mut self, a: Value, b: Value) -> Value {
+        match (a, b) {
+            (a, b) if a == b => a,
+            (Value::Null, other @ (Value::Pointer { .. } | Value::Untyped { .. }))
+            | (other @ (Value::Pointer { .. } | Value::Untyped { .. }), Value::Null) => other,
+            (
+                Value::Pointer { to, offset, .. },
+                Value::Pointer {
+                    to: other_to,
+                    offset: other,
+                    ..
+                },
+            ) if to == other_to => {
+                let bytes = self.debug.bytes(to) as i64;
+                match bytes > 0 && (offset - other) % bytes == 0 {
+                    true => Value::Pointer {
+                        to,
+                        offset: offset.rem_euclid(bytes),
+                        stepped: true,
+                    },
+                    false => Value::Unknown,
+                }
+            }
+            (Value::Address { at, .. }, Value::Address { at: other, .. }) if at == other => {
+                Value::Address { at, stepped: true }
+            }
+            _ => Value::Unknown,
+        }
+    }
+
+    /// Puts variables into the registers that contain them before an instruction.
+    fn add_variables(&mut self, at: usize, state: &mut State) {
+        for n in 0..self.active[at].len() {
+            let location = &self.info.locations[self.active[at][n] as usize];
+            let (place, of, part) = (location.place, location.of, location.part);
+            let (register, value) = match place {
+                Place::Register(register) => (register, self.pointer(of, part, 0)),
+                Place::Value { register, offset } => {
+                    (register, self.pointer(of, part, offset.wrapping_neg()))
+                }
+                Place::Memory { register, offset } => {
+                    let (to, stepped) = self.debug.element(of);
+                    let offset = offset.wrapping_neg();
+                    (
+                        register,
+                        Value::Pointer {
+                            to,
+                            offset,
+                            stepped,
+                        },
+                    )
+                }
+                Place::Frame(_) | Place::Address(_) => continue,
+            };
+            let Some(&register) = BY_DWARF_NUMBER.get(usize::from(register)) else {
+                continue;
+            };
+            let known = state.registers[register];
+            if self.rank(value) > self.rank(known)
+                || self.rank(value) == self.rank(known) && !matches!(known, Value::Stack(_))
+            {
+                if let Value::Untyped { origin, offset, .. } = known {
+                    give_type(state, (origin, offset), value);
+                }
+                state.registers[register] = value;
+            }
+        }
+    }
+
+    /// The value of a pointer variable plus an offset.
+    fn pointer(&mut self, of: TypeRef, part: u64, offset: i64) -> Value {
+        let Some(scalar) = self.debug.scalar_at(of, part) else {
+            return Value::Unknown;
+        };
+        match *self.debug.type_at(scalar) {
+            Type::Pointer { to: None } => UNTYPED,
+            Type::Pointer { to: Some(to) } => {
+                let (to, is_array) = self.debug.element(to);
+                if matches!(*self.debug.type_at(to), Type::Unknown) {
+                    return UNTYPED;
+                }
+                let bytes = self.debug.bytes(to) as i64;
+                let stepped = is_array || offset != 0 && bytes > 0 && offset % bytes == 0;
+                Value::Pointer {
+                    to,
+                    offset,
+                    stepped,
+                }
+            }
+            _ => Value::Unknown,
+        }
+    }
+
+    /// How much a value tells. Of two views of the same object, the larger type tells more.
+    fn rank(&mut self, value: Value) -> (u8, u64) {
+        match value {
+            Value::Unknown | Value::Null => (0, 0),
+            Value::Untyped { is_void: false, .. } => (0, 1),
+            Value::Untyped { .. } => (1, 0),
+            Value::Pointer { to, .. } => match &*self.debug.type_at(to) {
+                Type::Record(record) if !record.members.is_empty() => (4, record.bytes),
+                Type::Scalar { bytes: 0..2, .. } => (2, 0),
+                Type::Unknown => (1, 0),
+                _ => (3, 0),
+            },
+            Value::Address { .. } => (5, 0),
+            Value::Stack(_) => (6, 0),
+        }
+    }
+
+    /// Value of the address that an operand has.
+    fn address(&mut self, memory: &UsedMemory, state: &State) -> Value {
+        if memory.base() == Register::RIP || memory.base() == Register::EIP {
+            let at = memory.displacement();
+            return Value::Address { at, stepped: false };
+        }
+        let index = general(memory.index());
+        let displacement = memory.displacement() as i64;
+        let Some(base) = general(memory.base()) else {
+            return match (index, memory.index()) {
+                // A table of a program with fixed addresses.
+                (index, Register::None) | (index @ Some(_), _) if displacement > 0 => {
+                    let at = displacement as u64;
+                    let stepped = index.is_some();
+                    Value::Address { at, stepped }
+                }
+                _ => Value::Unknown,
+            };
+        };
+        let (base, index_value) = (
+            state.registers[base],
+            index.map(|index| state.registers[index]),
+        );
+        let is_vector = memory.index() != Register::None && index.is_none();
+        match (base, index_value) {
+            (base, None) => shifted(base, displacement, is_vector),
+            (Value::Unknown | Value::Null | Value::Untyped { is_void: false, .. }, Some(index))
+                if memory.scale() == 1 && !matches!(index, Value::Unknown) =>
+            {
+                shifted(index, displacement, true)
+            }
+            (base, Some(_)) => shifted(base, displacement, true),
+        }
+    }
+
+    /// Type of the data at an instruction's operand.
+    fn access(
+        &mut self,
+        at: usize,
+        memory: &UsedMemory,
+        state: &State,
+        symbol_at: &mut SymbolAt,
+    ) -> Result<DataAccess, NoType> {
+        if matches!(memory.segment(), Register::FS | Register::GS) {
+            return Err(NoType::ThreadLocal);
+        }
+        let ip = self.steps[at].instruction.ip();
+        let (to, offset, stepped, accessed) = match self.address(memory, state) {
+            Value::Pointer {
+                to,
+                offset,
+                stepped,
+            } => (to, offset, stepped, AccessedMemory::Pointed),
+            Value::Address { at, stepped } => {
+                let symbol = symbol_at(at);
+                let symbol = symbol.as_ref().map(|(name, start)| (name.as_str(), *start));
+                let found = self.debug.variable_at(ip, at, symbol);
+                let (of, start) = found.ok_or(NoType::UnknownVariable)?;
+                let (to, is_array) = self.debug.element(of);
+                let offset = at.wrapping_sub(start) as i64;
+                (to, offset, stepped || is_array, AccessedMemory::Variable)
+            }
+            Value::Stack(offset) => {
+                let (of, within) = self.on_stack(ip, offset, state).ok_or(NoType::Stack)?;
+                let (to, _) = self.debug.element(of);
+                (to, within, true, AccessedMemory::Stack)
+            }
+            Value::Untyped { is_void: true, .. } => return Err(NoType::VoidPointer),
+            Value::Untyped { .. } => return Err(NoType::NoVariable),
+            Value::Unknown | Value::Null => return Err(NoType::NoVariable),
+        };
+        self.data_access(memory, (to, offset, stepped), accessed)
+    }
+
+    fn data_access(
+        &mut self,
+        memory: &UsedMemory,
+        (to, offset, stepped): (TypeRef, i64, bool),
+        accessed: AccessedMemory,
+    ) -> Result<DataAccess, NoType> {
+        let bytes = self.debug.bytes(to);
+        if matches!(
+            *self.debug.type_at(to),
+            Type::Unknown | Type::Function { .. }
+        ) || bytes == 0
+        {
+            return Err(NoType::VoidPointer);
+        }
+        let is_record = matches!(*self.debug.type_at(to), Type::Record(_));
+        let flat = self.debug.flat(to);
+        let offset = match offset {
+            0.. if (offset as u64) < bytes || flat.is_open_at(offset as u64) => offset as u64,
+            _ if stepped || !is_record => offset.rem_euclid(bytes as i64) as u64,
+            _ => return Err(NoType::OutsideType),
+        };
+        let (loads, stores) = match memory.access() {
+            OpAccess::Read | OpAccess::CondRead => (true, false),
+            OpAccess::Write | OpAccess::CondWrite => (false, true),
+            _ => (true, true),
+        };
+        Ok(DataAccess {
+            member: flat.member_at(offset),
+            of: std::rc::Rc::clone(&flat.data_type),
+            offset,
+            bytes: memory.memory_size().size() as u64,
+            accessed,
+            loads,
+            stores,
+        })
+    }
+
+    /// The variable on the stack at an offset from the canonical frame address, and the offset in
+    /// it. Of several, the smallest.
+    fn on_stack(&mut self, ip: u64, at: i64, state: &State) -> Option<(TypeRef, i64)> {
+        let mut best: Option<(u64, TypeRef, i64)> = None;
+        for location in self.info.locations.iter().filter(|l| l.range.contains(&ip)) {
+            let start = match location.place {
+                Place::Frame(offset) => offset,
+                Place::Memory { register, offset } => {
+                    let register = BY_DWARF_NUMBER.get(usize::from(register));
+                    match register.map(|&register| state.registers[register]) {
+                        Some(Value::Stack(base)) => base.wrapping_add(offset),
+                        _ => continue,
+                    }
+                }
+                _ => continue,
+            };
+            let within = at.wrapping_sub(start);
+            let bytes = self.debug.bytes(location.of);
+            let holds = within >= 0 && (within as u64) < bytes.saturating_sub(location.part);
+            if holds && best.is_none_or(|(known, _, _)| bytes < known) {
+                best = Some((bytes, location.of, within + location.part as i64));
+            }
+        }
+        best.map(|(_, of, within)| (of, within))
+    }
+
+    /// Value that a load of 8 bytes yields.
+    fn loaded(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+        let value = self.known_load(at, memory, state);
+        self.originating(value, at)
+    }
+
+    /// A value without a type is that of the instruction.
+    fn originating(&self, value: Value, at: usize) -> Value {
+        let of_this = |is_void| Value::Untyped {
+            origin: self.steps[at].instruction.ip(),
+            offset: 0,
+            stepped: false,
+            is_void,
+        };
+        match value {
+            Value::Unknown => of_this(false),
+            Value::Untyped { origin: 0, .. } => of_this(true),
+            known => known,
+        }
+    }
+
+    fn known_load(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+        if matches!(memory.segment(), Register::FS | Register::GS) {
+            return Value::Unknown;
+        }
+        let ip = self.steps[at].instruction.ip();
+        let (of, offset) = match self.address(memory, state) {
+            Value::Stack(slot) => {
+                if let Some(&value) = state.slots.get(&slot) {
+                    return value;
+                }
+                match self.on_stack(ip, slot, state) {
+                    Some((of, within)) => (of, within),
+                    None => return Value::Unknown,
+                }
+            }
+            Value::Pointer {
+                to,
+                offset,
+                stepped,
+            } => {
+                let bytes = self.debug.bytes(to) as i64;
+                match stepped && bytes > 0 {
+                    true if self.debug.flat(to).is_open_at(offset.max(0) as u64) => (to, offset),
+                    true => (to, offset.rem_euclid(bytes)),
+                    false => (to, offset),
+                }
+            }
+            Value::Address { at, .. } => match self.debug.variable_at(ip, at, None) {
+                Some((of, start)) => (of, at.wrapping_sub(start) as i64),
+                None => return Value::Unknown,
+            },
+            _ => return Value::Unknown,
+        };
+        match u64::try_from(offset) {
+            Ok(offset) => self.pointer(of, offset, 0),
+            Err(_) => Value::Unknown,
+        }
+    }
+
+    /// Value of an operand that is a register or a constant.
+    fn operand(&mut self, at: usize, number: u32, state: &State) -> Value {
+        let instruction = self.steps[at].instruction;
+        match instruction.op_kind(number) {
+            OpKind::Register => {
+                let register = instruction.op_register(number);
+                match general(register) {
+                    Some(register_number) if register.is_gpr64() => {
+                        state.registers[register_number]
+                    }
+                    _ => Value::Unknown,
+                }
+            }
+            OpKind::Memory => match self.steps[at].memory {
+                Some(memory) if memory.memory_size().size() == 8 => self.loaded(at, &memory, state),
+                _ => Value::Unknown,
+            },
+            kind if is_immediate(kind) => match instruction.immediate(number) {
+                0 => Value::Null,
+                value if value as i64 >= LOWEST_ADDRESS => Value::Address {
+                    at: value,
+                    stepped: false,
+                },
+                _ => Value::Unknown,
+            },
+            _ => Value::Unknown,
+        }
+    }
+
+    /// Changes the state as an instruction does.
+    fn execute(&mut self, at: usize, state: &mut State) {
+        let instruction = self.steps[at].instruction;
+        match instruction.mnemonic() {
+            Mnemonic::Call => return self.call(&instruction, at, state),
+            Mnemonic::Push => {
+                let value = self.operand(at, 0, state);
+                state.registers[RSP] = shifted(state.registers[RSP], -8, false);
+                if let Value::Stack(slot) = state.registers[RSP] {
+                    set_slot(state, slot, value, 8);
+                }
+                return;
+            }
+            Mnemonic::Pop => {
+                let value = match state.registers[RSP] {
+                    Value::Stack(slot) => state.slots.get(&slot).copied().unwrap_or_default(),
+                    _ => Value::Unknown,
+                };
+                let stack = shifted(state.registers[RSP], 8, false);
+                self.forget_written(at, state);
+                if let Some(register) = target(&instruction) {
+                    state.registers[register] = value;
+                }
+                state.registers[RSP] = stack;
+                return;
+            }
+            Mnemonic::Leave => {
+                let frame = state.registers[5];
+                self.forget_written(at, state);
+                state.registers[RSP] = shifted(frame, 8, false);
+                return;
+            }
+            _ => {}
+        }
+        if instruction.op0_kind() == OpKind::Memory {
+            self.store(at, state);
+        }
+        let Some(register) = target(&instruction) else {
+            return self.forget_written(at, state);
+        };
+        let old = state.registers[register];
+        let is_wide = instruction.op0_register().is_gpr64();
+        let value = match instruction.mnemonic() {
+            Mnemonic::Mov if is_wide => self.operand(at, 1, state),
+            // A 32-bit move of a constant clears the upper half.
+            Mnemonic::Mov if is_immediate(instruction.op1_kind()) => self.operand(at, 1, state),
+            Mnemonic::Lea if is_wide => self.effective_address(&instruction, state),
+            Mnemonic::Xor if instruction.op0_register() == instruction.op1_register() => {
+                Value::Null
+            }
+            Mnemonic::Add if is_wide => match immediate(&instruction) {
+                Some(by) => self.advanced(old, by),
+                None => sum(old, self.operand(at, 1, state)),
+            },
+            Mnemonic::Sub if is_wide => match immediate(&instruction) {
+                Some(by) => self.advanced(old, by.wrapping_neg()),
+                None => match (old, self.operand(at, 1, state)) {
+                    (old, Value::Unknown | Value::Untyped { is_void: false, .. }) => {
+                        shifted(old, 0, true)
+                    }
+                    _ => Value::Unknown,
+                },
+            },
+            Mnemonic::Inc if is_wide => self.advanced(old, 1),
+            Mnemonic::Dec if is_wide => self.advanced(old, -1),
+            // Pointers with flags in their lowest bits.
+            Mnemonic::And if is_wide => match immediate(&instruction) {
+                Some(-4096..=-2) if !matches!(old, Value::Stack(_)) => old,
+                _ => Value::Unknown,
+            },
+            mnemonic if is_wide && is_conditional_move(mnemonic) => {
+                let other = self.operand(at, 1, state);
+                self.meet_values(old, other)
+            }
+            _ => Value::Unknown,
+        };
+        self.forget_written(at, state);
+        state.registers[register] = value;
+    }
+
+    /// A pointer plus a number. Steps by whole elements stay at the start of one.
+    fn advanced(&mut self, value: Value, by: i64) -> Value {
+        if let Value::Pointer {
+            to,
+            offset,
+            stepped,
+        } = value
+        {
+            let bytes = self.debug.bytes(to) as i64;
+            if bytes > 0 && by % bytes == 0 {
+                return Value::Pointer {
+                    to,
+                    offset,
+                    stepped: true,
+                };
+            }
+            let offset = offset.wrapping_add(by);
+            return Value::Pointer {
+                to,
+                offset,
+                stepped,
+            };
+        }
+        shifted(value, by, false)
+    }
+
+    fn effective_address(&mut self, instruction: &Instruction, state: &State) -> Value {
+        let displacement = instruction.memory_displacement64();
+        if instruction.is_ip_rel_memory_operand() {
+            return Value::Address {
+                at: displacement,
+                stepped: false,
+            };
+        }
+        let value_of = |register| general(register).map(|number| state.registers[number]);
+        let displacement = displacement as i64;
+        let base = value_of(instruction.memory_base());
+        let index = value_of(instruction.memory_index());
+        match (base, index) {
+            (Some(base), None) => self.advanced(base, displacement),
+            (Some(base), Some(index)) if instruction.memory_index_scale() == 1 => {
+                shifted(sum(base, index), displacement, false)
+            }
+            (Some(base), Some(_)) => shifted(base, displacement, true),
+            (None, Some(index)) if instruction.memory_index_scale() == 1 => {
+                shifted(index, displacement, false)
+            }
+            (None, Some(_)) if displacement > 0 => Value::Address {
+                at: displacement as u64,
+                stepped: true,
+            },
+            _ => Value::Unknown,
+        }
+    }
+
+    fn store(&mut self, at: usize, state: &mut State) {
+        let Some(memory) = self.steps[at].memory else {
+            return;
+        };
+        if let Value::Stack(slot) = self.address(&memory, state) {
+            let is_move = self.steps[at].instruction.mnemonic() == Mnemonic::Mov;
+            let bytes = memory.memory_size().size();
+            let value = match is_move && bytes == 8 {
+                true => self.operand(at, 1, state),
+                false => Value::Unknown,
+            };
+            set_slot(state, slot, value, bytes as i64);
+        }
+    }
+
+    fn call(&mut self, instruction: &Instruction, at: usize, state: &mut State) {
+        let returned = self.info.returned.get(&instruction.next_ip()).copied();
+        let returned = returned.or_else(|| self.returned_by_pointer(at, state));
+        for register in CLOBBERED {
+            state.registers[register] = Value::Unknown;
+        }
+        let value = returned.map_or(Value::Unknown, |of| self.pointer(of, 0, 0));
+        state.registers[0] = self.originating(value, at);
+    }
+
+    /// Type that a call through a pointer in memory returns.
+    fn returned_by_pointer(&mut self, at: usize, state: &State) -> Option<TypeRef> {
+        let memory = self.steps[at].memory?;
+        if self.steps[at].instruction.op0_kind() != OpKind::Memory {
+            return None;
+        }
+        match self.loaded(at, &memory, state) {
+            Value::Pointer { to, offset: 0, .. } => match *self.debug.type_at(to) {
+                Type::Function { returns } => returns,
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn forget_written(&self, at: usize, state: &mut State) {
+        for &register in &self.steps[at].written {
+            state.registers[register] = Value::Unknown;
+        }
+    }
+}
+
+/// The general register that an instruction's first operand is, if it writes it.
+fn target(instruction: &Instruction) -> Option<usize> {
+    let is_register = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::Register;
+    let reads_only = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Bt | Mnemonic::Push
+    );
+    (is_register && !reads_only)
+        .then(|| general(instruction.op0_register()))
+        .flatten()
+}
+
+fn immediate(instruction: &Instruction) -> Option<i64> {
+    is_immediate(instruction.op1_kind()).then(|| instruction.immediate(1) as i64)
+}
+
+fn is_immediate(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Immediate8
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64
+    )
+}
+
+fn is_conditional_move(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::{
+        Cmova, Cmovae, Cmovb, Cmovbe, Cmove, Cmovg, Cmovge, Cmovl, Cmovle, Cmovne, Cmovno, Cmovnp,
+        Cmovns, Cmovo, Cmovp, Cmovs,
+    };
+    matches!(
+        mnemonic,
+        Cmova
+            | Cmovae
+            | Cmovb
+            | Cmovbe
+            | Cmove
+            | Cmovg
+            | Cmovge
+            | Cmovl
+            | Cmovle
+            | Cmovne
+            | Cmovno
+            | Cmovnp
+            | Cmovns
+            | Cmovo
+            | Cmovp
+            | Cmovs
+    )
+}
+
+/// Gives the type of a value to all copies of it. The value is `offset` behind what the
+/// instruction at `origin` yielded.
+fn give_type(state: &mut State, (origin, offset): (u64, i64), value: Value) {
+    let copies = state.registers.iter_mut().chain(state.slots.values_mut());
+    for copy in copies {
+        if let Value::Untyped {
+            origin: of_copy,
+            offset: at,
+            stepped,
+            ..
+        } = *copy
+            && of_copy == origin
+            && origin != 0
+        {
+            *copy = shifted(value, at.wrapping_sub(offset), stepped);
+        }
+    }
+}
+
+/// A value plus a constant, and with `stepped` an unknown index.
+fn shifted(value: Value, by: i64, indexed: bool) -> Value {
+    match value {
+        Value::Pointer {
+            to,
+            offset,
+            stepped,
+        } => Value::Pointer {
+            to,
+            offset: offset.wrapping_add(by),
+            stepped: stepped || indexed,
+        },
+        Value::Address { at, stepped } => Value::Address {
+            at: at.wrapping_add_signed(by),
+            stepped: stepped || indexed,
+        },
+        Value::Stack(offset) => Value::Stack(offset.wrapping_add(by)),
+        Value::Untyped {
+            origin,
+            offset,
+            stepped,
+            is_void,
+        } => Value::Untyped {
+            origin,
+            offset: offset.wrapping_add(by),
+            stepped: stepped || indexed,
+            is_void,
+        },
+        Value::Null | Value::Unknown => Value::Unknown,
+    }
+}
+
+/// A pointer plus an index, whichever of them is the pointer.
+fn sum(a: Value, b: Value) -> Value {
+    let is_pointer = |value| {
+        matches!(
+            value,
+            Value::Pointer { .. } | Value::Address { .. } | Value::Untyped { is_void: true, .. }
+        )
+    };
+    match (is_pointer(a), is_pointer(b)) {
+        // A large constant may look like an address.
+        (true, true) if matches!((a, b), (Value::Pointer { .. }, Value::Address { .. })) => {
+            shifted(a, 0, true)
+        }
+        (true, false) => shifted(a, 0, true),
+        (false, true) => shifted(b, 0, true),
+        _ => match (a, b) {
+            (Value::Untyped { .. }, Value::Unknown) => shifted(a, 0, true),
+            (Value::Unknown, Value::Untyped { .. }) => shifted(b, 0, true),
+            (Value::Stack(_), Value::Unknown) => a,
+            (Value::Unknown, Value::Stack(_)) => b,
+            _ => Value::Unknown,
+        },
+    }
+}
+
+/// Stores a value on the stack, over what was there.
+fn set_slot(state: &mut State, slot: i64, value: Value, bytes: i64) {
+    let covered: Vec<i64> = state
+        .slots
+        .range(slot.saturating_sub(7)..slot.saturating_add(bytes))
+        .map(|(&at, _)| at)
+        .collect();
+    for at in covered {
+        state.slots.remove(&at);
+    }
+    if value != Value::Unknown && state.slots.len() < MAX_SLOTS {
+        state.slots.insert(slot, value);
+    }
+}
