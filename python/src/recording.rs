@@ -319,6 +319,29 @@ impl Summary {
         Table::of_rows(&rows, DATA, &self.summary.events)
     }
 
+    /// Members of types by the cost of accesses to them. A type without members is one row.
+    fn types(&self) -> PyResult<Table> {
+        let table = self.summary.types.iter();
+        let rows = table.flat_map(|table| &table.rows).flat_map(|row| {
+            let members: Vec<Value> = match row.members.is_empty() {
+                true => vec![json!({ "counts": row.counts, "bytes": row.bytes, "offset": 0 })],
+                false => row.members.iter().map(|member| json!(member)).collect(),
+            };
+            members.into_iter().filter_map(|member| match member {
+                Value::Object(mut fields) => {
+                    let member = fields.remove("name").unwrap_or_default();
+                    fields.insert("member".to_owned(), member);
+                    fields.insert("type".to_owned(), row.name.clone().into());
+                    fields.insert("type_bytes".to_owned(), row.bytes.into());
+                    Some(fields)
+                }
+                _ => None,
+            })
+        });
+        let rows: Vec<Map<String, Value>> = rows.collect();
+        Table::of_fields(&rows, TYPES, &self.summary.events)
+    }
+
     /// Allocation sites by their bytes at the peak.
     fn heap(&self) -> PyResult<Table> {
         let heap = self.summary.heap.iter();
@@ -517,6 +540,18 @@ const REGIONS: &[Column] = &[
 ];
 
 const DATA: &[Column] = &[text("name"), text("kind"), real("share", "ratio")];
+
+const TYPES: &[Column] = &[
+    text("type"),
+    count("type_bytes", "bytes"),
+    text("member"),
+    text("type_name"),
+    count("offset", "bytes"),
+    count("bytes", "bytes"),
+    count("count", "count"),
+    real("share", "ratio"),
+    real("miss_share", "ratio"),
+];
 
 const ALLOCATION_SITES: &[Column] = &[
     text("name"),

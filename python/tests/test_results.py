@@ -112,6 +112,17 @@ def test_data_and_heap_are_those_of_the_report(recording, modelled):
         assert "allocated" in data["kind"] and sum(heap["allocations"]) > 0
 
 
+def test_types_are_those_of_the_report(recording):
+    table = report(recording).get("types") or {"rows": []}
+    expected = []
+    for row in table["rows"]:
+        members = row["members"] or [{"name": None, "counts": row["counts"]}]
+        expected += [(row["name"], row["bytes"], member["name"]) for member in members]
+    found = recording.types()
+    rows = rows_of(found)
+    assert [(row["type"], row["type_bytes"], row.get("member")) for row in rows] == expected
+
+
 def test_losses_are_those_of_the_report(recording):
     assert rows_of(recording.losses) == report(recording)["losses"]
 

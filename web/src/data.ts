@@ -77,6 +77,7 @@ export interface Summary {
   regions: RegionTable[];
   data?: DataTable;
   heap?: HeapUse;
+  types?: TypeTable;
   sharing?: SharedLines;
   what_if?: WhatIf[];
   code_regions?: CodeRegionRow[];
@@ -219,6 +220,35 @@ export interface WhatIf {
   relative: number;
   time: { on: string; cycles: number; share: number }[];
   totals: Counts;
+}
+
+/** Costs by type and member. */
+export interface TypeTable {
+  totals: Counts;
+  rows: TypeRow[];
+  other_rows: number;
+  other_counts: Counts;
+  untyped: { reason: string; counts: Counts; share: number | null }[];
+}
+
+export interface TypeRow {
+  name: string;
+  bytes: number;
+  counts: Counts;
+  share: number | null;
+  members: MemberRow[];
+  holes: { offset: number; bytes: number }[];
+}
+
+export interface MemberRow {
+  name: string;
+  type_name: string;
+  offset: number;
+  bytes: number;
+  count: number;
+  counts: Counts;
+  share: number | null;
+  miss_share: number | null;
 }
 
 /** Misses of lines that threads share. */

@@ -99,6 +99,7 @@ fn misses_are_charged_to_the_member_that_was_accessed() {
         let text = report_text(&recorded.path());
         assert!(text.contains("Types by stalled cycles"), "{text}");
         assert!(text.contains("  next at 8"), "{text}");
+        assert!(text.contains("hardly accessed"), "{text}");
     }
 }
 

@@ -1,13 +1,13 @@
 //! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
 use memgauge_analyze::{
-    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, SharedAccess, Summary, WhatIf,
-    file_name, sentence,
+    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, MemberRow, SharedAccess, Summary,
+    WhatIf, file_name, sentence,
 };
 use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
 use serde::Serialize;
 
-use crate::names::without_arguments;
+use crate::names::{readable, without_arguments};
 use crate::style::Style;
 use crate::units;
 
@@ -307,10 +307,11 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
     };
     let place = shared_line(cause.kind, summary).or_else(|| stalled_function(cause.kind, summary));
-    let text = match place {
-        Some(place) => format!("{} {place}", text),
-        None => text,
-    };
+    let members = hot_member(cause.kind, summary);
+    let text = place
+        .into_iter()
+        .chain(members)
+        .fold(text, |text, sentence| format!("{text} {sentence}"));
     Statement {
         kind: if is_caution { "caution" } else { "cause" },
         text,
@@ -522,6 +523,47 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
     format!(", and {} is for {of}", units::share(share))
 }
 
+/// Members with a smaller share of their type's accesses are cold.
+const COLD_SHARE: f64 = 0.01;
+
+/// Names the member that misses most and the bytes beside it that are hardly accessed, if one type
+/// has enough of the stalls and half of its bytes are cold.
+fn hot_member(kind: CauseKind, summary: &Summary) -> Option<String> {
+    if !matches!(
+        kind,
+        CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound
+    ) {
+        return None;
+    }
+    let types = summary.types.as_ref()?;
+    let first = types.rows.iter().find(|row| !row.members.is_empty())?;
+    if first.share? < NAMED_SHARE {
+        return None;
+    }
+    let accesses = |counts: &Counts| -> u64 {
+        let events = ["loads", "stores"].into_iter();
+        events.filter_map(|event| counts.get(event)).sum()
+    };
+    let all = accesses(&first.counts) as f64;
+    let is_cold = |member: &&MemberRow| (accesses(&member.counts) as f64) < all * COLD_SHARE;
+    let cold = first.members.iter().filter(is_cold);
+    let cold: u64 = cold.map(|member| member.bytes * member.count).sum();
+    if cold * 2 < first.bytes {
+        return None;
+    }
+    let share = |member: &MemberRow| member.miss_share.unwrap_or(0.0);
+    let members = first.members.iter();
+    let hot = members.max_by(|a, b| share(a).total_cmp(&share(b)))?;
+    Some(format!(
+        "Of each {} ({}), {} has {} of the misses, and {} are hardly accessed.",
+        readable(&first.name),
+        units::bytes(first.bytes),
+        readable(&hot.name),
+        units::share(share(hot)),
+        units::bytes(cold),
+    ))
+}
+
 /// A range of a run and its share of the memory traffic.
 #[derive(Debug, PartialEq)]
 struct BusyStretch {
@@ -585,7 +627,7 @@ fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memgauge_analyze::{Counting, ThreadRow};
+    use memgauge_analyze::{Counting, ThreadRow, TypeRow, TypeTable};
     use memgauge_trace::MachineFacts;
 
     fn said(kind: CauseKind, value: f64, summary: &Summary) -> String {
@@ -652,6 +694,46 @@ mod tests {
         let stalls = stalls.map(|(event, cycles)| (event.to_owned(), cycles));
         summary.totals.extend(stalls);
         summary
+    }
+
+    #[test]
+    fn the_hot_member_and_the_cold_bytes_of_a_type_are_named() {
+        let counts = |loads| Counts::from([("loads".to_owned(), loads)]);
+        let member = |n: u64, loads, miss_share| MemberRow {
+            name: format!("m{n}"),
+            type_name: "long".to_owned(),
+            offset: 8 * n,
+            bytes: 8,
+            count: 1,
+            counts: counts(loads),
+            share: Some(miss_share),
+            miss_share: Some(miss_share),
+        };
+        let with = |cold_loads| {
+            let mut members = vec![member(0, 1000, 0.95)];
+            members.extend((1..8).map(|n| member(n, cold_loads, 0.05 / 7.0)));
+            let mut summary = crate::fixture::empty();
+            summary.types = Some(TypeTable {
+                totals: Counts::new(),
+                rows: vec![TypeRow {
+                    name: "fields".to_owned(),
+                    bytes: 64,
+                    counts: counts(1000 + 7 * cold_loads),
+                    share: Some(0.5),
+                    members,
+                    holes: Vec::new(),
+                }],
+                other_rows: 0,
+                other_counts: Counts::new(),
+                untyped: Vec::new(),
+            });
+            said(CauseKind::LatencyBound, 0.5, &summary)
+        };
+        let text = with(1);
+        let sentence =
+            "Of each fields (64 B), m0 has 95.0 % of the misses, and 56 B are hardly accessed.";
+        assert!(text.ends_with(sentence), "{text}");
+        assert!(!with(500).contains("Of each"), "every field is used");
     }
 
     #[test]

@@ -219,7 +219,10 @@ impl Resolve for Symbols {
         let address = image.code_address(offset).ok_or(NoType::NoOperand)?;
         let debug = image.debug.clone().ok_or(NoType::NoDebugInfo)?;
         let types = self.types.entry(debug);
-        let types = types.or_insert_with_key(|debug| FileTypes::read(debug));
+        let types = types.or_insert_with_key(|debug| {
+            let separate = files::debug_file(&file.build_id);
+            FileTypes::read(debug, separate.as_deref())
+        });
         types.access(image, address)
     }
 

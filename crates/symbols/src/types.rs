@@ -40,10 +40,14 @@ pub(super) struct FileTypes {
 }
 
 impl FileTypes {
-    /// Reads the list of units of a file.
-    pub(super) fn read(debug: &Path) -> FileTypes {
+    /// Reads the list of units of a file, or else of a separate file with debug information.
+    pub(super) fn read(debug: &Path, separate: Option<&Path>) -> FileTypes {
+        let debug = match (DebugInfo::read(debug), separate) {
+            (Err(NoType::NoDebugInfo), Some(separate)) => DebugInfo::read(separate),
+            (own, _) => own,
+        };
         FileTypes {
-            debug: DebugInfo::read(debug),
+            debug,
             accesses: Accesses::new(),
             read: Vec::new(),
             symbols: HashMap::new(),

@@ -233,6 +233,17 @@ class Recording:
         """
         return Table(self._summary().data())
 
+    def types(self) -> Table:
+        """Members of types by the cycles that accesses to them stalled: types with most first.
+
+        `type` and `type_bytes` name the type, `member`, `type_name`, `offset`, `bytes` and `count` the
+        member; `share` and `miss_share` are its parts of the type's stalled cycles and misses (0 to 1). A
+        type without members is one row without a name of a member. A column for each event has its
+        count; `cycles` are stalled cycles. Empty if the program has no debug information, or if the
+        source does not see every access.
+        """
+        return Table(self._summary().types())
+
     def heap(self) -> Table:
         """Allocation sites by the bytes in use at the process's peak, most first.
 

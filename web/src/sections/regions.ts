@@ -11,6 +11,7 @@ import { firstByEach, interval, shareBar, table } from "../table";
 import { onPart } from "../part";
 import { dataTable, heapTable } from "./allocations";
 import { sharingTable } from "./sharing";
+import { typeTable } from "./types";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
 
@@ -22,6 +23,7 @@ export function data(all: Data): Section | null {
   const costs = run.data === undefined ? null : dataTable(run.data);
   const heap = run.heap === undefined ? null : heapTable(run.heap);
   const sharing = run.sharing === undefined ? null : sharingTable(run.sharing);
+  const types = run.types === undefined ? null : typeTable(run.types);
   if (tables.length === 0 && heat === null && costs === null && heap === null && sharing === null) return null;
   const samples = (run.timeline?.samples ?? []).filter((s) => s.regions.length > 0);
   const ordered = tables.map((t) => samples.find((s) => s.event === t.event)).filter((s): s is TimedSamples => s !== undefined);
@@ -51,13 +53,14 @@ export function data(all: Data): Section | null {
         (costs === null
           ? ""
           : "Every miss and stalled cycle of the modelled machine is charged to the data that was accessed: to the place in the code that allocated it, to a variable, or to a mapping. " +
-            "Objects of one place are one row. ") +
+            "Objects of one place are one row. Where debug information tells, they are also summed by type and member. ") +
         "Which memory the sampled events touch: variables, heap, stack, files, nameless mappings. A share is that of the " +
         "events that the samples stand for; the interval follows from the number of samples. Where each event is a sample there is no interval. In the heat map a row is a " +
         "stretch of addresses, low ones at the bottom, and a column a stretch of time; darker is more samples, in equal " +
         "ratios. A cell's function is the one with more than half of its samples, where there is one.",
     },
     costs,
+    types,
     sharing,
     heap,
     choice,

@@ -633,11 +633,7 @@ impl DebugInfo {
         Some(match tag {
             constants::DW_TAG_base_type | constants::DW_TAG_enumeration_type => Type::Scalar {
                 name: typedef.or(name)?,
-                bytes: match (bytes, target) {
-                    (Some(bytes), _) => bytes,
-                    (None, Some(target)) => self.bytes(target),
-                    (None, None) => 0,
-                },
+                bytes: bytes.unwrap_or(0),
             },
             constants::DW_TAG_pointer_type
             | constants::DW_TAG_reference_type

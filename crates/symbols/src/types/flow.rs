@@ -335,8 +335,8 @@ impl Flow<'_> {
                     ..
                 },
             ) if to == other_to => {
-                let bytes = self.debug.bytes(to) as i64;
-                match bytes > 0 && (offset - other) % bytes == 0 {
+                let bytes = self.debug.signed_bytes(to);
+                match bytes > 0 && offset.wrapping_sub(other) % bytes == 0 {
                     true => Value::Pointer {
                         to,
                         offset: offset.rem_euclid(bytes),
@@ -403,7 +403,7 @@ impl Flow<'_> {
                 if matches!(*self.debug.type_at(to), Type::Unknown) {
                     return UNTYPED;
                 }
-                let bytes = self.debug.bytes(to) as i64;
+                let bytes = self.debug.signed_bytes(to);
                 let stepped = is_array || offset != 0 && bytes > 0 && offset % bytes == 0;
                 Value::Pointer {
                     to,
@@ -512,7 +512,7 @@ impl Flow<'_> {
         (to, offset, stepped): (TypeRef, i64, bool),
         accessed: AccessedMemory,
     ) -> Result<DataAccess, NoType> {
-        let bytes = self.debug.bytes(to);
+        let bytes = self.debug.signed_bytes(to);
         if matches!(
             *self.debug.type_at(to),
             Type::Unknown | Type::Function { .. }
@@ -523,8 +523,8 @@ impl Flow<'_> {
         let is_record = matches!(*self.debug.type_at(to), Type::Record(_));
         let flat = self.debug.flat(to);
         let offset = match offset {
-            0.. if (offset as u64) < bytes || flat.is_open_at(offset as u64) => offset as u64,
-            _ if stepped || !is_record => offset.rem_euclid(bytes as i64) as u64,
+            0.. if offset < bytes || flat.is_open_at(offset as u64) => offset as u64,
+            _ if stepped || !is_record => offset.rem_euclid(bytes) as u64,
             _ => return Err(NoType::OutsideType),
         };
         let (loads, stores) = match memory.access() {
@@ -563,7 +563,11 @@ impl Flow<'_> {
             let bytes = self.debug.bytes(location.of);
             let holds = within >= 0 && (within as u64) < bytes.saturating_sub(location.part);
             if holds && best.is_none_or(|(known, _, _)| bytes < known) {
-                best = Some((bytes, location.of, within + location.part as i64));
+                best = Some((
+                    bytes,
+                    location.of,
+                    within.wrapping_add(location.part as i64),
+                ));
             }
         }
         best.map(|(_, of, within)| (of, within))
@@ -610,7 +614,7 @@ impl Flow<'_> {
                 offset,
                 stepped,
             } => {
-                let bytes = self.debug.bytes(to) as i64;
+                let bytes = self.debug.signed_bytes(to);
                 match stepped && bytes > 0 {
                     true if self.debug.flat(to).is_open_at(offset.max(0) as u64) => (to, offset),
                     true => (to, offset.rem_euclid(bytes)),
@@ -746,7 +750,7 @@ impl Flow<'_> {
             stepped,
         } = value
         {
-            let bytes = self.debug.bytes(to) as i64;
+            let bytes = self.debug.signed_bytes(to);
             if bytes > 0 && by % bytes == 0 {
                 return Value::Pointer {
                     to,

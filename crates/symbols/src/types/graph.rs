@@ -102,7 +102,7 @@ impl FlatType {
     pub(super) fn member_at(&self, offset: u64) -> Option<usize> {
         let holds = |leaf: &Leaf| {
             let folded = leaf.folds.iter().fold(offset, |at, fold| fold.apply(at));
-            (leaf.offset..leaf.offset + leaf.bytes).contains(&folded)
+            (leaf.offset..leaf.offset.saturating_add(leaf.bytes)).contains(&folded)
         };
         let found = self.leaves.iter().position(holds);
         found.or_else(|| {
@@ -139,7 +139,7 @@ impl Path {
         };
         Path {
             name: format!("{}{separator}{name}", self.name),
-            offset: self.offset + offset,
+            offset: self.offset.saturating_add(offset),
             folds: self.folds.clone(),
             depth: self.depth + 1,
             is_library: self.is_library,
@@ -151,6 +151,11 @@ impl DebugInfo {
     /// Size of a type in bytes; 0 if unknown.
     pub(super) fn bytes(&mut self, of: TypeRef) -> u64 {
         self.bytes_within(of, 0)
+    }
+
+    /// The same for sums with offsets; 0 if it is too large.
+    pub(super) fn signed_bytes(&mut self, of: TypeRef) -> i64 {
+        i64::try_from(self.bytes(of)).unwrap_or(0)
     }
 
     fn bytes_within(&mut self, of: TypeRef, depth: usize) -> u64 {
@@ -365,9 +370,10 @@ impl Members {
         if is_bits
             && follows_bits
             && let Some((leaf, member)) = self.leaves.last_mut().zip(self.listed.last_mut())
-            && path.offset < leaf.offset + leaf.bytes
+            && path.offset < leaf.offset.saturating_add(leaf.bytes)
         {
-            let end = (path.offset + bytes).max(leaf.offset + leaf.bytes);
+            let known_end = leaf.offset.saturating_add(leaf.bytes);
+            let end = path.offset.saturating_add(bytes).max(known_end);
             leaf.bytes = end - leaf.offset;
             member.bytes = leaf.bytes;
             if !member.name.ends_with('…') {
@@ -422,14 +428,14 @@ impl Members {
     fn cover(&self, leaf: &Leaf, fold: usize, offset: u64, covered: &mut [bool]) {
         match leaf.folds.get(fold) {
             Some(array) => {
-                let starts = (0..array.count).map(|n| offset + n * array.stride);
+                let starts = (0..array.count).map(|n| offset.saturating_add(n * array.stride));
                 let end = covered.len() as u64;
                 for start in starts.take_while(|&start| start < end) {
                     self.cover(leaf, fold + 1, start, covered);
                 }
             }
             None => {
-                let end = ((offset + leaf.bytes) as usize).min(covered.len());
+                let end = (offset.saturating_add(leaf.bytes) as usize).min(covered.len());
                 if let Some(bytes) = covered.get_mut(offset as usize..end) {
                     bytes.fill(true);
                 }
