@@ -13,6 +13,8 @@ const TYPES: usize = 6;
 const MEMBERS: usize = 4;
 /// Members with a smaller part of their type's cost are not listed.
 const LEAST_SHARE: f64 = 0.01;
+/// With types of fewer misses, the program has no debug information, only a library has.
+const LEAST_TYPED: f64 = 0.1;
 /// Reasons for unknown types that are listed.
 const REASONS: usize = 3;
 
@@ -21,6 +23,9 @@ pub(super) fn types(summary: &Summary, style: &Style) -> String {
         return String::new();
     };
     let typed = types.typed_share("l1d.miss");
+    if typed.is_some_and(|share| share < LEAST_TYPED) {
+        return String::new();
+    }
     let note = match typed {
         Some(share) => format!(
             "{}; {} of the misses have a type",
