@@ -78,6 +78,9 @@ pub struct DataAccess {
 pub enum NoType {
     /// The file has no debug information, or is no program.
     NoDebugInfo,
+    /// The file's code has less than 1 % of the misses and stalled cycles, so its debug information
+    /// was not read.
+    FewMisses,
     /// Debug information is in `.dwo` files, which are not read.
     SplitDebugInfo,
     /// Debug information does not describe the function.
@@ -103,6 +106,7 @@ impl NoType {
     pub fn in_words(self) -> &'static str {
         match self {
             NoType::NoDebugInfo => "no debug information",
+            NoType::FewMisses => "file with few misses",
             NoType::SplitDebugInfo => "debug information in .dwo files",
             NoType::NoFunction => "function without debug information",
             NoType::NoOperand => "code that cannot be decoded",

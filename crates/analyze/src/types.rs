@@ -23,10 +23,12 @@ use crate::counts::{Counts, EventNames, Tally};
 use crate::data_type::{DataAccess, DataType, NoType, TypeHole};
 use crate::resolve::Resolve;
 use crate::sites::SiteTotals;
-use crate::spaces::is_file;
+use crate::spaces::{PathId, is_file};
 
 /// Maximum number of types.
 const MAX_TYPES: usize = 100;
+/// Minimum share of the misses or of the stalled cycles of a file whose types are looked up.
+const LEAST_SHARE: f64 = 0.01;
 /// Events that are summed by member.
 const EVENTS: [EventId; 9] = [
     LOADS,
@@ -146,6 +148,7 @@ pub(crate) fn type_table(
     let mut types: BTreeMap<Rc<DataType>, TypeSums> = BTreeMap::new();
     let mut untyped: BTreeMap<NoType, Tally> = BTreeMap::new();
     let mut totals = Tally::default();
+    let is_costly = costly_files(sites);
     for ((path, offset), tally, _) in &sites.rows {
         let costs = costs(tally);
         if costs == Tally::default() {
@@ -153,6 +156,7 @@ pub(crate) fn type_table(
         }
         totals.add_all(&costs);
         let access = match is_file(sites.spaces.path(*path)) {
+            true if !is_costly(*path) => Err(NoType::FewMisses),
             true => symbols.accessed_data(sites.spaces.file(*path), *offset),
             false => Err(NoType::NoDebugInfo),
         };
@@ -199,6 +203,24 @@ pub(crate) fn type_table(
             })
             .collect(),
     })
+}
+
+/// Whether a file's code has enough of the misses or stalled cycles to read its debug information,
+/// which takes longer than the rest of a report for a large library.
+fn costly_files(sites: &SiteTotals) -> impl Fn(PathId) -> bool {
+    let mut files: BTreeMap<PathId, (u64, u64)> = BTreeMap::new();
+    let (mut stalled, mut misses) = (0, 0);
+    for ((path, _), tally, _) in &sites.rows {
+        let (own_stalled, own_misses) = (tally.sum(&STALLS), tally.get(L1D_MISS));
+        let file = files.entry(*path).or_default();
+        *file = (file.0 + own_stalled, file.1 + own_misses);
+        (stalled, misses) = (stalled + own_stalled, misses + own_misses);
+    }
+    let is_large = move |part: u64, whole: u64| part as f64 >= LEAST_SHARE * whole as f64;
+    move |path| {
+        let file = files.get(&path);
+        file.is_some_and(|file| is_large(file.0, stalled) || is_large(file.1, misses))
+    }
 }
 
 fn members(sums: &TypeSums, names: &EventNames) -> Vec<MemberRow> {

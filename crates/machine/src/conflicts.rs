@@ -48,6 +48,14 @@ impl Conflicts {
         };
         Conflicts {
             sets,
+            ..Conflicts::disabled()
+        }
+    }
+
+    /// Counts no conflict, for a core that does not see all sets.
+    pub(crate) fn disabled() -> Conflicts {
+        Conflicts {
+            sets: 0,
             missed_sets: 0,
             misses: 0,
             is_narrow: false,

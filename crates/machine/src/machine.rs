@@ -1,5 +1,6 @@
 //! All cores and their shared resources.
 
+use crate::conflicts::Conflicts;
 use crate::hierarchy::Costs;
 use crate::{Config, ConfigError, Core, PmuConfig, Shared};
 
@@ -18,6 +19,8 @@ pub struct Machine {
     coherent: bool,
     /// Number of lines that each simulated line stands for.
     weight: u32,
+    /// False if only some sets are simulated.
+    pub(crate) has_all_sets: bool,
 }
 
 impl Machine {
@@ -43,6 +46,7 @@ impl Machine {
             shared,
             coherent: false,
             weight,
+            has_all_sets: true,
         })
     }
 
@@ -91,6 +95,9 @@ impl Machine {
         let place = self.shared.join(u64::from(space));
         let costs = Costs::new(&self.config, self.weight);
         let mut core = Core::new(&self.config, &self.pmu, costs, start_time_ns, place, space);
+        if !self.has_all_sets {
+            core.conflicts = Conflicts::disabled();
+        }
         self.stop_running();
         if self.coherent {
             core.bit = self.shared.directory.add_core(place);

@@ -75,7 +75,9 @@ impl Machine {
         if let Some(why) = config.needs_all_sets() {
             return Err(config.refuse("sets", why));
         }
-        Machine::weighing(config, pmu, one_in)
+        let mut machine = Machine::weighing(config, pmu, one_in)?;
+        machine.has_all_sets = false;
+        Ok(machine)
     }
 }
 

@@ -21,7 +21,7 @@ VARIABLE = "MEMGAUGE"
 FAILED = 125
 """Exit code of `memgauge` if it failed itself. Other codes are those of the recorded program."""
 
-INTERRUPT_SECONDS = 2
+INTERRUPT_SECONDS = 5
 """Time for memgauge to end after Ctrl-C before the signal is sent to it."""
 
 
