@@ -5,6 +5,7 @@
 //! recordings have the same sizes and SQL can add them up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,7 +68,15 @@ pub(crate) fn read(
     let failed =
         |why: &str| format!("curves.json: {why}; write it with `memgauge mrc --json=FILE`");
     let size = match path.symlink_metadata() {
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        // A packed recording is not a folder.
+        Err(why)
+            if matches!(
+                why.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
         Err(why) => return Err(failed(&why.to_string())),
         Ok(file) if !file.is_file() => return Err(failed("it is not a regular file")),
         Ok(file) => file.len(),

@@ -201,6 +201,42 @@ fn indexing_again_adds_only_what_is_new() {
     assert_eq!(indexing.top("cycles"), sums(all, "cycles"));
 }
 
+#[test]
+fn packed_recordings_are_those_that_were_packed() {
+    let indexing = Indexing::new(small(6));
+    for known in &indexing.known {
+        let packed = known.path.with_extension("mg.tar");
+        let mut file = std::fs::File::create(&packed).expect("a file");
+        memgauge_recording::pack(&known.path, &mut file).expect("the recording is packed");
+        std::fs::remove_dir_all(&known.path).expect("the folder is removed");
+    }
+    let link = indexing.recordings().join("link.mg.tar");
+    std::os::unix::fs::symlink("/etc/passwd", link).expect("a link");
+    let indexed = indexing.index();
+    assert_eq!(
+        (indexed.added, indexed.skipped.len()),
+        (6, 0),
+        "{indexed:?}"
+    );
+    assert_eq!(
+        indexing.top("cycles"),
+        sums(indexing.known.iter(), "cycles")
+    );
+    // Unpacked, they are the same recordings.
+    let unpacked = indexing.recordings().join("unpacked.mg");
+    std::fs::create_dir(&unpacked).expect("a folder");
+    let first = indexing.known[0].path.with_extension("mg.tar");
+    let tar = std::process::Command::new("tar")
+        .arg("-xf")
+        .arg(&first)
+        .arg("-C")
+        .arg(&unpacked)
+        .status();
+    assert!(tar.expect("tar runs").success());
+    assert_eq!(indexing.index().known, 7);
+    assert_eq!(indexing.index_folder(&first).known, 1);
+}
+
 fn copy_folder(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder") {
