@@ -229,6 +229,7 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     };
     found.extend(most);
     let Some(stalls) = stalls(evidence) else {
+        found.extend(part);
         return found;
     };
     let sharing = sharing(evidence);

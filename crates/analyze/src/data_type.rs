@@ -42,17 +42,6 @@ pub struct TypeHole {
     pub bytes: u64,
 }
 
-/// How an instruction finds the data that it accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AccessedMemory {
-    /// Through a pointer.
-    Pointed,
-    /// By a fixed address: a global variable.
-    Variable,
-    /// In the frame of a function.
-    Stack,
-}
-
 /// The data that an instruction accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataAccess {
@@ -60,16 +49,6 @@ pub struct DataAccess {
     pub of: Rc<DataType>,
     /// Index of the accessed member. `None` if the type has no members, or in a hole.
     pub member: Option<usize>,
-    /// Offset in the object.
-    pub offset: u64,
-    /// Number of bytes; 0 if unknown.
-    pub bytes: u64,
-    /// How the object is found.
-    pub accessed: AccessedMemory,
-    /// It is read.
-    pub loads: bool,
-    /// It is written.
-    pub stores: bool,
 }
 
 /// Why the type of accessed data is unknown.
@@ -87,7 +66,7 @@ pub enum NoType {
     NoFunction,
     /// The code cannot be read, is not that of x86-64, or the instruction has no operand in memory.
     NoOperand,
-    /// No variable tells what the register of the address points to.
+    /// No variable describes the register of the address.
     NoVariable,
     /// The pointer is one to `void`, or to a type that is only declared.
     VoidPointer,

@@ -76,7 +76,7 @@ pub use counts::{Counts, EventNames};
 pub use data::{
     AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable, HeapUse,
 };
-pub use data_type::{AccessedMemory, DataAccess, DataType, NoType, TypeHole, TypeMember};
+pub use data_type::{DataAccess, DataType, NoType, TypeHole, TypeMember};
 pub use derived::{Derived, derived};
 pub use disassembly::{CodeListing, ListedInstruction};
 pub use dram::{BandwidthCurve, Dram};

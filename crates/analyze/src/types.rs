@@ -1,6 +1,6 @@
-//! What data costs by type and member.
+//! Misses and stalls by type and member of the accessed data.
 //!
-//! Costs are summed by instruction, and debug information tells which type and member an
+//! They are summed by instruction, and debug information has the type and member that an
 //! instruction accesses ([`Resolve::accessed_data`]). Equal types of several files are one row.
 //! An instruction that reaches objects of several types through one pointer type is charged to
 //! that type.
@@ -14,8 +14,7 @@ use std::rc::Rc;
 use memgauge_trace::EventId;
 use memgauge_trace::catalogue::{
     CYCLES, DRAM_READ_BYTES, DRAM_WRITE_BYTES, DTLB_MISS, DTLB_WALK, L1D_MISS, L2_MISS, LLC_MISS,
-    LOADS, STALL_DRAM, STALL_L2, STALL_LLC, STALL_QUEUE, STALL_SHARING, STALL_STORES, STALL_TLB,
-    STORES,
+    LOADS, STALLS, STORES,
 };
 use serde::Serialize;
 
@@ -40,16 +39,6 @@ const EVENTS: [EventId; 9] = [
     DTLB_WALK,
     DRAM_READ_BYTES,
     DRAM_WRITE_BYTES,
-];
-/// Stalls, which are summed as cycles, too.
-const STALLS: [EventId; 7] = [
-    STALL_L2,
-    STALL_LLC,
-    STALL_DRAM,
-    STALL_QUEUE,
-    STALL_TLB,
-    STALL_STORES,
-    STALL_SHARING,
 ];
 
 /// A member of a type and the cost of its accesses.

@@ -1,6 +1,6 @@
 //! The worst places of a fleet.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use memgauge_report::fleet::{FleetRow, FleetTop};
 use memgauge_report::mean_interval;
@@ -32,8 +32,8 @@ const USUAL: [&str; 2] = [STALLED_CYCLES, "cycles"];
 struct Sums {
     places: HashMap<PlaceName, Vec<(usize, f64)>>,
     /// Units and provenances that occur.
-    units: BTreeMap<String, ()>,
-    provenances: BTreeMap<String, ()>,
+    units: BTreeSet<String>,
+    provenances: BTreeSet<String>,
 }
 
 impl Sums {
@@ -48,10 +48,8 @@ impl Sums {
                 Vec::new()
             });
             if values.is_empty() {
-                self.units.entry(row.unit().to_owned()).or_default();
-                self.provenances
-                    .entry(row.provenance().to_owned())
-                    .or_default();
+                self.units.insert(row.unit().to_owned());
+                self.provenances.insert(row.provenance().to_owned());
             }
             values.push((row.recording, row.value()));
         }
@@ -125,8 +123,8 @@ pub fn top(dataset: &Dataset, query: &Query, options: &TopOptions) -> Result<Fle
     Ok(FleetTop {
         scope: options.scope.name().to_owned(),
         metric,
-        units: sums.units.into_keys().collect(),
-        provenances: sums.provenances.into_keys().collect(),
+        units: sums.units.into_iter().collect(),
+        provenances: sums.provenances.into_iter().collect(),
         without_metric: selected.len() as u64 - recordings,
         facts,
         total,

@@ -26,8 +26,10 @@ const MAX_LINES: usize = 1 << 16;
 
 /// Sets and lines of the latest misses.
 pub(crate) struct Conflicts {
-    /// Divisor that distinguishes sets, a power of two; 0 if the cache has too few sets.
-    sets: u64,
+    /// Mask that distinguishes sets by line number.
+    set_mask: u64,
+    /// Maximum number of sets of a narrow stretch; 0 if conflicts are not counted.
+    few_sets: u32,
     /// A bit for each set that missed in this stretch.
     missed_sets: u64,
     misses: u32,
@@ -47,7 +49,8 @@ impl Conflicts {
             false => 0,
         };
         Conflicts {
-            sets,
+            set_mask: sets.saturating_sub(1),
+            few_sets: (sets / 8) as u32,
             ..Conflicts::disabled()
         }
     }
@@ -55,7 +58,8 @@ impl Conflicts {
     /// Counts no conflict, for a core that does not see all sets.
     pub(crate) fn disabled() -> Conflicts {
         Conflicts {
-            sets: 0,
+            set_mask: 0,
+            few_sets: 0,
             missed_sets: 0,
             misses: 0,
             is_narrow: false,
@@ -67,7 +71,7 @@ impl Conflicts {
     /// Adds a miss of a line number. Returns the conflict misses of the stretch that it ends, else 0.
     #[inline(always)]
     pub(crate) fn add(&mut self, line: u64) -> u64 {
-        self.missed_sets |= 1 << (line & self.sets.wrapping_sub(1) & (MAX_SETS - 1));
+        self.missed_sets |= 1 << (line & self.set_mask);
         self.misses += 1;
         if self.is_narrow {
             self.remember(line);
@@ -89,12 +93,11 @@ impl Conflicts {
 
     #[inline(never)]
     fn end_stretch(&mut self) -> u64 {
-        let narrow = u64::from(self.missed_sets.count_ones()) * 8 <= self.sets;
-        self.is_narrow = narrow;
+        self.is_narrow = self.missed_sets.count_ones() <= self.few_sets;
         self.missed_sets = 0;
         self.misses = 0;
         let repeated = std::mem::take(&mut self.repeated);
-        if narrow { repeated } else { 0 }
+        if self.is_narrow { repeated } else { 0 }
     }
 }
 

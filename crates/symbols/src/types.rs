@@ -12,7 +12,7 @@ mod debug_info;
 mod flow;
 mod graph;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -33,8 +33,8 @@ pub(super) struct FileTypes {
     debug: Result<DebugInfo, NoType>,
     /// Accesses of functions that have been read, by address.
     accesses: Accesses,
-    /// Address ranges of those functions.
-    read: Vec<Range<u64>>,
+    /// Ends of the address ranges of those functions, by start.
+    read: BTreeMap<u64, u64>,
     /// Variables of the symbol table that were asked for, by address.
     symbols: HashMap<u64, Option<(String, u64)>>,
 }
@@ -49,18 +49,19 @@ impl FileTypes {
         FileTypes {
             debug,
             accesses: Accesses::new(),
-            read: Vec::new(),
+            read: BTreeMap::new(),
             symbols: HashMap::new(),
         }
     }
 
-    /// What the instruction at an address accesses.
+    /// Returns what the instruction at an address accesses.
     ///
     /// # Errors
-    /// Returns why that is unknown.
+    /// The reason why that is unknown.
     pub(super) fn access(&mut self, image: &mut Image, address: u64) -> Result<DataAccess, NoType> {
         let debug = self.debug.as_mut().map_err(|why| *why)?;
-        if !self.read.iter().any(|range| range.contains(&address)) {
+        let last = self.read.range(..=address).next_back();
+        if last.is_none_or(|(_, &end)| end <= address) {
             let info = debug.function_at(address)?;
             let mut code = Vec::new();
             for range in &info.code {
@@ -75,7 +76,9 @@ impl FileTypes {
             };
             let found = flow::accesses(debug, &info, &code, &mut symbol_at);
             self.accesses.extend(found);
-            self.read.extend(info.code);
+            let ranges = info.code.into_iter();
+            self.read
+                .extend(ranges.map(|range| (range.start, range.end)));
         }
         let known = self.accesses.get(&address).cloned();
         known.unwrap_or(Err(NoType::NoOperand))

@@ -1,4 +1,4 @@
-//! What data costs by type and member.
+//! Misses and stalls by type and member of the accessed data.
 
 use memgauge_analyze::{Counts, MemberRow, Summary, TypeRow, TypeTable};
 

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
-    OpKind, Register, UsedMemory,
+    ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
+    Mnemonic, OpAccess, OpKind, Register, UsedMemory,
 };
-use memgauge_analyze::{AccessedMemory, DataAccess, NoType};
+use memgauge_analyze::{DataAccess, NoType};
 
 use super::debug_info::{DebugInfo, FunctionInfo, Place, VariableLocation};
 use super::graph::{Type, TypeRef};
@@ -479,12 +479,12 @@ impl Flow<'_> {
             return Err(NoType::ThreadLocal);
         }
         let ip = self.steps[at].instruction.ip();
-        let (to, offset, stepped, accessed) = match self.address(memory, state) {
+        let (to, offset, stepped) = match self.address(memory, state) {
             Value::Pointer {
                 to,
                 offset,
                 stepped,
-            } => (to, offset, stepped, AccessedMemory::Pointed),
+            } => (to, offset, stepped),
             Value::Address { at, stepped } => {
                 let symbol = symbol_at(at);
                 let symbol = symbol.as_ref().map(|(name, start)| (name.as_str(), *start));
@@ -492,25 +492,25 @@ impl Flow<'_> {
                 let (of, start) = found.ok_or(NoType::UnknownVariable)?;
                 let (to, is_array) = self.debug.element(of);
                 let offset = at.wrapping_sub(start) as i64;
-                (to, offset, stepped || is_array, AccessedMemory::Variable)
+                (to, offset, stepped || is_array)
             }
             Value::Stack(offset) => {
                 let (of, within) = self.on_stack(ip, offset, state).ok_or(NoType::Stack)?;
                 let (to, _) = self.debug.element(of);
-                (to, within, true, AccessedMemory::Stack)
+                (to, within, true)
             }
             Value::Untyped { is_void: true, .. } => return Err(NoType::VoidPointer),
             Value::Untyped { .. } => return Err(NoType::NoVariable),
             Value::Unknown | Value::Null => return Err(NoType::NoVariable),
         };
-        self.data_access(memory, (to, offset, stepped), accessed)
+        self.data_access(to, offset, stepped)
     }
 
     fn data_access(
         &mut self,
-        memory: &UsedMemory,
-        (to, offset, stepped): (TypeRef, i64, bool),
-        accessed: AccessedMemory,
+        to: TypeRef,
+        offset: i64,
+        stepped: bool,
     ) -> Result<DataAccess, NoType> {
         let bytes = self.debug.signed_bytes(to);
         if matches!(
@@ -527,19 +527,9 @@ impl Flow<'_> {
             _ if stepped || !is_record => offset.rem_euclid(bytes) as u64,
             _ => return Err(NoType::OutsideType),
         };
-        let (loads, stores) = match memory.access() {
-            OpAccess::Read | OpAccess::CondRead => (true, false),
-            OpAccess::Write | OpAccess::CondWrite => (false, true),
-            _ => (true, true),
-        };
         Ok(DataAccess {
             member: flat.member_at(offset),
             of: std::rc::Rc::clone(&flat.data_type),
-            offset,
-            bytes: memory.memory_size().size() as u64,
-            accessed,
-            loads,
-            stores,
         })
     }
 
@@ -732,7 +722,8 @@ impl Flow<'_> {
                 Some(-4096..=-2) if !matches!(old, Value::Stack(_)) => old,
                 _ => Value::Unknown,
             },
-            mnemonic if is_wide && is_conditional_move(mnemonic) => {
+            // The only instructions with a condition and such an operand are conditional moves.
+            _ if is_wide && instruction.condition_code() != ConditionCode::None => {
                 let other = self.operand(at, 1, state);
                 self.meet_values(old, other)
             }
@@ -871,32 +862,6 @@ fn is_immediate(kind: OpKind) -> bool {
             | OpKind::Immediate8to32
             | OpKind::Immediate8to64
             | OpKind::Immediate32to64
-    )
-}
-
-fn is_conditional_move(mnemonic: Mnemonic) -> bool {
-    use Mnemonic::{
-        Cmova, Cmovae, Cmovb, Cmovbe, Cmove, Cmovg, Cmovge, Cmovl, Cmovle, Cmovne, Cmovno, Cmovnp,
-        Cmovns, Cmovo, Cmovp, Cmovs,
-    };
-    matches!(
-        mnemonic,
-        Cmova
-            | Cmovae
-            | Cmovb
-            | Cmovbe
-            | Cmove
-            | Cmovg
-            | Cmovge
-            | Cmovl
-            | Cmovle
-            | Cmovne
-            | Cmovno
-            | Cmovnp
-            | Cmovns
-            | Cmovo
-            | Cmovp
-            | Cmovs
     )
 }
 
