@@ -11,7 +11,7 @@ use memgauge_symbols::Symbols;
 use crate::args::{Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::units::Changes;
-use crate::{record, sample, terminal};
+use crate::{record, sample};
 
 /// Show what limits a program and what another machine would gain
 #[derive(Debug, clap::Args)]
@@ -38,24 +38,13 @@ pub(crate) fn advise(args: &Advise) -> anyhow::Result<Exit> {
                  advise --what-if … -- CMD`",
             ));
         }
-        let style = terminal::style(terminal::stdout_is_terminal());
-        let recording = Recording::open(&args.recording)?;
-        terminal::print(&advice(&recording, &style)?)?;
-        return Ok(Exit::Success);
+        return record::show(&args.recording, advice);
     }
     let mut settings = args.settings.clone();
     if settings.what_if.is_empty() && models_whole_run(&settings) {
         settings.what_if = vec![Changes(WhatIf::COMMON.to_vec())];
     }
-    let end = record::run(&settings, &args.command, !settings.quiet)?;
-    let recording = Recording::open(&settings.output)?;
-    // Standard output is the program's.
-    let style = terminal::style(terminal::stderr_is_terminal());
-    eprint!("{}", advice(&recording, &style)?);
-    if !settings.quiet {
-        eprintln!("\nrecording: {}", settings.output.display());
-    }
-    Ok(Exit::of(&end))
+    record::run_and_show(&settings, &args.command, advice)
 }
 
 /// Whether other machines can be fed the run: only the emulator sees every access, and `--sets`,

@@ -1,6 +1,6 @@
 //! `memgauge heap`: memory by the calls that allocate it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use memgauge_analyze::{Options, summarise};
@@ -10,7 +10,7 @@ use memgauge_symbols::Symbols;
 
 use crate::args::Settings;
 use crate::outcome::{Exit, usage};
-use crate::{record, terminal};
+use crate::record;
 
 /// Show which calls allocate memory: bytes in use at the peak, not freed, lifetimes
 #[derive(Debug, clap::Args)]
@@ -60,35 +60,27 @@ impl By {
 }
 
 pub(crate) fn heap(args: &Heap) -> anyhow::Result<Exit> {
+    let text = |recording: &Recording, style: &Style| shown(args, recording, style);
     if args.command.is_empty() {
-        let style = terminal::style(terminal::stdout_is_terminal());
-        terminal::print(&shown(args, &args.recording, &style)?)?;
-        return Ok(Exit::Success);
+        return record::show(&args.recording, text);
     }
-    let end = record::run(&args.settings, &args.command, !args.settings.quiet)?;
-    // Standard output is the program's.
-    let style = terminal::style(terminal::stderr_is_terminal());
-    eprint!("{}", shown(args, &args.settings.output, &style)?);
+    let exit = record::run_and_show(&args.settings, &args.command, text)?;
     if !args.settings.quiet {
         let output = args.settings.output.display();
-        eprintln!(
-            "\nrecording: {output}; `memgauge export {output} -f folded -e heap.peak_bytes` writes \
-             it for flame graphs"
-        );
+        eprintln!("for flame graphs: `memgauge export {output} -f folded -e heap.peak_bytes`");
     }
-    Ok(Exit::of(&end))
+    Ok(exit)
 }
 
-fn shown(args: &Heap, path: &Path, style: &Style) -> anyhow::Result<String> {
-    let recording = Recording::open(path)?;
+fn shown(args: &Heap, recording: &Recording, style: &Style) -> anyhow::Result<String> {
     let mut symbols = Symbols::of(recording.path());
-    let summary = summarise(&recording, &mut symbols, &Options::default())?;
+    let summary = summarise(recording, &mut symbols, &Options::default())?;
     heap_text(&summary, args.by.order(), args.sites, style).ok_or_else(|| {
         usage(format!(
             "failed to show the heap of `{}`: it has no allocations; record the program with \
              `memgauge heap -- CMD`, without --sets, --no-data or a source other than emulate; if \
              it has an allocator of its own, name it with --alloc and --free",
-            path.display()
+            recording.path().display()
         ))
     })
 }

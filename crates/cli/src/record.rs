@@ -7,7 +7,7 @@ use memgauge_live::events::{self, Pmus, near_it};
 use memgauge_live::target::Target;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
-use memgauge_report::as_typed;
+use memgauge_report::{Style, as_typed};
 use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};
@@ -56,6 +56,32 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     }
     html.map(|path| page::write_recording(&recording, path))
         .transpose()?;
+    Ok(Exit::of(&end))
+}
+
+/// Shows a recording on standard output.
+pub(crate) fn show(
+    path: &Path,
+    text: impl Fn(&Recording, &Style) -> anyhow::Result<String>,
+) -> anyhow::Result<Exit> {
+    let style = terminal::style(terminal::stdout_is_terminal());
+    terminal::print(&text(&Recording::open(path)?, &style)?)?;
+    Ok(Exit::Success)
+}
+
+/// Records a program and shows the recording on standard error, because standard output is the
+/// program's.
+pub(crate) fn run_and_show(
+    settings: &Settings,
+    command: &[String],
+    text: impl Fn(&Recording, &Style) -> anyhow::Result<String>,
+) -> anyhow::Result<Exit> {
+    let end = run(settings, command, !settings.quiet)?;
+    let style = terminal::style(terminal::stderr_is_terminal());
+    eprint!("{}", text(&Recording::open(&settings.output)?, &style)?);
+    if !settings.quiet {
+        eprintln!("\nrecording: {}", settings.output.display());
+    }
     Ok(Exit::of(&end))
 }
 
