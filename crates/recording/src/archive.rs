@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tar::{EntryType, Header};
+
 use super::file_names::{COPIES, MANIFEST, part_number};
 use super::file_range::FileRange;
 use super::tables;
@@ -27,32 +29,6 @@ use crate::error::{cannot_read, not_a_recording};
 
 /// Size of a header, to which members are padded.
 pub(super) const BLOCK_BYTES: usize = 512;
-/// Maximum length of the name of a member's folder and of its file.
-const MAX_PREFIX_BYTES: usize = 155;
-const MAX_NAME_BYTES: usize = 100;
-/// Maximum size of a member: eleven octal digits.
-const MAX_MEMBER_BYTES: u64 = (1 << 33) - 1;
-
-/// Fields of a header by position.
-mod field {
-    use std::ops::Range;
-
-    pub(super) const NAME: Range<usize> = 0..100;
-    pub(super) const MODE: Range<usize> = 100..108;
-    pub(super) const UID: Range<usize> = 108..116;
-    pub(super) const GID: Range<usize> = 116..124;
-    pub(super) const SIZE: Range<usize> = 124..136;
-    pub(super) const TIME: Range<usize> = 136..148;
-    pub(super) const CHECKSUM: Range<usize> = 148..156;
-    pub(super) const KIND: usize = 156;
-    pub(super) const MAGIC: Range<usize> = 257..265;
-    pub(super) const PREFIX: Range<usize> = 345..500;
-}
-
-/// Magic and version of POSIX.
-const MAGIC: &[u8] = b"ustar\x0000";
-const REGULAR: u8 = b'0';
-
 /// An archive whose members are known.
 #[derive(Debug)]
 pub(super) struct Archive {
@@ -108,7 +84,7 @@ impl Archive {
             if block == [0; BLOCK_BYTES] {
                 return Ok(());
             }
-            let header = Header::parse(&block)
+            let header = Member::parse(&block)
                 .ok_or_else(|| format!("the file is damaged at byte {at}: copy it again"))?;
             let start = at + BLOCK_BYTES as u64;
             let content = file.part(start, header.bytes).ok_or_else(truncated)?;
@@ -148,7 +124,7 @@ impl Archive {
 fn begins_archive(file: &FileRange) -> bool {
     let mut block = [0; BLOCK_BYTES];
     let read = file.read_exact_at(&mut block, 0);
-    read.is_ok() && Header::parse(&block).is_some()
+    read.is_ok() && Member::parse(&block).is_some()
 }
 
 /// Returns whether `path` is a recording: a directory with a manifest, or an archive of one.
@@ -173,83 +149,46 @@ pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0'])
 }
 
-/// What a header says.
-pub(super) struct Header {
-    pub(super) name: String,
-    pub(super) bytes: u64,
-    pub(super) is_regular: bool,
+/// A header that has been read.
+struct Member {
+    name: String,
+    bytes: u64,
+    is_regular: bool,
 }
 
-impl Header {
+impl Member {
     /// `None` if the block is not a header.
-    fn parse(block: &[u8; BLOCK_BYTES]) -> Option<Header> {
-        let is_sound = block[field::MAGIC].starts_with(b"ustar")
-            && octal(&block[field::CHECKSUM])? == u64::from(checksum(block));
-        if !is_sound {
+    fn parse(block: &[u8; BLOCK_BYTES]) -> Option<Member> {
+        let header = Header::from_byte_slice(block);
+        let mut summed = header.clone();
+        summed.set_cksum();
+        if header.as_ustar().is_none() && header.as_gnu().is_none()
+            || header.cksum().ok()? != summed.cksum().ok()?
+        {
             return None;
         }
-        // A name that is not UTF-8 is none of a recording.
-        let text = |range| String::from_utf8_lossy(until_zero(&block[range])).into_owned();
-        let (prefix, name): (String, String) = (text(field::PREFIX), text(field::NAME));
-        Some(Header {
-            name: match prefix.is_empty() {
-                true => name,
-                false => format!("{prefix}/{name}"),
-            },
-            bytes: octal(&block[field::SIZE])?,
-            is_regular: block[field::KIND] == REGULAR,
+        Some(Member {
+            // A recording has no name that is not UTF-8.
+            name: String::from_utf8_lossy(&header.path_bytes()).into_owned(),
+            bytes: header.entry_size().ok()?,
+            is_regular: header.entry_type() == EntryType::Regular,
         })
     }
-
-    /// The block of a member. `None` if its name or size does not fit.
-    pub(super) fn block(&self) -> Option<[u8; BLOCK_BYTES]> {
-        let (prefix, name) = self.name.rsplit_once('/').unwrap_or(("", &self.name));
-        let fits = prefix.len() <= MAX_PREFIX_BYTES
-            && name.len() <= MAX_NAME_BYTES
-            && self.bytes <= MAX_MEMBER_BYTES;
-        if !fits {
-            return None;
-        }
-        let mut block = [0; BLOCK_BYTES];
-        let mut put = |start: usize, text: &[u8]| {
-            block[start..start + text.len()].copy_from_slice(text);
-        };
-        put(field::NAME.start, name.as_bytes());
-        put(field::MODE.start, b"0000600");
-        put(field::UID.start, b"0000000");
-        put(field::GID.start, b"0000000");
-        put(field::SIZE.start, format!("{:011o}", self.bytes).as_bytes());
-        put(field::TIME.start, b"00000000000");
-        put(field::KIND, &[REGULAR]);
-        put(field::MAGIC.start, MAGIC);
-        put(field::PREFIX.start, prefix.as_bytes());
-        let digits = format!("{:06o}\0 ", checksum(&block));
-        block[field::CHECKSUM].copy_from_slice(digits.as_bytes());
-        Some(block)
-    }
 }
 
-/// Sum of the bytes of a header, its checksum taken as spaces.
-fn checksum(block: &[u8; BLOCK_BYTES]) -> u32 {
-    let bytes = block.iter().enumerate();
-    let sum = bytes.map(|(at, &byte)| match field::CHECKSUM.contains(&at) {
-        true => u32::from(b' '),
-        false => u32::from(byte),
-    });
-    sum.sum()
-}
-
-/// Octal digits that a zero or a space ends. `None` for anything else.
-fn octal(text: &[u8]) -> Option<u64> {
-    let end = text.iter().position(|&b| b == 0 || b == b' ');
-    let digits = std::str::from_utf8(&text[..end.unwrap_or(text.len())]).ok()?;
-    let is_plain = digits.bytes().all(|b| b.is_ascii_digit());
-    is_plain
-        .then(|| u64::from_str_radix(digits, 8).ok())
-        .flatten()
-}
-
-fn until_zero(text: &[u8]) -> &[u8] {
-    let end = text.iter().position(|&b| b == 0);
-    &text[..end.unwrap_or(text.len())]
+/// Returns the header of a member.
+///
+/// # Errors
+/// The name is too long.
+pub(super) fn header(name: &str, bytes: u64) -> io::Result<Header> {
+    let mut header = Header::new_ustar();
+    header.set_path(name)?;
+    header.set_size(bytes);
+    header.set_mode(0o600);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_entry_type(EntryType::Regular);
+    header.set_cksum();
+    Ok(header)
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use super::archive::{BLOCK_BYTES, Header, is_plain};
+use super::archive::{BLOCK_BYTES, header, is_plain};
 use super::file_names::{COPIES, MANIFEST, part_name};
 use super::storage::Storage;
 use super::{manifest_file, tables};
@@ -80,15 +80,7 @@ fn open_member(path: &Path) -> io::Result<Option<File>> {
 
 fn append(name: &str, file: File, out: &mut dyn Write) -> io::Result<()> {
     let bytes = file.metadata()?.len();
-    let header = Header {
-        name: name.to_owned(),
-        bytes,
-        is_regular: true,
-    };
-    let block = header.block().ok_or_else(|| {
-        io::Error::other("its name is longer than 100 bytes, or it has 8 GiB or more")
-    })?;
-    out.write_all(&block)?;
+    out.write_all(header(name, bytes)?.as_bytes())?;
     let copied = io::copy(&mut file.take(bytes), out)?;
     if copied != bytes {
         return Err(io::Error::other("it became shorter while it was read"));
