@@ -1,6 +1,6 @@
 //! `memgauge fleet`: many recordings as one dataset, and questions about it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -24,7 +24,8 @@ Examples:
   memgauge fleet top fleet --by llc.miss --lines   worst source lines
   memgauge fleet diff fleet --label commit=abc --label commit=def
   memgauge fleet curve fleet --service checkout    a service's summed miss-ratio curve
-  memgauge fleet outliers fleet                    hosts that differ from their peers";
+  memgauge fleet outliers fleet                    hosts that differ from their peers
+  memgauge fleet index s3://traces/web --to s3://traces/fleet";
 
 /// Index many recordings as one dataset of Parquet files, and ask about all of them
 #[derive(Debug, Args)]
@@ -53,10 +54,10 @@ enum Question {
 
 #[derive(Debug, Args)]
 struct Index {
-    /// Folders with recordings (NAME.mg, at any depth)
+    /// Folders with recordings (NAME.mg and NAME.mg.tar, at any depth), or s3://BUCKET/PREFIX of NAME.mg.tar
     #[arg(required = true, value_name = "DIR")]
     inputs: Vec<PathBuf>,
-    /// Folder of the dataset
+    /// Dataset: a folder or s3://BUCKET/PREFIX
     #[arg(long, value_name = "DATASET")]
     to: String,
     /// Label of recordings that have none of the name (service, host, commit, …); may be repeated
@@ -72,14 +73,14 @@ struct Index {
 
 #[derive(Debug, Args)]
 struct Compact {
-    /// Folder of the dataset
+    /// Dataset: a folder or s3://BUCKET/PREFIX
     dataset: String,
 }
 
 /// Which recordings, and in which form.
 #[derive(Debug, Args)]
 struct Selection {
-    /// Folder of the dataset
+    /// Dataset: a folder or s3://BUCKET/PREFIX
     dataset: String,
     /// Only recordings of this service
     #[arg(long, value_name = "NAME")]
@@ -253,10 +254,10 @@ fn pairs(labels: &[Label]) -> Vec<(String, String)> {
 }
 
 fn add(args: &Index) -> anyhow::Result<Exit> {
-    let path = Path::new(&args.to);
-    let _rights = OutputDirectory::new(path);
-    if !path.exists() {
-        memgauge_recording::private::create_dir(path)
+    let folder = memgauge_storage::local_path(&args.to)?;
+    let _rights = folder.as_deref().map(OutputDirectory::new);
+    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+        memgauge_recording::private::create_dir(&folder)
             .with_context(|| format!("failed to make dataset `{}`", args.to))?;
     }
     let options = IndexOptions {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arrow_array::RecordBatch;
 use bytes::Bytes;
+use memgauge_storage::Store;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
@@ -16,7 +17,6 @@ use parquet::file::properties::WriterProperties;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::recording_row::{self, RecordingRow};
-use crate::store::Store;
 
 /// How long superseded versions and the files that only they need are kept for readers that have
 /// begun with them.
@@ -55,10 +55,10 @@ pub(crate) struct VersionFile {
 }
 
 impl Dataset {
-    /// Opens a folder. It need not have recordings yet.
+    /// Opens a folder or a bucket's prefix. It need not have recordings yet.
     ///
     /// # Errors
-    /// The folder does not exist.
+    /// The folder does not exist, or the URL cannot be used.
     pub fn open(name: &str) -> Result<Dataset> {
         Ok(Dataset {
             store: Store::open(name)?,

@@ -35,12 +35,7 @@ impl Error {
     }
 
     pub(crate) fn storage(what: impl fmt::Display, why: &dyn std::error::Error) -> Error {
-        // Causes of object_store repeat themselves, so only the innermost one is shown.
-        let mut cause = why;
-        while let Some(source) = cause.source() {
-            cause = source;
-        }
-        Error::new(ErrorKind::Storage, format!("failed to {what}: {cause}"))
+        Error::new(ErrorKind::Storage, format!("failed to {what}: {why}"))
     }
 
     pub(crate) fn corrupt(file: impl fmt::Display, why: impl fmt::Display) -> Error {
@@ -63,3 +58,9 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<memgauge_storage::Error> for Error {
+    fn from(why: memgauge_storage::Error) -> Error {
+        Error::new(ErrorKind::Storage, why.to_string())
+    }
+}

@@ -17,7 +17,7 @@ use memgauge_trace::Manifest;
 use crate::curve::{self, RecordedCurve};
 use crate::dataset::{Dataset, encode};
 use crate::error::{Error, Result};
-use crate::find::find;
+use crate::find::{Fetched, Found, find};
 use crate::measure::{RecordingRows, measure, partition, recording_id};
 use crate::measurement::{self, Measurement};
 use crate::partition::Partition;
@@ -28,6 +28,9 @@ const MAX_RECORDINGS_IN_FILE: usize = 128;
 
 /// File of curves in the folder of a recording.
 const CURVES: &str = "curves.json";
+
+/// Manifests that are requested from a bucket at a time. S3 answers a request in some 50 ms.
+const REQUESTS: usize = 16;
 
 const COMMIT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -75,7 +78,7 @@ pub struct Indexed {
     pub skipped: Vec<Skipped>,
 }
 
-/// Adds the recordings below folders. `progress` is called with the number of recordings read
+/// Adds the recordings below folders and URLs. `progress` is called with the number of recordings read
 /// so far and of all new ones.
 ///
 /// # Errors
@@ -142,7 +145,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// New recordings of one partition, which become one file.
 struct Group {
     partition: Partition,
-    recordings: Vec<PathBuf>,
+    recordings: Vec<Found>,
 }
 
 /// What became of a group.
@@ -199,6 +202,7 @@ impl<'a> Commits<'a> {
 }
 
 /// What a manifest says about whether and where its recording is added.
+#[derive(Clone)]
 enum Judged {
     New { id: String, partition: Partition },
     Skipped(Skipped),
@@ -206,12 +210,19 @@ enum Judged {
 
 /// Reads the manifests of all recordings, and groups those that are new.
 fn new_groups(
-    found: Vec<PathBuf>,
+    found: Vec<Found>,
     known: &BTreeSet<String>,
     options: &IndexOptions,
     threads: usize,
     indexed: &mut Indexed,
 ) -> Result<Vec<Group>> {
+    // Storage that is far away answers many requests at a time.
+    let is_remote = matches!(found.first(), Some(Found::Object(_)));
+    let threads = if is_remote {
+        threads.max(REQUESTS)
+    } else {
+        threads
+    };
     let chunk = found.len().div_ceil(threads).max(1);
     let judged: Vec<Judged> = std::thread::scope(|scope| {
         let threads: Vec<_> = (found.chunks(chunk))
@@ -220,17 +231,18 @@ fn new_groups(
                     chunk
                         .iter()
                         .map(|found| judge(found, options))
-                        .collect::<Vec<_>>()
+                        .collect::<Result<Vec<_>>>()
                 })
             })
             .collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>>>| {
             let joined = thread.join();
             joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        threads.into_iter().flat_map(join).collect()
-    });
-    let mut partitions: BTreeMap<Partition, Vec<PathBuf>> = BTreeMap::new();
+        let judged: Result<Vec<_>> = threads.into_iter().map(join).collect();
+        Ok::<_, Error>(judged?.concat())
+    })?;
+    let mut partitions: BTreeMap<Partition, Vec<Found>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for (found, judged) in found.into_iter().zip(judged) {
         match judged {
@@ -257,10 +269,14 @@ fn new_groups(
     Ok(groups)
 }
 
-fn judge(path: &Path, options: &IndexOptions) -> Judged {
-    let name = path.display().to_string();
-    match read_manifest(path) {
-        Err(why) => Judged::Skipped(unreadable(&name, &why)),
+fn judge(found: &Found, options: &IndexOptions) -> Result<Judged> {
+    let fetched = match found.fetch_manifest()? {
+        Some(prefix) => prefix,
+        None => found.fetch()?,
+    };
+    let (name, path) = (found.name(), fetched.path());
+    Ok(match read_manifest(path) {
+        Err(why) => Judged::Skipped(unreadable(&name, &fetched, &why)),
         Ok(manifest) => match unfinished(&name, &manifest, path) {
             Some(skipped) => Judged::Skipped(skipped),
             None => Judged::New {
@@ -268,16 +284,23 @@ fn judge(path: &Path, options: &IndexOptions) -> Judged {
                 partition: partition(&manifest, &options.labels),
             },
         },
-    }
+    })
 }
 
-fn unreadable(name: &str, why: &memgauge_recording::Error) -> Skipped {
-    match why.kind() {
+fn unreadable(name: &str, fetched: &Fetched, why: &memgauge_recording::Error) -> Skipped {
+    match (why.kind(), fetched) {
         // A copy on its way may not have its manifest yet.
-        RecordingErrorKind::NotARecording => Skipped::Unfinished(format!(
-            "skipped `{name}`: it has no manifest.json yet; index again when it is complete"
-        )),
-        _ => Skipped::Unreadable(format!("skipped `{name}`: {why}")),
+        (RecordingErrorKind::NotARecording, Fetched::Local(path)) if path.is_dir() => {
+            Skipped::Unfinished(format!(
+                "skipped `{name}`: it has no manifest.json yet; index again when it is complete"
+            ))
+        }
+        (_, Fetched::Local(_)) => Skipped::Unreadable(format!("skipped `{name}`: {why}")),
+        (_, Fetched::Copy(copy)) => {
+            let copy = copy.path().to_string_lossy();
+            let why = why.to_string().replace(&*copy, name);
+            Skipped::Unreadable(format!("skipped `{name}`: {why}"))
+        }
     }
 }
 
@@ -315,8 +338,8 @@ fn write_group(dataset: &Dataset, group: &Group, options: &IndexOptions) -> Resu
     };
     let mut measurements: Vec<Measurement> = Vec::new();
     let mut curves: Vec<RecordedCurve> = Vec::new();
-    for path in &group.recordings {
-        match read(path, options) {
+    for found in &group.recordings {
+        match read(found, options)? {
             Ok(read) => {
                 measurements.extend(read.rows.measurements);
                 written.rows.push(RecordingRow {
@@ -389,11 +412,23 @@ struct OfRecording {
     curves: Vec<RecordedCurve>,
 }
 
-fn read(path: &Path, options: &IndexOptions) -> std::result::Result<OfRecording, Skipped> {
-    let name = path.display().to_string();
+fn read(
+    found: &Found,
+    options: &IndexOptions,
+) -> Result<std::result::Result<OfRecording, Skipped>> {
+    let fetched = found.fetch()?;
+    Ok(read_fetched(&fetched, &found.name(), options))
+}
+
+fn read_fetched(
+    fetched: &Fetched,
+    name: &str,
+    options: &IndexOptions,
+) -> std::result::Result<OfRecording, Skipped> {
+    let path = fetched.path();
     let measured =
-        Recording::open(path).and_then(|recording| measure(&recording, &name, &options.labels));
-    let mut rows = measured.map_err(|why| unreadable(&name, &why))?;
+        Recording::open(path).and_then(|recording| measure(&recording, name, &options.labels));
+    let mut rows = measured.map_err(|why| unreadable(name, fetched, &why))?;
     let curves = curve::read(&path.join(CURVES), &rows.recording.id);
     let curves = curves.unwrap_or_else(|why| {
         rows.problems.push(why);

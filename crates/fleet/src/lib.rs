@@ -16,8 +16,7 @@
 //! [`index`] adds recordings, [`compact`] makes few files of many, [`top`], [`diff`], [`curve`] and
 //! [`outliers`] answer questions. `docs/fleet.md` describes the columns and the same questions in SQL.
 //!
-//! Storage is reached through `object_store` alone, and only by what buckets can do, too: listing,
-//! reading, put-if-absent and removing. Rejected: a
+//! A dataset is a folder or a bucket's prefix (`memgauge_storage`). Rejected: a
 //! table format such as Delta Lake or Iceberg, because readers would need a library for it. Rejected:
 //! a file of its own for each recording that plain globbing finds, because it could not be compacted
 //! without a moment in which readers see rows twice or not at all.
@@ -37,7 +36,6 @@ mod partition;
 mod query;
 mod recording_row;
 mod scan;
-mod store;
 mod top;
 
 pub use compact::{Compacted, compact};

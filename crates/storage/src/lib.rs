@@ -1,0 +1,19 @@
+//! Folders and buckets: where datasets and packed recordings are.
+//!
+//! A name is a path, a URL `file:///…` or a URL `s3://BUCKET/PREFIX`. This is the only crate that
+//! reaches the network, and only for a name that is an `s3://` URL.
+//!
+//! Both kinds are used through `object_store`, and only by what buckets can do, too: listing, reading,
+//! put-if-absent and removing. A put-if-absent is a PUT with `If-None-Match: *`. `object_store` is asynchronous, and
+//! memgauge is not. A folder needs no runtime: without one, system calls are made in the calling thread.
+//! Each bucket that is opened gets a runtime of its own, so that a forked child can open one, too.
+//!
+//! Settings and credentials come from the environment, by the names that the AWS tools use. Files in `~/.aws`
+//! are not read. TLS is rustls with ring, which needs a C compiler and nothing else to build.
+#![forbid(unsafe_code)]
+
+mod error;
+mod store;
+
+pub use error::{Error, Result};
+pub use store::{LocalCopy, Object, Store, is_url, local_path};

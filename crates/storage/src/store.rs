@@ -1,0 +1,400 @@
+//! A folder or a bucket's prefix.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::buffered::BufWriter;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::prefix::PrefixStore;
+use object_store::{
+    BackoffConfig, ClientOptions, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, PutPayload, RetryConfig,
+};
+use tempfile::TempPath;
+use tokio::runtime::Runtime;
+use url::Url;
+
+use crate::error::{Error, Result, is_timeout};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a server may send nothing while a request waits for it.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Attempts after the first one. With the backoff below, a server may be away for some six seconds.
+const MAX_RETRIES: usize = 6;
+
+const BACKOFF: BackoffConfig = BackoffConfig {
+    init_backoff: Duration::from_millis(100),
+    max_backoff: Duration::from_secs(4),
+    base: 2.,
+};
+
+/// No attempt begins later than this after the first one.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Larger files are uploaded in parts of this size. S3 has at most 10 000 parts.
+const UPLOAD_PART_BYTES: usize = 16 << 20;
+
+/// A folder or a bucket's prefix.
+#[derive(Clone)]
+pub struct Store {
+    objects: Arc<dyn ObjectStore>,
+    /// As the user named it.
+    name: String,
+    /// Buckets have one.
+    runtime: Option<Arc<Runtime>>,
+}
+
+/// An object in a listing.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Path within the store.
+    pub path: String,
+    /// Size.
+    pub bytes: u64,
+    /// When it was written.
+    pub modified: SystemTime,
+}
+
+/// A file of this machine with the contents of an object. It is private, and removed when this is
+/// dropped.
+#[derive(Debug)]
+pub struct LocalCopy(TempPath);
+
+impl LocalCopy {
+    /// Path of the copy.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Whether a name is a URL rather than a path.
+pub fn is_url(name: &str) -> bool {
+    name.contains("://")
+}
+
+/// The path that a name means: its own if it is a path, and that of a URL `file:///…`. `None` for buckets.
+///
+/// # Errors
+/// The URL names neither.
+pub fn local_path(name: &str) -> Result<Option<PathBuf>> {
+    if !is_url(name) {
+        return Ok(Some(PathBuf::from(name)));
+    }
+    let unusable = || {
+        let why = "use a path, `file:///PATH` or `s3://BUCKET/PREFIX`";
+        Error::new(format_args!("open `{name}`"), why)
+    };
+    let url = Url::parse(name).map_err(|_| unusable())?;
+    match url.scheme() {
+        "file" => url.to_file_path().map(Some).map_err(|()| unusable()),
+        "s3" => Ok(None),
+        _ => Err(unusable()),
+    }
+}
+
+impl Store {
+    /// Opens a folder, which must exist, or a bucket's prefix. The bucket is not asked yet.
+    ///
+    /// # Errors
+    /// The folder does not exist, or the URL or a setting of the environment cannot be used.
+    pub fn open(name: &str) -> Result<Store> {
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Store::open_in(name, std::env::vars_os().filter_map(text))
+    }
+
+    /// As [`open`](Self::open), with another environment.
+    ///
+    /// # Errors
+    /// As for `open`.
+    pub fn open_in(
+        name: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Store> {
+        let Some(path) = local_path(name)? else {
+            return Store::bucket(name, environment);
+        };
+        let objects = LocalFileSystem::new_with_prefix(path)
+            .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why))?;
+        Ok(Store {
+            objects: Arc::new(objects),
+            name: name.to_owned(),
+            runtime: None,
+        })
+    }
+
+    fn bucket(
+        name: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Store> {
+        let rest = name.strip_prefix("s3://").unwrap_or(name);
+        let (bucket_name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        if bucket_name.is_empty() {
+            let why = "it names no bucket; use `s3://BUCKET/PREFIX`";
+            return Err(Error::new(format_args!("open `{name}`"), why));
+        }
+        // Fails if there is a provider already, which is then used.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut bucket = AmazonS3Builder::new();
+        let mut is_plain = false;
+        for (variable, value) in environment {
+            if !variable.starts_with("AWS_") {
+                continue;
+            }
+            // An address without TLS is meant, as it is for the AWS tools.
+            is_plain |= variable.starts_with("AWS_ENDPOINT_URL") && value.starts_with("http://");
+            if let Ok(key) = variable.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
+                bucket = bucket.with_config(key, value);
+            }
+        }
+        let client = ClientOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_read_timeout(READ_TIMEOUT)
+            // A large object may take long, as long as something arrives.
+            .with_timeout_disabled()
+            .with_allow_http(is_plain);
+        let objects = bucket
+            .with_bucket_name(bucket_name)
+            .with_client_options(client)
+            .with_retry(RetryConfig {
+                backoff: BACKOFF,
+                max_retries: MAX_RETRIES,
+                retry_timeout: RETRY_TIMEOUT,
+            })
+            .build()
+            .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why))?;
+        let prefix = ObjectPath::parse(prefix)
+            .map_err(|why| Error::new(format_args!("open `{name}`"), why))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(|why| Error::new(format_args!("open `{name}`"), why))?;
+        Ok(Store {
+            objects: Arc::new(PrefixStore::new(objects, prefix)),
+            name: name.trim_end_matches('/').to_owned(),
+            runtime: Some(Arc::new(runtime)),
+        })
+    }
+
+    /// As the user named it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name of an object, for messages and as an argument of other commands.
+    pub fn name_of(&self, path: &str) -> String {
+        match path {
+            "" => self.name.clone(),
+            path => format!("{}/{path}", self.name.trim_end_matches('/')),
+        }
+    }
+
+    fn wait<F: Future>(&self, future: F) -> F::Output {
+        match &self.runtime {
+            None => futures_executor::block_on(future),
+            Some(runtime) => runtime.block_on(future),
+        }
+    }
+
+    fn location(&self, path: &str) -> Result<ObjectPath> {
+        // Paths are encoded already; `ObjectPath::from` would do so again.
+        ObjectPath::parse(path)
+            .map_err(|why| Error::new(format_args!("use `{}`", self.name_of(path)), why))
+    }
+
+    fn cannot_read(&self, path: &str, why: &ObjectError) -> Error {
+        Error::of_object(format_args!("read `{}`", self.name_of(path)), why)
+    }
+
+    fn cannot_write(&self, path: &str, why: &ObjectError) -> Error {
+        Error::of_object(format_args!("write `{}`", self.name_of(path)), why)
+    }
+
+    /// Reads a whole object. `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The storage fails.
+    pub fn get(&self, path: &str) -> Result<Option<Bytes>> {
+        let location = self.location(path)?;
+        let read = self.wait(async { self.objects.get(&location).await?.bytes().await });
+        self.if_found(path, read)
+    }
+
+    /// Copies an object to this machine, or as many as `max_bytes` of its first bytes. `None` if it does
+    /// not exist.
+    ///
+    /// # Errors
+    /// The storage fails, or the copy cannot be written.
+    pub fn download(&self, path: &str, max_bytes: Option<u64>) -> Result<Option<LocalCopy>> {
+        let location = self.location(path)?;
+        let failed = |why: std::io::Error| {
+            let what = format!("copy `{}` to the temporary folder", self.name_of(path));
+            Error::new(what, why)
+        };
+        let mut copy = tempfile::Builder::new()
+            .prefix("memgauge-")
+            .suffix(".mg.tar")
+            .tempfile()
+            .map_err(failed)?;
+        let mut write = Ok(());
+        let read = self.wait(async {
+            let options = object_store::GetOptions {
+                range: max_bytes.map(|bytes| object_store::GetRange::Bounded(0..bytes)),
+                ..Default::default()
+            };
+            let mut chunks = self
+                .objects
+                .get_opts(&location, options)
+                .await?
+                .into_stream();
+            while let Some(chunk) = chunks.try_next().await? {
+                write = copy.write_all(&chunk);
+                if write.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        write.map_err(failed)?;
+        let found = self.if_found(path, read)?;
+        Ok(found.map(|()| LocalCopy(copy.into_temp_path())))
+    }
+
+    fn if_found<T>(
+        &self,
+        path: &str,
+        read: std::result::Result<T, ObjectError>,
+    ) -> Result<Option<T>> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(why @ ObjectError::NotFound { .. }) => {
+                match why.to_string().contains("NoSuchBucket") {
+                    true => Err(self.cannot_read(path, &why)),
+                    false => Ok(None),
+                }
+            }
+            Err(why) => Err(self.cannot_read(path, &why)),
+        }
+    }
+
+    /// Writes an object if none has this path. Returns false if one has, which may be the one that this
+    /// call wrote, if the server's first answer was lost.
+    ///
+    /// # Errors
+    /// The storage fails.
+    pub fn put_if_absent(&self, path: &str, bytes: Vec<u8>) -> Result<bool> {
+        let location = self.location(path)?;
+        let payload = PutPayload::from(bytes);
+        // `object_store` repeats all but timeouts, after which the object may have been written.
+        // Then the next attempt finds it.
+        for is_last in [false, false, true] {
+            let options = PutOptions::from(PutMode::Create);
+            let put = self.objects.put_opts(&location, payload.clone(), options);
+            match self.wait(put) {
+                Ok(_) => return Ok(true),
+                Err(ObjectError::AlreadyExists { .. }) => return Ok(false),
+                Err(why) if is_timeout(&why) && !is_last => {}
+                Err(why) => return Err(self.cannot_write(path, &why)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes a file's contents as an object, over one of the same path. Nobody sees a part of it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the storage fails.
+    pub fn upload(&self, path: &str, file: &mut std::fs::File) -> Result<()> {
+        let location = self.location(path)?;
+        let mut failed_read = None;
+        let sent = self.wait(async {
+            let objects = self.objects.clone();
+            let mut upload = BufWriter::with_capacity(objects, location, UPLOAD_PART_BYTES)
+                .with_max_concurrency(2);
+            let sent = async {
+                loop {
+                    let mut part = Vec::new();
+                    let read = file.take(1 << 20).read_to_end(&mut part);
+                    match read {
+                        Ok(0) => break,
+                        Ok(_) => upload.put(part.into()).await?,
+                        Err(why) => {
+                            failed_read = Some(why);
+                            return Ok(false);
+                        }
+                    }
+                }
+                tokio::io::AsyncWriteExt::shutdown(&mut upload)
+                    .await
+                    .map(|()| true)
+                    .map_err(|why| match why.downcast::<ObjectError>() {
+                        Ok(why) => why,
+                        Err(why) => ObjectError::Generic {
+                            store: "upload",
+                            source: Box::new(why),
+                        },
+                    })
+            }
+            .await;
+            if !matches!(sent, Ok(true)) {
+                // What the server keeps of an upload that is not completed costs money.
+                let _ = upload.abort().await;
+            }
+            sent
+        });
+        if let Some(why) = failed_read {
+            return Err(Error::new(
+                format_args!("upload to `{}`", self.name_of(path)),
+                why,
+            ));
+        }
+        sent.map(drop).map_err(|why| self.cannot_write(path, &why))
+    }
+
+    /// All objects below a folder, sorted by path.
+    ///
+    /// # Errors
+    /// The storage fails.
+    pub fn list(&self, folder: &str) -> Result<Vec<Object>> {
+        let location = self.location(folder)?;
+        let found = self.wait(self.objects.list(Some(&location)).try_collect::<Vec<_>>());
+        let found = found.map_err(|why| {
+            Error::of_object(format_args!("list `{}`", self.name_of(folder)), &why)
+        })?;
+        let mut objects: Vec<Object> = (found.into_iter())
+            .map(|meta| Object {
+                path: meta.location.as_ref().to_owned(),
+                bytes: meta.size,
+                modified: meta.last_modified.into(),
+            })
+            .collect();
+        objects.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(objects)
+    }
+
+    /// Removes an object. It may be gone already.
+    ///
+    /// # Errors
+    /// The storage fails.
+    pub fn delete(&self, path: &str) -> Result<()> {
+        let location = self.location(path)?;
+        match self.wait(self.objects.delete(&location)) {
+            Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
+            Err(why) => Err(Error::of_object(
+                format_args!("remove `{}`", self.name_of(path)),
+                &why,
+            )),
+        }
+    }
+}
