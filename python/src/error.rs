@@ -1,5 +1,7 @@
 //! Exceptions. Their messages are those of the command.
 
+use std::path::Path;
+
 use memgauge_recording::ErrorKind;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -38,12 +40,25 @@ create_exception!(
 
 /// The exception for an error of the recording's reader, with its chain of causes.
 pub(crate) fn from_recording(error: &memgauge_recording::Error) -> PyErr {
+    with_message(error, in_full(error))
+}
+
+/// As [`from_recording`], for a recording that was copied from a URL.
+pub(crate) fn from_copy(error: &memgauge_recording::Error, copy: &Path, url: &str) -> PyErr {
+    with_message(error, in_full(error).replace(&*copy.to_string_lossy(), url))
+}
+
+fn in_full(error: &memgauge_recording::Error) -> String {
     let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(source) = cause {
         message += &format!(": {source}");
         cause = source.source();
     }
+    message
+}
+
+fn with_message(error: &memgauge_recording::Error, message: String) -> PyErr {
     match error.kind() {
         ErrorKind::NotARecording => NotARecordingError::new_err(message),
         ErrorKind::NewerVersion => NewerVersionError::new_err(message),

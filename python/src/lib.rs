@@ -10,6 +10,7 @@
 //! It never links the engine, which is a program of its own under another licence.
 
 mod batches;
+mod bucket;
 mod comparison;
 mod curve;
 mod error;
@@ -27,6 +28,8 @@ use pyo3::prelude::*;
 mod _memgauge {
     #[pymodule_export]
     use crate::batches::Batches;
+    #[pymodule_export]
+    use crate::bucket::Bucket;
     #[pymodule_export]
     use crate::comparison::{Comparison, Run};
     #[pymodule_export]

@@ -11,6 +11,7 @@ use memgauge_analyze::{
 use memgauge_export::{Format, write as export};
 use memgauge_recording::{Recording as Reader, Selection};
 use memgauge_report::{MetricUnit, io_json, json_value};
+use memgauge_storage::LocalCopy;
 use memgauge_symbols::Symbols;
 use memgauge_trace::{EventDef, EventId, Sample, SeriesRow, Unit};
 use pyo3::prelude::*;
@@ -26,9 +27,30 @@ use crate::work::interruptible;
 #[pyclass(frozen, module = "memgauge._memgauge")]
 pub(crate) struct Recording {
     reader: Arc<Reader>,
+    copy: Option<Copy>,
+}
+
+/// Where a recording was copied from, and the copy.
+struct Copy {
+    url: String,
+    _file: LocalCopy,
 }
 
 impl Recording {
+    /// A recording that was copied to this machine.
+    pub(crate) fn of_copy(reader: Arc<Reader>, url: String, file: LocalCopy) -> Recording {
+        let copy = Some(Copy { url, _file: file });
+        Recording { reader, copy }
+    }
+
+    /// Path, or URL of a recording in a bucket.
+    fn name(&self) -> String {
+        match &self.copy {
+            Some(copy) => copy.url.clone(),
+            None => self.reader.path().to_string_lossy().into_owned(),
+        }
+    }
+
     /// The event of a name.
     fn event(&self, name: &str, purpose: &str) -> PyResult<EventId> {
         let events = &self.reader.manifest().events;
@@ -75,6 +97,7 @@ impl Recording {
         let reader = reader.map_err(|error| from_recording(&error))?;
         Ok(Recording {
             reader: Arc::new(reader),
+            copy: None,
         })
     }
 
@@ -82,6 +105,12 @@ impl Recording {
     #[getter]
     fn path(&self) -> PathBuf {
         self.reader.path().to_owned()
+    }
+
+    /// URL of the recording if it was copied from a bucket.
+    #[getter]
+    fn url(&self) -> Option<String> {
+        self.copy.as_ref().map(|copy| copy.url.clone())
     }
 
     /// Contents of its manifest.
@@ -425,12 +454,19 @@ pub(crate) fn recordings_table(
     py: Python<'_>,
     recordings: Vec<PyRef<'_, Recording>>,
 ) -> PyResult<Table> {
-    let readers: Vec<_> = recordings.iter().map(|own| own.reader.clone()).collect();
+    let readers = recordings
+        .iter()
+        .map(|own| (own.reader.clone(), own.name()));
+    let readers: Vec<(Arc<Reader>, String)> = readers.collect();
     let mut events: BTreeMap<String, EventDef> = BTreeMap::new();
-    for event in readers.iter().flat_map(|reader| &reader.manifest().events) {
+    for event in readers
+        .iter()
+        .flat_map(|(reader, _)| &reader.manifest().events)
+    {
         events.entry(event.name.clone()).or_insert(event.clone());
     }
-    let rows = interruptible(py, move || readers.iter().map(|r| facts(r)).collect())?;
+    let facts = |(reader, name): &(Arc<Reader>, String)| facts(reader, name);
+    let rows = interruptible(py, move || readers.iter().map(facts).collect())?;
     let rows: memgauge_recording::Result<Vec<_>> = rows;
     let rows = rows.map_err(|error| from_recording(&error))?;
     let events: Vec<_> = events.into_values().collect();
@@ -438,11 +474,11 @@ pub(crate) fn recordings_table(
 }
 
 /// The row of a recording.
-fn facts(reader: &Reader) -> memgauge_recording::Result<Map<String, Value>> {
+fn facts(reader: &Reader, name: &str) -> memgauge_recording::Result<Map<String, Value>> {
     let manifest = reader.manifest();
     let totals = run_totals(reader)?.totals;
     let row = json!({
-        "path": reader.path().to_string_lossy(),
+        "path": name,
         "host": manifest.host.name,
         "cpu": manifest.host.cpu,
         "command": manifest.command,

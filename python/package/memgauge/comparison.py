@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _memgauge
 from ._memgauge import Error, UsageError
-from .recording import PathLike, Recording, local_path
+from .recording import PathLike, Recording, is_in_bucket, local_path, open
 from .table import Table
 
 Run = Union[Recording, PathLike]
@@ -103,7 +103,10 @@ def _group(runs: Union[Run, Sequence[Run]]) -> List[Run]:
 
 
 def _path(run: Run) -> str:
-    return run.path if isinstance(run, Recording) else local_path(run)
+    if isinstance(run, Recording):
+        return run.path
+    text = os.fspath(run)
+    return text if is_in_bucket(text) else local_path(text)
 
 
 def _check_distinct(runs: Sequence[Run]) -> None:
@@ -118,6 +121,8 @@ def _check_distinct(runs: Sequence[Run]) -> None:
 
 
 def _measure(run: Run, event: Optional[str]) -> _memgauge.Run:
+    if not isinstance(run, Recording) and is_in_bucket(os.fspath(run)):
+        run = open(run)
     if isinstance(run, Recording):
         return _memgauge.Run.of_recording(run._inner, event)
     path = local_path(run)

@@ -29,13 +29,24 @@ PROVENANCES = ["counted", "sampled", "estimated", "modelled"]
 
 
 def open(path: PathLike) -> Recording:
-    """Open a recording: a directory, a file of `memgauge pack`, or a `file://` URL of one.
+    """Open a recording: a directory, a file of `memgauge pack`, or a URL `file://` or `s3://` of one.
+
+    A recording in a bucket is copied to a private temporary file, which is removed with the recording.
 
     Only the manifest and the footers of the parts are read. Damaged parts are skipped and listed by
     `Recording.problems`. A recording that is still being written can be opened; it has the parts
     written so far.
     """
+    text = os.fspath(path)
+    if is_in_bucket(text):
+        folder, _, name = text.rpartition("/")
+        return Recording(_memgauge.Bucket(folder).recording(name))
     return Recording(_memgauge.Recording(local_path(path)))
+
+
+def is_in_bucket(path: str) -> bool:
+    """Whether a path is a URL of a bucket."""
+    return path.startswith("s3://")
 
 
 def local_path(path: PathLike) -> str:
@@ -47,7 +58,7 @@ def local_path(path: PathLike) -> str:
     if url.scheme == "file" and url.netloc in ("", "localhost"):
         return unquote(url.path)
     raise UsageError(
-        f"failed to open recording `{text}`: only local recordings can be read; copy it here first"
+        f"failed to open recording `{text}`: use a path, `file:///PATH` or `s3://BUCKET/NAME.mg.tar`"
     )
 
 
@@ -120,8 +131,8 @@ class Recording:
 
     @property
     def path(self) -> str:
-        """Path of the recording."""
-        return os.fspath(self._inner.path)
+        """Path of the recording, or its URL in a bucket."""
+        return self._inner.url or os.fspath(self._inner.path)
 
     @property
     def manifest(self) -> Dict[str, Any]:

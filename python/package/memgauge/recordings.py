@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Dict, Iterator, List, Sequence, Union, overload
+import re
+from typing import Dict, Iterator, List, Optional, Sequence, Union, overload
 
 from . import _memgauge
-from ._memgauge import Error, NotARecordingError
-from .recording import PathLike, Recording, local_path, open
+from ._memgauge import Error, NotARecordingError, UsageError
+from .recording import PathLike, Recording, is_in_bucket, local_path, open
 from .table import Table
 
 
@@ -61,13 +62,19 @@ class Recordings(Sequence[Recording]):
 def open_many(paths: Union[PathLike, Sequence[PathLike]]) -> Recordings:
     """Open the recordings that match a pattern, such as `runs/**/*.mg`, or several patterns.
 
+    Patterns may be in a bucket: `s3://bucket/**/*.mg.tar`.
+
     A path that cannot be opened is listed by `Recordings.unreadable`. Damaged recordings open; their
     good parts are read.
     """
     patterns = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     recordings: Dict[str, Recording] = {}
     unreadable: Dict[str, str] = {}
-    for pattern in map(local_path, patterns):
+    for text in map(os.fspath, patterns):
+        if is_in_bucket(text):
+            _open_matching(text, recordings, unreadable)
+            continue
+        pattern = local_path(text)
         found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         if not found:
             raise NotARecordingError(f"failed to open recordings: nothing matches `{pattern}`")
@@ -77,3 +84,37 @@ def open_many(paths: Union[PathLike, Sequence[PathLike]]) -> Recordings:
             except Error as error:
                 unreadable[path] = str(error)
     return Recordings([recordings[path] for path in sorted(recordings)], unreadable)
+
+
+def _open_matching(
+    pattern: str, recordings: Dict[str, Recording], unreadable: Dict[str, str]
+) -> None:
+    """Opens the recordings in a bucket that match a pattern."""
+    folders = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+    if not folders.startswith("s3://"):
+        raise UsageError(f"failed to open recordings `{pattern}`: name the bucket without a pattern")
+    bucket = _memgauge.Bucket(folders)
+    matches = re.compile(_translated(pattern[len(folders) + 1 :])).fullmatch
+    found = [path for path in bucket.objects() if matches(path)]
+    if not found:
+        raise NotARecordingError(f"failed to open recordings: nothing matches `{pattern}`")
+    for path in found:
+        url = f"{folders}/{path}"
+        try:
+            recordings[url] = Recording(bucket.recording(path))
+        except Error as error:
+            unreadable[url] = str(error)
+
+
+def _translated(pattern: str) -> str:
+    """The regular expression of a pattern, in which only `**` matches a slash."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", pattern)
+    meanings = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(meanings.get(part) or _set(part) or re.escape(part) for part in parts)
+
+
+def _set(part: str) -> Optional[str]:
+    if not (part.startswith("[") and part.endswith("]") and len(part) > 2):
+        return None
+    inner = part[1:-1].replace("\\", r"\\")
+    return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
