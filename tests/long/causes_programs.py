@@ -29,6 +29,7 @@ BANDWIDTH, TLB, L1 = "bandwidth_bound", "tlb_bound", "l1_bound"
 FALSE_SHARING, TRUE_SHARING = "false_sharing", "true_sharing"
 IDLE, TINY, PHASES = "idle", "tiny", "phases"
 CONFLICTS = "cache_conflicts"
+FAULTS, SPLITS = "unmodelled_faults", "split_accesses"
 
 
 @dataclasses.dataclass
@@ -658,6 +659,72 @@ def go_sleeps(rng, machine):
     return f"""package main
 import ("fmt"; "time")
 func main() {{ for i := 0; i < 8; i++ {{ time.Sleep({rng.randrange(60, 90)} * time.Millisecond) }}; fmt.Println("done") }}"""
+
+
+@program("c", IDLE)
+def slow_pipe(rng, machine):
+    return c(rng, f"""
+#include <sys/wait.h>
+int main(void) {{ int ends[2]; if (pipe(ends)) return 1; if (!fork()) {{ for (int i = 0; i < 12; i++) {{ usleep({rng.randrange(20, 60)}000); if (write(ends[1], &i, sizeof i) < 0) return 1; }} _exit(0); }}
+    close(ends[1]); int value; while (read(ends[0], &value, sizeof value) > 0) sink += value; wait(0); }}""")
+
+
+@program("python", IDLE)
+def python_socket(rng, machine):
+    return f"""import socket, threading, time
+one, other = socket.socketpair()
+def answer():
+    for i in range(10):
+        time.sleep({rng.uniform(0.04, 0.08)})
+        other.send(b"x" * {rng.randrange(100, 900)})
+    other.close()
+threading.Thread(target=answer).start()
+received = 0
+while data := one.recv(4096):
+    received += len(data)
+print(received)"""
+
+
+# The kernel's work, which the model does not time: page faults, files.
+
+
+@program("c", FAULTS)
+def first_touch(rng, machine):
+    size = rng.randrange(4, 9) << 20
+    return c(rng, f"""
+#include <sys/mman.h>
+NOINLINE void touch(char *p, uint64_t n) {{ for (uint64_t i = 0; i < n; i += 4096) p[i] = 1; }}
+int main(void) {{ for (int r = 0; r < {rng.randrange(60, 90)}; r++) {{ char *p = mmap(0, {size}, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); touch(p, {size}); munmap(p, {size}); }} }}""")
+
+
+@program("c", FAULTS, STREAM, STRIDE, TLB, LATENCY, function="scan")
+def mapped_file(rng, machine):
+    size = beyond_llc(rng, machine) // 4096 * 4096
+    return c(rng, f"""
+#include <fcntl.h>
+#include <sys/mman.h>
+NOINLINE void scan(char *p, uint64_t n) {{ uint64_t sum = 0; for (uint64_t i = 0; i < n; i += 64) sum += p[i]; sink = sum; }}
+int main(void) {{ FILE *f = tmpfile(); if (ftruncate(fileno(f), {size})) return 1;
+    for (int r = 0; r < 6; r++) {{ char *p = mmap(0, {size}, PROT_READ, MAP_PRIVATE, fileno(f), 0); scan(p, {size}); munmap(p, {size}); }} }}""")
+
+
+# Accesses that cross cache lines, which the model counts and does not time.
+
+
+@program("c", SPLITS)
+def misaligned_integers(rng, machine):
+    return c(rng, f"""
+static char area[{rng.randrange(12, 24)}008] __attribute__((aligned(64)));
+NOINLINE void add(char *p, uint64_t n) {{ for (uint64_t i = 0; i < n; i++) ++*(volatile uint64_t *)(p + 64 * (i % {rng.randrange(100, 180)}) + {rng.randrange(57, 64)}); }}
+int main(void) {{ add(area, {rng.randrange(1, 3)}000000); sink = area[64]; }}""")
+
+
+@program("c", SPLITS, flags=["-O3", "-mavx2"])
+def misaligned_vectors(rng, machine):
+    return c(rng, f"""
+static char area[{rng.randrange(8, 12) * 2048 + 64}] __attribute__((aligned(64)));
+NOINLINE void scale(char *p, uint64_t n) {{ float *v = (float *)p; for (uint64_t i = 0; i < n; i++) v[i] = v[i] * 0.5f + 1.0f; }}
+int main(void) {{ for (int r = 0; r < {rng.randrange(3, 6)}000; r++) scale(area + {4 * rng.randrange(1, 8)}, 3000); sink = area[9]; }}""")
 
 
 # Runs that are too short to judge.

@@ -28,8 +28,12 @@ pub enum CauseKind {
     TrueSharing,
     /// The kernel keeps allocating new pages for it.
     PageFaults,
+    /// Page faults of an emulated program take long, and the model does not time them.
+    UnmodelledFaults,
     /// It misses the last-level cache often.
     CacheMisses,
+    /// Many of its accesses cross a cache line, which the model counts and does not time.
+    SplitAccesses,
     /// Memory does not limit it: few of its cycles wait.
     L1Bound,
     /// It behaves differently at different times.

@@ -41,6 +41,9 @@ const FULL_TIME_SHARE: f64 = 0.2;
 const STALL_SHARE: f64 = 0.2;
 /// Minimum share of conflicts among the first level's misses to blame its sets.
 const CONFLICT_SHARE: f64 = 0.5;
+/// Minimum share of the accesses that cross a cache line. Unaligned data of 8 bytes read in order
+/// crosses one at every eighth access.
+const SPLIT_SHARE: f64 = 0.1;
 /// Share of the time in which threads wait for each other's lines from which on it is worth a look. A
 /// line that moves between cores does so at every store, so the time grows with threads.
 const SHARING_SHARE: f64 = 0.05;
@@ -49,6 +52,13 @@ const SHARING_SHARE: f64 = 0.05;
 const FAULTS_PER_S: f64 = 100_000.0;
 /// Approximate time of a page fault in the kernel, in seconds.
 const FAULT_S: f64 = 0.5e-6;
+/// Minimum number of page faults of an emulated program. The emulator itself makes several thousand.
+const EMULATED_FAULTS: u64 = 20_000;
+/// Minimum time of an emulated program's page faults as a share of this time and the modelled one.
+const FAULT_SHARE: f64 = 0.2;
+/// The share from which page faults are the main cost, whatever the model says of the rest. They are
+/// so even if each takes a third of [`FAULT_S`].
+const MAIN_FAULT_SHARE: f64 = 0.75;
 /// Misses of the last-level cache per 1000 instructions.
 const LLC_MPKI: f64 = 5.0;
 /// Minimum standard deviation of the traffic's rate relative to its mean. It is 0 for a steady run,
@@ -74,11 +84,16 @@ pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
     let idle = idle(evidence);
     // A program that sleeps for a long time does little because it waits.
     let sleeps = idle.is_some() && evidence.run.duration_ns >= LONG_SLEEP_NS;
+    let (main_faults, other_faults) = match unmodelled_faults(evidence) {
+        Some(faults) if faults.share >= MAIN_FAULT_SHARE => (Some(faults.cause()), None),
+        faults => (None, faults.map(|faults| faults.cause())),
+    };
     let found = [
-        tiny(evidence).filter(|_| !sleeps),
+        tiny(evidence).filter(|_| !sleeps && main_faults.is_none()),
         few_samples(evidence).filter(|_| !sleeps),
         idle,
         page_faults(evidence),
+        main_faults,
     ];
     let mut causes: Vec<Cause> = found.into_iter().flatten().collect();
     // A run that is too short has no other causes.
@@ -92,6 +107,7 @@ pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
         Some(machine) => causes.extend(of_model(evidence, machine)),
         None => causes.extend(llc_misses(evidence)),
     }
+    causes.extend(other_faults);
     causes.extend(phases(evidence));
     causes
 }
@@ -200,6 +216,31 @@ fn page_faults(evidence: &Evidence) -> Option<Cause> {
     })
 }
 
+/// Page faults of an emulated program. They are measured, and the model does not time them.
+struct UnmodelledFaults {
+    faults: u64,
+    /// Their time / (their time + the modelled time).
+    share: f64,
+}
+
+impl UnmodelledFaults {
+    fn cause(&self) -> Cause {
+        Cause {
+            other: Some(self.faults as f64),
+            ..cause(CauseKind::UnmodelledFaults, self.share, FAULT_SHARE)
+        }
+    }
+}
+
+fn unmodelled_faults(evidence: &Evidence) -> Option<UnmodelledFaults> {
+    evidence.manifest.machine.as_ref()?;
+    let faults = evidence.manifest.own_cost.program_page_faults;
+    let fault_s = faults as f64 * FAULT_S;
+    let share = fault_s / (fault_s + busy_ns(evidence)? as f64 / 1e9);
+    (faults >= EMULATED_FAULTS && share >= FAULT_SHARE)
+        .then_some(UnmodelledFaults { faults, share })
+}
+
 fn llc_misses(evidence: &Evidence) -> Option<Cause> {
     let mpki = figure(evidence, "LLC MPKI")?;
     (mpki >= LLC_MPKI).then(|| cause(CauseKind::CacheMisses, mpki, LLC_MPKI))
@@ -262,10 +303,19 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         found.insert(at, tlb);
     }
     found.extend(part);
-    if found.is_empty() {
+    let nothing_waits = found.is_empty();
+    found.extend(splits(evidence));
+    if nothing_waits {
         found.extend(l1_bound(evidence, stalls));
     }
     found
+}
+
+/// Accesses that cross a cache line.
+fn splits(evidence: &Evidence) -> Option<Cause> {
+    let accesses = total(evidence, "loads")? + total(evidence, "stores")?;
+    let share = total(evidence, "splits")? / accesses.max(1.0);
+    (share >= SPLIT_SHARE).then(|| cause(CauseKind::SplitAccesses, share, SPLIT_SHARE))
 }
 
 /// Share of the first level's misses that are conflicts, if it is at least [`CONFLICT_SHARE`].
@@ -538,6 +588,75 @@ mod tests {
             ("l1d.miss", 100),
         ];
         assert_eq!(kinds(&totals, 0.0), [CauseKind::L1Bound]);
+    }
+
+    #[test]
+    fn many_accesses_across_lines_come_after_what_waits_and_before_what_does_not() {
+        let totals = |splits, irregular| {
+            [
+                ("cycles", 100_000_000),
+                ("l1d.hit", 40_000_000),
+                ("l1d.miss", 100),
+                ("loads", 30_000_000),
+                ("stores", 10_000_000),
+                ("splits", splits),
+                ("stall.irregular", irregular),
+            ]
+        };
+        let (few, many) = (3_999_999, 4_000_000);
+        assert_eq!(kinds(&totals(few, 0), 0.0), [CauseKind::L1Bound]);
+        let split = CauseKind::SplitAccesses;
+        assert_eq!(kinds(&totals(many, 0), 0.0), [split, CauseKind::L1Bound]);
+        let waits = [CauseKind::LatencyBound, split];
+        assert_eq!(kinds(&totals(many, 50_000_000), 0.0), waits);
+    }
+
+    #[test]
+    fn page_faults_that_take_far_longer_than_the_modelled_time_come_first() {
+        let found = |faults: u64| -> Vec<CauseKind> {
+            let mut manifest = Manifest {
+                machine: Some(machine()),
+                ..Manifest::default()
+            };
+            manifest.own_cost.program_page_faults = faults;
+            let totals = Counts::from(
+                [
+                    ("instructions", 100_000_000),
+                    ("cycles", 10_000_000),
+                    ("l1d.hit", 1000),
+                    ("l1d.miss", 0),
+                    ("stall.irregular", 0),
+                    ("stall.regular", 0),
+                    ("stall.writebacks", 0),
+                ]
+                .map(|(name, n)| (name.to_owned(), n)),
+            );
+            // At 0.5 µs each, 120 000 faults take three times as long as this thread.
+            let thread = ThreadRow {
+                start_ns: Some(0),
+                end_ns: Some(20_000_000),
+                idle_ns: Some(0),
+                ..ThreadRow::default()
+            };
+            let causes = causes(&Evidence {
+                manifest: &manifest,
+                totals: &totals,
+                run: &RunFacts::of(&totals, 20_000_000, 1.0),
+                dram: &Dram::default(),
+                bandwidth: &BandwidthCurve::default(),
+                counting: None,
+                sampling: None,
+                threads: &[thread],
+                functions: &HotTable::default(),
+                sharing: None,
+            });
+            causes.iter().map(|cause| cause.kind).collect()
+        };
+        let faults = CauseKind::UnmodelledFaults;
+        assert_eq!(found(121_000)[0], faults);
+        assert_eq!(found(119_000), [CauseKind::L1Bound, faults]);
+        assert_eq!(found(20_000), [CauseKind::L1Bound, faults]);
+        assert_eq!(found(19_999), [CauseKind::L1Bound]);
     }
 
     #[test]

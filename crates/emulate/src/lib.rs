@@ -665,12 +665,13 @@ impl EmulatedRun {
             let _ = writer.push(unwritten.loss());
             let _ = writer.flush_so_far();
         }
-        let own = own_usage();
+        let (own, program) = (own_usage(), children_usage());
         let cost = OwnCost {
             wall_s,
             cpu_s: own.cpu.as_secs_f64(),
             peak_memory_bytes: own.peak_memory_bytes,
-            program_cpu_s: children_usage().cpu.as_secs_f64(),
+            program_cpu_s: program.cpu.as_secs_f64(),
+            program_page_faults: program.minor_faults,
             recording_bytes: writer.bytes_written() + copied,
         };
         let finished = writer.finish(|m| {

@@ -174,7 +174,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             ),
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
             "Use more of each line: place data that is used together next to each other, access it \
-             in that order, and make it smaller. If each load needs the one before (lists, trees, \
+             in that order (swap the loops over a matrix that is read by columns), and make it \
+             smaller. If each load needs the one before (lists, trees, \
              hash chains), shorten the chain. Rows or nodes at a large power of two apart compete \
              for few cache sets: pad them. The table of data, or of regions, names it.",
         ),
@@ -257,6 +258,19 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             "Reuse memory instead of returning it; use huge pages for large \
              arrays. `memgauge record -e page-faults -c 1 -- CMD` shows where they happen.",
         ),
+        CauseKind::UnmodelledFaults => (
+            format!(
+                "Page faults, which the model does not time: about {} (measured, the emulator's \
+                 included). At 0.5 µs each they would take {} of the run.",
+                units::count(other as u64),
+                percent(value)
+            ),
+            format!("at least {threshold} of the time of the run with its page faults"),
+            "Reuse memory instead of returning it: each page of new memory or of a mapped file costs \
+             a fault when it is first touched. For large arrays, use huge pages; for files, read() \
+             into one buffer or MAP_POPULATE. `memgauge stat -- CMD` counts faults without the \
+             emulator.",
+        ),
         CauseKind::CacheMisses => (
             format!(
                 "It misses the last-level cache {} times per 1000 instructions.",
@@ -265,6 +279,17 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!("at least {threshold} per 1000 instructions"),
             "`memgauge mrc -- CMD` shows how much cache it needs, `memgauge -- CMD` which code \
              and data miss.",
+        ),
+        CauseKind::SplitAccesses => (
+            format!(
+                "{} of its loads and stores cross a cache line. The model counts them and does not \
+                 time them: a processor accesses both lines.",
+                percent(value)
+            ),
+            format!("at least {threshold} of the loads and stores"),
+            "Align data to its size: do not pack structures, and start arrays of vectors at a \
+             multiple of 32 or 64 bytes (aligned_alloc, alignas). `-e splits:1009` samples the \
+             code.",
         ),
         CauseKind::L1Bound => (
             format!(
@@ -358,7 +383,21 @@ fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
         effects.map(|row| format!("{} {}", row.change, units::signed_percent(row.relative)));
     let effects: Vec<String> = effects.collect();
     match (effects.is_empty(), rows.is_empty()) {
-        (false, _) => format!(" Modelled change of the time: {}.", effects.join(", ")),
+        (false, _) => {
+            let gains = |row: &&WhatIf| row.name == "huge-pages" && row.relative <= -LEAST_EFFECT;
+            // The model lets each load wait for its whole walk.
+            let bound = match rows.iter().any(gains) {
+                true => {
+                    " Huge pages gain less where loads do not depend on each other, because \
+                     processors overlap their page walks."
+                }
+                false => "",
+            };
+            format!(
+                " Modelled change of the time: {}.{bound}",
+                effects.join(", ")
+            )
+        }
         (true, false) => {
             let names = rows.iter().map(|row| row.change.as_str());
             let names = names.collect::<Vec<_>>().join(", ");

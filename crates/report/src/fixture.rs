@@ -169,6 +169,7 @@ fn manifest() -> Manifest {
             cpu_s: 3.2,
             peak_memory_bytes: 48 << 20,
             program_cpu_s: 6.4,
+            program_page_faults: 9000,
             recording_bytes: 3_300_000,
         },
         ..Manifest::default()

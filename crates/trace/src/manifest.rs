@@ -236,6 +236,9 @@ pub struct OwnCost {
     /// CPU seconds of the recorded program and its children (including the emulator, if there is
     /// one).
     pub program_cpu_s: f64,
+    /// Minor page faults of the recorded program and its children, the emulator's included; 0 if
+    /// unknown.
+    pub program_page_faults: u64,
     /// Size of the recording on disk in bytes.
     pub recording_bytes: u64,
 }

@@ -114,7 +114,7 @@ impl Watched {
     }
 }
 
-/// CPU time and peak resident memory.
+/// CPU time, peak resident memory and page faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// User and system time.
@@ -123,6 +123,8 @@ pub struct Usage {
     pub user: Duration,
     /// Largest resident set in bytes.
     pub peak_memory_bytes: u64,
+    /// Page faults that needed no I/O.
+    pub minor_faults: u64,
 }
 
 fn usage(who: i32) -> Usage {
@@ -137,6 +139,7 @@ fn usage(who: i32) -> Usage {
         cpu: time(u.ru_utime) + time(u.ru_stime),
         user: time(u.ru_utime),
         peak_memory_bytes: u.ru_maxrss as u64 * 1024,
+        minor_faults: u.ru_minflt as u64,
     }
 }
 

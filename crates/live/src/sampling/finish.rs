@@ -201,6 +201,7 @@ impl Session<'_> {
                 cpu_s: own.cpu.as_secs_f64(),
                 peak_memory_bytes: own.peak_memory_bytes,
                 program_cpu_s: children_usage().cpu.as_secs_f64(),
+                program_page_faults: children_usage().minor_faults,
                 recording_bytes: self.recorder.writer.bytes_written() + copied_bytes,
             },
             unwritten: None,

@@ -404,6 +404,7 @@ impl<'a> Session<'a> {
             cpu_s: own.cpu.as_secs_f64(),
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: children_usage().cpu.as_secs_f64(),
+            program_page_faults: children_usage().minor_faults,
             recording_bytes: 0,
         };
     }
