@@ -17,6 +17,8 @@ pub(crate) fn readable(name: &str) -> String {
 /// As [`readable`], for names of any length. Used in sentences.
 ///
 /// Parentheses behind a space are not arguments: `main at a.c:5 (malloc)`, `(anonymous namespace)`.
+/// Rust names a method of a trait after its type, `<vec::Iter<T> as Iterator>::next`, which becomes
+/// `vec::Iter<>::next`.
 pub(crate) fn without_arguments(name: &str) -> String {
     if name.contains("operator") {
         return name.to_owned();
@@ -24,11 +26,17 @@ pub(crate) fn without_arguments(name: &str) -> String {
     let mut short = String::new();
     let (mut depth, mut kept) = (0, 0);
     let mut before = ' ';
-    for c in name.chars() {
+    for (at, c) in name.char_indices() {
+        if depth == 0
+            && let Some(own) = self_type(&name[at..], before)
+        {
+            let rest = &name[at + own.bytes..];
+            return short + &without_arguments(own.name) + &without_arguments(rest);
+        }
         let is_kept = depth == 0 && c == '(' && matches!(before, ' ' | ':');
         if depth == 0 && kept > 0 && c == ')' {
             kept -= 1;
-        } else if matches!(c, '>' | ')') && depth > 0 {
+        } else if (c == ')' || c == '>' && before != '-') && depth > 0 {
             depth -= 1;
         }
         if depth == 0 {
@@ -42,6 +50,49 @@ pub(crate) fn without_arguments(name: &str) -> String {
         before = c;
     }
     short
+}
+
+/// The type of `<Type as Trait>` or `<impl Trait for Type>` at the start of a piece of a name.
+struct SelfType<'a> {
+    name: &'a str,
+    /// Length of the whole bracket.
+    bytes: usize,
+}
+
+/// Returns the type whose method follows, if `name` begins with its bracket. `before` is the
+/// character in front of it.
+fn self_type(name: &str, before: char) -> Option<SelfType<'_>> {
+    let inner = name
+        .strip_prefix('<')
+        .filter(|_| matches!(before, ' ' | ':'))?;
+    let mut depth = 1;
+    let end = inner.char_indices().find_map(|(at, c)| {
+        match c {
+            '<' => depth += 1,
+            // The arrow of a function's type closes nothing.
+            '>' if !inner[..at].ends_with('-') => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })?;
+    let bytes = end + 2;
+    if !name[bytes..].starts_with("::") {
+        return None;
+    }
+    let inner = &inner[..end];
+    let own = match inner.strip_prefix("impl ") {
+        // The path in front of an `impl` is that of its module, so the type needs no path.
+        Some(of) => {
+            let own = of.rsplit_once(" for ").map_or(of, |(_, own)| own);
+            let path = own.split('<').next().unwrap_or(own);
+            &own[path.rfind("::").map_or(0, |at| at + 2)..]
+        }
+        None => inner.rsplit_once(" as ").map(|(own, _)| own)?,
+    };
+    Some(SelfType {
+        name: own.trim_start_matches(['&', '*']),
+        bytes,
+    })
 }
 
 /// A function after those that it was inlined into, outermost first: `main > lookups`.
@@ -82,6 +133,25 @@ mod tests {
         assert_eq!(without_arguments(unnamed), "a::(anonymous namespace)::b()");
         let operator = "a::operator<(a const&)";
         assert_eq!(without_arguments(operator), operator);
+    }
+
+    #[test]
+    fn methods_of_rust_keep_the_name_of_their_type() {
+        let short = |name: &str| without_arguments(name);
+        assert_eq!(
+            short("<search::FindIter<S, T> as core::iter::Iterator>::next"),
+            "search::FindIter<>::next"
+        );
+        assert_eq!(
+            short("matrix::<impl core::ops::Mul<&matrix::Matrix<T>> for &matrix::Matrix<T>>::mul"),
+            "matrix::Matrix<>::mul"
+        );
+        assert_eq!(
+            short("<a::Map<fn() -> u8> as b::Run>::run::{{closure}} at a.rs:3 (malloc)"),
+            "a::Map<>::run::{{closure}} at a.rs:3 (malloc)"
+        );
+        assert_eq!(short("vec::Vec::<u8>::push"), "vec::Vec::<>::push");
+        assert_eq!(short("a::Tree<u8>::find<u16>"), "a::Tree<>::find<>");
     }
 
     #[test]
