@@ -599,6 +599,7 @@ const ALLOCATION_SITES: &[Column] = &[
     count("at_peak_bytes", "bytes"),
     count("live_bytes", "bytes"),
     real("mean_lifetime_ns", "ns"),
+    count("temporary", "count"),
 ];
 
 const SHARED_LINES: &[Column] = &[

@@ -199,6 +199,16 @@ export interface AllocationSite {
   at_peak_bytes: number;
   live_bytes: number;
   mean_lifetime_ns: number | null;
+  temporary: number;
+  errors?: HeapErrors;
+}
+
+/** Half the width of the 95 % confidence intervals of estimates from sampled allocations. */
+export interface HeapErrors {
+  allocations: number;
+  bytes: number;
+  at_peak_bytes: number;
+  live_bytes: number;
 }
 
 export interface HeapUse {
@@ -206,6 +216,7 @@ export interface HeapUse {
   bytes: number;
   at_peak_bytes: number;
   live_bytes: number;
+  errors?: HeapErrors;
   sites: AllocationSite[];
   other_sites: number;
   other_at_peak_bytes: number;

@@ -98,6 +98,9 @@ impl Analysis for Allocations {
                 frees: sums.frees + row.frees,
                 freed_bytes: sums.freed_bytes + row.freed_bytes,
                 lifetime_ns: sums.lifetime_ns + row.lifetime_ns,
+                temporary: sums.temporary + row.temporary,
+                allocations_variance: sums.allocations_variance + row.allocations_variance,
+                bytes_variance: sums.bytes_variance + row.bytes_variance,
                 ..row.clone()
             };
         }
@@ -136,6 +139,48 @@ pub struct AllocationCall {
     pub line: Option<u32>,
 }
 
+/// Half the width of the 95 % confidence interval of estimates from sampled allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HeapErrors {
+    /// Of the number of allocations.
+    pub allocations: u64,
+    /// Of the requested bytes.
+    pub bytes: u64,
+    /// Of the bytes at the peak.
+    pub at_peak_bytes: u64,
+    /// Of the bytes that were never freed.
+    pub live_bytes: u64,
+}
+
+/// Half the width of a 95 % confidence interval in standard deviations.
+const DEVIATIONS: f64 = 1.96;
+
+impl HeapErrors {
+    fn from_row(row: &AllocationRow) -> Option<HeapErrors> {
+        let half_width = |variance: u64| (DEVIATIONS * (variance as f64).sqrt()).ceil() as u64;
+        let errors = HeapErrors {
+            allocations: half_width(row.allocations_variance),
+            bytes: half_width(row.bytes_variance),
+            at_peak_bytes: half_width(row.at_peak_variance),
+            live_bytes: half_width(row.live_variance),
+        };
+        (errors != HeapErrors::default()).then_some(errors)
+    }
+
+    /// Those of a sum of independent estimates.
+    fn of_sum(all: impl Iterator<Item = HeapErrors>) -> Option<HeapErrors> {
+        all.reduce(|a, b| {
+            let sum = |a: u64, b: u64| (a as f64).hypot(b as f64).ceil() as u64;
+            HeapErrors {
+                allocations: sum(a.allocations, b.allocations),
+                bytes: sum(a.bytes, b.bytes),
+                at_peak_bytes: sum(a.at_peak_bytes, b.at_peak_bytes),
+                live_bytes: sum(a.live_bytes, b.live_bytes),
+            }
+        })
+    }
+}
+
 /// Memory allocated by one place in the code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AllocationSite {
@@ -163,6 +208,11 @@ pub struct AllocationSite {
     pub live_bytes: u64,
     /// Mean time from allocation to free; `None` if none was freed.
     pub mean_lifetime_ns: Option<f64>,
+    /// Allocations that the same thread freed before it allocated again.
+    pub temporary: u64,
+    /// How good the numbers are; `None` if all allocations were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<HeapErrors>,
 }
 
 /// Data and the cost of its accesses.
@@ -207,6 +257,9 @@ pub struct HeapUse {
     pub at_peak_bytes: u64,
     /// Bytes that were never freed.
     pub live_bytes: u64,
+    /// How good the numbers are; `None` if all allocations were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<HeapErrors>,
     /// Allocating call paths by falling `at_peak_bytes`.
     pub sites: Vec<AllocationSite>,
     /// Number of call paths that are not listed.
@@ -330,6 +383,11 @@ fn sites(
             lifetime_ns: site.row.lifetime_ns + row.lifetime_ns,
             live_bytes: site.row.live_bytes + row.live_bytes,
             at_peak_bytes: site.row.at_peak_bytes + row.at_peak_bytes,
+            temporary: site.row.temporary + row.temporary,
+            allocations_variance: site.row.allocations_variance + row.allocations_variance,
+            bytes_variance: site.row.bytes_variance + row.bytes_variance,
+            live_variance: site.row.live_variance + row.live_variance,
+            at_peak_variance: site.row.at_peak_variance + row.at_peak_variance,
             ..row.clone()
         };
         if let Some(tally) = sums.by_site.get(key) {
@@ -417,6 +475,8 @@ fn allocation_site(
         at_peak_bytes: row.at_peak_bytes,
         live_bytes: row.live_bytes,
         mean_lifetime_ns: (row.frees > 0).then(|| row.lifetime_ns as f64 / row.frees as f64),
+        temporary: row.temporary,
+        errors: HeapErrors::from_row(row),
     }
 }
 
@@ -523,6 +583,7 @@ fn heap<'a>(
         frees: sum(|site| site.frees),
         at_peak_bytes: sum(|site| site.at_peak_bytes),
         live_bytes: sum(|site| site.live_bytes),
+        errors: HeapErrors::of_sum(sites.iter().filter_map(|site| site.errors)),
         sites: Vec::new(),
         other_sites: 0,
         other_at_peak_bytes: 0,
@@ -553,6 +614,8 @@ impl AllocationSite {
         let sum = |site: Option<f64>, frees: u64| site.unwrap_or(0.0) * frees as f64;
         let lifetimes =
             sum(self.mean_lifetime_ns, self.frees) + sum(other.mean_lifetime_ns, other.frees);
+        self.errors = HeapErrors::of_sum(self.errors.into_iter().chain(other.errors));
+        self.temporary += other.temporary;
         self.paths += other.paths;
         self.allocations += other.allocations;
         self.bytes += other.bytes;

@@ -74,7 +74,8 @@ pub use code_regions::{CodeRegionRow, CodeRegions, CodeValueRow, CodeValues};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use data::{
-    AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable, HeapUse,
+    AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable,
+    HeapErrors, HeapUse,
 };
 pub use data_type::{DataAccess, DataType, NoType, TypeHole, TypeMember};
 pub use derived::{Derived, derived};

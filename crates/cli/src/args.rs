@@ -24,6 +24,8 @@ pub(crate) enum Source {
     Clock,
     /// Sample events of the processor and the kernel (-e)
     Pmu,
+    /// Sample calls of malloc and free in the running program, for `memgauge heap`
+    Malloc,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -44,7 +46,8 @@ pub(crate) struct Settings {
     /// (page-faults, cpu/mem-loads,ldlat=30/P, ibs_op//, mem:ADDR/LEN:rw)
     #[arg(short, long = "event", value_name = "EVENTS")]
     pub(crate) events: Vec<String>,
-    /// Period (events between two samples) of events without one
+    /// Period (events between two samples) of events without one; for source malloc, mean number of
+    /// allocated bytes between two samples [default: 65536], and 1 records every allocation
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) period: Option<u64>,

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use memgauge_analyze::{Options, summarise};
+use memgauge_emulate::Emulator;
 use memgauge_recording::Recording;
 use memgauge_report::{HeapOrder, Style, heap_text};
 use memgauge_symbols::Symbols;
 
-use crate::args::Settings;
+use crate::args::{Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::record;
 
@@ -64,7 +65,18 @@ pub(crate) fn heap(args: &Heap) -> anyhow::Result<Exit> {
     if args.command.is_empty() {
         return record::show(&args.recording, text);
     }
-    let exit = record::run_and_show(&args.settings, &args.command, text)?;
+    let mut settings = args.settings.clone();
+    if settings.source == Source::Auto
+        && settings.events.is_empty()
+        && let Err(missing) = Emulator::find()
+    {
+        eprintln!(
+            "memgauge: using source malloc, as source emulate does not work here: {}",
+            missing.in_full()
+        );
+        settings.source = Source::Malloc;
+    }
+    let exit = record::run_and_show(&settings, &args.command, text)?;
     if !args.settings.quiet {
         let output = args.settings.output.display();
         eprintln!("for flame graphs: `memgauge export {output} -f folded -e heap.peak_bytes`");
@@ -78,8 +90,8 @@ fn shown(args: &Heap, recording: &Recording, style: &Style) -> anyhow::Result<St
     heap_text(&summary, args.by.order(), args.sites, style).ok_or_else(|| {
         usage(format!(
             "failed to show the heap of `{}`: it has no allocations; record the program with \
-             `memgauge heap -- CMD`, without --sets, --no-data or a source other than emulate; if \
-             it has an allocator of its own, name it with --alloc and --free",
+             `memgauge heap -- CMD`, without --sets, --no-data or a source other than emulate or \
+             malloc; if it has an allocator of its own, name it with --alloc and --free",
             recording.path().display()
         ))
     })

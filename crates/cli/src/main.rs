@@ -25,6 +25,7 @@ mod io_live;
 mod io_sums;
 mod io_target;
 mod list;
+mod malloc;
 mod manual;
 mod mappings;
 mod mrc;

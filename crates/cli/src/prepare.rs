@@ -25,6 +25,7 @@ const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
 pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Result<()> {
     let emulate = source == Source::Emulate;
     let clock = source == Source::Clock;
+    let malloc = source == Source::Malloc;
     let is_modelled = !settings.modelled.prefetch.is_empty()
         || settings.modelled.machine != HOST
         || settings.modelled.seed.is_some()
@@ -32,15 +33,37 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         || !settings.what_if.is_empty()
         || settings.sets.is_some();
     let all = [
-        ("--overhead", emulate && settings.overhead.is_some()),
-        ("-F", emulate && settings.frequency.is_some()),
-        ("--registers", emulate && settings.registers),
-        ("--physical", (emulate || clock) && settings.physical),
-        ("--call-graph", emulate && settings.call_graph.is_some()),
-        ("--max-stack", emulate && settings.max_stack != MAX_STACK),
+        (
+            "--overhead",
+            (emulate || malloc) && settings.overhead.is_some(),
+        ),
+        ("-F", (emulate || malloc) && settings.frequency.is_some()),
+        ("--registers", (emulate || malloc) && settings.registers),
+        (
+            "--physical",
+            (emulate || clock || malloc) && settings.physical,
+        ),
+        (
+            "--call-graph",
+            (emulate || malloc) && settings.call_graph.is_some(),
+        ),
+        (
+            "--max-stack",
+            (emulate || malloc) && settings.max_stack != MAX_STACK,
+        ),
         ("--function", !emulate && !settings.functions.is_empty()),
-        ("-e", clock && !settings.events.is_empty()),
+        ("-e", (clock || malloc) && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
+        ("-g", malloc && settings.stacks),
+        ("--ring", malloc && settings.ring.is_some()),
+        ("--region", malloc && !settings.regions.is_empty()),
+        (
+            "--no-data, --alloc and --free",
+            malloc
+                && (settings.no_data
+                    || !settings.allocators.is_empty()
+                    || !settings.deallocators.is_empty()),
+        ),
         (
             "--machine, --prefetch, --seed, --what-if, --delivery and --sets",
             !emulate && is_modelled,
@@ -63,6 +86,11 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
             "emulate",
             "it runs the program on a modelled machine: use --source clock or -e to sample this \
             machine",
+        ),
+        Source::Malloc => (
+            "malloc",
+            "it records calls of malloc and free with their callers; set the bytes between two \
+            samples with -c",
         ),
         Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
         Source::Auto | Source::Pmu => ("pmu", "they are for source emulate: leave them out"),

@@ -14,7 +14,7 @@ use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::prepare::{modelled, refuse_unused};
 use crate::units::{labels, spoken_bytes, spoken_seconds};
-use crate::{clock, names, page, progress, report, sample, terminal};
+use crate::{clock, malloc, names, page, progress, report, sample, terminal};
 
 pub(crate) use crate::prepare::make_room;
 
@@ -93,6 +93,12 @@ fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
             clock or -e for a running one",
         ));
     }
+    if args.settings.source == Source::Malloc {
+        return Err(usage(
+            "failed to attach: source malloc preloads a library, so it only records programs that \
+            it starts",
+        ));
+    }
     let verbose = !args.settings.quiet;
     clock::run(&args.settings, args.target.with(&args.command)?, verbose)
 }
@@ -103,6 +109,9 @@ pub(crate) fn run(
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
     memgauge_host::set_labels(labels(&settings.labels));
+    if settings.source == Source::Malloc {
+        return malloc::run(settings, command, verbose);
+    }
     if settings.source == Source::Clock {
         return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }

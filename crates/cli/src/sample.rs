@@ -22,7 +22,7 @@ pub(crate) fn is_wanted(args: &Record) -> bool {
             let attached = !args.target.pid.is_empty() && has_events(args);
             args.target.are_wide() || is_live(&args.settings) || attached
         }
-        Source::Emulate | Source::Clock => false,
+        Source::Emulate | Source::Clock | Source::Malloc => false,
     }
 }
 

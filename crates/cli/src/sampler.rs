@@ -112,6 +112,9 @@ pub(crate) fn is_clock(source: args::Source) -> anyhow::Result<bool> {
         args::Source::Auto => Ok(false),
         args::Source::Clock => Ok(true),
         args::Source::Pmu => bail!(usage("--source pmu needs an event: name it with -e")),
+        args::Source::Malloc => bail!(usage(
+            "failed to watch allocations: memgauge heap --source malloc -- PROGRAM records them"
+        )),
         args::Source::Emulate => bail!(usage(
             "failed to watch under emulation: running programs are not followed there: memgauge \
              top --source emulate -- PROGRAM starts one, memgauge record records one"

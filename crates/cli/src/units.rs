@@ -225,7 +225,7 @@ fn unknown_event(name: &str) -> String {
              not combine it with modelled events"
         );
     }
-    if ["emulate", "clock", "pmu"].contains(&name) {
+    if ["emulate", "clock", "pmu", "malloc"].contains(&name) {
         return format!("`{name}` is a source, not an event: `--source {name}`");
     }
     let names = catalogue::ALL.iter().map(|e| e.1.to_owned());

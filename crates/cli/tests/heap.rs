@@ -121,3 +121,233 @@ fn a_recording_without_allocations_gets_a_way_out() {
         "{text}"
     );
 }
+
+/// Allocations of known sites, sizes and numbers in threads, forked children, an executed program,
+/// and code that leaves by `longjmp` or runs in a signal handler.
+const NATIVE: &str = r#"
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define SITE static __attribute__((noinline)) void *
+static void *volatile place;
+static jmp_buf back;
+SITE keep(void) { return place = malloc(128); }
+SITE large(void) { return place = calloc(1 << 20, 1); }
+SITE scratch(void) { place = malloc(64); free(place); return 0; }
+SITE of_thread(void) { return place = malloc(200); }
+SITE of_child(void) { place = malloc(5000); free(place); return 0; }
+SITE of_program(void) { return place = malloc(700); }
+SITE jump(void) { place = malloc(300); longjmp(back, 1); }
+static void handler(int signal) { (void)signal; place = malloc(500); }
+static void *thread(void *given) { for (int i = 0; i < COUNT; i++) of_thread(); free(given); return 0; }
+SITE grow(void) { char *memory = 0; for (int bytes = 16; bytes <= 4096; bytes *= 2) memory = realloc(memory, bytes); free(memory); return 0; }
+SITE aligned(void) { void *memory; if (posix_memalign(&memory, 64, 900)) abort(); place = memory; return aligned_alloc(64, 640); }
+int main(int argc, char **argv) {
+    if (argc > 1) { for (int i = 0; i < COUNT; i++) of_program(); return 0; }
+    for (int i = 0; i < COUNT; i++) keep();
+    void *b = large();
+    for (int i = 0; i < COUNT; i++) scratch();
+    free(b);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, thread, malloc(1000));
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+    for (volatile int i = 0; i < COUNT; i++) if (!setjmp(back)) jump();
+    signal(SIGUSR1, handler);
+    for (int i = 0; i < COUNT; i++) raise(SIGUSR1);
+    grow();
+    aligned();
+    for (int i = 0; i < 200; i++) if (!fork()) { of_child(); _exit(0); }
+    while (wait(0) > 0) { }
+    if (!fork()) execl(argv[0], argv[0], "again", (char *)0);
+    wait(0);
+    return 0;
+}
+"#;
+
+/// Allocations, requested bytes, bytes at the peak and unfreed bytes of the sites in a function,
+/// with half of the width of their intervals.
+struct NativeSite {
+    allocations: u64,
+    bytes: u64,
+    at_peak_bytes: u64,
+    live_bytes: u64,
+    errors: serde_json::Value,
+}
+
+fn native_site(report: &serde_json::Value, function: &str) -> NativeSite {
+    let sites = report["heap"]["sites"].as_array().expect("sites");
+    let is_in = |site: &&serde_json::Value| {
+        let name = site["name"].as_str().unwrap_or_default();
+        name.starts_with(&format!("{function} "))
+    };
+    let sum = |key: &str| -> u64 {
+        let values = sites.iter().filter(is_in).map(|site| site[key].as_u64());
+        values.map(Option::unwrap_or_default).sum()
+    };
+    NativeSite {
+        allocations: sum("allocations"),
+        bytes: sum("bytes"),
+        at_peak_bytes: sum("at_peak_bytes"),
+        live_bytes: sum("live_bytes"),
+        errors: sites
+            .iter()
+            .find(is_in)
+            .map_or(serde_json::Value::Null, |site| site["errors"].clone()),
+    }
+}
+
+/// Compiles a program, records it with source `malloc`, and returns the report.
+fn native(source: &str, defines: &[String], options: &[&str]) -> serde_json::Value {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    std::fs::write(&code, source).expect("the source can be written");
+    let compiled = std::process::Command::new("gcc")
+        .args(["-O1", "-g", "-pthread", "-fno-builtin-malloc", "-o"])
+        .args([&program, &code])
+        .args(defines)
+        .status();
+    assert!(compiled.expect("gcc runs").success());
+    let recording = folder.path().join("x.mg");
+    memgauge()
+        .args(["record", "--source", "malloc", "-q"])
+        .args(options)
+        .arg("-o")
+        .args([&recording, &program])
+        .assert()
+        .success();
+    let report = memgauge()
+        .args(["report", "--json"])
+        .arg(&recording)
+        .output()
+        .expect("memgauge runs");
+    serde_json::from_slice(&report.stdout).expect("JSON")
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn natively_recorded_allocations_have_known_numbers_in_threads_children_and_programs() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let count = drawn("count", 50, 500);
+    let report = native(NATIVE, &[format!("-DCOUNT={count}")], &["-c", "1"]);
+    let expected = [
+        // function, allocations, bytes, at the peak, not freed
+        ("keep", count, count * 128, count * 128, count * 128),
+        ("large", 1, 1 << 20, 1 << 20, 0),
+        ("scratch", count, count * 64, 64, 0),
+        ("of_thread", 4 * count, 4 * count * 200, 0, 4 * count * 200),
+        ("jump", count, count * 300, 0, count * 300),
+        ("handler", count, count * 500, 0, count * 500),
+        ("grow", 9, 8176, 0, 0),
+        ("aligned", 2, 1540, 0, 1540),
+        // Of several processes the sum, each at its own peak.
+        ("of_child", 200, 200 * 5000, 200 * 5000, 0),
+        ("of_program", count, count * 700, count * 700, count * 700),
+    ];
+    for (function, allocations, bytes, at_peak, live) in expected {
+        let site = native_site(&report, function);
+        let found = (
+            site.allocations,
+            site.bytes,
+            site.at_peak_bytes,
+            site.live_bytes,
+        );
+        assert_eq!(found, (allocations, bytes, at_peak, live), "{function}");
+    }
+    assert_eq!(report["heap"]["errors"], serde_json::Value::Null);
+    assert_eq!(report["losses"].as_array().map(Vec::len), Some(0));
+    assert_eq!(
+        report["totals"]["heap.unknown_frees"],
+        serde_json::Value::Null
+    );
+}
+
+/// Small, middle-sized and large blocks, some of which another thread frees.
+const SAMPLED: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#define SITE static __attribute__((noinline)) void *
+static void *kept[COUNT];
+SITE small(void) { return malloc(48); }
+SITE middle(void) { return malloc(3000); }
+SITE large(void) { return malloc(300000); }
+static void *release(void *unused) { for (int i = 0; i < COUNT; i += 2) free(kept[i]); return unused; }
+int main(void) {
+    for (int i = 0; i < COUNT; i++) kept[i] = middle();
+    pthread_t thread;
+    pthread_create(&thread, 0, release, 0);
+    pthread_join(thread, 0);
+    for (int i = 0; i < 10 * COUNT; i++) small();
+    for (int i = 0; i < 20; i++) large();
+    return 0;
+}
+"#;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn sampled_allocations_are_within_their_intervals() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let count = drawn("count", 20_000, 40_000);
+    let report = native(SAMPLED, &[format!("-DCOUNT={count}")], &[]);
+    let expected = [
+        ("small", 10 * count, 10 * count * 48, 10 * count * 48),
+        ("middle", count, count * 3000, count / 2 * 3000),
+        ("large", 20, 20 * 300_000, 20 * 300_000),
+    ];
+    for (function, allocations, bytes, live) in expected {
+        let site = native_site(&report, function);
+        let found = [site.allocations, site.bytes, site.live_bytes];
+        let names = ["allocations", "bytes", "live_bytes"];
+        let wanted = [allocations, bytes, live];
+        for ((found, wanted), name) in found.into_iter().zip(wanted).zip(names) {
+            // An interval of 95 % has 1.96 standard deviations on each side. Six of them are missed
+            // once in 500 million runs.
+            let error = site.errors[name].as_f64().unwrap_or(0.0) / 1.96 * 6.0;
+            let distance = (found as f64 - wanted as f64).abs();
+            assert!(
+                distance <= error.max(1.0),
+                "{name} of {function}: {found} for {wanted}, within {error}"
+            );
+            assert!(error < 0.8 * wanted as f64, "{name} of {function}: {error}");
+        }
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_static_program_is_refused_before_the_recording_is_replaced() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    std::fs::write(&code, "int main(void) { return 0; }").expect("the source can be written");
+    let compiled = std::process::Command::new("gcc")
+        .args(["-static", "-o"])
+        .args([&program, &code])
+        .status();
+    if !compiled.expect("gcc runs").success() {
+        return;
+    }
+    let recording = folder.path().join("x.mg");
+    let refused = memgauge()
+        .args(["heap", "--source", "malloc", "-o"])
+        .arg(&recording)
+        .arg("--")
+        .arg(&program)
+        .output()
+        .expect("memgauge runs");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && text.contains("linked statically"),
+        "{text}"
+    );
+    assert!(!recording.exists());
+}

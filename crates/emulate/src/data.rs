@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::sync::atomic::AtomicU64;
 
+use memgauge_host::heap_peak::{HeapAmount, HeapPeak};
 use memgauge_machine::{LINE_BYTES, Outcome};
 
 use super::address_space::AddressSpace;
 use super::costs::SiteStalls;
-use super::heap_peak::HeapPeak;
 use super::wire;
 use super::words::load;
 
@@ -415,20 +415,26 @@ impl DataMap {
         sums.live_bytes += bytes;
         self.totals.allocations += 1;
         self.totals.live_bytes += bytes;
-        self.peak.add(now_ns, object.site, bytes as i64);
+        self.peak
+            .add(now_ns, object.site, HeapAmount::exact(bytes as i64));
     }
 
     /// An object is out of use from a time on, or since it was allocated if that is later: clocks of
     /// threads that do not wait for each other differ.
     fn end_at(&mut self, object: &Object, end_ns: u64) {
         let end_ns = end_ns.max(object.born_ns);
-        self.peak.add(end_ns, object.site, -(object.bytes as i64));
+        self.peak.add(
+            end_ns,
+            object.site,
+            HeapAmount::exact(-(object.bytes as i64)),
+        );
     }
 
     /// Counts an object whose free was read before its allocation.
     fn count_past(&mut self, object: &Object) {
         let bytes = object.bytes as i64;
-        self.peak.add(object.born_ns, object.site, bytes);
+        self.peak
+            .add(object.born_ns, object.site, HeapAmount::exact(bytes));
         self.totals.allocations += 1;
         let sums = &mut self.sites[object.site as usize].1;
         sums.allocations += 1;
@@ -570,7 +576,8 @@ impl DataMap {
         if !object.is_inherited && freed_ns < ended.end_ns {
             self.end_at(object, freed_ns);
             let bytes = object.bytes as i64;
-            self.peak.add(ended.end_ns, object.site, bytes);
+            self.peak
+                .add(ended.end_ns, object.site, HeapAmount::exact(bytes));
         }
     }
 
@@ -720,7 +727,8 @@ impl DataMap {
 
     /// What each allocating place has gained since the last time, and its bytes in use.
     pub(super) fn take_sites(&mut self) -> Vec<SiteGain> {
-        let at_peak = self.peak.by_site(self.sites.len());
+        let at_peak = self.peak.by_site(self.sites.len()).into_iter();
+        let at_peak = at_peak.map(|amount| amount.bytes.max(0).unsigned_abs());
         self.written_at_peak.resize(self.sites.len(), 0);
         let written = self.written_at_peak.iter_mut().zip(at_peak);
         let sites = self.sites.iter_mut().zip(0..);
@@ -995,7 +1003,7 @@ mod tests {
             }
             let totals = data.totals();
             prop_assert_eq!(totals.peak_bytes, peak);
-            prop_assert_eq!(data.peak.by_site(1)[0], peak);
+            prop_assert_eq!(data.peak.by_site(1)[0], HeapAmount::exact(peak as i64));
             prop_assert_eq!(totals.allocations, lives.len() as u64);
             prop_assert_eq!(totals.live_bytes, in_use.values().sum::<u64>());
             prop_assert_eq!(totals.unknown_frees, 0);

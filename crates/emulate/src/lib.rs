@@ -20,7 +20,6 @@ mod data;
 mod engine;
 mod follow;
 pub mod geometry;
-mod heap_peak;
 mod numbers;
 mod pace;
 mod parts;

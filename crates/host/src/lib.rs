@@ -10,6 +10,7 @@ pub mod cgroup_memory_limit;
 pub mod checks;
 mod error;
 mod facts;
+pub mod heap_peak;
 pub mod maps;
 pub mod memory_counters;
 pub mod numa;

@@ -6,9 +6,10 @@ use super::columns::{Column, Packing, ToArray, Width, arrays};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, Cpu, DataRow, DataSource, Derivation,
-    Direction, EventId, EventRow, Frame, FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss,
-    LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, RegionSpan, Sample,
-    SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow, Thread, Tid, VirtAddr,
+    Direction, EventId, EventRow, Frame, FrameId, GeneratedCode, HeapClassRow, HeapUseRow,
+    IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr,
+    Pid, RegionSpan, Sample, SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow, Thread,
+    Tid, VirtAddr,
 };
 
 /// Location of a table.
@@ -46,6 +47,8 @@ macro_rules! each_table {
             SiteCount in sites, "sites";
             DataRow in data, "data";
             AllocationRow in allocations, "allocations";
+            HeapUseRow in heap_use, "heap_use";
+            HeapClassRow in heap_classes, "heap_classes";
             SharingRow in sharing, "sharing";
             Thread in threads, "threads";
             Module in modules, "modules";
@@ -343,11 +346,53 @@ impl Columns for AllocationRow {
         field!("lifetime_ns", U64, Dictionary, lifetime_ns),
         field!("live_bytes", U64, Dictionary, live_bytes),
         field!("at_peak_bytes", U64, Dictionary, at_peak_bytes),
+        field!("temporary", U64, Dictionary, temporary),
+        field!(
+            "allocations_variance",
+            U64,
+            Dictionary,
+            allocations_variance
+        ),
+        field!("bytes_variance", U64, Dictionary, bytes_variance),
+        field!("live_variance", U64, Dictionary, live_variance),
+        field!("at_peak_variance", U64, Dictionary, at_peak_variance),
     ];
 
     fn text_bytes(&self) -> usize {
         self.function.len()
     }
+}
+
+impl Columns for HeapUseRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        field!("time_ns", U64, Delta, time_ns),
+        number!(
+            "site",
+            U32,
+            Dictionary,
+            |r: &Self| r.site.map(u64::from),
+            |r, v| r.site = Some(v as _),
+        )
+        .optional(),
+        field!("bytes", U64, Dictionary, bytes),
+    ];
+}
+
+impl Columns for HeapClassRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        field!("size_bits", U8, Dictionary, size_bits),
+        number!(
+            "lifetime_bits",
+            U8,
+            Dictionary,
+            |r: &Self| r.lifetime_bits.map(u64::from),
+            |r, v| r.lifetime_bits = Some(v as _),
+        )
+        .optional(),
+        field!("allocations", U64, Dictionary, allocations),
+    ];
 }
 
 impl Columns for Thread {

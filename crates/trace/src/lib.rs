@@ -36,7 +36,8 @@ pub use manifest::{
 };
 pub use rows::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, DataRow, DataSource, Derivation, EventRow,
-    Frame, GeneratedCode, Loss, LossKind, Module, Overflow, OverflowBlock, RegionSpan, Sample,
-    SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow, Thread,
+    Frame, GeneratedCode, HeapClassRow, HeapUseRow, Loss, LossKind, Module, Overflow,
+    OverflowBlock, RegionSpan, Sample, SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow,
+    Thread,
 };
 pub use spans::RegionSpans;

@@ -112,7 +112,7 @@ pub enum CommandEnd {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SourceFacts {
-    /// `pmu`, `clock`, `emulate`, `io` or `import`.
+    /// `pmu`, `clock`, `malloc`, `emulate`, `io` or `import`.
     pub name: String,
     /// Settings in effect by name, for example `qemu` or `period.llc.miss`.
     pub settings: BTreeMap<String, String>,
@@ -130,6 +130,9 @@ impl SourceFacts {
     pub const STACKS: &'static str = "stacks";
     /// Name of the setting that says that misses are charged to data, and allocations recorded.
     pub const DATA: &'static str = "data";
+    /// Name of the setting with the mean number of allocated bytes between two samples of source
+    /// `malloc`; 1 if it recorded every allocation.
+    pub const HEAP_PERIOD: &'static str = "heap_period";
     /// Name of the setting that says how the private caches of a modelled machine are coherent.
     pub const COHERENCE: &'static str = "coherence";
     /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.

@@ -413,8 +413,8 @@ pub struct SharingRow {
 
 /// Memory that one call path of a process allocated with one function.
 ///
-/// A source may write several rows of a site: a reader adds up all fields but `live_bytes` and
-/// `at_peak_bytes`, of which the last row holds.
+/// A source may write several rows of a site: a reader adds up all fields but `live_bytes`,
+/// `at_peak_bytes` and their variances, of which the last row holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationRow {
     /// Process.
@@ -440,6 +440,45 @@ pub struct AllocationRow {
     /// Bytes in use when the process as a whole used most. What a forked child has from its parent
     /// is in no column of the child's rows.
     pub at_peak_bytes: u64,
+    /// Allocations that the same thread freed before it allocated again.
+    pub temporary: u64,
+    /// Variance of the estimate `allocations`; 0 if every allocation was recorded.
+    pub allocations_variance: u64,
+    /// Variance of the estimate `bytes`.
+    pub bytes_variance: u64,
+    /// Variance of the estimate `live_bytes`, of which the last row holds.
+    pub live_variance: u64,
+    /// Variance of the estimate `at_peak_bytes`, of which the last row holds.
+    pub at_peak_variance: u64,
+}
+
+/// Bytes that a process, or one of its allocation sites, had in use in an interval.
+///
+/// A row holds until the next one of the same process and site. Sites without rows so far have
+/// nothing in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeapUseRow {
+    /// Process.
+    pub pid: Pid,
+    /// Start of the interval, in nanoseconds since the start of the recording.
+    pub time_ns: u64,
+    /// The site, by [`AllocationRow::site`]; `None` for all sites together.
+    pub site: Option<u32>,
+    /// Bytes in use: of all sites the maximum in the interval, of a site those at its end.
+    pub bytes: u64,
+}
+
+/// Number of a process's allocations by size and lifetime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeapClassRow {
+    /// Process.
+    pub pid: Pid,
+    /// Bits of the size in bytes: 0 for 0, otherwise `n` for sizes from `2^(n-1)` to `2^n - 1`.
+    pub size_bits: u8,
+    /// Bits of the lifetime in nanoseconds, in the same way; `None` if not freed.
+    pub lifetime_bits: Option<u8>,
+    /// Allocations.
+    pub allocations: u64,
 }
 
 /// A thread of the recorded program. A thread that executes another program has one row per

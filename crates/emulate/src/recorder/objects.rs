@@ -44,6 +44,7 @@ impl ModelReader {
                 lifetime_ns: sums.lifetime_ns,
                 live_bytes: sums.live_bytes,
                 at_peak_bytes: sums.at_peak_bytes,
+                ..AllocationRow::default()
             });
             self.note(written);
         }

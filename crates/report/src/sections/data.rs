@@ -107,14 +107,19 @@ const NO_FUNCTIONS: &str = "no file of the program has the symbol of a function 
 
 /// Table of at most `limit` allocation sites.
 pub(super) fn sites(heap: &HeapUse, order: HeapOrder, limit: usize, style: &Style) -> Table {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("at peak", Kind::Number),
         ("not freed", Kind::Number),
         ("allocations", Kind::Number),
         ("bytes", Kind::Number),
         ("lifetime", Kind::Number),
         ("allocated by", Kind::Text),
-    ]);
+    ];
+    let is_sampled = heap.errors.is_some();
+    if is_sampled {
+        columns.insert(1, (if style.unicode { "±" } else { "+-" }, Kind::Number));
+    }
+    let mut table = Table::new(&columns);
     let lifetime = |site: &AllocationSite| {
         site.mean_lifetime_ns
             .map(|ns| units::nanoseconds(ns as u64, style))
@@ -124,20 +129,25 @@ pub(super) fn sites(heap: &HeapUse, order: HeapOrder, limit: usize, style: &Styl
     sites.sort_by_key(|site| Reverse(order.value(site)));
     let hidden = sites.split_off(limit.min(sites.len()));
     for site in sites {
-        table.row(vec![
+        let mut cells = vec![
             units::bytes(site.at_peak_bytes),
             units::bytes(site.live_bytes),
             units::count(site.allocations),
             units::bytes(site.bytes),
             lifetime(site).unwrap_or_else(|| style.none().to_owned()),
             style.name(&readable(&site.name)),
-        ]);
+        ];
+        if is_sampled {
+            let error = site.errors.unwrap_or_default().at_peak_bytes;
+            cells.insert(1, units::bytes(error));
+        }
+        table.row(cells);
     }
     let others = heap.other_sites + hidden.len() as u64;
     if others > 0 {
         let at_peak: u64 = hidden.iter().map(|site| site.at_peak_bytes).sum();
         let mut cells = vec![units::bytes(at_peak + heap.other_at_peak_bytes)];
-        cells.extend(std::iter::repeat_n(String::new(), 4));
+        cells.extend(std::iter::repeat_n(String::new(), columns.len() - 2));
         cells.push(plural(others, "other place"));
         table.painted_row(Role::Quiet, cells);
     }

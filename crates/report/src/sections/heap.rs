@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memgauge_analyze::{AllocationSite, HeapUse, Summary, file_name};
+use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, file_name};
 
 use super::data::sites;
 use super::plural;
@@ -65,16 +65,39 @@ pub(super) fn heap(summary: &Summary, order: HeapOrder, limit: usize, style: &St
     };
     let title = format!(
         "Heap: {} in use at the peak",
-        units::bytes(heap.at_peak_bytes)
+        with_error(
+            heap,
+            heap.at_peak_bytes,
+            |errors| errors.at_peak_bytes,
+            style
+        )
     );
     let note = format!(
-        "{} of {}, {} not freed",
+        "{} of {}, {} not freed{}",
         plural(heap.allocations, "allocation"),
-        units::bytes(heap.bytes),
-        units::bytes(heap.live_bytes),
+        with_error(heap, heap.bytes, |errors| errors.bytes, style),
+        with_error(heap, heap.live_bytes, |errors| errors.live_bytes, style),
+        if heap.errors.is_some() {
+            "; sampled"
+        } else {
+            ""
+        },
     );
     let sites = sites(heap, order, limit, style).draw(style);
     style.heading(&title, &note) + &sites + "\n" + &calls(heap, order, style)
+}
+
+/// Bytes, with half their 95 % confidence interval if they are estimated from samples.
+fn with_error(heap: &HeapUse, bytes: u64, error: fn(&HeapErrors) -> u64, style: &Style) -> String {
+    let Some(errors) = &heap.errors else {
+        return units::bytes(bytes);
+    };
+    let sign = if style.unicode { "±" } else { "+-" };
+    format!(
+        "{} {sign} {}",
+        units::bytes(bytes),
+        units::bytes(error(errors))
+    )
 }
 
 /// Calls that lead to allocations, outermost first.
@@ -204,6 +227,8 @@ mod tests {
             at_peak_bytes,
             live_bytes: 0,
             mean_lifetime_ns: None,
+            temporary: 0,
+            errors: None,
         }
     }
 
@@ -216,6 +241,7 @@ mod tests {
             frees: 0,
             at_peak_bytes: 1024,
             live_bytes: 0,
+            errors: None,
             sites: Vec::new(),
             other_sites: 0,
             other_at_peak_bytes: 0,
