@@ -251,6 +251,7 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
         stacks: None,
         overhead: None,
         regions: Vec::new(),
+        interval: None,
     })?;
     let recording = Recording::open(&output)?;
     let regions = Regions::read(&recording)?;

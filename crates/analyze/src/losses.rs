@@ -131,6 +131,14 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "stopped_ns",
             "nanoseconds of running time in which the kernel had stopped the counters",
         ),
+        LossKind::NotObserved => (
+            "not_observed_ns",
+            "nanoseconds between the end of the previous recording of the collection and this one",
+        ),
+        LossKind::RecordingDropped => (
+            "recording_dropped",
+            "recordings of the collection dropped because they could not be uploaded in time",
+        ),
         LossKind::IoNotAttributed => (
             "io_not_attributed",
             "I/O that could not be attributed to a process",

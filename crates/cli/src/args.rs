@@ -9,7 +9,8 @@ use memgauge_machine::Config;
 
 use crate::target::Targets;
 use crate::units::{
-    Changes, DeliveryName, Duration, Label, Percent, changes, pages, recording, sets, task_id,
+    Changes, DeliveryName, Duration, Label, Percent, changes, length, pages, recording, sets, size,
+    task_id,
 };
 
 /// Where events come from.
@@ -267,6 +268,8 @@ pub(crate) struct Record {
     pub(crate) settings: Settings,
     #[command(flatten)]
     pub(crate) target: Targets,
+    #[command(flatten)]
+    pub(crate) collect: Collect,
     /// Program to run with its arguments. With -p, -a and similar, recording ends when it does
     #[arg(
         trailing_var_arg = true,
@@ -274,6 +277,26 @@ pub(crate) struct Record {
         value_name = "CMD"
     )]
     pub(crate) command: Vec<String>,
+}
+
+/// Options of a continuous collection.
+#[derive(Debug, Args)]
+pub(crate) struct Collect {
+    /// Record continuously: close the recording every now and then, pack it and put it into a
+    /// folder or s3://BUCKET/PREFIX. Needs -e or source clock (docs/live.md)
+    #[arg(long, value_name = "TARGET", conflicts_with = "force")]
+    pub(crate) to: Option<String>,
+    /// With --to: length of a recording (10m, 30s)
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = length, requires = "to")]
+    pub(crate) every: std::time::Duration,
+    /// With --to: remove recordings of this service and host from the target when they are older
+    /// (24h, 7d) [default: keep all]
+    #[arg(long, value_name = "TIME", value_parser = length, requires = "to")]
+    pub(crate) keep: Option<std::time::Duration>,
+    /// With --to: the most bytes that wait on this machine while the target cannot be reached. Above
+    /// it the oldest recording is dropped, and the next one says so
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size, requires = "to")]
+    pub(crate) spool: u64,
 }
 
 #[derive(Debug, Args)]

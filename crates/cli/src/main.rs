@@ -13,6 +13,7 @@ mod advise;
 mod args;
 mod bandwidth;
 mod clock;
+mod collect;
 mod ctl;
 mod diff;
 mod doctor;

@@ -14,7 +14,7 @@ use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::prepare::{modelled, refuse_unused};
 use crate::units::{labels, spoken_bytes, spoken_seconds};
-use crate::{clock, malloc, names, page, progress, report, sample, terminal};
+use crate::{clock, collect, malloc, names, page, progress, report, sample, terminal};
 
 pub(crate) use crate::prepare::make_room;
 
@@ -23,6 +23,11 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
     memgauge_host::set_labels(labels(&args.settings.labels));
     let attached = args.target.are_any();
     let verbose = !args.settings.quiet;
+    if let Some(target) = &args.collect.to {
+        let end = collect::run(args, target)?;
+        print_signal(&end);
+        return Ok(Exit::of(&end));
+    }
     let end = if sample::is_wanted(args) {
         sample::run(&args.settings, args.target.with(&args.command)?, verbose)?
     } else if args.settings.source == Source::Clock || attached {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use memgauge_analyze::summarise_end;
 use memgauge_live::events::{self, Event, Pmus};
-use memgauge_live::sampling::{self, Options, Rate, default_rate};
+use memgauge_live::sampling::{self, Interval, Options, Outcome, Rate, default_rate};
 use memgauge_live::target::Target;
 use memgauge_recording::Recording;
 use memgauge_report::{loss_sentences, sampling_notes};
@@ -44,10 +44,37 @@ pub(crate) fn run(
     (target, while_running): (Target, Option<Vec<String>>),
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
+    let options = options(settings, target, while_running)?;
+    let _output = prepare::make_room(&settings.output, settings.force)?;
+    terminal::catch_interrupts()?;
+    let outcome = sampling::record(&options)?;
+    names::add(&settings.output);
+    if verbose {
+        print_notes(&settings.output)?;
+    }
+    ended(outcome)
+}
+
+/// Samples for one interval of a continuous collection.
+pub(crate) fn record_interval(
+    settings: &Settings,
+    target: Target,
+    interval: Interval,
+) -> anyhow::Result<Outcome> {
+    let mut options = options(settings, target, None)?;
+    options.interval = Some(interval);
+    Ok(sampling::record(&options)?)
+}
+
+fn options(
+    settings: &Settings,
+    target: Target,
+    while_running: Option<Vec<String>>,
+) -> anyhow::Result<Options> {
     prepare::refuse_unused(settings, Source::Pmu)?;
     prepare::refuse_regions_of_running(settings, &target)?;
     prepare::refuse_stacks(settings)?;
-    let options = Options {
+    Ok(Options {
         target,
         while_running,
         events: chosen(settings)?,
@@ -62,15 +89,8 @@ pub(crate) fn run(
         tracing: None,
         regions: settings.regions.clone(),
         source: "pmu",
-    };
-    let _output = prepare::make_room(&settings.output, settings.force)?;
-    terminal::catch_interrupts()?;
-    let outcome = sampling::record(&options)?;
-    names::add(&settings.output);
-    if verbose {
-        print_notes(&settings.output)?;
-    }
-    ended(outcome)
+        interval: None,
+    })
 }
 
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {

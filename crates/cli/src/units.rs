@@ -119,6 +119,21 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     whole(number, each).ok_or_else(|| "too long".to_owned())
 }
 
+/// A length of at least a second: `30s`, `10m`, `24h`, `7d`.
+pub(crate) fn length(text: &str) -> Result<std::time::Duration, String> {
+    let (number, unit) = split(text);
+    let seconds = match unit {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err("use a length such as 30s, 10m, 24h or 7d".to_owned()),
+    };
+    let seconds = whole(number, seconds).filter(|&seconds| seconds > 0);
+    let seconds = seconds.ok_or_else(|| "expected a length of at least 1s".to_owned())?;
+    Ok(std::time::Duration::from_secs(seconds))
+}
+
 /// Bytes: `4K`, `32KiB`, `1.5M`, `100` in powers of 1024; `64kB` and `64MB` in powers of 1000.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);

@@ -22,6 +22,7 @@
 //! without a moment in which readers see rows twice or not at all.
 #![forbid(unsafe_code)]
 
+mod collection;
 mod compact;
 mod curve;
 mod dataset;
@@ -38,6 +39,7 @@ mod recording_row;
 mod scan;
 mod top;
 
+pub use collection::{Collected, Collection, CollectionOptions};
 pub use compact::{Compacted, compact};
 pub use curve::curve;
 pub use dataset::{Dataset, RETENTION};

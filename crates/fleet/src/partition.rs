@@ -26,7 +26,7 @@ impl Partition {
 }
 
 /// A value as part of a path. Long values are cut and end with a checksum of the whole.
-fn encoded(value: &str) -> String {
+pub(crate) fn encoded(value: &str) -> String {
     let mut text = String::new();
     for (at, &byte) in value.as_bytes().iter().enumerate() {
         let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte);

@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use crate::events::{Event, Modes, Modifiers};
-use crate::sampling::{self, Outcome, Rate, StackRequest};
+use crate::sampling::{self, Interval, Outcome, Rate, StackRequest};
 use crate::target::Target;
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
@@ -37,6 +37,8 @@ pub struct Options {
     pub overhead: Option<f64>,
     /// Keep only samples taken inside these regions of interest. Empty keeps all.
     pub regions: Vec<String>,
+    /// What the run is if it is one interval of a continuous collection.
+    pub interval: Option<Interval>,
 }
 
 /// The event of this source: CPU time in user space.
@@ -85,5 +87,6 @@ pub fn record(options: &Options) -> Result<Outcome> {
         tracing: None,
         regions: options.regions.clone(),
         source: "clock",
+        interval: options.interval.clone(),
     })
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use memgauge_trace::CommandEnd;
 
@@ -18,6 +19,8 @@ pub(super) struct ObservedRun {
     command: Vec<String>,
     held: Option<HeldProcess>,
     program: Option<Program>,
+    /// When the run ends if nothing else ends it.
+    deadline: Option<Instant>,
     pub(super) watched: Vec<Watched>,
 }
 
@@ -48,6 +51,7 @@ impl ObservedRun {
             command,
             held,
             program: None,
+            deadline: None,
             watched,
         })
     }
@@ -55,6 +59,14 @@ impl ObservedRun {
     /// ID of the program's process, before it runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.held.as_ref().map(HeldProcess::pid)
+    }
+
+    /// Ends a run without a program after this time, or when a process ends.
+    pub(super) fn end_after(&mut self, length: Duration, process: Option<u32>) {
+        self.deadline = Some(Instant::now() + length);
+        if let Some(pid) = process {
+            self.watched = vec![Watched::new(pid)];
+        }
     }
 
     /// Lets the program run.
@@ -67,14 +79,17 @@ impl ObservedRun {
     }
 
     /// Returns `Some` once the program or all attached processes have ended, or the user has
-    /// interrupted. The inner value says how a program ended.
+    /// interrupted, or its time is over. The inner value says how a program ended.
     pub(super) fn poll_end(&mut self) -> Result<Option<Option<CommandEnd>>> {
         if let Some(program) = &mut self.program {
             return Ok(program.ended()?.map(Some));
         }
         let attached = !self.watched.is_empty();
         let ended = attached && self.watched.iter().all(Watched::ended);
-        Ok((ended || interrupts() > 0).then_some(None))
+        let is_over = self
+            .deadline
+            .is_some_and(|deadline| Instant::now() >= deadline);
+        Ok((ended || is_over || interrupts() > 0).then_some(None))
     }
 }
 

@@ -29,6 +29,7 @@ fn options(output: &Path, whole_processors: bool) -> Options {
         tracing: None,
         regions: Vec::new(),
         source: "pmu",
+        interval: None,
     }
 }
 

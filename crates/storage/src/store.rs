@@ -1,6 +1,7 @@
 //! A folder or a bucket's prefix.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::prefix::PrefixStore;
@@ -17,7 +17,7 @@ use object_store::{
     BackoffConfig, ClientOptions, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode,
     PutOptions, PutPayload, RetryConfig,
 };
-use tempfile::TempPath;
+use tempfile::{NamedTempFile, TempPath};
 use tokio::runtime::Runtime;
 use url::Url;
 
@@ -49,6 +49,8 @@ pub struct Store {
     objects: Arc<dyn ObjectStore>,
     /// As the user named it.
     name: String,
+    /// Where a folder is.
+    folder: Option<PathBuf>,
     /// Buckets have one.
     runtime: Option<Arc<Runtime>>,
 }
@@ -74,6 +76,51 @@ impl LocalCopy {
     pub fn path(&self) -> &Path {
         &self.0
     }
+}
+
+/// Copies a file to a path, where it appears when it is complete.
+fn copy_into(path: &Path, file: &mut File) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(folder)?;
+    let mut copy = NamedTempFile::new_in(folder)?;
+    std::io::copy(file, &mut copy)?;
+    copy.persist(path).map(drop).map_err(|why| why.error)
+}
+
+/// Writes a file as an object, a large one in parts.
+async fn send(
+    objects: &dyn ObjectStore,
+    location: &ObjectPath,
+    file: &mut File,
+) -> std::result::Result<(), ObjectError> {
+    let mut part = next_part(file)?;
+    if part.len() < UPLOAD_PART_BYTES {
+        return objects.put(location, part.into()).await.map(drop);
+    }
+    let mut upload = objects.put_multipart(location).await?;
+    let sent = async {
+        while !part.is_empty() {
+            upload.put_part(part.into()).await?;
+            part = next_part(file)?;
+        }
+        upload.complete().await
+    };
+    let sent = sent.await;
+    if sent.is_err() {
+        // What the server keeps of an upload that is not completed costs money. If it cannot be reached,
+        // only a rule of the bucket can remove it.
+        let _ = upload.abort().await;
+    }
+    sent.map(drop)
+}
+
+fn next_part(file: &mut File) -> std::result::Result<Vec<u8>, ObjectError> {
+    let mut part = Vec::new();
+    let read = file.take(UPLOAD_PART_BYTES as u64).read_to_end(&mut part);
+    read.map(|_| part).map_err(|why| ObjectError::Generic {
+        store: "file",
+        source: Box::new(why),
+    })
 }
 
 /// Whether a name is a URL rather than a path.
@@ -124,11 +171,12 @@ impl Store {
         let Some(path) = local_path(name)? else {
             return Store::bucket(name, environment);
         };
-        let objects = LocalFileSystem::new_with_prefix(path)
+        let objects = LocalFileSystem::new_with_prefix(&path)
             .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why))?;
         Ok(Store {
             objects: Arc::new(objects),
             name: name.to_owned(),
+            folder: Some(path),
             runtime: None,
         })
     }
@@ -183,6 +231,7 @@ impl Store {
         Ok(Store {
             objects: Arc::new(PrefixStore::new(objects, prefix)),
             name: name.trim_end_matches('/').to_owned(),
+            folder: None,
             runtime: Some(Arc::new(runtime)),
         })
     }
@@ -311,55 +360,19 @@ impl Store {
         Ok(false)
     }
 
-    /// Writes a file's contents as an object, over one of the same path. Nobody sees a part of it.
+    /// Writes a file's contents as an object, over one of the same path. Nobody sees a part of it. In a
+    /// folder, it is private to the user.
     ///
     /// # Errors
     /// The file cannot be read, or the storage fails.
-    pub fn upload(&self, path: &str, file: &mut std::fs::File) -> Result<()> {
+    pub fn upload(&self, path: &str, file: &mut File) -> Result<()> {
         let location = self.location(path)?;
-        let mut failed_read = None;
-        let sent = self.wait(async {
-            let objects = self.objects.clone();
-            let mut upload = BufWriter::with_capacity(objects, location, UPLOAD_PART_BYTES)
-                .with_max_concurrency(2);
-            let sent = async {
-                loop {
-                    let mut part = Vec::new();
-                    let read = file.take(1 << 20).read_to_end(&mut part);
-                    match read {
-                        Ok(0) => break,
-                        Ok(_) => upload.put(part.into()).await?,
-                        Err(why) => {
-                            failed_read = Some(why);
-                            return Ok(false);
-                        }
-                    }
-                }
-                tokio::io::AsyncWriteExt::shutdown(&mut upload)
-                    .await
-                    .map(|()| true)
-                    .map_err(|why| match why.downcast::<ObjectError>() {
-                        Ok(why) => why,
-                        Err(why) => ObjectError::Generic {
-                            store: "upload",
-                            source: Box::new(why),
-                        },
-                    })
-            }
-            .await;
-            if !matches!(sent, Ok(true)) {
-                // What the server keeps of an upload that is not completed costs money.
-                let _ = upload.abort().await;
-            }
-            sent
-        });
-        if let Some(why) = failed_read {
-            return Err(Error::new(
-                format_args!("upload to `{}`", self.name_of(path)),
-                why,
-            ));
+        if let Some(folder) = &self.folder {
+            return copy_into(&folder.join(location.as_ref()), file)
+                .map_err(|why| Error::new(format_args!("write `{}`", self.name_of(path)), why));
         }
-        sent.map(drop).map_err(|why| self.cannot_write(path, &why))
+        self.wait(send(&*self.objects, &location, file))
+            .map_err(|why| self.cannot_write(path, &why))
     }
 
     /// All objects below a folder, sorted by path.

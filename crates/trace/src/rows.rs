@@ -695,6 +695,11 @@ pub enum LossKind {
     StoppedTime = 34,
     /// Sharing of lines between threads that could not be attributed. The detail has its unit.
     SharingNotAttributed = 35,
+    /// Nanoseconds between the end of the previous recording of a continuous collection and the start of
+    /// this one.
+    NotObserved = 36,
+    /// Recordings of a continuous collection that were dropped for want of room. The detail names them.
+    RecordingDropped = 37,
     /// I/O that could not be attributed to a process. The detail describes it.
     IoNotAttributed = 22,
     /// Parts of records that the recording format cannot store.
@@ -726,6 +731,8 @@ impl LossKind {
             32 => LossKind::BufferFull,
             33 => LossKind::RegionEnd,
             34 => LossKind::StoppedTime,
+            36 => LossKind::NotObserved,
+            37 => LossKind::RecordingDropped,
             20 => LossKind::NotKept,
             21 => LossKind::Unreadable,
             _ => LossKind::Unknown,

@@ -51,6 +51,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         whole_processors: false,
         regions: Vec::new(),
         source: "pmu",
+        interval: None,
     };
     let _output = record::make_room(&options.output, args.force || again)?;
     terminal::catch_interrupts()?;

@@ -175,7 +175,8 @@ impl Session<'_> {
         let recorder = &mut self.recorder;
         let written = recorder.rois.finish(end_ns, &mut recorder.writer);
         recorder.check(written);
-        let losses = self.recorder.losses();
+        let mut losses = self.recorder.losses();
+        losses.append(&mut self.losses_before);
         let overhead = self.overhead();
         let mut notes = self.notes();
         notes.extend(overhead.and_then(overhead_note));
@@ -194,6 +195,7 @@ impl Session<'_> {
             data_sources: std::mem::take(&mut self.recorder.data_sources).into_named(),
             pebs: uses_large_pebs.then_some(self.pebs),
             overhead,
+            end_ns: self.end_ns,
             losses,
             notes,
             cost: OwnCost {

@@ -41,6 +41,7 @@ mod time_order;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
@@ -97,6 +98,21 @@ pub struct Options {
     pub regions: Vec<String>,
     /// Name of the source in the recording.
     pub source: &'static str,
+    /// What the run is if it is one interval of a continuous collection.
+    pub interval: Option<Interval>,
+}
+
+/// One of several runs that follow each other.
+#[derive(Clone, Debug, Default)]
+pub struct Interval {
+    /// The run ends after this time, if nothing else ends it.
+    pub length: Duration,
+    /// [`Outcome::end_ns`] of the previous run.
+    pub previous_end_ns: Option<u64>,
+    /// A process that ends the run when it ends.
+    pub ends_with: Option<u32>,
+    /// Losses between the runs, which this recording states.
+    pub losses: Vec<Loss>,
 }
 
 /// How overflows are recorded as blocks of times. One in [`crate::OVERFLOWS_PER_SAMPLE`] is also recorded
@@ -166,6 +182,8 @@ pub struct Outcome {
     pub pebs: Option<PebsFacts>,
     /// Overhead of sampling; `None` without [`Options::overhead`].
     pub overhead: Option<OverheadFacts>,
+    /// When sampling ended, on `CLOCK_MONOTONIC`.
+    pub end_ns: u64,
     /// Losses of the run.
     pub losses: Vec<Loss>,
     /// Notes for the user.

@@ -5,7 +5,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
-use memgauge_trace::{CommandEnd, LossKind, OverheadFacts, PebsFacts};
+use memgauge_trace::{CommandEnd, Loss, LossKind, OverheadFacts, PebsFacts};
 
 use super::Options;
 use super::attributes::{
@@ -198,6 +198,10 @@ pub(super) struct Session<'a> {
     changed_ns: u64,
     /// CPU time of memgauge before sampling.
     pub(super) own_before_ns: u64,
+    /// When sampling ended, on `CLOCK_MONOTONIC`.
+    pub(super) end_ns: u64,
+    /// Losses between the previous interval and this one.
+    pub(super) losses_before: Vec<Loss>,
 }
 
 impl<'a> Session<'a> {
@@ -249,6 +253,8 @@ impl<'a> Session<'a> {
             pebs: PebsFacts::default(),
             overhead,
             own_before_ns: 0,
+            end_ns: 0,
+            losses_before: Vec::new(),
             reference: reference.transpose()?,
             changed_ns: 0,
         })
@@ -282,13 +288,33 @@ impl<'a> Session<'a> {
         if !begins_on_exec || self.recorder.processes.target_pids.is_some() {
             self.open.enable()?;
         }
+        self.note_time_before();
+        if let Some(interval) = &self.options.interval {
+            run.end_after(interval.length, interval.ends_with);
+        }
         run.start()?;
         let end = self.record_until_end(&mut run)?;
+        self.end_ns = perf::monotonic_ns();
         self.open.disable();
         self.read_round(true);
         self.write_reference();
         self.recorder.write_traces();
         Ok(self.finish(end))
+    }
+
+    /// States what was not observed between the previous interval and this one.
+    fn note_time_before(&mut self) {
+        let Some(interval) = &self.options.interval else {
+            return;
+        };
+        self.losses_before.clone_from(&interval.losses);
+        if let Some(previous_end_ns) = interval.previous_end_ns {
+            self.losses_before.push(Loss {
+                kind: LossKind::NotObserved,
+                count: perf::monotonic_ns().saturating_sub(previous_end_ns),
+                ..Loss::default()
+            });
+        }
     }
 
     /// Records the processes that are already running, with their mappings.
