@@ -7,7 +7,7 @@
 //! │           part-000001.parquet
 //! │           .part-000002.parquet.tmp     being written; readers pass over it
 //! └── series/ overflows/ overflow_blocks/ sites/ threads/ modules/ losses/ io/ io_owners/ io_devices/
-//!     registers/ generated_code/ code_regions/ code_values/ frames/ region_spans/ events/ symbols/
+//!     registers/ generated_code/ python_lines/ code_regions/ code_values/ frames/ region_spans/ events/ symbols/
 //! ```
 //!
 //! A [`Writer`] collects rows into parts and renames each part to its final name when it is

@@ -8,8 +8,8 @@ use memgauge_trace::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, Cpu, DataRow, DataSource, Derivation,
     Direction, EventId, EventRow, Frame, FrameId, GeneratedCode, HeapClassRow, HeapUseRow,
     IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr,
-    Pid, RegionSpan, Sample, SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow, Thread,
-    Tid, VirtAddr,
+    Pid, PythonLine, RegionSpan, Sample, SampleRegister, SeriesRow, SharingRow, SiteCount,
+    SymbolRow, Thread, Tid, VirtAddr,
 };
 
 /// Location of a table.
@@ -58,6 +58,7 @@ macro_rules! each_table {
             IoDevice in io_devices, "io_devices";
             SampleRegister in registers, "registers";
             GeneratedCode in generated_code, "generated_code";
+            PythonLine in python_lines, "python_lines";
             CodeRegion in code_regions, "code_regions";
             CodeValue in code_values, "code_values";
             RegionSpan in region_spans, "region_spans";
@@ -489,6 +490,32 @@ impl Columns for GeneratedCode {
 
     fn text_bytes(&self) -> usize {
         self.name.len() + self.module.len() + self.file.len()
+    }
+}
+
+impl Columns for PythonLine {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        Column::text("file", |r| &r.file, |r, v| v.clone_into(&mut r.file)),
+        Column::text(
+            "function",
+            |r| &r.function,
+            |r, v| v.clone_into(&mut r.function),
+        ),
+        number!(
+            "line",
+            U32,
+            Dictionary,
+            |r: &Self| r.line.map(Into::into),
+            |r, v| r.line = u32::try_from(v).ok(),
+        )
+        .optional(),
+        wrapped!("event", U16, Dictionary, event, EventId),
+        field!("count", U64, Dictionary, count),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.file.len() + self.function.len()
     }
 }
 

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rows::{
     code_region, code_value, generated_code, io, io_device, io_owner, loss, module, overflow,
-    place, read, region_span, register, sample, series, site, symbol, thread, ticking,
+    place, python_line, read, region_span, register, sample, series, site, symbol, thread, ticking,
 };
 use std::fmt::Debug;
 use std::time::Duration;
@@ -57,6 +57,13 @@ proptest! {
     #[test]
     fn generated_code_comes_back_as_it_was(
         rows in vec(generated_code(), 0..200), cut in 0usize..200,
+    ) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn lines_of_python_come_back_as_they_were(
+        rows in vec(python_line(), 0..200), cut in 0usize..200,
     ) {
         check(&rows, cut);
     }

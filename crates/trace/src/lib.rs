@@ -37,7 +37,7 @@ pub use manifest::{
 pub use rows::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, DataRow, DataSource, Derivation, EventRow,
     Frame, GeneratedCode, HeapClassRow, HeapUseRow, Loss, LossKind, Module, Overflow,
-    OverflowBlock, RegionSpan, Sample, SampleRegister, SeriesRow, SharingRow, SiteCount, SymbolRow,
-    Thread,
+    OverflowBlock, PythonLine, RegionSpan, Sample, SampleRegister, SeriesRow, SharingRow,
+    SiteCount, SymbolRow, Thread,
 };
 pub use spans::RegionSpans;

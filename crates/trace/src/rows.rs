@@ -554,6 +554,30 @@ pub struct GeneratedCode {
     pub line: Option<u32>,
 }
 
+impl GeneratedCode {
+    /// Module of functions that an interpreter of Python executes. Their addresses stand for lines.
+    pub const PYTHON: &'static str = "[python]";
+}
+
+/// Events that a line of Python caused, with all native code that ran on its behalf.
+///
+/// Rows are added up. They repeat what the code locations ([`SiteCount`]) have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PythonLine {
+    /// Process.
+    pub pid: Pid,
+    /// Source file, as the interpreter names it.
+    pub file: String,
+    /// Qualified name of the function; without its class before CPython 3.11.
+    pub function: String,
+    /// Line in the source file; `None` for code without lines.
+    pub line: Option<u32>,
+    /// The event counted.
+    pub event: EventId,
+    /// Events (in the event's unit).
+    pub count: u64,
+}
+
 /// Activity of a thread within a region of interest, which the program or the user of the recorder
 /// named.
 ///

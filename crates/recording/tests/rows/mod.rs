@@ -151,6 +151,19 @@ pub(crate) fn generated_code() -> impl Strategy<Value = GeneratedCode> {
     )
 }
 
+pub(crate) fn python_line() -> impl Strategy<Value = PythonLine> {
+    let place = (any::<String>(), any::<String>(), any::<Option<u32>>());
+    let counted = (any::<u32>(), any::<u16>(), any::<u64>());
+    (place, counted).prop_map(|((file, function, line), (pid, event, count))| PythonLine {
+        pid: Pid(pid),
+        file,
+        function,
+        line,
+        event: EventId(event),
+        count,
+    })
+}
+
 pub(crate) fn code_region() -> impl Strategy<Value = CodeRegion> {
     let ids = (any::<u32>(), any::<u32>(), any::<String>());
     let sums = (
