@@ -35,6 +35,9 @@ extern bool mg_heap_is_on;
 /* Called by the translator behind a call's store (engine/qemu.patch). `sp`: a TCGv_i64. */
 void mg_emit_call(uintptr_t sp, uint64_t returns_to);
 
+/* QEMU function (mmap_lock is held): retranslates the blocks with code from `start` to `last`. */
+void tb_invalidate_phys_range(uint64_t start, uint64_t last);
+
 /* Goes to the block at `pc` (a TCGv_i64), which has the flags of this one; false where
  * QEMU is to look for it. */
 bool mg_emit_goto(const struct TranslationBlock *tb, uintptr_t pc);

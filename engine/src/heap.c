@@ -66,9 +66,6 @@ struct open_call {
 };
 static_assert(sizeof(struct open_call) == MG_OPEN_CALL_BYTES, "host.c.inc");
 
-/* QEMU function (mmap_lock is held): retranslates the blocks with code from `start` to `last`. */
-void tb_invalidate_phys_range(uint64_t start, uint64_t last);
-
 bool mg_heap_is_on;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static GHashTable *by_name;    /* struct allocator by function name */
@@ -347,8 +344,9 @@ static bool is_wanted(const char *name)
     return function_of(name);
 }
 
-static void add_function(const char *name, uint64_t vaddr)
+static void add_function(const char *name, uint64_t vaddr, uint64_t bytes)
 {
+    (void)bytes;
     struct allocator *a = function_of(name);
     pthread_mutex_lock(&lock);
     if (!g_hash_table_contains(by_address, (void *)vaddr))

@@ -13,6 +13,7 @@
 #include "emit.h"
 #include "guest.h"
 #include "heap.h"
+#include "python.h"
 #include "region.h"
 #include "runs.h"
 #include "seed.h"
@@ -287,6 +288,7 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     if (!loaded) {
         loaded = true;
         mg_guest_loaded(base);
+        mg_python_loaded(base);
     }
     uint64_t vaddr = decode_block(&block, tb, 0, qemu_plugin_tb_n_insns(tb), base);
     mg_note_undecoded(block.undecoded);
@@ -303,6 +305,7 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn),
                         &block);
     mg_heap_translate(tb, vaddr);
+    mg_python_translate(tb, vaddr);
     pthread_mutex_unlock(&translate_lock);
 }
 
@@ -347,6 +350,7 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
     mg_sync_begin();
     mg_region_install(id);
     mg_heap_install(id);
+    mg_python_install();
     mg_guest_install(id);
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
     return 0;

@@ -199,8 +199,9 @@ static bool is_wanted(const char *name)
 }
 
 /* A function with an address in both symbol tables keeps its first name. */
-static void add_function(const char *name, uint64_t vaddr)
+static void add_function(const char *name, uint64_t vaddr, uint64_t bytes)
 {
+    (void)bytes;
     uint32_t number = number_of(name);
     pthread_mutex_lock(&lock);
     if (!g_hash_table_contains(functions, (void *)vaddr))

@@ -64,6 +64,9 @@
  *                            session's file): four MG_MARK_FIELD follow with the memory's
  *                            address, its bytes, the path of the call, or 0, and the number
  *                            of the event
+ *   MG_MARK_PYTHON | code    the thread's current frame of CPython has changed (python.c): the number
+ *                            of its code, or 0 for frames without code; two MG_MARK_FIELD follow with
+ *                            the addresses of the frame and of the frame that called it
  *   MG_MARK_FREED | line     a function (its line as above) frees memory: two MG_MARK_FIELD follow
  *                            with its address and the number of the event among all allocations
  *                            and frees of the process
@@ -77,7 +80,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 26u
+#define MG_WIRE_VERSION 27u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -111,6 +114,7 @@
 #define MG_MARK_ALLOCATED (MG_SEVERAL | 0xff13ull << MG_ID_SHIFT)
 #define MG_MARK_FIELD (MG_SEVERAL | 0xff14ull << MG_ID_SHIFT)
 #define MG_MARK_FREED (MG_SEVERAL | 0xff15ull << MG_ID_SHIFT)
+#define MG_MARK_PYTHON (MG_SEVERAL | 0xff16ull << MG_ID_SHIFT)
 #define MG_FIELD ((1ull << MG_ID_SHIFT) - 1)
 #define MG_OPEN_CALL_BYTES 16  /* struct open_call of heap.c */
 #define MG_PATH_CALLS 12       /* the innermost calls of an allocation */
@@ -315,7 +319,7 @@ struct mg_ring {
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
                       MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
                       MG_REC_CRASHED = 8, MG_REC_UNSUPPORTED = 9, MG_REC_PATH = 10,
-                      MG_REC_ALLOCATOR = 11, MG_REC_REGION = 16 };
+                      MG_REC_ALLOCATOR = 11, MG_REC_PYTHON = 12, MG_REC_REGION = 16 };
 
 struct mg_record {
     uint32_t kind;
@@ -378,6 +382,22 @@ struct mg_path {
     uint64_t returns_to[MG_PATH_CALLS];
 };
 
+/* Code of CPython. The name of its file, its own name and its line table follow. */
+struct mg_python {
+    struct mg_record record;
+    uint64_t number;           /* from 1 on */
+    uint64_t code;             /* address of the code object */
+    uint64_t instructions;     /* address of the first instruction */
+    uint64_t bytes;            /* of all instructions */
+    int32_t first_line;
+    uint32_t minor;            /* version 3.minor, which determines the encoding of the table */
+    uint32_t file_bytes;
+    uint32_t name_bytes;
+    uint32_t table_bytes;
+    uint32_t padding;
+};
+
+static_assert(sizeof(struct mg_python) == 64, "wire");
 static_assert(offsetof(struct mg_control, seen) == 72, "wire");
 static_assert(offsetof(struct mg_control, apart) == 64, "wire");
 static_assert(offsetof(struct mg_control, models_time) == 40, "wire");

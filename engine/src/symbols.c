@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_USERS = 2 };
+enum { MOST_USERS = 3 };
 static struct mg_symbol_user user[MOST_USERS];
 static unsigned users;
 
@@ -51,12 +51,12 @@ static uint64_t place(const struct image *i, const Elf64_Ehdr *e, uint64_t value
 }
 
 static void tell_users(const char *name, const struct image *i, const Elf64_Ehdr *e,
-                       uint64_t value)
+                       const Elf64_Sym *s)
 {
     for (unsigned n = 0; n < users; n++) {
-        uint64_t vaddr = user[n].wants(name) ? place(i, e, value) : 0;
+        uint64_t vaddr = user[n].wants(name) ? place(i, e, s->st_value) : 0;
         if (vaddr)
-            user[n].found(name, vaddr);
+            user[n].found(name, vaddr, s->st_size);
     }
 }
 
@@ -71,7 +71,7 @@ static void read_symbols(const struct image *i, const Elf64_Ehdr *e, const Elf64
         if (ELF64_ST_TYPE(s[n].st_info) != STT_FUNC || s[n].st_shndx == SHN_UNDEF ||
             s[n].st_name >= text->sh_size)
             continue;
-        tell_users((const char *)i->data + text->sh_offset + s[n].st_name, i, e, s[n].st_value);
+        tell_users((const char *)i->data + text->sh_offset + s[n].st_name, i, e, &s[n]);
     }
 }
 

@@ -8,7 +8,7 @@
 /* Someone who looks for functions by name. */
 struct mg_symbol_user {
     bool (*wants)(const char *name);
-    void (*found)(const char *name, uint64_t vaddr);
+    void (*found)(const char *name, uint64_t vaddr, uint64_t bytes);
     /* Other code is mapped there now. */
     void (*forget)(uint64_t start, uint64_t end);
 };

@@ -6,6 +6,7 @@ use std::ops::Range;
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::address_space::Mapping;
+use super::python::{LineTable, PythonCode};
 use super::wire;
 
 /// Numbers are dense. A gap of this size means damage.
@@ -363,6 +364,8 @@ pub(super) enum CatalogueEvent {
     Path(u64, Box<[u64]>),
     /// A file has a function that allocates or frees: its line in the session's file.
     Allocator(u64),
+    /// Code of Python with this number.
+    Python(u64, Box<PythonCode>),
 }
 
 impl CatalogueEvent {
@@ -635,6 +638,10 @@ fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
         let calls = (2..).map_while(|n| u64_at(body, 8 * n).filter(|&call| call != 0));
         return Some(CatalogueEvent::Path(u64_at(body, 8)?, calls.collect()));
     }
+    if kind == wire::record::PYTHON {
+        let code = python_code(body)?;
+        return Some(CatalogueEvent::Python(u64_at(body, 8)?, Box::new(code)));
+    }
     let range = u64_at(body, 8)?..u64_at(body, 16)?;
     let prot = u32_at(body, 32)?;
     let path_bytes = u32_at(body, 36)? as usize;
@@ -663,6 +670,22 @@ fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
         }
         _ => None,
     }
+}
+
+/// Code of Python: `struct mg_python`.
+fn python_code(body: &[u8]) -> Option<PythonCode> {
+    let [file, name, table] = [48, 52, 56].map(|at| u32_at(body, at));
+    let (file, rest) = body.get(64..)?.split_at_checked(file? as usize)?;
+    let (name, rest) = rest.split_at_checked(name? as usize)?;
+    let (table, _) = rest.split_at_checked(table? as usize)?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Some(PythonCode {
+        instructions: u64_at(body, 24)?,
+        bytes: u64_at(body, 32)?,
+        file: text(file),
+        name: text(name),
+        lines: LineTable::new(u32_at(body, 44)?, u32_at(body, 40)?, table),
+    })
 }
 
 #[cfg(test)]

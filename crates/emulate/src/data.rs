@@ -110,7 +110,7 @@ impl DataSums {
     /// Adds the costs of an access. Tests first, since most misses hit in the second level and most
     /// stores do not stall.
     #[inline]
-    fn add(&mut self, outcome: &Outcome) {
+    pub(super) fn add(&mut self, outcome: &Outcome) {
         self.l1d += u64::from(outcome.l1d_misses);
         if outcome.l2_misses > 0 {
             self.l2 += u64::from(outcome.l2_misses);

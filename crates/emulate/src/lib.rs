@@ -25,6 +25,7 @@ mod pace;
 mod parts;
 mod path;
 mod pipes;
+mod python;
 mod recorder;
 mod regions;
 mod replay;
@@ -654,6 +655,7 @@ impl EmulatedRun {
             .asked
             .missing(self.recorder.names(), self.recorder.entered());
         missing.allocators = self.recorder.missing_allocators();
+        let has_python = self.recorder.has_python();
         let (mut writer, copied) = match &failure {
             None => self.recorder.into_named(output)?,
             Some(_) => (self.recorder.into_writer(), 0),
@@ -674,6 +676,11 @@ impl EmulatedRun {
             recording_bytes: writer.bytes_written() + copied,
         };
         let finished = writer.finish(|m| {
+            if has_python {
+                m.source
+                    .settings
+                    .insert(SourceFacts::PYTHON.to_owned(), "calls".to_owned());
+            }
             m.end = Some(end.clone());
             m.own_cost = cost;
             m.totals = totals;

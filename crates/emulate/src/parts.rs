@@ -201,7 +201,8 @@ impl Parts {
             | CatalogueEvent::Unsupported(_)
             | CatalogueEvent::Region(..)
             | CatalogueEvent::Path(..)
-            | CatalogueEvent::Allocator(_) => {}
+            | CatalogueEvent::Allocator(_)
+            | CatalogueEvent::Python(..) => {}
         }
     }
 

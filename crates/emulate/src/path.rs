@@ -18,6 +18,7 @@ use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{Frame, FrameId, Pid, Tid, VirtAddr};
 
 use super::catalogue::{Block, Catalogue, Ends};
+use super::python::PythonCall;
 use super::wire;
 use super::words::load;
 
@@ -328,6 +329,40 @@ impl CallPath {
                 frame: None,
             });
         }
+    }
+
+    /// Slot of the innermost call, or 0.
+    pub(super) fn innermost_slot(&self) -> u64 {
+        self.open.last().map_or(0, |call| call.slot)
+    }
+
+    /// Frame of the innermost call of a stack in which calls of Python are between native ones:
+    /// each after the native call that it runs in.
+    ///
+    /// # Errors
+    /// Returns errors of `write`.
+    pub(super) fn caller_with_python<E>(
+        &self,
+        python: &[PythonCall],
+        stacks: &mut Stacks,
+        process: (Pid, u64),
+        write: impl FnMut(Frame) -> Result<(), E>,
+    ) -> Result<Option<FrameId>, E> {
+        let mut rest = python;
+        let mut calls = Vec::with_capacity(self.open.len() + python.len());
+        for call in &self.open {
+            calls.push(VirtAddr(call.returns_to.wrapping_sub(1)));
+            let here = rest
+                .iter()
+                .take_while(|inner| inner.slot >= call.slot)
+                .count();
+            let (inner, after) = rest.split_at(here);
+            calls.extend(inner.iter().map(|call| call.ip));
+            rest = after;
+        }
+        calls.extend(rest.iter().map(|call| call.ip));
+        calls.reverse();
+        stacks.caller(process, &calls, write)
     }
 
     /// Frame of the innermost call. New frames are passed to `write`.

@@ -14,6 +14,7 @@ use super::catalogue::{Catalogue, CatalogueEvent};
 use super::data::{DataMap, HeapTotals};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::path::{CallPath, CallsThen};
+use super::python::{LineAddresses, PythonPath};
 use super::regions::{Reading, RegionMark, ThreadRegions};
 use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
@@ -37,7 +38,7 @@ mod what_if;
 
 use mapped::{Change, Mapped, module, nothing_until};
 use rows::Rows;
-use sites::{Carries, Carry, take_blocks, take_counts, take_misses};
+use sites::{Carries, Carry, python_rows, take_blocks, take_counts, take_misses};
 pub(crate) use what_if::WhatIfMachine;
 
 type Process = follow::Process<Recorded>;
@@ -63,6 +64,7 @@ struct Recorded {
     mapped: Mapped,
     carries: Carries,
     data_carries: Carries,
+    python_carries: Carries,
     sharing_carry: Carry,
 }
 
@@ -79,6 +81,8 @@ struct Running {
     regions: ThreadRegions,
     /// Its current calls, if stacks are recorded.
     path: Option<CallPath>,
+    /// Its current frames of Python.
+    python: PythonPath,
     /// Its state on each of the other machines.
     what_if: Vec<Cursor>,
 }
@@ -139,6 +143,7 @@ struct ModelReader {
     /// Sample of the sets, with `--sets`.
     sets: Option<ClassSums>,
     stacks: Stacks,
+    python_lines: LineAddresses,
     with_stacks: bool,
     /// True if misses are charged to data.
     with_data: bool,
@@ -204,6 +209,7 @@ impl Recorder {
             notes: Vec::new(),
             sets: sets.map(|sets| ClassSums::new(sets, first_level)),
             stacks: Stacks::new(),
+            python_lines: LineAddresses::default(),
             with_stacks: options.stacks,
             with_data: options.data.is_some() && sets.is_none(),
             past_heap: HeapTotals::default(),
@@ -398,6 +404,11 @@ impl Recorder {
         missing.map(|(name, _)| name.clone()).collect()
     }
 
+    /// True if samples have calls of Python.
+    pub(super) fn has_python(&self) -> bool {
+        !self.0.reader.python_lines.is_empty()
+    }
+
     /// Number of allocation functions that were found by name.
     pub(super) fn found_allocators(&self) -> u64 {
         self.0.reader.found_allocators.len() as u64
@@ -468,6 +479,7 @@ impl Reader for ModelReader {
             kept.parent_pid = Pid(parent.entry.pid);
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
             kept.program.calls = parent.kept.program.calls.inherited();
+            kept.program.python = parent.kept.program.python.inherited();
             kept.program.space = parent.kept.program.space.clone();
             let data = parent.kept.program.data.as_ref();
             kept.program.data = data.map(|data| Box::new(data.inherited()));
@@ -505,6 +517,7 @@ impl Reader for ModelReader {
                 false => ThreadRegions::gated(),
             },
             path: self.with_stacks.then(CallPath::default),
+            python: PythonPath::default(),
         }
     }
 
@@ -579,6 +592,7 @@ impl Reader for ModelReader {
             CatalogueEvent::Allocator(line) => {
                 self.found_allocators.insert(line);
             }
+            CatalogueEvent::Python(number, code) => kept.program.python.add(number, *code),
             CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
             CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
             CatalogueEvent::Unsupported(feature) => self.add_note(Note::Unsupported(feature)),
@@ -658,6 +672,8 @@ impl Reader for ModelReader {
             gate: kept.regions.gate.as_mut(),
             path: kept.path.as_mut(),
             stacks: &mut self.stacks,
+            python: &mut kept.python,
+            python_lines: &mut self.python_lines,
         };
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
@@ -763,6 +779,7 @@ impl ModelReader {
             .program
             .set_outside(thread.regions.is_outside());
         let (core, shared) = self.machine.core_mut(thread.core);
+        thread.python.go_on(from);
         if let Some(path) = &mut thread.path {
             path.go_on(tid, &mut process.kept.program.calls, from);
         }
@@ -777,6 +794,8 @@ impl ModelReader {
             gate: thread.regions.gate.as_mut(),
             path: thread.path.as_mut(),
             stacks: &mut self.stacks,
+            python: &mut thread.python,
+            python_lines: &mut self.python_lines,
         };
         let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
         if let Some(sums) = &mut self.sets {
@@ -897,6 +916,10 @@ impl ModelReader {
         );
         take_misses(process, &mut rows, self.sets.as_ref());
         let written = self.writer.extend(rows);
+        self.note(written);
+        let written = self
+            .writer
+            .extend(python_rows(process, instruction_millicycles));
         self.note(written);
         self.write_data(process);
     }

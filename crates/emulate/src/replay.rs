@@ -20,6 +20,7 @@ use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
 use super::costs::{SiteMisses, SiteStalls};
 use super::data::{DataMap, HeapMark};
 use super::path::ProcessCalls;
+use super::python::{self, PythonProgram};
 use super::sharing::{SharingPlace, ThreadSharing};
 use super::wire;
 use super::words::{Special, load};
@@ -41,6 +42,8 @@ pub(super) struct Program {
     pub(super) is_outside: bool,
     /// Call stacks, if they are recorded.
     pub(super) calls: ProcessCalls,
+    /// Code of Python that its threads execute.
+    pub(super) python: PythonProgram,
     /// The mapped memory.
     pub(super) space: AddressSpace,
     /// Misses by data, if they are recorded.
@@ -101,6 +104,9 @@ pub(super) trait OverflowSink {
 
     /// Called when the words before `end` have been executed.
     fn follow(&mut self, _program: &mut Program, _words: &[AtomicU64], _end: usize) {}
+
+    /// Charges the cost of an access to the line of Python at the words followed so far.
+    fn charge_python(&mut self, _program: &mut Program, _outcome: &Outcome) {}
 }
 
 /// Replays words. Holds everything that they change.
@@ -197,7 +203,7 @@ fn is_for_caller(mark: u64) -> bool {
 
 /// Returns the block of the word at `at`, and the index of the run that the word stands for, if
 /// any. The word may be that of a run's second line.
-fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
+pub(super) fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
     let (mut further, mut at) = (0usize, at);
     loop {
         let word = load(words, at)?;
@@ -367,6 +373,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let core = &mut self.core;
         let outcome = core.supply_bytes(self.shared, event.missed, addr, size, access.kind, bytes);
         self.charge(index, addr, &outcome);
+        self.charge_python(words, event.at as usize, &outcome);
         if !outcome.sharing.is_none() {
             let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
             self.charge_sharing(
@@ -510,6 +517,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 self.cursor.repeating = None;
                 Some(1)
             }
+            // Only stacks need it, which follow the words themselves.
+            None if wire::mark(word) == wire::MARK_PYTHON => {
+                (words.len() - at >= python::MARK_WORDS).then_some(python::MARK_WORDS)
+            }
             None => self.heap_mark(words, at, whole),
         }
     }
@@ -615,6 +626,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             return true;
         }
         self.charge(index, addr, &outcome);
+        self.charge_python(words, at, &outcome);
         if !outcome.sharing.is_none() {
             let bytes = LineBytes::of(addr, size, kind);
             self.charge_sharing(
@@ -641,6 +653,15 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         charge(self.program, index, outcome);
         if let Some(data) = &mut self.program.data {
             data.charge(addr, outcome, &self.program.space);
+        }
+    }
+
+    /// Charges an access of the word at `at` to the line of Python that makes it.
+    #[inline(always)]
+    fn charge_python(&mut self, words: &[AtomicU64], at: usize, outcome: &Outcome) {
+        if self.program.python.is_used() && !self.program.is_outside {
+            self.due.follow(self.program, words, at + 1);
+            self.due.charge_python(self.program, outcome);
         }
     }
 

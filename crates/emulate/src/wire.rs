@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 26;
+pub(super) const WIRE_VERSION: u32 = 27;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -42,6 +42,7 @@ pub(super) const MARK_VALUE_LOW: u64 = SEVERAL | 0xff12 << ID_SHIFT;
 pub(super) const MARK_ALLOCATED: u64 = SEVERAL | 0xff13 << ID_SHIFT;
 pub(super) const MARK_FIELD: u64 = SEVERAL | 0xff14 << ID_SHIFT;
 pub(super) const MARK_FREED: u64 = SEVERAL | 0xff15 << ID_SHIFT;
+pub(super) const MARK_PYTHON: u64 = SEVERAL | 0xff16 << ID_SHIFT;
 pub(super) const REGION_KIND_SHIFT: u32 = 40;
 pub(super) const REGION_BEGIN: u64 = 1;
 pub(super) const REGION_END: u64 = 2;
@@ -197,6 +198,7 @@ pub(super) mod record {
     pub(in super::super) const UNSUPPORTED: u32 = 9;
     pub(in super::super) const PATH: u32 = 10;
     pub(in super::super) const ALLOCATOR: u32 = 11;
+    pub(in super::super) const PYTHON: u32 = 12;
     pub(in super::super) const REGION: u32 = 16;
 }
 

@@ -21,7 +21,12 @@ pub(super) fn begins_block(word: u64) -> bool {
     (wire::FIRST_BLOCK..wire::MARKS).contains(&wire::id(word))
         || matches!(
             wire::mark(word),
-            wire::MARK_BLOCK | wire::MARK_SYNC | wire::MARK_REGION
+            wire::MARK_BLOCK
+                | wire::MARK_SYNC
+                | wire::MARK_REGION
+                | wire::MARK_ALLOCATED
+                | wire::MARK_FREED
+                | wire::MARK_PYTHON
         )
 }
 

@@ -128,6 +128,9 @@ impl SourceFacts {
 
     /// Name of the setting that says that samples of a modelled machine have call stacks.
     pub const STACKS: &'static str = "stacks";
+    /// Name of the setting that says that samples of a modelled machine have the calls of Python
+    /// that led to them.
+    pub const PYTHON: &'static str = "python";
     /// Name of the setting that says that misses are charged to data, and allocations recorded.
     pub const DATA: &'static str = "data";
     /// Name of the setting with the mean number of allocated bytes between two samples of source

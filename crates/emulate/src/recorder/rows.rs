@@ -2,13 +2,14 @@
 
 use std::sync::atomic::AtomicU64;
 
-use memgauge_machine::Core;
+use memgauge_machine::{Core, Outcome};
 use memgauge_recording::Writer;
 use memgauge_recording::overflows::Trace;
 use memgauge_recording::stacks::Stacks;
-use memgauge_trace::{Cpu, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr};
+use memgauge_trace::{Cpu, Frame, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr};
 
 use crate::path::CallPath;
+use crate::python::{FollowedProcess, LineAddresses, PythonCall, PythonPath};
 use crate::regions::Gate;
 use crate::replay::{OverflowSink, Program};
 use crate::sets::weight_of;
@@ -27,6 +28,9 @@ pub(super) struct Rows<'a> {
     /// Calls of the thread and stacks of the recording, if stacks are recorded.
     pub(super) path: Option<&'a mut CallPath>,
     pub(super) stacks: &'a mut Stacks,
+    /// Frames of Python of the thread.
+    pub(super) python: &'a mut PythonPath,
+    pub(super) python_lines: &'a mut LineAddresses,
 }
 
 impl Rows<'_> {
@@ -40,9 +44,17 @@ impl Rows<'_> {
 impl Rows<'_> {
     /// Returns the innermost call of a sample.
     fn caller(&mut self, sample: Option<&Sample>) -> Option<FrameId> {
-        let (sample, path) = sample.zip(self.path.as_mut())?;
-        let write = |frame| self.writer.push(frame);
-        let caller = path.caller(self.stacks, (self.pid, sample.time_ns), write);
+        let process = (self.pid, sample?.time_ns);
+        let python = self.python_calls();
+        let write = |frame: Frame| self.writer.push(frame);
+        let caller = match &mut self.path {
+            Some(path) if python.is_empty() => path.caller(self.stacks, process, write),
+            Some(path) => path.caller_with_python(&python, self.stacks, process, write),
+            None => {
+                let calls: Vec<VirtAddr> = python.iter().rev().map(|call| call.ip).collect();
+                self.stacks.caller(process, &calls, write)
+            }
+        };
         match caller {
             Ok(caller) => caller,
             Err(e) => {
@@ -50,6 +62,18 @@ impl Rows<'_> {
                 None
             }
         }
+    }
+}
+
+impl Rows<'_> {
+    /// Returns the calls of Python, outermost first.
+    fn python_calls(&mut self) -> Vec<PythonCall> {
+        let mut rows = Vec::new();
+        let write = |row| rows.push(row);
+        let calls = self.python.calls(self.pid, self.python_lines, write);
+        let written = self.writer.extend(rows);
+        self.note(written);
+        calls
     }
 }
 
@@ -114,9 +138,21 @@ impl OverflowSink for Rows<'_> {
     }
 
     fn follow(&mut self, program: &mut Program, words: &[AtomicU64], end: usize) {
+        let mut process = FollowedProcess {
+            catalogue: &program.catalogue,
+            calls: &mut program.calls,
+            python: &mut program.python,
+            is_outside: program.is_outside,
+        };
+        let mut path = self.path.as_deref_mut();
+        self.python.follow(&mut process, &mut path, words, end);
         if let Some(path) = &mut self.path {
             path.follow(&program.catalogue, &mut program.calls, words, end);
         }
+    }
+
+    fn charge_python(&mut self, program: &mut Program, outcome: &Outcome) {
+        self.python.charge(&mut program.python, outcome);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use memgauge_trace::{EventId, Pid, SiteCount, VirtAddr, catalogue as events};
+use memgauge_trace::{EventId, Pid, PythonLine, SiteCount, VirtAddr, catalogue as events};
 
 use super::{Process, Running};
 use crate::catalogue::{Block, Catalogue, Tally};
@@ -31,6 +31,8 @@ impl Carry {
 #[derive(Debug, Default)]
 pub(super) struct Carries {
     pub(super) cycles: Carry,
+    /// Of instructions without stalls.
+    pub(super) instructions: Carry,
     pub(super) l2: Carry,
     pub(super) llc: Carry,
     pub(super) dram: Carry,
@@ -220,6 +222,40 @@ pub(super) fn take_misses(
             }
         }
     }
+}
+
+/// Takes the costs of the lines of Python. The cycles are those of their instructions and stalls.
+pub(super) fn python_rows(process: &mut Process, instruction_millicycles: u64) -> Vec<PythonLine> {
+    let pid = Pid(process.entry.pid);
+    let carries = &mut process.kept.python_carries;
+    let mut rows = Vec::new();
+    for sums in process.kept.program.python.take() {
+        let (instructions, costs) = (sums.instructions, &sums.costs);
+        let own = instructions * instruction_millicycles;
+        let [(_, stalled), stalls @ ..] = carries.stalls(&costs.stalls);
+        let counts = [
+            (events::INSTRUCTIONS, instructions),
+            (events::CYCLES, stalled + carries.instructions.add(own)),
+            (events::L1D_MISS, costs.l1d),
+            (events::L2_MISS, costs.l2),
+            (events::LLC_MISS, costs.llc),
+            (events::DTLB_MISS, costs.dtlb),
+            (events::DTLB_WALK, costs.walks),
+            (events::DRAM_READ_BYTES, costs.dram_read_bytes),
+            (events::DRAM_WRITE_BYTES, costs.dram_write_bytes),
+        ];
+        let counts = counts.into_iter().chain(stalls);
+        let counts = counts.filter(|&(_, count)| count > 0);
+        rows.extend(counts.map(|(event, count)| PythonLine {
+            pid,
+            file: sums.code.file.clone(),
+            function: sums.code.name.clone(),
+            line: sums.line,
+            event,
+            count,
+        }));
+    }
+    rows
 }
 
 /// An instruction of a process, and the time since when its code was mapped.
