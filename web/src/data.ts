@@ -80,6 +80,7 @@ export interface Summary {
   types?: TypeTable;
   sharing?: SharedLines;
   what_if?: WhatIf[];
+  python?: PythonTable;
   code_regions?: CodeRegionRow[];
   timeline?: Timeline;
   sources?: Excerpt[];
@@ -355,6 +356,22 @@ export interface Timeline {
   samples: TimedSamples[];
   heat: Heat | null;
   code_regions?: TimedRegion[];
+}
+
+export interface PythonTable {
+  share: number | null;
+  lines: PythonRow[];
+  other_lines: number;
+  functions: PythonRow[];
+}
+
+export interface PythonRow {
+  function: string;
+  file: string;
+  line?: number;
+  share: number | null;
+  stalled_cycles: number;
+  counts: Counts;
 }
 
 export interface CodeRegionRow {

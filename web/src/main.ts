@@ -16,6 +16,7 @@ import { overTime } from "./sections/over_time";
 import { codeRegions } from "./sections/code_regions";
 import { calls } from "./sections/calls";
 import { hot } from "./sections/hot";
+import { python } from "./sections/python";
 import { data as regions } from "./sections/regions";
 import { threads } from "./sections/threads";
 import { io } from "./sections/io";
@@ -52,6 +53,7 @@ function build(data: Data): void {
   const sections: Section[] = [
     screen,
     advice(data, screen === null),
+    python(data),
     hot(data),
     calls(data),
     regions(data),

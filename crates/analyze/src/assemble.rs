@@ -18,6 +18,7 @@ use crate::heat::{HeatMap, HeatMaps};
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
+use crate::python::PythonSums;
 use crate::region_times::{by_region, over_time};
 use crate::regions::{RegionTable, Regions, RowLimit, SampledRegions};
 use crate::resolve::{NoSymbols, Resolve};
@@ -126,6 +127,8 @@ pub struct Parts<'a> {
     pub region_spans: Vec<RegionSpan>,
     /// Values that the program reported.
     pub code_values: Vec<CodeValueRow>,
+    /// Costs of lines of Python.
+    pub python: PythonSums,
     /// Losses.
     pub losses: Vec<LossRow>,
     /// Messages about parts that could not be read.
@@ -163,6 +166,8 @@ pub fn assemble(
         &names,
         options,
     );
+    let run_cycles = totals.get("cycles").copied().unwrap_or(0);
+    let python = parts.python.table(run_cycles, &names);
     let calls = (parts.stacks).map_or_else(Vec::new, |(frames, sampled)| {
         call_trees(&frames, &sampled, symbols, &names)
     });
@@ -240,6 +245,7 @@ pub fn assemble(
         sampling,
         dram,
         bandwidth,
+        python,
         calls,
         regions,
         data: data.table,
@@ -367,6 +373,7 @@ impl<'a> Parts<'a> {
             code_regions: CodeRegions::default(),
             region_spans: Vec::new(),
             code_values: Vec::new(),
+            python: PythonSums::default(),
             losses: Vec::new(),
             problems: Vec::new(),
         }

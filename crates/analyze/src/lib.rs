@@ -44,6 +44,7 @@ mod named_code;
 mod order;
 mod part;
 mod placement;
+mod python;
 mod references;
 mod region_times;
 mod regions;
@@ -98,6 +99,7 @@ pub use part::summarise_part;
 pub use placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };
+pub use python::{PythonRow, PythonSums, PythonTable};
 pub use references::{References, TakeReferences, no_references, references};
 pub use region_times::{RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan};
 pub use regions::{

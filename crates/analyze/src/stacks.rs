@@ -14,7 +14,7 @@ mod times;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memgauge_recording::stacks::MAX_FRAMES;
-use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample};
+use memgauge_trace::{EventId, Frame, FrameId, GeneratedCode, Pid, Sample};
 use serde::Serialize;
 
 pub use times::TimedCalls;
@@ -22,8 +22,8 @@ use times::{StackTimes, timed};
 
 use crate::Analysis;
 use crate::counts::{EventNames, ratio};
-use crate::hotspots::place_names;
-use crate::resolve::Resolve;
+use crate::hotspots::{Name, place_names};
+use crate::resolve::{Resolve, file_name};
 use crate::spaces::{AddressSpaces, CodeLocation, When, is_file};
 
 /// Maximum number of nodes in a tree: the functions with the most events of their own, and their
@@ -473,7 +473,10 @@ impl<'a> Functions<'a> {
 
     fn at(&mut self, place: CodeLocation) -> &[u32] {
         if !self.places.contains_key(&place) {
-            let [name, ..] = place_names(self.symbols, self.spaces, place);
+            let [mut name, line, _] = place_names(self.symbols, self.spaces, place);
+            if name.module == GeneratedCode::PYTHON {
+                name.function = python_name(&name.function, &line);
+            }
             let outer = name.inlined_into.iter().rev().map(|c| c.function.clone());
             let all: Vec<String> = outer.chain([name.function]).collect();
             let number = |function| self.number((function, name.module.clone()));
@@ -487,6 +490,15 @@ impl<'a> Functions<'a> {
     fn is_nameless(&self, number: u32) -> bool {
         let (function, module) = &self.names[number as usize];
         function == module && !is_file(module)
+    }
+}
+
+/// `work (script.py:12)`, as profilers of Python name a frame.
+fn python_name(function: &str, line: &Name) -> String {
+    let file = line.file.as_deref().map_or("?", file_name);
+    match line.line {
+        Some(line) => format!("{function} ({file}:{line})"),
+        None => format!("{function} ({file})"),
     }
 }
 

@@ -6,6 +6,7 @@ use memgauge_trace::{Manifest, SourceFacts};
 
 use crate::assemble::{Options, Parts, assemble};
 use crate::heat::HeatByEvent;
+use crate::python::PythonSums;
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::series::finest_bin_ns;
@@ -81,6 +82,7 @@ pub fn summarise(
     reader.problems.extend(unread);
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;
+    let python = reader.read(PythonSums::default(), &all)?;
     let code_regions = reader.read(CodeRegions::default(), &all)?;
     let region_spans = reader.read(RegionTimes::default(), &all)?;
     let code_values = reader.read(CodeValues::default(), &all)?;
@@ -96,6 +98,7 @@ pub fn summarise(
         known_threads,
         sites,
         losses,
+        python,
         code_regions,
         region_spans,
         code_values,
@@ -140,9 +143,9 @@ pub fn summarise_end(recording: &Recording) -> Result<Summary> {
 /// True if samples have call stacks. Frames may also belong to allocations only.
 fn with_stacks(manifest: &Manifest) -> bool {
     let settings = &manifest.source.settings;
-    settings
-        .get(SourceFacts::DATA)
-        .is_none_or(|_| settings.contains_key(SourceFacts::STACKS))
+    let of_samples = [SourceFacts::STACKS, SourceFacts::PYTHON];
+    !settings.contains_key(SourceFacts::DATA)
+        || of_samples.iter().any(|&name| settings.contains_key(name))
 }
 
 struct Reader<'a> {

@@ -21,6 +21,7 @@ use crate::heat::HeatMap;
 use crate::hotspots::HotTables;
 use crate::levels::Level;
 use crate::losses::LossRow;
+use crate::python::PythonTable;
 use crate::region_times::RegionsOverTime;
 use crate::regions::RegionTable;
 use crate::samples::Sampling;
@@ -66,6 +67,9 @@ pub struct Summary {
     pub sampling: Option<Sampling>,
     /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
+    /// Lines of Python. `None` if the program executed none, or the source does not see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<PythonTable>,
     /// Call trees of the sampled events. Empty without recorded stacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallTree>,

@@ -11,6 +11,7 @@ mod heap;
 mod heat;
 mod hot;
 mod levels;
+mod python;
 mod regions;
 mod sampling;
 mod sets;
@@ -53,6 +54,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         headline::headline(summary, style),
         headline::run(summary, style),
         time_use::time_use(summary, style),
+        python::lines(summary, style),
         what_if::what_if(summary, style),
         counting::counters(summary, style),
         counting::derived(summary, style),

@@ -1,0 +1,305 @@
+//! Functions and lines of Python, against scripts that execute each of them a known number of
+//! times.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use harness::{Recorded, drawn, memgauge, needs, said};
+
+/// Functions that each do something a number of times in a way of their own.
+const KINDS: &str = r#"
+def plain_K(n):
+    total = 0
+    for i in range(n):
+        total += i * i
+    return total
+
+def yields_K(n):
+    for i in range(n):
+        yield i
+
+def consumes_K(n):
+    total = 0
+    for i in yields_K(n):
+        total += i
+    return total
+
+def deep_K(n):
+    if n:
+        deep_K(n - 1)
+
+def recurses_K(n):
+    for _ in range(n // 50):
+        deep_K(50)
+
+def squares_K(n):
+    return sum([i * i for i in range(n)])
+
+def raises_K(n):
+    raise ValueError(n)
+
+def catches_K(n):
+    for i in range(n):
+        try:
+            raises_K(i)
+        except ValueError:
+            pass
+
+def key_K(x):
+    return x % 7
+
+def sorts_K(n):
+    return sorted(range(n), key=key_K)
+
+def threaded_K(n):
+    total = 0
+    for i in range(n):
+        total += i
+    return total
+
+def starts_K(n):
+    thread = threading.Thread(target=threaded_K, args=(n,))
+    thread.start()
+    thread.join()
+"#;
+
+/// Functions whose instructions are in proportion to their argument.
+const PROPORTIONAL: [&str; 8] = [
+    "plain", "yields", "consumes", "deep", "raises", "catches", "key", "threaded",
+];
+
+/// The interpreters of different versions of CPython that are here and supported.
+fn interpreters() -> BTreeMap<String, PathBuf> {
+    let names = ["python3".to_owned()].into_iter();
+    let names = names.chain((9..=13).map(|minor| format!("python3.{minor}")));
+    let mut found = BTreeMap::new();
+    for name in names {
+        let which = "import sys; print(sys.executable, *sys.version_info[:2])";
+        let output = Command::new(&name).args(["-c", which]).output();
+        let Ok(output) = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        else {
+            continue;
+        };
+        if let [path, "3", minor] = output.split_whitespace().collect::<Vec<_>>()[..]
+            && matches!(minor.parse(), Ok(9..=13))
+        {
+            found.entry(minor.to_owned()).or_insert(path.into());
+        }
+    }
+    found
+}
+
+fn run(python: &Path, script: &str, options: &[&str]) -> Recorded {
+    let folder = tempfile::tempdir().expect("room");
+    let file = folder.path().join("script.py");
+    std::fs::write(&file, script).expect("room");
+    let python = python.to_string_lossy();
+    let program = [&*python, "-S", "-E", &*file.to_string_lossy()];
+    let recorded = Recorded::new(options, &program);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    recorded
+}
+
+/// A count of each function, or of each line with its number, in the script.
+fn counts(report: &Value, table: &str, event: &str) -> BTreeMap<String, u64> {
+    let rows = report["python"][table].as_array().expect("Python ran");
+    let mut counts = BTreeMap::new();
+    let of_script = |row: &&Value| row["file"].as_str().unwrap_or("").ends_with("/script.py");
+    for row in rows.iter().filter(of_script) {
+        let mut name = row["function"].as_str().unwrap_or("").to_owned();
+        if let Some(line) = row["line"].as_u64() {
+            write!(name, ":{line}").expect("room");
+        }
+        let count = row["counts"][event].as_u64().unwrap_or(0);
+        *counts.entry(name).or_default() += count;
+    }
+    counts
+}
+
+/// Number of the first line that contains a text.
+fn line_of(script: &str, text: &str) -> usize {
+    let at = script.lines().position(|line| line.contains(text));
+    1 + at.unwrap_or_else(|| panic!("no line has {text}"))
+}
+
+#[test]
+fn twice_the_work_has_twice_the_instructions_in_functions_of_each_kind() {
+    if !needs(&["python3"]) {
+        return;
+    }
+    let n = 50 * drawn("n", 40, 80);
+    let mut script = "import gc, threading\ngc.disable()\n".to_owned();
+    for (suffix, times) in [("_1", 1), ("_2", 2)] {
+        script += &KINDS.replace("_K", suffix);
+        for kind in [
+            "plain", "consumes", "recurses", "squares", "catches", "sorts", "starts",
+        ] {
+            // The interpreter specialises instructions as they warm up.
+            writeln!(script, "{kind}{suffix}(100)").expect("room");
+            writeln!(script, "{kind}{suffix}({})", n * times).expect("room");
+        }
+    }
+    for (version, python) in interpreters() {
+        let report = run(&python, &script, &[]).report();
+        let found = counts(&report, "functions", "instructions");
+        for kind in PROPORTIONAL {
+            let [one, two] = ["_1", "_2"].map(|suffix| found[&format!("{kind}{suffix}")] as f64);
+            // Both have the same warm-up.
+            let expected = (2 * n + 100) as f64 / (n + 100) as f64;
+            let off = (two / one / expected - 1.0).abs();
+            // The allocator does not take the same time for each object.
+            assert!(off < 0.06, "3.{version}: {kind}: {one} and {two}, n = {n}");
+            assert!(one > (10 * n) as f64, "3.{version}: {kind}: {one}, n = {n}");
+        }
+        let lines = counts(&report, "lines", "instructions");
+        let line = line_of(&script, "total += i * i");
+        let loops = lines[&format!("plain_1:{line}")] + lines[&format!("plain_1:{}", line - 1)];
+        let part = loops as f64 / found["plain_1"] as f64;
+        assert!(
+            part > 0.98,
+            "3.{version}: {part} of plain_1 are in its loop"
+        );
+        let deep = lines[&format!("deep_1:{}", line_of(&script, "        deep_1(n - 1)"))];
+        assert!(deep * 2 > found["deep_1"], "3.{version}: {lines:?}");
+    }
+}
+
+/// Misses are in one line, calls into C in another one.
+const WORK: &str = r#"
+import gc
+gc.disable()
+
+def key(x):
+    return x
+
+def chase(order, items):
+    total = 0
+    for i in order:
+        total += items[i][0]
+    return total
+
+def order_of(n):
+    return [i * 7919 % n for i in range(n)]
+
+def compare(texts):
+    texts.sort(key=key)
+
+def main():
+    n = 40_009
+    items = [[i] for i in range(n)]
+    order = order_of(n)
+    chase(order, items)
+    chase(order, items)
+    chase(order, items)
+    compare(["x" * 500 + str(i * 31 % 211) for i in range(211)])
+
+main()
+"#;
+
+#[test]
+fn lines_have_the_misses_and_the_native_code_that_ran_for_them() {
+    if !needs(&["python3"]) {
+        return;
+    }
+    for (version, python) in interpreters() {
+        let report = run(&python, WORK, &[]).report();
+        let misses = counts(&report, "lines", "l1d.miss");
+        let worst = format!("chase:{}", line_of(WORK, "items[i][0]"));
+        let most = misses.iter().max_by_key(|&(_, count)| count);
+        assert_eq!(
+            most.map(|most| most.0),
+            Some(&worst),
+            "3.{version}: {misses:?}"
+        );
+        // Sorting calls the key first and then compares long texts, which is the caller's work.
+        let functions = counts(&report, "functions", "l1d.miss");
+        assert!(
+            functions["compare"] > 100 * functions["key"],
+            "3.{version}: {functions:?}"
+        );
+        let cycles: u64 = counts(&report, "lines", "cycles").values().sum();
+        let all = report["totals"]["cycles"].as_u64().expect("a count");
+        assert!(
+            cycles * 2 > all && cycles < all,
+            "3.{version}: {cycles} of {all}"
+        );
+    }
+}
+
+#[test]
+fn calls_of_python_are_between_the_native_ones() {
+    if !needs(&["python3"]) {
+        return;
+    }
+    let script = "
+def key(x):
+    return [x] * 4000
+
+def sorts(n):
+    return sorted(range(n), key=key)
+
+sorts(2000)
+";
+    for (version, python) in interpreters() {
+        for with_native in [false, true] {
+            let mut options = vec!["-e", "l1d.miss:97"];
+            options.extend(with_native.then_some("-g"));
+            let recorded = run(&python, script, &options);
+            let mut export = memgauge();
+            let export = export.args(["export", "-f", "folded"]);
+            let output = export.arg(recorded.path()).output().expect("memgauge runs");
+            assert!(output.status.success(), "{}", said(&output));
+            let folded = String::from_utf8_lossy(&output.stdout).into_owned();
+            let inner = folded
+                .lines()
+                .find(|line| line.contains(";key (script.py:3);"));
+            let inner = inner.unwrap_or_else(|| panic!("3.{version}: {folded}"));
+            let (outer, _) = inner.split_once(";key ").expect("found above");
+            let outer: Vec<&str> = outer.split(';').collect();
+            let at = |name| outer.iter().position(|&frame| frame == name);
+            let module = at("<module> (script.py:8)").unwrap_or_else(|| panic!("{inner}"));
+            let sorts = at("sorts (script.py:6)").unwrap_or_else(|| panic!("{inner}"));
+            assert!(module < sorts, "3.{version}: {inner}");
+            let native = outer.len() - 1 - sorts;
+            assert_eq!(native > 0, with_native, "3.{version}: {inner}");
+        }
+    }
+}
+
+#[test]
+fn forked_child_has_lines_and_native_program_has_none() {
+    if !needs(&["python3"]) {
+        return;
+    }
+    let script = "
+import os
+
+def inside(n):
+    total = 0
+    for i in range(n):
+        total += i
+    return total
+
+def forks():
+    if os.fork() == 0:
+        inside(20000)
+        os._exit(0)
+    os.wait()
+
+forks()
+";
+    for (version, python) in interpreters() {
+        let report = run(&python, script, &[]).report();
+        let found = counts(&report, "functions", "instructions");
+        assert!(found["inside"] > 200_000, "3.{version}: {found:?}");
+    }
+    let native = Recorded::new(&[], &["true"]).report();
+    assert!(native.get("python").is_none());
+}

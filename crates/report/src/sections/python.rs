@@ -1,0 +1,60 @@
+//! Lines of Python by cycles.
+
+use memgauge_analyze::{PythonRow, Summary, file_name};
+
+use super::{SHOWN, or_none, plural, provenance};
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+/// With a smaller share of the cycles, a program merely starts Python at times.
+const LEAST_SHARE: f64 = 0.1;
+
+pub(super) fn lines(summary: &Summary, style: &Style) -> String {
+    let Some(python) = &summary.python else {
+        return String::new();
+    };
+    let Some(share) = python.share.filter(|&share| share >= LEAST_SHARE) else {
+        return String::new();
+    };
+    let mut table = Table::new(&[
+        ("share", Kind::Number),
+        ("cycles", Kind::Number),
+        ("stalled", Kind::Number),
+        ("L1D miss", Kind::Number),
+        ("LLC miss", Kind::Number),
+        ("line", Kind::Path),
+        ("function", Kind::Text),
+    ]);
+    for row in python.lines.iter().take(SHOWN) {
+        let get = |event: &str| units::count(row.counts.get(event).copied().unwrap_or(0));
+        table.row(vec![
+            or_none(row.share, units::share, style),
+            get("cycles"),
+            units::count(row.stalled_cycles),
+            get("l1d.miss"),
+            get("llc.miss"),
+            style.name(&place(row)),
+            style.name(&row.function),
+        ]);
+    }
+    let others = python.lines.len().saturating_sub(SHOWN) as u64 + python.other_lines;
+    if others > 0 {
+        let mut cells = vec![String::new(); 5];
+        cells.extend([plural(others, "other line"), String::new()]);
+        table.painted_row(Role::Quiet, cells);
+    }
+    let note = format!(
+        "{}; every event, with the C code that a line ran; {} of the run",
+        provenance(summary),
+        units::share(share)
+    );
+    style.heading("Python lines by cycles", &note) + &table.draw(style)
+}
+
+/// `script.py:12`
+fn place(row: &PythonRow) -> String {
+    let file = file_name(&row.file);
+    row.line
+        .map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"))
+}
