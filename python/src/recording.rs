@@ -348,6 +348,13 @@ impl Summary {
         Table::of_rows(&rows, DATA, &self.summary.events)
     }
 
+    /// Lines of Python by their cycles.
+    fn python_lines(&self) -> PyResult<Table> {
+        let table = self.summary.python.iter();
+        let rows: Vec<_> = table.flat_map(|table| &table.lines).collect();
+        Table::of_rows(&rows, PYTHON_LINES, &self.summary.events)
+    }
+
     /// Members of types by the cost of accesses to them. A type without members is one row.
     fn types(&self) -> PyResult<Table> {
         let table = self.summary.types.iter();
@@ -576,6 +583,14 @@ const REGIONS: &[Column] = &[
 ];
 
 const DATA: &[Column] = &[text("name"), text("kind"), real("share", "ratio")];
+
+const PYTHON_LINES: &[Column] = &[
+    text("function"),
+    text("file"),
+    count("line", ""),
+    real("share", "ratio"),
+    count("stalled_cycles", "count"),
+];
 
 const TYPES: &[Column] = &[
     text("type"),

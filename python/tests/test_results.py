@@ -123,6 +123,13 @@ def test_types_are_those_of_the_report(recording):
     assert [(row["type"], row["type_bytes"], row.get("member")) for row in rows] == expected
 
 
+def test_python_lines_are_those_of_the_report(recording):
+    table = report(recording).get("python") or {"lines": []}
+    expected = [(row["function"], row["file"], row["line"], row["share"], row["counts"]["cycles"]) for row in table["lines"]]
+    rows = rows_of(recording.python_lines())
+    assert [(row["function"], row["file"], row["line"], row["share"], row["cycles"]) for row in rows] == expected
+
+
 def test_losses_are_those_of_the_report(recording):
     assert rows_of(recording.losses) == report(recording)["losses"]
 

@@ -244,6 +244,15 @@ class Recording:
         """
         return Table(self._summary().data())
 
+    def python_lines(self) -> Table:
+        """Lines of Python by their cycles, with those of the native code that they ran, most first.
+
+        `function`, `file` and `line` name the line; `share` is its part of the run's cycles (0 to 1),
+        `stalled_cycles` are those in which a core waited for memory. A column for each event has its
+        count. At most 1000 rows. Empty if no Python ran, or if the source does not see it.
+        """
+        return Table(self._summary().python_lines())
+
     def types(self) -> Table:
         """Members of types by the cycles that accesses to them stalled: types with most first.
 
