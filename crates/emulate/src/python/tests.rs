@@ -81,6 +81,7 @@ fn load_of(block: u64, code: u64, offset: u64) -> u64 {
 /// Functions and lines of the current calls, outermost first.
 fn calls(path: &mut PythonPath) -> Vec<String> {
     let mut rows = Vec::new();
+    path.frames.iter_mut().for_each(|frame| frame.named = None);
     let calls = path.calls(Pid(1), &mut LineAddresses::default(), |row| rows.push(row));
     let name = |call: &PythonCall| {
         let row = rows
