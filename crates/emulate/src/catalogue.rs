@@ -6,7 +6,7 @@ use std::ops::Range;
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::address_space::Mapping;
-use super::python::{LineTable, PythonCode};
+use super::python_code::{LineTable, PythonCode};
 use super::wire;
 
 /// Numbers are dense. A gap of this size means damage.

@@ -26,6 +26,7 @@ mod parts;
 mod path;
 mod pipes;
 mod python;
+mod python_code;
 mod recorder;
 mod regions;
 mod replay;

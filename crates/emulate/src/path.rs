@@ -18,7 +18,6 @@ use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{Frame, FrameId, Pid, Tid, VirtAddr};
 
 use super::catalogue::{Block, Catalogue, Ends};
-use super::python::PythonCall;
 use super::wire;
 use super::words::load;
 
@@ -35,6 +34,14 @@ const FAR: u64 = 8 << 20;
 const ARGUMENTS: u64 = 256;
 /// The same distance if a thread is behind that calls its scheduler from there.
 const BEHIND: u64 = 1024;
+
+/// A call of Python in a sample's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PythonCall {
+    pub(super) ip: VirtAddr,
+    /// Slot of the native call within which it runs.
+    pub(super) slot: u64,
+}
 
 /// Open calls of one thread.
 #[derive(Debug, Default)]

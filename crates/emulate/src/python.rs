@@ -25,15 +25,10 @@ use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
 
 use super::catalogue::Catalogue;
 use super::data::DataSums;
-use super::path::CallPath;
-use super::path::ProcessCalls;
-use super::replay::origin;
+use super::path::{CallPath, ProcessCalls, PythonCall};
+use super::python_code::PythonCode;
 use super::wire;
-use super::words::load;
-
-mod lines;
-
-pub(super) use lines::LineTable;
+use super::words::{load, origin};
 
 /// First address that stands for a line of Python.
 const FIRST_ADDRESS: u64 = 1 << 56;
@@ -43,19 +38,6 @@ const ADDRESS_STEP: u64 = 16;
 const MAX_FRAMES: usize = 1 << 16;
 /// Number of words of a mark.
 pub(super) const MARK_WORDS: usize = 3;
-
-/// A code object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PythonCode {
-    /// Address of its first instruction.
-    pub(super) instructions: u64,
-    /// Size of all instructions.
-    pub(super) bytes: u64,
-    pub(super) file: String,
-    /// Qualified name since CPython 3.11.
-    pub(super) name: String,
-    pub(super) lines: LineTable,
-}
 
 /// All known code objects of a process, and what its lines cost.
 #[derive(Debug, Default)]
@@ -191,14 +173,6 @@ struct PythonFrame {
     named: Option<(u32, VirtAddr)>,
     /// Slot of the native call in which the interpreter executes the frame, if calls are followed.
     slot: u64,
-}
-
-/// A call of Python in a sample's stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PythonCall {
-    pub(super) ip: VirtAddr,
-    /// Slot of the native call within which it runs.
-    pub(super) slot: u64,
 }
 
 /// Frames of Python of one thread, outermost first.

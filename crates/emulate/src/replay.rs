@@ -23,7 +23,7 @@ use super::path::ProcessCalls;
 use super::python::{self, PythonProgram};
 use super::sharing::{SharingPlace, ThreadSharing};
 use super::wire;
-use super::words::{Special, load};
+use super::words::{Special, load, origin};
 
 const LINE: u64 = LINE_BYTES as u64;
 
@@ -199,23 +199,6 @@ fn take_runs(
 /// Returns true for marks that the caller handles: waits and regions of interest.
 fn is_for_caller(mark: u64) -> bool {
     matches!(wire::mark(mark), wire::MARK_SYNC | wire::MARK_REGION)
-}
-
-/// Returns the block of the word at `at`, and the index of the run that the word stands for, if
-/// any. The word may be that of a run's second line.
-pub(super) fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
-    let (mut further, mut at) = (0usize, at);
-    loop {
-        let word = load(words, at)?;
-        let id = wire::id(word);
-        if (wire::FIRST_BLOCK..wire::MARKS).contains(&id) {
-            return Some((id as u32, Some(further)));
-        } else if wire::mark(word) == wire::MARK_BLOCK {
-            return Some((word as u32, further.checked_sub(1)));
-        }
-        further += usize::from(!wire::is_other_line(word));
-        at = at.checked_sub(1)?;
-    }
 }
 
 impl<'a, D: OverflowSink> Replay<'a, D> {

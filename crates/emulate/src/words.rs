@@ -13,6 +13,23 @@ pub(super) fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
     Some(words.get(at)?.load(Ordering::Relaxed))
 }
 
+/// Returns the block of the word at `at`, and the index of the run that the word stands for, if
+/// any. The word may be that of a run's second line.
+pub(super) fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
+    let (mut further, mut at) = (0usize, at);
+    loop {
+        let word = load(words, at)?;
+        let id = wire::id(word);
+        if (wire::FIRST_BLOCK..wire::MARKS).contains(&id) {
+            return Some((id as u32, Some(further)));
+        } else if wire::mark(word) == wire::MARK_BLOCK {
+            return Some((word as u32, further.checked_sub(1)));
+        }
+        further += usize::from(!wire::is_other_line(word));
+        at = at.checked_sub(1)?;
+    }
+}
+
 /// Maximum number of repeated iterations within a line: its number of bytes.
 const MOST_REPEATS: u32 = memgauge_machine::LINE_BYTES - 1;
 

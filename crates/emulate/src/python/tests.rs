@@ -1,4 +1,5 @@
 use super::super::catalogue::tests::{access, code};
+use super::super::python_code::LineTable;
 use super::*;
 use memgauge_trace::AccessKind::Load;
 

@@ -8,8 +8,8 @@ use memgauge_recording::overflows::Trace;
 use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{Cpu, Frame, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr};
 
-use crate::path::CallPath;
-use crate::python::{FollowedProcess, LineAddresses, PythonCall, PythonPath};
+use crate::path::{CallPath, PythonCall};
+use crate::python::{FollowedProcess, LineAddresses, PythonPath};
 use crate::regions::Gate;
 use crate::replay::{OverflowSink, Program};
 use crate::sets::weight_of;

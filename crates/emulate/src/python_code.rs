@@ -1,10 +1,23 @@
-//! Line tables of code objects.
+//! Code objects of CPython and their line tables.
 //!
-//! They list pieces of the code in order, each with its size and the distance of its line from the
+//! Tables list pieces of the code in order, each with its size and the distance of its line from the
 //! previous one. The encoding differs between versions of CPython (`Objects/lnotab_notes.txt` and
 //! `Objects/locations.md` in its sources).
 
 use std::ops::Range;
+
+/// A code object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PythonCode {
+    /// Address of its first instruction.
+    pub(super) instructions: u64,
+    /// Size of all instructions.
+    pub(super) bytes: u64,
+    pub(super) file: String,
+    /// Qualified name since CPython 3.11.
+    pub(super) name: String,
+    pub(super) lines: LineTable,
+}
 
 /// Lines of a code object's instructions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
