@@ -9,7 +9,7 @@ struct mg_cpuid {
     uint32_t eax, ebx, ecx, edx;
 };
 
-/* Puts the modelled machine's caches into the answer of cpuid leaf `leaf`, subleaf `subleaf`. */
+/* Writes the modelled machine's caches into the result of cpuid leaf `leaf`, subleaf `subleaf`. */
 void mg_cpuid(uint32_t leaf, uint32_t subleaf, struct mg_cpuid *answer);
 
 #endif

@@ -10,31 +10,31 @@
 #define MG_MAX_INSNS 512
 #define MG_MAX_ACCESSES (4 * MG_MAX_INSNS)
 
-/* Accesses that follow one another at constant distances, less than a line in all. */
+/* Consecutive accesses at constant distances, less than a line in all. */
 struct mg_run {
-    uint8_t down, up; /* its first and last byte, from the first access's address */
+    uint8_t down, up; /* its first and last byte, relative to the first access's address */
     bool stores;
-    uint16_t first;   /* of its accesses */
+    uint16_t first;   /* index of its first access */
 };
 
-/* Task of a callback on one access. */
+/* Task of a callback for an access. */
 struct mg_hook {
     uint16_t insn;
     uint16_t run;
-    uint8_t kind;     /* MG_LOAD or MG_STORE: which of the instruction's accesses it wants */
-    uint8_t size;     /* bytes QEMU accesses for it; above 8 they may come in pieces */
-    bool varying;     /* pieces are streamed as they come */
-    bool begins_rep;  /* the first of a rep instruction that QEMU repeats within the block */
-    bool follows_rep; /* another one of it */
+    uint8_t kind;     /* MG_LOAD or MG_STORE: kind of the access among those of the instruction */
+    uint8_t size;     /* bytes that QEMU accesses for it; more than 8 may come in pieces */
+    bool varying;     /* pieces are sent as they come */
+    bool begins_rep;  /* the first access of a rep instruction that QEMU repeats within the block */
+    bool follows_rep; /* another access of it */
 };
 
-/* One block of code, decoded. */
+/* A decoded block of code. */
 struct mg_decoded {
     uint16_t insns, accesses, runs, hooks, flags;
     uint16_t bytes, ends; /* as in struct mg_code */
     uint32_t undecoded;
     bool switches_stack; /* MG_SWITCHES_STACK */
-    bool loads_stack; /* by a value from memory */
+    bool loads_stack; /* it does so by a value from memory */
     bool loops;       /* QEMU repeats the last instruction within the block */
     struct mg_run run[MG_MAX_ACCESSES];
     struct mg_access access[MG_MAX_ACCESSES];
@@ -43,11 +43,11 @@ struct mg_decoded {
 
 void mg_decode_init(void);
 void mg_decode_begin(struct mg_decoded *block);
-/* Adds the instruction of `bytes` bytes at `code`, which the program sees at `vaddr`. */
+/* Adds the instruction of `bytes` bytes at `code`, whose address in the program is `vaddr`. */
 void mg_decode_insn(struct mg_decoded *block, const uint8_t *code, size_t bytes, uint64_t vaddr,
                     uint16_t offset);
-/* Names the extension of the instruction set that the instruction at `code` belongs to; false
- * if it belongs to none. */
+/* Names the instruction set extension of the instruction at `code`. Returns false if it belongs
+ * to none. */
 bool mg_extension_of(const uint8_t *code, size_t bytes, char *text, size_t room);
 
 #endif

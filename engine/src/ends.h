@@ -4,16 +4,16 @@
 
 #include <stdbool.h>
 
-/* Descriptors from here on are not looked for: what is inherited has low ones. */
+/* Descriptors from this number on are not searched, because inherited ones are low. */
 enum { MG_ENDS_INHERITED = 64 };
 
-/* Whether this process writes by `fd` to a pipe or socket, and by no other descriptor. */
+/* Returns true if `fd` is the only descriptor by which this process writes to a pipe or socket. */
 bool mg_ends_is_last(int fd);
 
 enum mg_ends { MG_ENDS_ALL, MG_ENDS_CLOSED_BY_EXEC };
 
-/* Calls `found` with one descriptor of each pipe and socket that this process may write to;
- * or of each to which it will not write any more once it is another program. */
+/* Calls `found` with one descriptor of each pipe and socket to which this process may write, or
+ * of each to which it will no longer write once it executes another program. */
 void mg_ends_each(enum mg_ends which, void (*found)(int fd));
 
 #endif

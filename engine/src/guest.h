@@ -6,9 +6,9 @@
 
 #include "qemu/qemu-plugin.h"
 
-/* Remembers what QEMU itself has mapped, before the program is loaded. */
+/* Records the mappings of QEMU itself, before the program is loaded. */
 void mg_guest_install(qemu_plugin_id_t id);
-/* Reports what the loader mapped; called before the first instruction. */
+/* Reports the mappings of the loader. Called before the first instruction. */
 void mg_guest_loaded(uint64_t guest_base);
 
 #endif

@@ -6,9 +6,9 @@
 
 struct qemu_plugin_tb;
 
-/* Reads which functions allocate and free, from the session's directory. */
+/* Reads the list of allocation functions from the session's directory. */
 void mg_heap_install(uint64_t plugin);
-/* A block is translated. */
+/* Called when a block is translated. */
 void mg_heap_translate(struct qemu_plugin_tb *tb, uint64_t vaddr);
 
 #endif

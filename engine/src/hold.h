@@ -7,13 +7,13 @@
 
 #include "stream.h"
 
-/* The thread begins a system call, in which it does that (not MG_RUNS) and waits at most so
- * long (mg_ring.asks_ns), or ends it. */
+/* The thread begins a system call in this state (not MG_RUNS), which waits at most this long
+ * (mg_ring.asks_ns), or ends it. */
 void mg_call_begin(enum mg_does does, uint64_t asks_ns);
 void mg_call_end(void);
 
-/* A thread has slept for `ns`, and goes on when those that work have come as far, or what
- * it waited for has come meanwhile. How much of that it has slept in virtual time. */
+/* A thread has slept for `ns`. It continues when the running threads have reached that time, or
+ * the object of its wait is ready. Returns how long it has slept in virtual time. */
 uint64_t mg_hold(uint64_t ns, bool (*has_come)(void), bool *held);
 
 #endif

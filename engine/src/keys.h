@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Kind of object of a key; a part of it. */
+/* Kind of object of a key, or a part of it. */
 enum mg_key_space {
     MG_KEY_FUTEX = 1,
     MG_KEY_SHARED_FUTEX,
@@ -21,38 +21,36 @@ enum mg_key_space {
     MG_KEY_TERMINAL,
 };
 
-/* A key stands for the object waited for: a futex, a pipe, a process that ends. Where the
- * kernel does not say which object it is, several share a key (docs/machine-model.md lists
- * them). Then a wait may be taken to last longer, never shorter. */
+/* A key identifies the object of a wait: a futex, a pipe, a process that ends. If the kernel
+ * does not show which object it is, several objects share a key (listed in
+ * docs/machine-model.md). A wait may then seem longer, never shorter. */
 uint64_t mg_key(enum mg_key_space space, uint64_t a, uint64_t b);
 
 /* Signals to a process. */
 uint64_t mg_key_signals(uint64_t pid);
 
-/* This process's alarm, and its timer with the number `id`. */
+/* The alarm of this process, and its timer number `id`. */
 uint64_t mg_key_alarm(void);
 uint64_t mg_key_signal_timer(uint64_t id);
 
-/* A futex between processes is known by its place in the page: they may have it at
- * different addresses. */
+/* A futex between processes is identified by its position in the page, because their addresses
+ * may differ. */
 uint64_t mg_key_futex(uint64_t addr, int op);
 
-/* A socket address of the program, as where others wait for what is sent there; 0 where it
- * has no port. */
+/* Key of a socket address of the program, for which others wait. 0 if it has no port. */
 uint64_t mg_key_address(uint64_t at, uint64_t bytes);
 
-/* What is waited for at a descriptor: what comes out there, or what others wait for that
- * goes in there. Only at sockets and terminals these differ. 0 where nobody in the session can end the
- * wait, or nobody waits. */
+/* Key of a wait at a descriptor: for data that come out of it, or for data that others send into
+ * it. The two differ only for sockets and terminals. 0 if no process in the session can end the
+ * wait, or none waits. */
 enum mg_way { MG_COMES, MG_GOES };
 uint64_t mg_key_fd(uint64_t fd, enum mg_way way);
 uint64_t mg_key_fd_or_pipe(uint64_t fd, enum mg_way way, bool *pipe);
 
-/* The process that made the other end of a connection without ports; 0 where that is not
- * known. */
+/* The process that created the other end of a connection without ports. 0 if unknown. */
 uint64_t mg_key_peer(uint64_t fd);
 
-/* The same of a file that is locked, or a queue of messages. */
+/* Key of a locked file or a message queue. */
 uint64_t mg_key_file(uint64_t fd);
 
 #endif

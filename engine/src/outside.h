@@ -4,15 +4,15 @@
 
 #include <stdint.h>
 
-/* The thread begins to wait for what somebody outside of the session may be the cause of. */
+/* The thread begins a wait that may end because of a process outside of the session. */
 void mg_outside_begin(void);
 
-/* How long that took by the host's clock, without the time in which others of the session
- * worked. */
+/* Returns its length on the host's clock, without the time in which other threads of the session
+ * ran. */
 uint64_t mg_outside_ns(void);
 
-/* The wait has ended: with something to read at `fd`, from who has the other end of `from`;
- * or with events, which the call `num` has returned. */
+/* The wait has ended, with data at `fd` from the process at the other end of `from`, or with
+ * events that the call `num` has returned. */
 void mg_outside_read(int fd, int from, uint64_t what);
 void mg_outside_events(int64_t num, const uint64_t arg[6]);
 

@@ -8,9 +8,9 @@
 struct qemu_plugin_tb;
 struct mg_decoded;
 
-/* Reads which functions are regions, from the session's directory. */
+/* Reads the list of functions that are regions of interest from the session's directory. */
 void mg_region_install(uint64_t plugin);
-/* A block is translated, which begins with these bytes. */
+/* Called when a block that begins with these bytes is translated. */
 void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_t *code,
                          size_t bytes, const struct mg_decoded *block);
 

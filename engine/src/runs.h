@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * How a run of accesses is told to whoever makes its word: its id in place and, at the
- * address' bits, how far below the address the run begins, the room that this leaves in a
- * line, and the bytes that QEMU accesses.
+ * Description of a run of accesses for the code that writes its word: its id at its position and, in
+ * the bits of the address, the distance from the run's begin to the address, the room that this
+ * leaves in a line, and the number of bytes that QEMU accesses.
  *
- * Where only some sets are followed, it is told the run's number and the block's instead
- * of the id, and whether the run stores or is the line of an access that is a block.
+ * If only some sets are simulated, it has the numbers of run and block in place of the id, and
+ * whether the run stores or is a line of an access that is a block of its own.
  */
 #ifndef MG_RUNS_H
 #define MG_RUNS_H
@@ -17,7 +17,7 @@ enum { MG_DOWN_BITS = 0, MG_SIZE_BITS = 8, MG_ROOM_BITS = 16, MG_STORES_BIT = 24
        MG_RUN_BITS = 28, MG_BLOCK_BITS = 40 };
 #define MG_ID_BITS (~0ull << MG_ID_SHIFT)
 
-/* Calls for accesses that helpers of QEMU perform; all others make their words inline
+/* Calls for accesses that QEMU's helpers perform. The words of all others are written inline
  * (emit.c). */
 void mg_on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run);
 void mg_on_wide_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run);

@@ -4,14 +4,14 @@
 
 #include <stddef.h>
 
-/* Fixes the program's random numbers; `seed` is a number in decimal digits. */
+/* Fixes the program's random numbers. `seed` is a decimal number. */
 void mg_seed(const char *seed);
 
-/* Appends ",seed=N" to the plugin's option for a program that this one becomes, if its random
+/* Appends ",seed=N" to the plugin's option for a program that this one executes, if its random
  * numbers are fixed. N is the next random number, so that the two programs' numbers differ. */
 void mg_seed_option(char *option, size_t room);
 
-/* Around a fork: parent and child go on with different random numbers. */
+/* Called around a fork, so that parent and child get different random numbers. */
 void mg_seed_before_fork(void);
 void mg_seed_child_of_fork(void);
 

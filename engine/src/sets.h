@@ -6,24 +6,24 @@
 #include "decode.h"
 #include "stream.h"
 
-/* The classes of lines that this process is to follow: those whose sets in the last-level
- * cache are to be, where processes begin at different sets. */
+/* Returns the classes of lines that are simulated for this process. Processes begin at different
+ * sets of the last-level cache, so the classes differ. */
 uint64_t mg_own_sets(void);
 
-/* Has a thread keep every run until its first store, by which the recorder knows its
- * stack. */
+/* Makes a thread send every run until its first store, by which the recorder finds its stack. */
 void mg_begin_sets(struct mg_ring *r);
 
-/* A block found the top bit of mg_ring.ran set. */
+/* Called when a block found the top bit of mg_ring.ran set. */
 void mg_attention(void);
 
-/* Tells what was executed, so that the words that follow come after it. */
+/* Sends the sums of executed code, so that the next words come after them. */
 void mg_put_sum(void);
 
-/* An access in a call, as of mg_on_run. */
+/* An access in a call, as in mg_on_run. */
 void mg_keep_run(uint64_t vaddr, uint64_t run);
 
-/* Has a block under translation, by that number and decoded so, keep what is to be. */
+/* Makes a block that is being translated, with this number and decoded form, send the simulated
+ * runs. */
 void mg_hook_sets(struct qemu_plugin_tb *tb, const struct mg_decoded *block, uint64_t vaddr,
                   uint32_t number);
 

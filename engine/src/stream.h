@@ -1,75 +1,72 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Layouts that the engine and the recorder share: files in one directory, mapped by
- * both. The recorder's twin of this file is crates/emulate/src/wire.rs; sizes and
- * offsets are asserted on both sides.
+ * The data that the engine and the recorder share: files in a directory that both map. The
+ * recorder's copy of these definitions is crates/emulate/src/wire.rs. Both sides assert sizes and
+ * offsets.
  *
- *   DIR/control     one page, made by the recorder
- *   DIR/e00000000…  entries in order of birth: processes and threads
+ *   DIR/control     one page, created by the recorder
+ *   DIR/e00000000…  entries of processes and threads, in order of creation
  *
- * A process entry is a page of header and a growing *catalogue*: every block of code
- * translated, every mapping made, the program's path. A thread entry is a page of
- * header and a ring of blocks of 64-bit *words*, the thread's execution. Each run of
- * accesses takes a word or two:
+ * The entry of a process is a header page and a growing *catalogue*: every translated block of
+ * code, every mapping, and the path of the program. The entry of a thread is a header page and a
+ * ring of blocks of 64-bit *words*, which describe the execution of the thread. Each run of
+ * accesses takes one word:
  *
  *   63 62      47 46            0
  *   +-+----------+---------------+
  *   |s| id       | address       |
  *   +-+----------+---------------+
  *
- * A *run* is accesses of one block that follow one another. Their addresses differ from
- * the first one's by constants, all within less than a line. The address is that of its
- * first access. The id of a block's first run is the block's and stands for the
- * execution of the block. A block without accesses sends it with the address
- * MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or, where one of the accesses
- * stores, MG_FURTHER_STORES.
+ * A *run* is a sequence of accesses of a block whose addresses differ from the first one's by
+ * constants of less than a line. The address is that of the first access. The first run of a block
+ * has the block's id and stands for an execution of the block. A block without accesses has a word
+ * with the address MG_NO_ACCESS. Further runs of a block have MG_FURTHER_LOADS, or
+ * MG_FURTHER_STORES if one of the accesses stores.
  *
- * A run in two lines has s set. The recorder also reads the other line of a run as a word
- * of its own, with the address of the run's last access and MG_OTHER_LINE_LOADS or _STORES;
- * the engine no longer writes such words, as it would have to branch for them (emit.c).
+ * s is set for a run that lies in two lines. The recorder also accepts a second word for the other
+ * line, with the address of the run's last access and MG_OTHER_LINE_LOADS or _STORES. The engine no
+ * longer writes such words, because they need a branch (emit.c).
  *
- * Ids from MG_MARKS on, with s set, are other things:
+ * Ids from MG_MARKS on, with s set, are marks:
  *
- *   MG_MARK_BLOCK | number   a block begins; all its runs come as further ones
- *   MG_MARK_PIECE | kind size insn   a piece of a varying access; the next word
- *                                    is its address, as of a further run
- *   MG_MARK_REPEAT | count   last of a block of one rep instruction: so many further
- *                            iterations, all in the same lines, each an element further on,
- *                            or back with MG_REPEAT_DOWN. It counts until the next block begins
- *   MG_MARK_SYNC | number    the thread lets others go on, or has waited (sync.c); two
- *                            marks follow: MG_MARK_SYNC_KIND with a kind and a key,
- *                            MG_MARK_SYNC_NS with a time or bytes
+ *   MG_MARK_BLOCK | number   a block begins; all its runs are sent as further ones
+ *   MG_MARK_PIECE | kind size insn   a piece of a varying access; the next word is its address, as
+ *                            for a further run
+ *   MG_MARK_REPEAT | count   last word of a block with a single rep instruction: this many more
+ *                            iterations, all in the same lines, each an element further, or back
+ *                            with MG_REPEAT_DOWN. Valid until the next block begins
+ *   MG_MARK_SYNC | number    the thread lets others continue, or has waited (sync.c). Two marks
+ *                            follow: MG_MARK_SYNC_KIND with a kind and a key, MG_MARK_SYNC_NS with
+ *                            a time or a number of bytes
+ *   MG_MARK_REGION | kind number   a region of interest begins or ends (region.c), or a value:
+ *                            MG_MARK_VALUE_HIGH and _LOW follow with 32 bits each
+ *   MG_MARK_ALLOCATED | line an allocation function has returned (heap.c; its line in the session's
+ *                            file). Four MG_MARK_FIELD follow: address, bytes, path of the call or
+ *                            0, number of the event
+ *   MG_MARK_PYTHON | code    the thread's current frame of CPython has changed (python.c): the number
+ *                            of its code, or 0 for frames without code. Two MG_MARK_FIELD follow: the
+ *                            addresses of the frame and of its caller
+ *   MG_MARK_FREED | line     a function frees memory. Two MG_MARK_FIELD follow: address, and number
+ *                            of the event among all allocations and frees of the process
  *
- * Where only some cache sets are followed (mg_control.sets), the ring has other words.
- * A run that touches one of their lines takes three:
+ * If only some cache sets are simulated (mg_control.sets), the ring has other words. A run that
+ * touches one of their lines takes three:
  *
  *   63 62      47 46            0
  *   +-+----------+---------------+
  *   |s| run      | address       |   s: the run lies in two lines
  *   +-+----------+---------------+
- *   | what was executed          |   since the last such word, struct mg_ring.ran
+ *   | executed since the last    |   as in mg_ring.ran
+ *   | such word                  |
  *   +----------------------------+
  *   | flags       | block (32)   |   MG_KEPT_STORES, MG_KEPT_PIECE
  *   +----------------------------+
  *
- * MG_MARK_SUM is followed by what was executed alone, and so is MG_MARK_PEEK | begins:
- * from where to where the runs of all lines are told, so that the recorder sees how even
- * the sets are. How often each block was executed
- * is counted behind the ring (MG_COUNTS_AT). An access of a rep instruction, and a piece
- * of a varying access, is a block of its own without instructions (MG_CODE_PIECE) and
- * has a code for a run, see sets.c.
- *   MG_MARK_REGION | kind number   a region of the code begins or ends (region.c), or a
- *                            value: MG_MARK_VALUE_HIGH and _LOW follow with 32 bits each
- *   MG_MARK_ALLOCATED | line an allocation function has returned (heap.c; its line in the
- *                            session's file): four MG_MARK_FIELD follow with the memory's
- *                            address, its bytes, the path of the call, or 0, and the number
- *                            of the event
- *   MG_MARK_PYTHON | code    the thread's current frame of CPython has changed (python.c): the number
- *                            of its code, or 0 for frames without code; two MG_MARK_FIELD follow with
- *                            the addresses of the frame and of the frame that called it
- *   MG_MARK_FREED | line     a function (its line as above) frees memory: two MG_MARK_FIELD follow
- *                            with its address and the number of the event among all allocations
- *                            and frees of the process
+ * One word with the sums of executed code follows MG_MARK_SUM and MG_MARK_PEEK | begins. The latter
+ * marks the begin and end of a full pass, in which the runs of all lines are sent, so that the
+ * recorder sees how evenly the sets are used. The executions of each block are counted behind the
+ * ring (MG_COUNTS_AT). An access of a rep instruction and a piece of a varying access are blocks of
+ * their own without instructions (MG_CODE_PIECE) and have a code in place of a run (sets.c).
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -84,8 +81,8 @@
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
-/* Words one block of code can need: 512 instructions of two runs each in two lines,
- * and room for the pieces of varying accesses. */
+/* Maximum number of words of a block of code: 512 instructions with two runs each in two lines, and
+ * the pieces of varying accesses. */
 #define MG_BLOCK_SLACK 4096u
 #define MG_BLOCK_BYTES (8ull * MG_BLOCK_WORDS)
 #define MG_BLOCKS 8u
@@ -117,66 +114,66 @@
 #define MG_MARK_PYTHON (MG_SEVERAL | 0xff16ull << MG_ID_SHIFT)
 #define MG_FIELD ((1ull << MG_ID_SHIFT) - 1)
 #define MG_OPEN_CALL_BYTES 16  /* struct open_call of heap.c */
-#define MG_PATH_CALLS 12       /* the innermost calls of an allocation */
+#define MG_PATH_CALLS 12       /* innermost calls of an allocation */
 #define MG_REGION_KIND_SHIFT 40
-#define MG_REGION_NAME 256     /* bytes of a region's name, with the NUL */
+#define MG_REGION_NAME 256     /* size of a region's name, with the NUL */
 #define MG_SYNC_KIND_SHIFT 40
 #define MG_SYNC_KEY ((1ull << MG_SYNC_KIND_SHIFT) - 1)
 #define MG_SYNC_NS ((1ull << MG_ID_SHIFT) - 1)
 #define MG_PIECE_LOAD (1ull << 32)
 #define MG_PIECE_STORE (1ull << 33)
 #define MG_PIECE_SIZE_SHIFT 16
-/* In the last page of the user's half, which Linux never maps. */
+/* In the last page of the user half, which Linux never maps. */
 #define MG_NO_ACCESS 0x7ffffffff000ull
 #define MG_LINE_BYTES 64u
 
-/* Kinds of MG_MARK_SYNC. The key of EXIT and JOIN_THREAD is a thread's number, that of
- * JOIN_PROCESS a process's; those of RELEASE, both ACQUIREs and of the marks of pipes are of
- * one kind. Marks of pipes have bytes in place of the time. */
+/* Kinds of MG_MARK_SYNC. The key of EXIT and JOIN_THREAD is the number of a thread, that of
+ * JOIN_PROCESS the number of a process. RELEASE, both ACQUIREs and the marks of pipes share one kind
+ * of keys. Marks of pipes have a number of bytes in place of the time. */
 enum mg_sync_kind {
-    MG_SYNC_RELEASE = 1,  /* whoever waits for the key may go on, after the time */
+    MG_SYNC_RELEASE = 1,  /* threads that wait for the key may continue after the time */
     MG_SYNC_ACQUIRE,      /* has waited for the key */
-    MG_SYNC_ACQUIRE_END,  /* has waited until nobody writes to the key any more */
-    MG_SYNC_SLEEP,        /* has slept for the time; key 1: it asked for more (hold.c) */
-    MG_SYNC_START,        /* starts a thread or a process, which names this number */
+    MG_SYNC_ACQUIRE_END,  /* has waited until no writer of the key is left */
+    MG_SYNC_SLEEP,        /* has slept for the time; key 1: it requested more (hold.c) */
+    MG_SYNC_START,        /* starts a thread or a process, whose entry has this number */
     MG_SYNC_EXIT,         /* the thread ends; with time 1, its process */
-    MG_SYNC_JOIN_THREAD,  /* has waited for the thread to end, if it is one that did */
+    MG_SYNC_JOIN_THREAD,  /* has waited for the thread to end, if it did */
     MG_SYNC_JOIN_PROCESS, /* has waited for the process to end */
-    MG_SYNC_REPEAT,       /* the last release of the key comes again each time that passes */
-    MG_SYNC_WAIT,         /* begins to sleep; the time is the host's clock (MG_SYNC_NS of
-                           * it), the key that of the signals that may end the sleep */
-    MG_SYNC_DUE,          /* follows WAIT: the timer of the key is due in the time */
+    MG_SYNC_REPEAT,       /* the last release of the key repeats with this period */
+    MG_SYNC_WAIT,         /* begins to sleep; the time is MG_SYNC_NS of the host's clock, the
+                           * key is that of the signals that may end the sleep */
+    MG_SYNC_DUE,          /* follows WAIT: the timer of the key expires after the time */
     MG_SYNC_INTERRUPTED,  /* a signal ended the sleep; it took the time by the host's clock */
-    MG_SYNC_GIVE,         /* a release: writes so many bytes to a pipe */
-    MG_SYNC_SHORT,        /* has written so many less than it said */
-    MG_SYNC_ROOM,         /* has written, and waited for room, to a pipe that holds so many */
-    MG_SYNC_TAKE,         /* has read bytes, and waited for them: MG_TAKEN_SHIFT */
-    MG_SYNC_NOT_STARTED,  /* the start whose number stands for the time has failed */
+    MG_SYNC_GIVE,         /* a release: writes this many bytes to a pipe */
+    MG_SYNC_SHORT,        /* has written this many bytes less than announced */
+    MG_SYNC_ROOM,         /* has waited for room and written to a pipe of this capacity */
+    MG_SYNC_TAKE,         /* has waited for bytes and read them: MG_TAKEN_SHIFT */
+    MG_SYNC_NOT_STARTED,  /* the start whose number is in place of the time has failed */
     MG_SYNC_ARRIVE,       /* begins to wait for the key, as at a barrier */
-    MG_SYNC_GATHER,       /* lets all go on that have arrived, and may have waited for them */
-    MG_SYNC_HOLD,         /* the process may write to the key from now on */
-    MG_SYNC_LEAVE,        /* a release: it will not write to the key any more */
-    MG_SYNC_OUTSIDE,      /* what the next marks show to be ready was waited for so long, if
-                           * nobody of the session was the cause */
+    MG_SYNC_GATHER,       /* lets all threads continue that have arrived, and may have waited */
+    MG_SYNC_HOLD,         /* the process is a writer of the key from now on */
+    MG_SYNC_LEAVE,        /* a release: it is no longer a writer of the key */
+    MG_SYNC_OUTSIDE,      /* the wait that the next marks describe took this long, if no
+                           * thread of the session ended it */
     MG_SYNC_READY,        /* has waited until the key was ready; the time is the number of the
-                           * process at the other end, or 0. MG_SYNC_NOBODY: nobody's */
-    MG_SYNC_MAPPED,       /* has mapped or unmapped memory; the time is how many bytes the
-                           * catalogue has with the record of it */
+                           * process at the other end, or 0. MG_SYNC_NOBODY: no process */
+    MG_SYNC_MAPPED,       /* has mapped or unmapped memory; the time is the size of the
+                           * catalogue including that record */
 };
 #define MG_SYNC_NOBODY MG_SYNC_KEY
-/* Bytes read from a pipe, and below this bit those that are left in it; either at most. */
+/* Number of bytes read from a pipe, and below this bit the number left in it. Both are limited. */
 #define MG_TAKEN_SHIFT 23
 #define MG_TAKEN_BYTES ((1ull << MG_TAKEN_SHIFT) - 1)
-/* The key of signals to a group of processes, which all of them may be in. */
+/* Key of signals to a group of processes, which may include all of them. */
 #define MG_SYNC_GROUP 0u
 
-/* Kinds of MG_MARK_REGION; also in the program's own marks. */
+/* Kinds of MG_MARK_REGION, also used in the program's own marks. */
 enum mg_region_kind { MG_REGION_BEGIN = 1, MG_REGION_END, MG_REGION_VALUE };
 
 enum mg_entry_kind { MG_PROCESS = 1, MG_THREAD = 2 };
 #define MG_NO_ENTRY 0xffffffffu
 
-/* One of the modelled machine's caches. Without ways: no machine is modelled. */
+/* A cache of the modelled machine. 0 ways if no machine is modelled. */
 struct mg_cache {
     uint64_t bytes;
     uint32_t ways;
@@ -188,28 +185,28 @@ struct mg_control {
     uint32_t magic;
     uint32_t version;
     uint32_t recorder_pid;
-    _Atomic uint32_t entries;  /* entry files claimed so far */
-    _Atomic uint32_t refused;  /* processes and threads that got no entry */
-    _Atomic uint32_t stop;     /* recorder: nobody reads any more */
-    _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
-    uint64_t sets;             /* recorder: classes of lines to follow; 0: all, as words */
-    uint32_t models_time;      /* recorder: threads have clocks, so sleeps are held (hold.c) */
-    _Atomic uint32_t holds;    /* recorder: a thread that has slept is held (hold.c) */
-    _Atomic uint64_t worked_ns; /* recorder: host's time in which somebody was at work */
-    uint64_t pid_space;        /* recorder: its PID namespace, as /proc numbers them */
-    _Atomic uint32_t apart;    /* processes and threads that may not write here (any more) */
-    _Atomic uint32_t crowded;  /* recorder: many threads have not been read from yet */
-    _Atomic uint32_t seen;     /* recorder: entries it has come to, the first of all */
+    _Atomic uint32_t entries;  /* number of claimed entry files */
+    _Atomic uint32_t refused;  /* number of processes and threads without an entry */
+    _Atomic uint32_t stop;     /* recorder: it has stopped reading */
+    _Atomic uint64_t sequence; /* number of MG_MARK_SYNC marks so far */
+    uint64_t sets;             /* recorder: classes of simulated lines; 0: all, as words */
+    uint32_t models_time;      /* recorder: threads have clocks, so the ends of sleeps are held (hold.c) */
+    _Atomic uint32_t holds;    /* recorder: the end of a sleep is held (hold.c) */
+    _Atomic uint64_t worked_ns; /* recorder: host time in which some thread ran */
+    uint64_t pid_space;        /* recorder: its PID namespace, by its number in /proc */
+    _Atomic uint32_t apart;    /* number of processes and threads that may not write here */
+    _Atomic uint32_t crowded;  /* recorder: many threads have not been read yet */
+    _Atomic uint32_t seen;     /* recorder: number of entries that it has read */
     uint32_t padding;
-    struct mg_cache caches[MG_CACHES]; /* recorder: what the program shall see (cpuid.c) */
+    struct mg_cache caches[MG_CACHES]; /* recorder: the caches that CPUID shows (cpuid.c) */
 };
 
-/* A thread waits to begin while the recorder is this many entries behind it. */
+/* A new thread waits while the recorder is this many entries behind. */
 #define MG_MOST_UNSEEN 32
 
-/* What a thread does, in the lowest bits of mg_ring.calls; the others count its calls. One
- * that hands on is in a call after which another thread goes on or begins: it starts one,
- * becomes another program, or ends. */
+/* State of a thread, in the lowest bits of mg_ring.calls. The other bits count its system calls. A
+ * thread that hands on is in a call after which another thread continues or begins: it starts a
+ * thread, executes another program, or ends. */
 enum mg_does { MG_RUNS, MG_CALLS, MG_SLEEPS, MG_HANDS_ON };
 #define MG_DOES_BITS 2
 #define MG_DEADLINE (1ull << 63)
@@ -219,20 +216,20 @@ struct mg_entry {
     uint32_t kind;
     uint32_t pid;
     uint32_t tid;
-    uint32_t owner;            /* thread: its process; process: the one it was forked from */
-    uint32_t first_block;      /* process: code blocks known to the parent at the fork */
+    uint32_t owner;            /* thread: its process; process: the one from which it was forked */
+    uint32_t first_block;      /* process: number of the parent's blocks at the fork */
     _Atomic uint32_t ready;    /* all fields above are valid */
-    _Atomic uint32_t finished; /* thread: ended in order */
+    _Atomic uint32_t finished; /* thread: it has ended regularly */
 };
 
 struct mg_process {
     struct mg_entry entry;
-    _Atomic uint64_t used;     /* bytes of catalogue written */
-    _Atomic uint32_t forks;    /* forks begun; children name this entry as owner */
-    _Atomic uint32_t undecoded; /* instructions the decoder did not know */
+    _Atomic uint64_t used;     /* size of the catalogue */
+    _Atomic uint32_t forks;    /* number of forks begun; children have this entry as owner */
+    _Atomic uint32_t undecoded; /* number of instructions that the decoder does not know */
     uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
-    uint64_t pid_space;        /* its PID namespace, in which it has entry.pid; 0: unknown */
-    _Atomic uint32_t without_room; /* instructions that run unrecorded */
+    uint64_t pid_space;        /* PID namespace of entry.pid; 0: unknown */
+    _Atomic uint32_t without_room; /* number of instructions that run unrecorded */
 };
 
 enum mg_taken { MG_TAKEN = 1, MG_LEFT = 2 };
@@ -240,77 +237,77 @@ enum mg_taken { MG_TAKEN = 1, MG_LEFT = 2 };
 struct mg_ring {
     struct mg_entry entry;
     uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
-    _Atomic uint32_t taken;    /* recorder: MG_TAKEN when it reads the ring, MG_LEFT when it
-                                * never will; 0 before */
-    uint32_t number;           /* of its entry */
+    _Atomic uint32_t taken;    /* recorder: MG_TAKEN once it reads the ring, MG_LEFT if it never
+                                * will, 0 before */
+    uint32_t number;           /* number of its entry */
     uint8_t pad0[16];
-    /* written by the thread at every access; the recorder looks at w only when
-     * a block takes long to fill */
+    /* Written by the thread at every access. The recorder reads w only if a block takes long to
+     * fill. */
     uint64_t *w;               /* next word */
-    uint64_t *end;             /* no code block may begin at or after this word */
+    uint64_t *end;             /* no block of code may begin at or after this word */
     uint64_t *data;            /* first word of the ring, in the thread's address space */
-    uint64_t piece_next;       /* where the next piece of a wide access begins */
-    uint32_t piece_left;       /* pieces still to come */
-    _Atomic uint32_t dropped;  /* words without room; stays 0 */
-    uint32_t rep_block;        /* the block of the rep instruction under way, alone */
-    uint32_t rep_accesses;     /* of its iteration that have come */
-    uint64_t ran;              /* see MG_RAN; top bit: the thread is to look after its ring */
-    uint32_t full;             /* it is, for room; ran is MG_ATTENTION too high */
-    uint32_t narrowed;         /* the table has the sets to follow */
+    uint64_t piece_next;       /* address of the next piece of a wide access */
+    uint32_t piece_left;       /* number of missing pieces */
+    _Atomic uint32_t dropped;  /* number of words without room, always 0 */
+    uint32_t rep_block;        /* block of the current rep instruction alone */
+    uint32_t rep_accesses;     /* number of accesses of the current iteration */
+    uint64_t ran;              /* see MG_RAN; top bit: the thread must check its ring */
+    uint32_t full;             /* it must, for room; ran is MG_ATTENTION too high */
+    uint32_t narrowed;         /* the table has the simulated sets */
     /* written by the recorder */
-    _Atomic uint32_t tail;     /* blocks read */
+    _Atomic uint32_t tail;     /* number of read blocks */
     _Atomic uint32_t waiting;  /* the thread sleeps on tail */
-    _Atomic uint32_t let_go;   /* mg_ring.held, once that sleep is over */
+    _Atomic uint32_t let_go;   /* mg_ring.held once that sleep may end */
     _Atomic uint32_t begun;    /* 1: its MG_SYNC_START has been read */
-    _Atomic uint64_t reached_ns; /* how long the sleep held may have been by now */
-    _Atomic uint64_t alone_ns; /* host's time in which nobody else was at work */
+    _Atomic uint64_t reached_ns; /* possible length of the held sleep by now */
+    _Atomic uint64_t alone_ns; /* host time in which no other thread ran */
     uint8_t pad2[32];
-    /* written by the thread once a block, so that polling it costs nothing */
-    uint32_t used[MG_BLOCKS];  /* words in each sealed block */
-    _Atomic uint32_t head;     /* blocks sealed */
-    /* and at system calls */
+    /* Written by the thread once per block, so that polling costs nothing. */
+    uint32_t used[MG_BLOCKS];  /* number of words of each sealed block */
+    _Atomic uint32_t head;     /* number of sealed blocks */
+    /* Written at system calls. */
     _Atomic uint32_t calls;    /* see enum mg_does */
     _Atomic uint32_t held;     /* number of the sleep whose end is held (hold.c); 0: none */
     uint8_t pad3[4];
-    _Atomic uint64_t asked_ns; /* how long it was to be */
-    _Atomic uint64_t asks_ns;  /* how long the call under way waits at most, or MG_DEADLINE
-                                * and what the host's clock has left; 0: unknown */
+    _Atomic uint64_t asked_ns; /* its requested length */
+    _Atomic uint64_t asks_ns;  /* maximum wait of the current call, or MG_DEADLINE and the time
+                                * left on the host's clock; 0: unknown */
     _Atomic uint64_t marked;   /* number of its last MG_MARK_SYNC */
-    /* of rep instructions and varying accesses, where some sets are followed (sets.c) */
+    /* For rep instructions and varying accesses if some sets are simulated (sets.c). */
     uint64_t rep_at;
     uint64_t rep_ran;
     uint64_t *rep_w;
     uint32_t piece_bytes;
     uint32_t piece_stores;
     uint32_t piece_lines;
-    uint32_t peek;             /* runs left for which all lines are told */
-    uint32_t peek_gap;         /* instructions from the end of a look to the next one */
-    uint64_t since_peek;       /* instructions since the last look began or ended */
+    uint32_t peek;             /* number of remaining runs of a full pass */
+    uint32_t peek_gap;         /* instructions from the end of a full pass to the next one */
+    uint64_t since_peek;       /* instructions since the last full pass began or ended */
 };
 
-/* Where some sets are followed, behind the ring: for each class of lines what to do with
- * a run that begins there, then the executions of each block. */
+/* Behind the ring if some sets are simulated: for each class of lines the handling of a run that
+ * begins in it, then the executions of each block. */
 #define MG_RING_BYTES (MG_PAGE + 8ull * MG_BLOCKS * MG_BLOCK_WORDS)
 #define MG_TABLE_AT MG_RING_BYTES
 #define MG_CLASSES 64u
-#define MG_HERE 1u         /* the line is followed */
-#define MG_NEXT 2u         /* the next one is */
+#define MG_HERE 1u         /* the line is simulated */
+#define MG_NEXT 2u         /* the next line is */
 #define MG_COUNTS_AT (MG_TABLE_AT + MG_PAGE)
-#define MG_COUNTED (1u << 21) /* blocks that have a count */
+#define MG_COUNTED (1u << 21) /* number of blocks that have a count */
 #define MG_SETS_BYTES (MG_COUNTS_AT + 8ull * MG_COUNTED)
-/* An address space's lines are this many further in the last-level cache than those of
- * the one before; crates/machine/src/cache/mod.rs has the same. */
+/* Offset in lines between consecutive address spaces in the last-level cache. Must equal the value in
+ * crates/machine/src/cache/mod.rs. */
 #define MG_SPACE_STEP 0x19e37u
 #define MG_SPACES ((1u << 18) - 1)
 
-/* Flags of a kept run: it stores, it is a line of an access that is a block of its own. */
+/* Flags of a sent run: it stores; it is a line of an access that is a block of its own. */
 #define MG_KEPT_STORES (1ull << 32)
 #define MG_KEPT_PIECE (1ull << 33)
 /* Codes of a line of an access that is a block of its own, in place of a run. */
 #define MG_PIECE_BEGINS 0u
 #define MG_PIECE_SECOND_LINE 1u
 #define MG_PIECE_FURTHER_LINE 2u
-/* What was executed: instructions, loads, stores, modifies, 16 bits each. */
+/* Sums of executed code: instructions, loads, stores, modifies, 16 bits each. */
 #define MG_RAN_INSNS_SHIFT 48
 #define MG_RAN(insns, loads, stores, modifies) \
     ((uint64_t)(insns) << MG_RAN_INSNS_SHIFT | (uint64_t)(loads) << 32 | (uint64_t)(stores) << 16 | (modifies))
@@ -323,7 +320,7 @@ enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_
 
 struct mg_record {
     uint32_t kind;
-    uint32_t bytes;            /* of the whole record, a multiple of 8 */
+    uint32_t bytes;            /* size of the record, a multiple of 8 */
 };
 
 /* MG_REC_CODE: followed by `accesses` of struct mg_access in program order. */
@@ -335,21 +332,21 @@ struct mg_code {
     uint16_t accesses;
     uint16_t runs;
     uint16_t flags;
-    uint16_t bytes;            /* of its instructions */
-    uint16_t ends;             /* enum mg_code_end: its last instruction; or MG_SWITCHES_STACK */
+    uint16_t bytes;            /* size of its instructions */
+    uint16_t ends;             /* enum mg_code_end of its last instruction, or MG_SWITCHES_STACK */
 };
 enum mg_code_end { MG_ENDS_CALL = 1, MG_ENDS_RETURN };
-#define MG_SWITCHES_STACK 0x100u /* the stack pointer gets a value that may be another stack's */
+#define MG_SWITCHES_STACK 0x100u /* the stack pointer may be set to another stack */
 #define MG_CODE_BEGINS_REP 1u  /* first instruction is a rep string instruction */
-#define MG_CODE_ENDS_REP 2u    /* last one is */
+#define MG_CODE_ENDS_REP 2u    /* the last one is */
 #define MG_CODE_VARYING 4u     /* has varying accesses */
-#define MG_CODE_PIECE 8u       /* an access alone, where some sets are followed */
+#define MG_CODE_PIECE 8u       /* a single access, if some sets are simulated */
 
 #define MG_RUN_VARYING 0xffffu
 enum mg_access_kind { MG_LOAD = 1, MG_STORE = 2, MG_MODIFY = 3 };
 
 struct mg_access {
-    int64_t delta;             /* from the run's first; operand bytes if varying */
+    int64_t delta;             /* from the run's first access; size of the operand if varying */
     uint16_t offset;           /* of the instruction from the block's first byte */
     uint16_t insn;             /* number of the instruction in the block */
     uint16_t run;
@@ -375,7 +372,7 @@ struct mg_map {
 static_assert(sizeof(struct mg_control) == 128, "wire");
 static_assert(offsetof(struct mg_control, caches) == 80, "wire");
 static_assert(sizeof(struct mg_cache) == 16, "wire");
-/* Where the calls of a path return to, the innermost first; 0 beyond the outermost. */
+/* Return addresses of the calls of a path, innermost first; 0 beyond the outermost. */
 struct mg_path {
     struct mg_record record;
     uint64_t number;           /* from 1 on */

@@ -5,18 +5,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Someone who looks for functions by name. */
+/* A user that searches functions by name. */
 struct mg_symbol_user {
     bool (*wants)(const char *name);
     void (*found)(const char *name, uint64_t vaddr, uint64_t bytes);
-    /* Other code is mapped there now. */
+    /* Called when other code is mapped at these addresses. */
     void (*forget)(uint64_t start, uint64_t end);
 };
 
-/* Registers a user, before the program is loaded. */
+/* Registers a user. Call it before the program is loaded. */
 void mg_symbols_ask(struct mg_symbol_user user);
 
-/* A file was mapped as code: looks for functions in its symbol tables. */
+/* Called when a file was mapped as code. Searches its symbol tables for functions. */
 void mg_symbols_map(uint64_t start, uint64_t end, uint64_t offset, const char *path);
 
 #endif

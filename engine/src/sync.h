@@ -6,17 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* This process begins, by exec or as a forked child. */
+/* Called when this process begins, by exec or as a forked child. */
 void mg_sync_begin(void);
 
-/* It is about to become another program. */
+/* Called before it executes another program. */
 void mg_sync_exec(void);
 
-/* Marks what a system call may let others go on with, or has waited for. */
+/* Marks the objects for which a system call lets others continue, or has waited. */
 void mg_sync_before(int64_t num, const uint64_t arg[6]);
 void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret);
 
-/* Whether the call that has ended is to be made again: what it waited for has come. */
+/* Returns true if the call that has ended must be repeated, because the object of its wait is
+ * ready. */
 bool memgauge_call_again(void);
 
 /* Copies from the program's memory without trusting its pointers (guest.c). */
