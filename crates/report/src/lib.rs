@@ -42,20 +42,20 @@ pub use sections::HeapOrder;
 pub use style::Style;
 pub use units::{as_typed, capacity};
 
-/// The report as text, ending in a newline. Lines fit `style.line` columns,
-/// of which 80 are always used, counting a character as one column.
+/// Renders the report as text that ends in a newline. Lines have at most `style.line` columns, but
+/// at least 80 are used. A character counts as one column.
 pub fn text(summary: &Summary, style: &Style) -> String {
     style.shown(joined(sections::all(summary, &style.at_least(80))))
 }
 
-/// The part of the report that says where the time goes, what limits the run and what other machines
-/// gain.
+/// Renders the part of the report about where the time goes, what limits the run, and the gain from
+/// other machines.
 pub fn advice_text(summary: &Summary, style: &Style) -> String {
     style.shown(joined(sections::of_advice(summary, &style.at_least(80))))
 }
 
-/// Heap memory by at most `sites` allocation sites and by the calls that lead to them, sorted by
-/// `order`. `None` if the recording has no allocations.
+/// Renders heap memory by at most `sites` allocation sites and by the calls that lead to them,
+/// sorted by `order`. `None` if the recording has no allocations.
 pub fn heap_text(
     summary: &Summary,
     order: HeapOrder,
@@ -66,14 +66,13 @@ pub fn heap_text(
     (!sections.is_empty()).then(|| style.shown(joined(sections)))
 }
 
-/// The part of the report that counting ends with: the counters, derived values, the
-/// timer's ticks, losses and cost.
+/// Renders the end of a report about counts: the counters, derived values, the timer's ticks,
+/// losses and cost.
 pub fn counting_text(summary: &Summary, style: &Style) -> String {
     style.shown(joined(sections::of_counting(summary, &style.at_least(80))))
 }
 
-/// The part of the report that an import ends with: samples, where their data came
-/// from, and what was lost.
+/// Renders the end of a report about an import: samples, the origin of their data, and losses.
 pub fn import_text(summary: &Summary, style: &Style) -> String {
     style.shown(joined(sections::of_import(summary, &style.at_least(80))))
 }
@@ -83,13 +82,13 @@ fn joined(sections: Vec<String>) -> String {
     filled.collect::<Vec<_>>().join("\n")
 }
 
-/// How events were sampled and what that took, in the sentences of the report.
+/// Returns sentences about the method and cost of sampling.
 pub fn sampling_notes(summary: &Summary) -> Vec<String> {
     let sampling = summary.sampling.as_ref();
     sampling.map_or_else(Vec::new, sections::sampling_notes)
 }
 
-/// Losses in the sentences of the report.
+/// Returns sentences about the losses.
 pub fn loss_sentences(summary: &Summary) -> Vec<String> {
     let sentence = |loss: &memgauge_analyze::LossRow| match loss.detail.as_str() {
         "" => format!("{} {}", loss.count, loss.meaning),
@@ -98,8 +97,8 @@ pub fn loss_sentences(summary: &Summary) -> Vec<String> {
     summary.losses.iter().map(sentence).collect()
 }
 
-/// The counts with losses, end and cost: the summary's `counting` as one object on one
-/// line, for runs without a recording.
+/// Renders counts with losses, end and cost for runs without a recording: the summary's `counting`
+/// as a JSON object on one line.
 pub fn counting_json(summary: &Summary) -> String {
     let mut object = match object!(summary.counting) {
         Value::Object(object) => object,
@@ -111,7 +110,7 @@ pub fn counting_json(summary: &Summary) -> String {
     Value::Object(object).to_string()
 }
 
-/// The report that an import ends with, as indented JSON that ends in a newline.
+/// Renders the report that ends an import, as indented JSON that ends in a newline.
 pub fn import_json(summary: &Summary) -> String {
     let sampling = summary.sampling.clone().unwrap_or_default();
     let import = summary.import.clone().unwrap_or_default();
@@ -130,12 +129,12 @@ pub fn import_json(summary: &Summary) -> String {
     format!("{value:#}\n")
 }
 
-/// A summary and what only reports say of it.
+/// A summary with data that only reports have.
 #[derive(serde::Serialize)]
 struct Form<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
-    /// What speaks against estimates from some cache sets.
+    /// Warning about estimates from some cache sets.
     warnings: Vec<String>,
 }
 
@@ -150,15 +149,15 @@ impl Form<'_> {
     }
 }
 
-/// The summary as indented JSON, ending in a newline; described in
-/// `docs/metrics.md`. A number that does not exist is `null`.
+/// Renders the summary as indented JSON that ends in a newline. `docs/metrics.md` describes it. A
+/// number that does not exist is `null`.
 pub fn json(summary: &Summary) -> String {
     let text = serde_json::to_string_pretty(&Form::new(summary))
         .expect("SANITY: a summary has string keys and writing to memory cannot fail");
     text + "\n"
 }
 
-/// The same as a value.
+/// Returns the JSON as a value.
 pub fn json_value(summary: &Summary) -> Value {
     object!(Form::new(summary))
 }

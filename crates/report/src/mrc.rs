@@ -1,7 +1,7 @@
 //! Miss-rate curves as text, JSON and CSV.
 //!
-//! Sizes are on a scale of equal ratios, because memories come in such sizes. The sizes
-//! of the machine's caches, or of its memory, are marked below.
+//! Sizes are on a logarithmic scale. The sizes of the machine's caches, or of its memory, are
+//! marked below.
 
 mod measured;
 mod policies;
@@ -19,39 +19,39 @@ pub use measured::{Collection, Measured, Span, Unit};
 pub use policies::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
 pub use running::{Cost, ProcessMemory, RunningView};
 
-/// One curve to show, with its notes.
+/// A curve with its notes.
 #[derive(Clone, Debug)]
 pub struct CurveView {
-    /// Source of the references: a file, a command.
+    /// Source of the references: a file or a command.
     pub title: String,
-    /// A word on the references, if they are not all there were.
+    /// Note about the references if they are incomplete.
     pub note: Option<String>,
     /// The curve.
     pub measured: Measured,
     /// Unit of the vertical axis.
     pub unit: Unit,
-    /// Whether first references count as misses.
+    /// True if first references count as misses.
     pub compulsory: bool,
-    /// Memories to mark, by name and bytes.
+    /// Memories to mark, by name and size in bytes.
     pub marks: Vec<(String, u64)>,
-    /// Sizes in bytes to list; a choice where empty.
+    /// Sizes in bytes to list. Empty for a default choice.
     pub sizes: Vec<u64>,
     /// A second curve to draw.
     pub against: Option<(String, Measured)>,
-    /// The part of the run that it is of, if not all.
+    /// The part of the run that it describes, if not all.
     pub span: Option<Span>,
-    /// How many references each of those that the engine saw stands for: of samples,
-    /// the events between two.
+    /// Number of references that each processed one stands for: for samples, the number of events
+    /// between two.
     pub weight: f64,
-    /// Whether JSON and CSV have every size from which on there are fewer misses.
+    /// True if JSON and CSV have every size at which the number of misses changes.
     pub full: bool,
 }
 
-/// Rows of the drawing.
+/// Number of rows of the drawing.
 const ROWS: usize = 10;
-/// Columns for the labels of the vertical axis.
+/// Number of columns for the labels of the vertical axis.
 const LABEL: usize = 10;
-/// Rows of the table unless sizes are asked for.
+/// Number of rows of the table by default.
 const LISTED: usize = 12;
 
 impl CurveView {
@@ -63,7 +63,7 @@ impl CurveView {
         self.unit.of(self.misses(curve, bytes), curve.references)
     }
 
-    /// Misses, compulsory ones only if they count.
+    /// Returns the misses. Compulsory ones are included only if they count.
     fn misses(&self, curve: &Curve, bytes: u64) -> f64 {
         let left_out = if self.compulsory {
             0.0
@@ -83,7 +83,7 @@ impl CurveView {
         mpki.then(|| self.value(self.curve(), bytes))
     }
 
-    /// Sizes in bytes that JSON and CSV list.
+    /// Returns the sizes in bytes that JSON and CSV list.
     fn points(&self) -> Vec<u64> {
         if !self.sizes.is_empty() {
             return self.sizes.clone();
@@ -101,7 +101,7 @@ impl CurveView {
         points
     }
 
-    /// Whether the references are samples, each of which stands for several.
+    /// Returns true if the references are samples, each of which stands for several.
     fn is_of_samples(&self) -> bool {
         self.weight != 1.0
     }
@@ -113,12 +113,12 @@ impl CurveView {
         }
     }
 
-    /// Distinct blocks that were seen.
+    /// Returns the number of distinct blocks.
     fn blocks(&self) -> f64 {
         self.curve().compulsory / self.weight
     }
 
-    /// Knees at sizes that the curve is known at.
+    /// Returns the knees at sizes for which the curve is known.
     fn knees(&self) -> Vec<Knee> {
         let curve = self.curve();
         let mut knees = curve.knees();
@@ -126,7 +126,7 @@ impl CurveView {
         knees
     }
 
-    /// The largest size that is of interest.
+    /// Returns the largest size of interest.
     fn end(&self) -> u64 {
         let of = |curve: &Curve| curve.enough_blocks() * curve.block_bytes;
         let own = of(self.curve());
@@ -149,7 +149,7 @@ impl CurveView {
         listed
     }
 
-    /// The view as text, ending in a newline.
+    /// Renders the view as text that ends in a newline.
     pub fn text(&self, style: &Style) -> String {
         style.shown(self.whole_text(&style.at_least(80)))
     }
@@ -272,7 +272,7 @@ impl CurveView {
         text
     }
 
-    /// Bytes that give this share of the benefit; none where a sample does not tell.
+    /// Returns the size that has this share of the benefit, or `None` if a sample does not show it.
     fn enough_for(&self, benefit: f64) -> Option<u64> {
         let curve = self.curve();
         let enough = curve.blocks_for(benefit).saturating_mul(curve.block_bytes);
@@ -320,7 +320,7 @@ impl CurveView {
         text
     }
 
-    /// The view as one JSON value; docs/mrc.md describes it.
+    /// Returns the view as a JSON value, described in docs/mrc.md.
     pub fn json(&self) -> Value {
         let curve = self.curve();
         let point = |bytes: u64| {
@@ -361,11 +361,11 @@ impl CurveView {
         })
     }
 
-    /// The columns of [`CurveView::csv_rows`].
+    /// Returns the columns of [`CurveView::csv_rows`].
     pub const CSV_HEADING: &str = "curve,block_bytes,bytes,misses,miss_ratio,mpki,half_band_95,\
         against_misses,against_miss_ratio\n";
 
-    /// A row for each size; nothing where there is no such number.
+    /// Returns a row for each size. A cell is empty if its number does not exist.
     pub fn csv_rows(&self) -> String {
         let curve = self.curve();
         let shown = |number: Option<f64>| number.map_or(String::new(), |n| n.to_string());
@@ -430,7 +430,7 @@ fn differing(name: &str, difference: &Difference) -> String {
     )
 }
 
-/// The cells of a drawing with their vertical axis. `label` gets a height from 0 to 1.
+/// Renders a drawing with its vertical axis. `label` receives a height from 0 to 1.
 fn chart(drawn: &[Vec<char>], title: &str, style: &Style, label: impl Fn(f64) -> String) -> String {
     let bar = if style.unicode { '│' } else { '|' };
     let mut text = format!("{:LABEL$}  {title}\n", "");
@@ -445,7 +445,7 @@ fn chart(drawn: &[Vec<char>], title: &str, style: &Style, label: impl Fn(f64) ->
     text
 }
 
-/// Sizes between two ends and marked memories, below a drawing.
+/// Renders the axis below a drawing: sizes between two ends, and marked memories.
 fn axis(
     (low, high): (u64, u64),
     marks: &[(String, u64)],
@@ -487,8 +487,8 @@ fn axis(
     lines.concat()
 }
 
-/// Draws values from left to right, joined where they fall by more than a row; none
-/// where they are not known.
+/// Draws values from left to right. Steps of more than a row are connected. Unknown values are left
+/// out.
 fn plot(drawn: &mut [Vec<char>], values: &[Option<f64>], top: f64, mark: char) {
     let row = |value: f64| ROWS - (value / top * ROWS as f64).round() as usize;
     let mut last = None;
@@ -504,7 +504,7 @@ fn plot(drawn: &mut [Vec<char>], values: &[Option<f64>], top: f64, mark: char) {
     }
 }
 
-/// The text without what a terminal would obey.
+/// Returns the text without control characters, which a terminal would execute.
 fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }

@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use memgauge_import::cache_trace::{self, Column, TraceFormat};
 use memgauge_import::compression;
 
-/// How addresses are written.
+/// Format of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Raw,
@@ -61,9 +61,9 @@ impl FromStr for Format {
 /// References in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accesses {
-    /// First byte of each.
+    /// Address of the first byte of each.
     pub(crate) addresses: Vec<u64>,
-    /// Bytes, for those of more than one byte: which, and how many.
+    /// Sizes of those of more than one byte, with their indices.
     pub(crate) sizes: Vec<(usize, u32)>,
 }
 
@@ -75,7 +75,7 @@ impl Accesses {
         self.addresses.push(address);
     }
 
-    /// Adds further accesses; those of more than one byte are listed apart.
+    /// Adds accesses. The sizes of those of more than one byte are listed separately.
     pub(crate) fn append(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) {
         let before = self.addresses.len();
         let moved = sizes.iter().map(|&(at, bytes)| (before + at, bytes));
@@ -89,32 +89,32 @@ impl Accesses {
     }
 }
 
-/// The lines, rows and bytes of an input that could not be read.
+/// Lines, rows and bytes of an input that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnreadableInput {
-    /// Lines that are no address.
+    /// Number of lines that are not addresses.
     pub(crate) lines: u64,
-    /// The first of them, by number and content.
+    /// Number and content of the first such line.
     pub(crate) first: Option<(u64, String)>,
-    /// Bytes after the last whole word.
+    /// Number of bytes after the last complete word.
     pub(crate) bytes: usize,
-    /// Rows of a Parquet file without an address.
+    /// Number of rows of a Parquet file without an address.
     pub(crate) gaps: u64,
-    /// Sentences on a block trace.
+    /// Notes about a block trace.
     pub(crate) trace_notes: Vec<String>,
 }
 
-/// References passed on at a time.
+/// Number of references in a batch.
 const BATCH: usize = 1 << 16;
-/// Bytes from which a format is guessed.
+/// Number of bytes from which the format is guessed.
 const GUESSED_FROM: usize = 1 << 12;
-/// Bytes of a line that are kept. What is behind them is part of the line and no address.
+/// Number of bytes of a line that are kept. The rest belongs to the line but not to an address.
 const LINE_BYTES: u64 = 1 << 12;
 
-/// Reads all references; `take` gets them in batches.
+/// Reads all references and passes them to `take` in batches.
 ///
 /// # Errors
-/// Errors of the reader or of `take`, or a table without the column.
+/// Returns errors of the reader or of `take`, or an error if the table does not have the column.
 pub(crate) fn read(
     input: impl Read,
     format: Option<&Format>,
@@ -174,7 +174,7 @@ fn read_plain(
     }
 }
 
-/// Reads the ranges of bytes of a block trace.
+/// Reads the byte ranges of a block trace.
 fn read_block_trace(
     input: &mut dyn BufRead,
     format: &TraceFormat,
@@ -210,8 +210,8 @@ fn read_block_trace(
     })
 }
 
-/// Whether at least half of the words are addresses that 57-bit paging allows. Records of other
-/// widths give words that are not.
+/// Returns true if at least half of the words are addresses that 57-bit paging allows. Records of
+/// other widths have few such words.
 fn holds_addresses(start: &[u8]) -> bool {
     let (words, _) = start[..start.len().min(GUESSED_FROM)].as_chunks::<8>();
     let is_canonical = |word: &&[u8; 8]| {
@@ -221,8 +221,8 @@ fn holds_addresses(start: &[u8]) -> bool {
     2 * words.iter().filter(is_canonical).count() >= words.len()
 }
 
-/// As `text`, unless most lines turn out to be something else: a curve of the few would
-/// look like one of all.
+/// Reads as `text`, unless most lines turn out to be something else. A curve of the few readable
+/// lines would look like a curve of all.
 fn read_guessed_text(
     input: impl BufRead,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
@@ -236,7 +236,7 @@ fn read_guessed_text(
             take(accesses)
         },
     )?;
-    // A list without any address is told by who reads it.
+    // The caller reports a list without any address.
     let is_wrong = (1..junk.lines).contains(&addresses);
     let Some((line, text)) = junk.first.as_ref().filter(|_| is_wrong) else {
         return Ok(junk);
@@ -262,7 +262,7 @@ fn guess(start: &[u8]) -> Format {
     if text.lines().any(of_lackey) {
         return Format::Lackey;
     }
-    // The last line may be cut off. Lines with and without `0x` are text as they are.
+    // The last line may be incomplete. Lines with and without `0x` are both valid text.
     let whole = text.rsplit_once('\n').map_or(&*text, |(whole, _)| whole);
     let lines = whole.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -303,7 +303,7 @@ fn read_raw(
     })
 }
 
-/// One line, parsed.
+/// A parsed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Access(u64, u32),
@@ -361,12 +361,13 @@ fn read_lines(
     Ok(junk)
 }
 
-/// The beginning of a line, fit to be shown.
+/// Returns the beginning of a line without control characters.
 fn shown(line: &str) -> String {
     line.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
-/// A negative number is the 64-bit word that holds it: hashes and identifiers are often signed.
+/// A negative number is the 64-bit word with its bits, because hashes and identifiers are often
+/// signed.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
     if let Some(digits) = text.strip_prefix('-') {
@@ -393,7 +394,7 @@ fn hex(text: &str) -> Option<u64> {
     )
 }
 
-/// `from_str_radix` would take a sign.
+/// `from_str_radix` would accept a sign.
 fn digits_of(text: &str, radix: u32) -> Option<u64> {
     let unsigned = text.starts_with(|c: char| c.is_digit(radix));
     unsigned
@@ -420,7 +421,8 @@ fn lackey(line: &str) -> Line {
     }
 }
 
-/// Reads the numbers of a column. A first row whose cell of that column is no number is a heading.
+/// Reads the numbers of a column. A first row is a heading if its cell in that column is not a
+/// number.
 fn read_csv(
     input: impl Read,
     column: &Column,
@@ -467,7 +469,7 @@ fn read_csv(
     Ok(junk)
 }
 
-/// Position of a column in the rows of a table, by its first row.
+/// Returns the position of a column in the rows of a table, by its first row.
 fn column_position(first_row: &csv::ByteRecord, column: &Column) -> anyhow::Result<usize> {
     match column {
         Column::Number(number) => {

@@ -1,4 +1,4 @@
-//! From references to curves.
+//! Feeds references of all kinds of inputs to curves.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,17 +19,18 @@ use super::relay::Relay;
 use crate::outcome::{take_in_damage, usage};
 use crate::terminal;
 
-/// Curves of one input, one for each block size, and what is to be said of it.
+/// Curves of an input, one for each block size, with notes.
 pub(super) struct InputCurves {
     pub(super) curves: Vec<Measured>,
     pub(super) note: Option<String>,
-    /// References that each one stands for: of samples, the events between two.
+    /// Number of references that each one stands for: for samples, the number of events between
+    /// two.
     pub(super) weight: f64,
-    /// Instructions that the references are of, if they are known.
+    /// Number of instructions of the references, if known.
     pub(super) instructions: Option<u64>,
 }
 
-/// The curves of a file of addresses, of standard input, or of a recording.
+/// Returns the curves of a file of addresses, of standard input, or of a recording.
 pub(super) fn curves(input: &Path, making: &CurveOptions) -> anyhow::Result<InputCurves> {
     let mut relay = Relay::new(making);
     let format = making.format.as_ref();
@@ -44,7 +45,7 @@ pub(super) fn curves(input: &Path, making: &CurveOptions) -> anyhow::Result<Inpu
     })
 }
 
-/// One curve for each block size of several inputs, each with a memory of its own.
+/// A curve for each block size of several inputs, each of which has a memory of its own.
 pub(super) fn curves_together(
     inputs: &[PathBuf],
     making: &CurveOptions,
@@ -78,7 +79,7 @@ impl InputCurves {
             mine.merge(others);
         }
         if blocks > 0.0 {
-            // So that the blocks seen of both are those of each together.
+            // Blocks of different inputs are then different.
             self.weight = self.curves[0].curve().compulsory / blocks;
         }
         let notes: Vec<String> = self.note.take().into_iter().chain(other.note).collect();
@@ -86,14 +87,14 @@ impl InputCurves {
     }
 }
 
-/// Takes references by address, and the bytes of those of more than one.
+/// Receives references: their addresses, and the sizes of those of more than one byte.
 type Take<'a> = &'a mut dyn FnMut(&[u64], &[(usize, u32)]) -> anyhow::Result<()>;
 
 /// Result of reading an input.
 pub(super) struct Read {
-    /// A word on the references, if there is one to be said.
+    /// Note about the references, if any.
     pub(super) note: Option<String>,
-    /// References that each one stands for.
+    /// Number of references that each one stands for.
     pub(super) weight: f64,
 }
 
@@ -123,13 +124,13 @@ pub(super) fn references_of(
     Ok(Read { note, weight })
 }
 
-/// A command's curves by what they are of (empty: all of it), and how it ran.
+/// Curves of a command by part of the run (empty for all of it), and the run's end.
 pub(super) struct CommandCurves {
     pub(super) made: Vec<(String, InputCurves)>,
     pub(super) run: Streamed,
 }
 
-/// Which parts of a run get curves of their own, next to that of the whole run.
+/// Parts of a run that have curves of their own, in addition to the curve of the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CurveScope {
     Nothing,
@@ -180,7 +181,7 @@ impl CurveScope {
     }
 }
 
-/// The curves of a command that runs under the emulator.
+/// Returns the curves of a command that runs under the emulator.
 pub(super) fn curves_of_command(
     command: &[String],
     making: &CurveOptions,
@@ -221,7 +222,7 @@ pub(super) fn curves_of_command(
     Ok(CommandCurves { made, run })
 }
 
-/// Engines of each thread, and its instructions, by process and thread.
+/// Curve engines and instructions by process and thread.
 #[derive(Default)]
 struct Threads(BTreeMap<(u32, u32), (Engines, u64)>);
 
@@ -247,7 +248,7 @@ impl Threads {
     }
 }
 
-/// The losses of a run, in words.
+/// Describes the losses of a run.
 pub(super) fn lost(run: &Streamed) -> Option<String> {
     let in_words = |(kind, count, detail): &(LossKind, u64, String)| match detail.as_str() {
         "" => format!("{count} {}", sentence(*kind).1),
@@ -296,7 +297,7 @@ fn read_parquet(
     Ok(junk)
 }
 
-/// The lines, rows or bytes that were skipped, in words.
+/// Describes the skipped lines, rows or bytes.
 fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
     if !junk.trace_notes.is_empty() {
         return Some(junk.trace_notes.join("; "));
@@ -317,8 +318,8 @@ fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
     ))
 }
 
-/// Feeds the addresses of a recording's samples. Returns a description of the samples,
-/// and how many events each stands for.
+/// Feeds the addresses of a recording's samples. Returns a description of the samples and the
+/// number of events that each stands for.
 fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(Option<String>, f64)> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
@@ -330,7 +331,7 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(Option<String
     }
 }
 
-/// Names what could not be read.
+/// Describes the input that could not be read.
 fn tell(recording: &Recording, problems: &[String]) {
     take_in_damage(recording);
     for problem in problems {

@@ -28,7 +28,8 @@ pub(crate) use partition::partition;
 
 use args::{Axis, Part};
 
-/// Curves take every access; who names sets learns what takes a part of the blocks.
+/// Refuses `--sets`, because a curve needs every access, and names the option that takes a part of
+/// the blocks.
 fn refuse_sets(sets: Option<&String>) -> anyhow::Result<()> {
     match sets {
         None => Ok(()),
@@ -39,7 +40,8 @@ fn refuse_sets(sets: Option<&String>) -> anyhow::Result<()> {
     }
 }
 
-/// Curves are printed; who names a file as `record` has it learns how to name one here.
+/// Refuses `-o FILE` as `record` has it, because curves are printed, and names the option for
+/// files.
 fn refuse_output(output: Option<&PathBuf>) -> anyhow::Result<()> {
     let Some(file) = output.map(|file| file.display()) else {
         return Ok(());
@@ -80,7 +82,7 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     }
 }
 
-/// Checks conflicts that no single option shows.
+/// Checks conflicts between several options.
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let list = args.command.is_empty();
     if args.y == Axis::Mpki && args.instructions.is_none() && list {
@@ -107,12 +109,12 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A failure with the exit code of a command line that makes no sense.
+/// A failure with the exit code for an invalid command line.
 fn usage(message: impl Into<String>) -> anyhow::Error {
     memgauge_host::Error::usage(message).into()
 }
 
-/// Form of the report.
+/// Format of the report.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,
@@ -121,16 +123,16 @@ enum Form {
     Page,
 }
 
-/// Where the report goes.
+/// Destination of the report.
 enum Out {
     Output,
-    /// Standard output is the program's.
+    /// Standard output belongs to the program.
     ErrorOutput,
     File(WholeFile, PathBuf),
 }
 
 impl Out {
-    /// Opens what an option names.
+    /// Opens the file that an option names.
     fn open(path: &Path, list: bool) -> anyhow::Result<Out> {
         if path != Path::new("-") {
             let failed = || format!("failed to write `{}`", path.display());
@@ -168,11 +170,11 @@ impl Out {
     }
 }
 
-/// All that is written: JSON, CSV, or both; else text.
+/// The outputs: JSON, CSV, both, or text.
 struct Outputs(Vec<(Form, Out)>);
 
 impl Outputs {
-    /// Opens files before anything runs for them in vain.
+    /// Opens the files before the program runs, so that it does not run in vain.
     fn open(args: &Mrc) -> anyhow::Result<Outputs> {
         let list = args.command.is_empty();
         let printed = Path::new("-");
@@ -361,7 +363,7 @@ fn view(
     }
 }
 
-/// This machine's caches for lines, its memory for pages.
+/// Returns this machine's caches for curves of lines, or its memory for curves of pages.
 fn marks(block_bytes: u64) -> Vec<(String, u64)> {
     const PAGE: u64 = 4096;
     if block_bytes >= PAGE {
@@ -379,7 +381,7 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
         .to_vec()
 }
 
-/// A page of the curves alone.
+/// Renders a page that has only the curves.
 fn page_of(title: Option<&String>, curves: Vec<serde_json::Value>) -> String {
     let page = Page {
         title: title.cloned().unwrap_or_default(),
@@ -416,7 +418,7 @@ fn rendered_policies(form: Form, views: &[PolicyView], style: memgauge_report::S
     }
 }
 
-/// Says on standard error what a table has no place for, each of it once.
+/// Prints notes that do not fit into a table to standard error, each once.
 fn print_notes(views: &[CurveView]) {
     let mut said = Vec::new();
     for view in views {

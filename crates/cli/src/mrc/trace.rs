@@ -19,18 +19,18 @@ use super::addresses::Format;
 use super::args::{Axis, Mrc, Part, WarmUp, Writes};
 use super::{feed, memory, name, usage};
 
-/// Block size of block traces unless one is given.
+/// Default block size of block traces.
 pub(super) const TRACE_BLOCK: u64 = 4096;
-/// Tenants that have curves of their own. Others share one.
+/// Maximum number of tenants with curves of their own. Others share one.
 const MAX_TENANTS: usize = 64;
-/// Most blocks that one request may span.
+/// Maximum number of blocks of a request.
 const MAX_BLOCKS: u64 = 1 << 24;
-/// Requests between two checks of the memory.
+/// Number of requests between two checks of memory use.
 const CHECK_EVERY: u64 = 1 << 20;
 /// Smallest default capacity relative to the size of all objects.
 const SMALLEST_SHARE: u64 = 1024;
 
-/// Format of an input: the named one, or what its first bytes show.
+/// Returns the format of an input: the named one, or the one that its first bytes show.
 fn format_of(input: &Path, args: &Mrc) -> anyhow::Result<Option<TraceFormat>> {
     match &args.making.format {
         Some(Format::Trace(format)) => return Ok(Some(with_options(format, args))),
@@ -40,7 +40,7 @@ fn format_of(input: &Path, args: &Mrc) -> anyhow::Result<Option<TraceFormat>> {
     if input == Path::new("-") || !input.is_file() || is_recording(input) {
         return Ok(None);
     }
-    // Whoever reads the input reports what is wrong with it.
+    // The reader of the input reports errors.
     let Ok(file) = File::open(input) else {
         return Ok(None);
     };
@@ -53,7 +53,7 @@ fn format_of(input: &Path, args: &Mrc) -> anyhow::Result<Option<TraceFormat>> {
     Ok(cache_trace::detect(start).or_else(by_name))
 }
 
-/// Whether a file is named as libCacheSim's traces are: `w01.oracleGeneral.bin.zst`.
+/// Returns true if a file has a name like libCacheSim's traces: `w01.oracleGeneral.bin.zst`.
 fn is_named_oracle_general(input: &Path) -> bool {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
     name.to_lowercase().contains(".oraclegeneral")
@@ -71,7 +71,7 @@ fn with_options(format: &TraceFormat, args: &Mrc) -> TraceFormat {
     }
 }
 
-/// Block size of curves of the inputs unless one is given.
+/// Returns the default block size for curves of the inputs.
 pub(super) fn default_block(args: &Mrc) -> anyhow::Result<u64> {
     let first = args.inputs.first().map(|input| format_of(input, args));
     let format = first.transpose()?.flatten();
@@ -79,8 +79,8 @@ pub(super) fn default_block(args: &Mrc) -> anyhow::Result<u64> {
     Ok(if is_of_blocks { TRACE_BLOCK } else { 64 })
 }
 
-/// Whether caches are simulated: for traces of objects, or if an option needs it. The curve of
-/// blocks and LRU alone comes from stack distances.
+/// Returns true if caches are simulated: for traces of objects, or if an option needs it. The curve
+/// of blocks under LRU comes from stack distances.
 pub(super) fn is_simulated(args: &Mrc) -> anyhow::Result<bool> {
     if args.trace.ask_for_simulation() || args.by == Some(Part::Tenant) {
         return Ok(true);
@@ -92,7 +92,7 @@ pub(super) fn is_simulated(args: &Mrc) -> anyhow::Result<bool> {
     Ok(format.is_some_and(|format| !format.is_of_blocks()))
 }
 
-/// Refuses options that simulations do not have.
+/// Refuses options that simulations do not support.
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let making = &args.making;
     let refused = [
@@ -122,7 +122,7 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
     }
 }
 
-/// Requests in memory, all or some of them.
+/// Requests in memory, all or a sample.
 enum Store {
     All(Requests),
     Sampled(Box<Miniature>),
@@ -191,24 +191,24 @@ impl Store {
     }
 }
 
-/// Misses of one capacity.
+/// Misses of a cache of one capacity.
 enum Outcome {
     Counted(Misses),
     Estimated(Option<Estimated>),
 }
 
-/// What is simulated together: the requests of all inputs, or of one tenant of them. Each input
-/// has a cache of its own.
+/// Requests that are simulated together: those of all inputs, or of one tenant. Each input has a
+/// cache of its own.
 struct Group {
     /// Name of the tenant.
     tenant: Option<String>,
     stores: Vec<Store>,
 }
 
-/// What an input's requests become.
+/// Conversion of the requests of an input.
 struct Collector<'a> {
     args: &'a Mrc,
-    /// Bytes in a block, if requests name ranges of bytes.
+    /// Block size in bytes, if requests are byte ranges.
     block: Option<u64>,
     whole: Store,
     tenants: Vec<Store>,
@@ -303,7 +303,7 @@ impl<'a> Collector<'a> {
     }
 }
 
-/// The requests of an input and what is to be said of them.
+/// The requests of an input and notes about them.
 struct Loaded {
     whole: Store,
     tenants: Vec<(String, Store)>,
@@ -376,7 +376,7 @@ fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
     })
 }
 
-/// The blocks of a list of addresses.
+/// Returns the blocks of a list of addresses.
 fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
     let trace = &args.trace;
     if trace.writes.is_some() || trace.ttl.is_some() || args.by == Some(Part::Tenant) {
@@ -552,7 +552,8 @@ fn view(
     })
 }
 
-/// Powers of two and the middles between them, from a thousandth of the footprint to all of it.
+/// Returns powers of two and the midpoints between them, from a thousandth of the footprint to all
+/// of it.
 fn default_capacities(footprint: u64) -> Vec<u64> {
     let mut capacities = Vec::new();
     let mut power = (footprint / SMALLEST_SHARE).max(1).next_power_of_two();
@@ -570,7 +571,7 @@ fn default_capacities(footprint: u64) -> Vec<u64> {
     capacities
 }
 
-/// Outcomes by policy, store and capacity. Jobs are spread over `--threads`.
+/// Returns the outcomes by policy, store and capacity. Jobs are distributed over `--threads`.
 fn simulate_all(
     args: &Mrc,
     group: &Group,
@@ -625,7 +626,7 @@ fn simulate_all(
         .collect()
 }
 
-/// Adds the misses of caches up, one for each store. Also returns the counted references.
+/// Sums the misses of caches, one per store. Also returns the number of counted references.
 fn combine<'a>(
     outcomes: impl Iterator<Item = &'a Outcome>,
     stores: &[Store],
