@@ -1,34 +1,33 @@
 //! Parameters of a modelled machine.
 //!
-//! A [`Config`] is plain data: a `--machine` file holds it (JSON), the presets are made
-//! of it, and a front end fills it in from the running processor. [`Config::validate`]
-//! refuses what the model cannot represent, and says which field it was.
+//! A [`Config`] is plain data. A `--machine` file contains it as JSON, the presets are values of
+//! it, and a front end derives it from the running processor. [`Config::validate`] refuses what the
+//! model cannot represent and names the field.
 
 use memgauge_trace::{CacheGeometry, MachineFacts, TlbGeometry};
 use serde::{Deserialize, Serialize};
 
-/// Bytes in a cache line. It is the only size modelled. As a constant it lets the fast
-/// path shift by constants, and every x86-64 and most 64-bit Arm processors have it.
+/// Bytes in a cache line. No other size is modelled, because every x86-64 and most 64-bit Arm
+/// processors have it, and a constant makes the hot path faster.
 pub const LINE_BYTES: u32 = memgauge_trace::LINE_BYTES as u32;
 
-/// Bytes in a page, unless a machine has [huge ones](Config::huge_pages).
+/// Bytes in a page, unless a machine has [huge pages](Config::huge_pages).
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Most lines a set may hold: the widest last-level cache on the market has 48.
+/// Maximum number of ways: the widest last-level cache on the market has 48.
 const MAX_WAYS: u32 = 64;
 
-/// Most lines a set of the first level may hold, for its fast layout; real ones
-/// have 2 to 12.
+/// Maximum number of ways of the first level, for its fast layout. Real ones have 2 to 12.
 const MAX_L1D_WAYS: u32 = 16;
-/// Largest cache: larger than any built so far.
+/// Maximum size of a cache, larger than any built so far.
 const MAX_BYTES: u64 = 4 << 30;
-/// Largest first level: any built so far fits.
+/// Maximum size of the first level. All built so far are smaller.
 pub(crate) const MAX_L1D_BYTES: u64 = 192 << 10;
 
-/// Most entries of a first-level TLB: the largest on the market has 128.
+/// Maximum number of entries of a first-level TLB. The largest on the market has 128.
 const MAX_DTLB_ENTRIES: u32 = 256;
 
-/// A configuration the model cannot represent.
+/// A configuration that the model cannot represent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to accept machine `{machine}`: {field} {reason}")]
 pub struct ConfigError {
@@ -38,7 +37,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// The field that was refused, for example `l2.ways`.
+    /// The refused field, for example `l2.ways`.
     pub fn field(&self) -> &str {
         &self.field
     }
@@ -48,11 +47,11 @@ impl ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Name shown to people.
+    /// Name for users.
     pub name: String,
-    /// Clock rate in hertz; constant.
+    /// Clock rate in hertz. It is constant.
     pub frequency_hz: u64,
-    /// Line size in bytes; must be [`LINE_BYTES`].
+    /// Line size in bytes. Must be [`LINE_BYTES`].
     pub line_bytes: u32,
     /// First-level data cache, one for each core.
     pub l1d: CacheConfig,
@@ -64,18 +63,18 @@ pub struct Config {
     pub dtlb: TlbConfig,
     /// Second-level TLB, one for each core.
     pub stlb: TlbConfig,
-    /// Whether a line must be in the last-level cache to be in a private one.
+    /// True if the last-level cache contains every line of the private caches.
     pub inclusive_llc: bool,
-    /// Whether all memory lies in pages of 2 MiB instead of 4 KiB.
+    /// True if all memory is in pages of 2 MiB instead of 4 KiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub huge_pages: bool,
     /// Hardware prefetchers.
     pub prefetch: Prefetch,
-    /// Speeds other than the caches' own.
+    /// Times and rates other than cache latencies.
     pub timing: Timing,
 }
 
-/// How a cache chooses the line that leaves.
+/// Replacement policy: the choice of the line to evict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -83,7 +82,7 @@ pub enum Replacement {
     /// The least recently used line.
     #[default]
     Lru,
-    /// A binary tree of bits, each pointing away from the half used last.
+    /// A binary tree of bits (tree-PLRU). Each bit points away from the half that was used last.
     TreePlru,
 }
 
@@ -93,68 +92,63 @@ pub enum Replacement {
 pub struct CacheConfig {
     /// Capacity in bytes.
     pub size_bytes: u64,
-    /// Lines in a set.
+    /// Number of ways.
     pub ways: u32,
-    /// How the line that leaves is chosen.
+    /// Replacement policy.
     #[serde(default)]
     pub replacement: Replacement,
-    /// Cycles from a load's issue to its data, when this cache delivers them.
+    /// Cycles from the issue of a load to its data, if this cache delivers it.
     pub latency_cycles: u32,
 }
 
-/// One TLB; replacement is LRU.
+/// One TLB. Replacement is LRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlbConfig {
-    /// Pages it holds.
+    /// Number of entries.
     pub entries: u32,
-    /// Entries in a set; equal to `entries` where it is fully associative.
+    /// Number of ways. Equal to `entries` if it is fully associative.
     pub ways: u32,
 }
 
-/// Prefetchers switched on. Both fill the second level and the last-level cache
-/// and stay inside a page.
+/// Enabled prefetchers. Both fill the second level and the last-level cache and stay within a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Prefetch {
-    /// Fetch the line after one that missed the second level or that was
-    /// itself prefetched.
+    /// Prefetch the line after one that missed the second level or that was prefetched.
     pub next_line: bool,
-    /// Fetch two lines ahead in a page whose first-level misses have shown the
-    /// same distance twice.
+    /// Prefetch two lines ahead in a page whose first-level misses had the same distance twice.
     pub stride: bool,
 }
 
-/// Speeds of what is not a cache.
+/// Times and rates of everything but caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// Cycles for a thousand instructions whose data are all in the first level.
+    /// Cycles per thousand instructions if all data are in the first level.
     pub cycles_per_1000_instructions: u32,
-    /// Share of a load miss's latency that the core waits for, in per cent,
-    /// when the miss follows no pattern.
+    /// Share of the latency of an irregular load miss that the core waits for, in per cent.
     pub exposed_percent: u32,
-    /// Misses in flight when they do follow one: such a miss costs its latency
-    /// divided by this.
+    /// Number of regular misses in flight. The core waits for a regular miss for its latency
+    /// divided by this number.
     pub misses_in_flight: u32,
-    /// Cycles a second-level TLB hit adds.
+    /// Additional cycles of a second-level TLB hit.
     pub stlb_cycles: u32,
-    /// Cycles a page-table walk adds.
+    /// Additional cycles of a page-table walk.
     pub walk_cycles: u32,
-    /// Nanoseconds from a load's issue to its data, when another core held the line modified.
+    /// Nanoseconds from the issue of a load to its data, if another core held the line modified.
     #[serde(default = "Timing::default_transfer_ns")]
     pub transfer_ns: u32,
-    /// Nanoseconds from a load's issue to its data, when memory delivers them.
+    /// Nanoseconds from the issue of a load to its data, if memory delivers it.
     pub dram_latency_ns: u32,
-    /// Bytes per second memory can move, both directions together.
+    /// Memory bandwidth in bytes per second, both directions together.
     pub dram_bytes_per_s: u64,
 }
 
 impl CacheConfig {
-    /// The cache nearest to what was asked for that the model can represent:
-    /// `ways` brought into `1..=64`, capacity rounded down to whole sets (at
-    /// least one), LRU. For figures read from a processor or a hypervisor,
-    /// which are not always consistent.
+    /// Creates the nearest cache that the model can represent: `ways` limited to `1..=64`, capacity
+    /// rounded down to whole sets (at least one), LRU. For values read from a processor or a
+    /// hypervisor, which are not always consistent.
     pub fn fitted(size_bytes: u64, ways: u32, latency_cycles: u32) -> Self {
         let ways = ways.clamp(1, MAX_WAYS);
         let set_bytes = u64::from(ways) * u64::from(LINE_BYTES);
@@ -167,8 +161,7 @@ impl CacheConfig {
         }
     }
 
-    /// Number of sets; any number is modelled, a line's set is its number
-    /// modulo this.
+    /// Number of sets. It need not be a power of two. The set of a line is its number modulo this.
     pub fn sets(&self) -> u64 {
         self.size_bytes / (u64::from(self.ways) * u64::from(LINE_BYTES))
     }
@@ -211,9 +204,8 @@ impl CacheConfig {
 }
 
 impl TlbConfig {
-    /// The TLB nearest to what was asked for that the model can represent:
-    /// `ways` of 0 or beyond `entries` means fully associative, and entries are
-    /// rounded down to whole sets.
+    /// Creates the nearest TLB that the model can represent. `ways` of 0 or more than `entries`
+    /// means fully associative, and entries are rounded down to whole sets.
     pub fn fitted(entries: u32, ways: u32) -> Self {
         let entries = entries.max(1);
         let ways = if ways == 0 || ways > entries {
@@ -227,7 +219,7 @@ impl TlbConfig {
         }
     }
 
-    /// Number of sets; a page's set is its number modulo this.
+    /// Number of sets. The set of a page is its number modulo this.
     pub fn sets(&self) -> u32 {
         self.entries / self.ways
     }
@@ -260,9 +252,9 @@ impl TlbConfig {
 }
 
 impl Default for Timing {
-    /// A current server core: 0.4 cycles an instruction, nine tenths of an irregular
-    /// miss exposed, twelve regular ones in flight, memory at 95 ns and 40 GB/s.
-    /// Modelling choices, for machines nothing better is known of.
+    /// A current server core: 0.4 cycles per instruction, nine tenths of an irregular miss exposed,
+    /// twelve regular ones in flight, memory at 95 ns and 40 GB/s. These are modelling choices for
+    /// machines about which nothing better is known.
     fn default() -> Self {
         Timing {
             cycles_per_1000_instructions: 400,
@@ -322,12 +314,13 @@ impl Prefetch {
 }
 
 impl Config {
-    /// Bits by which a huge page's number is shorter than a page's; 0 with pages of 4 KiB.
+    /// Number of bits by which the number of a huge page is shorter than that of a page. 0 with
+    /// pages of 4 KiB.
     pub(crate) fn page_shift(&self) -> u32 {
         if self.huge_pages { 9 } else { 0 }
     }
 
-    /// Refuses what the model cannot represent.
+    /// Checks that the model can represent the machine.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.line_bytes != LINE_BYTES {
             return Err(self.refuse(
@@ -363,13 +356,13 @@ impl Config {
         }
     }
 
-    /// The preset of that name.
+    /// Returns the preset of that name.
     pub fn preset(name: &str) -> Option<Config> {
         crate::presets().iter().find(|p| p.name == name).cloned()
     }
 
-    /// Whether it has the name of a preset and is another machine. Prefetchers are
-    /// switched on by option and shown next to the name.
+    /// Returns true if it has the name of a preset but other values. Prefetchers do not count,
+    /// because an option enables them and they are shown next to the name.
     pub fn is_modified(&self) -> bool {
         let same = |preset: &Config| {
             let mut mine = self.clone();
@@ -379,13 +372,14 @@ impl Config {
         Config::preset(&self.name).is_some_and(|preset| !same(&preset))
     }
 
-    /// Whether there is a level between the first and the last. The model always has three: in
-    /// machines of two, one smaller than the first stands in for it (docs/machine-model.md).
+    /// Returns true if there is a level between the first and the last. The model always has three.
+    /// In machines with two, a level smaller than the first stands in for it
+    /// (docs/machine-model.md).
     pub fn has_l2(&self) -> bool {
         self.l2.size_bytes >= self.l1d.size_bytes
     }
 
-    /// Facts of this machine for a recording's manifest.
+    /// Returns the facts about this machine for a recording's manifest.
     pub fn to_facts(&self) -> MachineFacts {
         MachineFacts {
             name: self.name.clone(),
@@ -397,7 +391,7 @@ impl Config {
             stlb: self.stlb.geometry(),
             prefetchers: self.prefetch.names(),
             dram_bytes_per_s: self.timing.dram_bytes_per_s,
-            // SANITY: plain numbers and words have a JSON form.
+            // SANITY: numbers and strings have a JSON form.
             model: serde_json::to_value(self).ok(),
             modified: self.is_modified(),
         }

@@ -1,10 +1,9 @@
 //! Machines with names.
 //!
-//! Geometry, TLB entries, clock, memory bandwidth and cycles to data are the published
-//! figures as we know them; they are not yet checked one by one against the vendors'
-//! manuals. Memory latency and everything in [`Timing`] but the bandwidth are modelling
-//! choices of plausible size. `docs/machine-model.md` has the table, machine by
-//! machine.
+//! Geometry, TLB entries, clock, memory bandwidth and latencies are published numbers. They have
+//! not been checked one by one against the vendors' manuals yet. Memory latency and everything in
+//! [`Timing`] except the bandwidth are plausible modelling choices. `docs/machine-model.md` has a
+//! table of all machines.
 
 use std::sync::OnceLock;
 
@@ -14,7 +13,7 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const MHZ: u64 = 1_000_000;
 
-/// One line of the table below.
+/// One row of the table below.
 struct Row {
     name: &'static str,
     mhz: u64,
@@ -26,7 +25,7 @@ struct Row {
     /// Entries, ways.
     dtlb: (u32, u32),
     stlb: (u32, u32),
-    /// Cycles for a thousand instructions.
+    /// Cycles per thousand instructions.
     cpi: u32,
     /// Regular misses in flight.
     in_flight: u32,
@@ -36,7 +35,7 @@ struct Row {
     dram: (u32, u64),
 }
 
-/// All presets, in the order they are listed to people.
+/// Returns all presets, in the order in which users see them.
 pub fn presets() -> &'static [Config] {
     static PRESETS: OnceLock<Vec<Config>> = OnceLock::new();
     PRESETS.get_or_init(|| ROWS.iter().map(Row::config).collect())
@@ -75,7 +74,7 @@ const ROWS: &[Row] = &[
         name: "core2-x5355",
         mhz: 2660,
         l1d: (32, 8, 3),
-        // No level between: one set of sixteen lines stands in, as a victim buffer would.
+        // No second level: one set of sixteen lines stands in for it, like a victim buffer.
         l2: (1, 16, 4),
         llc: (4 * MIB / KIB, 16, 14),
         inclusive: false,

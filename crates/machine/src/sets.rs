@@ -1,13 +1,13 @@
-//! A machine that is fed only the lines of some cache sets.
+//! A machine that simulates only some cache sets.
 //!
-//! Sets do not disturb each other. So a machine that gets every access to the lines of
-//! some sets, and none to others, has those sets as the whole machine has them. A line's
-//! *class* is the lowest six bits of its number. Where the number of sets of each level
-//! is a multiple of 64, all lines of a set are of one class, at each level.
+//! Sets are independent of each other. A machine that receives every access to the lines of some
+//! sets therefore has the same content in these sets as a machine that receives all accesses. The
+//! *class* of a line is the lowest six bits of its number. If the number of sets of each level is a
+//! multiple of 64, all lines of a set have the same class at each level.
 //!
-//! Other parts span sets. Address translation goes by pages and is not
-//! modelled then. A line's stall and its way to memory stand for as many as are not
-//! fed. Prefetchers reach into other sets and are refused.
+//! Some parts span sets. Address translation is by page and is not modelled then. The stall of a
+//! line and its transfer stand for those of the lines that are not simulated. Prefetchers reach
+//! into other sets and are refused.
 
 use memgauge_trace::catalogue;
 
@@ -16,17 +16,17 @@ use crate::events::{L1D_HIT, L1D_MISS, SPLITS};
 use crate::l1d::Reuse;
 use crate::{CacheConfig, Config, Core, Counts, LINE_BYTES, Machine, Missed};
 
-/// Classes of lines.
+/// Number of classes of lines.
 pub const CLASSES: u32 = 64;
 
-/// Events that a machine of some sets counts in full.
+/// Events that a machine of some sets counts completely.
 const EXACT: [usize; 15] = [
     catalogue::INSTRUCTIONS.0 as usize,
     catalogue::CYCLES.0 as usize,
     catalogue::LOADS.0 as usize,
     catalogue::STORES.0 as usize,
     catalogue::MODIFIES.0 as usize,
-    // Each line that is fed stalls for all that it stands for.
+    // Each simulated line stalls for all lines that it stands for.
     catalogue::STALL_IRREGULAR.0 as usize,
     catalogue::STALL_REGULAR.0 as usize,
     catalogue::STALL_WRITEBACKS.0 as usize,
@@ -39,14 +39,15 @@ const EXACT: [usize; 15] = [
     catalogue::STALL_SHARING.0 as usize,
 ];
 
-/// The class of the line at an address of a space, by its set in the last-level cache.
+/// Returns the class of the line at an address of an address space, by its set in the last-level
+/// cache.
 pub fn class_of(addr: u64, space: u32) -> u32 {
     let line = addr / u64::from(LINE_BYTES);
     (line.wrapping_add(u64::from(space).wrapping_mul(SPACE_STEP)) % u64::from(CLASSES)) as u32
 }
 
 impl Config {
-    /// Why its sets cannot be modelled apart, if so.
+    /// Returns the reason why some sets cannot be simulated without the others, if there is one.
     pub fn needs_all_sets(&self) -> Option<String> {
         if self.prefetch.next_line || self.prefetch.stride {
             return Some("its prefetchers reach from one set into others".to_owned());
@@ -62,11 +63,11 @@ impl Config {
 }
 
 impl Machine {
-    /// A machine that is fed the lines of one class in `one_in`; each stands for so many
-    /// in time and bandwidth.
+    /// Creates a machine that receives the lines of one class in `one_in`. Each stands for `one_in`
+    /// lines in time and bandwidth.
     ///
     /// # Errors
-    /// As [`Machine::new`], and where the machine [needs all sets](Config::needs_all_sets).
+    /// As [`Machine::new`], and if the machine [needs all sets](Config::needs_all_sets).
     pub fn of_sets(
         config: Config,
         pmu: crate::PmuConfig,
@@ -82,8 +83,8 @@ impl Machine {
 }
 
 impl Core {
-    /// Looks up the line of `addr` in the first level alone, without its page; what it
-    /// missed is to be [supplied](Core::supply) at once.
+    /// Looks up the line of `addr` in the first level, without its page. A miss must be
+    /// [supplied](Core::supply) at once.
     pub fn take_line(&mut self, addr: u64, store: bool) -> Missed {
         let (tag, stamp) = (tag_of(addr), self.first.next_stamp());
         if self.first.l1d.reuse::<Portable>(tag, store, stamp) != Reuse::Absent {
@@ -92,7 +93,7 @@ impl Core {
         Missed::of_line(self.first.l1d.fill::<Portable>(tag, store, stamp))
     }
 
-    /// Counts a line that an access touches besides its first; the second one makes it a
+    /// Counts a line of an access beyond its first. The second line makes the access a
     /// [split](catalogue::SPLITS).
     pub fn count_further_line(&mut self, second: bool) {
         self.count_further(second);
@@ -100,8 +101,8 @@ impl Core {
 }
 
 impl Counts {
-    /// Counts of all sets, estimated from those of one class in `one_in`: of lines, so
-    /// many times as much. Hits of the first level are the look-ups that did not miss.
+    /// Estimates the counts of all sets from those of one class in `one_in`. Counts of lines are
+    /// multiplied. First-level hits are the lookups that did not miss.
     pub fn of_all_sets(&self, one_in: u32) -> Counts {
         let mut all = *self;
         for (event, count) in all.0.iter_mut().enumerate() {

@@ -1,11 +1,11 @@
-//! Changes of the modelled machine, for `--what-if`.
+//! Changes to the modelled machine, for `--what-if`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{CacheConfig, Config, ConfigError, Prefetch};
 
-/// A change of a machine.
+/// A change to a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhatIf {
     /// Pages of 2 MiB for all memory.
@@ -16,7 +16,7 @@ pub enum WhatIf {
     L2(u32),
     /// Last-level cache with this many times the sets.
     Llc(u32),
-    /// Another machine, with the same prefetchers on.
+    /// Another machine with the same prefetchers enabled.
     Machine(Box<Config>),
 }
 

@@ -1,71 +1,71 @@
-//! How a counter's overflow becomes a record, and what that loses: parameters.
+//! Parameters of the delivery of overflow records: their cost and what they lose.
 //!
-//! Everything is data, so that a processor other than those named here is a
-//! matter of figures. Times are cycles of the modelled core.
+//! A delivery is plain data, so that further processors only need numbers. Times are cycles of the
+//! modelled core.
 
 use serde::{Deserialize, Serialize};
 
-/// The way from an overflow to a record.
+/// The mechanism that turns an overflow into a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Delivery {
-    /// At once, without cost or loss: what no hardware does.
+    /// Immediate, without cost or loss. No hardware does this.
     #[default]
     Ideal,
     /// The processor writes records into a buffer by itself (Intel's PEBS).
     Precise(Precise),
-    /// An interrupt for each overflow, whose handler notes the time.
+    /// An interrupt for each overflow. Its handler records the time.
     Interrupt(Interrupt),
-    /// One operation in a period is followed through the processor (AMD's IBS).
+    /// One operation per period is followed through the processor (AMD's IBS).
     Tagged(Tagged),
 }
 
-/// Properties of the core that matter when it is stopped in the middle.
+/// Properties of the core that matter when it is stopped.
 ///
-/// An assist or interrupt aborts the loads under way. The lines they asked for come all
-/// the same, so the loads, made again, hit the first level.
+/// An assist or interrupt aborts the loads in flight. Their lines arrive nevertheless, so the
+/// repeated loads hit the first level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pipeline {
-    /// Lines a core can be waiting for at a time.
+    /// Maximum number of lines that a core waits for at a time.
     pub fill_buffers: u32,
-    /// Most lines that have come while their load still waits for an older one, as
-    /// memory answers out of order.
+    /// Maximum number of lines that have arrived while their load still waits for an older one,
+    /// because memory answers out of order.
     pub backlog_lines: u32,
-    /// Misses since the last stop after which the backlog has grown by a line.
+    /// Number of misses since the last stop after which the backlog has grown by a line.
     pub backlog_misses: u32,
-    /// Instructions under way at most: a load further on has not begun.
+    /// Maximum number of instructions in flight. A later load has not begun.
     pub reorder_window: u32,
-    /// Instructions that retire in a cycle when nothing holds them up, as after a miss
-    /// whose line has come.
+    /// Instructions that retire per cycle when nothing delays them, as after a miss whose line has
+    /// arrived.
     pub retire_width: u32,
-    /// Loads that hit the first level in a cycle.
+    /// Loads per cycle that hit the first level.
     pub load_ports: u32,
 }
 
-/// Records written by microcode into a buffer.
+/// Records that microcode writes into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Precise {
     /// The core it stops.
     pub pipeline: Pipeline,
-    /// Thousandths of a cycle from the event that fires to the assist. Events that
-    /// retire in it are in nobody's record.
+    /// Thousandths of a cycle from the event that fires to the assist. Events that retire in this
+    /// time are in no record.
     pub delay_millicycles: u32,
     /// Cycles of the assist that writes a record.
     pub assist_cycles: u32,
-    /// Records the buffer holds.
+    /// Capacity of the buffer in records.
     pub buffer_records: u32,
-    /// Records in the buffer that raise the interrupt.
+    /// Number of records in the buffer that raises the interrupt.
     pub threshold_records: u32,
-    /// Cycles from there to the handler; records keep coming.
+    /// Cycles from the interrupt to its handler. More records are written in this time.
     pub latency_cycles: u32,
-    /// Cycles of the handler that takes the buffer away.
+    /// Cycles of the handler that exchanges the buffer.
     pub swap_cycles: u32,
-    /// Cycles to read a record out.
+    /// Cycles to read a record.
     pub drain_cycles: u32,
-    /// Whether another core reads them out while a second buffer fills; else
-    /// the handler does.
+    /// True if another core reads the records while a second buffer fills. Otherwise the handler
+    /// reads them.
     pub drained_elsewhere: bool,
 }
 
@@ -75,32 +75,32 @@ pub struct Precise {
 pub struct Interrupt {
     /// The core it stops.
     pub pipeline: Pipeline,
-    /// Cycles from the overflow to the interrupt. Events in them are counted: the
+    /// Cycles from the overflow to the interrupt. Events in this time are counted, because the
     /// handler reads the counter.
     pub skid_cycles: u32,
-    /// Cycles of the handler, entry and return included.
+    /// Cycles of the handler, including entry and return.
     pub handler_cycles: u32,
 }
 
-/// One operation in a period, with an interrupt for each that made the event.
+/// One operation per period, with an interrupt for each one that caused the event.
 ///
-/// The period counts instructions; a record stands for that many events all the
-/// same, since each event is tagged once in that many times.
+/// The period counts instructions. A record still stands for a period of events, because one event
+/// in a period is tagged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tagged {
     /// The core it stops.
     pub pipeline: Pipeline,
-    /// Largest random change of a period, in instructions, so that a loop is not always
-    /// tagged at one instruction.
+    /// Maximum random change of a period, in instructions. It keeps a loop from being tagged at the
+    /// same instruction each time.
     pub jitter: u32,
     /// Cycles of the handler, entry and return included.
     pub handler_cycles: u32,
 }
 
-/// Skylake, in the first document's terms. Fill buffers, reorder window, retire width
-/// and load ports are Intel's published figures. Only the backlog is taken from the
-/// document's curve of losses (about 35 lines an activation at large periods).
+/// Skylake, in the terms of the first document. Fill buffers, reorder window, retire width and load
+/// ports are Intel's published numbers. Only the backlog is fitted to the document's curve of
+/// losses (about 35 lines per activation at large periods).
 const SKYLAKE: Pipeline = Pipeline {
     fill_buffers: 12,
     backlog_lines: 18,
@@ -116,8 +116,7 @@ const DOCUMENT_RECORDS: u32 = 15_728;
 const LINUX_RECORDS: u32 = 327;
 
 impl Precise {
-    /// The document's machine and its module: two buffers of 3 MiB, read out on
-    /// another core.
+    /// The document's machine with its kernel module: two buffers of 3 MiB, read on another core.
     pub const DOCUMENT: Precise = Precise {
         pipeline: SKYLAKE,
         delay_millicycles: 870,
@@ -130,8 +129,7 @@ impl Precise {
         drained_elsewhere: true,
     };
 
-    /// The same processor under Linux's perf: one buffer of 64 KiB that the
-    /// handler copies out.
+    /// The same processor under Linux's perf: one buffer of 64 KiB that the handler copies.
     pub const LINUX: Precise = Precise {
         buffer_records: LINUX_RECORDS,
         threshold_records: LINUX_RECORDS - 8,
@@ -142,9 +140,8 @@ impl Precise {
 }
 
 impl Interrupt {
-    /// The document's software baseline. Its slowdowns at period 10 (150 % against 50 %
-    /// with 13 % more overflows) make a handler of 1900 cycles next to an assist of
-    /// 875.
+    /// The document's software baseline. Its slowdown at period 10 (150 % instead of 50 %, with 13
+    /// % more overflows) corresponds to a handler of 1900 cycles, if an assist takes 875.
     pub const DOCUMENT: Interrupt = Interrupt {
         pipeline: SKYLAKE,
         skid_cycles: 30,
@@ -153,7 +150,7 @@ impl Interrupt {
 }
 
 impl Tagged {
-    /// A Zen 4 that reports operations of the event alone.
+    /// A Zen 4 that only reports operations that caused the event.
     pub const ZEN4: Tagged = Tagged {
         pipeline: Pipeline {
             fill_buffers: 24,
@@ -169,7 +166,7 @@ impl Tagged {
 }
 
 impl Delivery {
-    /// Deliveries with names.
+    /// The deliveries that have names.
     pub const NAMED: [(&str, Delivery); 5] = [
         ("ideal", Delivery::Ideal),
         ("precise", Delivery::Precise(Precise::DOCUMENT)),
@@ -178,7 +175,7 @@ impl Delivery {
         ("tagged", Delivery::Tagged(Tagged::ZEN4)),
     ];
 
-    /// The one of that name.
+    /// Returns the delivery of that name.
     pub fn by_name(name: &str) -> Option<Delivery> {
         Self::NAMED.iter().find(|n| n.0 == name).map(|n| n.1)
     }
@@ -192,7 +189,7 @@ impl Delivery {
         }
     }
 
-    /// The field that cannot be and why, if any.
+    /// Returns the field that the model cannot represent, and the reason.
     pub(crate) fn check(&self) -> Result<(), (String, String)> {
         let mut positive = Vec::new();
         if let Some(p) = self.pipeline() {
@@ -222,33 +219,33 @@ impl Delivery {
     }
 }
 
-/// Cost and losses of delivery in a core. The model knows; hardware does not tell.
+/// Cost and losses of delivery in a core. Only a model knows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Records written.
+    /// Number of written records.
     pub records: u64,
-    /// Assists and interrupts for overflows.
+    /// Number of assists and interrupts for overflows.
     pub stops: u64,
-    /// Interrupts that took a buffer away.
+    /// Number of interrupts that exchanged a buffer.
     pub swaps: u64,
-    /// Events (in their unit) that passed between an overflow and the assist and
-    /// are in no record, over all sampled events.
+    /// Events (in their unit) between an overflow and the assist, which are in no record. Summed
+    /// over all sampled events.
     pub passed: u64,
-    /// Lines whose load was aborted and then hit: misses no counter saw.
+    /// Number of lines whose load was aborted and then hit. No counter saw these misses.
     pub cleared_lines: u64,
-    /// Pages whose load was aborted and then hit the TLB.
+    /// Number of pages whose load was aborted and then hit the TLB.
     pub cleared_pages: u64,
-    /// Records the buffer had no room for.
+    /// Number of records that did not fit into the buffer.
     pub full: u64,
-    /// Events that counters have counted since their last record: the rest of a
-    /// period, which a reader of the counters knows.
+    /// Events since the last record of each counter: the remainder of a period, which a reader of
+    /// the counters knows.
     pub rest: u64,
-    /// Thousandths of a cycle the core stood still for all this.
+    /// Thousandths of a cycle for which the core was stopped for delivery.
     pub millicycles: u64,
 }
 
 impl Delivered {
-    /// Adds another core's.
+    /// Adds those of another core.
     pub fn add(&mut self, other: &Delivered) {
         self.records += other.records;
         self.stops += other.stops;

@@ -1,13 +1,13 @@
-//! The modelled PMU: what hardware would count, sample and report.
+//! The modelled PMU: counters, samples and counter series.
 //!
-//! Every event is counted all the time; there is no limit of counters. A [`SampleSpec`]
-//! makes an event overflow each time it has happened `period` times. An interval makes
-//! a [`Tick`] of all counters at each of its multiples in virtual time.
+//! All events are counted all the time. The number of counters is not limited. A [`SampleSpec`]
+//! makes an event overflow each time it has occurred `period` times. An interval produces a
+//! [`Tick`] of all counters at each multiple of its length in virtual time.
 //!
-//! By default delivery is ideal: the overflow record names the access that caused
-//! it, none is lost, and reading costs the program nothing (`sampling`). Any
-//! other [`Delivery`] takes a courier's way, which costs time, lets events pass
-//! and makes the program count differently. Series stay as they are.
+//! By default delivery is ideal: the overflow record names the access that caused it, no record is
+//! lost, and sampling costs the program nothing (`sampling`). Any other [`Delivery`] goes through a
+//! courier. It costs time, loses events, and changes the program's own counts. Series are not
+//! affected.
 
 mod courier;
 mod delivery;
@@ -25,28 +25,28 @@ use memgauge_trace::{EventId, catalogue};
 
 use crate::events;
 
-/// One event to sample.
+/// An event to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleSpec {
     /// A catalogued event.
     pub event: EventId,
-    /// Events (in the event's unit) between two overflows; not 0.
+    /// Events (in the event's unit) between two overflows, not 0.
     pub period: u64,
 }
 
-/// Settings of the PMU besides counting.
+/// Settings of the PMU other than counting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PmuConfig {
     /// Events to sample.
     pub samples: Vec<SampleSpec>,
-    /// Length of the series' intervals in virtual nanoseconds; not 0.
+    /// Length of the intervals of a series in virtual nanoseconds, not 0.
     pub interval_ns: Option<u64>,
-    /// How overflows become records.
+    /// Delivery of overflow records.
     pub delivery: Delivery,
 }
 
 impl PmuConfig {
-    /// The field that cannot be represented and why, if any.
+    /// Returns the field that the model cannot represent, and the reason.
     pub(crate) fn check(&self) -> Result<(), (String, String)> {
         for (at, spec) in self.samples.iter().enumerate() {
             if usize::from(spec.event.0) >= catalogue::COUNT {

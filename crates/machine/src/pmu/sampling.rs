@@ -1,34 +1,33 @@
-//! Counters that overflow.
+//! Sampled counters and their overflows.
 
 use memgauge_trace::{AccessKind, DataSource, EventId, catalogue};
 
 use super::SampleSpec;
 use crate::{Counts, events};
 
-/// One counter overflow.
+/// A counter overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
     /// The event whose counter overflowed.
     pub event: EventId,
     /// Virtual time.
     pub time_ns: u64,
-    /// Events this overflow stands for.
+    /// Number of events that this overflow stands for.
     pub period: u64,
-    /// First byte of the access that made the counter overflow; `None` for
-    /// events counted by block (instructions, cycles, loads, stores, modifies,
-    /// first-level hits).
+    /// First byte of the access that caused the overflow. `None` for events that are counted by
+    /// block (instructions, cycles, loads, stores, modifies, first-level hits).
     pub addr: Option<u64>,
-    /// Kind of the access; unknown where `addr` is `None`.
+    /// Kind of the access. Unknown if `addr` is `None`.
     pub kind: AccessKind,
-    /// Bytes accessed; 0 where `addr` is `None`.
+    /// Number of accessed bytes, or 0 if `addr` is `None`.
     pub size_bytes: u16,
-    /// Cycles to the data; 0 where `addr` is `None`.
+    /// Latency of the data in cycles, or 0 if `addr` is `None`.
     pub latency_cycles: u32,
-    /// Level that delivered the data; unknown where `addr` is `None`.
+    /// Level that delivered the data. Unknown if `addr` is `None`.
     pub source: DataSource,
 }
 
-/// Fields of a record about the access that made a counter overflow.
+/// Fields of a record about the access that caused the overflow.
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) addr: u64,
@@ -41,16 +40,16 @@ pub(crate) struct Access {
 struct Counter {
     event: EventId,
     period: u64,
-    /// Value at which it overflows next; none is so large while it is paused.
+    /// Value at which it overflows next. [`NEVER`] while it is paused.
     next: u64,
-    /// Events to the next overflow, while it is paused.
+    /// Number of events before the next overflow, while it is paused.
     left: Option<u64>,
 }
 
-/// No counter comes to this value.
+/// Value that no counter reaches.
 const NEVER: u64 = u64::MAX;
 
-/// All sampled events of one core.
+/// All sampled events of a core.
 pub(crate) struct Sampler {
     by_access: Vec<Counter>,
     by_block: Vec<Counter>,
@@ -76,9 +75,9 @@ impl Sampler {
         }
     }
 
-    /// One that is always due and takes nothing itself: for a courier, which is to
-    /// see every access that is not a plain hit. So a core without one pays
-    /// nothing for the question.
+    /// Creates a sampler that is always due and records nothing itself, for a courier, which must
+    /// see every access that is not a plain hit. A core without a courier therefore pays nothing
+    /// for the check.
     pub(crate) fn attentive() -> Self {
         let always = Counter {
             event: catalogue::INSTRUCTIONS,
@@ -97,7 +96,7 @@ impl Sampler {
         self.by_access.iter_mut().chain(&mut self.by_block)
     }
 
-    /// Gives an event another period: its next overflow is a whole one away.
+    /// Changes the period of an event. The next overflow is one new period away.
     pub(crate) fn set_period(&mut self, event: EventId, period: u64, counts: &Counts) {
         for counter in self.all().filter(|c| c.event == event) {
             counter.period = period;
@@ -108,7 +107,7 @@ impl Sampler {
         }
     }
 
-    /// Lets counters rest, or go on where they were.
+    /// Pauses or resumes counters.
     pub(crate) fn pause(&mut self, paused: bool, counts: &Counts) {
         for counter in self.all() {
             let now = counts.get(counter.event);
@@ -126,12 +125,12 @@ impl Sampler {
         }
     }
 
-    /// Records that wait to be taken, for more.
+    /// Returns the pending records, to add further ones.
     pub(crate) fn pending_mut(&mut self) -> &mut Vec<Overflow> {
         &mut self.pending
     }
 
-    /// Whether an event sampled at accesses has reached its period.
+    /// Returns true if an event that is counted by access has reached its period.
     #[inline(always)]
     pub(crate) fn is_due(&self, counts: &[u64; catalogue::COUNT]) -> bool {
         self.by_access.iter().any(|c| c.is_due(counts))
@@ -141,7 +140,7 @@ impl Sampler {
         !self.pending.is_empty()
     }
 
-    /// Records the overflows an access caused.
+    /// Records the overflows that an access caused.
     pub(crate) fn check_access(
         &mut self,
         counts: &[u64; catalogue::COUNT],
@@ -162,7 +161,7 @@ impl Sampler {
         }
     }
 
-    /// Records the overflows of events counted by block.
+    /// Records the overflows of events that are counted by block.
     pub(crate) fn check_block(&mut self, counts: &Counts, now_ns: u64) {
         for counter in &mut self.by_block {
             counter.advance(counts, &mut self.pending, |event, period| Overflow {
@@ -178,7 +177,7 @@ impl Sampler {
         }
     }
 
-    /// Distance to the next overflow of each event counted by block.
+    /// Returns the distance to the next overflow of each event that is counted by block.
     pub(crate) fn block_distances<'a>(
         &'a self,
         counts: &'a Counts,
@@ -188,7 +187,7 @@ impl Sampler {
             .map(|c| (c.event, c.next.saturating_sub(counts.get(c.event))))
     }
 
-    /// Moves the records out, oldest first.
+    /// Removes and returns the records, oldest first.
     pub(crate) fn take(&mut self, f: impl FnMut(Overflow)) {
         self.pending.drain(..).for_each(f);
     }
