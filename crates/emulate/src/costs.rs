@@ -16,16 +16,24 @@ pub(super) struct SiteMisses {
 }
 
 impl SiteMisses {
+    /// Adds the misses of an access. Tests first, because most accesses only miss the first level,
+    /// and because the host cannot forward narrow stores of an outcome to a wide load of it.
     #[inline(always)]
     pub(super) fn add(&mut self, outcome: &Outcome) {
         self.l1d += u32::from(outcome.l1d_misses);
-        self.l2 += u32::from(outcome.l2_misses);
-        self.llc += u32::from(outcome.llc_misses);
-        self.dtlb += u32::from(outcome.dtlb_misses);
-        self.walks += u32::from(outcome.walks);
-        let (read, written) = (outcome.dram_read_bytes, outcome.dram_write_bytes);
-        self.dram_read_bytes = self.dram_read_bytes.saturating_add(read);
-        self.dram_write_bytes = self.dram_write_bytes.saturating_add(written);
+        if outcome.l2_misses > 0 {
+            self.l2 += u32::from(outcome.l2_misses);
+            self.llc += u32::from(outcome.llc_misses);
+        }
+        if outcome.dtlb_misses > 0 {
+            self.dtlb += u32::from(outcome.dtlb_misses);
+            self.walks += u32::from(outcome.walks);
+        }
+        if outcome.has_traffic() {
+            let (read, written) = (outcome.dram_read_bytes, outcome.dram_write_bytes);
+            self.dram_read_bytes = self.dram_read_bytes.saturating_add(read);
+            self.dram_write_bytes = self.dram_write_bytes.saturating_add(written);
+        }
     }
 }
 
@@ -53,9 +61,15 @@ impl SiteStalls {
             _ => &mut self.l2,
         };
         *level += stalled.latency;
-        self.queue += stalled.queue;
-        self.tlb += stalled.translation;
-        self.stores += stalled.stores;
+        if stalled.queue > 0 {
+            self.queue += stalled.queue;
+        }
+        if stalled.translation > 0 {
+            self.tlb += stalled.translation;
+        }
+        if stalled.stores > 0 {
+            self.stores += stalled.stores;
+        }
     }
 
     pub(super) fn add_all(&mut self, other: &SiteStalls) {

@@ -116,7 +116,7 @@ impl DataSums {
             self.l2 += u64::from(outcome.l2_misses);
             self.llc += u64::from(outcome.llc_misses);
         }
-        if outcome.dram_read_bytes + outcome.dram_write_bytes > 0 {
+        if outcome.has_traffic() {
             self.dram_read_bytes += u64::from(outcome.dram_read_bytes);
             self.dram_write_bytes += u64::from(outcome.dram_write_bytes);
         }
@@ -124,7 +124,7 @@ impl DataSums {
             self.dtlb += u64::from(outcome.dtlb_misses);
             self.walks += u64::from(outcome.walks);
         }
-        if outcome.stalled.sum() > 0 {
+        if !outcome.stalled.is_none() {
             self.stalls.add(outcome);
         }
     }

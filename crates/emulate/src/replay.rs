@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_machine::{Core, LINE_BYTES, LineBytes, Missed, Outcome, Shared};
+use memgauge_machine::{Core, LINE_BYTES, LineAccess, LineBytes, Missed, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::address_space::AddressSpace;
@@ -353,8 +353,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         } else {
             LineBytes::default()
         };
-        let core = &mut self.core;
-        let outcome = core.supply_bytes(self.shared, event.missed, addr, size, access.kind, bytes);
+        let line_access = LineAccess {
+            addr,
+            size,
+            kind: access.kind,
+            bytes,
+        };
+        let (core, mut outcome) = (&mut self.core, Outcome::default());
+        core.supply_line(self.shared, event.missed, &line_access, &mut outcome);
         self.charge(index, addr, &outcome);
         self.charge_python(words, event.at as usize, &outcome);
         if !outcome.sharing.is_none() {
@@ -734,7 +740,7 @@ fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
         program.stalls.resize(accesses, SiteStalls::default());
     }
     sites[index as usize].add(outcome);
-    if outcome.stalled.sum() > 0 {
+    if !outcome.stalled.is_none() {
         program.stalls[index as usize].add(outcome);
     }
 }

@@ -37,71 +37,67 @@ fn page_address(addr: u64, page_shift: u32) -> u64 {
 }
 
 /// First-level misses of an access within a line. The first level already holds the line and page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+// Two words, so that functions return it in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed {
     /// The evicted line with its flags. [`Missed::NO_LINE`] if the line hit.
     left: u64,
-    /// True if the page missed.
-    page: bool,
-    /// True if the access stores.
-    stores: bool,
-    /// True if the line hit and other cores must be notified of the access.
-    watched: bool,
-    /// True if later accesses to the line depend on what other cores have done.
-    at_once: bool,
+    flags: u8,
 }
 
 impl Missed {
     /// Neither the word of a line nor that of an empty slot.
     const NO_LINE: u64 = u64::MAX;
+    /// The page missed.
+    const PAGE: u8 = 1;
+    /// The access stores.
+    const STORES: u8 = 2;
+    /// The line hit and other cores must be notified of the access.
+    const WATCHED: u8 = 4;
+    /// Later accesses to the line depend on what other cores have done.
+    const AT_ONCE: u8 = 8;
     /// No miss.
     pub const NOTHING: Missed = Missed {
         left: Missed::NO_LINE,
-        page: false,
-        stores: false,
-        watched: false,
-        at_once: false,
+        flags: 0,
     };
 
     /// A line miss that evicted `left`.
     pub(crate) fn of_line(left: u64) -> Missed {
-        Missed {
-            left,
-            ..Missed::NOTHING
-        }
+        Missed { left, flags: 0 }
     }
 
     /// Returns true if line and page hit.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
-        !self.page && !self.watched && self.left == Missed::NO_LINE
+        self.flags & (Missed::PAGE | Missed::WATCHED) == 0 && self.left == Missed::NO_LINE
     }
 
     #[inline(always)]
     pub(crate) fn page(self) -> bool {
-        self.page
+        self.flags & Missed::PAGE != 0
     }
 
     #[inline(always)]
     pub(crate) fn stores(self) -> bool {
-        self.stores
+        self.flags & Missed::STORES != 0
     }
 
     #[inline(always)]
     pub(crate) fn watched(self) -> bool {
-        self.watched
+        self.flags & Missed::WATCHED != 0
     }
 
     /// Returns true if it must be [supplied](crate::Core::supply) before the next access.
     #[inline(always)]
     pub fn at_once(self) -> bool {
-        self.at_once
+        self.flags & Missed::AT_ONCE != 0
     }
 
     /// Returns true if other cores may need to know which bytes are accessed.
     #[inline(always)]
     pub fn may_be_watched(self) -> bool {
-        self.watched || self.at_once
+        self.flags & (Missed::WATCHED | Missed::AT_ONCE) != 0
     }
 
     /// Returns the evicted word if the line missed.
@@ -286,20 +282,25 @@ fn take<R: Rows>(
         dtlb.show_no_access();
         return Missed::NOTHING;
     }
-    let page = !dtlb.take::<R>(page, now);
-    let tag = tag_of(addr);
-    let reuse = l1d.reuse::<R>(tag, store, now);
-    let left = match reuse {
-        Reuse::Absent => l1d.fill::<R>(tag, store, now),
-        Reuse::Held | Reuse::Watched => Missed::NO_LINE,
-    };
-    Missed {
-        left,
-        page,
-        stores: store,
-        watched: reuse == Reuse::Watched,
-        at_once: reuse == Reuse::Absent && l1d.may_be_watched(tag),
+    let mut missed = Missed::NOTHING;
+    if !dtlb.take::<R>(page, now) {
+        missed.flags |= Missed::PAGE;
     }
+    if store {
+        missed.flags |= Missed::STORES;
+    }
+    let tag = tag_of(addr);
+    match l1d.reuse::<R>(tag, store, now) {
+        Reuse::Held => {}
+        Reuse::Watched => missed.flags |= Missed::WATCHED,
+        Reuse::Absent => {
+            missed.left = l1d.fill::<R>(tag, store, now);
+            if l1d.may_be_watched(tag) {
+                missed.flags |= Missed::AT_ONCE;
+            }
+        }
+    }
+    missed
 }
 
 impl Drop for Touches<'_> {

@@ -2,7 +2,8 @@
 //!
 //! Each line occupies a slot. The *front* is a direct-mapped table that maps line numbers to slots.
 //! A hit needs one comparison with the slot's word, wherever the line is in its set. A stale entry
-//! of the front does not match.
+//! of the front does not match. If two held lines share an entry, it is marked as *crowded*, and a
+//! miss in the front then searches the set. Otherwise the line is not held.
 //!
 //! A slot holds the address of its line. A slot XOR an address in that line is below 64, so the
 //! comparison is a single operation.
@@ -32,6 +33,10 @@ const SLOTS: usize = 4096;
 const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
 /// Front entry without a line: the empty slot.
 const NOBODY: u16 = (SLOTS - 1) as u16;
+/// Flag in an entry of the front: lines that it does not name may be held.
+const CROWDED: u16 = 1 << 15;
+/// Address bits that determine the entry of the front.
+const FRONT_BITS: u64 = (FRONT as u64 - 1) * LINE_BYTES;
 /// Content of an empty slot. No address of a program has this bit.
 const NO_LINE: u64 = 1 << 62;
 /// Size in bits of the hashed set of watched lines.
@@ -40,7 +45,7 @@ const WATCHED_BITS: usize = 1 << 15;
 const WATCHED: u64 = 1 << 61;
 
 pub(crate) struct L1d {
-    /// Slot of the line at each entry.
+    /// Slot of the line at each entry, and [`CROWDED`].
     front: [u16; FRONT],
     lines: [u64; SLOTS],
     /// Stamp of the last load of each slot, then of the last store. 0 if there was none since the
@@ -129,8 +134,13 @@ impl L1d {
         };
         let mut lines = [NO_LINE; SLOTS];
         lines[NO_ACCESS_PLACE.slot()] = NO_ACCESS;
+        // Under tree-PLRU, the front names few of the held lines.
+        let front = match config.replacement {
+            Replacement::Lru => NOBODY,
+            Replacement::TreePlru => NOBODY | CROWDED,
+        };
         L1d {
-            front: [NOBODY; FRONT],
+            front: [front; FRONT],
             lines,
             stamps: [0; 2 * SLOTS],
             sets: Sets::new(config.sets()),
@@ -178,6 +188,15 @@ impl L1d {
     /// Uses a line that is not in the front.
     #[inline(always)]
     fn reuse_behind<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
+        if self.front[front_index(address(tag))] & CROWDED == 0 {
+            return Reuse::Absent;
+        }
+        self.search::<R>(tag, store, stamp)
+    }
+
+    /// Uses a line that is in its set but not in the front.
+    #[inline(never)]
+    fn search<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
         let Some(place) = self.find::<R>(tag) else {
             return Reuse::Absent;
         };
@@ -194,9 +213,26 @@ impl L1d {
     pub(crate) fn fill<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
         let place = self.coldest::<R>(self.sets.of_private(tag));
         let left = self.clear(place, address(tag));
-        self.show(tag, place);
+        if self.show(tag, place) {
+            self.check_crowd(tag, place);
+        }
         self.use_place(place, store, stamp);
         left
+    }
+
+    /// Clears the mark of a crowded entry whose other lines have been evicted.
+    #[inline(never)]
+    fn check_crowd(&mut self, tag: u64, place: Place) {
+        // Otherwise lines of several sets share an entry.
+        if self.trees.is_empty() && self.sets.is_power_of_two() {
+            let start = self.sets.of_private(tag) * self.ways;
+            let shares = |slot: &usize| {
+                *slot != place.slot() && (self.lines[*slot] ^ address(tag)) & FRONT_BITS == 0
+            };
+            if !(start..start + self.ways).any(|slot| shares(&slot)) {
+                self.front[front_index(address(tag))] &= !CROWDED;
+            }
+        }
     }
 
     /// Returns true if a line is held.
@@ -239,6 +275,7 @@ impl L1d {
     pub(crate) fn watch(&mut self, tag: u64) {
         if let Some(place) = self.find::<Portable>(tag) {
             self.lines[place.slot()] |= WATCHED;
+            self.front[front_index(address(tag))] |= CROWDED;
         }
     }
 
@@ -312,7 +349,7 @@ impl L1d {
 
     /// Adds [`NO_ACCESS`] to the front.
     pub(crate) fn show_no_access(&mut self) {
-        self.front[front_index(NO_ACCESS)] = NO_ACCESS_PLACE.0;
+        self.front[front_index(NO_ACCESS)] = NO_ACCESS_PLACE.0 | CROWDED;
     }
 
     /// Iterates over the words of all held lines.
@@ -348,18 +385,29 @@ impl L1d {
         Place::new(start + way)
     }
 
-    /// Adds a line that is being used to the front.
-    fn show(&mut self, tag: u64, place: Place) {
+    /// Adds a line that is being used to the front. Returns true if its entry is crowded.
+    #[inline(always)]
+    fn show(&mut self, tag: u64, place: Place) -> bool {
+        if !self.trees.is_empty() {
+            self.turn_tree(tag, place);
+        }
+        let entry = &mut self.front[front_index(address(tag))];
+        let named = Place(*entry);
+        let shares = (self.lines[named.slot()] ^ address(tag)) & FRONT_BITS == 0;
+        let other = named.slot() != place.slot() && shares;
+        *entry = place.0 | (*entry & CROWDED) | if other { CROWDED } else { 0 };
+        *entry & CROWDED != 0
+    }
+
+    /// Turns the tree of a used line's set, and removes the line used before from the front.
+    #[inline(never)]
+    fn turn_tree(&mut self, tag: u64, place: Place) {
         let slot = place.slot();
-        // Check this first, because finding the set takes a division.
-        if !self.trees.is_empty()
-            && let Some(tree) = self.trees.get_mut(slot / self.ways)
-        {
+        if let Some(tree) = self.trees.get_mut(slot / self.ways) {
             tree.bits = tree::pointed_away(tree.bits, self.ways, slot % self.ways);
             let before = std::mem::replace(&mut tree.latest, tag);
-            self.front[front_index(address(before))] = NOBODY;
+            self.front[front_index(address(before))] = NOBODY | CROWDED;
         }
-        self.front[front_index(address(tag))] = place.0;
     }
 }
 

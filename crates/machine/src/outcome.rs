@@ -5,19 +5,19 @@ use memgauge_trace::DataSource;
 /// Millicycles that the core stalled for an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalled {
-    /// Latency of the level that delivered the line; of the farthest, [`Outcome::source`], if
-    /// the access touched several lines.
+    /// Latency of the level that delivered the line, or of the farthest one ([`Outcome::source`])
+    /// if the access touched several lines.
     pub latency: u64,
-    /// Time in the queue to memory beyond that latency.
+    /// Time in the memory queue beyond that latency.
     pub queue: u64,
     /// Address translation.
     pub translation: u64,
-    /// Stores and writebacks that filled the way to memory.
+    /// Stores and writebacks that filled the memory queue.
     pub stores: u64,
 }
 
 impl Stalled {
-    /// Takes back what was not waited for after all: of lines first, then of translation.
+    /// Subtracts time that the core did not wait after all: first for lines, then for translation.
     pub(crate) fn take_back(&mut self, mut millicycles: u64) {
         for part in [
             &mut self.latency,
@@ -31,14 +31,21 @@ impl Stalled {
         }
     }
 
-    /// All of it.
+    /// Returns the sum.
     #[inline]
     pub fn sum(&self) -> u64 {
         self.latency + self.queue + self.translation + self.stores
     }
+
+    /// Returns true if the core did not stall.
+    // Faster than comparing the sum, for which the host waits until narrow stores reach its cache.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.latency == 0 && self.queue == 0 && self.translation == 0 && self.stores == 0
+    }
 }
 
-/// What an access met of other cores' copies of its line.
+/// Interaction of an access with other cores' copies of its line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharing(u8);
 
@@ -49,30 +56,30 @@ impl Sharing {
     pub const INVALIDATES: Sharing = Sharing(2);
     /// A miss of a line lost to another core's store.
     pub const REGAINS: Sharing = Sharing(4);
-    /// The first access to bytes that others have stored to a line regained in this turn, maybe by
-    /// the access that missed. Without one by [`Core::end_turn`](crate::Core::end_turn), it was false
-    /// sharing.
+    /// The first access to bytes that others have stored to a line regained in this turn, possibly
+    /// by the access that missed. If there is none by [`Core::end_turn`](crate::Core::end_turn), it
+    /// was false sharing.
     pub const TRUE: Sharing = Sharing(8);
 
     pub(crate) fn add(&mut self, other: Sharing) {
         self.0 |= other.0;
     }
 
-    /// Whether it has all of `other`.
+    /// Returns true if it has all of `other`.
     #[inline]
     pub fn has(self, other: Sharing) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether no other core had a part in it.
+    /// Returns true if no other core was involved.
     #[inline]
     pub fn is_none(self) -> bool {
         self.0 == 0
     }
 }
 
-/// Events that [`Core::access`](crate::Core::access) counted for one access, so that
-/// they can be charged to the instruction.
+/// Events that [`Core::access`](crate::Core::access) counted for an access, so that they can be
+/// charged to the instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
@@ -88,23 +95,29 @@ pub struct Outcome {
     pub walks: u16,
     /// The farthest level that delivered one of the lines.
     pub source: DataSource,
-    /// Whether counter overflows wait to be taken.
+    /// True if counter overflows are pending.
     pub overflow: bool,
-    /// Bytes read from memory, by the access and the prefetches it set off.
+    /// Bytes read from memory by the access and by the prefetches that it triggered.
     pub dram_read_bytes: u32,
     /// Bytes of dirty lines written to memory because of it.
     pub dram_write_bytes: u32,
-    /// Cycles to the data of the slowest line, translation and queueing
-    /// included, whether or not the core waited for them.
+    /// Cycles to the data of the slowest line, including translation and queueing, whether or not
+    /// the core waited for them.
     pub latency_cycles: u32,
-    /// Time that the core waited for it.
+    /// Time for which the core waited.
     pub stalled: Stalled,
-    /// Other cores' part in it.
+    /// Interaction with other cores.
     pub sharing: Sharing,
 }
 
 impl Outcome {
-    /// Whether it was a plain first-level hit, with nothing to charge.
+    /// Returns true if bytes were read from or written to memory.
+    #[inline]
+    pub fn has_traffic(&self) -> bool {
+        self.dram_read_bytes | self.dram_write_bytes != 0
+    }
+
+    /// Returns true if it was a plain first-level hit, with nothing to charge.
     #[inline]
     pub fn is_plain_hit(&self) -> bool {
         self.l1d_misses == 0 && self.dtlb_misses == 0 && self.sharing.is_none()

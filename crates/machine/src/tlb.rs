@@ -15,7 +15,7 @@
 //! stamp to the slot. The low bits of a stamp are the number of its slot, so the smallest stamp of
 //! a set names the least recently used slot. LRU is exact although a hit moves nothing.
 
-use crate::cache::{Cache, Found, Rows, Sets};
+use crate::cache::{Cache, Evicted, Found, Rows, Sets};
 use crate::{NO_ACCESS, Replacement, TlbConfig};
 
 /// Number of slots, more than the largest first level has entries. The last one belongs to
@@ -163,7 +163,8 @@ pub(crate) struct Stlb(Cache);
 impl Stlb {
     pub(crate) fn new(config: &TlbConfig) -> Self {
         let (sets, ways) = (u64::from(config.sets()), config.ways as usize);
-        Stlb(Cache::with_shape(sets, ways, Replacement::Lru))
+        let cache = Cache::with_shape(sets, ways, Replacement::Lru, Evicted::Dirty);
+        Stlb(cache)
     }
 
     /// Prefetches the set of a page into the host's cache.

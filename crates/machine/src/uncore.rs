@@ -1,6 +1,6 @@
 //! Resources that cores share: the last-level cache and memory.
 
-use crate::cache::{Cache, DIRTY, EMPTY, Found, SPACE_SHIFT, tag_in};
+use crate::cache::{Cache, DIRTY, EMPTY, Evicted, Found, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
 use crate::coherence::Directory;
 use crate::dram::Dram;
@@ -52,8 +52,13 @@ impl Shared {
         let clock = Clock::new(config.frequency_hz);
         let rate = config.timing.dram_bytes_per_s;
         let line_bytes = u64::from(LINE_BYTES) * u64::from(weight);
+        // An inclusive cache recalls clean lines, too.
+        let evicted = match config.inclusive_llc {
+            true => Evicted::All,
+            false => Evicted::Dirty,
+        };
         Shared {
-            llc: Cache::new(&config.llc),
+            llc: Cache::new(&config.llc, evicted),
             dram: Dram::new(clock.transfer_millicycles(line_bytes, rate)),
             inclusive: config.inclusive_llc,
             peers: Vec::new(),

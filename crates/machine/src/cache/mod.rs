@@ -16,7 +16,7 @@
 //! caches of 20 or 48 ways) are [`wide`] and simple.
 
 mod host;
-pub(crate) mod narrow;
+mod ordered;
 pub(crate) mod tree;
 mod wide;
 
@@ -24,7 +24,7 @@ use crate::{CacheConfig, Replacement};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::{Eights, Fours};
 pub(crate) use host::{Portable, Rows, Width};
-use narrow::Narrow;
+use ordered::Ordered;
 use wide::Wide;
 
 /// The line was written since it was filled.
@@ -66,12 +66,22 @@ pub(crate) enum Found {
     Miss(u64),
 }
 
+/// The evicted lines that a cache reports. Others appear as [`EMPTY`], because the host takes time
+/// to put their words together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Evicted {
+    All,
+    Dirty,
+}
+
 /// Number of sets, and the mapping of lines to sets.
 #[derive(Clone, Copy)]
 pub(crate) struct Sets {
     count: u64,
     /// `count - 1` if `count` is a power of two.
     mask: Option<u64>,
+    /// Number of bits of that.
+    shift: u32,
     /// 2^64 / `count`, rounded down, because each miss computes a remainder and division is slow.
     inverse: u64,
 }
@@ -81,8 +91,14 @@ impl Sets {
         Sets {
             count,
             mask: count.is_power_of_two().then_some(count - 1),
+            shift: count.ilog2(),
             inverse: u64::MAX / count,
         }
+    }
+
+    /// Returns true if lines that are equal in enough low bits are in the same set.
+    pub(crate) fn is_power_of_two(self) -> bool {
+        self.mask.is_some()
     }
 
     /// Returns the set of a tag without address space: the line number modulo the number of sets.
@@ -91,12 +107,30 @@ impl Sets {
         self.of_number(tag >> 2)
     }
 
-    /// Returns the set of any tag. Each address space is shifted by an odd step, so that programs
-    /// at equal addresses use different sets.
+    /// Returns the line number of any tag, shifted by an odd step for each address space, so that
+    /// programs at equal addresses use different sets.
+    #[inline(always)]
+    fn number_of(tag: u64) -> u64 {
+        ((tag & TAG_MASK) >> 2) + (tag >> SPACE_SHIFT) * SPACE_STEP
+    }
+
+    /// Returns the set of any tag.
     #[inline(always)]
     fn of(self, tag: u64) -> usize {
-        let line = (tag & TAG_MASK) >> 2;
-        self.of_number(line + (tag >> SPACE_SHIFT) * SPACE_STEP)
+        self.of_number(Self::number_of(tag))
+    }
+
+    /// Returns the set of any tag and the quotient of its number and the number of sets.
+    #[inline(always)]
+    fn divide(self, tag: u64) -> (usize, u64) {
+        let number = Self::number_of(tag);
+        match self.mask {
+            Some(mask) => ((number & mask) as usize, number >> self.shift),
+            None => {
+                let (quotient, set) = self.quotient_and_remainder(number);
+                (set as usize, quotient)
+            }
+        }
     }
 
     /// Returns the set of a line or page number.
@@ -104,40 +138,50 @@ impl Sets {
     pub(crate) fn of_number(self, line: u64) -> usize {
         match self.mask {
             Some(mask) => (line & mask) as usize,
-            None => self.remainder(line) as usize,
+            None => self.quotient_and_remainder(line).1 as usize,
         }
     }
 }
 
 impl Sets {
-    /// Returns `number % count`. The product with the inverse is less than two below the quotient,
-    /// so its integer part is the quotient or one less.
+    /// Returns `number / count` and `number % count`. The product with the inverse is less than two
+    /// below the quotient, so its integer part is the quotient or one less.
     #[inline(always)]
-    fn remainder(self, number: u64) -> u64 {
-        let quotient = (u128::from(number) * u128::from(self.inverse)) >> 64;
-        let left = number - quotient as u64 * self.count;
+    fn quotient_and_remainder(self, number: u64) -> (u64, u64) {
+        let quotient = ((u128::from(number) * u128::from(self.inverse)) >> 64) as u64;
+        let left = number - quotient * self.count;
         if left < self.count {
-            left
+            (quotient, left)
         } else {
-            left - self.count
+            (quotient + 1, left - self.count)
         }
     }
 }
 
 /// The tags of a cache.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are few caches, and their lookups save an indirection"
+)]
 pub(crate) enum Cache {
-    Narrow(Narrow),
+    Ordered(Ordered),
     Wide(Wide),
 }
 
 impl Cache {
-    pub(crate) fn new(config: &CacheConfig) -> Self {
-        Self::with_shape(config.sets(), config.ways as usize, config.replacement)
+    pub(crate) fn new(config: &CacheConfig, evicted: Evicted) -> Self {
+        let (sets, ways) = (config.sets(), config.ways as usize);
+        Self::with_shape(sets, ways, config.replacement, evicted)
     }
 
-    pub(crate) fn with_shape(sets: u64, ways: usize, replacement: Replacement) -> Self {
-        if ways <= narrow::MOST_WAYS {
-            return Cache::Narrow(Narrow::new(sets, ways, replacement));
+    pub(crate) fn with_shape(
+        sets: u64,
+        ways: usize,
+        replacement: Replacement,
+        evicted: Evicted,
+    ) -> Self {
+        if ways <= ordered::MOST_WAYS && replacement == Replacement::Lru {
+            return Cache::Ordered(Ordered::new(sets, ways, evicted));
         }
         Cache::Wide(Wide::new(sets, ways, replacement))
     }
@@ -146,16 +190,21 @@ impl Cache {
     /// it was held, removes `clear` from them.
     #[inline]
     pub(crate) fn take(&mut self, tag: u64, set: u64, clear: u64) -> Found {
-        match self {
-            Cache::Narrow(cache) => cache.take(tag, set, clear),
-            Cache::Wide(cache) => cache.take(tag, set, clear),
-        }
+        let wide = match self {
+            Cache::Ordered(cache) => match cache.take(tag, set, clear) {
+                Some(found) => return found,
+                None => cache.to_wide(),
+            },
+            Cache::Wide(cache) => return cache.take(tag, set, clear),
+        };
+        *self = Cache::Wide(wide);
+        self.take(tag, set, clear)
     }
 
     /// Prefetches a tag's set into the host's cache.
     #[inline(always)]
     pub(crate) fn expect(&self, tag: u64) {
-        if let Cache::Narrow(cache) = self {
+        if let Cache::Ordered(cache) = self {
             cache.expect(tag);
         }
     }
@@ -163,7 +212,7 @@ impl Cache {
     /// Returns true if the line is held.
     pub(crate) fn holds(&self, tag: u64) -> bool {
         match self {
-            Cache::Narrow(cache) => cache.holds(tag),
+            Cache::Ordered(cache) => cache.holds(tag),
             Cache::Wide(cache) => cache.holds(tag),
         }
     }
@@ -171,7 +220,7 @@ impl Cache {
     /// Removes the line and returns its word if it was held.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         match self {
-            Cache::Narrow(cache) => cache.drop_line(tag),
+            Cache::Ordered(cache) => cache.drop_line(tag),
             Cache::Wide(cache) => cache.drop_line(tag),
         }
     }
@@ -179,7 +228,7 @@ impl Cache {
     /// Removes flags from a line without using it. Returns its previous word if it is held.
     pub(crate) fn clear_flags(&mut self, tag: u64, flags: u64) -> Option<u64> {
         match self {
-            Cache::Narrow(cache) => cache.clear_flags(tag, flags),
+            Cache::Ordered(cache) => cache.clear_flags(tag, flags),
             Cache::Wide(cache) => cache.clear_flags(tag, flags),
         }
     }
@@ -187,7 +236,7 @@ impl Cache {
     /// Returns the words of all held lines.
     pub(crate) fn lines(&self) -> Vec<u64> {
         match self {
-            Cache::Narrow(cache) => cache.lines().collect(),
+            Cache::Ordered(cache) => cache.lines().collect(),
             Cache::Wide(cache) => cache.lines().collect(),
         }
     }
@@ -214,7 +263,8 @@ mod tests {
                 [multiple.wrapping_sub(1), multiple, multiple + 1]
             });
             for number in near.into_iter().chain(multiples) {
-                assert_eq!(Sets::new(count).remainder(number), number % count);
+                let expected = (number / count, number % count);
+                assert_eq!(Sets::new(count).quotient_and_remainder(number), expected);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Sets of more than 16 ways: words in no order, each way with a stamp of its
+//! Sets of any number of ways and any replacement: words in no order, each way with a stamp of its
 //! last use.
 
 use super::{EMPTY, Found, Sets, tag_in, tree};
