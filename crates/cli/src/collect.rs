@@ -68,11 +68,16 @@ pub(crate) fn run(args: &Record, target: &str) -> anyhow::Result<CommandEnd> {
 }
 
 fn check(args: &Record) -> anyhow::Result<()> {
-    if args.settings.source == Source::Emulate {
-        return Err(usage(
-            "failed to collect: source emulate records whole runs; use --source clock, or -e with \
-             events of this machine",
-        ));
+    let source = match args.settings.source {
+        Source::Emulate => Some("emulate"),
+        Source::Malloc => Some("malloc"),
+        Source::Auto | Source::Clock | Source::Pmu => None,
+    };
+    if let Some(source) = source {
+        return Err(usage(format!(
+            "failed to collect: source {source} records whole runs; use --source clock, or -e with \
+             events of this machine"
+        )));
     }
     if !args.settings.regions.is_empty() {
         return Err(usage(
