@@ -70,7 +70,8 @@ def open_many(paths: Union[PathLike, Sequence[PathLike]]) -> Recordings:
     patterns = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     recordings: Dict[str, Recording] = {}
     unreadable: Dict[str, str] = {}
-    for text in map(os.fspath, patterns):
+    for pattern in patterns:
+        text = os.fspath(pattern)
         if is_in_bucket(text):
             _open_matching(text, recordings, unreadable)
             continue
