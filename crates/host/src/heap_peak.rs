@@ -3,10 +3,10 @@
 //! Threads run ahead of each other on the host, and are read in turns. Taken in the order in which
 //! they are read, two blocks that were in use at the same time can miss each other: four emulated
 //! threads with 3 MiB each had peaks from 6 to 12 MiB in equal runs. So changes wait here, sorted by
-//! time, until [`MAX_PENDING`] later ones have been read. A single thread is read in the order of its
+//! time, until `MAX_PENDING` later ones have been read. A single thread is read in the order of its
 //! time, and its changes in the order in which they were made.
 //!
-//! The history has at most [`MAX_INTERVALS`] intervals. When a run exceeds them, their length is
+//! The history has at most `MAX_INTERVALS` intervals. When a run exceeds them, their length is
 //! doubled. A site has an entry for each interval in which its bytes changed.
 
 use std::collections::VecDeque;
