@@ -131,6 +131,7 @@ impl Allocations {
     pub(crate) fn new(period: u64) -> Allocations {
         Allocations {
             period,
+            peak: HeapPeak::with_history(),
             ..Allocations::default()
         }
     }

@@ -84,6 +84,8 @@ pub struct HeapPeak {
     peaks: u64,
     sites: Vec<SiteUse>,
     late: u64,
+    /// True if the history is kept.
+    has_history: bool,
     /// Start of the history.
     start_ns: Option<u64>,
     interval_ns: u64,
@@ -101,6 +103,7 @@ impl Default for HeapPeak {
             peaks: 0,
             sites: Vec::new(),
             late: 0,
+            has_history: false,
             start_ns: None,
             interval_ns: MIN_INTERVAL_NS,
             history: Vec::new(),
@@ -109,6 +112,14 @@ impl Default for HeapPeak {
 }
 
 impl HeapPeak {
+    /// Creates one that also keeps the history.
+    pub fn with_history() -> HeapPeak {
+        HeapPeak {
+            has_history: true,
+            ..HeapPeak::default()
+        }
+    }
+
     /// A site has more bytes in use from a time on, or fewer.
     pub fn add(&mut self, time_ns: u64, site: u32, amount: HeapAmount) {
         if amount == HeapAmount::default() {
@@ -137,7 +148,10 @@ impl HeapPeak {
 
     fn apply(&mut self, change: Change) {
         self.applied_ns = change.time_ns;
-        let interval = self.interval_of(change.time_ns);
+        let interval = match self.has_history {
+            true => Some(self.interval_of(change.time_ns)),
+            false => None,
+        };
         let number = change.site as usize;
         if number >= self.sites.len() {
             self.sites.resize_with(number + 1, SiteUse::default);
@@ -149,11 +163,18 @@ impl HeapPeak {
             site.at_peak = site.in_use;
         }
         site.in_use += change.amount;
-        note(&mut site.history, interval, site.in_use.bytes, |_, new| new);
-        // The interval begins with what was in use before.
-        note(&mut self.history, interval, self.in_use, i64::max);
+        let before = self.in_use;
         self.in_use += change.amount.bytes;
-        note(&mut self.history, interval, self.in_use, i64::max);
+        if let Some(interval) = interval {
+            note(&mut site.history, interval, site.in_use.bytes, |_, new| new);
+            // The interval begins with the bytes that were in use before.
+            note(
+                &mut self.history,
+                interval,
+                before.max(self.in_use),
+                i64::max,
+            );
+        }
         if self.in_use > self.peak {
             self.peak = self.in_use;
             self.peaks += 1;
@@ -207,7 +228,7 @@ impl HeapPeak {
         at_peak
     }
 
-    /// The history, for all sites together and for each.
+    /// Returns the history, for all sites together and for each. Empty unless it is kept.
     pub fn history(&self, pid: Pid) -> Vec<HeapUseRow> {
         let all = self.applied();
         let start_ns = all.start_ns.unwrap_or(0);
@@ -307,7 +328,7 @@ mod tests {
         fn the_history_has_each_sites_bytes_and_the_maximum_of_all(
             steps in proptest::collection::vec((1u64..5000, 1i64..100, 0u32..3), 1..300),
         ) {
-            let mut peak = HeapPeak::default();
+            let mut peak = HeapPeak::with_history();
             let mut time_ns = 7;
             let mut changes = Vec::new();
             for (gap_ns, bytes, site) in steps {
