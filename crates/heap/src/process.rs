@@ -229,6 +229,9 @@ impl Allocations {
     /// Rows of all sites, numbered from `first_site` on.
     pub(crate) fn rows(&self, pid: Pid, first_site: u32) -> Vec<AllocationRow> {
         let rounded = |number: f64| number.round() as u64;
+        // Rounded to the nearest number, the variance of a few large blocks would be 0: that of an
+        // exact count.
+        let rounded_up = |number: f64| number.ceil() as u64;
         let positive = |number: i64| number.max(0).unsigned_abs();
         let at_peak = self.peak.by_site(self.sites.len());
         let sites = self.sites.iter().zip(&self.origins).zip(at_peak);
@@ -248,8 +251,8 @@ impl Allocations {
                     live_bytes: positive(sums.live.bytes),
                     at_peak_bytes: positive(at_peak.bytes),
                     temporary: rounded(sums.temporary),
-                    allocations_variance: rounded(sums.allocations_variance),
-                    bytes_variance: rounded(sums.bytes_variance),
+                    allocations_variance: rounded_up(sums.allocations_variance),
+                    bytes_variance: rounded_up(sums.bytes_variance),
                     live_variance: positive(sums.live.variance),
                     at_peak_variance: positive(at_peak.variance),
                 },
