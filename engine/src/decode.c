@@ -42,6 +42,7 @@ static uint32_t next_symbol;
 /* The current run, which the next access may extend. */
 static struct {
     bool open;
+    bool non_temporal;
     struct key key;
     int64_t first, low, end; /* constant parts of the addresses */
 } current;
@@ -186,7 +187,8 @@ static bool is_atomic(const ZydisDecodedInstruction *z)
 static bool join(struct mg_decoded *b, const struct key *key, int64_t add, unsigned size,
                  unsigned kind)
 {
-    if (!current.open || !same_key(&current.key, key))
+    if (!current.open || !same_key(&current.key, key) ||
+        current.non_temporal != ((kind & MG_NON_TEMPORAL) != 0))
         return false;
     int64_t low = add < current.low ? add : current.low;
     int64_t end = add + size > current.end ? add + size : current.end;
@@ -210,9 +212,11 @@ static void simple_access(struct mg_decoded *b, const struct insn *in, struct pl
     bool own = repeats(in->z) || is_atomic(in->z);
     if (own || !join(b, &p.key, p.add, size, kind)) {
         b->run[b->runs++] = (struct mg_run){
-            .up = size - 1, .stores = (kind & MG_STORE) != 0, .first = b->accesses,
+            .up = size - 1, .stores = (kind & MG_STORE) != 0,
+            .non_temporal = (kind & MG_NON_TEMPORAL) != 0, .first = b->accesses,
         };
         current.open = !own;
+        current.non_temporal = (kind & MG_NON_TEMPORAL) != 0;
         current.key = p.key;
         current.first = current.low = p.add;
         current.end = p.add + size;
@@ -245,6 +249,29 @@ static bool touches_nothing(const ZydisDecodedInstruction *z)
         return z->mnemonic == ZYDIS_MNEMONIC_CLFLUSH || z->mnemonic == ZYDIS_MNEMONIC_LEA ||
                z->mnemonic == ZYDIS_MNEMONIC_INVLPG || z->mnemonic == ZYDIS_MNEMONIC_CLDEMOTE ||
                z->mnemonic == ZYDIS_MNEMONIC_NOP;
+    }
+}
+
+/* Stores that bypass the caches and are combined to whole lines. */
+static bool is_non_temporal(const ZydisDecodedInstruction *z)
+{
+    switch (z->mnemonic) {
+    case ZYDIS_MNEMONIC_MOVNTI:
+    case ZYDIS_MNEMONIC_MOVNTQ:
+    case ZYDIS_MNEMONIC_MOVNTDQ:
+    case ZYDIS_MNEMONIC_MOVNTPS:
+    case ZYDIS_MNEMONIC_MOVNTPD:
+    case ZYDIS_MNEMONIC_MOVNTSS:
+    case ZYDIS_MNEMONIC_MOVNTSD:
+    case ZYDIS_MNEMONIC_VMOVNTDQ:
+    case ZYDIS_MNEMONIC_VMOVNTPS:
+    case ZYDIS_MNEMONIC_VMOVNTPD:
+    case ZYDIS_MNEMONIC_MASKMOVQ:
+    case ZYDIS_MNEMONIC_MASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVDQU:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -330,6 +357,7 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
     unsigned n = in->z->operand_count;
     if (touches_nothing(in->z))
         return;
+    unsigned non_temporal = is_non_temporal(in->z) ? MG_NON_TEMPORAL : 0;
     if (varies(in, n)) {
         unsigned kind = 0, bytes = 0;
         for (unsigned i = 0; i < n; i++) {
@@ -341,7 +369,7 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
             }
         }
         if (kind)
-            varying_access(b, in, bytes, kind);
+            varying_access(b, in, bytes, kind | non_temporal);
         return;
     }
     for (int store = 0; store <= 1; store++) { /* reads come before writes */
@@ -357,7 +385,7 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
                 if (after && op->mem.base == ZYDIS_REGISTER_RSP)
                     p.add += op->size / 8;
             }
-            simple_access(b, in, p, op->size / 8, kind_of(op));
+            simple_access(b, in, p, op->size / 8, kind_of(op) | non_temporal);
         }
     }
 }

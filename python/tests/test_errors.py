@@ -129,8 +129,10 @@ def test_failed_recording_has_the_commands_message(tmp_path):
     assert failing.manifest["end"] == {"exited": 3}
 
 
+# A shell starts a background job with Ctrl-C ignored, and these tests may be in one.
 RECORD_FOREVER = """
-import memgauge as mg, sys
+import memgauge as mg, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     mg.record(["/bin/sh", "-c", "while :; do :; done"], source="clock", output=sys.argv[1])
 except KeyboardInterrupt:
@@ -142,7 +144,7 @@ def test_ctrl_c_ends_a_recording_in_order(tmp_path):
     output = tmp_path / "interrupted.mg"
     process = subprocess.Popen(
         [sys.executable, "-c", RECORD_FOREVER, str(output)],
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not list(output.glob("*/part-*.parquet")):
@@ -150,8 +152,32 @@ def test_ctrl_c_ends_a_recording_in_order(tmp_path):
         time.sleep(0.05)
     # As a terminal does: to all processes of the group.
     os.killpg(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert said.startswith("interrupted"), said
+    said, errors = process.communicate(timeout=60)
+    assert said.startswith("interrupted"), said + errors
+
+
+RECORD_INTERRUPTED_AT_START = """
+import memgauge as mg, os, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupted(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        started.append(self)
+        os.killpg(0, signal.SIGINT)
+started, subprocess.Popen = [], Interrupted
+try:
+    mg.record(["/bin/sleep", "1000"], source="clock", output=sys.argv[1])
+except KeyboardInterrupt:
+    print("ended", started[0].poll() is not None, flush=True)
+"""
+
+
+def test_ctrl_c_while_the_program_starts_waits_for_its_end(tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-c", RECORD_INTERRUPTED_AT_START, str(tmp_path / "x.mg")],
+        capture_output=True, text=True, timeout=60, start_new_session=True,
+    )
+    assert process.stdout == "ended True\n", process.stderr
 
 
 def test_missing_package_is_named(modelled, monkeypatch):

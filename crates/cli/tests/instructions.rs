@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Recorded, memgauge, needs};
+use harness::{Recorded, drawn, memgauge, needs};
 
 const LIST: &str = include_str!("instructions/list.txt");
 const STRINGS: &str = include_str!("instructions/strings.s");
@@ -215,4 +215,81 @@ fn frames_of_signals_are_no_accesses_of_the_program() {
     let output = curves.output().expect("memgauge runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !said.contains("lost:"), "{said}");
+}
+
+/// Non-temporal stores: bytes of each, and the instruction. `xmm1` and `mm1` have all bits set.
+const NON_TEMPORAL: [(u64, &str); 13] = [
+    (4, "movnti %eax, (%rdi)"),
+    (8, "movnti %rax, (%rdi)"),
+    (8, "movntq %mm0, (%rdi)"),
+    (8, "maskmovq %mm1, %mm0"),
+    (16, "movntps %xmm0, (%rdi)"),
+    (16, "movntpd %xmm0, (%rdi)"),
+    (16, "movntdq %xmm0, (%rdi)"),
+    (16, "maskmovdqu %xmm1, %xmm0"),
+    (16, "vmovntdq %xmm0, (%rdi)"),
+    (16, "vmaskmovdqu %xmm1, %xmm0"),
+    (32, "vmovntps %ymm0, (%rdi)"),
+    (32, "vmovntpd %ymm0, (%rdi)"),
+    (32, "vmovntdq %ymm0, (%rdi)"),
+];
+
+/// A program that fills a buffer of `bytes` with each of the instructions.
+fn fills(folder: &Path, instructions: &[(u64, &str)], bytes: u64) -> String {
+    let mut text = ".globl _start\n_start: pcmpeqb %xmm1, %xmm1\n pcmpeqb %mm1, %mm1\n".to_owned();
+    for (size, code) in instructions {
+        write!(
+            text,
+            "lea buffer(%rip), %rdi\n mov ${}, %rbx\n\
+             1: {code}\n add ${size}, %rdi\n dec %rbx\n jnz 1b\n",
+            bytes / size
+        )
+        .expect("text can be written");
+    }
+    text += "xor %edi, %edi\n mov $60, %eax\n syscall\n.bss\n.balign 4096\n";
+    writeln!(text, "buffer: .zero {bytes}").expect("text can be written");
+    assembled(folder, &text)
+}
+
+#[test]
+fn non_temporal_stores_write_whole_lines_and_read_none() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bytes = 4096 * drawn("pages", 16, 64);
+    for instruction in NON_TEMPORAL {
+        let program = fills(folder.path(), &[instruction], bytes);
+        let totals = Recorded::new(&[], &[&program]).totals();
+        let (size, code) = instruction;
+        let expected = [
+            ("stores", bytes / size),
+            ("l1d.hit", 0),
+            ("l1d.miss", 0),
+            ("dram.read_bytes", 0),
+            ("dram.write_bytes", bytes),
+        ];
+        for (event, count) in expected {
+            assert_eq!(totals[event], count as i64, "{event} of {code}");
+        }
+    }
+}
+
+#[test]
+fn some_sets_estimate_what_non_temporal_stores_write() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let plain: Vec<_> = NON_TEMPORAL
+        .into_iter()
+        .filter(|(_, code)| !code.contains("mask"))
+        .collect();
+    let bytes = 4096 * drawn("pages", 64, 128);
+    let program = fills(folder.path(), &plain, bytes);
+    let totals = Recorded::new(&["--sets", "1/8"], &[&program]).totals();
+    // Each class of lines has an eighth of each page.
+    let expected = plain.len() as i64 * bytes as i64;
+    assert_eq!(totals["dram.write_bytes"], expected);
+    assert_eq!(totals["dram.read_bytes"], 0);
 }

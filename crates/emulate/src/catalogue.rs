@@ -32,6 +32,8 @@ pub(super) struct Access {
     pub(super) run: u16,
     pub(super) size: u8,
     pub(super) kind: AccessKind,
+    /// True for a store that bypasses the caches.
+    pub(super) is_non_temporal: bool,
 }
 
 impl Access {
@@ -401,10 +403,11 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
-    let kind = match bytes.get(at + 15)? {
-        1 => AccessKind::Load,
-        2 => AccessKind::Store,
-        3 => AccessKind::Modify,
+    let (kind, is_non_temporal) = match bytes.get(at + 15)? {
+        1 => (AccessKind::Load, false),
+        2 => (AccessKind::Store, false),
+        3 => (AccessKind::Modify, false),
+        6 => (AccessKind::Store, true),
         _ => return None,
     };
     Some(Access {
@@ -414,6 +417,7 @@ fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
         run: u16_at(bytes, at + 12)?,
         size: bytes[at + 14],
         kind,
+        is_non_temporal,
     })
 }
 
@@ -719,7 +723,7 @@ pub(super) mod tests {
             for half in [a.offset, a.insn, a.run] {
                 body.extend(half.to_le_bytes());
             }
-            body.extend([a.size, a.kind as u8]);
+            body.extend([a.size, a.kind as u8 | u8::from(a.is_non_temporal) << 2]);
         }
         body
     }
@@ -732,6 +736,7 @@ pub(super) mod tests {
             run,
             size,
             kind,
+            is_non_temporal: false,
         }
     }
 

@@ -196,6 +196,17 @@ fn take_runs(
     }
 }
 
+/// An access of a word.
+#[derive(Clone, Copy)]
+struct AccessPlace<'w> {
+    words: &'w [AtomicU64],
+    /// Index of the word.
+    at: usize,
+    block: u32,
+    /// Index of the access in the catalogue.
+    index: u32,
+}
+
 /// Returns true for marks that the caller handles: waits and regions of interest.
 fn is_for_caller(mark: u64) -> bool {
     matches!(wire::mark(mark), wire::MARK_SYNC | wire::MARK_REGION)
@@ -551,14 +562,27 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         for index in run.accesses() {
             let access = self.program.catalogue.access(index);
             let addr = first.wrapping_add(access.delta as u64);
-            if !before.covers(addr, u32::from(access.size), access.kind) {
-                self.access_ahead(words, at, first, block, index);
+            let place = AccessPlace {
+                words,
+                at,
+                block,
+                index,
+            };
+            if access.is_non_temporal {
+                self.complete(words);
+                self.settle(words, at);
+                self.store_non_temporal(place, addr, u32::from(access.size));
+            } else if !before.covers(addr, u32::from(access.size), access.kind) {
+                self.access_ahead(place, first);
             }
         }
     }
 
-    /// Replays access `index` of a run that begins at `first`.
-    fn access_ahead(&mut self, words: &[AtomicU64], at: usize, first: u64, block: u32, index: u32) {
+    /// Replays an access of a run that begins at `first`.
+    fn access_ahead(&mut self, place: AccessPlace<'_>, first: u64) {
+        let AccessPlace {
+            words, at, index, ..
+        } = place;
         let access = self.program.catalogue.access(index);
         let addr = first.wrapping_add(access.delta as u64);
         let (kind, size) = (access.kind, u32::from(access.size));
@@ -573,7 +597,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         if !noted {
             self.settle(words, at);
-            self.access((words, at), (block, index), (kind, addr, size));
+            self.access(place, (kind, addr, size));
         }
     }
 
@@ -605,8 +629,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     #[inline(always)]
     fn access(
         &mut self,
-        (words, at): (&[AtomicU64], usize),
-        (block, index): (u32, u32),
+        place: AccessPlace<'_>,
         (kind, addr, size): (AccessKind, u64, u32),
     ) -> bool {
         self.note_store(kind, addr);
@@ -614,24 +637,44 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if outcome.is_plain_hit() && !outcome.overflow {
             return true;
         }
-        self.charge(index, addr, &outcome);
-        self.charge_python(words, at, &outcome);
+        self.charge_all(place, addr, LineBytes::of(addr, size, kind), &outcome);
+        false
+    }
+
+    /// Performs a store that bypasses the caches.
+    #[cold]
+    fn store_non_temporal(&mut self, place: AccessPlace<'_>, addr: u64, size: u32) {
+        self.note_store(AccessKind::Store, addr);
+        let outcome = self.core.store_non_temporal(self.shared, addr, size);
+        let bytes = LineBytes::of(addr, size, AccessKind::Store);
+        self.charge_all(place, addr, bytes, &outcome);
+    }
+
+    /// Charges an access that did not simply hit.
+    #[inline(always)]
+    fn charge_all(
+        &mut self,
+        place: AccessPlace<'_>,
+        addr: u64,
+        bytes: LineBytes,
+        outcome: &Outcome,
+    ) {
+        self.charge(place.index, addr, outcome);
+        self.charge_python(place.words, place.at, outcome);
         if !outcome.sharing.is_none() {
-            let bytes = LineBytes::of(addr, size, kind);
             self.charge_sharing(
                 SharingPlace {
                     line: addr,
-                    block,
-                    index,
+                    block: place.block,
+                    index: place.index,
                 },
                 bytes,
-                &outcome,
+                outcome,
             );
         }
         if outcome.overflow {
-            self.take_overflow(words, at, (block, index));
+            self.take_overflow(place.words, place.at, (place.block, place.index));
         }
-        false
     }
 
     #[inline(always)]
@@ -676,8 +719,18 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 if access.varying {
                     sum.access(access.kind);
                 }
-                let what = (access.kind, access.addr, access.size);
-                hits &= self.access((words, at), (number, access.index), what);
+                let place = AccessPlace {
+                    words,
+                    at,
+                    block: number,
+                    index: access.index,
+                };
+                if self.program.catalogue.access(access.index).is_non_temporal {
+                    self.store_non_temporal(place, access.addr, access.size);
+                    hits = false;
+                    continue;
+                }
+                hits &= self.access(place, (access.kind, access.addr, access.size));
             }
             self.cursor.stray += special.left();
             // Repeated accesses that all hit in their lines hit again and change nothing.

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 27;
+pub(super) const WIRE_VERSION: u32 = 28;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -50,6 +50,7 @@ pub(super) const REGION_VALUE: u64 = 3;
 /// Flags of a kept run, above its block.
 pub(super) const KEPT_STORES: u64 = 1 << 32;
 pub(super) const KEPT_PIECE: u64 = 1 << 33;
+pub(super) const KEPT_NON_TEMPORAL: u64 = 1 << 34;
 pub(super) const SYNC_KIND_SHIFT: u32 = 40;
 pub(super) const SYNC_RELEASE: u64 = 1;
 pub(super) const SYNC_ACQUIRE: u64 = 2;

@@ -332,7 +332,7 @@ impl Core {
         self.first.l1d.drop_line(tag).unwrap_or(0) | self.l2.drop_line(tag).unwrap_or(0)
     }
 
-    fn write_dram(&mut self, shared: &mut Shared, out: &mut Outcome) {
+    pub(crate) fn write_dram(&mut self, shared: &mut Shared, out: &mut Outcome) {
         self.counts[LLC_WRITEBACK] += 1;
         self.counts[DRAM_WRITE_BYTES] += u64::from(LINE_BYTES);
         out.dram_write_bytes += LINE_BYTES;
@@ -348,7 +348,7 @@ impl Core {
     }
 
     /// Reserves a transfer that nothing waits for, unless the queue is too long.
-    fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) {
+    pub(crate) fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) {
         let waited = self.transfer(shared);
         self.stall_for_store(STALL_WRITEBACKS, waited, out);
     }

@@ -68,6 +68,7 @@ mod streams;
 mod tlb;
 mod uncore;
 mod what_if;
+mod write_combining;
 
 pub use coherence::LineBytes;
 pub use config::{

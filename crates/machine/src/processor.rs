@@ -13,6 +13,7 @@ use crate::l1d::Reuse;
 use crate::pmu::{Access, Courier, Delivered, Sampler, Series, Stage};
 use crate::streams::Streams;
 use crate::tlb::Stlb;
+use crate::write_combining::WriteCombining;
 use crate::{
     Config, Counts, LINE_BYTES, Missed, Outcome, Overflow, PAGE_BYTES, PmuConfig, Prefetch, Shared,
     Tick,
@@ -32,6 +33,8 @@ pub struct Core {
     fuse: i64,
     /// Number of line lookups beyond one per access.
     extra_lookups: u64,
+    /// Number of line lookups that non-temporal stores skipped.
+    pub(crate) past_caches: u64,
     /// Start of the core in millicycles since virtual time zero, plus its waits.
     base: u64,
     /// Millicycles that it waited, included in `base`.
@@ -50,6 +53,7 @@ pub struct Core {
     pub(crate) conflicts: Conflicts,
     pub(crate) costs: Costs,
     pub(crate) prefetch: Prefetch,
+    pub(crate) write_combining: WriteCombining,
     pub(crate) place: usize,
     /// Its address space, at the position of the address space in a tag.
     pub(crate) space_bits: u64,
@@ -124,6 +128,7 @@ impl Core {
             retired: Retired::default(),
             fuse: -1,
             extra_lookups: 0,
+            past_caches: 0,
             base,
             idle: 0,
             stalled: 0,
@@ -136,6 +141,7 @@ impl Core {
             conflicts: Conflicts::new(&config.l1d),
             costs,
             prefetch: config.prefetch,
+            write_combining: WriteCombining::new(config.timing.misses_in_flight),
             place,
             space_bits: u64::from(space) << SPACE_SHIFT,
             bit: 0,
@@ -364,7 +370,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn sample(&mut self, addr: u64, size: u32, kind: AccessKind, out: &mut Outcome) {
+    pub(crate) fn sample(&mut self, addr: u64, size: u32, kind: AccessKind, out: &mut Outcome) {
         if self.sampler.is_due(&self.counts) {
             let access = Access {
                 addr,
@@ -469,7 +475,8 @@ impl Core {
             counts[event] = millicycles / 1000;
         }
         let lookups = retired.loads + retired.stores + self.extra_lookups;
-        counts[L1D_HIT] = lookups.saturating_sub(retired.modifies + counts[L1D_MISS]);
+        let others = retired.modifies + self.past_caches + counts[L1D_MISS];
+        counts[L1D_HIT] = lookups.saturating_sub(others);
         Counts(counts)
     }
 

@@ -237,6 +237,93 @@ fn tree_plru_keeps_a_line_used_between_all_others() {
     );
 }
 
+/// Counts of a core that executes `stores` non-temporal stores after loads and stores.
+fn run_non_temporal(
+    before: &[(u64, AccessKind)],
+    stores: impl Iterator<Item = (u64, u32)>,
+) -> Counts {
+    let mut machine = Machine::new(small(), PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    for &(addr, kind) in before {
+        let store = u32::from(kind == AccessKind::Store);
+        core.retire(3, 1 - store, store, 0);
+        core.access(shared, addr, 8, kind);
+    }
+    for (addr, size) in stores {
+        core.retire(3, 0, 1, 0);
+        core.store_non_temporal(shared, addr, size);
+    }
+    core.counts()
+}
+
+#[test]
+fn non_temporal_stores_of_whole_lines_write_them_without_reading() {
+    let bytes = 1024 * KIB;
+    for size in [4, 8, 16, 32, 64] {
+        let stores = (0..bytes / size).map(|n| (BASE + size * n, size as u32));
+        check(
+            &run_non_temporal(&[], stores),
+            &[
+                (c::STORES, bytes / size),
+                (c::L1D_HIT, 0),
+                (c::L1D_MISS, 0),
+                (c::LLC_WRITEBACK, 0),
+                (c::DRAM_READ_BYTES, 0),
+                (c::DRAM_WRITE_BYTES, bytes),
+                (c::DTLB_WALK, bytes / 4096),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_partly_written_line_leaves_once_its_buffer_is_needed() {
+    let buffers = u64::from(small().timing.misses_in_flight);
+    // Each round writes the next eight bytes of all lines. With a buffer for each line the lines are
+    // complete in the end; with one more line than buffers, each store finds its buffer gone.
+    let rounds = |lines: u64| {
+        (0..8).flat_map(move |part| (0..lines).map(move |line| (BASE + 64 * line + 8 * part, 8)))
+    };
+    let fits = run_non_temporal(&[], rounds(buffers));
+    check(&fits, &[(c::DRAM_WRITE_BYTES, 64 * buffers)]);
+    let lines = buffers + 1;
+    let full = run_non_temporal(&[], rounds(lines));
+    check(&full, &[(c::DRAM_WRITE_BYTES, 64 * (8 * lines - buffers))]);
+}
+
+#[test]
+fn a_non_temporal_store_takes_its_line_out_of_all_caches() {
+    use AccessKind::{Load, Store};
+    let line = |n: u64| BASE + 64 * n;
+    let before = [(line(0), Load), (line(1), Store)];
+    let stores = [(line(0), 64), (line(1), 64)];
+    let counts = run_non_temporal(&before, stores.into_iter());
+    // Two whole lines, and the dirty one before.
+    let expected = [(c::DRAM_WRITE_BYTES, 192), (c::LLC_WRITEBACK, 1)];
+    check(&counts, &expected);
+
+    let mut machine = Machine::new(small(), PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    core.access(shared, BASE, 8, Load);
+    core.store_non_temporal(shared, BASE, 64);
+    core.access(shared, BASE, 8, Load);
+    check(
+        &core.counts(),
+        &[(c::LLC_MISS, 2), (c::DRAM_READ_BYTES, 128)],
+    );
+}
+
+#[test]
+fn a_non_temporal_store_across_lines_is_a_split() {
+    let counts = run_non_temporal(&[], [(BASE + 60, 8)].into_iter());
+    check(
+        &counts,
+        &[(c::SPLITS, 1), (c::L1D_HIT, 0), (c::L1D_MISS, 0)],
+    );
+}
+
 /// Nanoseconds an access takes.
 fn ns_per_access(config: &Config, addresses: &[u64]) -> f64 {
     let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();

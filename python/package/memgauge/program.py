@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from pathlib import Path
-from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from ._memgauge import Error
 from .recording import PathLike, Recording, open
@@ -92,13 +94,35 @@ def record(
     return open(output)
 
 
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Ctrl-C takes effect at the end of the block. It would otherwise end `Popen` after the process
+    has started, and nobody could wait for it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signals: List[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signals:
+        raise KeyboardInterrupt
+
+
 def _run(words: Sequence[str], environment: Optional[Mapping[str, str]]) -> Tuple[int, str]:
     """Run memgauge; its exit code, and what was written to standard error."""
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(words, stderr=errors, env=environment)
+        process = None
         try:
+            with _deferred_interrupt():
+                process = subprocess.Popen(words, stderr=errors, env=environment)
             code = process.wait()
         except BaseException:
+            if process is None:
+                raise
             # A terminal has sent Ctrl-C to memgauge, too; a notebook has not. memgauge passes it to the
             # command and then completes the recording, which SIGTERM would cut off.
             try:

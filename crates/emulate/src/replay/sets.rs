@@ -158,7 +158,8 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
             let look = &mut self.cursor.peek.look;
             look.read(&self.sums.first_level, class, addr / LINE);
         }
-        let is_plain = word & wire::SEVERAL == 0 && kept & wire::KEPT_PIECE == 0;
+        let is_apart = kept & (wire::KEPT_PIECE | wire::KEPT_NON_TEMPORAL) != 0;
+        let is_plain = word & wire::SEVERAL == 0 && !is_apart;
         if is_plain && self.cursor.first_store.is_some() {
             self.plain(word, kept);
         } else {
@@ -200,8 +201,9 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
             return;
         };
         self.note_store(first, run.accesses());
-        if word & wire::SEVERAL == 0 {
-            let index = run.accesses().start;
+        let index = run.accesses().start;
+        let is_non_temporal = self.program.catalogue.access(index).is_non_temporal;
+        if word & wire::SEVERAL == 0 && !is_non_temporal {
             self.line(number, index, first, run.stores);
             return;
         }
@@ -244,6 +246,16 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         let stores = access.kind != AccessKind::Load;
         let last = addr.wrapping_add(u64::from(access.size.max(1)) - 1);
         let lines = (last / LINE).wrapping_sub(addr / LINE) & (u64::MAX / LINE);
+        if access.is_non_temporal {
+            for part in 0..=lines {
+                let first = (addr / LINE)
+                    .wrapping_add(part)
+                    .wrapping_mul(LINE)
+                    .max(addr);
+                self.store_non_temporal(block, index, first, last);
+            }
+            return;
+        }
         self.line(block, index, addr, stores);
         for further in 1..=lines {
             let addr = (addr / LINE).wrapping_add(further).wrapping_mul(LINE);
@@ -287,10 +299,24 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         let access = self.program.catalogue.access(index);
         let (size, kind) = (u32::from(access.size), access.kind);
         let outcome: Outcome = self.core.supply(self.shared, missed, addr, size, kind);
+        self.charge(block, index, addr, &outcome);
+    }
+
+    /// Performs the part of a non-temporal store from `addr` to `last` that is in the line of
+    /// `addr`, if its set is simulated.
+    fn store_non_temporal(&mut self, block: u32, index: u32, addr: u64, last: u64) {
+        if self.follows(addr) {
+            let size = (last.wrapping_sub(addr) + 1).min(LINE) as u32;
+            let outcome = self.core.store_line_non_temporal(self.shared, addr, size);
+            self.charge(block, index, addr, &outcome);
+        }
+    }
+
+    fn charge(&mut self, block: u32, index: u32, addr: u64, outcome: &Outcome) {
         let class = class_of(addr, self.space);
         let groups = self.sums.groups();
-        self.program.by_group.charge(index, groups, class, &outcome);
-        self.sums.add(class, &outcome);
+        self.program.by_group.charge(index, groups, class, outcome);
+        self.sums.add(class, outcome);
         if outcome.overflow {
             let ip = self.program.catalogue.ip(block, index);
             self.due.take(self.core, ip);
