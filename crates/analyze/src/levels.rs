@@ -82,9 +82,16 @@ fn mpki(misses: u64, instructions: u64) -> Option<f64> {
 
 fn dtlb_hits(totals: &Counts) -> Option<u64> {
     let get = |name: &str| totals.get(name).copied();
-    let lines = get("l1d.hit")?.saturating_add(get("l1d.miss")?);
-    let accesses = lines.saturating_sub(get("splits").unwrap_or(0));
-    get("dtlb.hit").or(Some(accesses.saturating_sub(get("dtlb.miss")?)))
+    let operands = || {
+        let both = get("loads")?.saturating_add(get("stores")?);
+        Some(both.saturating_sub(get("modifies")?))
+    };
+    let lines = || {
+        let lines = get("l1d.hit")?.saturating_add(get("l1d.miss")?);
+        Some(lines.saturating_sub(get("splits").unwrap_or(0)))
+    };
+    let hits = || Some(operands().or_else(lines)?.saturating_sub(get("dtlb.miss")?));
+    get("dtlb.hit").or_else(hits)
 }
 
 #[cfg(test)]
@@ -113,6 +120,22 @@ mod tests {
         assert_eq!(levels[1].lookups, Some(100));
         assert_eq!(levels[1].miss_ratio, Some(0.25));
         assert_eq!(levels[1].mpki, Some(2.5));
+    }
+
+    #[test]
+    fn first_level_tlb_is_looked_up_by_accesses_that_bypass_the_caches() {
+        let levels = levels(
+            &totals(&[
+                ("loads", 60),
+                ("stores", 50),
+                ("modifies", 10),
+                ("l1d.hit", 20),
+                ("l1d.miss", 10),
+                ("dtlb.miss", 5),
+            ]),
+            true,
+        );
+        assert_eq!(levels[3].lookups, Some(100));
     }
 
     #[test]
