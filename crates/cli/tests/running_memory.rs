@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use harness::{PROGRAM, check_line, is_root};
 
 /// Uses pages of twice the memory that it then works on, at a fixed rate. Each line of its output is
-/// its number of references and its seconds.
+/// its number of references and its seconds. Mode `t` also maps 2 TiB and uses a page in each GiB.
 const TARGET: &str = r#"
 #define _GNU_SOURCE
 #include <math.h>
@@ -46,6 +46,12 @@ int main(int argc, char **argv) {
     memory = (char *)(((uintptr_t)memory + huge - 1) & ~(huge - 1));
     madvise(memory, bytes, mode == 'h' ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     memset(memory, 1, bytes);
+    if (mode == 't') {
+        int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        char *wide = mmap(0, 2ul << 40, PROT_READ | PROT_WRITE, kind, -1, 0);
+        if (wide == MAP_FAILED) return 1;
+        for (size_t at = 0; at < 2ul << 40; at += 1ul << 30) wide[at] = 1;
+    }
     for (long i = 0; i < pages; i++) sums[i] = sum += pow(i + 1, -0.8);
     setvbuf(stdout, 0, _IOLBF, 0);
     double start = now();
@@ -132,16 +138,15 @@ impl Running {
 
     /// Observes it. Returns the report and the references per second meanwhile.
     fn observe(&self) -> (Value, f64) {
+        self.observe_by("auto")
+    }
+
+    fn observe_by(&self, source: &str) -> (Value, f64) {
         let (first_done, first_s) = self.progress().expect("it works");
-        let output = mrc(&[
-            "-p",
-            &self.pid(),
-            "--seconds",
-            "12",
-            "--window",
-            "4",
-            "--json",
-        ]);
+        let pid = self.pid();
+        let observed = ["-p", &pid, "--pages-source", source, "--json"];
+        let times = ["--seconds", "12", "--window", "4"];
+        let output = mrc(&[&observed[..], &times].concat());
         assert!(output.status.success(), "{}", harness::said(&output));
         let (done, seconds) = self.progress().expect("it works");
         let report = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -240,6 +245,77 @@ fn uniform_references_have_the_curve_of_their_closed_form() {
     for part in [0.25, 0.5, 0.75] {
         assert_falls_at(&report, rate * (1.0 - part), part);
     }
+}
+
+/// Whether page tables can be read here. Says why if not.
+fn can_walk() -> bool {
+    let sleeper = Command::new("sleep").arg("600").spawn();
+    let mut sleeper = sleeper.expect("it runs");
+    let pid = sleeper.id().to_string();
+    let times = ["--seconds", "1", "--pages-source", "page-tables"];
+    let output = mrc(&[&["-p", &pid], &times[..]].concat());
+    let _ = sleeper.kill();
+    let _ = sleeper.wait();
+    let said = harness::said(&output);
+    let can = !said.contains("failed to read page tables");
+    if !can {
+        skipped(Need::Kernel, said.trim());
+    }
+    can
+}
+
+/// A cyclic scan of n pages uses all of them and no other memory of the program.
+#[test]
+fn both_sources_find_the_working_set_of_a_scan() {
+    if !can_walk() {
+        return;
+    }
+    let _alone = ONE_AT_A_TIME.lock();
+    let Some(running) = Running::start("s", PAGES, RATE) else {
+        return;
+    };
+    let reports = [("page-tables", "page_tables"), ("clear-refs", "clear_refs")];
+    let [walked, summed] = reports.map(|(option, name)| {
+        let (report, _) = running.observe_by(option);
+        assert_eq!(report["source"], name);
+        assert_half_is_unused(&report);
+        report
+    });
+    for sum in ["resident_bytes", "shared_bytes", "huge_bytes"] {
+        let (walked, summed) = (number(&walked[sum]), number(&summed[sum]));
+        assert!(
+            (walked - summed).abs() <= 65536.0,
+            "{sum}: {walked}, {summed}"
+        );
+    }
+}
+
+/// The scan's pages, as many unused ones, and one in each GiB of the wide mapping.
+#[test]
+fn page_tables_of_a_mapping_of_2_tib_are_walked_past_its_holes() {
+    if !can_walk() {
+        return;
+    }
+    let Some(running) = Running::start("t", 1024, 10_000) else {
+        return;
+    };
+    let report = |source: &str| {
+        let pid = running.pid();
+        let times = ["--seconds", "4", "--window", "1", "--json"];
+        let output = mrc(&[&["-p", &pid, "--pages-source", source], &times[..]].concat());
+        assert!(output.status.success(), "{}", harness::said(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report
+    };
+    let resident = |report: &Value| number(&report["resident_bytes"]) / 4096.0;
+    let (walked, summed) = (report("page-tables"), report("clear-refs"));
+    assert!(resident(&walked) >= 2.0 * 1024.0 + 2048.0, "{walked}");
+    assert!(
+        (resident(&walked) - resident(&summed)).abs() <= 16.0,
+        "{walked} {summed}"
+    );
+    let notes = walked["notes"].to_string();
+    assert!(!notes.contains("could not be read"), "{notes}");
 }
 
 /// Page k has the probability p(k) ~ k^-0.8. With independent references W(T) is the sum of

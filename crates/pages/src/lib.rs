@@ -4,7 +4,8 @@
 //! these bits at the start of an epoch and counts the used pages at ages from 20 ms to the longest
 //! one. [`memgauge_mrc::Footprint`] computes page-fault rates from the counts.
 //!
-//! The bits are cleared by writing to `/proc/PID/clear_refs` and read from `/proc/PID/smaps_rollup`.
+//! The bits are cleared by writing to `/proc/PID/clear_refs`. [`Source`] is how they are read: from
+//! the page tables by a BPF program, or from `/proc/PID/smaps_rollup` where that does not work.
 //! Files read with `read()` do not pass through the page table, so they are not seen. A huge page
 //! has one bit for 2 MiB.
 //!
@@ -12,12 +13,20 @@
 //! it slows the target and needs swap. Rejected: idle page tracking and DAMON for virtual addresses,
 //! because few kernels are built with them.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod check;
+mod page_tables;
 mod process;
 mod rollup;
 mod session;
+mod source;
+#[allow(unsafe_code)]
+mod sys;
 
-pub use process::{Target, check, pids_of_cgroup};
+pub use check::check;
+pub use page_tables::PageTables;
+pub use process::{Target, pids_of_cgroup};
 pub use rollup::MemoryUse;
 pub use session::{End, Observation, Observed, Settings, observe};
+pub use source::{Source, SourceChoice};

@@ -2,16 +2,18 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use memgauge_host::checks::{Check, describe_os_error, verdict};
 use memgauge_host::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 
+use crate::page_tables::PageTables;
 use crate::rollup::MemoryUse;
+use crate::source::Source;
 
 /// What is written to `clear_refs` (Documentation/filesystems/proc.rst).
-const CLEAR_ACCESSED: &[u8] = b"1";
+pub(crate) const CLEAR_ACCESSED: &[u8] = b"1";
 /// Clears the soft-dirty bits. The kernel flushes the TLB for this request only.
 const CLEAR_SOFT_DIRTY: &[u8] = b"4";
 
@@ -28,6 +30,10 @@ pub struct Target {
     start_time: u64,
     clear_refs: File,
     rollup: File,
+    /// What walks over its page tables, and the address space that they found first.
+    walk: Option<(OwnedFd, u64)>,
+    /// The sums of the last reading of `rollup`.
+    sums: MemoryUse,
 }
 
 /// Why a target cannot be read any more.
@@ -88,11 +94,13 @@ impl Target {
             start_time: stat.start_time,
             clear_refs,
             rollup: open("smaps_rollup", false)?,
+            walk: None,
+            sums: MemoryUse::default(),
         };
-        if target.read().is_err() {
-            return Err(failed(ErrorKind::NoSuchTask, NO_MEMORY));
+        match target.read_rollup() {
+            Ok(_) => Ok(target),
+            Err(_) => Err(failed(ErrorKind::NoSuchTask, NO_MEMORY)),
         }
-        Ok(target)
     }
 
     /// Clears the accessed bits. With `flush`, also the TLB, where a processor remembers pages
@@ -105,13 +113,47 @@ impl Target {
         Ok(())
     }
 
-    /// Reads the memory of the address space. The file belongs to the address space, so it fails
-    /// once the process has ended or executed another program.
-    pub(crate) fn read(&mut self) -> io::Result<MemoryUse> {
+    /// Reads the memory of the address space. Fails once the process has ended or executed another
+    /// program.
+    pub(crate) fn read(&mut self, source: &Source) -> io::Result<MemoryUse> {
+        match source {
+            Source::Rollup => self.read_rollup(),
+            Source::PageTables(tables) => self.walk(tables),
+        }
+    }
+
+    /// Counts pages in the page tables. Sums that these do not contain are from the last reading of
+    /// `smaps_rollup`.
+    fn walk(&mut self, tables: &PageTables) -> io::Result<MemoryUse> {
+        let not_found = || io::Error::from(io::ErrorKind::NotFound);
+        let (link, first) = match self.walk.take() {
+            Some((link, first)) => (link, Some(first)),
+            None => (tables.attach_walk(self.pid)?, None),
+        };
+        let found = tables.walk(&link)?.ok_or_else(not_found)?;
+        let first = first.unwrap_or(found.address_space);
+        self.walk = Some((link, first));
+        if found.address_space != first {
+            return Err(not_found());
+        }
+        let page_bytes = memgauge_host::sys::pages::page_bytes();
+        Ok(MemoryUse {
+            resident_bytes: found.resident_pages * page_bytes,
+            used_bytes: found.used_pages * page_bytes,
+            huge_bytes: found.huge_pages * page_bytes,
+            unread_tables: found.unread,
+            ..self.sums
+        })
+    }
+
+    /// Reads `smaps_rollup`. The file belongs to the address space.
+    pub(crate) fn read_rollup(&mut self) -> io::Result<MemoryUse> {
         let mut text = String::new();
         self.rollup.seek(SeekFrom::Start(0))?;
         self.rollup.read_to_string(&mut text)?;
-        MemoryUse::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        let sums = MemoryUse::parse(&text);
+        self.sums = sums.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(self.sums)
     }
 
     /// Why it cannot be read.
@@ -209,35 +251,6 @@ pub fn pids_of_cgroup(group: &Path) -> Result<Vec<u32>> {
     pids.sort_unstable();
     pids.dedup();
     Ok(pids)
-}
-
-/// What `memgauge doctor` shows: tries the accessed bits of this process.
-pub fn check() -> Check {
-    let tried = File::options()
-        .write(true)
-        .open("/proc/self/clear_refs")
-        .and_then(|mut file| file.write_all(CLEAR_ACCESSED))
-        .and_then(|()| fs::read_to_string("/proc/self/smaps_rollup"));
-    let works = match &tried {
-        Ok(text) => MemoryUse::parse(text).is_some(),
-        Err(_) => false,
-    };
-    let found = match tried {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => "this kernel has none".to_owned(),
-        Err(e) => format!("refused: {}", describe_os_error(&e)),
-        Ok(_) if !works => "not in /proc/PID/smaps_rollup".to_owned(),
-        Ok(_) if tracks_soft_dirty() => {
-            "clear_refs and smaps_rollup, without flushing the TLB (soft-dirty bits are tracked)"
-                .to_owned()
-        }
-        Ok(_) => "clear_refs and smaps_rollup".to_owned(),
-    };
-    verdict(
-        "accessed bits",
-        works,
-        found,
-        "Linux 4.14 or later with CONFIG_PROC_PAGE_MONITOR; `mrc -p` needs them",
-    )
 }
 
 #[cfg(test)]

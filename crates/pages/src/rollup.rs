@@ -1,4 +1,4 @@
-//! The sums that `/proc/PID/smaps_rollup` has over all mappings.
+//! Memory of a process, and the sums that `/proc/PID/smaps_rollup` has over all mappings.
 
 /// Memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct MemoryUse {
     pub swapped_bytes: u64,
     /// Pages of hugetlbfs, which the other numbers leave out.
     pub hugetlb_bytes: u64,
+    /// Parts of the page tables that could not be read.
+    pub unread_tables: u64,
 }
 
 impl MemoryUse {
@@ -54,6 +56,7 @@ impl MemoryUse {
         self.shared_bytes += other.shared_bytes;
         self.swapped_bytes += other.swapped_bytes;
         self.hugetlb_bytes += other.hugetlb_bytes;
+        self.unread_tables += other.unread_tables;
     }
 }
 
@@ -86,6 +89,7 @@ Swap:                 12 kB
             shared_bytes: kib(1024),
             swapped_bytes: kib(12),
             hugetlb_bytes: kib(4096),
+            unread_tables: 0,
         };
         assert_eq!(MemoryUse::parse(text), Some(expected));
     }

@@ -11,6 +11,7 @@ use memgauge_mrc::{Epoch, WindowUse};
 
 use crate::process::{Gone, Target, tracks_soft_dirty};
 use crate::rollup::MemoryUse;
+use crate::source::Source;
 
 /// How to observe.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,8 @@ pub struct Observation {
     pub read_s: f64,
     /// Whether the TLB was flushed after each clear.
     pub flushed: bool,
+    /// Parts of the page tables that could not be read, in all readings.
+    pub unread_tables: u64,
     /// Whether reading costs more than the budget even with the fewest ages.
     pub over_budget: bool,
 }
@@ -98,6 +101,7 @@ pub struct Observation {
 /// Observes processes until the time is over, all have ended, or `interrupted` says so.
 pub fn observe(
     targets: Vec<Target>,
+    source: &Source,
     settings: &Settings,
     interrupted: &dyn Fn() -> bool,
 ) -> Observation {
@@ -105,6 +109,7 @@ pub fn observe(
     let own_start = own_usage().cpu;
     let mut session = Session {
         end: start + settings.duration,
+        source,
         settings,
         interrupted,
         observation: Observation {
@@ -122,6 +127,7 @@ pub fn observe(
     });
     session.observation.processes = processes.collect();
     session.run();
+    session.refresh_sums();
     let mut observation = session.observation;
     observation.elapsed_s = start.elapsed().as_secs_f64();
     observation.own_cpu_s = (own_usage().cpu - own_start).as_secs_f64();
@@ -130,6 +136,7 @@ pub fn observe(
 
 struct Session<'a> {
     end: Instant,
+    source: &'a Source,
     settings: &'a Settings,
     interrupted: &'a dyn Fn() -> bool,
     observation: Observation,
@@ -159,6 +166,27 @@ impl Session<'_> {
                 break;
             }
         }
+    }
+
+    /// Reads the sums that page tables do not contain once more: the memory may have changed since
+    /// the start.
+    fn refresh_sums(&mut self) {
+        if matches!(self.source, Source::Rollup) {
+            return;
+        }
+        let mut all = MemoryUse::default();
+        for observed in &mut self.observation.processes {
+            if let Ok(sums) = observed.target.read_rollup() {
+                observed.memory = MemoryUse {
+                    resident_bytes: observed.memory.resident_bytes,
+                    used_bytes: observed.memory.used_bytes,
+                    huge_bytes: observed.memory.huge_bytes,
+                    ..sums
+                };
+            }
+            all.add(&observed.memory);
+        }
+        self.observation.memory = all;
     }
 
     /// Ages with a fixed ratio, as many as the budget allows.
@@ -249,9 +277,10 @@ impl Session<'_> {
         let mut all = MemoryUse::default();
         let mut is_any_left = false;
         for observed in running(&mut self.observation.processes) {
-            match observed.target.read() {
+            match observed.target.read(self.source) {
                 Ok(memory) => {
                     observed.memory = memory;
+                    self.observation.unread_tables += memory.unread_tables;
                     all.add(&memory);
                     is_any_left = true;
                 }

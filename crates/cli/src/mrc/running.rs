@@ -9,10 +9,12 @@ use memgauge_host::sys::signals::interrupts;
 use memgauge_host::{Error, ErrorKind};
 use memgauge_live::target::{cgroup, container};
 use memgauge_mrc::Footprint;
-use memgauge_pages::{End, Observation, Settings, Target, observe, pids_of_cgroup};
+use memgauge_pages::{
+    End, Observation, Settings, Source, SourceChoice, Target, observe, pids_of_cgroup,
+};
 use memgauge_report::mrc::{Cost, ProcessMemory, RunningView};
 
-use super::args::{Mrc, RunningOptions};
+use super::args::{Mrc, PagesSource, RunningOptions};
 use super::{Form, Outputs, usage};
 use crate::outcome::Exit;
 use crate::terminal;
@@ -32,8 +34,13 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     terminal::catch_interrupts()?;
     let chosen = Chosen::open(args)?;
     let settings = settings(&args.running);
-    let observation = observe(chosen.targets, &settings, &|| interrupts() > 0);
-    let view = view(chosen.title, chosen.single, observation)?;
+    let (source, why_not) = open_source(args.running.pages_source)?;
+    let observation = observe(chosen.targets, &source, &settings, &|| interrupts() > 0);
+    let mut view = view(chosen.title, chosen.single, observation, &source)?;
+    view.notes.extend(
+        why_not
+            .map(|why| format!("smaps_rollup was read, which costs more than page tables: {why}")),
+    );
     for (form, out) in outputs.0 {
         let text = match form {
             Form::Text => view.text(&out.style()),
@@ -44,6 +51,14 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
         out.write(&text)?;
     }
     Ok(Exit::Success)
+}
+
+fn open_source(choice: PagesSource) -> memgauge_host::Result<(Source, Option<Error>)> {
+    Source::open(match choice {
+        PagesSource::Auto => SourceChoice::Automatic,
+        PagesSource::PageTables => SourceChoice::PageTables,
+        PagesSource::ClearRefs => SourceChoice::Rollup,
+    })
 }
 
 const NO_PAGE: &str = "failed to write a page: there are no pages of running processes: use --json";
@@ -165,7 +180,12 @@ fn all_pids() -> Vec<u32> {
     pids
 }
 
-fn view(title: String, single: bool, observation: Observation) -> anyhow::Result<RunningView> {
+fn view(
+    title: String,
+    single: bool,
+    observation: Observation,
+    source: &Source,
+) -> anyhow::Result<RunningView> {
     let Some(footprint) = Footprint::new(&observation.epochs, page_bytes()) else {
         let why = match observation.processes.first().map(|first| first.end) {
             Some(End::Ended) => "it ended before the first reading",
@@ -196,7 +216,7 @@ fn view(title: String, single: bool, observation: Observation) -> anyhow::Result
     });
     Ok(RunningView {
         title,
-        source: "clear_refs",
+        source: source.name(),
         footprint,
         page_bytes: page_bytes(),
         resident_bytes: memory.resident_bytes,
@@ -274,6 +294,12 @@ fn notes(observation: &Observation, single: bool) -> Vec<String> {
         notes.push(format!(
             "{} of hugetlbfs are left out",
             mib(memory.hugetlb_bytes)
+        ));
+    }
+    if observation.unread_tables > 0 {
+        notes.push(format!(
+            "{} could not be read, and their pages are missing",
+            number_of(observation.unread_tables, "page table", "s")
         ));
     }
     if observation.over_budget {

@@ -1,0 +1,28 @@
+/* Layouts that the programs and memgauge share, in the machine's byte order. `page_tables.rs` reads
+ * and writes them as a list of 64-bit words.
+ */
+#ifndef MEMGAUGE_PAGES_LAYOUT_H
+#define MEMGAUGE_PAGES_LAYOUT_H
+
+struct direct_map {
+	u64 base;          /* virtual address of physical address 0; found by `find_direct_map` */
+	u64 levels;        /* of the page tables: 4 or 5 */
+	u64 symbol;        /* address of `page_offset_base`, 0 if the kernel does not list it */
+	u64 nonce_address; /* where memgauge keeps the nonce */
+	u64 nonce[4];
+};
+
+struct walk {
+	u64 mm;              /* identifies the address space; 0 if there is none */
+	u64 next;            /* end of the last mapping that was walked */
+	u64 resident_pages;
+	u64 used_pages;      /* resident, with the accessed bit */
+	u64 huge_pages;      /* part of the resident pages, in units of small pages */
+	u64 unreadable;      /* entries and tables that could not be read */
+	u64 truncated;       /* mappings that were too large to be walked to their end */
+};
+
+_Static_assert(sizeof(struct direct_map) == 8 * 8, "page_tables.rs: SETTINGS_WORDS");
+_Static_assert(sizeof(struct walk) == 7 * 8, "page_tables.rs: WALK_WORDS");
+
+#endif

@@ -1,0 +1,51 @@
+//! How accessed bits are read.
+
+use memgauge_host::{Error, Result};
+
+use crate::page_tables::PageTables;
+
+/// A source that the user names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceChoice {
+    /// Page tables, or `smaps_rollup` where they cannot be read.
+    Automatic,
+    /// Page tables.
+    PageTables,
+    /// `smaps_rollup`.
+    Rollup,
+}
+
+/// Reader of accessed bits.
+#[derive(Debug)]
+pub enum Source {
+    /// BPF programs that walk over the page tables.
+    PageTables(PageTables),
+    /// `/proc/PID/smaps_rollup`.
+    Rollup,
+}
+
+impl Source {
+    /// Opens the source. With [`SourceChoice::Automatic`], also returns why page tables cannot be
+    /// read.
+    ///
+    /// # Errors
+    /// Page tables were asked for and cannot be read.
+    pub fn open(choice: SourceChoice) -> Result<(Source, Option<Error>)> {
+        match choice {
+            SourceChoice::Rollup => Ok((Source::Rollup, None)),
+            SourceChoice::PageTables => Ok((Source::PageTables(PageTables::load()?), None)),
+            SourceChoice::Automatic => Ok(match PageTables::load() {
+                Ok(tables) => (Source::PageTables(tables), None),
+                Err(why) => (Source::Rollup, Some(why)),
+            }),
+        }
+    }
+
+    /// Its name in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Source::PageTables(_) => "page_tables",
+            Source::Rollup => "clear_refs",
+        }
+    }
+}
