@@ -42,7 +42,7 @@ mod _memgauge {
     #[pymodule_export]
     use crate::marks::{region_begin, region_end, value};
     #[pymodule_export]
-    use crate::recording::{Recording, Summary, recordings_table};
+    use crate::recording::{Recording, Summary, merge_sums, recordings_table};
     #[pymodule_export]
     use crate::table::Table;
 

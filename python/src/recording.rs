@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use memgauge_analyze::{
-    Analysis, ByteRange, Curves, HotTable, Limits, Options, Rank, Series, run_totals, summarise,
-    summarise_end, summarise_io,
+    Analysis, ByteRange, Curves, HotTable, Limits, MismatchedShares, Options, PartialError,
+    PartialSummary, Rank, Series, run_totals, summarise, summarise_end, summarise_io,
 };
 use memgauge_export::{Format, write as export};
-use memgauge_recording::{Recording as Reader, Selection};
+use memgauge_recording::{Recording as Reader, Selection, Share};
 use memgauge_report::{MetricUnit, io_json, json_value};
 use memgauge_storage::LocalCopy;
 use memgauge_symbols::Symbols;
 use memgauge_trace::{EventDef, EventId, Sample, SeriesRow, Unit};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use serde_json::{Map, Value, json};
 
 use crate::batches::Batches;
@@ -69,15 +70,37 @@ impl Recording {
         &self.reader
     }
 
+    fn refuse_io(&self) -> PyResult<()> {
+        if self.reader.manifest().source.name != "io" {
+            return Ok(());
+        }
+        Err(UsageError::new_err(format!(
+            "failed to summarise `{}`: recordings of `memgauge io` have no functions, lines, \
+             regions and levels",
+            self.reader.path().display()
+        )))
+    }
+
+    /// Options of a summary whose functions and lines an event ranks, with tables of `rows`.
+    fn options(&self, event: Option<&str>, rows: Option<usize>) -> PyResult<Options> {
+        let manifest = self.reader.manifest();
+        let rank = event.map(|event| Rank::named(event, manifest)).transpose();
+        let rank = rank.map_err(UsageError::new_err)?;
+        let rows = rows.unwrap_or(usize::MAX);
+        Ok(Options {
+            limits: Limits {
+                rows,
+                ..Limits::default()
+            },
+            regions: rows,
+            rank,
+            ..Options::default()
+        })
+    }
+
     fn summarised(&self, py: Python<'_>, options: Options) -> PyResult<Summary> {
         let reader = self.reader.clone();
-        if reader.manifest().source.name == "io" {
-            return Err(UsageError::new_err(format!(
-                "failed to summarise `{}`: recordings of `memgauge io` have no functions, lines, \
-                 regions and levels",
-                reader.path().display()
-            )));
-        }
+        self.refuse_io()?;
         let summary = interruptible(py, move || {
             summarise(&reader, &mut Symbols::of(reader.path()), &options)
         })?;
@@ -164,22 +187,43 @@ impl Recording {
         event: Option<&str>,
         rows: Option<usize>,
     ) -> PyResult<Summary> {
-        let manifest = self.reader.manifest();
-        let rank = event.map(|event| Rank::named(event, manifest)).transpose();
-        let rank = rank.map_err(UsageError::new_err)?;
-        let rows = rows.unwrap_or(usize::MAX);
-        self.summarised(
-            py,
-            Options {
-                limits: Limits {
-                    rows,
-                    ..Limits::default()
-                },
-                regions: rows,
-                rank,
-                ..Options::default()
-            },
-        )
+        self.summarised(py, self.options(event, rows)?)
+    }
+
+    /// Sums of one of several shares of the recording, encoded.
+    fn share_sums(&self, py: Python<'_>, index: u32, of: u32) -> PyResult<Py<PyBytes>> {
+        self.refuse_io()?;
+        let reader = self.reader.clone();
+        let sums = interruptible(py, move || {
+            let bins = Options::default().max_bins;
+            PartialSummary::of_share(&reader, Share { index, of }, bins)
+        })?;
+        let sums = sums.map_err(|error| from_recording(&error))?;
+        Ok(PyBytes::new(py, &sums.to_bytes()).unbind())
+    }
+
+    /// As `summary`, from the merged sums of all shares.
+    #[pyo3(signature = (sums, event=None, rows=None))]
+    fn summary_of_sums(
+        &self,
+        py: Python<'_>,
+        sums: &[u8],
+        event: Option<&str>,
+        rows: Option<usize>,
+    ) -> PyResult<Summary> {
+        let options = self.options(event, rows)?;
+        let sums = PartialSummary::from_bytes(sums).map_err(mismatched)?;
+        let reader = self.reader.clone();
+        let summary = interruptible(py, move || {
+            sums.finish(&reader, &mut Symbols::of(reader.path()), &options)
+        })?;
+        match summary {
+            Ok(summary) => Ok(Summary {
+                summary: Arc::new(summary),
+            }),
+            Err(PartialError::Mismatched(error)) => Err(mismatched(error)),
+            Err(PartialError::Recording(error)) => Err(from_recording(&error)),
+        }
     }
 
     /// All analyses, with every place under its own name.
@@ -276,6 +320,22 @@ impl Recording {
         let value: Value = serde_json::from_str(&io_json(&summary)).unwrap_or_default();
         to_python(py, &value)
     }
+}
+
+/// Merges the encoded sums of different shares of one recording.
+#[pyfunction]
+pub(crate) fn merge_sums(py: Python<'_>, left: &[u8], right: &[u8]) -> PyResult<Py<PyBytes>> {
+    let merged = py.detach(|| {
+        let mut left = PartialSummary::from_bytes(left)?;
+        left.merge(PartialSummary::from_bytes(right)?)?;
+        Ok(left.to_bytes())
+    });
+    let merged = merged.map_err(mismatched)?;
+    Ok(PyBytes::new(py, &merged).unbind())
+}
+
+fn mismatched(error: MismatchedShares) -> PyErr {
+    UsageError::new_err(error.to_string())
 }
 
 /// Results of all analyses of a recording.

@@ -1,6 +1,8 @@
-"""Curves on a cluster equal those of one process."""
+"""Curves and recordings on a cluster equal those of one process."""
 
+import os
 import random
+import signal
 
 import numpy
 import pytest
@@ -10,7 +12,7 @@ from memgauge import _memgauge
 
 distributed = pytest.importorskip("distributed")
 
-from memgauge.dask import merge, observe  # noqa: E402
+from memgauge.dask import merge, observe, observe_share  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +72,50 @@ def test_states_of_other_versions_and_truncated_ones_are_refused():
         merge(state, state[:-1])
     with pytest.raises(mg.UsageError, match="version 9"):
         merge(state[:7] + b"\x09" + state[8:], state)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+def test_recording_opened_on_a_cluster_equals_that_of_one_process(recording, cluster):
+    event = list(recording.totals)[0] if recording.totals else None
+    for shares in (None, 1, 7):
+        on_cluster = mg.dask.open(recording.path, client=cluster, shares=shares)
+        assert on_cluster.report() == recording.report()
+        for table in ("functions", "lines", "instructions", "regions", "threads", "levels"):
+            whole = getattr(recording, table)().to_pydict()
+            assert getattr(on_cluster, table)().to_pydict() == whole
+    assert on_cluster.functions(by=event).to_pydict() == recording.functions(by=event).to_pydict()
+
+
+def test_recording_survives_a_lost_worker(modelled, cluster):
+    states = [
+        cluster.submit(lose_worker_once, modelled.path, index, 6, pure=False) for index in range(6)
+    ]
+    merged = states[0].result()
+    for state in states[1:]:
+        merged = _memgauge.merge_sums(merged, state.result())
+    assert mg.Recording(modelled._inner, merged).report() == modelled.report()
+
+
+def lose_worker_once(path, index, shares):
+    """Kills its process the first time that share 3 is read."""
+    marker = os.path.join(os.path.dirname(path), "lost")
+    if index == 3 and not os.path.exists(marker):
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return observe_share(path, index, shares)
+
+
+def test_shares_of_different_recordings_are_refused(modelled, sampled):
+    one, other = observe_share(modelled.path, 0, 2), observe_share(sampled.path, 1, 2)
+    with pytest.raises(mg.UsageError, match="different recordings"):
+        _memgauge.merge_sums(one, other)
+    with pytest.raises(mg.UsageError, match="1 of 2"):
+        modelled._inner.summary_of_sums(one)
+    with pytest.raises(mg.UsageError, match="version of memgauge"):
+        _memgauge.merge_sums(b"", one)

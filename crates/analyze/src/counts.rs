@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use memgauge_trace::{EventId, Manifest, catalogue};
+use serde::{Deserialize, Serialize};
 
 /// Sums by event name, in the event's own unit, sorted by name.
 pub type Counts = BTreeMap<String, u64>;
 
 /// Sums by key during counting. Small and sorted, for tables with an entry for every instruction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SortedSums<K>(Vec<(K, u64)>);
 
 /// Sums by event id.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use ahash::{HashMap, HashMapExt};
 use memgauge_trace::{EventId, LINE_BYTES, Sample, VirtAddr};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 use crate::regions::wilson_95;
@@ -28,7 +28,7 @@ const STRETCHES: usize = 3;
 const ROWS: usize = 8;
 
 /// Samples of one event by address and time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Heat {
     block_shift: u32,
     bin_ns: u64,
@@ -211,7 +211,7 @@ const LISTED: usize = 10;
 
 /// Collects samples with a data address by event. Samples of different events represent different
 /// things, so their sum has no meaning.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HeatByEvent {
     events: BTreeMap<EventId, Heat>,
 }

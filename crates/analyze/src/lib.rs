@@ -43,6 +43,7 @@ mod losses;
 mod named_code;
 mod order;
 mod part;
+mod partial;
 mod placement;
 mod python;
 mod references;
@@ -96,6 +97,7 @@ pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use named_code::symbol_rows;
 pub use part::summarise_part;
+pub use partial::{MismatchedShares, PartialError, PartialSummary};
 pub use placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_trace::groups::group_of;
 use memgauge_trace::{EventId, Pid, Sample, SetsFacts, catalogue};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 use crate::counts::{EventNames, SortedSums};
@@ -27,7 +27,7 @@ use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_fi
 const GRANULE_BYTES: u64 = 8;
 
 /// Owner of a data address before variables are named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum DataLocation {
     Anonymous {
         start: u64,
@@ -48,7 +48,7 @@ pub(crate) enum DataLocation {
     Unknown,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Weight {
     samples: u64,
     events: u64,
@@ -67,41 +67,67 @@ impl Weight {
 #[derive(Clone, Debug)]
 pub struct Regions<'a> {
     spaces: &'a AddressSpaces,
+    sums: RegionSums,
+    /// The groups of cache sets that were modelled with `--sets`.
+    followed: Option<FollowedGroups>,
+}
+
+/// Sums of samples by region.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RegionSums {
     rows: BTreeMap<(EventId, Pid, DataLocation), Weight>,
     without_address: BTreeMap<EventId, u64>,
-    groups: SetGroups,
+    /// Events by group of cache sets with `--sets`.
+    by_group: BTreeMap<(EventId, Pid, DataLocation), SortedSums<u8>>,
     end_ns: u64,
 }
 
-/// Events by group of cache sets with `--sets`.
-#[derive(Clone, Debug, Default)]
-struct SetGroups {
-    followed: Option<FollowedGroups>,
-    events: BTreeMap<(EventId, Pid, DataLocation), SortedSums<u8>>,
+impl RegionSums {
+    pub(crate) fn merge(&mut self, other: RegionSums) {
+        self.end_ns = self.end_ns.max(other.end_ns);
+        for (key, weight) in other.rows {
+            self.rows.entry(key).or_default().add(weight);
+        }
+        for (event, n) in other.without_address {
+            *self.without_address.entry(event).or_default() += n;
+        }
+        for (key, groups) in other.by_group {
+            self.by_group.entry(key).or_default().add_all(&groups);
+        }
+    }
 }
 
 impl<'a> Regions<'a> {
     /// Starts without samples. `spaces` defines the regions.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
+        Regions::with_sums(spaces, RegionSums::default())
+    }
+
+    /// Starts with the sums of other samples. `spaces` must be equal to those of the sums.
+    pub(crate) fn with_sums(spaces: &'a AddressSpaces, sums: RegionSums) -> Self {
         Regions {
             spaces,
-            rows: BTreeMap::new(),
-            without_address: BTreeMap::new(),
-            groups: SetGroups::default(),
-            end_ns: 0,
+            sums,
+            followed: None,
         }
+    }
+
+    /// The sums without the address spaces.
+    pub(crate) fn into_sums(self) -> RegionSums {
+        self.sums
     }
 
     /// Adds the groups of cache sets of a recording made with `--sets`.
     pub fn with_sets(mut self, sets: Option<&SetsFacts>) -> Self {
-        self.groups.followed = FollowedGroups::of(sets);
+        self.followed = FollowedGroups::of(sets);
         self
     }
 
     fn observe_sample(&mut self, sample: &Sample) {
-        self.end_ns = self.end_ns.max(sample.time_ns);
+        let sums = &mut self.sums;
+        sums.end_ns = sums.end_ns.max(sample.time_ns);
         let Some(addr) = sample.addr else {
-            *self.without_address.entry(sample.event).or_default() += 1;
+            *sums.without_address.entry(sample.event).or_default() += 1;
             return;
         };
         let place = locate(self.spaces, sample.pid, addr.0, sample.time_ns);
@@ -111,9 +137,9 @@ impl<'a> Regions<'a> {
             squares: u128::from(sample.period).pow(2),
         };
         let key = (sample.event, sample.pid, place);
-        self.rows.entry(key).or_default().add(weight);
-        if self.groups.followed.is_some() {
-            let groups = self.groups.events.entry(key).or_default();
+        sums.rows.entry(key).or_default().add(weight);
+        if self.followed.is_some() {
+            let groups = sums.by_group.entry(key).or_default();
             groups.add(group_of(addr), sample.period);
         }
     }
@@ -194,26 +220,14 @@ impl<'a> Analysis for Regions<'a> {
     }
 
     fn merge(&mut self, other: Self) {
-        self.end_ns = self.end_ns.max(other.end_ns);
-        for (key, weight) in other.rows {
-            self.rows.entry(key).or_default().add(weight);
-        }
-        for (event, n) in other.without_address {
-            *self.without_address.entry(event).or_default() += n;
-        }
-        for (key, groups) in other.groups.events {
-            let mine = self.groups.events.entry(key).or_default();
-            mine.add_all(&groups);
-        }
+        self.sums.merge(other.sums);
     }
 
     fn finish(self) -> SampledRegions<'a> {
         SampledRegions {
             spaces: self.spaces,
-            rows: self.rows,
-            without_address: self.without_address,
-            groups: self.groups,
-            end_ns: self.end_ns,
+            sums: self.sums,
+            followed: self.followed,
         }
     }
 }
@@ -222,10 +236,8 @@ impl<'a> Analysis for Regions<'a> {
 #[derive(Clone, Debug)]
 pub struct SampledRegions<'a> {
     spaces: &'a AddressSpaces,
-    rows: BTreeMap<(EventId, Pid, DataLocation), Weight>,
-    without_address: BTreeMap<EventId, u64>,
-    groups: SetGroups,
-    end_ns: u64,
+    sums: RegionSums,
+    followed: Option<FollowedGroups>,
 }
 
 /// A memory region of one process.
@@ -356,7 +368,7 @@ impl Extent {
 impl SampledRegions<'_> {
     /// Time of the last sample in nanoseconds since the start of the recording.
     pub fn end_ns(&self) -> u64 {
-        self.end_ns
+        self.sums.end_ns
     }
 
     /// A table for each sampled event: last-level misses first, then first-level misses, then the
@@ -367,8 +379,10 @@ impl SampledRegions<'_> {
         names: &EventNames,
         limit: RowLimit,
     ) -> Vec<RegionTable> {
-        let with = self.rows.keys().map(|key| key.0);
-        let events: BTreeSet<EventId> = with.chain(self.without_address.keys().copied()).collect();
+        let with = self.sums.rows.keys().map(|key| key.0);
+        let events: BTreeSet<EventId> = with
+            .chain(self.sums.without_address.keys().copied())
+            .collect();
         let mut events: Vec<EventId> = events.into_iter().collect();
         events.sort_by_key(|&e| (e != catalogue::LLC_MISS, e != catalogue::L1D_MISS, e));
         let mut tables = Vec::new();
@@ -400,7 +414,7 @@ impl SampledRegions<'_> {
         RegionTable {
             event: String::new(),
             samples: all.samples,
-            samples_without_address: self.without_address.get(&event).copied().unwrap_or(0),
+            samples_without_address: self.sums.without_address.get(&event).copied().unwrap_or(0),
             address_gap: None,
             events: all.events,
             rows: rows
@@ -415,7 +429,7 @@ impl SampledRegions<'_> {
 
     /// Events of each process by group of cache sets with `--sets`.
     fn groups_of(&self, event: EventId, named: &Named) -> Option<Whole> {
-        let followed = self.groups.followed?.of_event(event);
+        let followed = self.followed?.of_event(event);
         let mut processes: BTreeMap<Pid, SortedSums<u8>> = BTreeMap::new();
         for ((_, pid), region) in named {
             let sums = processes.entry(*pid).or_default();
@@ -429,7 +443,7 @@ impl SampledRegions<'_> {
 
     fn named(&self, symbols: &mut dyn Resolve, event: EventId) -> Named {
         let mut named = Named::new();
-        for (&(_, pid, place), &weight) in self.rows.iter().filter(|(key, _)| key.0 == event) {
+        for (&(_, pid, place), &weight) in self.sums.rows.iter().filter(|(key, _)| key.0 == event) {
             let (name, extent) = self.describe(symbols, pid, place);
             let row = named.entry((name, pid)).or_default();
             // Several mappings may have started at one address, one after the other.
@@ -437,7 +451,7 @@ impl SampledRegions<'_> {
                 (row.extent, row.heaviest) = (extent, weight.events);
             }
             row.weight.add(weight);
-            if let Some(groups) = self.groups.events.get(&(event, pid, place)) {
+            if let Some(groups) = self.sums.by_group.get(&(event, pid, place)) {
                 row.groups.add_all(groups);
             }
         }

@@ -14,14 +14,14 @@ use memgauge_trace::{
     AccessKind, DataSource, DerivationFacts, EventId, LossKind, Manifest, OverheadFacts, PebsFacts,
     Pid, Sample, SampledFacts, SamplingFacts, SetsFacts, Tid,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 use crate::counts::{EventNames, Tally};
 use crate::losses::LossRow;
 
 /// Sums samples by event, by thread, and by data source.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SampleTotals {
     events: BTreeMap<EventId, Sums>,
     threads: BTreeMap<(Pid, Tid), ThreadSamples>,
@@ -30,7 +30,7 @@ pub struct SampleTotals {
 }
 
 /// Samples of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Sums {
     samples: u64,
     with_address: u64,
@@ -50,7 +50,7 @@ impl Default for Sums {
 }
 
 /// Samples of a thread and the events that they represent.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ThreadSamples {
     pub(crate) samples: u64,
     pub(crate) events: Tally,

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use memgauge_trace::{EventId, Manifest, Pid, SeriesRow, Tid};
+use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 
@@ -25,7 +26,7 @@ pub(crate) const FIRST_WIDTH_NS: u64 = 1000;
 type Key = (EventId, Option<(Pid, Tid)>);
 
 /// Bins series rows into curves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series {
     width_ns: u64,
     max_bins: u64,

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::{EventId, Sample, SetsFacts, SiteCount};
 
+use serde::{Deserialize, Serialize};
+
 use crate::Analysis;
 use crate::counts::{GroupTally, Tally};
 use crate::regions::effective_samples;
@@ -88,7 +90,7 @@ impl<'a> Analysis for Sites<'a> {
 }
 
 /// Samples of one event at a code location.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SampleCount {
     pub(crate) samples: u64,
     /// Samples with a data address.
@@ -107,40 +109,19 @@ impl SampleCount {
 #[derive(Clone, Debug)]
 pub struct SampledSites<'a> {
     spaces: &'a AddressSpaces,
+    sums: SampledSiteSums,
+}
+
+/// Sums of samples by file and offset.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SampledSiteSums {
     rows: BTreeMap<CodeLocation, (Tally, BTreeMap<EventId, SampleCount>)>,
     /// Sums of the squared periods.
     squares: BTreeMap<EventId, u128>,
 }
 
-impl<'a> SampledSites<'a> {
-    /// Starts empty. `spaces` resolves addresses.
-    pub fn new(spaces: &'a AddressSpaces) -> Self {
-        SampledSites {
-            spaces,
-            rows: BTreeMap::new(),
-            squares: BTreeMap::new(),
-        }
-    }
-}
-
-impl<'a> Analysis for SampledSites<'a> {
-    type Row = Sample;
-    type Output = SampledSites<'a>;
-
-    fn observe(&mut self, batch: &[Sample]) {
-        for sample in batch {
-            let place = self.spaces.code_of(sample);
-            let (events, samples) = self.rows.entry(place).or_default();
-            events.add(sample.event, sample.period);
-            let count = samples.entry(sample.event).or_default();
-            count.samples += 1;
-            count.with_address += u64::from(sample.addr.is_some());
-            let squares = self.squares.entry(sample.event).or_default();
-            *squares = squares.saturating_add(u128::from(sample.period).pow(2));
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
+impl SampledSiteSums {
+    pub(crate) fn merge(&mut self, other: SampledSiteSums) {
         for (place, (events, samples)) in other.rows {
             let row = self.rows.entry(place).or_default();
             row.0.add_all(&events);
@@ -153,6 +134,45 @@ impl<'a> Analysis for SampledSites<'a> {
             *squares = squares.saturating_add(theirs);
         }
     }
+}
+
+impl<'a> SampledSites<'a> {
+    /// Starts empty. `spaces` resolves addresses.
+    pub fn new(spaces: &'a AddressSpaces) -> Self {
+        SampledSites::with_sums(spaces, SampledSiteSums::default())
+    }
+
+    /// Starts with the sums of other samples. `spaces` must be equal to those of the sums.
+    pub(crate) fn with_sums(spaces: &'a AddressSpaces, sums: SampledSiteSums) -> Self {
+        SampledSites { spaces, sums }
+    }
+
+    /// The sums without the address spaces.
+    pub(crate) fn into_sums(self) -> SampledSiteSums {
+        self.sums
+    }
+}
+
+impl<'a> Analysis for SampledSites<'a> {
+    type Row = Sample;
+    type Output = SampledSites<'a>;
+
+    fn observe(&mut self, batch: &[Sample]) {
+        for sample in batch {
+            let place = self.spaces.code_of(sample);
+            let (events, samples) = self.sums.rows.entry(place).or_default();
+            events.add(sample.event, sample.period);
+            let count = samples.entry(sample.event).or_default();
+            count.samples += 1;
+            count.with_address += u64::from(sample.addr.is_some());
+            let squares = self.sums.squares.entry(sample.event).or_default();
+            *squares = squares.saturating_add(u128::from(sample.period).pow(2));
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.sums.merge(other.sums);
+    }
 
     fn finish(self) -> SampledSites<'a> {
         self
@@ -164,14 +184,14 @@ impl<'a> SampledSites<'a> {
     pub fn of_event(self, event: EventId) -> SiteTotals<'a> {
         let mut totals = Tally::default();
         let mut sampled = 0;
-        let mut rows = Vec::with_capacity(self.rows.len());
-        for (place, (events, samples)) in self.rows {
+        let mut rows = Vec::with_capacity(self.sums.rows.len());
+        for (place, (events, samples)) in self.sums.rows {
             let count = samples.get(&event).copied().unwrap_or_default();
             totals.add_all(&events);
             sampled += count.samples;
             rows.push((place, events, count));
         }
-        let squares = self.squares.get(&event).copied().unwrap_or(0);
+        let squares = self.sums.squares.get(&event).copied().unwrap_or(0);
         SiteTotals {
             spaces: self.spaces,
             rows,

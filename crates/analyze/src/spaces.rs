@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use memgauge_trace::{GeneratedCode, Module, Pid, Sample};
+use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 use crate::resolve::ModuleFile;
@@ -49,7 +50,7 @@ const KERNEL_PID: Pid = Pid(0);
 pub(crate) const UNKNOWN: &str = "[unknown]";
 
 /// Index of a path in [`AddressSpaces`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct PathId(u32);
 
 /// A file and an offset in it. In JIT-compiled code, the number of the name replaces the offset.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memgauge_recording::stacks::MAX_FRAMES;
 use memgauge_trace::{EventId, Frame, FrameId, GeneratedCode, Pid, Sample};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use times::TimedCalls;
 use times::{StackTimes, timed};
@@ -159,23 +159,49 @@ type StackKey = (EventId, Option<FrameId>, CodeLocation);
 #[derive(Clone, Debug)]
 pub struct SampledStacks<'a> {
     spaces: &'a AddressSpaces,
-    /// Number of samples, and of events that they represent.
-    sums: HashMap<StackKey, (u64, u64)>,
-    /// The same over time, if requested.
+    sums: StackSums,
+    /// The samples over time, if requested.
     times: Option<StackTimes>,
+}
+
+/// Sums of samples by event, calls and location.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct StackSums {
+    /// Number of samples, and of events that they represent.
+    samples: HashMap<StackKey, (u64, u64)>,
     /// Mappings in which samples ran although nothing else identifies them as code.
     executed: HashSet<(Pid, u64)>,
+}
+
+impl StackSums {
+    pub(crate) fn merge(&mut self, other: StackSums) {
+        for (key, (samples, events)) in other.samples {
+            let sums = self.samples.entry(key).or_default();
+            sums.0 += samples;
+            sums.1 = sums.1.saturating_add(events);
+        }
+        self.executed.extend(other.executed);
+    }
 }
 
 impl<'a> SampledStacks<'a> {
     /// Starts without samples. `spaces` resolves their addresses.
     pub fn new(spaces: &'a AddressSpaces) -> Self {
+        SampledStacks::with_sums(spaces, StackSums::default())
+    }
+
+    /// Starts with the sums of other samples. `spaces` must be equal to those of the sums.
+    pub(crate) fn with_sums(spaces: &'a AddressSpaces, sums: StackSums) -> Self {
         SampledStacks {
             spaces,
-            sums: HashMap::new(),
+            sums,
             times: None,
-            executed: HashSet::new(),
         }
+    }
+
+    /// The sums without the address spaces.
+    pub(crate) fn into_sums(self) -> StackSums {
+        self.sums
     }
 
     /// Also keeps samples over time.
@@ -195,10 +221,11 @@ impl<'a> Analysis for SampledStacks<'a> {
         for sample in batch {
             let place = self.spaces.code_of(sample);
             let mapping = self.spaces.uncertain_mapping(sample.pid, sample.ip.0);
-            self.executed
+            self.sums
+                .executed
                 .extend(mapping.map(|start| (sample.pid, start)));
             let key = (sample.event, sample.caller, place);
-            let sums = self.sums.entry(key).or_default();
+            let sums = self.sums.samples.entry(key).or_default();
             sums.0 += 1;
             sums.1 = sums.1.saturating_add(sample.period);
             if let Some(times) = &mut self.times {
@@ -208,12 +235,7 @@ impl<'a> Analysis for SampledStacks<'a> {
     }
 
     fn merge(&mut self, other: Self) {
-        for (key, (samples, events)) in other.sums {
-            let sums = self.sums.entry(key).or_default();
-            sums.0 += samples;
-            sums.1 = sums.1.saturating_add(events);
-        }
-        self.executed.extend(other.executed);
+        self.sums.merge(other.sums);
         self.times = match (self.times.take(), other.times) {
             (Some(mut times), Some(others)) => {
                 times.merge(others);
@@ -417,7 +439,7 @@ pub(crate) fn call_trees(
     names: &EventNames,
 ) -> Vec<CallTree> {
     let mut by_event: HashMap<EventId, Vec<_>> = HashMap::new();
-    for (&(event, caller, place), &sums) in &sampled.sums {
+    for (&(event, caller, place), &sums) in &sampled.sums.samples {
         by_event
             .entry(event)
             .or_default()
@@ -425,7 +447,7 @@ pub(crate) fn call_trees(
     }
     let mut builder = TreeBuilder {
         frames,
-        executed: &sampled.executed,
+        executed: &sampled.sums.executed,
         times: sampled.times.as_ref(),
         functions: Functions::new(frames.spaces, symbols),
     };

@@ -1,8 +1,8 @@
 //! Runs all analyses over one recording.
 
-use memgauge_recording::{Recording, Result, Row, Selection};
+use memgauge_recording::{Recording, Result, Row, Selection, Share};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
-use memgauge_trace::{Manifest, SourceFacts};
+use memgauge_trace::{Manifest, SiteCount, SourceFacts};
 
 use crate::assemble::{Options, Parts, assemble};
 use crate::heat::HeatByEvent;
@@ -44,69 +44,203 @@ pub fn summarise(
     options: &Options,
 ) -> Result<Summary> {
     let mut problems = recording.problems();
+    let spaces = address_spaces(recording, &mut problems)?;
+    let frames = call_frames(recording, &spaces, &mut problems)?;
+    let large = LargeTables {
+        recording,
+        spaces: &spaces,
+        share: Share { index: 0, of: 1 },
+        max_bins: options.max_bins,
+        with_timeline: options.timeline,
+        with_stacks: !frames.is_empty(),
+    };
+    let sums = large.read(&mut problems)?;
+    finish(recording, sums, frames, problems, symbols, options)
+}
+
+/// Adds what the small tables hold, and combines everything.
+pub(crate) fn finish(
+    recording: &Recording,
+    sums: LargeTableSums<'_>,
+    frames: Frames<'_>,
+    mut problems: Vec<String>,
+    symbols: &mut dyn Resolve,
+    options: &Options,
+) -> Result<Summary> {
+    let spaces = sums.spaces;
     let mut reader = Reader {
         recording,
         problems: &mut problems,
     };
     let all = Selection::all();
-    let is_modelled = recording.manifest().machine.is_some();
-    let curves = Series::of_recording(recording.manifest(), options.max_bins);
-    let shows_all = !is_modelled || recording.manifest().counting.is_some();
-    let curves = match shows_all {
-        true => curves,
-        // The other events only have sums.
-        false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
-    };
-    let spaces = reader.spaces()?;
-    let fine = options.timeline.then(|| fine_series(recording.manifest()));
-    let series = ((curves, ThreadTotals::default()), fine);
-    let sites = reader.read(Sites::new(&spaces), &all)?;
-    // If there are no exact sums by location, use the samples.
-    let needs_places = !is_modelled || sites.places() == 0;
-    // Read the two large tables in parallel.
-    let (by_time, by_sample) = std::thread::scope(|scope| {
-        let by_time = scope.spawn(|| {
-            let mut problems = Vec::new();
-            let mut reader = Reader {
-                recording,
-                problems: &mut problems,
-            };
-            let read = reader.read(series, &Selection::all());
-            read.map(|output| (output, problems))
-        });
-        let by_sample = reader.samples(&spaces, (is_modelled, needs_places), options.timeline);
-        (by_time.join(), by_sample)
-    });
-    let (((curves, threads), fine), unread) =
-        by_time.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    reader.problems.extend(unread);
-    let known_threads = reader.read(ThreadNames::default(), &all)?;
-    let losses = reader.read(Losses::default(), &all)?;
-    let python = reader.read(PythonSums::default(), &all)?;
-    let code_regions = reader.read(CodeRegions::default(), &all)?;
-    let region_spans = reader.read(RegionTimes::default(), &all)?;
-    let code_values = reader.read(CodeValues::default(), &all)?;
-    let data = reader.read(DataSums::new(&spaces), &all)?;
-    let allocations = reader.read(Allocations::default(), &all)?;
-    let sharing = reader.read(SharedLineSums::new(&spaces), &all)?;
+    let nothing = Parts::nothing(spaces);
+    let stacks = sums.stacks.map(|sampled| (frames.clone(), sampled));
     let parts = Parts {
-        data,
-        allocations,
-        sharing,
-        curves,
-        threads,
-        known_threads,
-        sites,
-        losses,
-        python,
-        code_regions,
-        region_spans,
-        code_values,
-        fine,
-        ..by_sample?
+        curves: sums.curves.finish(),
+        threads: sums.threads.finish(),
+        fine: sums.fine.map(Series::finish),
+        samples: sums.samples,
+        regions: sums.regions.finish(),
+        sampled_sites: sums.sites.unwrap_or(nothing.sampled_sites),
+        heat: sums.heat.finish(),
+        times: sums.times,
+        stacks,
+        frames,
+        sites: reader.read(Sites::new(spaces), &all)?,
+        known_threads: reader.read(ThreadNames::default(), &all)?,
+        losses: reader.read(Losses::default(), &all)?,
+        python: reader.read(PythonSums::default(), &all)?,
+        code_regions: reader.read(CodeRegions::default(), &all)?,
+        region_spans: reader.read(RegionTimes::default(), &all)?,
+        code_values: reader.read(CodeValues::default(), &all)?,
+        data: reader.read(DataSums::new(spaces), &all)?,
+        allocations: reader.read(Allocations::default(), &all)?,
+        sharing: reader.read(SharedLineSums::new(spaces), &all)?,
+        ..nothing
     };
     let parts = Parts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))
+}
+
+/// Reads a share of the samples and of the series, the two tables that grow with the run.
+pub(crate) struct LargeTables<'a> {
+    pub(crate) recording: &'a Recording,
+    pub(crate) spaces: &'a AddressSpaces,
+    pub(crate) share: Share,
+    /// Number of bins of curves over time.
+    pub(crate) max_bins: usize,
+    /// Also what a [`Timeline`](crate::Timeline) needs.
+    pub(crate) with_timeline: bool,
+    /// True if the recording has calls.
+    pub(crate) with_stacks: bool,
+}
+
+/// Unfinished analyses of samples and series.
+pub(crate) struct LargeTableSums<'a> {
+    pub(crate) spaces: &'a AddressSpaces,
+    pub(crate) curves: Series,
+    pub(crate) threads: ThreadTotals,
+    pub(crate) fine: Option<Series>,
+    pub(crate) samples: SampleTotals,
+    pub(crate) regions: Regions<'a>,
+    pub(crate) sites: Option<SampledSites<'a>>,
+    pub(crate) heat: HeatByEvent,
+    pub(crate) times: Option<SampleTimes<'a>>,
+    pub(crate) stacks: Option<SampledStacks<'a>>,
+}
+
+impl<'a> LargeTables<'a> {
+    /// Reads both tables in parallel.
+    pub(crate) fn read(&self, problems: &mut Vec<String>) -> Result<LargeTableSums<'a>> {
+        let (series, samples) = std::thread::scope(|scope| {
+            let series = scope.spawn(|| {
+                let mut problems = Vec::new();
+                self.read_series(&mut problems)
+                    .map(|series| (series, problems))
+            });
+            let samples = self.read_samples(problems);
+            (series.join(), samples)
+        });
+        let (((curves, threads), fine), unread) =
+            series.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let ((samples, regions), (((sites, heat), times), stacks)) = samples?;
+        problems.extend(unread);
+        Ok(LargeTableSums {
+            spaces: self.spaces,
+            curves,
+            threads,
+            fine,
+            samples,
+            regions,
+            sites,
+            heat,
+            times,
+            stacks,
+        })
+    }
+
+    fn read_series(&self, problems: &mut Vec<String>) -> Result<SeriesAnalyses> {
+        let manifest = self.recording.manifest();
+        let curves = Series::of_recording(manifest, self.max_bins);
+        let shows_all = manifest.machine.is_none() || manifest.counting.is_some();
+        let curves = match shows_all {
+            true => curves,
+            // The other events only have sums.
+            false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
+        };
+        let fine = self.with_timeline.then(|| fine_series(manifest));
+        let mut reader = Reader {
+            recording: self.recording,
+            problems,
+        };
+        let analyses = ((curves, ThreadTotals::default()), fine);
+        reader.observe(analyses, &Selection::all().share(self.share))
+    }
+
+    fn read_samples(&self, problems: &mut Vec<String>) -> Result<SampleAnalyses<'a>> {
+        let manifest = self.recording.manifest();
+        // A modelled machine has exact sums by code location. If there are none, the samples are
+        // used.
+        let needs_places =
+            manifest.machine.is_none() || self.recording.part_count::<SiteCount>() == 0;
+        let mut columns = SAMPLE_COLUMNS.to_vec();
+        if needs_places || self.with_timeline {
+            columns.push("ip");
+        }
+        let with_stacks = self.with_stacks && of_samples(manifest);
+        let stacks = with_stacks.then(|| match self.with_timeline {
+            true => SampledStacks::new(self.spaces).timed(),
+            false => SampledStacks::new(self.spaces),
+        });
+        if stacks.is_some() {
+            columns.extend(["ip", "caller"]);
+        }
+        let regions = Regions::new(self.spaces).with_sets(manifest.sets.as_ref());
+        let sites = needs_places.then(|| SampledSites::new(self.spaces));
+        let times = self
+            .with_timeline
+            .then(|| SampleTimes::from(self.spaces, 0));
+        let mut reader = Reader {
+            recording: self.recording,
+            problems,
+        };
+        let analyses = (
+            (SampleTotals::default(), regions),
+            (((sites, HeatByEvent::default()), times), stacks),
+        );
+        let selection = Selection::all().columns(&columns).share(self.share);
+        reader.observe(analyses, &selection)
+    }
+}
+
+/// Analyses of the series in one pass.
+type SeriesAnalyses = ((Series, ThreadTotals), Option<Series>);
+
+/// Analyses of the samples in one pass.
+type SampleAnalyses<'a> = (
+    (SampleTotals, Regions<'a>),
+    (
+        (
+            (Option<SampledSites<'a>>, HeatByEvent),
+            Option<SampleTimes<'a>>,
+        ),
+        Option<SampledStacks<'a>>,
+    ),
+);
+
+/// Calls of a recording.
+pub(crate) fn call_frames<'a>(
+    recording: &Recording,
+    spaces: &'a AddressSpaces,
+    problems: &mut Vec<String>,
+) -> Result<Frames<'a>> {
+    let is_modelled = recording.manifest().machine.is_some();
+    let mut reader = Reader {
+        recording,
+        problems,
+    };
+    let frames = Frames::new(spaces).traced(is_modelled);
+    reader.read(frames, &Selection::all())
 }
 
 /// Collects every event in bins as fine as the intervals of its rows.
@@ -141,7 +275,7 @@ pub fn summarise_end(recording: &Recording) -> Result<Summary> {
 }
 
 /// True if samples have call stacks. Frames may also belong to allocations only.
-fn with_stacks(manifest: &Manifest) -> bool {
+fn of_samples(manifest: &Manifest) -> bool {
     let settings = &manifest.source.settings;
     let of_samples = [SourceFacts::STACKS, SourceFacts::PYTHON];
     !settings.contains_key(SourceFacts::DATA)
@@ -172,57 +306,21 @@ impl Reader<'_> {
         Ok(spaces.with_generated(generated))
     }
 
-    fn read<A>(&mut self, mut analysis: A, selection: &Selection) -> Result<A::Output>
+    fn read<A>(&mut self, analysis: A, selection: &Selection) -> Result<A::Output>
+    where
+        A: Analysis,
+        A::Row: Row,
+    {
+        Ok(self.observe(analysis, selection)?.finish())
+    }
+
+    fn observe<A>(&mut self, mut analysis: A, selection: &Selection) -> Result<A>
     where
         A: Analysis,
         A::Row: Row,
     {
         self.recording
             .for_each_intact_batch(selection, self.problems, |rows| analysis.observe(rows))?;
-        Ok(analysis.finish())
-    }
-
-    /// Reads the samples once. A modelled machine has exact sums by code location, so its samples
-    /// are not needed for locations.
-    fn samples<'a>(
-        &mut self,
-        spaces: &'a AddressSpaces,
-        (is_modelled, needs_places): (bool, bool),
-        timed: bool,
-    ) -> Result<Parts<'a>> {
-        let mut columns = SAMPLE_COLUMNS.to_vec();
-        if needs_places || timed {
-            columns.push("ip");
-        }
-        let frames = Frames::new(spaces).traced(is_modelled);
-        let frames = self.read(frames, &Selection::all())?;
-        let with_stacks = !frames.is_empty() && with_stacks(self.recording.manifest());
-        let stacks = with_stacks.then(|| match timed {
-            true => SampledStacks::new(spaces).timed(),
-            false => SampledStacks::new(spaces),
-        });
-        if stacks.is_some() {
-            columns.extend(["ip", "caller"]);
-        }
-        let selection = Selection::all().columns(&columns);
-        let sets = self.recording.manifest().sets.as_ref();
-        let regions = Regions::new(spaces).with_sets(sets);
-        let common = (SampleTotals::default(), regions);
-        let places = needs_places.then(|| SampledSites::new(spaces));
-        let times = timed.then(|| SampleTimes::from(spaces, 0));
-        let heat = HeatByEvent::default();
-        let ((samples, regions), (((sampled_sites, heat), times), stacks)) =
-            self.read((common, (((places, heat), times), stacks)), &selection)?;
-        let nothing = Parts::nothing(spaces);
-        Ok(Parts {
-            stacks: stacks.map(|sampled| (frames.clone(), sampled)),
-            frames,
-            samples,
-            regions,
-            times,
-            sampled_sites: sampled_sites.unwrap_or(nothing.sampled_sites),
-            heat,
-            ..nothing
-        })
+        Ok(analysis)
     }
 }

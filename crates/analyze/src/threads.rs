@@ -10,13 +10,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memgauge_trace::{EventId, Pid, SeriesRow, Thread, Tid, catalogue};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 use crate::counts::{Counts, EventNames, Tally};
 use crate::samples::SampleTotals;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Sums {
     values: Tally,
     covered_ns: Tally,
@@ -34,7 +34,7 @@ impl Sums {
 }
 
 /// Sums series rows by thread.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ThreadTotals(BTreeMap<(Pid, Tid), Sums>);
 
 impl Analysis for ThreadTotals {

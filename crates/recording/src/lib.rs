@@ -56,7 +56,7 @@ pub use numbers::Numbers;
 pub use pack::pack;
 pub use reader::{Batches, Recording, Rows};
 pub use row::Row;
-pub use selection::Selection;
+pub use selection::{Selection, Share};
 pub use writer::{Table, Writer, add_table, amend};
 
 /// Version of the format that this crate writes. It also reads older versions.

@@ -72,6 +72,11 @@ impl Recording {
         self.storage.path()
     }
 
+    /// Returns the number of parts of a table whose footers were intact when it was opened.
+    pub fn part_count<R: Row>(&self) -> usize {
+        self.parts.get(R::TABLE).map_or(0, Vec::len)
+    }
+
     /// Returns the rows of a table in batches of at most 65 536, in the order of parts.
     ///
     /// Memory is limited to one batch. A part whose data is damaged yields one error and none of
@@ -104,7 +109,7 @@ impl Recording {
             .get(R::TABLE)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let parts: Vec<Location> = parts
+        let parts: Vec<Location> = parts[selection.range_of_parts(parts.len())]
             .iter()
             .filter(wanted)
             .map(|part| part.location.clone())

@@ -13,6 +13,27 @@ pub struct Selection {
     time_ns: Option<Range<u64>>,
     event: Option<EventId>,
     columns: Option<Vec<String>>,
+    share: Option<Share>,
+}
+
+/// One of several equal shares of a table, in the order of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Number of shares, at least 1.
+    pub of: u32,
+}
+
+impl Share {
+    /// Returns the share's range of `count` parts.
+    fn range(self, count: usize) -> Range<usize> {
+        let border = |index: u32| {
+            let product = count as u128 * u128::from(index.min(self.of));
+            (product / u128::from(self.of.max(1))) as usize
+        };
+        border(self.index)..border(self.index.saturating_add(1))
+    }
 }
 
 impl Selection {
@@ -35,6 +56,17 @@ impl Selection {
     pub fn event(mut self, event: EventId) -> Self {
         self.event = Some(event);
         self
+    }
+
+    /// Selects whole parts of the table: one of several shares, which together have each part once.
+    pub fn share(mut self, share: Share) -> Self {
+        self.share = Some(share);
+        self
+    }
+
+    /// Returns the selected range of `count` parts.
+    pub(super) fn range_of_parts(&self, count: usize) -> Range<usize> {
+        self.share.map_or(0..count, |share| share.range(count))
     }
 
     /// Selects columns. Fields of other columns have default values. An unknown name is reported as

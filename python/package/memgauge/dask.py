@@ -1,17 +1,23 @@
-"""Curves of traces that no single machine holds, on a cluster of `dask.distributed`.
+"""Curves of traces and summaries of recordings that are too large for one machine, on a cluster of
+`dask.distributed`.
 
-Each part of a trace becomes a state on a worker. States of neighbours are merged in a tree, and the last
-one is the whole curve, equal to that of `memgauge.mrc` for any division, number of workers and order.
+Each part becomes a state on a worker, the states are merged in a tree, and the last one is the result. It is
+equal to that of a single process for any division, number of workers and order.
 """
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional
+from typing import Any, Callable, Iterable, List, Optional
 
 from . import _memgauge
 from ._memgauge import UsageError
 from .curves import MissCurve, batches, chunks
+from .recording import PathLike, Recording
+from .recording import open as open_recording
 from .table import require
+
+SHARES_PER_THREAD = 4
+"""Shares of a recording for each thread of the cluster, so that all are busy to the end."""
 
 
 def mrc(
@@ -27,22 +33,48 @@ def mrc(
     A worker needs memory for one batch of a part and 32 bytes for each distinct block. A lost worker's
     parts are computed again, and parts that were passed as functions are read again.
     """
-    distributed = require("distributed", "make a curve on a cluster")
-    if client is None:
-        try:
-            client = distributed.get_client()
-        except ValueError as error:
-            raise UsageError(
-                "failed to find a cluster: make one with `distributed.Client()`, or pass client="
-            ) from error
+    client = _client(client, "make a curve on a cluster")
     states = [client.submit(observe, part, block, pure=False) for part in _on_cluster(parts, client)]
     if not states:
         raise UsageError("failed to make a curve: there are no parts")
-    while len(states) > 1:
-        last = states[len(states) // 2 * 2 :]
-        pairs = zip(states[::2], states[1::2])
-        states = [client.submit(merge, left, right, pure=False) for left, right in pairs] + last
-    return MissCurve(_memgauge.curve_of_trace_part(states[0].result(), title))
+    whole = _merged(states, merge, client)
+    return MissCurve(_memgauge.curve_of_trace_part(whole, title))
+
+
+def open(
+    path: PathLike, client: Optional[Any] = None, shares: Optional[int] = None
+) -> Recording:
+    """Open a recording whose samples and series the workers of a cluster read.
+
+    The tables and the report of the recording equal those of `memgauge.open`. `path` is one that all
+    workers can read: on a shared file system, or a URL in a bucket, of which each worker copies the whole
+    recording. `shares` is the number of tasks, by default four for each thread of the cluster. All processes
+    need the same version of memgauge.
+
+    A worker needs memory for the sums of its shares, about 100 bytes for each instruction, region of memory
+    and call path that has samples, and for the recording's mappings. A lost worker's shares are read
+    again. Names of functions and lines are looked up by the calling process. `samples`, `series`, `stacks`
+    and plots read the recording there, too.
+
+    Raises `UsageError` for a recording of `memgauge io`, and if the recording grows meanwhile.
+    """
+    client = _client(client, "open a recording on a cluster")
+    recording = open_recording(path)
+    if shares is None:
+        shares = SHARES_PER_THREAD * max(1, sum(client.nthreads().values()))
+    if shares < 1:
+        raise UsageError("failed to open a recording on a cluster: shares= must be at least 1")
+    states = [
+        client.submit(observe_share, recording.path, index, shares, pure=False)
+        for index in range(shares)
+    ]
+    sums = _merged(states, _memgauge.merge_sums, client)
+    return Recording(recording._inner, sums)
+
+
+def observe_share(path: str, index: int, shares: int) -> bytes:
+    """The state of one share of a recording (versioned bytes)."""
+    return open_recording(path)._inner.share_sums(index, shares)
 
 
 def observe(part: Any, block: int) -> bytes:
@@ -57,6 +89,29 @@ def observe(part: Any, block: int) -> bytes:
 def merge(left: bytes, right: bytes) -> bytes:
     """The state of two consecutive parts. Associative."""
     return _memgauge.merge_trace_parts(left, right)
+
+
+def _client(client: Optional[Any], purpose: str) -> Any:
+    """The cluster to use."""
+    distributed = require("distributed", purpose)
+    if client is not None:
+        return client
+    try:
+        return distributed.get_client()
+    except ValueError as error:
+        raise UsageError(
+            "failed to find a cluster: make one with `distributed.Client()`, or pass client="
+        ) from error
+
+
+def _merged(states: List[Any], merge: Callable[[bytes, bytes], bytes], client: Any) -> bytes:
+    """The state of all, merged in a tree that keeps neighbours together."""
+    while len(states) > 1:
+        last = states[len(states) // 2 * 2 :]
+        pairs = zip(states[::2], states[1::2])
+        states = [client.submit(merge, left, right, pure=False) for left, right in pairs] + last
+    whole: bytes = states[0].result()
+    return whole
 
 
 def _on_cluster(parts: Any, client: Any) -> Iterable[Any]:

@@ -124,8 +124,10 @@ def _cells(total: Total) -> List[object]:
 class Recording:
     """A recording. Its tables are computed when they are first asked for."""
 
-    def __init__(self, inner: _memgauge.Recording) -> None:
+    def __init__(self, inner: _memgauge.Recording, sums: Optional[bytes] = None) -> None:
         self._inner = inner
+        # Of its samples and series, if other processes have read them.
+        self._sums = sums
         self._summaries: Dict[Optional[str], _memgauge.Summary] = {}
         self._export: Optional[_memgauge.Summary] = None
 
@@ -201,13 +203,20 @@ class Recording:
         if self.manifest["source"]["name"] == "io":
             report: Dict[str, Any] = self._inner.io_report()
         else:
-            report = self._inner.summary(event, rows).report()
+            report = self._new_summary(event, rows).report()
         return report
 
     def _summary(self, event: Optional[str] = None) -> _memgauge.Summary:
         if event not in self._summaries:
-            self._summaries[event] = self._inner.summary(event)
+            self._summaries[event] = self._new_summary(event)
         return self._summaries[event]
+
+    def _new_summary(
+        self, event: Optional[str] = None, rows: Optional[int] = None
+    ) -> _memgauge.Summary:
+        if self._sums is None:
+            return self._inner.summary(event, rows)
+        return self._inner.summary_of_sums(self._sums, event, rows)
 
     def _export_summary(self) -> _memgauge.Summary:
         if self._export is None:
