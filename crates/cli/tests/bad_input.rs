@@ -11,17 +11,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::{PROGRAM, Recorded, check_line, memgauge, needs, report, said, workloads};
+use harness::{PROGRAM, Recorded, check_line, folder, memgauge, needs, report, said, workloads};
 use tempfile::TempDir;
 
 const USAGE: i32 = 2;
 const FAILED: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are text")

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use harness::{PROGRAM, memgauge, needs, said};
+use harness::{PROGRAM, is_root, memgauge, needs, said};
 use memgauge_recording::Recording;
 use tempfile::TempDir;
 
@@ -22,11 +22,6 @@ fn folder() -> TempDir {
     std::fs::set_permissions(folder.path(), everybody).expect("the mode can be set");
     std::fs::copy(PROGRAM, folder.path().join("memgauge")).expect("the program can be copied");
     folder
-}
-
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output();
-    id.is_ok_and(|output| output.stdout == b"0\n")
 }
 
 /// Memory that a user has locked counts against all rings of that user: one test at a

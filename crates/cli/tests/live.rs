@@ -8,23 +8,8 @@ use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::{PROGRAM, memgauge, said, workloads};
+use harness::{PROGRAM, folder, memgauge, perf_works, said, workloads};
 use serde_json::Value;
-use tempfile::TempDir;
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
-}
-
-/// Whether perf events can be opened here at all; says so where not.
-fn perf_works() -> bool {
-    let output = stat(&["-e", "task-clock"], &["true"]);
-    let works = output.status.success();
-    if !works {
-        skipped(Need::Kernel, said(&output));
-    }
-    works
-}
 
 fn stat(options: &[&str], program: &[&str]) -> Output {
     let mut command = memgauge();

@@ -25,7 +25,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use browser::{Look, NARROW, WIDE, chromium, look, look_at_all, open, with_scripts};
-use harness::{PROGRAM, memgauge, said};
+use harness::{PROGRAM, folder, memgauge, said};
 use memgauge_testing::{Need, skipped};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -46,10 +46,6 @@ const FIXTURES: [&str; 9] = [
 fn fixture(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recordings");
     folder.join(format!("{name}.mg"))
-}
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
 }
 
 /// Whether this program can write pages; says so where not.

@@ -9,29 +9,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use harness::{PROGRAM, memgauge, needs, said, workloads};
+use harness::{PROGRAM, folder, memgauge, needs, perf_works, said, workloads};
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{Derivation, Pid, Sample, SampleRegister, Thread};
-use tempfile::TempDir;
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
-}
-
-/// Whether events can be sampled here at all; says so where not.
-fn perf_works() -> bool {
-    let folder = folder();
-    let output = record(
-        &folder.path().join("t.mg"),
-        &["-e", "cpu-clock:u"],
-        &["true"],
-    );
-    let works = output.status.success();
-    if !works {
-        skipped(Need::Kernel, said(&output));
-    }
-    works
-}
 
 fn record(path: &Path, options: &[&str], program: &[&str]) -> Output {
     let mut command = memgauge();

@@ -7,15 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use harness::{Recorded, check_line, memgauge, said, write_machine};
-use tempfile::TempDir;
+use harness::{Recorded, check_line, folder, memgauge, said, write_machine};
 
 const USAGE: i32 = 2;
 const FAILED: i32 = 125;
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are text")

@@ -1,5 +1,5 @@
-//! Runs of memgauge for the end-to-end tests: with an environment that never
-//! changes, on small modelled machines, read back as totals and reports.
+//! Runs memgauge for the end-to-end tests with a fixed environment, also on small modelled machines,
+//! and reads totals and reports.
 
 use memgauge_testing::{Need, skipped};
 use std::collections::BTreeMap;
@@ -15,23 +15,23 @@ use tempfile::TempDir;
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_memgauge");
 
-/// Where programs are looked for. Fixed, because the length of the environment
-/// moves the stack and with it the cache sets that the stack's lines fall in.
+/// Search path of programs. Fixed, because programs that read their environment execute other code in
+/// another one.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Longer than any run takes, so that one that hangs is told from a slow one.
+/// Longer than any run takes, so that only a run that hangs exceeds it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Names another emulator.
+/// Environment variable with the path of another emulator.
 const EMULATOR: &str = "MEMGAUGE_QEMU";
 
 /// Event totals, signed so that they can be subtracted.
 pub(crate) type Totals = BTreeMap<String, i64>;
 
-/// Runs of which one must do where a busy host lets sleepers go late, or cuts them off.
+/// Number of runs of which one must succeed. A busy host may delay sleepers or cut sleeps short.
 const BUSY_HOST_RUNS: usize = 4;
 
-/// Runs until what a run gives is right; what they gave is told where none is.
+/// Runs until a result is right. Panics with all results if none is.
 pub(crate) fn one_is_right<T: std::fmt::Debug>(
     what: &str,
     run: impl Fn() -> T,
@@ -53,7 +53,7 @@ pub(crate) fn drawn(name: &str, from: u64, to: u64) -> u64 {
     number
 }
 
-/// A filter that refuses a system call, as containers have one; linux/filter.h, linux/seccomp.h.
+/// A seccomp filter that refuses a system call, as in containers (linux/filter.h, linux/seccomp.h).
 const DENY: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -65,7 +65,7 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, filter, 0, 0) == 0
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
-/// A run of memgauge that may not make a system call, by its number on x86-64.
+/// Runs memgauge without permission for a system call, given by its number on x86-64.
 pub(crate) fn run_denied(call: u32, arguments: &[&str]) -> Output {
     let mut command = std::process::Command::new("python3");
     command
@@ -77,13 +77,30 @@ pub(crate) fn run_denied(call: u32, arguments: &[&str]) -> Output {
         .expect("python3 runs")
 }
 
-/// What a run wrote to standard error.
+/// A folder that is removed at the end of the test.
+pub(crate) fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+/// Returns whether perf events can be opened. Otherwise prints why the test is skipped.
+pub(crate) fn perf_works() -> bool {
+    let mut stat = memgauge();
+    stat.args(["stat", "-e", "cpu-clock:u", "--", "true"]);
+    let output = stat.output().expect("memgauge runs");
+    let works = output.status.success();
+    if !works {
+        skipped(Need::Kernel, said(&output));
+    }
+    works
+}
+
+/// Standard error of a run.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Asserts the exit code and that standard error is one line of memgauge's that
-/// says all of `words`.
+/// Asserts the exit code, and that standard error is a single message that
+/// contains all of `words`.
 pub(crate) fn check_line(output: &Output, code: i32, words: &[&str]) {
     let said = said(output);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -94,8 +111,8 @@ pub(crate) fn check_line(output: &Output, code: i32, words: &[&str]) {
     }
 }
 
-/// Whether all of `tools` (programs, `root`, `libc.a`) and what recording itself
-/// takes are here; says what is not, for the test to return.
+/// Returns whether `tools` (programs, `root`, `libc.a`) and the emulator are available. Otherwise prints
+/// why the test is skipped.
 pub(crate) fn needs(tools: &[&str]) -> bool {
     let missing = ["emulator"].iter().chain(tools).find(|tool| !is_here(tool));
     if let Some(tool) = missing {
@@ -113,7 +130,7 @@ fn is_here(tool: &str) -> bool {
     }
 }
 
-/// The engine in the target folder, or another one that is to be tried.
+/// Path of the engine in the target folder, or of the one that the environment names.
 pub(crate) fn engine() -> PathBuf {
     let built = || {
         let profile = Path::new(PROGRAM)
@@ -127,13 +144,13 @@ pub(crate) fn engine() -> PathBuf {
     std::env::var_os(EMULATOR).map_or_else(built, PathBuf::from)
 }
 
-/// Whether this user may do what only root may.
+/// Returns whether this user is root.
 pub(crate) fn is_root() -> bool {
     let output = std::process::Command::new("id").arg("-u").output();
     output.is_ok_and(|output| output.stdout == b"0\n")
 }
 
-/// The workloads, built in the profile of the program under test.
+/// Path of the workload program, built in the profile of the program under test.
 pub(crate) fn workloads() -> &'static str {
     static BUILT: OnceLock<String> = OnceLock::new();
     BUILT.get_or_init(build_workloads)
@@ -164,8 +181,8 @@ fn build_workloads() -> String {
     paths.next_back().expect("cargo builds the workloads")
 }
 
-/// A compiled program of `tests/virtual_time`; it stays where it is until the tests are
-/// built anew.
+/// Compiles a program of `tests/virtual_time`. The program stays until the next build of the
+/// tests.
 pub(crate) fn compiled(name: &str) -> String {
     let path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
@@ -180,8 +197,8 @@ pub(crate) fn compiled(name: &str) -> String {
     path.to_str().expect("the path is text").to_owned()
 }
 
-/// memgauge with the fixed environment and nothing to read. Another emulator may be
-/// tried: `MEMGAUGE_QEMU` is passed on.
+/// Returns a command that runs memgauge with the fixed environment and without input. `MEMGAUGE_QEMU` is
+/// passed on.
 pub(crate) fn memgauge() -> Command {
     let mut command = Command::new(PROGRAM);
     command
@@ -193,24 +210,25 @@ pub(crate) fn memgauge() -> Command {
     command
 }
 
-/// A recording in a folder of its own, and what memgauge said while making it.
+/// A recording in its own folder, and the output of its run.
 pub(crate) struct Recorded {
     pub(crate) folder: TempDir,
     pub(crate) output: Output,
 }
 
 impl Recorded {
-    /// Records `program`; memgauge's `options` come before it.
+    /// Records `program` with `options` of memgauge.
     pub(crate) fn new<S: AsRef<str>>(options: &[&str], program: &[S]) -> Recorded {
         Recorded::with(options, program, |_| ())
     }
 
-    /// Records it on a known machine, with the series from which virtual time is seen.
+    /// Records `program` on a known machine with a series, which has its virtual time.
     pub(crate) fn once_in_time(program: &[&str]) -> Recorded {
         Recorded::new(&["--machine", "i5-6600k", "-I", "100us"], program)
     }
 
-    /// The same, again where a busy machine made it cut a sleep, whose time is not known then.
+    /// As [`Recorded::once_in_time`], repeated if a busy host cut a sleep short, whose time is then
+    /// unknown.
     pub(crate) fn in_time(program: &[&str]) -> Recorded {
         const TRIES: usize = 4;
         for _ in 1..TRIES {
@@ -222,11 +240,11 @@ impl Recorded {
         Recorded::once_in_time(program)
     }
 
-    /// As [`Recorded::new`], with more said about the run (input, environment).
+    /// As [`Recorded::new`], with a change of the command (input, environment).
     pub(crate) fn with<S: AsRef<str>>(
         options: &[&str],
         program: &[S],
-        say: impl FnOnce(&mut Command),
+        configure: impl FnOnce(&mut Command),
     ) -> Recorded {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut command = memgauge();
@@ -237,7 +255,7 @@ impl Recorded {
             .args(options)
             .arg("--")
             .args(program.iter().map(S::as_ref));
-        say(&mut command);
+        configure(&mut command);
         let output = command.output().expect("memgauge runs");
         Recorded { folder, output }
     }

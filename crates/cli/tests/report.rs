@@ -9,13 +9,8 @@ use memgauge_testing::{Need, skipped};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use harness::{memgauge, needs, said, workloads};
+use harness::{folder, memgauge, needs, perf_works, said, workloads};
 use serde_json::Value;
-use tempfile::TempDir;
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
-}
 
 fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -44,17 +39,6 @@ fn report(folder: &Path, recording: &str) -> String {
 fn report_json(folder: &Path, recording: &str) -> Value {
     let output = succeeds(folder, &["report", "--json", recording]);
     serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// Whether perf events can be opened here at all; says so where not.
-fn perf_works() -> bool {
-    let folder = folder();
-    let output = run(folder.path(), &["stat", "-e", "task-clock", "--", "true"]);
-    let works = output.status.success();
-    if !works {
-        skipped(Need::Kernel, said(&output));
-    }
-    works
 }
 
 #[test]
