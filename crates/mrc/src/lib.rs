@@ -46,6 +46,7 @@ mod last_times;
 mod memory_division;
 #[cfg(test)]
 mod oracle;
+mod page_use;
 mod pages;
 mod parallel;
 mod phases;
@@ -69,6 +70,9 @@ pub use exact::{Exact, Full, Settings};
 pub use footprint::{Epoch, FaultRate, Footprint, Interval, SizeFor, WindowUse};
 pub use histogram::Distances;
 pub use memory_division::{Division, Method, divide};
+pub use page_use::{
+    Column, HeatRow, Mapping, PageHistory, PageUse, RegionUse, SLICES, TableBits, TableUse,
+};
 pub use pages::Advise;
 pub use parallel::Parallel;
 pub use phases::{Monitor, Phase, Phases, WindowMisses};

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use libbpf_rs::{MapCore as _, MapFlags, Object, ObjectBuilder};
 use memgauge_host::{Error, ErrorKind, Result};
+use memgauge_mrc::{TableBits, TableUse};
 
 use crate::sys;
 
@@ -25,7 +26,12 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Words of `struct direct_map` in layout.h.
 const SETTINGS_WORDS: usize = 8;
 /// Words of `struct walk` in layout.h.
-const WALK_WORDS: usize = 7;
+const WALK_WORDS: usize = 10;
+/// Word of `struct walk` that asks for a list of the pages.
+const KEEP_WORD: usize = 7;
+/// Words of `struct table_use` in layout.h.
+const TABLE_WORDS: usize = 17;
+const TABLES_PER_BLOCK: usize = 256;
 
 const NONCE_BYTES: usize = 32;
 
@@ -45,6 +51,17 @@ pub(crate) struct Walk {
     pub(crate) huge_pages: u64,
     /// Tables and mappings that were not read to their end.
     pub(crate) unread: u64,
+    /// Number of tables in the list, and of those that found no room in it.
+    listed: u64,
+    pub(crate) unlisted: u64,
+}
+
+/// Pages of a process, one by one.
+#[derive(Debug, Default)]
+pub(crate) struct PageList {
+    pub(crate) tables: Vec<TableUse>,
+    /// Tables that found no room in the list.
+    pub(crate) unlisted: u64,
 }
 
 impl PageTables {
@@ -103,7 +120,36 @@ impl PageTables {
 
     /// Counts the pages of the process of a link. Returns `None` if it has no address space.
     pub(crate) fn walk(&self, link: &OwnedFd) -> io::Result<Option<Walk>> {
-        self.write("result", &[0; WALK_WORDS])?;
+        self.run_walk(link, false)
+    }
+
+    /// Lists the pages of the process of a link, if its address space is this one.
+    pub(crate) fn list(&self, link: &OwnedFd, address_space: u64) -> io::Result<Option<PageList>> {
+        let found = self.run_walk(link, true)?;
+        let Some(walk) = found.filter(|walk| walk.address_space == address_space) else {
+            return Ok(None);
+        };
+        let mut list = PageList {
+            tables: Vec::with_capacity(walk.listed as usize),
+            unlisted: walk.unlisted,
+        };
+        let mut left = walk.listed as usize;
+        let mut block = 0u32;
+        while left > 0 {
+            let count = left.min(TABLES_PER_BLOCK);
+            let words = self.words_at("blocks", block)?;
+            let tables = words.chunks_exact(TABLE_WORDS).take(count);
+            list.tables.extend(tables.map(table_use));
+            left -= count;
+            block += 1;
+        }
+        Ok(Some(list))
+    }
+
+    fn run_walk(&self, link: &OwnedFd, keep: bool) -> io::Result<Option<Walk>> {
+        let mut request = [0; WALK_WORDS];
+        request[KEEP_WORD] = u64::from(keep);
+        self.write("result", &request)?;
         sys::run(link.as_fd())?;
         let found = self.read("result", WALK_WORDS)?;
         let [
@@ -114,6 +160,9 @@ impl PageTables {
             huge_pages,
             unreadable,
             truncated,
+            _keep,
+            listed,
+            unlisted,
         ] = found[..]
         else {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
@@ -124,6 +173,8 @@ impl PageTables {
             used_pages,
             huge_pages,
             unread: unreadable + truncated,
+            listed,
+            unlisted,
         }))
     }
 
@@ -134,15 +185,15 @@ impl PageTables {
     }
 
     fn read(&self, map: &str, count: usize) -> io::Result<Vec<u64>> {
-        let value = self
-            .map(map)?
-            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(io::Error::other)?
-            .unwrap_or_default();
-        match words(&value) {
+        match self.words_at(map, 0)? {
             words if words.len() == count => Ok(words),
             _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
         }
+    }
+
+    fn words_at(&self, map: &str, key: u32) -> io::Result<Vec<u64>> {
+        let value = self.map(map)?.lookup(&key.to_ne_bytes(), MapFlags::ANY);
+        Ok(words(&value.map_err(io::Error::other)?.unwrap_or_default()))
     }
 
     fn write(&self, map: &str, words: &[u64]) -> io::Result<()> {
@@ -198,6 +249,16 @@ fn address_in(symbols: &str) -> Option<u64> {
     let is_it = |line: &&str| line.ends_with(" page_offset_base");
     let line = symbols.lines().find(is_it)?;
     u64::from_str_radix(line.split(' ').next()?, 16).ok()
+}
+
+fn table_use(words: &[u64]) -> TableUse {
+    let (resident, used) = words[1..].split_at(TableBits::default().len());
+    let bits = |words: &[u64]| TableBits::try_from(words).unwrap_or_default();
+    TableUse {
+        address: words[0],
+        resident: bits(resident),
+        used: bits(used),
+    }
 }
 
 fn words(bytes: &[u8]) -> Vec<u64> {

@@ -5,10 +5,12 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use memgauge_host::maps::MapsLine;
 use memgauge_host::{Error, ErrorKind, Result};
+use memgauge_mrc::Mapping;
 use rustix::io::Errno;
 
-use crate::page_tables::PageTables;
+use crate::page_tables::{PageList, PageTables};
 use crate::rollup::MemoryUse;
 use crate::source::Source;
 
@@ -144,6 +146,30 @@ impl Target {
             unread_tables: found.unread,
             ..self.sums
         })
+    }
+
+    /// Lists its pages one by one. `None` if the source cannot, or the address space is gone.
+    pub(crate) fn list(&mut self, source: &Source) -> Option<PageList> {
+        match (source, &self.walk) {
+            (Source::PageTables(tables), Some((link, first))) => {
+                tables.list(link, *first).ok().flatten()
+            }
+            _ => None,
+        }
+    }
+
+    /// Its mappings by address.
+    pub(crate) fn mappings(&self) -> Vec<Mapping> {
+        let named = |line: MapsLine| Mapping {
+            start: line.start,
+            end: line.end,
+            name: match line.path.is_empty() {
+                true => "[anon]".to_owned(),
+                false => line.path,
+            },
+        };
+        let lines = memgauge_host::maps::of_process(self.pid);
+        lines.into_iter().map(named).collect()
     }
 
     /// Reads `smaps_rollup`. The file belongs to the address space.

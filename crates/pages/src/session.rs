@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use memgauge_host::sys::process::own_usage;
-use memgauge_mrc::{Epoch, WindowUse};
+use memgauge_mrc::{Column, Epoch, PageHistory, SLICES, WindowUse};
 
 use crate::process::{Gone, Target, tracks_soft_dirty};
 use crate::rollup::MemoryUse;
@@ -63,6 +63,8 @@ pub struct Observed {
     pub epochs: Vec<Epoch>,
     /// Its memory at the last reading.
     pub memory: MemoryUse,
+    /// Use of its pages one by one. Empty if the source cannot list pages.
+    pub pages: PageHistory,
     /// How its observation ended.
     pub end: End,
 }
@@ -94,6 +96,8 @@ pub struct Observation {
     pub flushed: bool,
     /// Parts of the page tables that could not be read, in all readings.
     pub unread_tables: u64,
+    /// Page tables that found no room in the list of pages, in all lists.
+    pub unlisted_tables: u64,
     /// Whether reading costs more than the budget even with the fewest ages.
     pub over_budget: bool,
 }
@@ -108,6 +112,7 @@ pub fn observe(
     let start = Instant::now();
     let own_start = own_usage().cpu;
     let mut session = Session {
+        start,
         end: start + settings.duration,
         source,
         settings,
@@ -123,6 +128,7 @@ pub fn observe(
         target,
         epochs: Vec::new(),
         memory: MemoryUse::default(),
+        pages: PageHistory::default(),
         end: End::Running,
     });
     session.observation.processes = processes.collect();
@@ -135,6 +141,7 @@ pub fn observe(
 }
 
 struct Session<'a> {
+    start: Instant,
     end: Instant,
     source: &'a Source,
     settings: &'a Settings,
@@ -149,7 +156,11 @@ impl Session<'_> {
         let before = own_usage().cpu;
         self.read();
         let ages = self.ages((own_usage().cpu - before).as_secs_f64());
+        let mut epoch_start = None;
         while self.may_go_on() {
+            if let Some(start) = epoch_start.take() {
+                self.list_pages(start);
+            }
             let clear_start = Instant::now();
             self.clear();
             let clear_s = clear_start.elapsed().as_secs_f64();
@@ -158,12 +169,35 @@ impl Session<'_> {
             let used_bytes = self.epoch(zero, &ages);
             if was_stopped || self.is_any_stopped() {
                 self.drop_last_epoch();
+            } else {
+                epoch_start = Some(zero);
             }
             let page_bytes = memgauge_host::sys::pages::page_bytes() as f64;
             let cost_s = clear_s + USE_AGAIN_S * used_bytes / page_bytes;
             let next = clear_start + Duration::from_secs_f64(cost_s / self.settings.budget);
             if next >= self.end || !self.sleep_until(next) {
                 break;
+            }
+        }
+        if let Some(start) = epoch_start {
+            self.list_pages(start);
+        }
+    }
+
+    /// Notes which pages were used in the epoch that began at `start` and ends now.
+    fn list_pages(&mut self, start: Instant) {
+        let now_s = self.start.elapsed().as_secs_f64();
+        let column = Column {
+            start_s: (start - self.start).as_secs_f64(),
+            end_s: now_s,
+        };
+        let part = now_s / self.settings.duration.as_secs_f64();
+        let slice = ((part * SLICES as f64) as usize).min(SLICES - 1);
+        for observed in running(&mut self.observation.processes) {
+            if let Some(list) = observed.target.list(self.source) {
+                self.observation.unlisted_tables += list.unlisted;
+                let mappings = observed.target.mappings();
+                observed.pages.push(slice, column, list.tables, mappings);
             }
         }
     }

@@ -26,6 +26,9 @@ const MAX_DEFAULT_WINDOW: Duration = Duration::from_secs(30);
 /// Windows that fit in the whole run, at least, so that there is an interval.
 const EPOCHS: u32 = 4;
 
+/// Rows of the heat map.
+const HEAT_MAP_ROWS: usize = 16;
+
 /// Share of a processor that reading and clearing may each take.
 const BUDGET: f64 = 0.01;
 
@@ -207,6 +210,10 @@ fn view(
         [first, rest @ ..] if rest.iter().all(|limit| limit == first) => *first,
         _ => None,
     };
+    let pages = match &observation.processes[..] {
+        [only] if single => Some(only.pages.page_use(HEAT_MAP_ROWS)),
+        _ => None,
+    };
     let processes = observation.processes.iter().filter(|_| !single);
     let processes = processes.map(|process| ProcessMemory {
         pid: process.target.pid,
@@ -225,6 +232,7 @@ fn view(
         swapped_bytes: memory.swapped_bytes,
         hugetlb_bytes: memory.hugetlb_bytes,
         limit_bytes,
+        pages: pages.filter(|pages| !pages.columns.is_empty()),
         processes: processes.collect(),
         cost: Cost {
             elapsed_s: observation.elapsed_s,
@@ -300,6 +308,12 @@ fn notes(observation: &Observation, single: bool) -> Vec<String> {
         notes.push(format!(
             "{} could not be read, and their pages are missing",
             number_of(observation.unread_tables, "page table", "s")
+        ));
+    }
+    if observation.unlisted_tables > 0 {
+        notes.push(format!(
+            "{} found no room in the list of pages, and regions and heat map lack their pages",
+            number_of(observation.unlisted_tables, "page table", "s")
         ));
     }
     if observation.over_budget {

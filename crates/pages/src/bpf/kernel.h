@@ -18,6 +18,7 @@ typedef __u64 __be64;
 typedef __u32 __wsum;
 typedef __u32 u32;
 typedef __u64 u64;
+#define NULL ((void *)0)
 
 /* Values of interfaces that the kernel keeps stable (linux/bpf.h). */
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6 };

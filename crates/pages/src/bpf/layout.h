@@ -20,9 +20,28 @@ struct walk {
 	u64 huge_pages;      /* part of the resident pages, in units of small pages */
 	u64 unreadable;      /* entries and tables that could not be read */
 	u64 truncated;       /* mappings that were too large to be walked to their end */
+	u64 keep;            /* 1: list the pages in `blocks` */
+	u64 listed;          /* number of elements of `blocks` that are in use */
+	u64 unlisted;        /* tables that found no room there */
+};
+
+/* Pages of one mapping in one table. Bit n % 64 of word n / 64 is the page n of those from `address`
+ * on.
+ */
+struct table_use {
+	u64 address;
+	u64 resident[8];
+	u64 used[8];
+};
+
+#define TABLES_PER_BLOCK 256
+
+struct block {
+	struct table_use tables[TABLES_PER_BLOCK];
 };
 
 _Static_assert(sizeof(struct direct_map) == 8 * 8, "page_tables.rs: SETTINGS_WORDS");
-_Static_assert(sizeof(struct walk) == 7 * 8, "page_tables.rs: WALK_WORDS");
+_Static_assert(sizeof(struct walk) == 10 * 8, "page_tables.rs: WALK_WORDS");
+_Static_assert(sizeof(struct table_use) == 17 * 8, "page_tables.rs: TABLE_WORDS");
 
 #endif

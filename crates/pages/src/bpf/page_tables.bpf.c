@@ -54,6 +54,14 @@ struct {
 	__type(value, struct walk);
 } result SEC(".maps");
 
+/* Enough for 64 GiB without holes, in 4.5 MiB. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 128);
+	__type(key, u32);
+	__type(value, struct block);
+} blocks SEC(".maps");
+
 struct table {
 	u64 entries[ENTRIES];
 };
@@ -123,6 +131,48 @@ static __always_inline void find(struct cursor *c, struct found *found)
 		found->entry = entry;
 }
 
+/* Room for the pages from an address on, if they are to be listed. */
+static __always_inline struct table_use *list(struct walk *walk, u64 address)
+{
+	u64 at = walk->listed;
+	u32 key = at / TABLES_PER_BLOCK;
+	struct block *block;
+	struct table_use *use;
+
+	if (!walk->keep)
+		return NULL;
+	block = bpf_map_lookup_elem(&blocks, &key);
+	if (!block) {
+		walk->unlisted++;
+		return NULL;
+	}
+	walk->listed = at + 1;
+	use = &block->tables[at % TABLES_PER_BLOCK];
+	use->address = address;
+	return use;
+}
+
+static __always_inline void list_large(struct walk *walk, u64 address, u64 pages, u64 entry)
+{
+	struct table_use *use;
+
+	if (!walk->keep)
+		return;
+	if (pages > ENTRIES) {
+		walk->unlisted += pages / ENTRIES;
+		return;
+	}
+	use = list(walk, address);
+	if (!use)
+		return;
+	for (u32 word = 0; word < ENTRIES / 64; word++) {
+		u64 bits = word < pages / 64 ? ~0ull : 0;
+
+		use->resident[word] = bits;
+		use->used[word] = entry & ACCESSED ? bits : 0;
+	}
+}
+
 /* Counts the `count` pages from `address` on, which one table maps. */
 static __always_inline void count_small(struct cursor *c, u64 entry, u32 count, struct walk *walk)
 {
@@ -131,6 +181,7 @@ static __always_inline void count_small(struct cursor *c, u64 entry, u32 count, 
 	u64 first = (c->address >> PAGE_SHIFT) & (ENTRIES - 1);
 	u64 at = c->base + (entry & PHYSICAL) + first * 8;
 	struct table *table = bpf_map_lookup_elem(&copy, &zero);
+	struct table_use *use;
 
 	if (!table || !count)
 		return;
@@ -142,16 +193,27 @@ static __always_inline void count_small(struct cursor *c, u64 entry, u32 count, 
 		walk->unreadable++;
 		return;
 	}
-	for (u32 i = 0; i < ENTRIES; i++) {
-		u64 page;
+	use = list(walk, c->address);
+	for (u32 word = 0; word < ENTRIES / 64; word++) {
+		u64 resident_bits = 0, used_bits = 0;
 
-		if (i >= count)
-			break;
-		page = table->entries[i];
-		if (!(page & (PRESENT | NO_ACCESS)) || (page & SPECIAL))
-			continue;
-		resident++;
-		used += !!(page & ACCESSED);
+		for (u32 bit = 0; bit < 64; bit++) {
+			u32 i = word * 64 + bit;
+			u64 page, is_resident;
+
+			if (i >= count)
+				break;
+			page = table->entries[i];
+			is_resident = (page & (PRESENT | NO_ACCESS)) && !(page & SPECIAL);
+			resident_bits |= is_resident << bit;
+			used_bits |= (is_resident & !!(page & ACCESSED)) << bit;
+		}
+		resident += __builtin_popcountll(resident_bits);
+		used += __builtin_popcountll(used_bits);
+		if (use) {
+			use->resident[word] = resident_bits;
+			use->used[word] = used_bits;
+		}
 	}
 	walk->resident_pages += resident;
 	walk->used_pages += used;
@@ -180,6 +242,7 @@ static long step(u64 index, void *context)
 		if (!(found.entry & SPECIAL)) {
 			walk->resident_pages += pages;
 			walk->huge_pages += pages;
+			list_large(walk, c->address, pages, found.entry);
 			if (found.entry & ACCESSED)
 				walk->used_pages += pages;
 		}

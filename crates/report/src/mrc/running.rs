@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memgauge_mrc::{Footprint, Interval, SizeFor};
+use memgauge_mrc::{Footprint, HeatRow, Interval, PageUse, SizeFor};
 use serde_json::{Value, json};
 
 use super::{LABEL, ROWS, axis, chart, plot, printable};
@@ -18,6 +18,13 @@ const LISTED_AGES_S: [f64; 2] = [1.0, 10.0];
 /// Share of resident memory in huge pages from which on no curve is shown. A huge page counts as
 /// used as a whole, so the curve would be that of a memory in units of 2 MiB.
 const MAX_HUGE_SHARE: f64 = 0.1;
+
+/// Regions with rows of their own. The others share a row.
+const LISTED_REGIONS: usize = 8;
+
+/// Columns of the name in a row of the heat map, and of all in front of its cells.
+const MAP_NAME: usize = 16;
+const MAP_LABEL: usize = 12 + 2 + MAP_NAME + 1;
 
 /// Lowest rate of the logarithmic drawing, per second.
 const LOWEST_DRAWN_RATE: f64 = 1.0;
@@ -77,6 +84,8 @@ pub struct RunningView {
     pub hugetlb_bytes: u64,
     /// Memory limit of the control group.
     pub limit_bytes: Option<u64>,
+    /// Use of the pages one by one, of a single process whose source can list them.
+    pub pages: Option<PageUse>,
     /// Each process, if there are several.
     pub processes: Vec<ProcessMemory>,
     /// Cost of the observation.
@@ -155,6 +164,14 @@ impl RunningView {
             );
         }
         let _ = write!(text, "\n{}", self.window_table(style));
+        if let Some(pages) = self.known_pages() {
+            let _ = write!(
+                text,
+                "\n{}\n{}",
+                region_table(pages),
+                heat_map(pages, style)
+            );
+        }
         if !self.processes.is_empty() {
             let _ = write!(text, "\n{}", self.process_table(style));
         }
@@ -170,6 +187,12 @@ impl RunningView {
             100.0 * self.cost.own_cpu_s / self.cost.elapsed_s.max(f64::MIN_POSITIVE)
         );
         text
+    }
+
+    /// Use of the pages, if any were listed.
+    fn known_pages(&self) -> Option<&PageUse> {
+        let pages = self.pages.as_ref();
+        pages.filter(|pages| !pages.columns.is_empty() && !pages.regions.is_empty())
     }
 
     fn drawing(&self, style: &Style) -> String {
@@ -283,6 +306,7 @@ impl RunningView {
                 bytes(self.huge_bytes)
             )];
         }
+        advice.extend(self.known_pages().and_then(unused_regions));
         let longest = window(self.footprint.max_age_s());
         match self.footprint.size_for(1.0) {
             Some(SizeFor::Known(size)) => advice.push(format!(
@@ -358,6 +382,8 @@ impl RunningView {
             "limit_bytes": self.limit_bytes,
             "unused_bytes": unused.map(|(unused, _)| unused),
             "unused_for_s": unused.map(|(_, age_s)| age_s),
+            "regions": self.pages.as_ref().map(regions_json),
+            "heat_map": self.pages.as_ref().map(heat_map_json),
             "working_sets": working_sets.collect::<Vec<_>>(),
             "points": points.collect::<Vec<_>>(),
             "sizes": sizes.collect::<Vec<_>>(),
@@ -392,6 +418,135 @@ impl RunningView {
         }
         text
     }
+}
+
+/// Regions with their unused memory, since the start and since the middle of the run.
+fn region_table(pages: &PageUse) -> String {
+    let columns = [0, pages.columns.len() / 2];
+    let shown = if columns[1] == 0 { 1 } else { 2 };
+    let columns = &columns[..shown];
+    let mut text = format!("{:>12}", "in memory");
+    for &column in columns {
+        let title = format!("unused {}", window(pages.unused_for_s(column).round()));
+        let _ = write!(text, "  {title:>14}");
+    }
+    text += "  region\n";
+    let row = |resident: u64, unused: &dyn Fn(usize) -> u64, name: &str| {
+        let mut line = format!("{:>12}", bytes(resident));
+        for &column in columns {
+            let _ = write!(line, "  {:>14}", bytes(unused(column)));
+        }
+        format!("{line}  {}\n", printable(name))
+    };
+    let (listed, others) = pages
+        .regions
+        .split_at(pages.regions.len().min(LISTED_REGIONS));
+    for region in listed {
+        let unused = |column: usize| region.unused_bytes[column];
+        text += &row(region.resident_bytes, &unused, &region.name);
+    }
+    if !others.is_empty() {
+        let resident = others.iter().map(|region| region.resident_bytes).sum();
+        let unused = |column: usize| {
+            others
+                .iter()
+                .map(|region| region.unused_bytes[column])
+                .sum()
+        };
+        let name = format!("({} more)", others.len());
+        text += &row(resident, &unused, &name);
+    }
+    text
+}
+
+/// Shares of used memory by address and time.
+fn heat_map(pages: &PageUse, style: &Style) -> String {
+    // From unused to used as a whole.
+    let shades: [char; 6] = match style.unicode {
+        true => ['·', '░', '▒', '▓', '█', '█'],
+        false => ['.', ':', '-', '=', '#', '#'],
+    };
+    let shade = |share: f64| shades[(share * 4.0).ceil() as usize];
+    let mut text = format!(
+        "use by address (rows) and time (columns, to {}): {} none, {} up to 1/4, {} all\n",
+        window(pages.columns.last().map_or(0.0, |c| c.end_s.round())),
+        shades[0],
+        shades[1],
+        shades[4]
+    );
+    let room = style.width.saturating_sub(MAP_LABEL).max(1);
+    // Columns that share a character show the largest share.
+    let group = pages.columns.len().div_ceil(room).max(1);
+    for row in &pages.rows {
+        let line: String = row
+            .used
+            .chunks(group)
+            .map(|shares| shade(shares.iter().copied().fold(0.0, f64::max)))
+            .collect();
+        let _ = writeln!(
+            text,
+            "{:>12}  {:<MAP_NAME$} {line}",
+            bytes(row.resident_bytes),
+            shortened(&printable(&row.name))
+        );
+    }
+    text
+}
+
+/// The last part of a path, cut to the width of its column.
+fn shortened(name: &str) -> String {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    last.chars().take(MAP_NAME).collect()
+}
+
+/// A sentence on the memory that was not used in the whole run.
+fn unused_regions(pages: &PageUse) -> Option<String> {
+    let resident: u64 = pages.regions.iter().map(|r| r.resident_bytes).sum();
+    let unused: u64 = pages.regions.iter().map(|r| r.unused_bytes[0]).sum();
+    let largest = pages.regions.iter().max_by_key(|r| r.unused_bytes[0])?;
+    if unused == 0 {
+        return None;
+    }
+    Some(format!(
+        "{} of {} have not been used for {}, {} of it in {}",
+        bytes(unused),
+        bytes(resident),
+        window(pages.unused_for_s(0).round()),
+        share(largest.unused_bytes[0] as f64 / unused as f64),
+        largest.name
+    ))
+}
+
+fn regions_json(pages: &PageUse) -> Value {
+    let regions = pages.regions.iter().map(|region| {
+        let unused = region.unused_bytes.iter().enumerate();
+        let unused = unused
+            .map(|(column, bytes)| json!({ "for_s": pages.unused_for_s(column), "bytes": bytes }));
+        json!({
+            "name": region.name,
+            "resident_bytes": region.resident_bytes,
+            "unused": unused.collect::<Vec<_>>(),
+        })
+    });
+    regions.collect()
+}
+
+fn heat_map_json(pages: &PageUse) -> Value {
+    let columns = pages.columns.iter();
+    let columns = columns.map(|c| json!({ "start_s": c.start_s, "end_s": c.end_s }));
+    let row = |row: &HeatRow| {
+        json!({
+            "name": row.name,
+            "start": row.start,
+            "end": row.end,
+            "resident_bytes": row.resident_bytes,
+            "used": row.used,
+        })
+    };
+    json!({
+        "columns": columns.collect::<Vec<_>>(),
+        "rows": pages.rows.iter().map(row).collect::<Vec<_>>(),
+    })
 }
 
 fn interval(of: &Interval, style: &Style) -> String {
@@ -448,6 +603,7 @@ mod tests {
             swapped_bytes: 0,
             hugetlb_bytes: 0,
             limit_bytes: Some(1 << 30),
+            pages: None,
             processes: Vec::new(),
             cost: Cost {
                 elapsed_s: 40.0,
@@ -480,6 +636,54 @@ mod tests {
         assert!(text.contains("a note"), "{text}");
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         assert!(text.is_ascii(), "{text}");
+    }
+
+    #[test]
+    fn memory_that_was_not_used_is_named_with_its_region() {
+        use memgauge_mrc::{Column, RegionUse};
+        let column = |n: u32| Column {
+            start_s: f64::from(n) * 20.0,
+            end_s: f64::from(n + 1) * 20.0,
+        };
+        let region = |name: &str, mib: u64, unused: [u64; 3]| RegionUse {
+            name: name.to_owned(),
+            resident_bytes: mib << 20,
+            unused_bytes: unused.map(|mib| mib << 20).to_vec(),
+        };
+        let row = HeatRow {
+            name: "/usr/lib/a.so".to_owned(),
+            start: 0,
+            end: 1 << 27,
+            resident_bytes: 128 << 20,
+            used: vec![1.0, 0.2, 0.0],
+        };
+        let pages = PageUse {
+            columns: (0..3).map(column).collect(),
+            regions: vec![
+                region("[heap]", 1024, [768, 800, 900]),
+                region("/usr/lib/a.so", 512, [256, 300, 512]),
+            ],
+            rows: vec![row],
+        };
+        let view = RunningView {
+            pages: Some(pages),
+            ..view(0)
+        };
+        let text = view.text(&plain());
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for sentence in [
+            "1024 MiB of 1.50 GiB have not been used for 60 s, 75.0 % of it in [heap]",
+            "in memory unused 60 s unused 40 s region",
+            "1.00 GiB 768 MiB 800 MiB [heap]",
+            "128 MiB a.so #:.",
+        ] {
+            assert!(words.contains(sentence), "`{sentence}` is not in: {text}");
+        }
+        let json = view.json();
+        assert_eq!(json["regions"][1]["unused"][2]["for_s"], 20.0);
+        assert_eq!(json["regions"][1]["unused"][2]["bytes"], 512 << 20);
+        assert_eq!(json["heat_map"]["rows"][0]["used"][1], 0.2);
+        assert_eq!(json["heat_map"]["columns"][2]["end_s"], 60.0);
     }
 
     #[test]
