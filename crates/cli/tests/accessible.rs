@@ -1,4 +1,4 @@
-//! Pages as axe-core sees them, which knows the rules of accessibility: no serious fault.
+//! HTML pages have no serious fault of accessibility by axe-core's rules.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 #[path = "page/browser.rs"]

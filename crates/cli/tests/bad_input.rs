@@ -1,5 +1,4 @@
-//! Messages of memgauge when it cannot do what it was asked: one clear line with the
-//! fix, the promised exit code, no panic, nothing lost.
+//! Errors: a single clear message with a remedy, the documented exit code, no panic, and no lost data.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! Recordings that are none, cut off or spoilt: what is wrong is named, the rest is shown.
+//! Files that are not recordings, and truncated or damaged recordings: the damage is named and the rest is shown.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! `memgauge mrc` on cache traces: formats, policies and what cannot be read.
+//! `memgauge mrc` on cache traces: formats, policies and unreadable files.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

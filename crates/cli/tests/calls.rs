@@ -1,4 +1,4 @@
-//! Call stacks: against a program whose calls are known, and against perf.
+//! Call stacks are compared with those of a program with known calls and with perf's.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! Programs whose limit is known: the report names it first.
+//! Programs with a known limit: the report names it first.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,11 +1,10 @@
-//! Modelled counts against the closed forms of the workloads: accesses exactly,
-//! last-level misses and memory traffic within one part in a thousand.
+//! Modelled counts are compared with closed forms of the workloads: accesses exactly, last-level misses
+//! and memory traffic within one part in a thousand.
 //!
-//! A loop's counts are the difference to the same program with nothing to do. The rest
-//! of the program adds a few hundred misses: lines that the loop pushes out and the
-//! program's end reads again, and dirty lines of its start that the loop pushes out to
-//! memory. So sizes are such that this is less than the tolerance, which the closed
-//! forms need for nothing else.
+//! The counts of a loop are the difference to the same program without iterations. The rest of the program
+//! adds a few hundred misses: lines that the loop evicts and the end of the program reads again, and dirty
+//! lines of the start that the loop evicts to memory. Sizes are chosen so that this is less than the
+//! tolerance.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

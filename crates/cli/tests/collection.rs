@@ -1,4 +1,4 @@
-//! `memgauge record --to`: a recording every second, packed and uploaded.
+//! `memgauge record --to` packs and uploads a recording every second.
 
 mod buckets;
 #[allow(dead_code, reason = "each test file uses a part of it")]

@@ -1,4 +1,4 @@
-//! The program sees the modelled machine's caches, so that libraries tune themselves to it.
+//! Programs see the caches of the modelled machine, so that libraries tune themselves to it.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! Misses by data and memory by allocation: exact by construction, and as DHAT sees them.
+//! Misses by data and memory by allocation are exact for programs with known accesses, and agree with DHAT.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,11 +1,10 @@
-//! A program with one thread, started twice with equal arguments and environment,
-//! gives equal counts and equal virtual time: not nearly, exactly.
+//! A program with one thread that runs twice with equal arguments and environment has exactly equal
+//! counts and virtual time.
 //!
-//! The emulator places the program, its libraries and its stack at the same addresses
-//! in every run whatever the kernel's address randomisation does. Two things still
-//! differ between runs: random numbers, which `--seed` fixes (`seed.rs`), and what the program
-//! itself asks for (clock, process number, directory order). No access of the programs here
-//! depends on them.
+//! The emulator places the program, its libraries and its stack at the same addresses in every run,
+//! regardless of the kernel's address randomisation. Two things still differ between runs: random
+//! numbers, which `--seed` fixes (`seed.rs`), and properties of the host that the program reads (clock,
+//! process number, directory order). The accesses of these programs do not depend on them.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

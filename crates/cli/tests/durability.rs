@@ -1,6 +1,6 @@
-//! Recordings that end badly: memgauge, the emulator or the whole program killed at
-//! random moments, memgauge interrupted once and thrice. Each recording must open,
-//! and its totals must be what its own series add up to.
+//! Recordings with an irregular end: memgauge, the emulator or the program are killed at random times,
+//! or memgauge is interrupted once or three times. Each recording must open, and its totals must be the
+//! sums of its series.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

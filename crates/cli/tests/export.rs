@@ -1,4 +1,4 @@
-//! Exports, as the tools that they are for read them: sums are those of the report.
+//! Exports are read with the tools of their formats. Sums equal those of the report.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

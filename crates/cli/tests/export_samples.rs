@@ -1,5 +1,5 @@
-//! Exports of samples one by one and of OpenTelemetry, as the tools that they are for read
-//! them: sums are those of the recording's rows.
+//! Exports of single samples and of OpenTelemetry are read with the tools of their formats. Sums equal
+//! those of the recording's rows.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,6 +1,6 @@
-//! Faults that must never harm the program: a full disk or full shared memory, too few
-//! descriptors, reservations of addresses, sanitizers, signals. The program runs to its end,
-//! and memgauge reports what is missing.
+//! Faults that must not harm the program: a full disk or full shared memory, too few descriptors,
+//! reserved addresses, sanitizers, signals. The program runs to its end, and memgauge reports missing
+//! data.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! Who may read recordings, pages, exports and files of rows, and who owns them.
+//! Permissions and owners of recordings, pages, exports and files of rows.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! `memgauge fleet`: datasets of real and synthetic recordings, beside other readers of the same.
+//! `memgauge fleet` with real and synthetic recordings, compared with other readers of the dataset.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,5 @@
-//! Recordings of programs that start others. memgauge leaves the program's output, its
-//! exit code and its signals alone.
+//! Recordings of programs that start other programs. memgauge does not change their output, exit code
+//! and signals.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

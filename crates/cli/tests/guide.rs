@@ -1,10 +1,9 @@
-//! The guide's pages (docs/guide) do what they say: their commands run, in order, and
-//! the output that a page shows is printed.
+//! The commands of the guide's pages (docs/guide) run in order and print the output that the pages
+//! show.
 //!
-//! In a page, a block `c file=NAME` is a file, a block `sh` is run (`sh root`: if root
-//! runs the tests), and each line of a block `text` must be among what was printed
-//! before. Words with digits are left out of the comparison: numbers depend on the
-//! machine and its libraries.
+//! In a page, a block `c file=NAME` is a file, a block `sh` is executed (`sh root`: if root runs the
+//! tests), and each line of a block `text` must be in the output so far. Words with digits are not
+//! compared, because numbers depend on the machine and its libraries.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

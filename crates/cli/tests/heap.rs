@@ -1,4 +1,4 @@
-//! `memgauge heap`: memory by the calls that allocate it.
+//! `memgauge heap`: memory by allocating calls.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! Imports of other tools' text files: sums are those that the tools' own readers print.
+//! Imports of text files of other tools have the sums that the tools' own readers print.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,5 @@
-//! Accesses of single instructions: what the emulator makes of an operand in memory
-//! (pieces, too wide loads, accesses of its own) must not show.
+//! Accesses of single instructions. QEMU may split an operand, load more than the operand, or access
+//! memory itself; none of this may be counted.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

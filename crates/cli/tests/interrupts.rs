@@ -1,5 +1,5 @@
-//! Interrupts, as a terminal and as `kill` send them: the program ends in its own way,
-//! everything is recorded, and who insists ends the program.
+//! Interrupts as a terminal and `kill` send them: the program ends in its own way, everything is
+//! recorded, and repeated interrupts end the program.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

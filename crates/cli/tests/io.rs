@@ -1,5 +1,5 @@
-//! `memgauge io` as a user runs it. Accounting needs root and a kernel that takes the
-//! programs; each test says why it is skipped elsewhere.
+//! `memgauge io` as a user runs it. Accounting needs root and kernel support; other tests print why they
+//! are skipped.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,5 @@
-//! The scripts of the lab and of other kernels, as far as they go without building or booting
-//! anything: usage, and wrong arguments.
+//! The scripts of the lab and of other kernels as far as possible without building or booting: usage
+//! and wrong arguments.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

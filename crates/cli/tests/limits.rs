@@ -1,5 +1,5 @@
-//! Limits of the kernel when events and tracepoints are opened: too many open files,
-//! locked memory, processes that end meanwhile, periods below the shortest.
+//! Limits of the kernel when events and tracepoints are opened: too many open files, locked memory,
+//! processes that end meanwhile, and periods below the minimum.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

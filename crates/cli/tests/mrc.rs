@@ -1,5 +1,5 @@
-//! Miss-rate curves end to end: of running programs against closed forms, and of
-//! address lists good and bad.
+//! Miss-ratio curves of running programs are compared with closed forms. Address lists may be valid or
+//! damaged.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,4 @@
-//! Names in the report, as a user meets them: of inlined code, of programs that were
-//! deleted or built again, of generated code, and of memory.
+//! Names in the report: of inlined code, deleted and rebuilt programs, generated code, and memory.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,4 @@
-//! Programs that go where the recorder is not: to another PID namespace, user or stack, under
-//! other limits, and with signals that were ignored before.
+//! Programs in another PID namespace, with another user, stack or limits, or with ignored signals.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

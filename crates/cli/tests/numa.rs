@@ -1,5 +1,5 @@
-//! `memgauge numa` as a user runs it. What it finds on several nodes is tried where there are
-//! some: `make test-kernels` runs this file on an emulated machine with two.
+//! `memgauge numa` as a user runs it. `make test-kernels` runs this file on an emulated machine with two
+//! nodes.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

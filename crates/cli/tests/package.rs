@@ -1,4 +1,4 @@
-//! What `make install` and the packages put in place.
+//! Files that `make install` and the packages install.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! `memgauge pack`: a recording as one file, which every command reads.
+//! `memgauge pack` writes a recording as one file, which every command reads.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,5 @@
-//! The HTML report: written of every source, drawn by a browser, harmless whatever names
-//! a recording has; and the server that shows it.
+//! The HTML report of every source in a browser, with names in a recording that could inject code; and
+//! the server of the page.
 
 #[path = "page/browser.rs"]
 mod browser;

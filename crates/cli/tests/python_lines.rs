@@ -1,5 +1,4 @@
-//! Functions and lines of Python, against scripts that execute each of them a known number of
-//! times.
+//! Functions and lines of Python, for scripts that execute each of them a known number of times.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,4 @@
-//! Regions of interest under the emulator: against closed forms, and against callgrind's
-//! toggles.
+//! Regions of interest under the emulator are compared with closed forms and with callgrind's toggles.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,6 +1,5 @@
-//! All that a verb prints at its end, `memgauge report` prints later from the
-//! recording, as text and as JSON. It shows the good parts of a damaged recording and
-//! names the bad ones.
+//! `memgauge report` prints from a recording, as text and as JSON, all that the recording verb printed. Of
+//! a damaged recording it shows the good parts and names the bad ones.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

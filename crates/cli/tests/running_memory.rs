@@ -1,4 +1,4 @@
-//! `memgauge mrc -p`: page-fault curves of running programs whose working sets are known.
+//! `memgauge mrc -p`: page-fault curves of running programs with known working sets.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

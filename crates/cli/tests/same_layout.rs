@@ -1,5 +1,5 @@
-//! Counts do not depend on what surrounds a program: its environment, the length of its arguments
-//! and of its path, its working directory, and the limit of its stack.
+//! Counts do not depend on the surroundings of a program: its environment, the length of its arguments
+//! and path, its working directory, and its stack limit.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

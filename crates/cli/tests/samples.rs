@@ -1,5 +1,5 @@
-//! `memgauge record -e` as a user runs it, on events that every Linux has: page
-//! faults, breakpoints, timers.
+//! `memgauge record -e` as a user runs it, with events that every Linux has: page faults, breakpoints,
+//! timers.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! `--seed` fixes a program's random numbers, and so the counts of programs that use them.
+//! `--seed` fixes the random numbers of a program, and therefore counts that depend on them.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

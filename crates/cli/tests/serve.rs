@@ -1,4 +1,4 @@
-//! `memgauge serve` and `memgauge ctl`, as clients and users meet them.
+//! `memgauge serve` and `memgauge ctl` for clients and users.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

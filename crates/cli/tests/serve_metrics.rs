@@ -1,4 +1,4 @@
-//! Metrics of `memgauge serve`: as Prometheus and a collector of OpenTelemetry read them.
+//! Metrics of `memgauge serve`, read by Prometheus and a collector of OpenTelemetry.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

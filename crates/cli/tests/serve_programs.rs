@@ -1,5 +1,5 @@
-//! Programs that `memgauge serve` starts on the modelled machine: what they do is known, so
-//! that samples are compared with it, and counts with each other.
+//! Programs that `memgauge serve` starts on the modelled machine. Their accesses are known, so samples
+//! are compared with them, and counts with each other.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

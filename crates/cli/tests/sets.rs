@@ -1,7 +1,7 @@
-//! `--sets`: some cache sets followed, all estimated.
+//! `--sets` models some cache sets and estimates all of them.
 //!
-//! What is exact is compared with a run that follows all by the other way, word by word.
-//! Estimates are held against streams whose answer is known, and against exact runs.
+//! Exact numbers are compared with those of a complete recording. Estimates are compared with streams of
+//! known misses and with exact runs.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,5 @@
-//! Cache lines that threads share: programs whose sharing is known by construction, each with a twin
-//! that has the same threads and no line in common.
+//! Cache lines that threads share: programs with known sharing, each with a twin that has the same
+//! threads and no shared line.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

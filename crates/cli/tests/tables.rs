@@ -1,5 +1,5 @@
-//! The tables of a recording as other programs see them: questions in SQL, names without the
-//! files that they come from, and how many files there are.
+//! The tables of a recording for other programs: questions in SQL, names without the original files, and
+//! the number of files.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,9 +1,7 @@
-//! A series whose timer the kernel stops, since it ticks faster than
-//! `kernel.perf_event_max_sample_rate` allows.
+//! A series whose timer the kernel stops because it exceeds `kernel.perf_event_max_sample_rate`.
 //!
-//! The test lowers that for about half a second, as timers cannot be made to tick faster than
-//! the usual value. Other tests' events might be stopped, too, so `tests/run` runs this
-//! program alone.
+//! The test lowers this setting for about half a second, because timers cannot exceed the usual value. It
+//! could also stop events of other tests, so `tests/run` runs this program alone.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,5 +1,4 @@
-//! Cycles and stalls by place in the code: they add up to the run's, and belong to the code that
-//! waits.
+//! Cycles and stalls by code location add up to those of the run and belong to the waiting code.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

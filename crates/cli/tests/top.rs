@@ -1,4 +1,4 @@
-//! `memgauge top` as a user runs it: as text for scripts, and on a screen.
+//! `memgauge top` as text for scripts and on a screen.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! Misses by type and member, with members that are known by construction.
+//! Misses by type and member, for known members.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

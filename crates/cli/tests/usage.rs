@@ -1,4 +1,4 @@
-//! Command lines that make no sense: exit code 2 and what would be right.
+//! Wrong command lines: exit code 2 and the right form.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

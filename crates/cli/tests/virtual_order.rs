@@ -1,7 +1,7 @@
-//! Virtual time keeps the order that the kernel keeps by itself: who is born, which end of a
-//! pipe is the last, who is the last at a barrier.
+//! Virtual time keeps the order that the kernel guarantees: births, the last end of a pipe, the last
+//! thread at a barrier.
 //!
-//! What each program takes follows from what it scans, and from how long it sleeps.
+//! The time of each program follows from the memory that it scans and the time that it sleeps.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,4 +1,4 @@
-//! Who waits for what lies outside of the session waits for as long as on the host.
+//! Waits for something outside of the session take as long as on the host.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,8 +1,7 @@
-//! Virtual time is causal: a waiting thread goes on no earlier than the event it waited
-//! for.
+//! Virtual time is causal: a waiting thread continues no earlier than the event for which it waited.
 //!
-//! The programs wait in every way a program can. The time of each follows from what it
-//! scans and how long it asks to sleep.
+//! The programs wait in all ways that programs can. The time of each follows from the memory that it
+//! scans and the sleeps that it requests.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

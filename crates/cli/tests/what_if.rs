@@ -1,4 +1,4 @@
-//! `--what-if`: the same run on other machines, which must be what a run on each of them is.
+//! `--what-if`: the same run on other machines, with the counts of recordings on these machines.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

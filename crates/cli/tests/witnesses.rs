@@ -1,16 +1,16 @@
-//! Counts against valgrind, which decodes and simulates on its own: cachegrind
-//! with caches of the same geometry, lackey for loads and stores alone.
+//! Counts are compared with valgrind, which decodes and simulates independently: cachegrind with caches of
+//! the same geometry, and lackey for loads and stores.
 //!
-//! Measures that make the two see the same program:
-//! - References: cachegrind counts an instruction that reads and writes one
-//!   operand once, so loads + stores − modifies.
-//! - Levels: cachegrind has two. Its LL sees exactly the misses of D1. So does the
-//!   second level of the modelled machine, under a last level four times as large. So
-//!   the environment is filled up until both stacks start alike.
+//! These measures make the runs comparable:
+//! - References: cachegrind counts an instruction that reads and writes one operand once, so loads +
+//!   stores − modifies.
+//! - Levels: cachegrind has two. Its LL gets exactly the misses of D1, as the second level of the modelled
+//!   machine does, below which the last level is four times as large.
+//! - The environment is padded until both stacks start at the same offset.
 //!
-//! These differences remain. Code is in cachegrind's LL and not in ours. An access over
-//! a line boundary that misses both lines is one miss there and two here. The two
-//! environments differ in a few strings that the program copies or searches.
+//! These differences remain: cachegrind's LL also holds code. An access across a line boundary that
+//! misses both lines is one miss there and two here. The two environments differ in a few strings that the
+//! program copies or searches.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
