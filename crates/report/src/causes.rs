@@ -159,11 +159,18 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                     percent(value)
                 ),
                 format!("at least {threshold} of the cycles stalled, most of these on stores"),
-                "Write fewer lines: use smaller types, do not clear memory that is written again, \
-                 and work in blocks that fit a cache. A store to a line that is in no cache reads \
-                 it first and writes it back later: for large blocks that are not read soon, \
-                 non-temporal stores (`_mm_stream_si128`) save the read. If it writes here and \
-                 there, keep what is written together in the same lines.",
+                if writes_past_caches(summary) {
+                    "Write fewer bytes: use smaller types, do not clear memory that is written \
+                     again, and work in blocks that fit a cache. Most of its writes are \
+                     non-temporal stores, which do not read their lines first."
+                } else {
+                    "Write fewer lines: use smaller types, do not clear memory that is written \
+                     again, and work in blocks that fit a cache. A store to a line that is in no \
+                     cache reads it first and writes it back later: for large blocks that are not \
+                     read soon, non-temporal stores (`_mm_stream_si128`) save the read. If it \
+                     writes to scattered addresses, place data that is written together in the \
+                     same lines."
+                },
             )
         }
         CauseKind::LatencyBound => (
@@ -455,6 +462,15 @@ fn waits_for_stores(summary: &Summary) -> bool {
     total("stall.stores") > loads
 }
 
+/// Returns whether most lines that were written to memory were those of non-temporal stores.
+fn writes_past_caches(summary: &Summary) -> bool {
+    let total = |event: &str| summary.totals.get(event).copied();
+    let (written, back) = (total("dram.write_bytes"), total("llc.writeback"));
+    written
+        .zip(back)
+        .is_some_and(|(bytes, lines)| bytes > 2 * 64 * lines)
+}
+
 /// Minimum share of the stalls to name a single function or piece of data.
 const NAMED_SHARE: f64 = 0.2;
 
@@ -669,14 +685,18 @@ mod tests {
     use memgauge_analyze::{Counting, ThreadRow, TypeRow, TypeTable};
     use memgauge_trace::MachineFacts;
 
-    fn said(kind: CauseKind, value: f64, summary: &Summary) -> String {
+    fn stated(kind: CauseKind, value: f64, summary: &Summary) -> Statement {
         let cause = Cause {
             kind,
             value,
             threshold: 100_000.0,
             other: Some(0.25),
         };
-        of_cause(&cause, summary).text
+        of_cause(&cause, summary)
+    }
+
+    fn said(kind: CauseKind, value: f64, summary: &Summary) -> String {
+        stated(kind, value, summary).text
     }
 
     #[test]
@@ -800,7 +820,20 @@ mod tests {
         }
     }
 
-    /// Counters do not tell a program that waits from one that waits for a processor.
+    #[test]
+    fn non_temporal_stores_are_advised_unless_the_program_uses_them() {
+        let mut summary = on_a_fast_machine(1e9, [("stall.dram", 10), ("stall.stores", 100)]);
+        for (lines_back, is_advised) in [(1000, true), (10, false)] {
+            let totals = [("dram.write_bytes", 64_000), ("llc.writeback", lines_back)];
+            summary
+                .totals
+                .extend(totals.map(|(event, n)| (event.to_owned(), n)));
+            let text = stated(CauseKind::StreamBound, 0.5, &summary).next;
+            assert_eq!(text.contains("_mm_stream_si128"), is_advised, "{text}");
+        }
+    }
+
+    /// Counters cannot distinguish a program that waits from one that waits for a processor.
     #[test]
     fn a_counted_run_with_idle_processors_need_not_have_waited() {
         let mut summary = crate::fixture::empty();
