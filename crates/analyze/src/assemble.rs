@@ -33,6 +33,7 @@ use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 use crate::time_use::time_parts;
 use crate::timeline::{SampleTimes, Timeline};
 use crate::types::type_table;
+use crate::unnamed::{Runtime, python_without_lines, unnamed_code};
 use crate::what_if::what_ifs;
 
 /// Contents and limits of a summary.
@@ -129,6 +130,8 @@ pub struct Parts<'a> {
     pub code_values: Vec<CodeValueRow>,
     /// Costs of lines of Python.
     pub python: PythonSums,
+    /// Runtimes that the program used.
+    pub runtimes: Vec<Runtime>,
     /// Losses.
     pub losses: Vec<LossRow>,
     /// Messages about parts that could not be read.
@@ -168,6 +171,10 @@ pub fn assemble(
     );
     let run_cycles = totals.get("cycles").copied().unwrap_or(0);
     let python = parts.python.table(run_cycles, &names);
+    let python_without_lines = match python {
+        None => python_without_lines(&hot.functions, manifest.machine.is_none()),
+        Some(_) => None,
+    };
     let calls = (parts.stacks).map_or_else(Vec::new, |(frames, sampled)| {
         call_trees(&frames, &sampled, symbols, &names)
     });
@@ -256,6 +263,8 @@ pub fn assemble(
         code_regions: parts.code_regions.rows(&names),
         regions_over_time,
         code_values: parts.code_values,
+        unnamed: unnamed_code(&hot.functions, &parts.runtimes),
+        python_without_lines,
         hot,
         timeline,
         sources,
@@ -374,6 +383,7 @@ impl<'a> Parts<'a> {
             region_spans: Vec::new(),
             code_values: Vec::new(),
             python: PythonSums::default(),
+            runtimes: Vec::new(),
             losses: Vec::new(),
             problems: Vec::new(),
         }

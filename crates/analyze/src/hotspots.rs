@@ -478,7 +478,8 @@ fn line_name(function: Name, symbol: Option<Symbol>, offset: Option<u64>) -> Nam
     }
 }
 
-fn without_symbol(path: &str) -> String {
+/// Name of code without a symbol.
+pub(crate) fn without_symbol(path: &str) -> String {
     match is_file(path) {
         true => format!("{} [no symbols]", crate::file_name(path)),
         false => path.to_owned(),

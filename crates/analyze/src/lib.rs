@@ -65,6 +65,7 @@ mod threads;
 mod time_use;
 mod timeline;
 mod types;
+mod unnamed;
 mod what_if;
 
 #[cfg(test)]
@@ -132,6 +133,7 @@ pub use threads::{
 pub use time_use::{TimePart, TimeUse};
 pub use timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
 pub use types::{MemberRow, TypeRow, TypeTable, UntypedRow};
+pub use unnamed::{PythonWithoutLines, Runtime, UnnamedCode};
 pub use what_if::WhatIf;
 
 /// One way of reading one table.

@@ -244,6 +244,11 @@ impl AddressSpaces {
         AddressSpaces { generated, ..self }
     }
 
+    /// Paths of files that some process maps as executable.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
+        self.programs.iter().map(String::as_str)
+    }
+
     pub(crate) fn path(&self, id: PathId) -> &str {
         &self.files[id.0 as usize].path
     }

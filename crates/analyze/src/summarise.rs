@@ -15,6 +15,7 @@ use crate::spaces::AddressSpaces;
 use crate::stacks::{Frames, SampledStacks};
 use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
+use crate::unnamed::runtimes;
 use crate::{
     Allocations, Analysis, CodeRegions, CodeValues, DataSums, Generated, Losses, Modules,
     RegionTimes, Regions, Series, SharedLineSums, Sites, ThreadNames, ThreadTotals,
@@ -76,6 +77,7 @@ pub(crate) fn finish(
     let nothing = Parts::nothing(spaces);
     let stacks = sums.stacks.map(|sampled| (frames.clone(), sampled));
     let parts = Parts {
+        runtimes: runtimes(spaces),
         curves: sums.curves.finish(),
         threads: sums.threads.finish(),
         fine: sums.fine.map(Series::finish),

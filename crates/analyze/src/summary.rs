@@ -31,6 +31,7 @@ use crate::threads::{ProcessRow, ThreadRow};
 use crate::time_use::TimePart;
 use crate::timeline::Timeline;
 use crate::types::TypeTable;
+use crate::unnamed::{PythonWithoutLines, UnnamedCode};
 use crate::what_if::WhatIf;
 
 /// Version of the JSON form of [`Summary`]. It increases when a field is removed or changes its
@@ -67,6 +68,12 @@ pub struct Summary {
     pub sampling: Option<Sampling>,
     /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
+    /// Hot code without names. Empty if there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unnamed: Vec<UnnamedCode>,
+    /// An interpreter of Python whose lines are not known. `None` if it does not matter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python_without_lines: Option<PythonWithoutLines>,
     /// Lines of Python. `None` if the program executed none, or the source does not see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<PythonTable>,

@@ -101,6 +101,10 @@ pub(crate) struct Settings {
     /// Treat a function of the program as one that frees memory, for example pool_put:arg0
     #[arg(long = "free", value_name = "FUNCTION:ARG", value_parser = deallocator, conflicts_with = "no_data")]
     pub(crate) deallocators: Vec<Allocator>,
+    /// Make Java and Node name the code that they compile: sets JAVA_TOOL_OPTIONS, for which a JVM
+    /// prints a line on standard error, and NODE_OPTIONS for the program
+    #[arg(long)]
+    pub(crate) jit_names: bool,
     /// How to find the callers of live samples: fp follows frame pointers (compile with
     /// -fno-omit-frame-pointer); dwarf copies the stack with each sample (8192 bytes;
     /// dwarf,BYTES: up to 65528) and unwinds it

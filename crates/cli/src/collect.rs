@@ -45,6 +45,7 @@ pub(crate) fn run(args: &Record, target: &str) -> anyhow::Result<CommandEnd> {
     let mut program = match args.command.split_first() {
         Some((name, words)) => {
             let mut command = Command::new(name);
+            memgauge_host::add_jit_names(&mut command);
             inherit_ignored(command.args(words));
             Some(Program::start(&mut command)?)
         }

@@ -20,8 +20,14 @@ pub(crate) use crate::prepare::make_room;
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
-    memgauge_host::set_labels(labels(&args.settings.labels));
+    set_up(&args.settings);
     let attached = args.target.are_any();
+    if attached && args.settings.jit_names {
+        return Err(usage(
+            "failed to set up --jit-names: it sets the environment of a program that memgauge \
+             starts; a running JVM writes names with `jcmd PID Compiler.perfmap`",
+        ));
+    }
     let verbose = !args.settings.quiet;
     if let Some(target) = &args.collect.to {
         let end = collect::run(args, target)?;
@@ -90,6 +96,14 @@ pub(crate) fn run_and_show(
     Ok(Exit::of(&end))
 }
 
+/// Sets what the manifests of this process's recordings and its started program have in common.
+fn set_up(settings: &Settings) {
+    memgauge_host::set_labels(labels(&settings.labels));
+    if settings.jit_names {
+        memgauge_host::request_jit_names();
+    }
+}
+
 /// Source clock on running programs, which needs no events.
 fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
@@ -113,7 +127,7 @@ pub(crate) fn run(
     command: &[String],
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
-    memgauge_host::set_labels(labels(&settings.labels));
+    set_up(settings);
     if settings.source == Source::Malloc {
         return malloc::run(settings, command, verbose);
     }

@@ -272,6 +272,99 @@ sorts(2000)
     }
 }
 
+/// Whether the uncompressed file contains a text.
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes
+        .windows(text.len())
+        .any(|part| part == text.as_bytes())
+}
+
+#[test]
+fn exports_of_stacks_have_the_calls_of_python() {
+    if !needs(&["python3", "gzip"]) {
+        return;
+    }
+    let script = "
+def inner(n):
+    return [0] * n
+
+def outer():
+    for i in range(300):
+        inner(20000)
+
+outer()
+";
+    for (version, python) in interpreters() {
+        let recorded = run(&python, script, &["-g", "-e", "l1d.miss:97"]);
+        let frames = [
+            "<module> (script.py:9)",
+            "outer (script.py:7)",
+            "inner (script.py:3)",
+        ];
+        // Files and lines have columns of their own.
+        let columns = ["\"outer\"", "\"inner\"", "/script.py\""];
+        let formats = [("folded", frames), ("pprof", frames), ("firefox", columns)];
+        for (format, texts) in formats {
+            let path = recorded.folder.path().join(format);
+            let mut export = memgauge();
+            export.args(["export", "-f", format, "-o"]).arg(&path);
+            let output = export.arg(recorded.path()).output().expect("memgauge runs");
+            assert!(output.status.success(), "{}", said(&output));
+            let mut bytes = std::fs::read(&path).expect("the export");
+            if format == "pprof" {
+                let unpacked = Command::new("gzip").arg("-dc").arg(&path).output();
+                bytes = unpacked.expect("gzip runs").stdout;
+            }
+            for text in texts {
+                assert!(contains(&bytes, text), "3.{version}: {format}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn report_says_why_lines_of_python_are_missing() {
+    if !needs(&["python3"]) {
+        return;
+    }
+    let script = "total = 0\nfor i in range(3000000):\n    total += i\n";
+    let folder = tempfile::tempdir().expect("room");
+    let file = folder.path().join("script.py");
+    std::fs::write(&file, script).expect("room");
+    let program = ["python3", &*file.to_string_lossy()];
+    let top_of = |recorded: &Recorded| {
+        let output = memgauge().arg("report").arg(recorded.path()).output();
+        let text = String::from_utf8_lossy(&output.expect("memgauge runs").stdout).into_owned();
+        text.lines().take(20).collect::<Vec<_>>().join(" ")
+    };
+    let native = Recorded::by("clock", &[], &program, |_| ());
+    assert_eq!(native.code(), Some(0), "{}", native.said());
+    let report = native.report();
+    assert_eq!(report["python_without_lines"]["is_sampled"], true);
+    let top = top_of(&native);
+    assert!(top.contains("python3 -X perf"), "{top}");
+
+    let parts = Recorded::new(&["--sets", "1/2"], &program);
+    let top = top_of(&parts);
+    assert!(top.contains("Leave out --sets"), "{top}");
+
+    let mut older = Command::new("python3.8");
+    let older = older.args(["-c", "import sys; print(sys.executable)"]);
+    let older = older
+        .output()
+        .map(|output| output.stdout)
+        .unwrap_or_default();
+    let older = String::from_utf8_lossy(&older).trim().to_owned();
+    if !older.is_empty() {
+        let recorded = Recorded::new(&[], &[&*older, program[1]]);
+        let top = top_of(&recorded);
+        assert!(top.contains("CPython 3.9 to 3.13"), "{top}");
+    }
+
+    let whole = Recorded::new(&[], &program);
+    assert!(whole.report().get("python_without_lines").is_none());
+}
+
 #[test]
 fn forked_child_has_lines_and_native_program_has_none() {
     if !needs(&["python3"]) {

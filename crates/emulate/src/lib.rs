@@ -282,6 +282,7 @@ fn engine_command(
         ])
         .arg(path)
         .args(&args[1..]);
+    memgauge_host::add_jit_names(&mut engine);
     disable_aslr(&mut engine);
     Ok(engine)
 }

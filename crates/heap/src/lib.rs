@@ -152,6 +152,7 @@ fn command(options: &Options, folder: &Folder) -> Command {
     );
     command.env("LD_PRELOAD", libraries);
     command.env("MEMGAUGE_HEAP", settings);
+    memgauge_host::add_jit_names(&mut command);
     command
 }
 

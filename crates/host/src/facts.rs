@@ -5,6 +5,7 @@ use std::fs::read_to_string;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::jit_names;
 use memgauge_trace::{HostFacts, Manifest, SourceFacts};
 
 fn first_line(path: &str) -> String {
@@ -51,9 +52,11 @@ pub fn set_labels(labels: BTreeMap<String, String>) {
 }
 
 /// Manifest of a recording that starts now. The source adds events and the modelled machine.
-pub fn new_manifest(source: SourceFacts, command: Vec<String>, clock: &str) -> Manifest {
+pub fn new_manifest(mut source: SourceFacts, command: Vec<String>, clock: &str) -> Manifest {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default();
+    let jit_names = jit_names::setting().map(|value| (SourceFacts::JIT_NAMES.to_owned(), value));
+    source.settings.extend(jit_names);
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
         command,

@@ -106,5 +106,6 @@ impl Drop for ObservedRun {
 fn hold(command: &[String], environment: Option<(&str, &Path)>) -> Result<HeldProcess> {
     let mut process = Command::new(&command[0]);
     process.args(&command[1..]).envs(environment);
+    memgauge_host::add_jit_names(&mut process);
     HeldProcess::start(process).map_err(|e| not_started(&command[0], &e))
 }

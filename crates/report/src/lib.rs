@@ -22,6 +22,7 @@ mod sections;
 mod style;
 mod table;
 mod units;
+mod unnamed;
 
 #[cfg(test)]
 mod fixture;

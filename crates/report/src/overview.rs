@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::causes::{FINDINGS, Statement, of_cause};
 use crate::style::Style;
+use crate::unnamed::hints;
 use crate::{sections, units};
 
 fn fact(text: String) -> Statement {
@@ -29,6 +30,12 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
         .take(FINDINGS)
         .map(|c| of_cause(c, summary))
         .collect();
+    said.extend(hints(summary).into_iter().map(|hint| Statement {
+        kind: "caution",
+        text: hint.text,
+        rule: String::new(),
+        next: hint.next,
+    }));
     let regions = summary.recording.source.only_regions();
     if let Some(names) = regions {
         said.push(Statement {

@@ -125,6 +125,9 @@ impl SourceFacts {
     pub const FUNCTIONS: &'static str = "functions";
     /// Name of the setting with the seed of the program's random numbers.
     pub const SEED: &'static str = "seed";
+    /// Name of the setting with the environment variables that made runtimes name the code that
+    /// they compile.
+    pub const JIT_NAMES: &'static str = "jit_names";
 
     /// Name of the setting that says that samples of a modelled machine have call stacks.
     pub const STACKS: &'static str = "stacks";

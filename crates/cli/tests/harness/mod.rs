@@ -246,10 +246,20 @@ impl Recorded {
         program: &[S],
         configure: impl FnOnce(&mut Command),
     ) -> Recorded {
+        Recorded::by("emulate", options, program, configure)
+    }
+
+    /// As [`Recorded::with`], with another source.
+    pub(crate) fn by<S: AsRef<str>>(
+        source: &str,
+        options: &[&str],
+        program: &[S],
+        configure: impl FnOnce(&mut Command),
+    ) -> Recorded {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut command = memgauge();
         command
-            .args(["record", "--quiet", "--source", "emulate", "--output"])
+            .args(["record", "--quiet", "--source", source, "--output"])
             .arg(folder.path().join("run.mg"));
         command
             .args(options)

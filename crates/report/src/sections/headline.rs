@@ -5,6 +5,7 @@ use memgauge_trace::{CommandEnd, MachineFacts, SourceFacts};
 
 use super::{clock, is_measured, or_none, provenance, sets};
 use crate::style::{Role, Style};
+use crate::unnamed::hints;
 use crate::{grid, units};
 
 pub(super) fn headline(summary: &Summary, style: &Style) -> String {
@@ -25,6 +26,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     }
     text += &sets::estimated(summary, style);
     text += &seed(summary, style);
+    text += &jit_names(summary, style);
     text += &regions(summary, style);
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
@@ -40,7 +42,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
         };
         text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
-    text
+    text + &unnamed(summary, style)
 }
 
 /// Seed of the program's random numbers, if they were fixed.
@@ -53,6 +55,25 @@ fn seed(summary: &Summary, style: &Style) -> String {
         );
         style.wrap(&line, 2)
     })
+}
+
+/// The variables that made runtimes name their code, if they were set.
+fn jit_names(summary: &Summary, style: &Style) -> String {
+    let variables = (summary.recording.source.settings).get(SourceFacts::JIT_NAMES);
+    variables.map_or(String::new(), |variables| {
+        let line = format!("environment of the program: {}", style.name(variables));
+        style.paint_lines(Role::Quiet, &style.wrap(&line, 2))
+    })
+}
+
+/// Code without names, and what would name it.
+fn unnamed(summary: &Summary, style: &Style) -> String {
+    let hints = hints(summary).into_iter();
+    let lines = hints.map(|hint| {
+        let finding = style.paint_lines(Role::Warning, &style.wrap(&style.name(&hint.text), 2));
+        finding + &style.wrap(&hint.next, 4)
+    });
+    lines.collect()
 }
 
 /// The regions of interest that the recording is limited to, and the functions among them.
