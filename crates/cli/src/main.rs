@@ -15,6 +15,7 @@ mod bandwidth;
 mod clock;
 mod collect;
 mod ctl;
+mod debug_packages;
 mod diff;
 mod doctor;
 mod export;

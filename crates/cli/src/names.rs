@@ -1,9 +1,14 @@
 //! Adds names to a recording when it ends, while the program's files still exist.
+//!
+//! Debug information from debuginfod servers is only fetched here, never for a report, so that
+//! reports do not depend on the network.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use memgauge_analyze::symbol_rows;
 use memgauge_recording::{Recording, add_table};
+use memgauge_storage::Debuginfod;
 use memgauge_symbols::Symbols;
 
 /// Adds the names of code that occurs in a recording. Without them it is complete, but its code has
@@ -20,6 +25,21 @@ fn try_add(path: &Path) -> memgauge_recording::Result<()> {
     if !recording.manifest().complete {
         return Ok(());
     }
-    let rows = symbol_rows(&recording, &mut Symbols::of(path))?;
+    let servers = Debuginfod::from_environment().map(|servers| Arc::new(Mutex::new(servers)));
+    let mut symbols = Symbols::of(path);
+    if let Some(servers) = servers.clone() {
+        symbols = symbols.fetching(Box::new(move |build_id| {
+            let mut servers = servers.lock().unwrap_or_else(PoisonError::into_inner);
+            servers.debug_file(build_id)
+        }));
+    }
+    let rows = symbol_rows(&recording, &mut symbols)?;
+    let failure = servers.and_then(|servers| {
+        let servers = servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.failure()
+    });
+    if let Some(failure) = failure {
+        eprintln!("memgauge: {failure}");
+    }
     add_table(path, &rows).map(drop)
 }

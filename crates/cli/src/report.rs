@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{Limits, Options, Rank, summarise, summarise_io};
+use memgauge_analyze::{Limits, Options, Rank, Summary, file_name, summarise, summarise_io};
 use memgauge_recording::Recording;
 use memgauge_report::{IoOrder, Page, Style, io_json, io_text, json, text};
 use memgauge_symbols::Symbols;
 use serde_json::Value;
 
 use crate::args::Report;
+use crate::debug_packages::debug_package;
 use crate::outcome::{Exit, take_in_damage, usage};
 use crate::page::Results;
 use crate::{diff, page, terminal, whole_file};
@@ -88,11 +89,27 @@ pub(crate) fn render(
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
+    if !as_json {
+        name_debug_packages(&summary);
+    }
     Ok(if as_json {
         json(&summary)
     } else {
         text(&summary, &style)
     })
+}
+
+/// Tells which packages of this machine have the symbols that hot code lacks.
+fn name_debug_packages(summary: &Summary) {
+    for code in &summary.unnamed {
+        if let Some(package) = debug_package(&code.module) {
+            eprintln!(
+                "memgauge: no symbols for {}: install {package}, or set DEBUGINFOD_URLS when \
+                 recording",
+                file_name(&code.module)
+            );
+        }
+    }
 }
 
 fn render_io(

@@ -5,10 +5,12 @@ mod harness;
 
 use memgauge_testing::{Need, skipped};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Recorded, memgauge, needs};
+use harness::{Recorded, memgauge, needs, said};
 use serde_json::Value;
 
 /// Reads 8 MiB a line at a time, in a function that is inlined into `main`.
@@ -588,6 +590,244 @@ fn code_that_a_program_generates_has_the_name_that_it_gives() {
     let function = hottest(&report, "functions");
     assert_eq!(function["function"], "Generated:sweep");
     assert_eq!(function["module"], "[jit]");
+}
+
+/// Serves one file to everyone, and returns the address.
+fn serve(path: String, body: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
+            let request = lines.next().expect("a request").expect("text");
+            lines.find(|line| line.as_deref().unwrap_or("").is_empty());
+            let (status, body) = match request.contains(&format!(" {path} ")) {
+                true => ("200 OK", body.as_slice()),
+                false => ("404 Not Found", b"".as_slice()),
+            };
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n");
+            let head = head + "Connection: close\r\n\r\n";
+            let sent = stream.write_all(&[head.as_bytes(), body].concat());
+            sent.expect("the client reads");
+        }
+    });
+    address
+}
+
+#[test]
+fn stripped_program_has_lines_from_debuginfod_and_reports_need_no_server() {
+    if !needs(&["gcc", "objcopy", "strip", "readelf"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), SWEEP, &[]);
+    let tool = |name: &str, arguments: &[&Path]| {
+        let output = Command::new(name).args(arguments).output();
+        let output = output.expect("the tool runs");
+        assert!(output.status.success(), "{name}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let notes = tool("readelf", &[Path::new("-n"), &program]);
+    let (_, build_id) = notes.split_once("Build ID: ").expect("a build ID");
+    let build_id = build_id.split_whitespace().next().expect("a build ID");
+    let debug = folder.path().join("p.debug");
+    tool(
+        "objcopy",
+        &[Path::new("--only-keep-debug"), &program, &debug],
+    );
+    tool("strip", &[&program]);
+    let body = fs::read(&debug).expect("debug information");
+    fs::remove_file(&debug).expect("it is there");
+
+    let command = [program.to_str().expect("UTF-8")];
+    let without = Recorded::new(&[], &command).report();
+    assert_eq!(hottest(&without, "functions")["function"], "p [no symbols]");
+    assert_eq!(without["unnamed"][0]["module"], command[0]);
+
+    let address = serve(format!("/buildid/{build_id}/debuginfo"), body);
+    let cache = folder.path().join("cache");
+    let recorded = Recorded::with(&[], &command, |memgauge| {
+        memgauge
+            .env("DEBUGINFOD_URLS", format!("http://{address}"))
+            .env("DEBUGINFOD_CACHE_PATH", &cache);
+    });
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    assert!(cache.join(build_id).join("debuginfo").is_file());
+    fs::remove_dir_all(&cache).expect("the cache");
+    // The report has neither the variable nor the file.
+    let report = recorded.report();
+    assert_eq!(hottest(&report, "functions")["function"], "sweep");
+    let line = hottest(&report, "lines");
+    let is_source = line["file"]
+        .as_str()
+        .is_some_and(|file| file.ends_with("p.c"));
+    assert!(is_source && line["line"] == 6, "{line}");
+}
+
+#[test]
+fn split_debug_information_has_lines_and_its_package_inlined_functions() {
+    if !needs(&["gcc", "dwp"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // dwp of binutils 2.40 crashes on version 5.
+    let program = compile(folder.path(), SWEEP, &["-gdwarf-4", "-gsplit-dwarf"]);
+    let command = [program.to_str().expect("UTF-8")];
+    let check = |function: &str| {
+        let report = Recorded::new(&[], &command).report();
+        assert_eq!(hottest(&report, "functions")["function"], function);
+        assert_eq!(hottest(&report, "lines")["line"], 6);
+        assert_eq!(report["problems"].as_array().map(Vec::len), Some(0));
+    };
+    check("main");
+    let package = program.with_extension("dwp");
+    let mut pack = Command::new("dwp");
+    let packed = pack.arg("-e").arg(&program).arg("-o").arg(&package);
+    assert!(packed.status().expect("dwp runs").success());
+    check("sweep");
+}
+
+#[test]
+fn debuginfod_server_that_is_away_is_one_notice() {
+    if !needs(&[]) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let closed = listener.local_addr().expect("an address");
+    drop(listener);
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let recorded = Recorded::with(&[], &["/bin/ls"], |memgauge| {
+        memgauge
+            .env("DEBUGINFOD_URLS", format!("http://{closed}"))
+            .env("DEBUGINFOD_CACHE_PATH", cache.path());
+    });
+    assert_eq!(recorded.code(), Some(0));
+    let said = recorded.said();
+    assert_eq!(
+        said.matches("failed to fetch debug information").count(),
+        1,
+        "{said}"
+    );
+}
+
+/// Misses in a function that each runtime compiles at once.
+const JAVA: &str = "public class Sweeps {
+    static long sweepArray(long[] all) {
+        long sum = 0;
+        for (int i = 0; i < all.length; i += 8) sum += all[i];
+        return sum;
+    }
+    public static void main(String[] words) {
+        long[] all = new long[1 << 20];
+        long sum = 0;
+        for (int i = 0; i < Integer.parseInt(words[0]); i++) sum += sweepArray(all);
+        System.out.println(sum);
+    }
+}
+";
+const JAVASCRIPT: &str = "function sweepArray(all) {
+    let sum = 0;
+    for (let i = 0; i < all.length; i += 8) sum += all[i];
+    return sum;
+}
+const all = new Float64Array(1 << 20);
+let sum = 0;
+for (let i = 0; i < Number(process.argv[2]); i++) sum += sweepArray(all);
+console.log(sum);
+";
+
+/// Share of the hottest function with this word in its name.
+fn share_of(report: &Value, word: &str) -> f64 {
+    let rows = report["hot"]["functions"]["rows"]
+        .as_array()
+        .expect("a table");
+    let has_word = |row: &&Value| row["function"].as_str().is_some_and(|f| f.contains(word));
+    let row = rows.iter().find(has_word);
+    row.map_or(0.0, |row| row["share"].as_f64().expect("a share"))
+}
+
+/// Compares recordings with and without names, with an option set before that must stay.
+fn jit_names_appear(source: &str, command: &[&str], kept: (&str, &str), advice: &str) {
+    let without = Recorded::by(source, &[], command, |_| ());
+    let report = without.report();
+    let unnamed = &report["unnamed"][0];
+    assert_eq!(unnamed["module"], "[jit]", "{}", without.said());
+    let share = unnamed["share"].as_f64().expect("a share");
+    assert!(share > 0.2, "{share}");
+    assert_eq!(share_of(&report, "sweepArray"), 0.0);
+    let (shown, _) = text(&without);
+    let top: String = shown.lines().take(20).collect();
+    assert!(top.contains("--jit-names") && top.contains(advice), "{top}");
+
+    let named = Recorded::by(source, &["--jit-names"], command, |memgauge| {
+        memgauge.env(kept.0, kept.1);
+    });
+    let report = named.report();
+    let share = share_of(&report, "sweepArray");
+    assert!(share > 0.2, "{share}: {}", named.said());
+    let settings = &report["recording"]["source"]["settings"]["jit_names"];
+    let (variable, value) = kept;
+    assert!(
+        settings.as_str().is_some_and(|s| s.contains(variable)),
+        "{settings}"
+    );
+    assert!(named.said().contains(value) || variable != "JAVA_TOOL_OPTIONS");
+    let (shown, _) = text(&named);
+    assert!(shown.contains("sweepArray"), "{shown}");
+    assert_eq!(text(&named).0, shown, "the names are in the recording");
+}
+
+#[test]
+fn code_that_java_compiles_has_names_with_jit_names() {
+    if !needs(&["java", "javac"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let source = folder.path().join("Sweeps.java");
+    fs::write(&source, JAVA).expect("room");
+    let compiled = Command::new("javac").arg(&source).status();
+    assert!(compiled.expect("javac runs").success());
+    let classes = folder.path().to_str().expect("UTF-8");
+    let kept = ("JAVA_TOOL_OPTIONS", "-Dkept=true");
+    for (source, rounds) in [("clock", "3000"), ("emulate", "40")] {
+        let command = ["java", "-cp", classes, "Sweeps", rounds];
+        jit_names_appear(source, &command, kept, "DumpPerfMapAtExit");
+    }
+}
+
+#[test]
+fn code_that_node_compiles_has_names_with_jit_names() {
+    if !needs(&["node"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script = folder.path().join("sweeps.js");
+    fs::write(&script, JAVASCRIPT).expect("room");
+    let script = script.to_str().expect("UTF-8");
+    let kept = ("NODE_OPTIONS", "--stack-trace-limit=5");
+    for (source, rounds) in [("clock", "3000"), ("emulate", "100")] {
+        let command = ["node", script, rounds];
+        jit_names_appear(source, &command, kept, "--perf-basic-prof");
+    }
+}
+
+#[test]
+fn jit_names_are_refused_for_running_programs() {
+    let pid = std::process::id().to_string();
+    let arguments = [
+        "record",
+        "--source",
+        "clock",
+        "--jit-names",
+        "-p",
+        &pid,
+        "true",
+    ];
+    let output = memgauge().args(arguments).output().expect("memgauge runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("jcmd PID Compiler.perfmap"));
 }
 
 /// A library's data, then memory of the program's own right after it, and a forked

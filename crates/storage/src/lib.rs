@@ -1,7 +1,8 @@
 //! Folders and buckets: where datasets and packed recordings are.
 //!
 //! A name is a path, a URL `file:///…` or a URL `s3://BUCKET/PREFIX`. This is the only crate that
-//! reaches the network, and only for a name that is an `s3://` URL.
+//! reaches the network: for a name that is an `s3://` URL, and for the debug information of programs from
+//! the servers that the user names in `DEBUGINFOD_URLS`.
 //!
 //! Both kinds are used through `object_store`, and only by what buckets can do, too: listing, reading,
 //! put-if-absent and removing. A put-if-absent is a PUT with `If-None-Match: *`. `object_store` is asynchronous, and
@@ -12,8 +13,10 @@
 //! are not read. TLS is rustls with ring, which needs a C compiler and nothing else to build.
 #![forbid(unsafe_code)]
 
+mod debuginfod;
 mod error;
 mod store;
 
+pub use debuginfod::Debuginfod;
 pub use error::{Error, Result};
 pub use store::{LocalCopy, Object, Store, is_url, local_path};

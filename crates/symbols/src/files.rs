@@ -7,6 +7,8 @@ use memgauge_analyze::{ModuleFile, SourceText};
 use memgauge_host::program::{Identity, cached, copy_name, identity, mark_used};
 use memgauge_recording::{Copies, Copy};
 
+use crate::FetchDebugFile;
+
 /// Folder with separate debug information (`debug-file-directory` of gdb).
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
@@ -101,6 +103,28 @@ pub(super) fn debug_file(build_id: &str) -> Option<PathBuf> {
     let name = format!("{}.debug", by_build_id(build_id)?);
     let path = Path::new(DEBUG_FOLDER).join(".build-id").join(name);
     path.is_file().then_some(path)
+}
+
+/// Debug information of a build ID from elsewhere. A file of another build ID is not used.
+pub(super) fn fetched_file(build_id: &str, fetch: &mut FetchDebugFile) -> Option<PathBuf> {
+    let path = fetch(build_id).filter(|_| !build_id.is_empty())?;
+    identity(&path)
+        .is_some_and(|found| found.build_id == build_id)
+        .then_some(path)
+}
+
+/// File with debug information that a program names without its folder, in the places where gdb
+/// looks for it.
+pub(super) fn linked_path(program: &Path, name: &str) -> Option<PathBuf> {
+    let folder = program.parent()?;
+    let below = folder.strip_prefix("/").unwrap_or(folder);
+    let mut places = [
+        folder.join(name),
+        folder.join(".debug").join(name),
+        Path::new(DEBUG_FOLDER).join(below).join(name),
+    ]
+    .into_iter();
+    places.find(|place| place != program && place.is_file())
 }
 
 /// Maximum size of a source file. Longer ones are generated and of no interest.

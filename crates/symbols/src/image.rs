@@ -9,7 +9,8 @@ use object::{
     RelocationTarget, SymbolKind,
 };
 
-use super::files::debug_file;
+use super::FetchDebugFile;
+use super::files::{debug_file, fetched_file, linked_path};
 
 /// Segments and variables of a file.
 pub(super) struct Image {
@@ -51,13 +52,21 @@ pub(super) fn function_names(path: &Path) -> Option<Vec<String>> {
 
 impl Image {
     /// Reads a file. `None` if it is not a program.
-    pub(super) fn read(path: &Path, build_id: &str) -> Option<Image> {
+    pub(super) fn read(
+        path: &Path,
+        build_id: &str,
+        fetch: &mut Option<FetchDebugFile>,
+    ) -> Option<Image> {
         let cache = ReadCache::new(File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
         let own = |name| file.section_by_name(name).is_some();
         // A link to a separate file is followed by the reader of debug information.
-        let has_own = own(".debug_info") || own(".zdebug_info") || own(".gnu_debuglink");
+        let has_info = own(".debug_info") || own(".zdebug_info");
+        let has_own = has_info || own(".gnu_debuglink");
         let apart = (!has_own).then(|| debug_file(build_id)).flatten();
+        let is_here = has_info || apart.is_some() || linked_file(path, &file).is_some();
+        let fetched = (!is_here).then(|| fetched_file(build_id, fetch.as_mut()?));
+        let apart = apart.or(fetched.flatten());
         let segments = file.segments().map(|s| Segment {
             file_offset: s.file_range().0,
             file_bytes: s.file_range().1,
@@ -150,6 +159,12 @@ impl Image {
         let (start, (name, size)) = known.range(..=address).next_back()?;
         (address - start < *size).then_some((*start, name.as_str(), *size))
     }
+}
+
+/// Separate debug information that a file links to, if it is installed.
+fn linked_file<'a>(path: &Path, file: &object::File<'a, &'a ReadCache<File>>) -> Option<PathBuf> {
+    let (name, _) = file.gnu_debuglink().ok()??;
+    linked_path(path, &String::from_utf8_lossy(name))
 }
 
 /// Entries of the procedure linkage table by address. Each jumps to the address in a slot, and a

@@ -48,9 +48,14 @@ pub struct Symbols {
     problems: Vec<String>,
     /// True if debug information is ignored.
     tables_only: bool,
+    /// Gets debug information from elsewhere, by build ID.
+    fetch: Option<FetchDebugFile>,
     /// True if only the recording's own names are used, and no file is opened.
     recorded_only: bool,
 }
+
+/// Returns the path of a file with the debug information of the program with a build ID.
+pub type FetchDebugFile = Box<dyn FnMut(&str) -> Option<PathBuf> + Send>;
 
 /// Kind of name.
 #[derive(Clone, Copy)]
@@ -79,7 +84,16 @@ impl Symbols {
             recorded: None,
             problems: Vec::new(),
             tables_only: false,
+            fetch: None,
             recorded_only: false,
+        }
+    }
+
+    /// Also uses debug information that `fetch` gets, for programs that have none on this machine.
+    pub fn fetching(self, fetch: FetchDebugFile) -> Symbols {
+        Symbols {
+            fetch: Some(fetch),
+            ..self
         }
     }
 
@@ -118,7 +132,7 @@ impl Symbols {
             let image = match files::find(file, &self.copies) {
                 Ok(found) => {
                     self.used_copies.extend(found.copy);
-                    Image::read(&found.path, &file.build_id)
+                    Image::read(&found.path, &file.build_id, &mut self.fetch)
                 }
                 Err(why) => {
                     self.missing.insert(file.clone(), why);

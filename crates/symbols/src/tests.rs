@@ -313,7 +313,7 @@ fn stubs_are_named_after_the_function_that_they_call() {
         };
         let expected: Vec<(u64, String)> = text.lines().filter_map(stub).collect();
         assert!(expected.iter().any(|(_, name)| name == "printf"), "{text}");
-        let image = image::Image::read(&built.path, "").unwrap();
+        let image = image::Image::read(&built.path, "", &mut None).unwrap();
         for (address, name) in expected {
             // Versions (`printf@GLIBC_2.2.5`) are not a part of the name.
             let name = image::demangle(name.split('@').next().unwrap());
