@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::sync::atomic::AtomicU64;
 
+use memgauge_host::heap_classes::HeapClasses;
 use memgauge_host::heap_peak::{HeapAmount, HeapPeak};
 use memgauge_machine::{LINE_BYTES, Outcome};
+use memgauge_trace::{HeapClassRow, HeapUseRow, Pid};
 
 use super::address_space::AddressSpace;
 use super::costs::SiteStalls;
@@ -60,6 +62,19 @@ pub(super) struct AllocatedBy {
 }
 
 impl HeapMark {
+    /// True if a thread frees what it allocated most recently. `latest` is the address of that.
+    pub(super) fn frees_temporary(&self, latest: &mut Option<u64>) -> bool {
+        match *self {
+            HeapMark::Allocated { address, .. } => {
+                *latest = Some(address);
+                false
+            }
+            HeapMark::Freed { address, .. } => {
+                latest.take_if(|latest| *latest == address).is_some()
+            }
+        }
+    }
+
     /// Reads the mark at `at` if it is complete. Returns it with its number of words.
     pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<(HeapMark, usize)> {
         let word = load(words, at)?;
@@ -154,6 +169,8 @@ pub(super) struct AllocationSums {
     pub(super) live_bytes: u64,
     /// Bytes in use when the process had most.
     pub(super) at_peak_bytes: u64,
+    /// Allocations that the same thread freed before it allocated again.
+    pub(super) temporary: u64,
     pub(super) data: DataSums,
 }
 
@@ -287,6 +304,10 @@ pub(super) struct DataMap {
     written_at_peak: Vec<u64>,
     totals: HeapTotals,
     peak: HeapPeak,
+    /// Ended objects.
+    classes: HeapClasses,
+    /// Number of the first site: programs that the process executed before have smaller ones.
+    first_site: u32,
 }
 
 impl Default for DataMap {
@@ -309,6 +330,8 @@ impl Default for DataMap {
             written_at_peak: Vec::new(),
             totals: HeapTotals::default(),
             peak: HeapPeak::default(),
+            classes: HeapClasses::default(),
+            first_site: 0,
         }
     }
 }
@@ -319,6 +342,14 @@ impl DataMap {
         DataMap {
             first_named,
             ..DataMap::default()
+        }
+    }
+
+    /// That of a program which the process executes now.
+    pub(super) fn executed(&self) -> DataMap {
+        DataMap {
+            first_site: self.first_site + self.sites.len() as u32,
+            ..DataMap::new(self.first_named)
         }
     }
 
@@ -339,10 +370,12 @@ impl DataMap {
         child.early.clear();
         child.written_at_peak.clear();
         child.peak = HeapPeak::default();
+        child.classes = HeapClasses::default();
         child
     }
 
-    pub(super) fn take(&mut self, mark: &HeapMark, now_ns: u64) {
+    /// Follows an allocation or a free. `is_temporary` is that of [`HeapMark::frees_temporary`].
+    pub(super) fn take(&mut self, mark: &HeapMark, now_ns: u64, is_temporary: bool) {
         match *mark {
             HeapMark::Allocated {
                 address,
@@ -368,7 +401,12 @@ impl DataMap {
                 number,
             } => match self.arena_freed(address, function, number) {
                 Some(arena) => self.end_arena(arena, now_ns),
-                None => self.free(address, number, now_ns),
+                None => {
+                    let freed = self.free(address, number, now_ns);
+                    if let Some(object) = freed.filter(|object| !object.is_inherited) {
+                        self.sites[object.site as usize].1.temporary += u64::from(is_temporary);
+                    }
+                }
             },
         }
     }
@@ -379,7 +417,7 @@ impl DataMap {
         let freed = self.early.range(of_start).next();
         if let Some((&free, &freed_ns)) = freed {
             self.early.remove(&free);
-            self.count_past(&object);
+            self.count_past(&object, freed_ns);
             return self.end_at(&object, freed_ns);
         }
         if let Some(again_ns) = self.end_overlapped(&object, now_ns) {
@@ -389,7 +427,7 @@ impl DataMap {
                 (start, object.number),
                 Ended { object, end_ns },
             );
-            self.count_past(&object);
+            self.count_past(&object, end_ns);
             return self.end_at(&object, end_ns);
         }
         let id = match self.unused.pop() {
@@ -430,8 +468,8 @@ impl DataMap {
         );
     }
 
-    /// Counts an object whose free was read before its allocation.
-    fn count_past(&mut self, object: &Object) {
+    /// Counts an object that ended before its allocation was read.
+    fn count_past(&mut self, object: &Object, end_ns: u64) {
         let bytes = object.bytes as i64;
         self.peak
             .add(object.born_ns, object.site, HeapAmount::exact(bytes));
@@ -441,6 +479,9 @@ impl DataMap {
         sums.bytes += object.bytes;
         sums.frees += 1;
         sums.freed_bytes += object.bytes;
+        let lifetime_ns = end_ns.saturating_sub(object.born_ns);
+        sums.lifetime_ns += lifetime_ns;
+        self.classes.add(object.bytes, Some(lifetime_ns), 1.0);
     }
 
     /// Ends older objects where a new one is: their frees have not been read, or it was no known
@@ -546,25 +587,29 @@ impl DataMap {
         within.iter().copied().find(|&id| id != NONE)
     }
 
-    fn free(&mut self, address: u64, number: u64, now_ns: u64) {
+    /// Returns the object that is freed if its allocation has been read.
+    fn free(&mut self, address: u64, number: u64, now_ns: u64) -> Option<Object> {
         let id = match self.large.get(&address) {
             Some(&id) => id,
             None => self.small_between(address, address + 1).unwrap_or(NONE),
         };
-        let object = &self.objects[id as usize];
+        let object = self.objects[id as usize];
         if id != NONE && object.start == address && object.number < number {
-            return self.end(id, now_ns);
+            self.end(id, now_ns);
+            return Some(object);
         }
         let before = self.awaited.range((address, 0)..(address, number)).next();
         match before.map(|(&key, &ended)| (key, ended)) {
             Some((key, ended)) => {
                 self.awaited.remove(&key);
                 self.end_earlier(&ended, now_ns);
+                Some(ended.object)
             }
-            None if !note(&mut self.early, (address, number), now_ns) => {
-                self.totals.unknown_frees += 1;
+            None => {
+                let waits = note(&mut self.early, (address, number), now_ns);
+                self.totals.unknown_frees += u64::from(!waits);
+                None
             }
-            None => {}
         }
     }
 
@@ -605,9 +650,11 @@ impl DataMap {
         let sums = &mut self.sites[object.site as usize].1;
         sums.frees += 1;
         sums.freed_bytes += object.bytes;
-        sums.lifetime_ns += now_ns.saturating_sub(object.born_ns);
+        let lifetime_ns = now_ns.saturating_sub(object.born_ns);
+        sums.lifetime_ns += lifetime_ns;
         sums.live_bytes -= object.bytes;
         self.totals.live_bytes -= object.bytes;
+        self.classes.add(object.bytes, Some(lifetime_ns), 1.0);
     }
 
     fn site(&mut self, by: AllocatedBy) -> u32 {
@@ -713,7 +760,28 @@ impl DataMap {
         let below = || self.large.range(..=address).next_back().map(|(_, &id)| id);
         let holds = |&id: &u32| self.objects[id as usize].holds(address);
         let id = small.filter(holds).or_else(|| below().filter(holds))?;
-        Some(self.objects[id as usize].site)
+        Some(self.first_site + self.objects[id as usize].site)
+    }
+
+    /// Allocations by size and lifetime.
+    pub(super) fn classes(&self, pid: Pid) -> Vec<HeapClassRow> {
+        let mut classes = self.classes.clone();
+        // Unused entries have no address.
+        let in_use = self.objects.iter().filter(|object| object.start != 0);
+        for object in in_use.filter(|object| !object.is_inherited) {
+            classes.add(object.bytes, None, 1.0);
+        }
+        classes.rows(pid)
+    }
+
+    /// Bytes in use over time until the program ended.
+    pub(super) fn history(&self, pid: Pid, end_ns: u64) -> Vec<HeapUseRow> {
+        let rows = self.peak.clone().history(pid, end_ns).into_iter();
+        rows.map(|row| HeapUseRow {
+            site: row.site.map(|site| self.first_site + site),
+            ..row
+        })
+        .collect()
     }
 
     pub(super) fn totals(&self) -> HeapTotals {
@@ -731,7 +799,7 @@ impl DataMap {
         let at_peak = at_peak.map(|amount| amount.bytes.max(0).unsigned_abs());
         self.written_at_peak.resize(self.sites.len(), 0);
         let written = self.written_at_peak.iter_mut().zip(at_peak);
-        let sites = self.sites.iter_mut().zip(0..);
+        let sites = self.sites.iter_mut().zip(self.first_site..);
         sites
             .zip(written)
             .map(|(((by, sums), site), (written, at_peak_bytes))| {
@@ -930,11 +998,11 @@ mod tests {
                         let address = BASE + slot * SLOT;
                         let by = AllocatedBy { function, path: 0 };
                         let number = now_ns + 1;
-                        data.take(&HeapMark::Allocated { address, bytes, by, number }, now_ns);
+                        data.take(&HeapMark::Allocated { address, bytes, by, number }, now_ns, false);
                     }
                     Step::Free { slot } => {
                         let (address, number) = (BASE + slot * SLOT, now_ns + 1);
-                        data.take(&HeapMark::Freed { address, function: 0, number }, now_ns);
+                        data.take(&HeapMark::Freed { address, function: 0, number }, now_ns, false);
                     }
                     Step::Access { slot, offset } => {
                         data.charge(BASE + slot * SLOT + offset, &miss, &space);
@@ -998,7 +1066,7 @@ mod tests {
                 };
                 if let Some(mark) = next {
                     let (HeapMark::Allocated { number, .. } | HeapMark::Freed { number, .. }) = mark;
-                    data.take(&mark, 10 * number);
+                    data.take(&mark, 10 * number, false);
                 }
             }
             let totals = data.totals();
@@ -1025,7 +1093,7 @@ mod tests {
                     by,
                     number,
                 };
-                data.take(&mark, number);
+                data.take(&mark, number, false);
                 number
             };
             allocated(&mut data, BASE, arena_bytes, 0);
@@ -1044,10 +1112,10 @@ mod tests {
                 function,
                 number,
             };
-            data.take(&freed(BASE, 3, last + 1), 50);
+            data.take(&freed(BASE, 3, last + 1), 50, false);
             data.charge(BASE, &miss, &space);
             assert_eq!(data.totals().live_bytes, arena_bytes + 2 * piece_bytes);
-            data.take(&freed(BASE, 1, last + 2), 60);
+            data.take(&freed(BASE, 1, last + 2), 60, false);
             assert_eq!(data.totals().live_bytes, 0);
             let sites = data.take_sites();
             let at_peak: Vec<u64> = sites.iter().map(|s| s.sums.at_peak_bytes).collect();
@@ -1075,7 +1143,7 @@ mod tests {
                 by,
                 number,
             };
-            parent.take(&mark, 1);
+            parent.take(&mark, 1, false);
         }
         let mut child = parent.inherited();
         let (address, number) = (BASE, 3);
@@ -1085,7 +1153,7 @@ mod tests {
             function,
             number,
         };
-        child.take(&mark, 2);
+        child.take(&mark, 2, false);
         assert_eq!(child.totals(), HeapTotals::default());
         let (space, mut miss) = (AddressSpace::default(), Outcome::default());
         miss.l1d_misses = 1;

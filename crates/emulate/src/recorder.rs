@@ -470,6 +470,8 @@ impl Reader for ModelReader {
         kept.program.data = self.with_data.then(data);
         if let Some(before) = origin.before {
             kept.now_ns = before.kept.now_ns;
+            let data = before.kept.program.data.as_ref();
+            kept.program.data = data.map(|data| Box::new(data.executed()));
             kept.parent_pid = before.kept.parent_pid;
             let began_ns = before.kept.mapped.end_ns(kept.now_ns);
             kept.mapped = Mapped::since(began_ns);
@@ -725,6 +727,7 @@ impl Reader for ModelReader {
         self.stacks.forget(Pid(process.entry.pid));
         self.reach_mapped(&mut process, u64::MAX, 0);
         self.write_sites(&mut process);
+        self.write_heap_history(&process);
         if let Some(data) = &process.kept.program.data {
             self.past_heap.add(&data.totals());
         }

@@ -85,6 +85,8 @@ pub(super) struct Cursor {
     peek: sets::Peek,
     /// Lines that the thread shares with other threads.
     pub(super) sharing: ThreadSharing,
+    /// Address of the thread's most recent allocation, unless it has freed it.
+    latest_allocation: Option<u64>,
 }
 
 impl Cursor {
@@ -543,7 +545,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.complete(words);
         let now_ns = self.core.time_ns();
         if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_repeated) {
-            data.take(&mark, now_ns);
+            let is_temporary = mark.frees_temporary(&mut self.cursor.latest_allocation);
+            data.take(&mark, now_ns, is_temporary);
         }
         Some(length)
     }

@@ -6,8 +6,9 @@
 //! applied only after a whole round over all rings.
 
 use ahash::HashMap;
+use memgauge_host::heap_classes::HeapClasses;
 use memgauge_host::heap_peak::{HeapAmount, HeapPeak};
-use memgauge_trace::{AllocationRow, FrameId, HeapClassRow, Pid};
+use memgauge_trace::{AllocationRow, FrameId, HeapClassRow, HeapUseRow, Pid};
 
 use crate::wire::FUNCTIONS;
 
@@ -85,11 +86,6 @@ struct Object {
     start_ns: u64,
 }
 
-/// Bits of a number: 0 for 0.
-fn bits(number: u64) -> u8 {
-    (u64::BITS - number.leading_zeros()) as u8
-}
-
 /// Totals of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeapTotals {
@@ -122,7 +118,7 @@ pub(crate) struct Allocations {
     /// Objects whose memory was allocated again before their free was read, which is the case for
     /// `realloc`: the number of frees to ignore, by address.
     replaced: HashMap<u64, u32>,
-    classes: HashMap<(u8, Option<u8>), f64>,
+    classes: HeapClasses,
     peak: HeapPeak,
     unknown_frees: u64,
 }
@@ -131,7 +127,6 @@ impl Allocations {
     pub(crate) fn new(period: u64) -> Allocations {
         Allocations {
             period,
-            peak: HeapPeak::with_history(),
             ..Allocations::default()
         }
     }
@@ -206,8 +201,8 @@ impl Allocations {
         sums.lifetime_ns += lifetime_ns as f64 * weight.factor;
         sums.temporary += if is_temporary { weight.factor } else { 0.0 };
         sums.live += removed;
-        let class = (bits(object.bytes), Some(bits(lifetime_ns)));
-        *self.classes.entry(class).or_default() += weight.factor;
+        self.classes
+            .add(object.bytes, Some(lifetime_ns), weight.factor);
         self.peak.add(time_ns, object.site, removed);
     }
 
@@ -222,8 +217,9 @@ impl Allocations {
         }
     }
 
-    pub(crate) fn peak(&self) -> &HeapPeak {
-        &self.peak
+    /// Bytes in use over time of a process that ended at `end_ns`.
+    pub(crate) fn history(&self, pid: Pid, end_ns: u64) -> Vec<HeapUseRow> {
+        self.peak.clone().history(pid, end_ns)
     }
 
     /// Rows of all sites, numbered from `first_site` on.
@@ -265,19 +261,9 @@ impl Allocations {
         let mut classes = self.classes.clone();
         for object in self.objects.values() {
             let weight = Weight::new(object.bytes, self.period);
-            *classes.entry((bits(object.bytes), None)).or_default() += weight.factor;
+            classes.add(object.bytes, None, weight.factor);
         }
-        let mut rows: Vec<HeapClassRow> = classes
-            .into_iter()
-            .map(|((size_bits, lifetime_bits), count)| HeapClassRow {
-                pid,
-                size_bits,
-                lifetime_bits,
-                allocations: count.round() as u64,
-            })
-            .collect();
-        rows.sort_by_key(|row| (row.size_bits, row.lifetime_bits));
-        rows
+        classes.rows(pid)
     }
 }
 

@@ -119,11 +119,12 @@ impl<'a> Recorder<'a> {
         }
         for number in (0..ended.len()).rev() {
             let image = &self.images[number];
-            let later = self.images[number + 1..].iter();
-            let is_replaced = later.clone().any(|other| other.pid == image.pid);
-            if ended[number] || is_replaced {
+            let mut later = self.images[number + 1..].iter();
+            let next = later.find(|other| other.pid == image.pid);
+            let replaced_ns = next.map(|other| other.start_ns);
+            if ended[number] || replaced_ns.is_some() {
                 let image = self.images.remove(number);
-                self.end_image(image)?;
+                self.end_image(image, replaced_ns.unwrap_or(horizon_ns))?;
             }
         }
         Ok(())
@@ -135,8 +136,9 @@ impl<'a> Recorder<'a> {
         for number in 0..self.images.len() {
             self.read_image(number)?;
         }
+        let end_ns = monotonic_ns();
         for image in std::mem::take(&mut self.images) {
-            self.end_image(image)?;
+            self.end_image(image, end_ns)?;
         }
         Ok(())
     }
@@ -230,15 +232,17 @@ impl<'a> Recorder<'a> {
         images[number].read(&mut output)
     }
 
-    fn end_image(&mut self, mut image: Image) -> Result<()> {
+    fn end_image(&mut self, mut image: Image, end_ns: u64) -> Result<()> {
         image.apply_until(u64::MAX);
         let pid = Pid(image.pid);
         let first_site = *self.sites.entry(image.pid).or_default();
         let rows = image.heap.rows(pid, first_site);
         self.sites.insert(image.pid, first_site + rows.len() as u32);
         self.writer.extend(rows)?;
-        let history = image.heap.peak().history(pid).into_iter();
-        let history = history.map(|row| HeapUseRow {
+        let history = image
+            .heap
+            .history(pid, end_ns.saturating_sub(self.start_ns));
+        let history = history.into_iter().map(|row| HeapUseRow {
             site: row.site.map(|site| site + first_site),
             ..row
         });

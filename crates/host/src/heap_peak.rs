@@ -7,7 +7,8 @@
 //! time, and its changes in the order in which they were made.
 //!
 //! The history has at most `MAX_INTERVALS` intervals. When a run exceeds them, their length is
-//! doubled. A site has an entry for each interval in which its bytes changed.
+//! doubled. A site has an entry for each interval in which its bytes changed. When all sites together
+//! have more than `MAX_POINTS` entries, the length is doubled, too.
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -23,6 +24,9 @@ const MAX_INTERVALS: u64 = 512;
 
 /// Initial length of an interval: 1 µs, a history of half a millisecond.
 const MIN_INTERVAL_NS: u64 = 1 << 10;
+
+/// Maximum number of entries of all sites, unless the number of sites alone exceeds half of it: 16 MiB.
+const MAX_POINTS: usize = 1 << 20;
 
 /// Bytes of allocations. If they are an estimate from samples, it has a variance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,64 +66,204 @@ struct Point {
     bytes: i64,
 }
 
+/// Bytes in use in an interval with changes, of all sites.
+#[derive(Clone, Copy, Debug)]
+struct TotalPoint {
+    interval: u64,
+    /// Maximum in the interval, which begins with the bytes that were in use before.
+    most: i64,
+    /// Bytes in use at its end.
+    last: i64,
+}
+
 /// Bytes of a site.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct SiteUse {
     in_use: HeapAmount,
     at_peak: HeapAmount,
     /// Number of the peak that `at_peak` belongs to.
     peak: u64,
-    history: Vec<Point>,
+}
+
+/// Bytes in use over time.
+#[derive(Clone, Debug)]
+struct History {
+    start_ns: Option<u64>,
+    interval_ns: u64,
+    total: Vec<TotalPoint>,
+    sites: Vec<Vec<Point>>,
+    /// Number of entries of `sites`.
+    points: usize,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History {
+            start_ns: None,
+            interval_ns: MIN_INTERVAL_NS,
+            total: Vec::new(),
+            sites: Vec::new(),
+            points: 0,
+        }
+    }
+}
+
+impl History {
+    /// Adds what is in use after a change.
+    fn add(&mut self, change: &Change, of_site: i64, before: i64, after: i64) {
+        let interval = self.interval_of(change.time_ns);
+        let number = change.site as usize;
+        if number >= self.sites.len() {
+            self.sites.resize_with(number + 1, Vec::new);
+        }
+        let site = &mut self.sites[number];
+        match site.last_mut() {
+            Some(last) if last.interval == interval => last.bytes = of_site,
+            _ => {
+                site.push(Point {
+                    interval,
+                    bytes: of_site,
+                });
+                self.points += 1;
+            }
+        }
+        match self.total.last_mut() {
+            Some(last) if last.interval == interval => {
+                last.most = last.most.max(after);
+                last.last = after;
+            }
+            _ => self.total.push(TotalPoint {
+                interval,
+                most: before.max(after),
+                last: after,
+            }),
+        }
+    }
+
+    /// Number of the interval of a time. Doubles the length of all intervals if there are too many.
+    fn interval_of(&mut self, time_ns: u64) -> u64 {
+        let since_ns = time_ns - *self.start_ns.get_or_insert(time_ns);
+        // Intervals are powers of two, and a division takes longer than all else here.
+        let interval = |ns: u64| since_ns >> ns.trailing_zeros();
+        while interval(self.interval_ns) >= MAX_INTERVALS
+            || self.points > MAX_POINTS.max(2 * self.sites.len())
+        {
+            self.double_intervals();
+        }
+        interval(self.interval_ns)
+    }
+
+    /// Makes one interval of each two.
+    fn double_intervals(&mut self) {
+        self.interval_ns *= 2;
+        for site in &mut self.sites {
+            site.iter_mut().for_each(|point| point.interval /= 2);
+            site.reverse();
+            // Keeps the last one of each interval.
+            site.dedup_by_key(|point| point.interval);
+            site.reverse();
+            site.shrink_to_fit();
+        }
+        self.points = self.sites.iter().map(Vec::len).sum();
+        self.total.iter_mut().for_each(|point| point.interval /= 2);
+        self.total.dedup_by(|next, point| {
+            let is_same = next.interval == point.interval;
+            if is_same {
+                point.most = point.most.max(next.most);
+                point.last = next.last;
+            }
+            is_same
+        });
+    }
+
+    /// Returns the rows of all sites together and of each site. All memory is out of use from
+    /// `end_ns` on.
+    fn rows(&self, pid: Pid, end_ns: u64) -> Vec<HeapUseRow> {
+        let start_ns = self.start_ns.unwrap_or(0);
+        let row = |site, interval: u64, bytes: i64| HeapUseRow {
+            pid,
+            time_ns: start_ns + interval * self.interval_ns,
+            site,
+            bytes: bytes.max(0).unsigned_abs(),
+        };
+        let mut rows = Vec::new();
+        let next = self.total.iter().skip(1).map(|point| point.interval);
+        let next = next.chain([u64::MAX]);
+        for (point, next) in self.total.iter().zip(next) {
+            rows.push(row(None, point.interval, point.most));
+            // Or the maximum would also hold in the intervals without changes that follow.
+            if point.last < point.most && point.interval + 1 < next {
+                rows.push(row(None, point.interval + 1, point.last));
+            }
+        }
+        rows.extend(end_row(&rows, end_ns));
+        for (site, points) in (0..).zip(&self.sites) {
+            let points = points.iter();
+            let of_site: Vec<HeapUseRow> = points
+                .map(|point| row(Some(site), point.interval, point.bytes))
+                .collect();
+            let end = end_row(&of_site, end_ns);
+            rows.extend(of_site);
+            rows.extend(end);
+        }
+        rows
+    }
+}
+
+/// The row that ends a history, if it needs one.
+fn end_row(rows: &[HeapUseRow], end_ns: u64) -> Option<HeapUseRow> {
+    let last = rows.last().filter(|last| last.bytes > 0)?;
+    Some(HeapUseRow {
+        // The end may be in the interval of the last change.
+        time_ns: end_ns.max(last.time_ns + 1),
+        bytes: 0,
+        ..last.clone()
+    })
 }
 
 /// Bytes in use, and the most that were.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HeapPeak {
     /// By time; those of the same time in the order in which they were read.
     pending: VecDeque<Change>,
     applied_ns: u64,
+    bytes: Bytes,
+    late: u64,
+    history: History,
+}
+
+/// Bytes in use after the changes so far.
+#[derive(Clone, Debug, Default)]
+struct Bytes {
     in_use: i64,
     peak: i64,
     /// How often the bytes in use were more than ever.
     peaks: u64,
     sites: Vec<SiteUse>,
-    late: u64,
-    /// True if the history is kept.
-    has_history: bool,
-    /// Start of the history.
-    start_ns: Option<u64>,
-    interval_ns: u64,
-    /// The maximum in each interval with changes.
-    history: Vec<Point>,
 }
 
-impl Default for HeapPeak {
-    fn default() -> HeapPeak {
-        HeapPeak {
-            pending: VecDeque::new(),
-            applied_ns: 0,
-            in_use: 0,
-            peak: 0,
-            peaks: 0,
-            sites: Vec::new(),
-            late: 0,
-            has_history: false,
-            start_ns: None,
-            interval_ns: MIN_INTERVAL_NS,
-            history: Vec::new(),
+impl Bytes {
+    fn apply(&mut self, change: &Change) {
+        let number = change.site as usize;
+        if number >= self.sites.len() {
+            self.sites.resize(number + 1, SiteUse::default());
+        }
+        let site = &mut self.sites[number];
+        // Before they change: the bytes at the latest peak are known now.
+        if site.peak < self.peaks {
+            site.peak = self.peaks;
+            site.at_peak = site.in_use;
+        }
+        site.in_use += change.amount;
+        self.in_use += change.amount.bytes;
+        if self.in_use > self.peak {
+            self.peak = self.in_use;
+            self.peaks += 1;
         }
     }
 }
 
 impl HeapPeak {
-    /// Creates one that also keeps the history.
-    pub fn with_history() -> HeapPeak {
-        HeapPeak {
-            has_history: true,
-            ..HeapPeak::default()
-        }
-    }
-
     /// A site has more bytes in use from a time on, or fewer.
     pub fn add(&mut self, time_ns: u64, site: u32, amount: HeapAmount) {
         if amount == HeapAmount::default() {
@@ -148,67 +292,16 @@ impl HeapPeak {
 
     fn apply(&mut self, change: Change) {
         self.applied_ns = change.time_ns;
-        let interval = match self.has_history {
-            true => Some(self.interval_of(change.time_ns)),
-            false => None,
-        };
-        let number = change.site as usize;
-        if number >= self.sites.len() {
-            self.sites.resize_with(number + 1, SiteUse::default);
-        }
-        let site = &mut self.sites[number];
-        // Before they change: the bytes at the latest peak are known now.
-        if site.peak < self.peaks {
-            site.peak = self.peaks;
-            site.at_peak = site.in_use;
-        }
-        site.in_use += change.amount;
-        let before = self.in_use;
-        self.in_use += change.amount.bytes;
-        if let Some(interval) = interval {
-            note(&mut site.history, interval, site.in_use.bytes, |_, new| new);
-            // The interval begins with the bytes that were in use before.
-            note(
-                &mut self.history,
-                interval,
-                before.max(self.in_use),
-                i64::max,
-            );
-        }
-        if self.in_use > self.peak {
-            self.peak = self.in_use;
-            self.peaks += 1;
-        }
-    }
-
-    /// Number of the interval of a time. Doubles the length of all intervals if there are too many.
-    fn interval_of(&mut self, time_ns: u64) -> u64 {
-        let since_ns = time_ns - *self.start_ns.get_or_insert(time_ns);
-        while since_ns / self.interval_ns >= MAX_INTERVALS {
-            self.interval_ns *= 2;
-            halve(&mut self.history, i64::max);
-            for site in &mut self.sites {
-                halve(&mut site.history, |_, new| new);
-            }
-        }
-        since_ns / self.interval_ns
-    }
-
-    /// The same with all that waits: no earlier change is to come.
-    fn applied(&self) -> HeapPeak {
-        let mut all = HeapPeak {
-            pending: VecDeque::new(),
-            sites: self.sites.clone(),
-            history: self.history.clone(),
-            ..*self
-        };
-        self.pending.iter().for_each(|&change| all.apply(change));
-        all
+        let before = self.bytes.in_use;
+        self.bytes.apply(&change);
+        let of_site = self.bytes.sites[change.site as usize].in_use.bytes;
+        self.history
+            .add(&change, of_site, before, self.bytes.in_use);
     }
 
     /// The most bytes in use.
     pub fn bytes(&self) -> u64 {
-        let (mut in_use, mut peak) = (self.in_use, self.peak);
+        let (mut in_use, mut peak) = (self.bytes.in_use, self.bytes.peak);
         for change in &self.pending {
             in_use += change.amount.bytes;
             peak = peak.max(in_use);
@@ -218,7 +311,9 @@ impl HeapPeak {
 
     /// What each of `sites` sites had in use when the process had most.
     pub fn by_site(&self, sites: usize) -> Vec<HeapAmount> {
-        let all = self.applied();
+        // With all that waits: no earlier change is to come.
+        let mut all = self.bytes.clone();
+        self.pending.iter().for_each(|change| all.apply(change));
         let at_peak = |site: &SiteUse| match site.peak < all.peaks {
             true => site.in_use,
             false => site.at_peak,
@@ -228,43 +323,17 @@ impl HeapPeak {
         at_peak
     }
 
-    /// Returns the history, for all sites together and for each. Empty unless it is kept.
-    pub fn history(&self, pid: Pid) -> Vec<HeapUseRow> {
-        let all = self.applied();
-        let start_ns = all.start_ns.unwrap_or(0);
-        let row = |site: Option<u32>, point: &Point| HeapUseRow {
-            pid,
-            time_ns: start_ns + point.interval * all.interval_ns,
-            site,
-            bytes: point.bytes.max(0).unsigned_abs(),
-        };
-        let total = all.history.iter().map(|point| row(None, point));
-        let sites = (0..).zip(&all.sites).flat_map(|(number, site)| {
-            let points = site.history.iter();
-            points.map(move |point| row(Some(number), point))
-        });
-        total.chain(sites).collect()
+    /// Returns the history of a process that ended at `end_ns`, for all sites together and for each.
+    pub fn history(mut self, pid: Pid, end_ns: u64) -> Vec<HeapUseRow> {
+        while let Some(change) = self.pending.pop_front() {
+            self.apply(change);
+        }
+        self.history.rows(pid, end_ns)
     }
 
     /// Changes that were read too late to be put in order.
     pub fn late(&self) -> u64 {
         self.late
-    }
-}
-
-/// Adds bytes of an interval, combined with those that it has.
-fn note(history: &mut Vec<Point>, interval: u64, bytes: i64, combine: fn(i64, i64) -> i64) {
-    match history.last_mut() {
-        Some(last) if last.interval == interval => last.bytes = combine(last.bytes, bytes),
-        _ => history.push(Point { interval, bytes }),
-    }
-}
-
-/// Makes one interval of each two.
-fn halve(history: &mut Vec<Point>, combine: fn(i64, i64) -> i64) {
-    let old = std::mem::take(history);
-    for point in old {
-        note(history, point.interval / 2, point.bytes, combine);
     }
 }
 
@@ -328,7 +397,7 @@ mod tests {
         fn the_history_has_each_sites_bytes_and_the_maximum_of_all(
             steps in proptest::collection::vec((1u64..5000, 1i64..100, 0u32..3), 1..300),
         ) {
-            let mut peak = HeapPeak::with_history();
+            let mut peak = HeapPeak::default();
             let mut time_ns = 7;
             let mut changes = Vec::new();
             for (gap_ns, bytes, site) in steps {
@@ -338,9 +407,30 @@ mod tests {
                 peak.add(time_ns, site, HeapAmount::exact(bytes));
             }
             let start_ns = changes[0].0;
-            let interval_ns = peak.applied().interval_ns;
+            let mut all = peak.clone();
+            let pending = std::mem::take(&mut all.pending);
+            pending.into_iter().for_each(|change| all.apply(change));
+            let interval_ns = all.history.interval_ns;
             prop_assert!((time_ns - start_ns) / interval_ns < MAX_INTERVALS);
-            for row in peak.history(Pid(1)) {
+            let after_ns = time_ns + 10 * interval_ns;
+            let rows = peak.history(Pid(1), after_ns);
+            let at = |at_ns: u64| {
+                let total = rows.iter().filter(|row| row.site.is_none());
+                total.rev().find(|row| row.time_ns <= at_ns).map_or(0, |row| row.bytes as i64)
+            };
+            // Between changes, the last maximum does not hold.
+            for number in 0..(after_ns - start_ns).div_ceil(interval_ns) {
+                let interval = start_ns + number * interval_ns;
+                let interval = interval..(interval + interval_ns).min(after_ns);
+                let until = |until_ns: u64| -> i64 {
+                    changes.iter().filter(|c| c.0 <= until_ns).map(|c| c.2).sum()
+                };
+                let inside = changes.iter().map(|c| c.0).filter(|at| interval.contains(at));
+                let most = inside.map(until).fold(until(interval.start - 1), i64::max);
+                prop_assert_eq!(at(interval.end - 1), most.max(0));
+            }
+            prop_assert_eq!(at(after_ns), 0);
+            for row in rows.into_iter().filter(|row| row.time_ns < after_ns) {
                 let end_ns = row.time_ns + interval_ns;
                 let in_use = |until_ns: u64, of: Option<u32>| -> i64 {
                     let all = changes.iter().filter(|c| c.0 <= until_ns);

@@ -10,6 +10,7 @@ pub mod cgroup_memory_limit;
 pub mod checks;
 mod error;
 mod facts;
+pub mod heap_classes;
 pub mod heap_peak;
 mod jit_names;
 pub mod maps;

@@ -44,6 +44,7 @@ impl ModelReader {
                 lifetime_ns: sums.lifetime_ns,
                 live_bytes: sums.live_bytes,
                 at_peak_bytes: sums.at_peak_bytes,
+                temporary: sums.temporary,
                 ..AllocationRow::default()
             });
             self.note(written);
@@ -55,6 +56,17 @@ impl ModelReader {
         let written = self.writer.extend(rows.rows);
         self.note(written);
         process.kept.program.data = Some(data);
+    }
+
+    /// Writes the history of the heap of a program that has ended.
+    pub(super) fn write_heap_history(&mut self, process: &Process) {
+        let pid = Pid(process.entry.pid);
+        if let Some(data) = &process.kept.program.data {
+            let written = self.writer.extend(data.history(pid, process.kept.now_ns));
+            self.note(written);
+            let written = self.writer.extend(data.classes(pid));
+            self.note(written);
+        }
     }
 
     /// The innermost call of a path.
