@@ -445,6 +445,31 @@ impl Summary {
         Table::of_rows(&rows, ALLOCATION_SITES, &[])
     }
 
+    /// Allocated bytes over time: a row for each bin of all sites, of each site, and of the others.
+    fn heap_over_time(&self) -> PyResult<Table> {
+        let heap = self.summary.heap.as_ref();
+        let Some(history) = heap.and_then(|heap| heap.over_time.as_ref()) else {
+            return Table::of_fields(&[], HEAP_OVER_TIME, &[]);
+        };
+        let sites = history.sites.iter();
+        let curves = [(Value::Null, &history.in_use)]
+            .into_iter()
+            .chain(sites.map(|site| (json!(site.name), &site.bytes)))
+            .chain([(json!("other sites"), &history.other_bytes)]);
+        let rows: Vec<Map<String, Value>> = curves
+            .flat_map(|(name, bytes)| {
+                bytes.iter().zip(0u64..).map(move |(&bytes, bin)| {
+                    Map::from_iter([
+                        ("name".to_owned(), name.clone()),
+                        ("time_ns".to_owned(), json!(bin * history.bin_ns)),
+                        ("bytes".to_owned(), json!(bytes)),
+                    ])
+                })
+            })
+            .collect();
+        Table::of_fields(&rows, HEAP_OVER_TIME, &[])
+    }
+
     /// Cache lines that threads share, those that cost most first.
     fn shared_lines(&self) -> PyResult<Table> {
         let sharing = self.summary.sharing.iter();
@@ -675,6 +700,12 @@ const ALLOCATION_SITES: &[Column] = &[
     count("live_bytes", "bytes"),
     real("mean_lifetime_ns", "ns"),
     count("temporary", "count"),
+];
+
+const HEAP_OVER_TIME: &[Column] = &[
+    text("name"),
+    count("time_ns", "ns"),
+    count("bytes", "bytes"),
 ];
 
 const SHARED_LINES: &[Column] = &[

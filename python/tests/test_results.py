@@ -112,6 +112,23 @@ def test_data_and_heap_are_those_of_the_report(recording, modelled):
         assert "allocated" in data["kind"] and sum(heap["allocations"]) > 0
 
 
+def test_heap_over_time_is_that_of_the_report(recording):
+    history = report(recording).get("heap", {}).get("over_time")
+    rows = rows_of(recording.heap_over_time())
+    if history is None:
+        assert rows == []
+        return
+    curves = [(None, history["in_use"])]
+    curves += [(site["name"], site["bytes"]) for site in history["sites"]]
+    curves += [("other sites", history["other_bytes"])]
+    expected = [
+        without_nothing({"name": name, "time_ns": i * history["bin_ns"], "bytes": value})
+        for name, values in curves
+        for i, value in enumerate(values)
+    ]
+    assert [without_nothing(row) for row in rows] == expected
+
+
 def test_types_are_those_of_the_report(recording):
     table = report(recording).get("types") or {"rows": []}
     expected = []

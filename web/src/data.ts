@@ -217,10 +217,31 @@ export interface HeapUse {
   bytes: number;
   at_peak_bytes: number;
   live_bytes: number;
+  temporary: number;
+  allocations_per_s: number | null;
+  over_time?: HeapOverTime;
+  histograms?: { sizes: HeapClass[]; lifetimes: HeapClass[]; unfreed: number };
   errors?: HeapErrors;
   sites: AllocationSite[];
   other_sites: number;
   other_at_peak_bytes: number;
+}
+
+/** Allocated bytes over time: of all sites the maximum in each bin, of each those at its end. */
+export interface HeapOverTime {
+  bin_ns: number;
+  duration_ns: number;
+  peak_ns: number;
+  in_use: number[];
+  sites: { name: string; bytes: number[] }[];
+  other_bytes: number[];
+}
+
+/** Allocations with sizes in bytes, or lifetimes in nanoseconds, in a range. */
+export interface HeapClass {
+  min: number;
+  max: number;
+  allocations: number;
 }
 
 /** The same run on another machine. */

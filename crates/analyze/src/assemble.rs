@@ -9,11 +9,12 @@ use crate::causes::{Evidence, causes};
 use crate::code_regions::{CodeRegions, CodeValueRow};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
-use crate::data::{Allocations, DataSums, data_results};
+use crate::data::{Allocations, DataSums, HeapTables, data_results};
 use crate::disassembly::{CodeListing, listings};
 use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::excerpts;
 use crate::findings::findings;
+use crate::heap_history::{HeapHistograms, HeapHistory};
 use crate::heat::{HeatMap, HeatMaps};
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::levels::levels;
@@ -114,6 +115,10 @@ pub struct Parts<'a> {
     pub sharing: SharedLineSums<'a>,
     /// Allocations.
     pub allocations: Allocations,
+    /// Bytes in use over time.
+    pub heap_history: HeapHistory,
+    /// Allocations by size and lifetime.
+    pub heap_histograms: Option<HeapHistograms>,
     /// Samples by region.
     pub regions: SampledRegions<'a>,
     /// Samples of each event by address and time.
@@ -188,7 +193,12 @@ pub fn assemble(
     }
     let data = data_results(
         &parts.data,
-        &parts.allocations,
+        HeapTables {
+            allocations: &parts.allocations,
+            history: &parts.heap_history,
+            histograms: parts.heap_histograms,
+            duration_ns,
+        },
         &parts.frames,
         &parts.regions,
         symbols,
@@ -375,6 +385,8 @@ impl<'a> Parts<'a> {
             data: DataSums::new(spaces),
             sharing: SharedLineSums::new(spaces),
             allocations: Allocations::default(),
+            heap_history: HeapHistory::default(),
+            heap_histograms: None,
             regions: Regions::new(spaces).finish(),
             heat: HeatMaps::new(),
             fine: None,

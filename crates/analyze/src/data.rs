@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::Analysis;
 use crate::counts::{Counts, EventNames, Tally};
+use crate::heap_history::{HeapHistograms, HeapHistory, HeapOverTime};
 use crate::hotspots::{module_of, place_symbol};
 use crate::regions::{DataLocation, Extent, SampledRegions, locate};
 use crate::resolve::Resolve;
@@ -245,7 +246,7 @@ pub struct DataTable {
 }
 
 /// Memory that the program allocated.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeapUse {
     /// Allocations.
     pub allocations: u64,
@@ -257,6 +258,16 @@ pub struct HeapUse {
     pub at_peak_bytes: u64,
     /// Bytes that were never freed.
     pub live_bytes: u64,
+    /// Allocations that the same thread freed before it allocated again.
+    pub temporary: u64,
+    /// Allocations per second of the run.
+    pub allocations_per_s: Option<f64>,
+    /// Bytes in use over time. `None` if the recording has no history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_time: Option<HeapOverTime>,
+    /// Allocations by size and lifetime. `None` if the recording has none of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histograms: Option<HeapHistograms>,
     /// How good the numbers are; `None` if all allocations were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<HeapErrors>,
@@ -282,23 +293,36 @@ type SiteKey = (String, Vec<CodeLocation>);
 
 #[derive(Default)]
 struct SiteSums {
+    /// Processes with their numbers of the site.
+    numbers: Vec<(Pid, u32)>,
     row: AllocationRow,
     tally: Tally,
+}
+
+/// What a recording has on the heap over time.
+pub(crate) struct HeapTables<'a> {
+    pub(crate) allocations: &'a Allocations,
+    pub(crate) history: &'a HeapHistory,
+    pub(crate) histograms: Option<HeapHistograms>,
+    pub(crate) duration_ns: u64,
 }
 
 /// Names data and sums rows with the same name.
 pub(crate) fn data_results(
     sums: &DataSums,
-    allocations: &Allocations,
+    tables: HeapTables,
     frames: &Frames,
     regions: &SampledRegions,
     symbols: &mut dyn Resolve,
     names: &EventNames,
 ) -> DataResults {
     let mut paths = Vec::new();
+    let mut site_names: BTreeMap<(Pid, u32), String> = BTreeMap::new();
     let mut named: BTreeMap<String, (AllocationSite, Tally)> = BTreeMap::new();
-    for ((_, path), sums) in sites(sums, allocations, frames) {
+    for ((_, path), sums) in sites(sums, tables.allocations, frames) {
         let site = allocation_site(symbols, frames.spaces(), &path, &sums.row);
+        let numbers = sums.numbers.iter();
+        site_names.extend(numbers.map(|&number| (number, site.name.clone())));
         paths.push(site.clone());
         match named.entry(site.name.clone()) {
             Entry::Vacant(new) => {
@@ -313,6 +337,13 @@ pub(crate) fn data_results(
     }
     let has_allocations = !paths.is_empty();
     let heap = heap(named.values().map(|(site, _)| site), paths);
+    let duration_s = tables.duration_ns as f64 / 1e9;
+    let heap = heap.map(|heap| HeapUse {
+        allocations_per_s: (duration_s > 0.0).then(|| heap.allocations as f64 / duration_s),
+        over_time: tables.history.over_time(tables.duration_ns, &site_names),
+        histograms: tables.histograms,
+        ..heap
+    });
     let mut totals = Tally::default();
     let all = sums.by_site.values().chain(sums.by_place.values());
     all.for_each(|tally| totals.add_all(tally));
@@ -376,6 +407,7 @@ fn sites(
     for (key, row) in &allocations.0 {
         let path = path_of(frames, row.caller);
         let site = sites.entry((row.function.clone(), path)).or_default();
+        site.numbers.push(*key);
         site.row = AllocationRow {
             allocations: site.row.allocations + row.allocations,
             bytes: site.row.bytes + row.bytes,
@@ -583,11 +615,10 @@ fn heap<'a>(
         frees: sum(|site| site.frees),
         at_peak_bytes: sum(|site| site.at_peak_bytes),
         live_bytes: sum(|site| site.live_bytes),
+        temporary: sum(|site| site.temporary),
         errors: HeapErrors::of_sum(sites.iter().filter_map(|site| site.errors)),
-        sites: Vec::new(),
-        other_sites: 0,
-        other_at_peak_bytes: 0,
         paths,
+        ..HeapUse::default()
     };
     sites.sort_by_cached_key(|site| {
         (

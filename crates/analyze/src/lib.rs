@@ -30,6 +30,7 @@ mod dram;
 mod excerpts;
 mod findings;
 mod fine_heat;
+mod heap_history;
 mod heat;
 mod hotspots;
 mod io;
@@ -87,6 +88,9 @@ pub use dram::{BandwidthCurve, Dram};
 pub use excerpts::Excerpt;
 pub use findings::{Finding, findings};
 pub use fine_heat::{FineHeat, FineStretch};
+pub use heap_history::{
+    HeapClass, HeapClassSums, HeapCurve, HeapHistograms, HeapHistory, HeapOverTime,
+};
 pub use heat::{HeatByEvent, HeatMap, HeatMaps, HotPlace, Stretch};
 pub use hotspots::{HotRow, HotTable, HotTables, Limits, OtherRows, Rank, hot_tables};
 pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};

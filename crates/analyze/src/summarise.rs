@@ -17,8 +17,9 @@ use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::unnamed::runtimes;
 use crate::{
-    Allocations, Analysis, CodeRegions, CodeValues, DataSums, Generated, Losses, Modules,
-    RegionTimes, Regions, Series, SharedLineSums, Sites, ThreadNames, ThreadTotals,
+    Allocations, Analysis, CodeRegions, CodeValues, DataSums, Generated, HeapClassSums,
+    HeapHistory, Losses, Modules, RegionTimes, Regions, Series, SharedLineSums, Sites, ThreadNames,
+    ThreadTotals,
 };
 
 /// Columns of the samples that are needed for every recording.
@@ -97,6 +98,8 @@ pub(crate) fn finish(
         code_values: reader.read(CodeValues::default(), &all)?,
         data: reader.read(DataSums::new(spaces), &all)?,
         allocations: reader.read(Allocations::default(), &all)?,
+        heap_history: reader.read(HeapHistory::default(), &all)?,
+        heap_histograms: reader.read(HeapClassSums::default(), &all)?,
         sharing: reader.read(SharedLineSums::new(spaces), &all)?,
         ..nothing
     };

@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use std::path::Path;
+
 use harness::{drawn, memgauge, needs};
 
 /// Allocates blocks of 128 bytes that stay, one of a MiB in the middle of the run, and short-lived
@@ -120,6 +122,284 @@ fn a_recording_without_allocations_gets_a_way_out() {
         text.contains("it has no allocations") && text.contains("--no-data"),
         "{text}"
     );
+}
+
+/// The report of the program that is recorded with these options.
+fn history(source: &[&str], kept: u64, short: u64) -> serde_json::Value {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    std::fs::write(&code, PROGRAM).expect("the source can be written");
+    let status = std::process::Command::new("gcc")
+        .args(["-O1", "-g", "-o"])
+        .args([&program, &code])
+        .args([format!("-DKEPT={kept}"), format!("-DSHORT={short}")])
+        .status();
+    assert!(status.expect("gcc runs").success());
+    heap_of(source, &program)
+}
+
+/// The heap of a program that is recorded with these options.
+fn heap_of(source: &[&str], program: &Path) -> serde_json::Value {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let recording = folder.path().join("x.mg");
+    memgauge()
+        .args(["record", "-q"])
+        .args(source)
+        .arg("-o")
+        .arg(&recording)
+        .arg("--")
+        .arg(program)
+        .assert()
+        .success();
+    let report = memgauge()
+        .args(["report", "--json"])
+        .arg(&recording)
+        .output()
+        .expect("memgauge runs");
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    report["heap"].clone()
+}
+
+fn numbers(value: &serde_json::Value) -> Vec<u64> {
+    let all = value.as_array().into_iter().flatten();
+    all.filter_map(serde_json::Value::as_u64).collect()
+}
+
+/// Checks the history of the program, whichever source recorded it.
+fn check_history(heap: &serde_json::Value, kept: u64, short: u64) {
+    let history = &heap["over_time"];
+    let in_use = numbers(&history["in_use"]);
+    let peak = kept / 2 * 128 + (1 << 20) + 64;
+    assert_eq!(in_use.iter().max(), Some(&peak), "{history}");
+    assert_eq!(heap["at_peak_bytes"], peak, "{heap}");
+    let (bin_ns, peak_ns) = (&history["bin_ns"], &history["peak_ns"]);
+    let bin = peak_ns.as_u64().unwrap_or(0) / bin_ns.as_u64().unwrap_or(1);
+    assert_eq!(in_use.get(bin as usize), Some(&peak), "{history}");
+    assert_eq!(in_use.last(), Some(&(kept * 128)), "{history}");
+    let curve = |function: &str| {
+        let mut sites = history["sites"].as_array().into_iter().flatten();
+        let site = sites.find(|site| {
+            let name = site["name"].as_str().unwrap_or_default();
+            name.starts_with(&format!("{function} "))
+        });
+        numbers(&site.unwrap_or_else(|| panic!("no {function}: {history}"))["bytes"])
+    };
+    let keep = curve("keep");
+    assert!(keep.is_sorted(), "{keep:?}");
+    assert_eq!(keep.last(), Some(&(kept * 128)), "{keep:?}");
+    assert_eq!(curve("buffer").iter().max(), Some(&(1 << 20)), "{history}");
+    assert_eq!(curve("buffer").last(), Some(&0), "{history}");
+    assert_eq!(numbers(&history["other_bytes"]).iter().max(), Some(&0));
+
+    assert_eq!(heap["temporary"], short, "{heap}");
+    let histograms = &heap["histograms"];
+    let class = |classes: &serde_json::Value, min: u64| {
+        let mut classes = classes.as_array().into_iter().flatten();
+        let class = classes.find(|class| class["min"] == min);
+        class.map_or(0, |class| class["allocations"].as_u64().unwrap_or(0))
+    };
+    let sizes = &histograms["sizes"];
+    assert_eq!(class(sizes, 64), short, "{histograms}");
+    assert_eq!(class(sizes, 128), kept, "{histograms}");
+    assert_eq!(class(sizes, 1 << 20), 1, "{histograms}");
+    assert_eq!(histograms["unfreed"], kept, "{histograms}");
+    let lifetimes = histograms["lifetimes"].as_array().into_iter().flatten();
+    let freed: u64 = lifetimes
+        .map(|class| class["allocations"].as_u64().unwrap_or(0))
+        .sum();
+    assert_eq!(freed, short + 1, "{histograms}");
+}
+
+#[test]
+fn bytes_over_time_and_classes_are_known_in_an_emulated_run() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let kept = drawn("kept", 1000, 4000) / 2 * 2;
+    let short = drawn("short-lived", 5000, 9000);
+    check_history(&history(&["--source", "emulate"], kept, short), kept, short);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn bytes_over_time_and_classes_are_known_in_a_native_run() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let kept = drawn("kept", 1000, 4000) / 2 * 2;
+    let short = drawn("short-lived", 5000, 9000);
+    let source = ["--source", "malloc", "-c", "1"];
+    check_history(&history(&source, kept, short), kept, short);
+}
+
+/// A list whose nodes have several sizes and of which a third are freed at once.
+const LIST: &str = r#"
+#include <cstdlib>
+struct Node { Node *next; char bytes[40]; };
+int main() {
+    Node *head = 0;
+    for (int i = 0; i < COUNT; i++) {
+        Node *node = (Node *)malloc(sizeof(Node) + i % 50);
+        node->next = head;
+        head = node;
+        if (i % 3 == 0) { head = node->next; free(node); }
+    }
+    void *volatile large = calloc(300, 1000);
+    free(large);
+    while (head) { Node *next = head->next; free(head); head = next; }
+}
+"#;
+
+const CONTAINERS: &str = r#"
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+int main() {
+    std::map<int, std::string> tree;
+    for (int i = 0; i < COUNT; i++) tree[i * 7919 % 10007] = std::string(i % 60, 'x');
+    std::unordered_map<std::string, int> table;
+    for (int i = 0; i < COUNT; i++) table[std::to_string(i) + "abcdefghijklmnopqrstuv"] = i;
+    std::vector<std::shared_ptr<std::vector<int>>> vectors;
+    for (int i = 0; i < 500; i++) vectors.push_back(std::make_shared<std::vector<int>>(i));
+    tree.clear();
+    vectors.resize(100);
+    return table.empty();
+}
+"#;
+
+const GROWTH: &str = r#"
+#include <cstdlib>
+int main() {
+    char *volatile one = 0;
+    for (size_t bytes = 16; bytes < ((size_t)COUNT << 10); bytes *= 2) { one = (char *)realloc(one, bytes); one[bytes - 1] = 1; }
+    one = (char *)realloc(one, 1000);
+    void *volatile many[50];
+    for (int i = 0; i < 50; i++) many[i] = malloc(100);
+    for (int round = 0; round < 20; round++) for (int i = 0; i < 50; i++) many[i] = realloc(many[i], 100 + round * 10);
+    for (int i = 0; i < 25; i++) free(many[i]);
+}
+"#;
+
+/// Runs a program under a tool of valgrind that leaves what libraries free at the end.
+fn valgrind(tool: &[&str], program: &Path) -> String {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("out");
+    let status = std::process::Command::new("valgrind")
+        .args(["-q", "--run-libc-freeres=no", "--run-cxx-freeres=no"])
+        .args(tool)
+        .arg(format!(
+            "--{}-out-file={}",
+            &tool[0]["--tool=".len()..],
+            out.display()
+        ))
+        .arg(program)
+        .status();
+    assert!(status.expect("valgrind runs").success());
+    std::fs::read_to_string(out).expect("a profile")
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn peaks_and_bytes_over_time_are_those_of_dhat_and_massif() {
+    if !needs(&["g++", "valgrind"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.cpp"), folder.path().join("prog"));
+    let count = drawn("count", 1000, 5000);
+    for source in [LIST, CONTAINERS, GROWTH] {
+        std::fs::write(&code, source).expect("the source can be written");
+        let compiled = std::process::Command::new("g++")
+            .args(["-O1", "-g", "-w", "-fno-builtin", "-o"])
+            .args([&program, &code])
+            .arg(format!("-DCOUNT={count}"))
+            .status();
+        assert!(compiled.expect("g++ runs").success());
+        let dhat: serde_json::Value =
+            serde_json::from_str(&valgrind(&["--tool=dhat"], &program)).expect("JSON");
+        let sum = |field: &str| -> u64 {
+            let points = dhat["pps"].as_array().into_iter().flatten();
+            points.filter_map(|point| point[field].as_u64()).sum()
+        };
+        let exact = ["--tool=massif", "--heap-admin=0", "--peak-inaccuracy=0.0"];
+        let massif = valgrind(&exact, &program);
+        let in_use = massif.lines().filter_map(|line| {
+            let bytes = line.strip_prefix("mem_heap_B=")?;
+            bytes.parse::<u64>().ok()
+        });
+        let massif_peak = in_use.max().expect("a snapshot");
+        for options in [
+            &["--source", "emulate"][..],
+            &["--source", "malloc", "-c", "1"],
+        ] {
+            let heap = heap_of(options, &program);
+            let found = ["allocations", "bytes", "at_peak_bytes", "live_bytes"];
+            let found = found.map(|field| heap[field].as_u64().unwrap_or(0));
+            assert_eq!(found, ["tbk", "tb", "gb", "eb"].map(sum), "{source}");
+            let over_time = numbers(&heap["over_time"]["in_use"]);
+            assert_eq!(over_time.into_iter().max(), Some(massif_peak), "{source}");
+        }
+    }
+}
+
+#[test]
+fn the_sites_of_an_executed_program_are_not_those_of_the_one_before() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    let source = r#"
+#include <stdlib.h>
+#include <unistd.h>
+static void *volatile place;
+static __attribute__((noinline)) void first(void) { place = malloc(1000); }
+static __attribute__((noinline)) void second(void) { place = malloc(30); }
+int main(int argc, char **argv) {
+    for (int i = 0; i < COUNT; i++) if (argc > 1) first(); else second();
+    return argc > 1 ? execl(argv[0], argv[0], (char *)0) : 0;
+}
+"#;
+    std::fs::write(&code, source).expect("the source can be written");
+    let count = drawn("count", 50, 500);
+    let status = std::process::Command::new("gcc")
+        .args(["-O1", "-g", "-o"])
+        .args([&program, &code])
+        .arg(format!("-DCOUNT={count}"))
+        .status();
+    assert!(status.expect("gcc runs").success());
+    let recording = folder.path().join("x.mg");
+    memgauge()
+        .args(["record", "-q", "-o"])
+        .arg(&recording)
+        .arg("--")
+        .arg(&program)
+        .arg("again")
+        .assert()
+        .success();
+    let report = memgauge()
+        .args(["report", "--json"])
+        .arg(&recording)
+        .output()
+        .expect("memgauge runs");
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    for (function, bytes) in [("first", 1000), ("second", 30)] {
+        let sites = report["heap"]["sites"].as_array().into_iter().flatten();
+        let found: Vec<_> = sites
+            .filter(|site| {
+                let name = site["name"].as_str().unwrap_or_default();
+                name.starts_with(&format!("{function} "))
+            })
+            .map(|site| (site["allocations"].as_u64(), site["bytes"].as_u64()))
+            .collect();
+        assert_eq!(found, [(Some(count), Some(count * bytes))], "{report}");
+    }
+    // The memory of the first program is gone when the second runs.
+    let in_use = numbers(&report["heap"]["over_time"]["in_use"]);
+    assert_eq!(in_use.iter().max(), Some(&(count * 1000)));
+    assert_eq!(in_use.last(), Some(&(count * 30)));
 }
 
 /// Allocations of known sites, sizes and numbers in threads, forked children, an executed program,

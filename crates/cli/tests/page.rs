@@ -13,6 +13,8 @@ mod first_screen;
 mod harness;
 #[path = "page/lanes.rs"]
 mod lanes;
+#[path = "page/memory_plot.rs"]
+mod memory_plot;
 #[path = "page/shared_lines.rs"]
 mod shared_lines;
 #[path = "page/sorting.rs"]

@@ -45,6 +45,7 @@ fn curve(result: &Bandwidth, style: &Style) -> String {
         name: "GB/s",
         role: Role::Read,
         values: &values,
+        mark: None,
     };
     let length = result.to_ns - result.from_ns;
     let mut text = plot::draw(&[panel], length, style);
@@ -384,6 +385,7 @@ pub fn against_text(both: &[NamedBandwidth; 2], as_json: bool, style: &Style) ->
             name: "MiB",
             role: Role::Read,
             values: &values,
+            mark: None,
         };
         let length = result.to_ns - result.from_ns;
         text += &format!(

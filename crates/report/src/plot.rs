@@ -21,6 +21,14 @@ pub(crate) struct Panel<'a> {
     pub(crate) name: &'a str,
     pub(crate) role: Role,
     pub(crate) values: &'a [f64],
+    /// Points to a column from above.
+    pub(crate) mark: Option<Mark>,
+}
+
+/// A column that stands out, and why.
+pub(crate) struct Mark {
+    pub(crate) column: usize,
+    pub(crate) label: String,
 }
 
 /// Number of columns for curves in a plot of the style's width, next to labels of the scale.
@@ -70,12 +78,27 @@ impl Panel<'_> {
             text = text.trim_end().to_owned() + "\n";
         }
         let name = style.paint(self.role, self.name);
+        let mark = self.mark.as_ref();
+        let mark = mark.map_or_else(String::new, |mark| self.pointer(mark, style));
         format!(
-            "{:INDENT$}{:>pad$}{name}\n{text}",
+            "{:INDENT$}{:>pad$}{name}{mark}\n{text}",
             "",
             "",
             pad = LABEL - width(self.name)
         )
+    }
+
+    /// An arrow above a column with its label on the side that has room.
+    fn pointer(&self, mark: &Mark, style: &Style) -> String {
+        let arrow = if style.unicode { "▼" } else { "v" };
+        let Mark { column, label } = mark;
+        match column + 2 + width(label) <= self.values.len() {
+            true => format!("  {:column$}{arrow} {label}", ""),
+            false => format!(
+                "  {label:>before$} {arrow}",
+                before = column.saturating_sub(1)
+            ),
+        }
     }
 }
 
@@ -192,6 +215,7 @@ mod tests {
             name: "read",
             role: Role::Read,
             values,
+            mark: None,
         };
         let text = draw(&[panel], duration_ns, &style(unicode));
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);

@@ -281,6 +281,15 @@ class Recording:
         """
         return Table(self._summary().heap())
 
+    def heap_over_time(self) -> Table:
+        """Allocated bytes over time, in at most 512 bins.
+
+        `time_ns` is the start of the bin. Rows without a `name` have the maximum of all sites in the bin;
+        those of a site have its bytes at the end of the bin. The eight sites with most bytes at some time
+        have rows, and `other sites` has the rest. Empty if the source does not record allocations.
+        """
+        return Table(self._summary().heap_over_time())
+
     def sharing(self, by: str = "line") -> Table:
         """Cache lines that threads share, those that cost most first.
 

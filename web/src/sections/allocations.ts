@@ -1,9 +1,10 @@
 // Data by the cycles that were spent waiting for it, and the heap by where it was allocated.
 
-import type { AllocationSite, Counts, DataPlace, DataTable, HeapUse } from "../data";
+import type { AllocationSite, Counts, DataPlace, DataTable, HeapClass, HeapUse } from "../data";
 import { Child, h } from "../dom";
-import { base, bytes, count, middle, name, time } from "../format";
+import { base, bytes, count, middle, name, percent, rate, time } from "../format";
 import { stalled } from "../level_colours";
+import { memoryPlot } from "../memory_plot";
 import { shareBar, table } from "../table";
 import { stallBar } from "./hot";
 
@@ -60,7 +61,52 @@ function calls(site: AllocationSite): HTMLElement {
   return h("div", {}, several, h("ol", { class: "call-list" }, ...items));
 }
 
-export function heapTable(heap: HeapUse): HTMLElement {
+/** The heap: its sites, its bytes over time, and its sizes and lifetimes. */
+export function heapParts(heap: HeapUse, isModelled: boolean): Child[] {
+  const { histograms } = heap;
+  const provenance = heap.errors !== undefined ? "sampled" : isModelled ? "in virtual time" : "counted";
+  return [
+    heapTable(heap),
+    heap.over_time === undefined ? null : memoryPlot(heap.over_time, provenance),
+    histograms === undefined
+      ? null
+      : h(
+          "details",
+          { class: "more" },
+          h("summary", {}, "Allocations by size and lifetime"),
+          histogram("Allocations by size", "Size from", histograms.sizes, bytes, "heap-sizes", ""),
+          histograms.lifetimes.length === 0
+            ? null
+            : histogram("Allocations by lifetime", "Lifetime from", histograms.lifetimes, time, "heap-lifetimes", histograms.unfreed > 0 ? `${count(histograms.unfreed)} allocations were not freed.` : ""),
+        ),
+  ];
+}
+
+function histogram(caption: string, title: string, classes: HeapClass[], text: (n: number) => string, fileName: string, foot: string): HTMLElement {
+  const all = Math.max(1, classes.reduce((sum, c) => sum + c.allocations, 0));
+  return table<HeapClass>({
+    caption,
+    fileName,
+    shown: Infinity,
+    rows: classes,
+    columns: [
+      { title, numeric: true, about: "Up to that of the next row", cell: (c) => text(c.min), value: (c) => c.min },
+      { title: "Share", cell: (c) => shareBar(c.allocations / all), value: (c) => c.allocations / all },
+      { title: "Allocations", numeric: true, cell: (c) => count(c.allocations), value: (c) => c.allocations },
+    ],
+    foot,
+  });
+}
+
+/** How often the program allocates, and how much of that is short-lived. */
+function rates(heap: HeapUse): string {
+  const perSecond = heap.allocations_per_s === null ? [] : [`${rate(heap.allocations_per_s)} allocations per second.`];
+  const share = percent(heap.temporary / Math.max(1, heap.allocations));
+  const temporary = heap.temporary === 0 ? [] : [`${count(heap.temporary)} (${share}) are temporary: the same thread freed them before it allocated again.`];
+  return [...perSecond, ...temporary].join(" ");
+}
+
+function heapTable(heap: HeapUse): HTMLElement {
   const left = heap.other_sites > 0 ? `${count(heap.other_sites)} more places had ${bytes(heap.other_at_peak_bytes)} in use at the peak.` : "";
   return table<AllocationSite>({
     caption: `Heap: ${bytes(heap.at_peak_bytes)} in use at the peak, ${count(heap.allocations)} allocations, ${bytes(heap.live_bytes)} not freed`,
@@ -72,11 +118,12 @@ export function heapTable(heap: HeapUse): HTMLElement {
       { title: "At peak", numeric: true, cell: (r) => bytes(r.at_peak_bytes), value: (r) => r.at_peak_bytes },
       { title: "Not freed", numeric: true, cell: (r) => bytes(r.live_bytes), value: (r) => r.live_bytes },
       { title: "Allocations", numeric: true, cell: (r) => count(r.allocations), value: (r) => r.allocations },
+      { title: "Temporary", numeric: true, about: "Allocations that the same thread freed before it allocated again", cell: (r) => count(r.temporary), value: (r) => r.temporary },
       { title: "Bytes", numeric: true, about: "Bytes asked for in all", cell: (r) => bytes(r.bytes), value: (r) => r.bytes },
-      { title: "Lifetime", numeric: true, about: "Mean virtual time from allocation to free", cell: (r) => (r.mean_lifetime_ns === null ? "–" : time(r.mean_lifetime_ns)), value: (r) => r.mean_lifetime_ns },
+      { title: "Lifetime", numeric: true, about: "Mean time from allocation to free", cell: (r) => (r.mean_lifetime_ns === null ? "–" : time(r.mean_lifetime_ns)), value: (r) => r.mean_lifetime_ns },
     ],
     detail: calls,
     opens: "Calls",
-    foot: left,
+    foot: [left, rates(heap)].filter((text) => text !== "").join(" "),
   });
 }

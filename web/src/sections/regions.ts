@@ -9,7 +9,7 @@ import { heatMap } from "../heatmap";
 import { follow, isWhole } from "../range";
 import { firstByEach, interval, shareBar, table } from "../table";
 import { onPart } from "../part";
-import { dataTable, heapTable } from "./allocations";
+import { dataTable, heapParts } from "./allocations";
 import { sharingTable } from "./sharing";
 import { typeTable } from "./types";
 import { section, Section } from "./section";
@@ -21,10 +21,10 @@ export function data(all: Data): Section | null {
   const tables = run.regions.filter((t) => t.samples > 0);
   const heat = run.timeline?.heat ?? null;
   const costs = run.data === undefined ? null : dataTable(run.data);
-  const heap = run.heap === undefined ? null : heapTable(run.heap);
+  const heap = run.heap === undefined ? [] : heapParts(run.heap, run.recording.machine !== null);
   const sharing = run.sharing === undefined ? null : sharingTable(run.sharing);
   const types = run.types === undefined ? null : typeTable(run.types);
-  if (tables.length === 0 && heat === null && costs === null && heap === null && sharing === null) return null;
+  if (tables.length === 0 && heat === null && costs === null && heap.length === 0 && sharing === null) return null;
   const samples = (run.timeline?.samples ?? []).filter((s) => s.regions.length > 0);
   const ordered = tables.map((t) => samples.find((s) => s.event === t.event)).filter((s): s is TimedSamples => s !== undefined);
   const event = missEvent(run, ordered.map((timed) => timed.event));
@@ -62,7 +62,7 @@ export function data(all: Data): Section | null {
     costs,
     types,
     sharing,
-    heap,
+    ...heap,
     choice,
     place,
     heat === null ? null : heatMap(heat),

@@ -276,6 +276,7 @@ impl Compared {
                         Role::Write
                     },
                     values,
+                    mark: None,
                 })
                 .collect();
             let drawn = plot::draw(&drawn, over_ns, style);

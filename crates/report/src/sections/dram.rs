@@ -88,7 +88,12 @@ pub(super) fn over_time(summary: &Summary, style: &Style) -> String {
     if read.iter().chain(&write).all(|&rate| rate == 0.0) {
         return style.heading(&title, "") + "  no DRAM traffic recorded over time\n";
     }
-    let panel = |name, role, values| Panel { name, role, values };
+    let panel = |name, role, values| Panel {
+        name,
+        role,
+        values,
+        mark: None,
+    };
     let panels = [
         panel("read", Role::Read, &read),
         panel("write", Role::Write, &write),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, file_name};
 
 use super::data::sites;
+use super::heap_history;
 use super::plural;
 use crate::names::readable;
 use crate::style::{Role, Style};
@@ -84,7 +85,8 @@ pub(super) fn heap(summary: &Summary, order: HeapOrder, limit: usize, style: &St
         },
     );
     let sites = sites(heap, order, limit, style).draw(style);
-    style.heading(&title, &note) + &sites + "\n" + &calls(heap, order, style)
+    let rates = heap_history::rates(heap, style);
+    style.heading(&title, &note) + &rates + &sites + "\n" + &calls(heap, order, style)
 }
 
 /// Bytes, with half their 95 % confidence interval if they are estimated from samples.
@@ -238,13 +240,7 @@ mod tests {
         summary.heap = Some(HeapUse {
             allocations: 1000,
             bytes: 1024,
-            frees: 0,
             at_peak_bytes: 1024,
-            live_bytes: 0,
-            errors: None,
-            sites: Vec::new(),
-            other_sites: 0,
-            other_at_peak_bytes: 0,
             paths: vec![
                 path(
                     &["leaf", "main", "__libc_start_call_main", "_start"],
@@ -254,6 +250,7 @@ mod tests {
                 path(&["other", "main"], 504, 998),
                 path(&["tiny", "main"], 8, 1),
             ],
+            ..HeapUse::default()
         });
         let shown = |order| {
             let text = heap(&summary, order, 10, &crate::fixture::plain(80, false));

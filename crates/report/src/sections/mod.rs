@@ -8,6 +8,7 @@ mod data;
 mod dram;
 mod headline;
 mod heap;
+mod heap_history;
 mod heat;
 mod hot;
 mod levels;
@@ -69,6 +70,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         places(hot::lines),
         data::data(summary, style),
         data::heap(summary, style),
+        heap_history::over_time(summary, style),
         types::types(summary, style),
         sharing::sharing(summary, style),
         calls::callers(summary, style),
@@ -107,12 +109,14 @@ pub(crate) fn of_heap(
     sites: usize,
     style: &Style,
 ) -> Vec<String> {
-    if summary.heap.is_none() {
+    let Some(heap) = &summary.heap else {
         return Vec::new();
-    }
+    };
     vec![
         headline::headline(summary, style),
         heap::heap(summary, order, sites, style),
+        heap_history::over_time(summary, style),
+        heap_history::histograms(heap, style),
         closing::losses(summary, style),
     ]
 }
