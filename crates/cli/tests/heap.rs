@@ -345,6 +345,57 @@ fn peaks_and_bytes_over_time_are_those_of_dhat_and_massif() {
 }
 
 #[test]
+fn more_memory_at_the_peak_or_not_freed_fails_a_gate() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    let kept = drawn("kept", 1000, 4000) / 2 * 2;
+    let recordings = [kept, 2 * kept].map(|kept| {
+        std::fs::write(&code, PROGRAM).expect("the source can be written");
+        let status = std::process::Command::new("gcc")
+            .args(["-O1", "-g", "-o"])
+            .args([&program, &code])
+            .args([format!("-DKEPT={kept}"), "-DSHORT=5".to_owned()])
+            .status();
+        assert!(status.expect("gcc runs").success());
+        let recording = folder.path().join(format!("{kept}.mg"));
+        memgauge()
+            .args(["record", "-q", "-o"])
+            .arg(&recording)
+            .arg("--")
+            .arg(&program)
+            .assert()
+            .success();
+        recording
+    });
+    let [less, more] = &recordings;
+    let passes = |before: &Path, after: &Path, gate: &str| {
+        let compared = memgauge()
+            .arg("diff")
+            .args([before, after])
+            .args(["--fail-if", gate])
+            .output()
+            .expect("memgauge runs");
+        let code = compared.status.code();
+        assert!(code == Some(0) || code == Some(1), "{compared:?}");
+        code == Some(0)
+    };
+    let unfreed = 128 * kept;
+    for (before, after, gate, expected) in [
+        (less, less, "heap.peak_bytes > +0".to_owned(), true),
+        (less, more, "heap.peak_bytes > +1%".to_owned(), false),
+        (more, less, "heap.peak_bytes > +1%".to_owned(), true),
+        (more, less, format!("heap.unfreed_bytes > {unfreed}"), true),
+        (less, more, format!("heap.unfreed_bytes > {unfreed}"), false),
+        (more, less, "heap.unfreed_bytes > 0".to_owned(), false),
+    ] {
+        assert_eq!(passes(before, after, &gate), expected, "{gate}");
+    }
+}
+
+#[test]
 fn the_sites_of_an_executed_program_are_not_those_of_the_one_before() {
     if !needs(&["gcc"]) {
         return;
