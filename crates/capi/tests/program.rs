@@ -82,6 +82,40 @@ fn each_line_that_is_loaded_once_is_one_miss_in_its_region() {
     }
 }
 
+/// Ends a region three times without a begin, and misses often enough for hardware to lose events
+/// between an overflow and its record.
+const UNMATCHED: &str = r#"
+#include <memgauge_region.h>
+#include <stdlib.h>
+int main(void)
+{
+    volatile char *memory = malloc(4 << 20);
+    for (long at = 0; at < 4 << 20; at += 64)
+        memory[at] = 1;
+    for (int i = 0; i < 3; i++)
+        memgauge_region_end("never");
+    return 5;
+}
+"#;
+
+#[test]
+fn losses_of_a_sampled_program_are_notes_of_its_profiler() {
+    let folder = tempfile::tempdir().expect("room");
+    let Some(unmatched) = compiled(folder.path(), "unmatched", UNMATCHED) else {
+        return;
+    };
+    let run = program(&[&unmatched], "l1d.miss/precise", 100);
+    let profiler = Profiler::for_program(settings(), run).expect("the settings make sense");
+    assert_eq!(profiler.wait().expect("it runs"), CommandEnd::Exited(5));
+    let notes = profiler.notes();
+    let has = |words: &str| notes.iter().any(|note| note.contains(words));
+    assert!(has("lost: 3 ends of regions of interest"), "{notes:?}");
+    assert!(
+        has("events between an overflow and its record"),
+        "{notes:?}"
+    );
+}
+
 /// Two threads that read random words of 8 MiB until the program is killed. The program writes
 /// their IDs to a file first.
 const FOR_EVER: &str = r#"

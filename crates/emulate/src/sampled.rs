@@ -296,13 +296,12 @@ impl OnlineRun<'_> {
 
     /// Reads the remaining words of the ended command and its children.
     fn read_to_the_end(&mut self, session: &mut Session) {
-        self.followed.read_to_the_end(session);
+        let still_running = self.followed.read_to_the_end(session);
+        let reader = &mut self.followed.reader;
         for (refused, why) in session.refused() {
-            if refused > 0 {
-                let why = format!("threads were not sampled: {why}");
-                self.followed.reader.sink.not_sampled(refused, &why);
-            }
+            reader.lose(None, LossKind::ThreadNotRecorded, refused, why);
         }
+        reader.lose(None, LossKind::StillRunning, still_running, "");
         self.answer_requests();
     }
 
@@ -470,9 +469,9 @@ impl SampleReader<'_> {
         match mark.what {
             RegionMarkKind::Begin => drop(thread.inside.begin(mark.name, ())),
             RegionMarkKind::End => {
-                // An end without a begin changes nothing.
-                let (RegionEnd::Left(_) | RegionEnd::Within | RegionEnd::Unmatched) =
-                    thread.inside.end(&mark.name);
+                if let RegionEnd::Unmatched = thread.inside.end(&mark.name) {
+                    self.lose(Some(process), LossKind::RegionEnd, 1, "");
+                }
             }
             RegionMarkKind::Value(_) | RegionMarkKind::Nothing => {}
         }
@@ -650,18 +649,48 @@ impl Reader for SampleReader<'_> {
         let unchanged = thread.kept.sampling;
         self.change(process, &mut thread, unchanged);
         let counts = self.counts(&thread.kept);
+        let core = self.machine.core(thread.kept.core);
+        let delivered = core.delivered().unwrap_or_default();
+        let stray = thread.kept.cursor.stray + u64::from(thread.ring.dropped());
+        let cleared = delivered.cleared_lines + delivered.cleared_pages;
+        self.lose(Some(process), LossKind::StrayAccess, stray, "");
+        self.lose(
+            Some(process),
+            LossKind::ActivationDelay,
+            delivered.passed,
+            "",
+        );
+        self.lose(Some(process), LossKind::MachineClear, cleared, "");
+        self.lose(Some(process), LossKind::BufferFull, delivered.full, "");
         self.sink.thread_ended(thread.kept.number, &counts);
         self.waits.runs(thread.ring.tid);
         process.kept.now_ns = process.kept.now_ns.max(self.now(&thread.kept));
         self.machine.remove_core(thread.kept.core);
     }
 
-    fn end_process(&mut self, _: Process) {}
+    // Cut blocks are not known: finding them needs the counts of all blocks, and a run that only
+    // passes samples on forgets these counts to bound its memory.
+    fn end_process(&mut self, process: Process) {
+        let undecoded = process.entry.undecoded();
+        self.lose(Some(&process), LossKind::Undecoded, undecoded.into(), "");
+        let without_room = process.entry.without_room();
+        let detail = LossKind::NO_ROOM;
+        self.lose(
+            Some(&process),
+            LossKind::Undecoded,
+            without_room.into(),
+            detail,
+        );
+    }
 
     fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
-        if kind == LossKind::ThreadNotRecorded {
-            let why = format!("threads were not sampled: {detail}");
-            self.sink.not_sampled(count, &why);
+        match kind {
+            _ if count == 0 => {}
+            LossKind::ThreadNotRecorded => {
+                let why = format!("threads were not sampled: {detail}");
+                self.sink.not_sampled(count, &why);
+            }
+            kind => self.sink.lost(kind, count, detail),
         }
     }
 }

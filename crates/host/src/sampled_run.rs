@@ -5,7 +5,7 @@
 //! passes a [`SampleSink`]. Neither depends on the other. The run regularly asks its sink for
 //! changes. All changes therefore happen between two steps of the run and need no lock.
 
-use memgauge_trace::{CommandEnd, Sample};
+use memgauge_trace::{CommandEnd, LossKind, Sample};
 
 use crate::Result;
 
@@ -49,6 +49,9 @@ pub trait SampleSink {
 
     /// Threads or programs that are not sampled, and why.
     fn not_sampled(&mut self, threads: u64, why: &str);
+
+    /// Something of the run was lost: how much, of which kind, and details or an empty text.
+    fn lost(&mut self, kind: LossKind, count: u64, detail: &str);
 
     /// True if nobody needs further samples. The program then continues without sampling.
     fn is_closed(&self) -> bool;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use memgauge_host::sampled_run::{SampleSink, SampledRun, ThreadCounts, ThreadSampling};
-use memgauge_trace::{CommandEnd, Sample as Row};
+use memgauge_trace::{CommandEnd, LossKind, Sample as Row};
 
 use crate::backend::Backend;
 use crate::procfs::ThreadIds;
@@ -46,6 +46,7 @@ struct Run {
     requested_threads: BTreeSet<u64>,
     unsampled: u64,
     last_error: Option<String>,
+    losses: BTreeMap<(LossKind, String), u64>,
     end: Option<std::result::Result<CommandEnd, (ErrorKind, String)>>,
     batch: Vec<[u64; WORDS]>,
 }
@@ -104,6 +105,7 @@ impl ProgramBackend {
                 requested_threads: BTreeSet::new(),
                 unsampled: 0,
                 last_error: None,
+                losses: BTreeMap::new(),
                 end: None,
                 batch: Vec::new(),
             }),
@@ -314,7 +316,10 @@ impl Backend for ProgramBackend {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.run().last_error.iter().cloned().collect()
+        let run = self.run();
+        let losses = run.losses.iter();
+        let losses = losses.map(|((kind, detail), count)| loss_note(*kind, *count, detail));
+        run.last_error.iter().cloned().chain(losses).collect()
     }
 
     fn request_stop(&self) {
@@ -436,8 +441,31 @@ impl SampleSink for Sink<'_> {
         run.last_error = Some(why.to_owned());
     }
 
+    fn lost(&mut self, kind: LossKind, count: u64, detail: &str) {
+        let mut run = self.0.run();
+        *run.losses.entry((kind, detail.to_owned())).or_default() += count;
+    }
+
     fn is_closed(&self) -> bool {
         self.0.is_stopping.load(Ordering::Acquire)
+    }
+}
+
+/// A sentence about a loss of a run.
+fn loss_note(kind: LossKind, count: u64, detail: &str) -> String {
+    let meaning = match kind {
+        LossKind::Undecoded => "accesses that the emulator does not see",
+        LossKind::StrayAccess => "accesses without their instruction",
+        LossKind::RegionEnd => "ends of regions of interest that had not begun in their thread",
+        LossKind::StillRunning => "processes still running when the program ended",
+        LossKind::ActivationDelay => "events between an overflow and its record",
+        LossKind::MachineClear => "misses that no counter saw, because records aborted their loads",
+        LossKind::BufferFull => "records dropped because the processor's buffer was full",
+        _ => "losses of another kind",
+    };
+    match detail {
+        "" => format!("lost: {count} {meaning}"),
+        detail => format!("lost: {count} {meaning}: {detail}"),
     }
 }
 
