@@ -22,8 +22,9 @@ use memgauge_trace::{CommandEnd, Loss, LossKind};
 
 use crate::args::{Record, Settings, Source};
 use crate::outcome::usage;
+use crate::sample::SampledSource;
 use crate::units::{number_of, spoken_seconds};
-use crate::{clock, names, sample, terminal};
+use crate::{names, sample, terminal};
 
 /// Attempts to attach to processes, some of which may end while they are looked up.
 const ATTACH_ATTEMPTS: usize = 3;
@@ -193,10 +194,11 @@ fn record_interval(
     loop {
         attempts += 1;
         let target = target(args, program)?;
-        let recorded = match sample::is_wanted(args) {
-            true => sample::record_interval(&settings, target, interval.clone()),
-            false => clock::record_interval(&settings, target, interval.clone()),
+        let source = match sample::is_wanted(args) {
+            true => SampledSource::Events,
+            false => SampledSource::Clock,
         };
+        let recorded = source.record_interval(&settings, target, interval.clone());
         match recorded {
             Err(_) if attempts < ATTACH_ATTEMPTS && !is_over(args, program) => {
                 let _ = std::fs::remove_dir_all(output);

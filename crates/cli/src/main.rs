@@ -12,7 +12,6 @@ mod access;
 mod advise;
 mod args;
 mod bandwidth;
-mod clock;
 mod collect;
 mod ctl;
 mod debug_packages;

@@ -13,8 +13,9 @@ use memgauge_trace::{CommandEnd, catalogue};
 use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::prepare::{modelled, refuse_unused};
+use crate::sample::SampledSource;
 use crate::units::{labels, spoken_bytes, spoken_seconds};
-use crate::{clock, collect, malloc, names, page, progress, report, sample, terminal};
+use crate::{collect, malloc, names, page, progress, report, sample, terminal};
 
 pub(crate) use crate::prepare::make_room;
 
@@ -35,7 +36,7 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
         return Ok(Exit::of(&end));
     }
     let end = if sample::is_wanted(args) {
-        sample::run(&args.settings, args.target.with(&args.command)?, verbose)?
+        SampledSource::Events.run(&args.settings, args.target.with(&args.command)?, verbose)?
     } else if args.settings.source == Source::Clock || attached {
         attach(args)?
     } else {
@@ -119,7 +120,7 @@ fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
         ));
     }
     let verbose = !args.settings.quiet;
-    clock::run(&args.settings, args.target.with(&args.command)?, verbose)
+    SampledSource::Clock.run(&args.settings, args.target.with(&args.command)?, verbose)
 }
 
 pub(crate) fn run(
@@ -132,12 +133,20 @@ pub(crate) fn run(
         return malloc::run(settings, command, verbose);
     }
     if settings.source == Source::Clock {
-        return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
+        return SampledSource::Clock.run(
+            settings,
+            (Target::Command(command.to_vec()), None),
+            verbose,
+        );
     }
     if settings.source == Source::Pmu
         || settings.source == Source::Auto && sample::is_live(settings)
     {
-        return sample::run(settings, (Target::Command(command.to_vec()), None), verbose);
+        return SampledSource::Events.run(
+            settings,
+            (Target::Command(command.to_vec()), None),
+            verbose,
+        );
     }
     if settings.source == Source::Auto
         && settings.events.is_empty()
@@ -150,7 +159,11 @@ pub(crate) fn run(
             does not work here: {}",
             missing.in_full()
         );
-        return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
+        return SampledSource::Clock.run(
+            settings,
+            (Target::Command(command.to_vec()), None),
+            verbose,
+        );
     }
     refuse_unused(settings, Source::Emulate)?;
     // Check before replacing anything, so that a command that cannot run costs no recording.

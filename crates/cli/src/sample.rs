@@ -1,8 +1,10 @@
-//! `memgauge record -e EVENT`: samples of events that the processor or the kernel counts.
+//! `memgauge record -e EVENT` and `--source clock`: samples of events that the processor or the
+//! kernel counts, and of a timer.
 
 use std::path::Path;
 
 use memgauge_analyze::summarise_end;
+use memgauge_live::clock;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sampling::{self, Interval, Options, Outcome, Rate, default_rate};
 use memgauge_live::target::Target;
@@ -13,6 +15,9 @@ use memgauge_trace::CommandEnd;
 use crate::args::{Record, Settings, Source};
 use crate::outcome::{lacking, usage};
 use crate::{names, prepare, terminal};
+
+/// Default number of timer samples per second.
+const DEFAULT_CLOCK_HERTZ: u64 = 1000;
 
 /// True if the command line requests live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
@@ -38,59 +43,111 @@ pub(crate) fn is_live(settings: &Settings) -> bool {
         && events::parse(&text, &Pmus::default()).is_ok()
 }
 
-/// Samples.
-pub(crate) fn run(
-    settings: &Settings,
-    (target, while_running): (Target, Option<Vec<String>>),
-    verbose: bool,
-) -> anyhow::Result<CommandEnd> {
-    let options = options(settings, target, while_running)?;
-    let _output = prepare::make_room(&settings.output, settings.force)?;
-    terminal::catch_interrupts()?;
-    let outcome = sampling::record(&options)?;
-    names::add(&settings.output);
-    if verbose {
-        print_notes(&settings.output)?;
+/// A native source that samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SampledSource {
+    /// Timer samples with data addresses from registers.
+    Clock,
+    /// Events that the processor or the kernel counts.
+    Events,
+}
+
+impl SampledSource {
+    /// Samples a command, or running processes.
+    pub(crate) fn run(
+        self,
+        settings: &Settings,
+        (target, while_running): (Target, Option<Vec<String>>),
+        verbose: bool,
+    ) -> anyhow::Result<CommandEnd> {
+        let options = self.options(settings, target, while_running, None)?;
+        let _output = prepare::make_room(&settings.output, settings.force)?;
+        terminal::catch_interrupts()?;
+        let outcome = options.record()?;
+        names::add(&settings.output);
+        if verbose {
+            print_notes(&settings.output)?;
+        }
+        ended(outcome)
     }
-    ended(outcome)
+
+    /// Samples for one interval of a continuous collection.
+    pub(crate) fn record_interval(
+        self,
+        settings: &Settings,
+        target: Target,
+        interval: Interval,
+    ) -> anyhow::Result<Outcome> {
+        let options = self.options(settings, target, None, Some(interval))?;
+        Ok(options.record()?)
+    }
+
+    fn options(
+        self,
+        settings: &Settings,
+        target: Target,
+        while_running: Option<Vec<String>>,
+        interval: Option<Interval>,
+    ) -> anyhow::Result<SourceOptions> {
+        let source = match self {
+            SampledSource::Clock => Source::Clock,
+            SampledSource::Events => Source::Pmu,
+        };
+        prepare::refuse_unused(settings, source)?;
+        prepare::refuse_regions_of_running(settings, &target)?;
+        prepare::refuse_stacks(settings)?;
+        let output = settings.output.clone();
+        let ring_pages = prepare::ring_pages(settings);
+        let stacks = prepare::stacks(settings);
+        let overhead = settings.overhead.map(|percent| percent.0 / 100.0);
+        let regions = settings.regions.clone();
+        Ok(match self {
+            SampledSource::Clock => SourceOptions::Clock(clock::Options {
+                target,
+                while_running,
+                output,
+                period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_CLOCK_HERTZ),
+                ring_pages,
+                keep_registers: settings.registers,
+                stacks,
+                overhead,
+                regions,
+                interval,
+            }),
+            SampledSource::Events => SourceOptions::Events(Options {
+                target,
+                while_running,
+                events: chosen(settings)?,
+                output,
+                ring_pages,
+                registers: settings.registers,
+                keep_registers: settings.registers,
+                physical: settings.physical,
+                stacks,
+                overhead,
+                whole_processors: false,
+                tracing: None,
+                regions,
+                source: "pmu",
+                interval,
+            }),
+        })
+    }
 }
 
-/// Samples for one interval of a continuous collection.
-pub(crate) fn record_interval(
-    settings: &Settings,
-    target: Target,
-    interval: Interval,
-) -> anyhow::Result<Outcome> {
-    let mut options = options(settings, target, None)?;
-    options.interval = Some(interval);
-    Ok(sampling::record(&options)?)
+/// Options of the source that samples.
+enum SourceOptions {
+    Clock(clock::Options),
+    Events(Options),
 }
 
-fn options(
-    settings: &Settings,
-    target: Target,
-    while_running: Option<Vec<String>>,
-) -> anyhow::Result<Options> {
-    prepare::refuse_unused(settings, Source::Pmu)?;
-    prepare::refuse_regions_of_running(settings, &target)?;
-    prepare::refuse_stacks(settings)?;
-    Ok(Options {
-        target,
-        while_running,
-        events: chosen(settings)?,
-        output: settings.output.clone(),
-        ring_pages: prepare::ring_pages(settings),
-        registers: settings.registers,
-        keep_registers: settings.registers,
-        physical: settings.physical,
-        stacks: prepare::stacks(settings),
-        overhead: settings.overhead.map(|percent| percent.0 / 100.0),
-        whole_processors: false,
-        tracing: None,
-        regions: settings.regions.clone(),
-        source: "pmu",
-        interval: None,
-    })
+impl SourceOptions {
+    fn record(&self) -> memgauge_live::Result<Outcome> {
+        match self {
+            SourceOptions::Clock(options) => clock::record(options),
+            SourceOptions::Events(options) => sampling::record(options),
+        }
+    }
 }
 
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
