@@ -8,9 +8,7 @@ export interface Data {
   overview: Statement[];
   sampling_notes: string[];
   summary: Summary | null;
-  io: Io | null;
   curves: MissCurve[];
-  problems: string[];
   served: { token: string; is_growing: boolean } | null;
 }
 
@@ -40,6 +38,7 @@ export interface Summary {
   run: { duration_ns: number; wall_s: number | null; instructions: number | null };
   totals: Counts;
   time?: { on: string; cycles: number; share: number }[];
+  io?: Io;
   levels: {
     name: string;
     lookups: number | null;
@@ -486,7 +485,6 @@ export interface Io {
     unattributed_out_bytes: number;
   }[];
   missing: string[];
-  losses: { name: string; meaning: string; count: number }[];
   over_time?: {
     bin_ns: number;
     duration_ns: number;

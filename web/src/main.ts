@@ -24,7 +24,7 @@ import { curves } from "./sections/curves";
 import { levels } from "./sections/levels";
 import { trust } from "./sections/trust";
 
-const VERSION = 1;
+const VERSION = 2;
 
 function read(): Data {
   const text = document.getElementById("data")?.textContent ?? "";
@@ -47,7 +47,7 @@ function chip(): HTMLElement {
 
 function build(data: Data): void {
   const timeline = data.summary?.timeline;
-  const ends = [timeline?.duration_ns, data.summary?.run.duration_ns, data.io?.over_time?.duration_ns];
+  const ends = [timeline?.duration_ns, data.summary?.run.duration_ns, data.summary?.io?.over_time?.duration_ns];
   setWhole(Math.max(1, ...ends.map((end) => end ?? 0)));
   const screen = overviewOf(data);
   const sections: Section[] = [

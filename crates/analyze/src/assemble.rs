@@ -17,6 +17,7 @@ use crate::findings::findings;
 use crate::heap_history::{HeapHistograms, HeapHistory};
 use crate::heat::{HeatMap, HeatMaps};
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
+use crate::io::IoSummary;
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
 use crate::python::PythonSums;
@@ -137,6 +138,8 @@ pub struct Parts<'a> {
     pub python: PythonSums,
     /// Runtimes that the program used.
     pub runtimes: Vec<Runtime>,
+    /// I/O of processes and devices, if accounted.
+    pub io: Option<IoSummary>,
     /// Losses.
     pub losses: Vec<LossRow>,
     /// Messages about parts that could not be read.
@@ -151,7 +154,12 @@ pub fn assemble(
     options: &Options,
 ) -> Summary {
     let names = EventNames::of(manifest);
-    let (totals, totals_from) = totals(manifest, &parts, &names);
+    let (mut totals, totals_from) = totals(manifest, &parts, &names);
+    let mut events = manifest.events.clone();
+    if let Some(io) = &parts.io {
+        events.extend(IoSummary::definitions(&events));
+        totals.extend(io.totals());
+    }
     let duration_ns = duration_ns(manifest, &parts);
     let bandwidth = BandwidthCurve::of(&parts.curves, &totals);
     let is_of_regions = manifest.source.only_regions().is_some();
@@ -252,7 +260,7 @@ pub fn assemble(
     Summary {
         schema_version: SCHEMA_VERSION,
         recording: RecordingFacts::of(manifest),
-        provenance: Provenances::of(&manifest.events),
+        provenance: Provenances::of(&events),
         run,
         time: time_parts(&totals),
         levels: levels(&totals, has_l2),
@@ -287,7 +295,8 @@ pub fn assemble(
         sets: manifest.sets.clone(),
         import: manifest.import.clone(),
         own_cost: manifest.own_cost.clone(),
-        events: manifest.events.clone(),
+        io: parts.io,
+        events,
         totals,
         totals_from,
     }
@@ -396,6 +405,7 @@ impl<'a> Parts<'a> {
             code_values: Vec::new(),
             python: PythonSums::default(),
             runtimes: Vec::new(),
+            io: None,
             losses: Vec::new(),
             problems: Vec::new(),
         }
@@ -431,7 +441,9 @@ fn duration_ns(manifest: &Manifest, parts: &Parts) -> u64 {
     let ended = parts.known_threads.iter().filter_map(|t| t.end_ns);
     let last = ended.max().unwrap_or(0);
     let counted = manifest.counting.as_ref().map_or(0, |c| c.wall_ns);
+    let accounted = parts.io.as_ref().map_or(0, |io| io.duration_ns);
     last.max(counted)
+        .max(accounted)
         .max(parts.curves.duration_ns)
         .max(parts.regions.end_ns())
 }

@@ -9,10 +9,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Result, Row, Selection};
-use memgauge_trace::{DeviceId, EventId, IoDevice, IoOwner, IoRow, Loss, Owner, SeriesRow};
+use memgauge_trace::{
+    DeviceId, EventDef, EventId, IoDevice, IoOwner, IoRow, Loss, Owner, Provenance, SeriesRow,
+    Unit, catalogue,
+};
 use serde::Serialize;
 
 use crate::Analysis;
+use crate::counts::Counts;
 use crate::io_curves::IoOverTime;
 use crate::io_memory::{IoMemory, MemoryCounters, share_out};
 use crate::io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
@@ -56,6 +60,11 @@ impl IoAccounts {
     pub fn clear(&mut self) {
         self.moved.clear();
         self.counters.clear();
+    }
+
+    /// True if nothing is known about any owner or device.
+    fn is_empty(&self) -> bool {
+        self.moved.is_empty() && self.owners.is_empty() && self.devices.is_empty()
     }
 
     /// Time of the last row.
@@ -204,47 +213,55 @@ impl Analysis for IoAccounts {
 /// Summarises an I/O recording. Also returns messages about parts that could not be read.
 pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
     let mut problems = recording.problems();
+    let summary = accounted(recording, &mut problems)?;
+    Ok((summary.unwrap_or_default(), problems))
+}
+
+/// Setting that says why memory traffic was not counted. Only recordings of I/O have it, even those
+/// in which nothing moved.
+const NO_COUNTERS: &str = "no_counters";
+
+/// Sums of the I/O that the recording accounts for. `None` if it accounts for none.
+pub(crate) fn accounted(
+    recording: &Recording,
+    problems: &mut Vec<String>,
+) -> Result<Option<IoSummary>> {
     let mut accounts = IoAccounts::default();
+    each(recording, problems, |rows| accounts.add_owners(rows))?;
+    each(recording, problems, |rows| accounts.add_devices(rows))?;
+    each(recording, problems, |rows: &[IoRow]| accounts.observe(rows))?;
+    let manifest = recording.manifest();
+    let settings = &manifest.source.settings;
+    if accounts.is_empty() && !settings.contains_key(NO_COUNTERS) {
+        return Ok(None);
+    }
     let mut losses: BTreeMap<String, u64> = BTreeMap::new();
-    each(recording, &mut problems, |rows| accounts.add_owners(rows))?;
-    each(recording, &mut problems, |rows| accounts.add_devices(rows))?;
-    each(recording, &mut problems, |rows: &[IoRow]| {
-        accounts.observe(rows)
-    })?;
-    each(recording, &mut problems, |rows: &[Loss]| {
+    each(recording, problems, |rows: &[Loss]| {
         for row in rows {
             *losses.entry(row.detail.clone()).or_default() += row.count;
         }
     })?;
-    let manifest = recording.manifest();
     let names: BTreeMap<EventId, &str> = manifest
         .events
         .iter()
         .filter(|event| MemoryCounters::knows(&event.name))
         .map(|event| (event.id, event.name.as_str()))
         .collect();
-    each(recording, &mut problems, |rows: &[SeriesRow]| {
+    each(recording, problems, |rows: &[SeriesRow]| {
         for row in rows {
             let name = names.get(&row.event).copied().unwrap_or_default();
             accounts.count(name, row.value);
         }
     })?;
-    let setting = |name: &str| {
-        manifest
-            .source
-            .settings
-            .get(name)
-            .cloned()
-            .unwrap_or_default()
-    };
-    accounts.set_counter_source(&setting("counters"), &setting("no_counters"));
+    let setting = |name: &str| settings.get(name).cloned().unwrap_or_default();
+    accounts.set_counter_source(&setting("counters"), &setting(NO_COUNTERS));
     let missing = setting("missing");
     let losses = losses.into_iter().map(|(meaning, count)| IoLoss {
         name: "io_not_attributed".to_owned(),
         meaning,
         count,
     });
-    let summary = IoSummary {
+    Ok(Some(IoSummary {
         filtered: setting("filtered") == "true",
         missing: missing
             .split("; ")
@@ -253,17 +270,21 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
             .collect(),
         losses: losses.collect(),
         ..accounts.finish()
-    };
-    Ok((summary, problems))
+    }))
 }
 
-/// Passes batches of a table to `f`. Damaged parts become messages.
+/// Passes batches of a table to `f`. Damaged parts become messages, each once.
 fn each<R: Row>(
     recording: &Recording,
     problems: &mut Vec<String>,
     take: impl FnMut(&[R]),
 ) -> Result<()> {
-    recording.for_each_intact_batch(&Selection::all(), problems, take)
+    let mut found = Vec::new();
+    recording.for_each_intact_batch(&Selection::all(), &mut found, take)?;
+    // Another analysis may have read the same table before.
+    found.retain(|problem| !problems.contains(problem));
+    problems.extend(found);
+    Ok(())
 }
 
 /// Bytes by process and device.
@@ -305,7 +326,78 @@ pub enum IoBy {
     Cgroup,
 }
 
+/// Events of I/O: name and definition. All are in bytes and counted.
+const EVENTS: [(&str, &str); 4] = [
+    (
+        IoSummary::BYTES,
+        "Bytes that processes moved through devices, in and out, counted at devices that are not \
+         layered on others.",
+    ),
+    (
+        IoSummary::IN_BYTES,
+        "The part of io.bytes that was read from a disk or received from a network.",
+    ),
+    (
+        IoSummary::OUT_BYTES,
+        "The part of io.bytes that was written to a disk or sent to a network.",
+    ),
+    (
+        IoSummary::UNATTRIBUTED_BYTES,
+        "Bytes that these devices counted and no process accounts for.",
+    ),
+];
+
 impl IoSummary {
+    /// Name of the event for bytes that processes moved.
+    pub const BYTES: &str = "io.bytes";
+    /// Name of the event for the bytes of [`Self::BYTES`] that were read or received.
+    pub const IN_BYTES: &str = "io.in_bytes";
+    /// Name of the event for the bytes of [`Self::BYTES`] that were written or sent.
+    pub const OUT_BYTES: &str = "io.out_bytes";
+    /// Name of the event for bytes of no known process.
+    pub const UNATTRIBUTED_BYTES: &str = "io.unattributed_bytes";
+
+    /// Totals of the events of I/O. A device that is layered on another one, as a partition of a
+    /// RAID is, passes its bytes on, so only the lowest one counts.
+    pub fn totals(&self) -> Counts {
+        let lowest = self.devices.iter().filter(|device| device.below.is_empty());
+        let mut sums = [0; EVENTS.len()];
+        for device in lowest {
+            let attributed = &device.attributed;
+            let unattributed = device.unattributed_in_bytes + device.unattributed_out_bytes;
+            let of_device = [
+                attributed.bytes(),
+                attributed.r#in.bytes,
+                attributed.out.bytes,
+                unattributed,
+            ];
+            for (sum, bytes) in sums.iter_mut().zip(of_device) {
+                *sum += bytes;
+            }
+        }
+        let names = EVENTS.iter().map(|event| event.0.to_owned());
+        names.zip(sums).collect()
+    }
+
+    /// Definitions of the events of I/O, with the first free IDs after those of `events`.
+    pub(crate) fn definitions(events: &[EventDef]) -> Vec<EventDef> {
+        let used = events
+            .iter()
+            .map(|event| event.id.0.saturating_add(1))
+            .max();
+        let first = used.unwrap_or(0).max(catalogue::FIRST_FREE);
+        (first..)
+            .zip(EVENTS)
+            .map(|(id, (name, description))| EventDef {
+                id: EventId(id),
+                name: name.to_owned(),
+                unit: Unit::Bytes,
+                provenance: Provenance::Counted,
+                description: description.to_owned(),
+            })
+            .collect()
+    }
+
     /// Merges the lines of all processes with the same key.
     pub fn by(mut self, by: IoBy) -> IoSummary {
         if by == IoBy::Process {

@@ -6,7 +6,7 @@ use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{DeviceId, Direction, EventId, IoRow, Owner, Pid, SeriesRow, Tid};
 
 use crate::Analysis;
-use crate::io::{IoSummary, summarise_io};
+use crate::io::IoSummary;
 use crate::io_curves::{IoCurve, IoOverTime};
 use crate::series::{Curves, Series};
 
@@ -17,18 +17,15 @@ const MAX_LINES: usize = 100;
 const IN: EventId = EventId(0);
 const OUT: EventId = EventId(1);
 
-/// As [`summarise_io`], with curves over time.
-pub fn summarise_io_over_time(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
-    let (mut summary, mut problems) = summarise_io(recording)?;
+/// Curves over time of the lines and devices of `summary`.
+pub(crate) fn over_time(recording: &Recording, summary: &IoSummary) -> Result<IoOverTime> {
     let mut accounts = IoTimes::new();
-    // The first pass already reported damaged parts.
-    let mut again = Vec::new();
+    // The sums were read from the same table and reported its damaged parts.
+    let mut reported = Vec::new();
     let all = Selection::all();
-    recording.for_each_intact_batch(&all, &mut again, |rows: &[IoRow]| accounts.observe(rows))?;
-    again.retain(|problem| !problems.contains(problem));
-    problems.extend(again);
-    summary.over_time = Some(accounts.finish(&summary));
-    Ok((summary, problems))
+    recording
+        .for_each_intact_batch(&all, &mut reported, |rows: &[IoRow]| accounts.observe(rows))?;
+    Ok(accounts.finish(summary))
 }
 
 /// Curves by owner and device. Each pair takes the place of a process in [`Series`], which spreads

@@ -97,7 +97,6 @@ pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
 pub use io_curves::{IoCurve, IoOverTime};
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
 pub use io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
-pub use io_time::summarise_io_over_time;
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use named_code::symbol_rows;

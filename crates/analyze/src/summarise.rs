@@ -6,6 +6,8 @@ use memgauge_trace::{Manifest, SiteCount, SourceFacts};
 
 use crate::assemble::{Options, Parts, assemble};
 use crate::heat::HeatByEvent;
+use crate::io::accounted;
+use crate::io_time::over_time;
 use crate::python::PythonSums;
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
@@ -75,6 +77,10 @@ pub(crate) fn finish(
         problems: &mut problems,
     };
     let all = Selection::all();
+    let mut io = accounted(recording, reader.problems)?;
+    if let Some(io) = io.as_mut().filter(|_| options.timeline) {
+        io.over_time = Some(over_time(recording, io)?);
+    }
     let nothing = Parts::nothing(spaces);
     let stacks = sums.stacks.map(|sampled| (frames.clone(), sampled));
     let parts = Parts {
@@ -101,6 +107,7 @@ pub(crate) fn finish(
         heap_history: reader.read(HeapHistory::default(), &all)?,
         heap_histograms: reader.read(HeapClassSums::default(), &all)?,
         sharing: reader.read(SharedLineSums::new(spaces), &all)?,
+        io,
         ..nothing
     };
     let parts = Parts { problems, ..parts };

@@ -19,6 +19,7 @@ use crate::excerpts::Excerpt;
 use crate::findings::Finding;
 use crate::heat::HeatMap;
 use crate::hotspots::HotTables;
+use crate::io::IoSummary;
 use crate::levels::Level;
 use crate::losses::LossRow;
 use crate::python::PythonTable;
@@ -118,6 +119,9 @@ pub struct Summary {
     /// Machine code of the hottest functions, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listings: Vec<CodeListing>,
+    /// Bytes that processes moved through disks and networks. `None` if not accounted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoSummary>,
     /// Threads.
     pub threads: Vec<ThreadRow>,
     /// Processes.

@@ -61,14 +61,14 @@ fn models_whole_run(settings: &Settings) -> bool {
 }
 
 fn advice(recording: &Recording, style: &memgauge_report::Style) -> anyhow::Result<String> {
-    if recording.manifest().source.name == "io" {
+    let mut symbols = Symbols::of(recording.path());
+    let summary = summarise(recording, &mut symbols, &Options::default())?;
+    if summary.io.is_some() {
         return Err(usage(format!(
             "failed to advise on `{}`: it is a recording of I/O, without memory accesses; use \
              `memgauge report` for it",
             recording.path().display()
         )));
     }
-    let mut symbols = Symbols::of(recording.path());
-    let summary = summarise(recording, &mut symbols, &Options::default())?;
     Ok(advice_text(&summary, style))
 }

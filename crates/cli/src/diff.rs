@@ -252,12 +252,6 @@ pub(crate) fn measure(recording: &Recording, event: Option<&str>) -> anyhow::Res
 }
 
 fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary> {
-    if recording.manifest().source.name == "io" {
-        let name = recording.path().display();
-        return Err(usage(format!(
-            "failed to compare `{name}`: recordings of `memgauge io` have no metrics of a program"
-        )));
-    }
     let rank = event.and_then(|event| Rank::named(event, recording.manifest()).ok());
     let options = Options::every_place(rank);
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;

@@ -191,7 +191,7 @@ fn say_new(problems: &[String], told: &[String]) {
 
 /// Writes through a temporary file, since the file's head is written last.
 fn to_perf(args: &Export) -> anyhow::Result<()> {
-    let recording = open(&args.recording)?;
+    let recording = Recording::open(&args.recording)?;
     let event = sampled_event(args, &recording)?;
     let name = file(args).unwrap_or(Path::new("-")).display().to_string();
     let failed = || format!("failed to write `{name}`");
@@ -252,20 +252,9 @@ fn refused(args: &Export, why: Error) -> anyhow::Error {
     }
 }
 
-fn open(path: &Path) -> anyhow::Result<Recording> {
-    let recording = Recording::open(path)?;
-    if recording.manifest().source.name == "io" {
-        let name = path.display();
-        bail!(usage(format!(
-            "failed to export `{name}`: recordings of `memgauge io` have `report --json`"
-        )));
-    }
-    Ok(recording)
-}
-
 /// Summary with all rows of each table and the names of all code locations.
 fn summary(path: &Path) -> anyhow::Result<Summary> {
-    let recording = open(path)?;
+    let recording = Recording::open(path)?;
     let options = Options::for_export();
     let summary = summarise(&recording, &mut Symbols::of(path), &options)?;
     take_in_damage(&recording);

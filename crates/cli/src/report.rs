@@ -3,16 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{Limits, Options, Rank, Summary, file_name, summarise, summarise_io};
+use memgauge_analyze::{Limits, Options, Rank, Summary, file_name, summarise};
 use memgauge_recording::Recording;
-use memgauge_report::{IoOrder, Page, Style, io_json, io_text, json, text};
+use memgauge_report::{Page, Style, json, text};
 use memgauge_symbols::Symbols;
 use serde_json::Value;
 
 use crate::args::Report;
 use crate::debug_packages::debug_package;
 use crate::outcome::{Exit, take_in_damage, usage};
-use crate::page::Results;
 use crate::{diff, page, terminal, whole_file};
 
 /// Default number of rows in each table.
@@ -71,9 +70,6 @@ pub(crate) fn render(
     as_json: bool,
     shown: Shown,
 ) -> anyhow::Result<String> {
-    if recording.manifest().source.name == "io" {
-        return render_io(recording, style, as_json, shown.rows);
-    }
     let limits = Limits {
         rows: shown.rows,
         ..Limits::default()
@@ -112,34 +108,18 @@ fn name_debug_packages(summary: &Summary) {
     }
 }
 
-fn render_io(
-    recording: &Recording,
-    style: Style,
-    as_json: bool,
-    rows: usize,
-) -> anyhow::Result<String> {
-    let (summary, problems) = summarise_io(recording)?;
-    take_in_damage(recording);
-    for problem in &problems {
-        eprintln!("memgauge: {problem}");
-    }
-    Ok(if as_json {
-        io_json(&summary)
-    } else {
-        io_text(&summary, IoOrder::Total, rows, &style)
-    })
-}
-
 /// `memgauge report --html`.
 fn write_page(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
     page::check()?;
     let curves = args.curves.as_deref().map(curves_of).transpose()?;
     let rank = args.event.as_deref().map(|e| ranked_by(recording, e));
-    let results = Results::ranked(recording, args.rows, rank.transpose()?)?;
-    results.say_problems();
+    let summary = page::summary(recording, args.rows, rank.transpose()?)?;
+    for problem in &summary.problems {
+        eprintln!("memgauge: {problem}");
+    }
     let page = Page {
         curves: curves.unwrap_or_default(),
-        ..results.page(recording)
+        ..page::page(&summary, recording)
     };
     let path = args.output.clone();
     let path = path.unwrap_or_else(|| beside(recording.path()));

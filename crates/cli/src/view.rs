@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use memgauge_analyze::summarise_part;
 use memgauge_recording::Recording;
@@ -13,7 +13,7 @@ use memgauge_serve::{PageContent, PageServer};
 use memgauge_symbols::Symbols;
 
 use crate::outcome::Exit;
-use crate::page::{self, Results};
+use crate::page;
 use crate::terminal;
 
 #[derive(Debug, Args)]
@@ -55,25 +55,19 @@ impl PageContent for RecordingPage {
 
     fn page(&self, token: &str) -> anyhow::Result<String> {
         let recording = Recording::open(&self.path)?;
-        let results = Results::of(&recording, None)?;
+        let summary = page::summary(&recording, None, None)?;
         let page = Page {
             served: Some(Served {
                 token: token.to_owned(),
                 is_growing: is_being_written(&recording),
             }),
-            ..results.page(&recording)
+            ..page::page(&summary, &recording)
         };
         page.html().context(memgauge_report::NO_FRONT_END)
     }
 
     fn part(&self, time_ns: Range<u64>) -> anyhow::Result<String> {
         let recording = Recording::open(&self.path)?;
-        if recording.manifest().source.name == "io" {
-            bail!(
-                "failed to read a part of `{}`: a recording of I/O can only be shown whole",
-                self.path.display()
-            );
-        }
         let mut symbols = Symbols::of(recording.path());
         let (timeline, _) = summarise_part(&recording, &mut symbols, time_ns)?;
         serde_json::to_string(&timeline).context("failed to write JSON")
@@ -83,13 +77,10 @@ impl PageContent for RecordingPage {
 /// Whether the recording is incomplete and was written to in the last 15 seconds.
 fn is_being_written(recording: &Recording) -> bool {
     const RECENT: Duration = Duration::from_secs(15);
-    let newest = std::fs::read_dir(recording.path().join("series"))
-        .or_else(|_| std::fs::read_dir(recording.path().join("samples")))
-        .map(|entries| {
-            let changed =
-                |e: std::io::Result<std::fs::DirEntry>| e.ok()?.metadata().ok()?.modified().ok();
-            entries.filter_map(changed).max()
-        });
-    let age = newest.ok().flatten().and_then(|time| time.elapsed().ok());
+    let changed = |e: std::io::Result<std::fs::DirEntry>| e.ok()?.metadata().ok()?.modified().ok();
+    let parts = ["series", "samples", "io"].into_iter();
+    let parts = parts.filter_map(|table| std::fs::read_dir(recording.path().join(table)).ok());
+    let newest = parts.flatten().filter_map(changed).max();
+    let age = newest.and_then(|time| time.elapsed().ok());
     !recording.manifest().complete && age.is_some_and(|age| age < RECENT)
 }

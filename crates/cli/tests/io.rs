@@ -106,10 +106,114 @@ fn a_command_is_accounted_with_its_children_and_keeps_its_exit_code() {
     let recorded = folder.path().join("io.mg").display().to_string();
     let report = json(&memgauge(&["report", "--json", &recorded]).stdout);
     assert_eq!(
-        report["lines"], summary["lines"],
+        report["io"]["lines"], summary["lines"],
         "the recording tells the same"
     );
-    assert_eq!(report["devices"], summary["devices"]);
+    assert_eq!(report["io"]["devices"], summary["devices"]);
+}
+
+/// A recording of one process that wrote `bytes` to a disk that a RAID is layered on.
+fn recording_of_writes(path: &Path, bytes: u64) {
+    let manifest = memgauge_trace::Manifest {
+        command: vec!["./writer".to_owned()],
+        clock: "monotonic".to_owned(),
+        source: memgauge_trace::SourceFacts {
+            name: "io".to_owned(),
+            settings: [("no_counters".to_owned(), "none here".to_owned())].into(),
+        },
+        ..memgauge_trace::Manifest::default()
+    };
+    let device = |number, name: &str, below: &str| memgauge_trace::IoDevice {
+        device: memgauge_trace::DeviceId { netns: 0, number },
+        name: name.to_owned(),
+        below: below.to_owned(),
+        ..memgauge_trace::IoDevice::default()
+    };
+    let devices = [device(8 << 20, "sda", ""), device(9 << 20, "md0", "sda")];
+    let owner = memgauge_trace::Owner(7 << 32);
+    let row = |owner, number, time_ns| memgauge_trace::IoRow {
+        time_ns,
+        interval_ns: 1_000_000,
+        owner,
+        device: memgauge_trace::DeviceId { netns: 0, number },
+        direction: memgauge_trace::Direction::Out,
+        bytes,
+        operations: 1,
+        ..memgauge_trace::IoRow::default()
+    };
+    let rows = (1..=2).flat_map(|n| {
+        let owners = [owner, memgauge_trace::Owner::DEVICE];
+        let at = |owner| [8 << 20, 9 << 20].map(|number| row(owner, number, n * 1_000_000));
+        owners.into_iter().flat_map(at).collect::<Vec<_>>()
+    });
+    let mut writer = memgauge_recording::Writer::create(path, manifest).expect("a recording");
+    writer.extend(devices).expect("devices");
+    let known = memgauge_trace::IoOwner {
+        owner,
+        command: "writer".to_owned(),
+        ..memgauge_trace::IoOwner::default()
+    };
+    writer.extend([known]).expect("owners");
+    writer.extend(rows).expect("rows");
+    writer.finish(|_| {}).expect("a whole recording");
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn recorded_io_is_reported_exported_and_gated_as_any_recording() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    recording_of_writes(&folder.path().join("less.mg"), 1000);
+    recording_of_writes(&folder.path().join("more.mg"), 1500);
+    let report = json(&memgauge(&["report", "--json", &path("less.mg")]).stdout);
+    // The RAID passes its bytes on to the disk.
+    assert_eq!(report["totals"]["io.bytes"], 2000);
+    assert_eq!(report["io"]["lines"].as_array().map(Vec::len), Some(2));
+    assert_eq!(report["run"]["duration_ns"], 2_000_000);
+    let shown = text(&memgauge(&["report", &path("less.mg")]));
+    assert!(
+        shown.contains("./writer") && shown.contains("Devices"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("L1D") && !shown.contains("Functions"),
+        "{shown}"
+    );
+
+    let written = memgauge(&[
+        "export",
+        "-f",
+        "csv",
+        "-o",
+        &path("tables"),
+        &path("less.mg"),
+    ]);
+    assert!(written.status.success(), "{}", text(&written));
+    let table = std::fs::read_to_string(path("tables/io.csv")).expect("a table");
+    assert!(table.contains("7,writer,,,sda,0,2000,0,2"), "{table}");
+    let metrics = memgauge(&["export", "-f", "openmetrics", &path("less.mg")]);
+    let line = "event=\"io.out_bytes\",unit=\"bytes\",provenance=\"counted\"} 2000";
+    assert!(text(&metrics).contains(line), "{}", text(&metrics));
+    let refused = memgauge(&["export", "-f", "pprof", "-o", &path("p"), &path("less.mg")]);
+    assert!(text(&refused).contains("has no code"), "{}", text(&refused));
+
+    let runs = [path("less.mg"), path("more.mg")];
+    let gate = |rule| memgauge(&["diff", "--fail-if", rule, &runs[0], &runs[1]]);
+    let failed = gate("io.out_bytes > +5%");
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    assert!(text(&failed).contains("writer (sda)"), "{}", text(&failed));
+    assert!(gate("io.sda.out_bytes > +60%").status.success());
+    let baseline = path("less.json");
+    memgauge(&["report", "--baseline", &baseline, &runs[0]]);
+    let against = memgauge(&["diff", "--fail-if", "io.bytes > +5%", &baseline, &runs[1]]);
+    assert_eq!(against.status.code(), Some(1), "{}", text(&against));
 }
 
 #[test]
@@ -213,7 +317,7 @@ fn memory_traffic_is_estimated_from_counters_of_a_file_and_recorded() {
     let recorded = folder.path().join("io.mg").display().to_string();
     let report = json(&memgauge(&["report", "--json", &recorded]).stdout);
     assert_eq!(
-        report["memory"], summary["memory"],
+        report["io"]["memory"], summary["memory"],
         "the recording tells the same"
     );
     let text = String::from_utf8(memgauge(&["report", &recorded]).stdout).expect("text");

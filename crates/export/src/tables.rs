@@ -8,7 +8,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use csv::Writer;
-use memgauge_analyze::{Counts, DataKind, HotTable, Summary, TimedSpan};
+use memgauge_analyze::{BothWays, Counts, DataKind, HotTable, Summary, TimedSpan};
 use memgauge_recording::private;
 
 use super::curves::bin_end;
@@ -26,7 +26,10 @@ pub enum TableFormat {
 }
 
 /// Text columns; all others are integers.
-const TEXT_COLUMNS: [&str; 13] = [
+const TEXT_COLUMNS: [&str; 16] = [
+    "user",
+    "cgroup",
+    "device",
     "code_region",
     "event",
     "unit",
@@ -62,6 +65,8 @@ pub(crate) fn write(
         ("regions", regions(summary)),
         ("code_regions", code_regions(summary)),
         ("region_spans", region_spans(summary)),
+        ("io", io(summary)),
+        ("io_devices", io_devices(summary)),
         ("threads", threads(summary)),
         ("series", series(summary)),
         ("losses", losses(summary)),
@@ -327,6 +332,63 @@ fn region_spans(summary: &Summary) -> Table {
         region.spans.iter().map(cells)
     });
     [header].into_iter().chain(rows).collect()
+}
+
+/// Bytes by process and device.
+fn io(summary: &Summary) -> Table {
+    let header = strings([
+        "pid",
+        "program",
+        "user",
+        "cgroup",
+        "device",
+        "in_bytes",
+        "out_bytes",
+        "in_operations",
+        "out_operations",
+    ]);
+    let lines = summary.io.iter().flat_map(|io| &io.lines);
+    let rows = lines.map(|line| {
+        let texts = [&line.command, &line.user, &line.cgroup, &line.device];
+        let mut cells = vec![line.pid.to_string()];
+        cells.extend(texts.map(String::clone));
+        cells.extend(bytes_and_operations(&line.moved));
+        cells
+    });
+    [header].into_iter().chain(rows).collect()
+}
+
+/// Bytes that devices counted, and the part of no known process.
+fn io_devices(summary: &Summary) -> Table {
+    let header = strings([
+        "device",
+        "kind",
+        "in_bytes",
+        "out_bytes",
+        "in_operations",
+        "out_operations",
+        "unattributed_in_bytes",
+        "unattributed_out_bytes",
+    ]);
+    let devices = summary.io.iter().flat_map(|io| &io.devices);
+    let rows = devices.map(|device| {
+        let unattributed = [device.unattributed_in_bytes, device.unattributed_out_bytes];
+        let mut cells = vec![device.name.clone(), device.kind.clone()];
+        cells.extend(bytes_and_operations(&device.counted));
+        cells.extend(unattributed.map(|bytes| bytes.to_string()));
+        cells
+    });
+    [header].into_iter().chain(rows).collect()
+}
+
+fn bytes_and_operations(moved: &BothWays) -> [String; 4] {
+    [
+        moved.r#in.bytes,
+        moved.out.bytes,
+        moved.r#in.operations,
+        moved.out.operations,
+    ]
+    .map(|count| count.to_string())
 }
 
 fn threads(summary: &Summary) -> Table {

@@ -23,6 +23,7 @@ mod work;
 
 use std::collections::BTreeSet;
 
+use memgauge_analyze::IoSummary;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -120,6 +121,8 @@ pub struct Comparison {
     pub data: Vec<Changed>,
     /// Allocation sites whose bytes at the peak changed.
     pub heap: Vec<Changed>,
+    /// Programs whose bytes through a device changed, if both recordings account for I/O.
+    pub io: Vec<Changed>,
 }
 
 /// The runs before and after.
@@ -172,6 +175,7 @@ impl Comparison {
         };
         let data = of_data(Places::Data, rank::CYCLES);
         let heap = of_data(Places::Heap, HEAP_PEAK);
+        let io = of_data(Places::Io, IoSummary::BYTES);
         let estimated_from = [part(before), part(after)];
         let is_exact = estimated_from == [None, None];
         let other_counts = match groups {
@@ -182,6 +186,7 @@ impl Comparison {
             changed: other_counts
                 || !functions.is_empty()
                 || !heap.is_empty()
+                || !io.is_empty()
                 || metrics.iter().any(Metric::is_change)
                 || sampled
                     .iter()
@@ -206,6 +211,7 @@ impl Comparison {
             regions,
             data,
             heap,
+            io,
         }
     }
 
@@ -340,6 +346,7 @@ enum Places {
     Lines,
     Data,
     Heap,
+    Io,
 }
 
 impl Places {
@@ -349,6 +356,7 @@ impl Places {
             Places::Lines => &run.lines,
             Places::Data => &run.data,
             Places::Heap => &run.heap,
+            Places::Io => &run.io,
         }
     }
 
@@ -356,8 +364,8 @@ impl Places {
         match self {
             Places::Functions => &run.function_intervals,
             Places::Lines => &run.line_intervals,
-            // Neither is an estimate.
-            Places::Data | Places::Heap => &NO_INTERVALS,
+            // None of these is an estimate.
+            Places::Data | Places::Heap | Places::Io => &NO_INTERVALS,
         }
     }
 }

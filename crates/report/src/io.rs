@@ -1,6 +1,6 @@
 //! Bytes by process and device, as tables.
 
-use memgauge_analyze::{IoDeviceLine, IoLine, IoSummary};
+use memgauge_analyze::{IoDeviceLine, IoLine, IoLoss, IoSummary};
 
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
@@ -20,13 +20,19 @@ pub enum IoOrder {
     Pid,
 }
 
-/// Processes, devices and limitations as text.
+/// Processes, devices, limitations and losses as text.
 pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) -> String {
     let style = style.at_least(80);
+    let losses = losses(summary);
+    section(summary, order, rows, &style) + &notes(&losses, &style)
+}
+
+/// Processes, devices and limitations. A report has a section of its own for losses.
+pub(crate) fn section(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) -> String {
     let seconds = summary.duration_ns as f64 / 1e9;
     let note = format!(
         "counted over {}; MB/s = 10⁶ bytes per second",
-        units::nanoseconds(summary.duration_ns, &style)
+        units::nanoseconds(summary.duration_ns, style)
     );
     let note = if style.unicode {
         note
@@ -34,13 +40,15 @@ pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) 
         note.replace("10⁶", "10^6")
     };
     let mut text = style.heading("I/O by process and device", &note);
-    text += &processes(summary, order, rows, seconds, &style);
+    text += &processes(summary, order, rows, seconds, style);
     text += "\n";
     text += &style.heading("Devices", unattributed_note(summary));
-    text += &devices(summary, seconds, &style);
+    text += &devices(summary, seconds, style);
     text += "\n";
-    text += &io_memory::section(&summary.memory, seconds, &style);
-    text + &shortfalls(summary, &style)
+    text += &io_memory::section(&summary.memory, seconds, style);
+    let missing = summary.missing.iter();
+    let missing = missing.map(|what| format!("not measurable on this kernel: {what}\n"));
+    text + &notes(&missing.collect::<String>(), style)
 }
 
 fn unattributed_note(summary: &IoSummary) -> &'static str {
@@ -210,25 +218,23 @@ fn place(line: &IoDeviceLine) -> String {
     }
 }
 
-fn shortfalls(summary: &IoSummary, style: &Style) -> String {
-    let missing = summary
-        .missing
-        .iter()
-        .map(|what| format!("not measurable on this kernel: {what}\n"));
-    let losses = summary.losses.iter();
-    let losses = losses.map(|l| {
+fn losses(summary: &IoSummary) -> String {
+    let sentence = |loss: &IoLoss| {
         format!(
             "unattributed: {} ({} {})\n",
-            l.name,
-            units::count(l.count),
-            l.meaning
+            loss.name,
+            units::count(loss.count),
+            loss.meaning
         )
-    });
-    let lines: String = missing.chain(losses).collect();
-    if lines.is_empty() {
-        return String::new();
+    };
+    summary.losses.iter().map(sentence).collect()
+}
+
+fn notes(lines: &str, style: &Style) -> String {
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", style.paint_lines(Role::Warning, lines)),
     }
-    format!("\n{}", style.paint_lines(Role::Warning, &lines))
 }
 
 /// The summary as indented JSON with a final newline. `docs/metrics.md` describes it.
@@ -241,7 +247,7 @@ pub fn io_json(summary: &IoSummary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memgauge_analyze::{BothWays, IoLoss, Moved};
+    use memgauge_analyze::{BothWays, Moved};
 
     fn moved(input: u64, output: u64) -> BothWays {
         let way = |bytes: u64| Moved {

@@ -36,6 +36,7 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
         rule: String::new(),
         next: hint.next,
     }));
+    said.extend(summary.io.iter().flat_map(of_io));
     let regions = summary.recording.source.only_regions();
     if let Some(names) = regions {
         said.push(Statement {
@@ -56,7 +57,7 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     }
     said.extend(hottest(summary));
     said.extend(sections::findings(summary, style).into_iter().map(fact));
-    if summary.causes.is_empty() && regions.is_none() {
+    if summary.causes.is_empty() && regions.is_none() && summary.io.is_none() {
         said.push(Statement {
             next: NEXT.to_owned(),
             ..fact(
@@ -158,8 +159,8 @@ pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     })
 }
 
-/// Overview of an I/O recording.
-pub(crate) fn of_io(io: &IoSummary) -> Vec<Statement> {
+/// Sentences about accounted I/O.
+fn of_io(io: &IoSummary) -> Vec<Statement> {
     let mut said = Vec::new();
     let hardware = io.devices.iter().filter(|d| !d.is_virtual);
     let all: u64 = hardware.map(|d| d.counted.bytes()).sum();

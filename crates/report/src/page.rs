@@ -4,7 +4,7 @@
 //! results. It is never interpreted as HTML: it does not contain `<`, and the front end inserts
 //! every name as text. The front end comes from `web/` and is embedded when memgauge is built.
 
-use memgauge_analyze::{IoSummary, Summary};
+use memgauge_analyze::Summary;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,21 +15,17 @@ use crate::style::{Style, is_direction};
 include!(concat!(env!("OUT_DIR"), "/front_end.rs"));
 
 /// Version of the page's data. The embedded front end reads only this one.
-const PAGE_VERSION: u32 = 1;
+const PAGE_VERSION: u32 = 2;
 
-/// Contents of a page. At least one of the three kinds should be present.
+/// Contents of a page. At least one of the two kinds should be present.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Page<'a> {
     /// Heading: a command or a recording.
     pub title: String,
     /// Results of a recording.
     pub summary: Option<&'a Summary>,
-    /// Accounted I/O.
-    pub io: Option<&'a IoSummary>,
     /// Miss-rate curves in the JSON form of `docs/mrc.md`, with the memories to mark.
     pub curves: Vec<Value>,
-    /// Messages about parts that could not be read, if there is no summary with them.
-    pub problems: Vec<String>,
     /// Where the page can request parts of the recording, if a server shows it.
     pub served: Option<Served>,
 }
@@ -69,12 +65,11 @@ impl Page<'_> {
         let run = self
             .summary
             .map(|summary| overview::of_run(summary, &style));
-        let io = self.io.map(overview::of_io);
         let curves = self.curves.iter().filter_map(overview::of_curve);
         let data = Data {
             page_version: PAGE_VERSION,
             memgauge: env!("CARGO_PKG_VERSION"),
-            overview: run.into_iter().chain(io).flatten().chain(curves).collect(),
+            overview: run.into_iter().flatten().chain(curves).collect(),
             sampling_notes: self.summary.map(crate::sampling_notes).unwrap_or_default(),
             page: self,
         };

@@ -50,14 +50,14 @@ function ended(end: unknown): string | null {
 function warning(data: Data): HTMLElement[] {
   const run = data.summary;
   // Curves alone come of no recording that could have lost something.
-  if (run === null && data.io === null) return [];
+  if (run === null) return [];
   const said: string[] = [];
-  if (run !== null && !run.recording.complete) {
+  if (!run.recording.complete) {
     said.push("The recorder did not end in order: what it lost at its end is not known.");
   }
-  const problems = (run?.problems ?? data.problems).length;
+  const problems = run.problems.length;
   if (problems > 0) said.push(problems === 1 ? "1 thing could not be read." : `${problems} things could not be read.`);
-  const losses = (run?.losses.length ?? 0) + (data.io?.losses.length ?? 0);
+  const losses = run.losses.length;
   if (losses > 0) said.push(`${losses} kind${losses === 1 ? "" : "s"} of losses.`);
   const link = h("a", { href: "#trust" }, "What to trust");
   if (said.length === 0) return [h("span", { class: "state good" }, "Losses: none. ", link)];

@@ -24,8 +24,8 @@ interface Line {
 }
 
 export function io(data: Data): Section | null {
-  const found = data.io;
-  if (found === null) return null;
+  const found = data.summary?.io;
+  if (found === undefined) return null;
   const moved = found.devices.filter((d) => d.counted.in.bytes + d.counted.out.bytes + d.attributed.in.bytes + d.attributed.out.bytes > 0);
   const time_ = found.over_time;
   const plots = moved.slice(0, PLOTS).map((device) => {

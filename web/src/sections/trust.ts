@@ -8,13 +8,10 @@ import { table } from "../table";
 
 export function trust(data: Data): Section {
   const run = data.summary;
-  if (run === null && data.io === null) return ofCurves(data);
-  const problems = [...(run?.problems ?? []), ...(run?.import?.problems ?? []), ...data.problems];
-  const losses = [
-    ...(run?.losses ?? []).map((l) => `${count(l.count)} ${l.meaning}${l.detail === "" ? "" : `: ${l.detail}`}`),
-    ...(data.io?.losses ?? []).map((l) => `${count(l.count)} ${l.meaning}`),
-  ];
-  if (run !== null && !run.recording.complete) {
+  if (run === null) return ofCurves(data);
+  const problems = [...run.problems, ...(run.import?.problems ?? [])];
+  const losses = run.losses.map((l) => `${count(l.count)} ${l.meaning}${l.detail === "" ? "" : `: ${l.detail}`}`);
+  if (!run.recording.complete) {
     losses.unshift("The recorder did not end in order: what it lost at its end is not known.");
   }
   const list = (items: string[], none: string): HTMLElement =>

@@ -6,6 +6,8 @@
 //! function or line is listed if it changed by at least 0.1 % of the run's events, so that the rows
 //! explain the headline.
 
+use memgauge_analyze::IoSummary;
+
 use super::measured::HEAP_PEAK;
 use super::rank::CYCLES;
 use super::{Changed, Comparison, Metric, MetricUnit};
@@ -61,7 +63,7 @@ impl Comparison {
         self.listed_by(places, self.ranked_by.as_deref().unwrap_or_default())
     }
 
-    /// Returns the tables of data and heap: title, column title, event and rows.
+    /// Returns the tables of data, heap and I/O: title, column title, event and rows.
     pub(super) fn listed_data(&self) -> impl Iterator<Item = ListedData<'_>> {
         let data = ListedData {
             title: "Data",
@@ -75,7 +77,13 @@ impl Comparison {
             event: HEAP_PEAK,
             rows: self.listed_by(&self.heap, HEAP_PEAK),
         };
-        [data, heap]
+        let io = ListedData {
+            title: "I/O",
+            what: "program (device)",
+            event: IoSummary::BYTES,
+            rows: self.listed_by(&self.io, IoSummary::BYTES),
+        };
+        [data, heap, io]
             .into_iter()
             .filter(|table| !table.rows.is_empty())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_analyze::{HotRow, HotTable, RegionTable, Summary, file_name};
+use memgauge_analyze::{HotRow, HotTable, IoSummary, RegionTable, Summary, file_name};
 use memgauge_trace::SourceFacts;
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +67,9 @@ pub struct Measured {
     /// Bytes of allocations at the peak, by where they were made; not in a baseline either.
     #[serde(skip)]
     pub heap: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Bytes that programs moved, by program and device. Baseline files omit them.
+    #[serde(skip)]
+    pub io: BTreeMap<String, BTreeMap<String, u64>>,
     /// Shares of regions of the data, by sampled event; not in a baseline either.
     #[serde(skip)]
     pub regions: Vec<Shares>,
@@ -112,6 +115,7 @@ impl Measured {
             lines: exact(&summary.hot.lines, line),
             data: data(summary),
             heap: heap(summary),
+            io: io(summary),
             regions: summary.regions.iter().map(regions).collect(),
             is_damaged: false,
         }
@@ -182,6 +186,15 @@ fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
         let name = name.as_str().unwrap_or_default();
         for (what, value) in [("miss_ratio", level.miss_ratio), ("mpki", level.mpki)] {
             metrics.extend(value.map(|value| (format!("{name}.{what}"), value)));
+        }
+    }
+    for device in summary.io.iter().flat_map(|io| &io.devices) {
+        for (way, bytes) in [
+            ("in_bytes", device.counted.r#in.bytes),
+            ("out_bytes", device.counted.out.bytes),
+        ] {
+            let sum = metrics.entry(format!("io.{}.{way}", device.name));
+            *sum.or_default() += bytes as f64;
         }
     }
     metrics
@@ -255,6 +268,17 @@ fn heap(summary: &Summary) -> PlaceCounts {
     for site in summary.heap.iter().flat_map(|heap| &heap.sites) {
         let counts = places.entry(site.name.clone()).or_default();
         *counts.entry(HEAP_PEAK.to_owned()).or_default() += site.at_peak_bytes;
+    }
+    places
+}
+
+/// Bytes by program and device. Process IDs differ between runs.
+fn io(summary: &Summary) -> PlaceCounts {
+    let mut places = PlaceCounts::new();
+    for line in summary.io.iter().flat_map(|io| &io.lines) {
+        let counts = places.entry(format!("{} ({})", line.command, line.device));
+        let sum = counts.or_default().entry(IoSummary::BYTES.to_owned());
+        *sum.or_default() += line.moved.bytes();
     }
     places
 }

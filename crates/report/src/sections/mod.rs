@@ -30,6 +30,7 @@ pub(crate) use sets::warnings as set_warnings;
 use memgauge_analyze::Summary;
 use memgauge_trace::Provenance;
 
+use crate::io::IoOrder;
 use crate::style::Style;
 use crate::units::plural;
 
@@ -54,6 +55,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         headline::headline(summary, style),
         headline::run(summary, style),
+        io(summary, style),
         time_use::time_use(summary, style),
         python::lines(summary, style),
         what_if::what_if(summary, style),
@@ -90,6 +92,12 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         closing::cost(summary, style),
         closing::in_short(summary, style),
     ]
+}
+
+/// Bytes by process and device.
+fn io(summary: &Summary, style: &Style) -> String {
+    let section = |io| crate::io::section(io, IoOrder::Total, SHOWN, style);
+    summary.io.as_ref().map(section).unwrap_or_default()
 }
 
 /// Sections of advice.
