@@ -10,7 +10,7 @@ use memgauge_recording::{Recording, is_recording};
 use memgauge_report::{Compared, Comparison, Gate, GateError, Measured, RunCurves};
 use memgauge_symbols::Symbols;
 
-use crate::outcome::{Exit, take_in_damage, usage};
+use crate::outcome::{Exit, usage};
 use crate::{terminal, whole_file};
 
 #[derive(Debug, Args)]
@@ -74,10 +74,10 @@ pub(crate) fn diff(args: &Diff) -> anyhow::Result<Exit> {
     for line in &failed {
         eprintln!("memgauge: {line}");
     }
-    Ok(if failed.is_empty() {
-        Exit::Success
-    } else {
-        Exit::GateFailed
+    let mut compared = runs.comparisons.iter();
+    Ok(match failed.is_empty() {
+        true => Exit::after_reading(compared.any(|runs| runs.damaged.contains(&true))),
+        false => Exit::GateFailed,
     })
 }
 
@@ -255,7 +255,6 @@ fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary
     let rank = event.and_then(|event| Rank::named(event, recording.manifest()).ok());
     let options = Options::every_place(rank);
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
-    take_in_damage(recording);
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }

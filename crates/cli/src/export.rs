@@ -12,7 +12,7 @@ use memgauge_symbols::Symbols;
 use memgauge_trace::{CodeValue, EventId};
 
 use crate::access::OutputDirectory;
-use crate::outcome::{Exit, take_in_damage, usage};
+use crate::outcome::{Exit, usage};
 use crate::whole_file::{self, WholeFile};
 
 #[derive(Debug, Args)]
@@ -99,16 +99,24 @@ pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
             "--event is for folded stacks, firefox and perf: the other formats hold all events"
         ));
     }
-    if args.format.is_folder() {
-        to_folder(args)?;
-    } else {
-        check_output(args)?;
-        match args.format {
-            Format::Perf => to_perf(args)?,
-            _ => to_file(args)?,
+    let recording = match args.format.is_folder() {
+        true => {
+            let folder = folder(args)?;
+            let recording = Recording::open(&args.recording)?;
+            to_folder(args, &recording, folder)?;
+            recording
         }
-    }
-    Ok(Exit::Success)
+        false => {
+            check_output(args)?;
+            let recording = Recording::open(&args.recording)?;
+            match args.format {
+                Format::Perf => to_perf(args, &recording)?,
+                _ => to_file(args, &recording)?,
+            }
+            recording
+        }
+    };
+    Ok(Exit::after_reading(recording.is_damaged()))
 }
 
 /// The output file. `None` is standard output.
@@ -134,13 +142,13 @@ fn check_output(args: &Export) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn to_file(args: &Export) -> anyhow::Result<()> {
-    let summary = summary(&args.recording)?;
+fn to_file(args: &Export, recording: &Recording) -> anyhow::Result<()> {
+    let summary = summary(recording)?;
     // Render everything before creating the file, so that a failure leaves no empty one.
     let mut text = Vec::new();
     let done = match args.format.of_summary() {
         Some(format) => write(&summary, format, args.event.as_deref(), &mut text),
-        None => firefox(args, &summary, &mut text)?,
+        None => firefox(args, recording, &summary, &mut text)?,
     };
     done.map_err(|why| refused(args, why))?;
     match file(args) {
@@ -154,13 +162,13 @@ fn to_file(args: &Export) -> anyhow::Result<()> {
 
 fn firefox(
     args: &Export,
+    recording: &Recording,
     summary: &Summary,
     out: &mut Vec<u8>,
 ) -> anyhow::Result<Result<(), Error>> {
-    let recording = Recording::open(&args.recording)?;
-    let event = sampled_event(args, &recording)?;
+    let event = sampled_event(args, recording)?;
     let mut symbols = Symbols::of(&args.recording);
-    let (stacked, mut problems) = stacked_samples(&recording, &mut symbols, event)?;
+    let (stacked, mut problems) = stacked_samples(recording, &mut symbols, event)?;
     let mut values: Vec<CodeValue> = Vec::new();
     recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows| {
         values.extend_from_slice(rows);
@@ -190,18 +198,16 @@ fn say_new(problems: &[String], told: &[String]) {
 }
 
 /// Writes through a temporary file, since the file's head is written last.
-fn to_perf(args: &Export) -> anyhow::Result<()> {
-    let recording = Recording::open(&args.recording)?;
-    let event = sampled_event(args, &recording)?;
+fn to_perf(args: &Export, recording: &Recording) -> anyhow::Result<()> {
+    let event = sampled_event(args, recording)?;
     let name = file(args).unwrap_or(Path::new("-")).display().to_string();
     let failed = || format!("failed to write `{name}`");
     let made = file(args).map_or_else(WholeFile::stdout, WholeFile::create);
     let mut made = made.with_context(failed)?;
     let mut out = BufWriter::new(made.file());
-    let written = write_perf(&recording, event, &mut out).map_err(|why| refused(args, why))?;
+    let written = write_perf(recording, event, &mut out).map_err(|why| refused(args, why))?;
     out.flush().with_context(failed)?;
     drop(out);
-    take_in_damage(&recording);
     let of_parts = recording.problems();
     say_new(&of_parts, &[]);
     say_new(&written.problems, &of_parts);
@@ -214,19 +220,17 @@ fn to_perf(args: &Export) -> anyhow::Result<()> {
     made.finish().with_context(failed)
 }
 
-fn to_folder(args: &Export) -> anyhow::Result<()> {
-    let Some(folder) = args
-        .output
-        .as_deref()
-        .filter(|path| *path != Path::new("-"))
-    else {
-        bail!(usage("the format is a folder of tables: name it with -o"));
-    };
+fn folder(args: &Export) -> anyhow::Result<&Path> {
+    let folder = file(args);
+    folder.ok_or_else(|| usage("the format is a folder of tables: name it with -o"))
+}
+
+fn to_folder(args: &Export, recording: &Recording, folder: &Path) -> anyhow::Result<()> {
     let form = match args.format {
         Format::Arrow => TableFormat::Arrow,
         _ => TableFormat::Csv,
     };
-    let summary = summary(&args.recording)?;
+    let summary = summary(recording)?;
     let _output = OutputDirectory::new(folder);
     let written = write_tables(&summary, form, folder).map_err(|why| refused(args, why))?;
     eprintln!(
@@ -253,11 +257,9 @@ fn refused(args: &Export, why: Error) -> anyhow::Error {
 }
 
 /// Summary with all rows of each table and the names of all code locations.
-fn summary(path: &Path) -> anyhow::Result<Summary> {
-    let recording = Recording::open(path)?;
+fn summary(recording: &Recording) -> anyhow::Result<Summary> {
     let options = Options::for_export();
-    let summary = summarise(&recording, &mut Symbols::of(path), &options)?;
-    take_in_damage(&recording);
+    let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }

@@ -11,7 +11,7 @@ use memgauge_fleet::{
 use memgauge_report::{Compared, Gate, fleet::FleetCurve};
 
 use crate::access::OutputDirectory;
-use crate::outcome::{Exit, input_is_damaged, usage};
+use crate::outcome::{Exit, usage};
 use crate::report::DEFAULT_ROWS;
 use crate::units::{Label, labels};
 use crate::{diff as gates, terminal};
@@ -277,9 +277,6 @@ fn add(args: &Index) -> anyhow::Result<Exit> {
     let indexed = indexed.map_err(explained)?;
     for skipped in &indexed.skipped {
         eprintln!("memgauge: {}", skipped.message());
-        if matches!(skipped, Skipped::Unreadable(_)) {
-            input_is_damaged();
-        }
     }
     if !args.quiet {
         eprintln!(
@@ -290,7 +287,10 @@ fn add(args: &Index) -> anyhow::Result<Exit> {
             indexed.skipped.len()
         );
     }
-    Ok(Exit::Success)
+    let is_unreadable = |skipped: &Skipped| matches!(skipped, Skipped::Unreadable(_));
+    Ok(Exit::after_reading(
+        indexed.skipped.iter().any(is_unreadable),
+    ))
 }
 
 fn worst(args: &Top) -> anyhow::Result<Exit> {

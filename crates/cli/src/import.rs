@@ -9,7 +9,7 @@ use memgauge_import::{self as import, Input, TextInput};
 use memgauge_recording::Recording;
 use memgauge_report::{as_typed, import_json, import_text};
 
-use crate::outcome::{self, Exit};
+use crate::outcome::Exit;
 use crate::units::{recording, spoken_bytes};
 use crate::{names, record, terminal};
 
@@ -54,12 +54,12 @@ pub(crate) struct Import {
 pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
     import_into(args).with_context(|| format!("failed to import `{}`", args.input.display()))?;
     let summary = summarise_end(&Recording::open(&args.output)?)?;
-    for problem in summary.import.iter().flat_map(|import| &import.problems) {
+    let problems = summary.import.iter().flat_map(|import| &import.problems);
+    for problem in problems.clone() {
         eprintln!(
             "memgauge: {}: {problem}; the records before it are imported",
             args.input.display()
         );
-        outcome::input_is_damaged();
     }
     if !args.quiet {
         terminal::print(&match args.json {
@@ -67,7 +67,7 @@ pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
             false => summary_text(args, &summary),
         })?;
     }
-    Ok(Exit::Success)
+    Ok(Exit::after_reading(problems.count() > 0))
 }
 
 fn import_into(args: &Import) -> anyhow::Result<()> {

@@ -1,12 +1,10 @@
 //! Exit codes and error messages.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use memgauge_host::sys;
 use memgauge_host::{Error, ErrorKind, without_system_numbers};
 use memgauge_live::Unwritten;
-use memgauge_recording::Recording;
 use memgauge_trace::CommandEnd;
 
 /// How memgauge ends.
@@ -18,6 +16,8 @@ pub(crate) enum Exit {
     Program(u8),
     /// A gate of `diff` failed.
     GateFailed,
+    /// A part of the input is damaged, and the rest was used.
+    Damaged,
 }
 
 /// memgauge itself failed.
@@ -26,23 +26,19 @@ const FAILED: u8 = 125;
 const GATE_FAILED: u8 = 1;
 /// The command line makes no sense.
 const USAGE: u8 = 2;
-/// A recording was damaged, and the undamaged part was shown.
+/// A part of the input is damaged, and the rest was used.
 const DAMAGED: u8 = 3;
 
-/// True if a recording that was shown is damaged.
-static IS_DAMAGED: AtomicBool = AtomicBool::new(false);
-
-/// Remembers whether a recording is damaged. memgauge then ends with [`DAMAGED`].
-pub(crate) fn take_in_damage(recording: &Recording) {
-    IS_DAMAGED.fetch_or(recording.is_damaged(), Ordering::Relaxed);
-}
-
-/// Remembers that other input could only be read in part.
-pub(crate) fn input_is_damaged() {
-    IS_DAMAGED.store(true, Ordering::Relaxed);
-}
-
 impl Exit {
+    /// Success with the whole input, or with the undamaged part of it. Whether a recording is
+    /// damaged is known after it was read.
+    pub(crate) fn after_reading(is_damaged: bool) -> Exit {
+        match is_damaged {
+            true => Exit::Damaged,
+            false => Exit::Success,
+        }
+    }
+
     /// Exit code that a shell would report for the program.
     pub(crate) fn of(end: &CommandEnd) -> Exit {
         match end {
@@ -56,9 +52,9 @@ impl Exit {
 
     pub(crate) fn code(self) -> ExitCode {
         match self {
-            Exit::Success if IS_DAMAGED.load(Ordering::Relaxed) => ExitCode::from(DAMAGED),
             Exit::Success => ExitCode::SUCCESS,
             Exit::GateFailed => ExitCode::from(GATE_FAILED),
+            Exit::Damaged => ExitCode::from(DAMAGED),
             Exit::Program(code) => ExitCode::from(code),
         }
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use memgauge_recording::{self as recording, Recording};
 
-use crate::outcome::{Exit, take_in_damage, usage};
+use crate::outcome::{Exit, usage};
 use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,6 @@ pub(crate) struct Pack {
 /// Packs the recording. Damaged parts are packed as they are.
 pub(crate) fn pack(args: &Pack) -> anyhow::Result<Exit> {
     let source = Recording::open(&args.recording)?;
-    take_in_damage(&source);
     if !source.manifest().complete {
         eprintln!(
             "memgauge: `{}` is still being written, or its recorder was killed: the parts written \
@@ -63,7 +62,7 @@ pub(crate) fn pack(args: &Pack) -> anyhow::Result<Exit> {
     for problem in source.problems().iter().chain(&left_out) {
         eprintln!("memgauge: {problem}");
     }
-    Ok(Exit::Success)
+    Ok(Exit::after_reading(source.is_damaged()))
 }
 
 fn create(path: &Path) -> anyhow::Result<WholeFile> {

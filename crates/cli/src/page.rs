@@ -7,7 +7,6 @@ use memgauge_analyze::{Limits, Options, Rank, Summary, summarise};
 use memgauge_recording::Recording;
 use memgauge_report::{NO_FRONT_END, Page, has_front_end};
 
-use crate::outcome::take_in_damage;
 use crate::{terminal, whole_file};
 use memgauge_symbols::Symbols;
 
@@ -33,9 +32,7 @@ pub(crate) fn summary(
         ..Options::default()
     };
     let mut symbols = Symbols::of(recording.path());
-    let summary = summarise(recording, &mut symbols, &options)?;
-    take_in_damage(recording);
-    Ok(summary)
+    Ok(summarise(recording, &mut symbols, &options)?)
 }
 
 /// The page with a recording's summary. Its title is the recorded command.

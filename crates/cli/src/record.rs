@@ -77,8 +77,9 @@ pub(crate) fn show(
     text: impl Fn(&Recording, &Style) -> anyhow::Result<String>,
 ) -> anyhow::Result<Exit> {
     let style = terminal::style(terminal::stdout_is_terminal());
-    terminal::print(&text(&Recording::open(path)?, &style)?)?;
-    Ok(Exit::Success)
+    let recording = Recording::open(path)?;
+    terminal::print(&text(&recording, &style)?)?;
+    Ok(Exit::after_reading(recording.is_damaged()))
 }
 
 /// Records a program and shows the recording on standard error, because standard output is the

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::args::Report;
 use crate::debug_packages::debug_package;
-use crate::outcome::{Exit, take_in_damage, usage};
+use crate::outcome::{Exit, usage};
 use crate::{diff, page, terminal, whole_file};
 
 /// Default number of rows in each table.
@@ -29,7 +29,7 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
         let file = diff::measure(&recording, None)?.file();
         whole_file::write(path, file.as_bytes())
             .with_context(|| format!("failed to write `{name}`"))?;
-        return Ok(Exit::Success);
+        return Ok(Exit::after_reading(recording.is_damaged()));
     }
     let file = args
         .output
@@ -48,7 +48,7 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
             .with_context(|| format!("failed to write `{}`", path.display()))?,
         None => terminal::print(&text)?,
     }
-    Ok(Exit::Success)
+    Ok(Exit::after_reading(recording.is_damaged()))
 }
 
 /// Contents of the tables.
@@ -81,7 +81,6 @@ pub(crate) fn render(
         ..Options::default()
     };
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
-    take_in_damage(recording);
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
@@ -124,7 +123,7 @@ fn write_page(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
     let path = args.output.clone();
     let path = path.unwrap_or_else(|| beside(recording.path()));
     page::write(&page, &path)?;
-    Ok(Exit::Success)
+    Ok(Exit::after_reading(recording.is_damaged()))
 }
 
 /// Default path of a page: the recording's path with another suffix.

@@ -7,8 +7,6 @@ mod loops;
 #[cfg(test)]
 mod sweep;
 
-use std::path::Path;
-
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MAX_WINDOWS, Settings};
 use memgauge_emulate as emulate;
@@ -19,7 +17,7 @@ use memgauge_report::bandwidth::{against_text, csv, json, text};
 use memgauge_symbols::Symbols;
 use memgauge_trace::CommandEnd;
 
-use crate::outcome::{Exit, take_in_damage, usage};
+use crate::outcome::{Exit, usage};
 use crate::units::{EventSpec, spoken_seconds};
 use crate::{record, terminal};
 pub(crate) use args::{Bandwidth, Calibrate};
@@ -32,12 +30,15 @@ use calibrate::{Calibration, recorded_delivery};
 pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
     if let Some(input) = &args.input {
         let style = terminal::style(terminal::stdout_is_terminal());
-        let shown = match &args.against {
-            Some(other) => against(args, input, other)?,
-            None => shown(args, &Recording::open(input)?, &[], style)?,
+        let recording = Recording::open(input)?;
+        let other = args.against.as_deref().map(Recording::open).transpose()?;
+        let shown = match &other {
+            Some(other) => against(args, [&recording, other])?,
+            None => shown(args, &recording, &[], style)?,
         };
         terminal::print(&shown)?;
-        return Ok(Exit::Success);
+        let is_damaged = recording.is_damaged() || other.is_some_and(|other| other.is_damaged());
+        return Ok(Exit::after_reading(is_damaged));
     }
     let style = terminal::style(terminal::stderr_is_terminal());
     let mut totals = Vec::new();
@@ -127,7 +128,6 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
         read = bandwidth::read(recording, &extent, &settings(args), none, symbols)?;
         eprintln!("memgauge: {why}");
     }
-    take_in_damage(recording);
     for problem in &read.problems {
         eprintln!("memgauge: {problem}");
     }
@@ -290,16 +290,16 @@ fn shown(
 }
 
 /// Two recordings over each other, by work done.
-fn against(args: &Bandwidth, one: &Path, other: &Path) -> anyhow::Result<String> {
+fn against(args: &Bandwidth, recordings: [&Recording; 2]) -> anyhow::Result<String> {
     let style = terminal::style(terminal::stdout_is_terminal());
-    let both = [one, other].map(|path| -> anyhow::Result<_> {
-        let recording = Recording::open(path)?;
-        let result = read(args, &recording)?;
+    let both = recordings.map(|recording| -> anyhow::Result<_> {
+        let path = recording.path();
+        let result = read(args, recording)?;
         let curve = result
             .curve
             .as_ref()
             .context("SANITY: a read result has a curve")?;
-        let work = bandwidth::work(&recording, curve)?;
+        let work = bandwidth::work(recording, curve)?;
         if work.total() <= 0.0 {
             bail!(
                 "failed to compare `{}` by work: it has no series of instructions",

@@ -16,7 +16,7 @@ use super::args::{CurveOptions, Mrc, Part};
 use super::engine::Engines;
 use super::parts::Parts;
 use super::relay::Relay;
-use crate::outcome::{take_in_damage, usage};
+use crate::outcome::usage;
 use crate::terminal;
 
 /// Curves of an input, one for each block size, with notes.
@@ -28,6 +28,8 @@ pub(super) struct InputCurves {
     pub(super) weight: f64,
     /// Number of instructions of the references, if known.
     pub(super) instructions: Option<u64>,
+    /// True if a part of the input could not be read.
+    pub(super) is_damaged: bool,
 }
 
 /// Returns the curves of a file of addresses, of standard input, or of a recording.
@@ -42,6 +44,7 @@ pub(super) fn curves(input: &Path, making: &CurveOptions) -> anyhow::Result<Inpu
         note: read.note,
         weight: read.weight,
         instructions: None,
+        is_damaged: read.is_damaged,
     })
 }
 
@@ -82,6 +85,7 @@ impl InputCurves {
             // Blocks of different inputs are then different.
             self.weight = self.curves[0].curve().compulsory / blocks;
         }
+        self.is_damaged |= other.is_damaged;
         let notes: Vec<String> = self.note.take().into_iter().chain(other.note).collect();
         self.note = (!notes.is_empty()).then(|| notes.join("; "));
     }
@@ -96,6 +100,8 @@ pub(super) struct Read {
     pub(super) note: Option<String>,
     /// Number of references that each one stands for.
     pub(super) weight: f64,
+    /// True if a part of the recording could not be read.
+    pub(super) is_damaged: bool,
 }
 
 /// Reads all references of an input.
@@ -109,19 +115,23 @@ pub(super) fn references_of(
         references += addresses.len();
         take(addresses, sizes)
     };
-    let (note, weight) = if is_recording(input) {
+    let read = if is_recording(input) {
         feed_recording(input, &mut counted)?
     } else {
-        (feed_file(input, format, &mut counted)?, 1.0)
+        Read {
+            note: feed_file(input, format, &mut counted)?,
+            weight: 1.0,
+            is_damaged: false,
+        }
     };
     if references == 0 {
-        let why = note.map_or_else(
+        let why = read.note.map_or_else(
             || "it is empty".to_owned(),
             |note| format!("it has no addresses; {note}"),
         );
         bail!("failed to read addresses from `{}`: {why}", input.display());
     }
-    Ok(Read { note, weight })
+    Ok(read)
 }
 
 /// Curves of a command by part of the run (empty for all of it), and the run's end.
@@ -211,6 +221,7 @@ pub(super) fn curves_of_command(
         note: note.clone(),
         weight: 1.0,
         instructions: Some(run.instructions),
+        is_damaged: false,
     };
     let mut made = vec![(String::new(), whole)];
     made.extend(threads.finish()?);
@@ -241,6 +252,7 @@ impl Threads {
                 note: None,
                 weight: 1.0,
                 instructions: Some(instructions),
+                is_damaged: false,
             };
             Ok((format!(", thread {tid} of process {pid}"), made))
         };
@@ -318,23 +330,20 @@ fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
     ))
 }
 
-/// Feeds the addresses of a recording's samples. Returns a description of the samples and the
-/// number of events that each stands for.
-fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(Option<String>, f64)> {
+/// Feeds the addresses of a recording's samples. The note describes the samples.
+fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<Read> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
     let read = references(&recording, &mut problems, take)?;
-    tell(&recording, &problems);
-    match read {
-        Some(read) => Ok((read.note, read.weight)),
-        None => bail!(no_references(&recording, &problems)),
-    }
-}
-
-/// Describes the input that could not be read.
-fn tell(recording: &Recording, problems: &[String]) {
-    take_in_damage(recording);
-    for problem in problems {
+    for problem in &problems {
         eprintln!("memgauge: {problem}");
+    }
+    match read {
+        Some(read) => Ok(Read {
+            note: read.note,
+            weight: read.weight,
+            is_damaged: recording.is_damaged(),
+        }),
+        None => bail!(no_references(&recording, &problems)),
     }
 }

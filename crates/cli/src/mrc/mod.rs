@@ -71,8 +71,9 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     args.html.as_ref().map(|_| page::check()).transpose()?;
     let out = Outputs::open(args)?;
     if is_simulated {
-        out.write_policies(&trace::views(args)?)?;
-        return Ok(Exit::Success);
+        let simulated = trace::views(args)?;
+        out.write_policies(&simulated.views)?;
+        return Ok(Exit::after_reading(simulated.is_damaged));
     }
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args, out),
@@ -223,8 +224,9 @@ impl Outputs {
 
 fn phases_of_input(args: &Mrc, input: &Path, outputs: Outputs) -> anyhow::Result<Exit> {
     let ran = phases::of_input(args, input)?;
+    let is_damaged = ran.is_damaged;
     write_phases(args, &name(input), ran, outputs)?;
-    Ok(Exit::Success)
+    Ok(Exit::after_reading(is_damaged))
 }
 
 fn phases_of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
@@ -283,7 +285,7 @@ fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     let mut all = Vec::new();
     for (of, made) in ran.made {
         let title = args.command.join(" ") + &of;
-        all.extend(views(args, title, made, args.against.as_deref())?);
+        all.extend(views(args, title, made, against(args)?));
     }
     outputs.write(&all, None)?;
     Ok(Exit::of(&ran.run.end))
@@ -291,26 +293,31 @@ fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
 
 fn of_inputs(args: &Mrc, inputs: &[PathBuf], outputs: Outputs) -> anyhow::Result<Exit> {
     let made = feed::curves_together(inputs, &args.making)?;
+    let against = against(args)?;
+    let is_damaged = made.is_damaged || against.as_ref().is_some_and(|other| other.is_damaged);
     let names: Vec<String> = inputs.iter().map(|input| name(input)).collect();
-    let other = args.against.as_deref();
-    let views = views(args, names.join(" + "), made, other)?;
+    let views = views(args, names.join(" + "), made, against);
     outputs.write(&views, None)?;
-    Ok(Exit::Success)
+    Ok(Exit::after_reading(is_damaged))
+}
+
+/// Curves to compare with, if requested.
+fn against(args: &Mrc) -> anyhow::Result<Option<feed::InputCurves>> {
+    let other = args.against.as_deref();
+    other
+        .map(|other| feed::curves(other, &args.making))
+        .transpose()
 }
 
 fn views(
     args: &Mrc,
     title: String,
     made: feed::InputCurves,
-    against: Option<&Path>,
-) -> anyhow::Result<Vec<CurveView>> {
-    let mut others = match against {
-        Some(other) => feed::curves(other, &args.making)?.curves,
-        None => Vec::new(),
-    }
-    .into_iter();
+    against: Option<feed::InputCurves>,
+) -> Vec<CurveView> {
+    let mut others = against.into_iter().flat_map(|other| other.curves);
     let views = made.curves.into_iter().map(|measured| {
-        let other = against.zip(others.next());
+        let other = args.against.as_deref().zip(others.next());
         let other = other.map(|(path, measured)| (name(path), measured));
         let view = view(
             args,
@@ -325,7 +332,7 @@ fn views(
             ..view
         }
     });
-    Ok(views.collect())
+    views.collect()
 }
 
 fn name(path: &Path) -> String {

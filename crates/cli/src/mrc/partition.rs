@@ -39,8 +39,10 @@ pub(crate) fn partition(args: &Partition) -> anyhow::Result<Exit> {
         return Err(usage(why));
     }
     let mut curves = Vec::new();
+    let mut is_damaged = false;
     for input in &args.inputs {
         let made = feed::curves(input, &args.making)?;
+        is_damaged |= made.is_damaged;
         if let Some(note) = made.note {
             eprintln!("memgauge: {}: {note}", input.display());
         }
@@ -57,7 +59,7 @@ pub(crate) fn partition(args: &Partition) -> anyhow::Result<Exit> {
         true => json(args, unit, &names, &divisions),
         false => text(unit, &names, &curves, &divisions),
     })?;
-    Ok(Exit::Success)
+    Ok(Exit::after_reading(is_damaged))
 }
 
 fn text(unit: u64, names: &[String], curves: &[Curve], divisions: &[(&str, Division)]) -> String {

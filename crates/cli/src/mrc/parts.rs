@@ -88,6 +88,7 @@ impl Parts<'_> {
                 note: None,
                 weight: 1.0,
                 instructions: Some(instructions),
+                is_damaged: false,
             };
             all.push((name, made));
         }

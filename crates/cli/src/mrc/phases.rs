@@ -34,6 +34,8 @@ pub(super) struct PhaseRun {
     pub(super) note: Option<String>,
     /// References that each one stands for.
     pub(super) weight: f64,
+    /// True if a part of the input could not be read.
+    pub(super) is_damaged: bool,
 }
 
 /// Engines that see windows, and what they found.
@@ -224,6 +226,7 @@ impl Watch {
             made: made.collect(),
             note,
             weight,
+            is_damaged: false,
             collection: Collection {
                 references: self.cost.references,
                 collected: self.cost.collected,
@@ -284,7 +287,10 @@ pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<PhaseRun> {
     let mut watch = Watch::new(args, false);
     let format = args.making.format.as_ref();
     let read = references_of(input, format, &mut |a, sizes| watch.feed(a, sizes, 0))?;
-    watch.finish(read.note, read.weight)
+    Ok(PhaseRun {
+        is_damaged: read.is_damaged,
+        ..watch.finish(read.note, read.weight)?
+    })
 }
 
 /// Phases of a command that runs under the emulator.

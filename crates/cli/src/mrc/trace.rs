@@ -309,6 +309,7 @@ struct Loaded {
     tenants: Vec<(String, Store)>,
     notes: Vec<String>,
     block: Option<u64>,
+    is_damaged: bool,
 }
 
 fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
@@ -373,6 +374,7 @@ fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
         whole: collector.whole,
         notes,
         block,
+        is_damaged: false,
     })
 }
 
@@ -413,12 +415,21 @@ fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
         tenants: Vec::new(),
         notes: read.note.into_iter().collect(),
         block: Some(block),
+        is_damaged: read.is_damaged,
     })
 }
 
+/// Result of simulating caches over all inputs.
+pub(super) struct Simulated {
+    pub(super) views: Vec<PolicyView>,
+    /// True if a part of an input could not be read.
+    pub(super) is_damaged: bool,
+}
+
 /// Simulates caches over all inputs.
-pub(super) fn views(args: &Mrc) -> anyhow::Result<Vec<PolicyView>> {
+pub(super) fn views(args: &Mrc) -> anyhow::Result<Simulated> {
     check(args)?;
+    let mut is_damaged = false;
     let mut groups = vec![Group {
         tenant: None,
         stores: Vec::new(),
@@ -426,6 +437,7 @@ pub(super) fn views(args: &Mrc) -> anyhow::Result<Vec<PolicyView>> {
     let (mut notes, mut blocks) = (Vec::new(), Vec::new());
     for input in &args.inputs {
         let loaded = load(input, args)?;
+        is_damaged |= loaded.is_damaged;
         let about = |note| match args.inputs.len() {
             1 => note,
             _ => format!("{}: {note}", name(input)),
@@ -466,7 +478,10 @@ pub(super) fn views(args: &Mrc) -> anyhow::Result<Vec<PolicyView>> {
             made.push(view(args, &group, block, &notes)?);
         }
     }
-    Ok(made)
+    Ok(Simulated {
+        views: made,
+        is_damaged,
+    })
 }
 
 fn view(
