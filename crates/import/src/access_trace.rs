@@ -20,6 +20,7 @@ use memgauge_trace::{AccessKind, EventId, Pid, Sample, SiteCount, Tid, VirtAddr,
 
 use super::text_format::{Lines, TextFormat};
 use crate::Result;
+use crate::lackey::{self, LackeyLine};
 
 /// Size of a cache line in bytes, to count accesses that cross a line boundary.
 const LINE_BYTES: u64 = 64;
@@ -235,28 +236,22 @@ fn is_access_line(line: &str) -> bool {
 }
 
 fn parse_lackey(line: &str) -> Option<TraceLine> {
-    let (head, rest) = line.split_at_checked(3)?;
-    let (address, bytes) = rest.trim_end().split_once(',')?;
-    let address = u64::from_str_radix(address, 16).ok()?;
-    let bytes = bytes.parse().ok()?;
-    let kind = match head {
-        "I  " => {
-            return Some(TraceLine::Instruction {
-                tid: 1,
-                ip: address,
-            });
-        }
-        " L " => AccessKind::Load,
-        " S " => AccessKind::Store,
-        " M " => AccessKind::Modify,
-        _ => return None,
-    };
-    Some(TraceLine::Access {
-        tid: 1,
-        ip: None,
-        addr: address,
-        bytes,
-        kind,
+    Some(match lackey::parse(line)? {
+        LackeyLine::Instruction { address } => TraceLine::Instruction {
+            tid: 1,
+            ip: address,
+        },
+        LackeyLine::Access {
+            kind,
+            address,
+            bytes,
+        } => TraceLine::Access {
+            tid: 1,
+            ip: None,
+            addr: address,
+            bytes,
+            kind,
+        },
     })
 }
 

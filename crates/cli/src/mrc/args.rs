@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use memgauge_import::addresses::Format;
 use memgauge_mrc::Policy;
 
-use super::addresses::Format;
 use crate::target::Targets;
 use crate::units::size;
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memgauge_analyze::{no_references, references, sentence};
 use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
-use memgauge_recording::{Numbers, Recording, is_recording};
+use memgauge_import::addresses::{self, Accesses, Format};
+use memgauge_recording::{Recording, is_recording};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::LossKind;
 
-use super::addresses::{self, Accesses, Format, UnreadableInput};
 use super::args::{CurveOptions, Mrc, Part};
 use super::engine::Engines;
 use super::parts::Parts;
@@ -281,53 +281,13 @@ fn feed_file(
         _ if input == Path::new("-") => {
             addresses::read(std::io::stdin().lock(), format, &mut take)?
         }
-        Some(Format::Parquet(column)) => read_parquet(input, column, &mut take)?,
+        Some(Format::Parquet(column)) => addresses::read_parquet(input, column, &mut take)?,
         _ => {
             let file = File::open(input).with_context(failed)?;
             addresses::read(file, format, &mut take).with_context(failed)?
         }
     };
-    Ok(skipped_in_words(&junk))
-}
-
-fn read_parquet(
-    input: &Path,
-    column: &str,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
-    let (mut accesses, mut junk) = (Accesses::default(), UnreadableInput::default());
-    for batch in Numbers::open(input, column)? {
-        accesses.clear();
-        for number in batch? {
-            match number {
-                Some(address) => accesses.push(address, 1),
-                None => junk.gaps += 1,
-            }
-        }
-        take(&accesses)?;
-    }
-    Ok(junk)
-}
-
-/// Describes the skipped lines, rows or bytes.
-fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
-    if !junk.trace_notes.is_empty() {
-        return Some(junk.trace_notes.join("; "));
-    }
-    if junk.bytes > 0 {
-        return Some(format!(
-            "skipped: {} bytes after the last whole address (8 bytes)",
-            junk.bytes
-        ));
-    }
-    if junk.gaps > 0 {
-        return Some(format!("skipped: {} rows without an address", junk.gaps));
-    }
-    let (line, text) = junk.first.as_ref()?;
-    Some(format!(
-        "skipped: {} lines without an address, the first is line {line}: {text}",
-        junk.lines
-    ))
+    Ok(junk.description())
 }
 
 /// Feeds the addresses of a recording's samples. The note describes the samples.

@@ -1,6 +1,5 @@
 //! `memgauge mrc` and `memgauge partition`.
 
-mod addresses;
 mod args;
 mod engine;
 mod feed;

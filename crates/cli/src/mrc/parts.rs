@@ -1,8 +1,8 @@
 //! Curves of the modules or regions of a program, and of its regions of interest.
 
 use memgauge_emulate::Batch;
+use memgauge_import::addresses::Accesses;
 
-use super::addresses::Accesses;
 use super::args::CurveOptions;
 use super::engine::Engines;
 use super::feed::InputCurves;

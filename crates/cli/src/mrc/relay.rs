@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use memgauge_import::addresses::Accesses;
 use memgauge_report::mrc::Measured;
 
-use super::addresses::Accesses;
 use super::args::CurveOptions;
 use super::engine::Engine;
 use super::memory::Guard;

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, bail};
+use memgauge_import::addresses::Format;
 use memgauge_import::cache_trace::{self, Operation, Record, TraceFormat};
 use memgauge_import::compression;
 use memgauge_mrc::{Estimated, Kind, Miniature, Misses, Policy, Request, Requests, simulate};
 use memgauge_recording::is_recording;
 use memgauge_report::mrc::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
 
-use super::addresses::Format;
 use super::args::{Axis, Mrc, Part, WarmUp, Writes};
 use super::{feed, memory, name, usage};
 

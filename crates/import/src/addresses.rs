@@ -8,27 +8,37 @@
 //! | `lackey` | what `valgrind --tool=lackey --trace-mem=yes` prints: ` L`, ` S` and ` M` lines; instruction fetches (`I`) are left out |
 //! | `csv:COLUMN` | a column of a table, as `text`: by its number from 1, or by its name in the heading |
 //! | `parquet:COLUMN` | a column of whole numbers of a Parquet file, not from standard input |
-//! | `vscsi`, `msr` | block traces ([`cache_trace`]) |
+//! | `vscsi`, `msr` | block traces ([`crate::cache_trace`]) |
 //!
-//! Compressed lists are unpacked ([`compression`]). Empty lines and lines that begin with `#` are
+//! Compressed lists are unpacked ([`crate::compression`]). Empty lines and lines that begin with `#` are
 //! skipped. Other lines without an address are counted, and the first is named.
 
 use std::io::{BufRead, Read};
+use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::Context as _;
-use memgauge_import::cache_trace::{self, Column, TraceFormat};
-use memgauge_import::compression;
+use memgauge_recording::Numbers;
+
+use crate::cache_trace::{self, Column, TraceFormat};
+use crate::lackey::{LackeyLine, digits_of};
+use crate::{Error, ErrorKind, compression, lackey};
 
 /// Format of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
+    /// 64-bit words, little endian.
     Raw,
+    /// Lines with decimal numbers, or hexadecimal ones after `0x`.
     Text,
+    /// Lines with hexadecimal numbers.
     Hex,
+    /// Output of valgrind's lackey.
     Lackey,
+    /// A column of a table.
     Csv(Column),
+    /// A column of a Parquet file.
     Parquet(String),
+    /// A trace of blocks.
     Trace(TraceFormat),
 }
 
@@ -60,15 +70,16 @@ impl FromStr for Format {
 
 /// References in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Accesses {
+pub struct Accesses {
     /// Address of the first byte of each.
-    pub(crate) addresses: Vec<u64>,
+    pub addresses: Vec<u64>,
     /// Sizes of those of more than one byte, with their indices.
-    pub(crate) sizes: Vec<(usize, u32)>,
+    pub sizes: Vec<(usize, u32)>,
 }
 
 impl Accesses {
-    pub(crate) fn push(&mut self, address: u64, bytes: u32) {
+    /// Adds an access.
+    pub fn push(&mut self, address: u64, bytes: u32) {
         if bytes > 1 {
             self.sizes.push((self.addresses.len(), bytes));
         }
@@ -76,14 +87,15 @@ impl Accesses {
     }
 
     /// Adds accesses. The sizes of those of more than one byte are listed separately.
-    pub(crate) fn append(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) {
+    pub fn append(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) {
         let before = self.addresses.len();
         let moved = sizes.iter().map(|&(at, bytes)| (before + at, bytes));
         self.sizes.extend(moved);
         self.addresses.extend_from_slice(addresses);
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Removes all accesses and keeps the memory.
+    pub fn clear(&mut self) {
         self.addresses.clear();
         self.sizes.clear();
     }
@@ -91,17 +103,40 @@ impl Accesses {
 
 /// Lines, rows and bytes of an input that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct UnreadableInput {
+pub struct UnreadableInput {
     /// Number of lines that are not addresses.
-    pub(crate) lines: u64,
+    pub lines: u64,
     /// Number and content of the first such line.
-    pub(crate) first: Option<(u64, String)>,
+    pub first: Option<(u64, String)>,
     /// Number of bytes after the last complete word.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
     /// Number of rows of a Parquet file without an address.
-    pub(crate) gaps: u64,
+    pub gaps: u64,
     /// Notes about a block trace.
-    pub(crate) trace_notes: Vec<String>,
+    pub trace_notes: Vec<String>,
+}
+
+impl UnreadableInput {
+    /// Describes the skipped lines, rows or bytes. `None` if nothing was skipped.
+    pub fn description(&self) -> Option<String> {
+        if !self.trace_notes.is_empty() {
+            return Some(self.trace_notes.join("; "));
+        }
+        if self.bytes > 0 {
+            return Some(format!(
+                "skipped: {} bytes after the last whole address (8 bytes)",
+                self.bytes
+            ));
+        }
+        if self.gaps > 0 {
+            return Some(format!("skipped: {} rows without an address", self.gaps));
+        }
+        let (line, text) = self.first.as_ref()?;
+        Some(format!(
+            "skipped: {} lines without an address, the first is line {line}: {text}",
+            self.lines
+        ))
+    }
 }
 
 /// Number of references in a batch.
@@ -115,47 +150,95 @@ const LINE_BYTES: u64 = 1 << 12;
 ///
 /// # Errors
 /// Returns errors of the reader or of `take`, or an error if the table does not have the column.
-pub(crate) fn read(
+pub fn read<E: From<Error>>(
     input: impl Read,
     format: Option<&Format>,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
     let unpacked = compression::decompress(input)?;
-    let read = read_plain(unpacked.content, format, take);
-    match unpacked.compression {
-        None => read,
-        Some(compression) => read.with_context(|| format!("it is compressed by {compression}")),
+    let mut take = |accesses: &Accesses| take(accesses).map_err(Failure::Taken);
+    let read = read_plain(unpacked.content, format, &mut take);
+    read.map_err(|failure| match (failure, unpacked.compression) {
+        (Failure::Taken(error), _) => error,
+        (Failure::Read(error), None) => error.into(),
+        (Failure::Read(error), Some(compression)) => {
+            let why = format!("it is compressed by {compression}: {}", error.in_full());
+            Error::new(error.kind(), why).into()
+        }
+    })
+}
+
+/// Reads a column of a Parquet file.
+///
+/// # Errors
+/// The file cannot be read or lacks the column, or an error of `take`.
+pub fn read_parquet<E: From<Error>>(
+    path: &Path,
+    column: &str,
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
+    let (mut accesses, mut junk) = (Accesses::default(), UnreadableInput::default());
+    for batch in Numbers::open(path, column).map_err(Error::from)? {
+        accesses.clear();
+        for number in batch.map_err(Error::from)? {
+            match number {
+                Some(address) => accesses.push(address, 1),
+                None => junk.gaps += 1,
+            }
+        }
+        take(&accesses)?;
+    }
+    Ok(junk)
+}
+
+/// An error of the input, or of whoever takes the addresses.
+enum Failure<E> {
+    Read(Error),
+    Taken(E),
+}
+
+impl<E> From<Error> for Failure<E> {
+    fn from(error: Error) -> Failure<E> {
+        Failure::Read(error)
     }
 }
 
-fn read_plain(
+fn bad_input(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadInput, why)
+}
+
+fn unreadable(cause: std::io::Error) -> Error {
+    Error::system("failed to read the list", cause)
+}
+
+fn read_plain<E: From<Error>>(
     mut input: impl BufRead,
     format: Option<&Format>,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
-    let start = input.fill_buf()?;
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
+    let start = input.fill_buf().map_err(unreadable)?;
     if start.starts_with(b"PAR1") {
-        anyhow::bail!(
+        return Err(bad_input(
             "failed to read Parquet: name the column of addresses, as in --format \
-             parquet:COLUMN, and a file, not a pipe"
-        );
+             parquet:COLUMN, and a file, not a pipe",
+        )
+        .into());
     }
     if format.is_none() && (start.starts_with(b"\x7fELF") || start.starts_with(b"#!")) {
-        anyhow::bail!(
-            "it is a program: `memgauge mrc -- PROGRAM` runs it, and `--format` says how it is read as \
-             a list"
-        );
+        return Err(bad_input("it is a program: `memgauge mrc -- PROGRAM` runs it, and `--format` says how it is read as \
+             a list").into());
     }
     let guessed = match cache_trace::detect(start) {
         Some(trace) => Format::Trace(trace),
         None => guess(start),
     };
     if format.is_none() && guessed == Format::Raw && !holds_addresses(start) {
-        anyhow::bail!(
+        return Err(bad_input(
             "failed to guess the format: it is binary, and most of its 64-bit words are no \
              addresses: name the format, as in --format raw for words of any value, or that of a \
-             cache trace"
-        );
+             cache trace",
+        )
+        .into());
     }
     if format.is_none() && guessed == Format::Text {
         return read_guessed_text(input, take);
@@ -165,26 +248,29 @@ fn read_plain(
         Format::Csv(column) => read_csv(input, column, take),
         Format::Text => read_lines(input, |line| number(line).map(|n| (n, 1)).into(), take),
         Format::Hex => read_lines(input, |line| hex(line).map(|n| (n, 1)).into(), take),
-        Format::Lackey => read_lines(input, lackey, take),
+        Format::Lackey => read_lines(input, lackey_line, take),
         Format::Trace(trace) => read_block_trace(&mut input, trace, take),
-        Format::Parquet(_) => anyhow::bail!(
-            "failed to read Parquet: the input is a pipe or not \
-        a Parquet file: name a Parquet file"
-        ),
+        Format::Parquet(_) => Err(bad_input(
+            "failed to read Parquet: the input is a pipe or not a Parquet file: name a \
+                 Parquet file",
+        )
+        .into()),
     }
 }
 
 /// Reads the byte ranges of a block trace.
-fn read_block_trace(
+fn read_block_trace<E: From<Error>>(
     input: &mut dyn BufRead,
     format: &TraceFormat,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
-    anyhow::ensure!(
-        format.is_of_blocks(),
-        "failed to read addresses from a cache trace ({format}): its requests name objects: \
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
+    if !format.is_of_blocks() {
+        return Err(bad_input(format!(
+            "failed to read addresses from a cache trace ({format}): its requests name objects: \
          `memgauge mrc FILE --format {format}` shows its curve, from a file or standard input"
-    );
+        ))
+        .into());
+    }
     let mut accesses = Accesses::default();
     let mut too_long = 0u64;
     let summary = cache_trace::read(input, format, &mut |record| {
@@ -197,7 +283,7 @@ fn read_block_trace(
             take(&accesses)?;
             accesses.clear();
         }
-        anyhow::Ok(())
+        Ok::<(), E>(())
     })?;
     take(&accesses)?;
     let mut trace_notes = summary.notes(format);
@@ -223,10 +309,10 @@ fn holds_addresses(start: &[u8]) -> bool {
 
 /// Reads as `text`, unless most lines turn out to be something else. A curve of the few readable
 /// lines would look like a curve of all.
-fn read_guessed_text(
+fn read_guessed_text<E: From<Error>>(
     input: impl BufRead,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
     let mut addresses = 0;
     let junk = read_lines(
         input,
@@ -241,12 +327,13 @@ fn read_guessed_text(
     let Some((line, text)) = junk.first.as_ref().filter(|_| is_wrong) else {
         return Ok(junk);
     };
-    anyhow::bail!(
-        "failed to guess the format: {} of {} lines are no decimal address, the first is line {line}, \
-         `{text}`: name the format, as in --format hex",
+    let why = format!(
+        "failed to guess the format: {} of {} lines are no decimal address, the first is line \
+         {line}, `{text}`: name the format, as in --format hex",
         junk.lines,
         junk.lines + addresses
-    )
+    );
+    Err(bad_input(why).into())
 }
 
 fn guess(start: &[u8]) -> Format {
@@ -258,7 +345,7 @@ fn guess(start: &[u8]) -> Format {
         return Format::Raw;
     }
     let text = String::from_utf8_lossy(start);
-    let of_lackey = |line: &str| matches!(lackey(line), Line::Access(..));
+    let of_lackey = |line: &str| matches!(lackey_line(line), Line::Access(..));
     if text.lines().any(of_lackey) {
         return Format::Lackey;
     }
@@ -273,10 +360,10 @@ fn guess(start: &[u8]) -> Format {
     }
 }
 
-fn read_raw(
+fn read_raw<E: From<Error>>(
     mut input: impl Read,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
     let mut bytes = vec![0; 8 * BATCH];
     let mut accesses = Accesses::default();
     let mut held = 0;
@@ -284,7 +371,7 @@ fn read_raw(
         let got = match input.read(&mut bytes[held..]) {
             Ok(0) => break,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            got => got?,
+            got => got.map_err(unreadable)?,
         };
         held += got;
         let (words, rest) = bytes[..held].as_chunks::<8>();
@@ -319,22 +406,22 @@ impl From<Option<(u64, u32)>> for Line {
     }
 }
 
-fn read_lines(
+fn read_lines<E: From<Error>>(
     mut input: impl BufRead,
     parse: impl Fn(&str) -> Line,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
     let mut accesses = Accesses::default();
     let mut junk = UnreadableInput::default();
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
         let mut start = input.by_ref().take(LINE_BYTES);
-        if start.read_until(b'\n', &mut line)? == 0 {
+        if start.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
             break;
         }
         let is_cut = line.len() as u64 == LINE_BYTES && !line.ends_with(b"\n");
-        let is_longer = is_cut && input.skip_until(b'\n')? > 0;
+        let is_longer = is_cut && input.skip_until(b'\n').map_err(unreadable)? > 0;
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         if text.starts_with('#') || (text.is_empty() && !is_longer) {
@@ -394,28 +481,12 @@ fn hex(text: &str) -> Option<u64> {
     )
 }
 
-/// `from_str_radix` would accept a sign.
-fn digits_of(text: &str, radix: u32) -> Option<u64> {
-    let unsigned = text.starts_with(|c: char| c.is_digit(radix));
-    unsigned
-        .then(|| u64::from_str_radix(text, radix).ok())
-        .flatten()
-}
-
-fn lackey(line: &str) -> Line {
-    let Some((kind, rest)) = line.split_at_checked(3) else {
-        return Line::UnreadableInput;
-    };
-    if line.starts_with("==") {
-        return Line::Nothing;
-    }
-    let Some((address, bytes)) = rest.split_once(',') else {
-        return Line::UnreadableInput;
-    };
-    match (kind, digits_of(address, 16), bytes.parse::<u32>()) {
-        ("I  ", Some(_), Ok(_)) => Line::Nothing,
-        (" L " | " S " | " M ", Some(address), Ok(bytes @ 1..=4096)) => {
-            Line::Access(address, bytes)
+fn lackey_line(line: &str) -> Line {
+    match lackey::parse(line) {
+        _ if line.starts_with("==") => Line::Nothing,
+        Some(LackeyLine::Instruction { .. }) => Line::Nothing,
+        Some(LackeyLine::Access { address, bytes, .. }) if (1..=4096).contains(&bytes) => {
+            Line::Access(address, bytes.into())
         }
         _ => Line::UnreadableInput,
     }
@@ -423,11 +494,11 @@ fn lackey(line: &str) -> Line {
 
 /// Reads the numbers of a column. A first row is a heading if its cell in that column is not a
 /// number.
-fn read_csv(
+fn read_csv<E: From<Error>>(
     input: impl Read,
     column: &Column,
-    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<UnreadableInput> {
+    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+) -> Result<UnreadableInput, E> {
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -437,7 +508,10 @@ fn read_csv(
     let mut junk = UnreadableInput::default();
     let mut record = csv::ByteRecord::new();
     let mut position = None;
-    while reader.read_byte_record(&mut record)? {
+    while reader
+        .read_byte_record(&mut record)
+        .map_err(|why| unreadable(why.into()))?
+    {
         let is_blank = record.len() == 1 && record[0].trim_ascii().is_empty();
         if is_blank {
             continue;
@@ -470,27 +544,28 @@ fn read_csv(
 }
 
 /// Returns the position of a column in the rows of a table, by its first row.
-fn column_position(first_row: &csv::ByteRecord, column: &Column) -> anyhow::Result<usize> {
+fn column_position(first_row: &csv::ByteRecord, column: &Column) -> crate::Result<usize> {
     match column {
         Column::Number(number) => {
-            anyhow::ensure!(
-                *number <= first_row.len(),
-                "failed to find column {number}: the first row has {} columns: `{}`",
-                first_row.len(),
-                shown(&joined(first_row))
-            );
+            if *number > first_row.len() {
+                return Err(bad_input(format!(
+                    "failed to find column {number}: the first row has {} columns: `{}`",
+                    first_row.len(),
+                    shown(&joined(first_row))
+                )));
+            }
             Ok(number - 1)
         }
         Column::Name(name) => {
             let found = first_row
                 .iter()
                 .position(|cell| cell.trim_ascii() == name.as_bytes());
-            found.with_context(|| {
-                format!(
+            found.ok_or_else(|| {
+                bad_input(format!(
                     "failed to find column `{name}`: the heading is `{}`; a table without a heading \
                      has numbered columns, as in --format csv:1",
                     shown(&joined(first_row))
-                )
+                ))
             })
         }
     }
@@ -513,7 +588,7 @@ mod tests {
             all.addresses.extend(&batch.addresses);
             all.sizes
                 .extend(batch.sizes.iter().map(|&(at, n)| (at + before, n)));
-            Ok(())
+            Ok::<_, Error>(())
         });
         (all, junk.unwrap())
     }
@@ -533,7 +608,9 @@ mod tests {
     #[test]
     fn a_program_is_no_list_unless_its_format_is_named() {
         for start in [&b"\x7fELF\x02\x01\x01\0"[..], b"#!/bin/sh\n12\n"] {
-            let error = read(start, None, &mut |_| Ok(())).unwrap_err().to_string();
+            let error = read(start, None, &mut |_| Ok::<_, Error>(()))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("`memgauge mrc -- PROGRAM`"), "{error}");
         }
         assert_eq!(
@@ -554,7 +631,7 @@ mod tests {
             [&(n as u32).to_le_bytes()[..], &key.to_le_bytes(), &[9; 12]].concat()
         };
         let records: Vec<u8> = (0..500).flat_map(record).collect();
-        let error = read(&records[..], None, &mut |_| Ok(())).unwrap_err();
+        let error = read(&records[..], None, &mut |_| Ok::<_, Error>(())).unwrap_err();
         assert!(error.to_string().contains("--format raw"), "{error}");
         assert_eq!(parse(&records, Some("raw")).0.addresses.len(), 1500);
     }
@@ -572,7 +649,7 @@ mod tests {
             .concat()
         };
         let trace: Vec<u8> = (0..300).flat_map(record).collect();
-        let error = read(&trace[..], None, &mut |_| Ok(())).unwrap_err();
+        let error = read(&trace[..], None, &mut |_| Ok::<_, Error>(())).unwrap_err();
         assert!(error.to_string().contains("oracleGeneral"), "{error}");
     }
 
@@ -613,7 +690,7 @@ mod tests {
         // Letters come after what is guessed from.
         let mut late = list(&[0x40; 2000]);
         late.extend(list(&[0xc0; 3000]));
-        let error = read(&late[..], None, &mut |_| Ok(()))
+        let error = read(&late[..], None, &mut |_| Ok::<_, Error>(()))
             .unwrap_err()
             .to_string();
         assert!(
@@ -640,7 +717,10 @@ mod tests {
         assert_eq!(junk.lines, 1);
         assert_eq!(junk.first, Some((4, "3".to_owned())));
         let format = "csv:address".parse().unwrap();
-        let error = read(&b"a,b\n1,2\n"[..], Some(&format), &mut |_| Ok(())).unwrap_err();
+        let error = read(&b"a,b\n1,2\n"[..], Some(&format), &mut |_| {
+            Ok::<_, Error>(())
+        })
+        .unwrap_err();
         assert!(error.to_string().contains("`address`"), "{error}");
     }
 
@@ -669,10 +749,13 @@ mod tests {
             let with_frame = [&skippable, &packed[..]].concat();
             assert_eq!(parse(&with_frame, None), expected);
             let cut = &packed[..packed.len() / 2];
-            let error = read(cut, None, &mut |_| Ok(())).unwrap_err();
+            let error = read(cut, None, &mut |_| Ok::<_, Error>(())).unwrap_err();
             assert!(format!("{error:#}").contains("compress"), "{error:#}");
         }
-        let error = read(&b"\x04\x22\x4d\x18..."[..], None, &mut |_| Ok(())).unwrap_err();
+        let error = read(&b"\x04\x22\x4d\x18..."[..], None, &mut |_| {
+            Ok::<_, Error>(())
+        })
+        .unwrap_err();
         assert!(error.to_string().contains("lz4 -dc"), "{error}");
     }
 
@@ -717,7 +800,10 @@ mod tests {
         assert_eq!(column("# a, b\n\n1,2\n3,4\n", "csv:2"), (vec![2, 4], 0));
         assert!("csv:0".parse::<Format>().is_err());
         let format = "csv:5".parse().unwrap();
-        let error = read(headless.as_bytes(), Some(&format), &mut |_| Ok(())).unwrap_err();
+        let error = read(headless.as_bytes(), Some(&format), &mut |_| {
+            Ok::<_, Error>(())
+        })
+        .unwrap_err();
         assert!(error.to_string().contains("has 4 columns"), "{error}");
     }
 
@@ -773,7 +859,7 @@ mod tests {
                 Some("parquet:a"),
             ] {
                 let format = format.map(|f| f.parse().unwrap());
-                let _ = read(&bytes[..], format.as_ref(), &mut |_| Ok(()));
+                let _ = read(&bytes[..], format.as_ref(), &mut |_| Ok::<_, Error>(()));
             }
         }
     }
