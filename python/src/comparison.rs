@@ -27,12 +27,6 @@ impl Run {
         event: Option<&str>,
     ) -> PyResult<Run> {
         let reader = recording.reader().clone();
-        if reader.manifest().source.name == "io" {
-            return Err(UsageError::new_err(format!(
-                "failed to compare `{}`: recordings of `memgauge io` have no metrics of a program",
-                reader.path().display()
-            )));
-        }
         let rank = event.and_then(|event| Rank::named(event, reader.manifest()).ok());
         let measured: memgauge_recording::Result<Measured> = interruptible(py, move || {
             let options = Options::every_place(rank);

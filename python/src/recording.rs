@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use memgauge_analyze::{
     Analysis, ByteRange, Curves, HotTable, Limits, MismatchedShares, Options, PartialError,
-    PartialSummary, Rank, Series, run_totals, summarise, summarise_end, summarise_io,
+    PartialSummary, Rank, Series, run_totals, summarise, summarise_end,
 };
 use memgauge_export::{Format, write as export};
 use memgauge_recording::{Recording as Reader, Selection, Share};
-use memgauge_report::{MetricUnit, io_json, json_value};
+use memgauge_report::{MetricUnit, json_value};
 use memgauge_storage::LocalCopy;
 use memgauge_symbols::Symbols;
 use memgauge_trace::{EventDef, EventId, Sample, SeriesRow, Unit};
@@ -70,17 +70,6 @@ impl Recording {
         &self.reader
     }
 
-    fn refuse_io(&self) -> PyResult<()> {
-        if self.reader.manifest().source.name != "io" {
-            return Ok(());
-        }
-        Err(UsageError::new_err(format!(
-            "failed to summarise `{}`: recordings of `memgauge io` have no functions, lines, \
-             regions and levels",
-            self.reader.path().display()
-        )))
-    }
-
     /// Options of a summary whose functions and lines an event ranks, with tables of `rows`.
     fn options(&self, event: Option<&str>, rows: Option<usize>) -> PyResult<Options> {
         let manifest = self.reader.manifest();
@@ -100,7 +89,6 @@ impl Recording {
 
     fn summarised(&self, py: Python<'_>, options: Options) -> PyResult<Summary> {
         let reader = self.reader.clone();
-        self.refuse_io()?;
         let summary = interruptible(py, move || {
             summarise(&reader, &mut Symbols::of(reader.path()), &options)
         })?;
@@ -192,7 +180,6 @@ impl Recording {
 
     /// Sums of one of several shares of the recording, encoded.
     fn share_sums(&self, py: Python<'_>, index: u32, of: u32) -> PyResult<Py<PyBytes>> {
-        self.refuse_io()?;
         let reader = self.reader.clone();
         let sums = interruptible(py, move || {
             let bins = Options::default().max_bins;
@@ -310,15 +297,6 @@ impl Recording {
             count("value", unit),
         ]);
         Table::of_fields(&rows, &columns, &[])
-    }
-
-    /// The report of a recording of `memgauge io`.
-    fn io_report(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let reader = self.reader.clone();
-        let summary = interruptible(py, move || summarise_io(&reader))?;
-        let (summary, _) = summary.map_err(|error| from_recording(&error))?;
-        let value: Value = serde_json::from_str(&io_json(&summary)).unwrap_or_default();
-        to_python(py, &value)
     }
 }
 

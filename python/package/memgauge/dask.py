@@ -56,7 +56,7 @@ def open(
     again. Names of functions and lines are looked up by the calling process. `samples`, `series`, `stacks`
     and plots read the recording there, too.
 
-    Raises `UsageError` for a recording of `memgauge io`, and if the recording grows meanwhile.
+    Raises `UsageError` if the recording grows meanwhile.
     """
     client = _client(client, "open a recording on a cluster")
     recording = open_recording(path)

@@ -200,10 +200,7 @@ class Recording:
 
         `event` ranks functions and lines, `rows` limits the tables.
         """
-        if self.manifest["source"]["name"] == "io":
-            report: Dict[str, Any] = self._inner.io_report()
-        else:
-            report = self._new_summary(event, rows).report()
+        report: Dict[str, Any] = self._new_summary(event, rows).report()
         return report
 
     def _summary(self, event: Optional[str] = None) -> _memgauge.Summary:
