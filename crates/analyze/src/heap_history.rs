@@ -290,7 +290,9 @@ mod tests {
                 .map(|(pid, time_ns, site, bytes)| row(pid, time_ns, site.checked_sub(1), bytes))
                 .collect();
             rows.push(row(1, 0, None, 7));
-            rows.sort_by_key(|row| row.time_ns);
+            // A recording has one row for a time.
+            rows.sort_by_key(|row| (row.time_ns, row.pid, row.site));
+            rows.dedup_by_key(|row| (row.time_ns, row.pid, row.site));
             let mut history = HeapHistory::default();
             rows.chunks(5).for_each(|batch| history.observe(batch));
             let sites = rows.iter().filter_map(|row| Some((row.pid, row.site?)));

@@ -427,8 +427,13 @@ fn parked_thread_does_not_outlast_its_process_when_another_is_woken_and_joined()
     // Two scans take longer on the host than the longer timeout, and about 10 ms of virtual time.
     let rounds = "2";
     let alone = virtual_ns_of(&[polls(), "alone", rounds]);
-    for _ in 0..3 {
-        assert_near(virtual_ns_of(&[polls(), "tell", rounds]), alone, 0.05);
+    // A busy host may delay a thread beyond its timeout, which is rare. Without the order of the parked
+    // threads, more than half of the runs take too long.
+    let mut times = Vec::new();
+    let is_near = |time: &i64| (time - alone).abs() < alone / 20;
+    while times.iter().filter(|time| is_near(time)).count() < 3 {
+        assert!(times.len() < 7, "{times:?} instead of {alone}");
+        times.push(virtual_ns_of(&[polls(), "tell", rounds]));
     }
 }
 

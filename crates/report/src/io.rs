@@ -23,12 +23,16 @@ pub enum IoOrder {
 /// Processes, devices, limitations and losses as text.
 pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) -> String {
     let style = style.at_least(80);
-    let losses = losses(summary);
-    section(summary, order, rows, &style) + &notes(&losses, &style)
+    let lines = limitations(summary) + &losses(summary);
+    tables(summary, order, rows, &style) + &notes(&lines, &style)
 }
 
-/// Processes, devices and limitations. A report has a section of its own for losses.
+/// Processes, devices and limitations. A report has its own section for losses.
 pub(crate) fn section(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) -> String {
+    tables(summary, order, rows, style) + &notes(&limitations(summary), style)
+}
+
+fn tables(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) -> String {
     let seconds = summary.duration_ns as f64 / 1e9;
     let note = format!(
         "counted over {}; MB/s = 10⁶ bytes per second",
@@ -45,10 +49,7 @@ pub(crate) fn section(summary: &IoSummary, order: IoOrder, rows: usize, style: &
     text += &style.heading("Devices", unattributed_note(summary));
     text += &devices(summary, seconds, style);
     text += "\n";
-    text += &io_memory::section(&summary.memory, seconds, style);
-    let missing = summary.missing.iter();
-    let missing = missing.map(|what| format!("not measurable on this kernel: {what}\n"));
-    text + &notes(&missing.collect::<String>(), style)
+    text + &io_memory::section(&summary.memory, seconds, style)
 }
 
 fn unattributed_note(summary: &IoSummary) -> &'static str {
@@ -216,6 +217,13 @@ fn place(line: &IoDeviceLine) -> String {
         (place, true) => format!("virtual, {place}"),
         (place, false) => place.to_owned(),
     }
+}
+
+fn limitations(summary: &IoSummary) -> String {
+    let missing = summary.missing.iter();
+    missing
+        .map(|what| format!("not measurable on this kernel: {what}\n"))
+        .collect()
 }
 
 fn losses(summary: &IoSummary) -> String {

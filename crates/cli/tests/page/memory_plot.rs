@@ -66,7 +66,7 @@ const PLOT: &str = r##"
   await frames();
   const again = [0.2, 0.6, 0.9].map(at);
   const bold = find("#data .memory-plot b").length;
-  const tables = find("#data")[0].textContent.match(/Allocations by (size|lifetime)/g) ?? [];
+  const tables = document.body.textContent.match(/Allocations by (size|lifetime)/g) ?? [];
   return { all, told, whole, zoomed, part, counters, again, bold, tables };"##;
 
 #[test]

@@ -672,7 +672,7 @@ mod tests {
         let text = view.text(&plain());
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for sentence in [
-            "1024 MiB of 1.50 GiB have not been used for 60 s, 75.0 % of it in [heap]",
+            "1.00 GiB of 1.50 GiB have not been used for 60 s, 75.0 % of it in [heap]",
             "in memory unused 60 s unused 40 s region",
             "1.00 GiB 768 MiB 800 MiB [heap]",
             "128 MiB a.so #:.",
