@@ -1,13 +1,10 @@
 #![no_main]
 
-#[path = "../../crates/cli/src/mrc/addresses.rs"]
-#[allow(dead_code)]
-mod addresses;
-
-use addresses::{Format, read};
 use libfuzzer_sys::fuzz_target;
+use memgauge_import::Error;
+use memgauge_import::addresses::{Format, read};
 
-// The first byte chooses the format. No input makes a reader panic, and none has
+// The first byte selects the format. No input makes a reader panic, and none has
 // more references than bytes.
 fuzz_target!(|input: &[u8]| {
     let Some((&first, rest)) = input.split_first() else {
@@ -20,7 +17,7 @@ fuzz_target!(|input: &[u8]| {
     let mut references = 0;
     let _ = read(rest, format.as_ref(), &mut |accesses| {
         references += accesses.addresses.len();
-        Ok(())
+        Ok::<(), Error>(())
     });
     assert!(references <= rest.len());
 });
