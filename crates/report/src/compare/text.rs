@@ -137,8 +137,8 @@ impl Comparison {
             text += &format!("Functions of `{after}` are compared with those of `{before}`.\n");
         }
         if self.functions_known != [true, true] && self.sampled.is_none() {
-            text += "Functions are not compared: neither have both exact counts, nor are both \
-                     sampled by one event.\n";
+            text += "Functions are not compared: the runs have neither exact counts by function \
+                     nor samples of a common event.\n";
         }
         if self.is_of_groups() {
             let [before, after] = self.runs;
