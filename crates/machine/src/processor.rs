@@ -324,7 +324,13 @@ impl Core {
         out
     }
 
-    fn translate_all(&mut self, addr: u64, last: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
+    pub(crate) fn translate_all(
+        &mut self,
+        addr: u64,
+        last: u64,
+        kind: AccessKind,
+        out: &mut Outcome,
+    ) -> u32 {
         let page_bytes = PAGE_BYTES << self.first.page_shift();
         let pages = (last / page_bytes).wrapping_sub(addr / page_bytes) & (u64::MAX / page_bytes);
         let mut cycles = 0;

@@ -73,10 +73,10 @@ impl Core {
     /// 0 bytes counts as one byte.
     pub fn store_non_temporal(&mut self, shared: &mut Shared, addr: u64, size: u32) -> Outcome {
         let mut out = self.outcome_past_caches();
-        let cycles = self.translate(addr, AccessKind::Store, &mut out);
-        out.latency_cycles += cycles;
-        let line_bytes = u64::from(LINE_BYTES);
         let (mut at, end) = (addr, addr.wrapping_add(u64::from(size.max(1))));
+        let last = end.wrapping_sub(1);
+        out.latency_cycles += self.translate_all(addr, last, AccessKind::Store, &mut out);
+        let line_bytes = u64::from(LINE_BYTES);
         while at != end {
             let room = line_bytes - at % line_bytes;
             let bytes = room.min(end.wrapping_sub(at));

@@ -324,6 +324,12 @@ fn a_non_temporal_store_across_lines_is_a_split() {
     );
 }
 
+#[test]
+fn a_non_temporal_store_across_pages_translates_both() {
+    let counts = run_non_temporal(&[], [(BASE + 4092, 8)].into_iter());
+    check(&counts, &[(c::SPLITS, 1), (c::DTLB_WALK, 2)]);
+}
+
 /// Nanoseconds an access takes.
 fn ns_per_access(config: &Config, addresses: &[u64]) -> f64 {
     let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
