@@ -725,6 +725,8 @@ const WHAT_IF: &[Column] = &[
     text("machine"),
     real("busy_ns", "ns"),
     real("relative", "ratio"),
+    count("moved_accesses", "accesses"),
+    count("misses_of_others", "misses"),
 ];
 
 const RECORDINGS: &[Column] = &[

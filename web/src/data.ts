@@ -252,6 +252,8 @@ export interface WhatIf {
   relative: number;
   time: { on: string; cycles: number; share: number }[];
   totals: Counts;
+  moved_accesses?: number;
+  misses_of_others?: number;
 }
 
 /** Costs by type and member. */

@@ -49,6 +49,8 @@ pub struct DataAccess {
     pub of: Rc<DataType>,
     /// Index of the accessed member. `None` if the type has no members, or in a hole.
     pub member: Option<usize>,
+    /// Offset in the object. `None` if it depends on an index into an array within the type.
+    pub offset: Option<u64>,
 }
 
 /// Why the type of accessed data is unknown.

@@ -1,15 +1,16 @@
-//! Results of `--what-if`: the same run on other machines.
+//! Results of `--what-if`: the same run on other machines, or with other layouts of types.
 
 use memgauge_trace::Manifest;
 use serde::Serialize;
 
 use crate::counts::Counts;
+use crate::layout::LayoutChange;
 use crate::time_use::{TimePart, TimeUse, time_parts};
 
 /// A run on another machine, which was fed the same instructions and accesses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
-    /// The change as given to `--what-if`: `huge-pages`, `llc=2x`, `machine=zen4`.
+    /// The change as given to `--what-if`: `huge-pages`, `llc=2x`, `machine=zen4`, `pad=node`.
     pub name: String,
     /// The change in words: `LLC twice as large`.
     pub change: String,
@@ -23,6 +24,13 @@ pub struct WhatIf {
     pub time: Vec<TimePart>,
     /// Counts of all its threads by event.
     pub totals: Counts,
+    /// With another layout of a type: number of accesses to its objects that went elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved_accesses: Option<u64>,
+    /// Misses in lines of these objects by code whose accesses have no known type. They stayed,
+    /// so that the layout may gain less or more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misses_of_others: Option<u64>,
 }
 
 impl WhatIf {
@@ -64,12 +72,17 @@ pub(crate) fn what_ifs(manifest: &Manifest, totals: &Counts) -> Vec<WhatIf> {
             relative: ns / own_ns - 1.0,
             time: time_parts(&facts.totals),
             totals: facts.totals.clone(),
+            moved_accesses: facts.moved_accesses,
+            misses_of_others: facts.misses_of_others,
         })
     });
     others.collect()
 }
 
 fn in_words(name: &str) -> String {
+    if let Ok(layout) = name.parse::<LayoutChange>() {
+        return layout.in_words();
+    }
     match name.split_once('=') {
         None if name == "huge-pages" => "all memory in pages of 2 MiB".to_owned(),
         None => "next-line and stride prefetchers".to_owned(),
@@ -103,6 +116,7 @@ mod tests {
                 name: "machine=fast".to_owned(),
                 machine: machine(2_000_000_000),
                 totals: totals(3000),
+                ..WhatIfFacts::default()
             }],
             ..Manifest::default()
         };

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use memgauge_analyze::{Options, summarise};
-use memgauge_machine::WhatIf;
 use memgauge_recording::Recording;
 use memgauge_report::advice_text;
 use memgauge_symbols::Symbols;
@@ -42,7 +41,7 @@ pub(crate) fn advise(args: &Advise) -> anyhow::Result<Exit> {
     }
     let mut settings = args.settings.clone();
     if settings.what_if.is_empty() && models_whole_run(&settings) {
-        settings.what_if = vec![Changes(WhatIf::COMMON.to_vec())];
+        settings.what_if = vec![Changes::common()];
     }
     record::run_and_show(&settings, &args.command, advice)
 }

@@ -46,6 +46,7 @@ mod serve;
 mod stat;
 mod target;
 mod top;
+mod type_layout;
 mod units;
 mod view;
 mod whole_file;

@@ -1,8 +1,12 @@
 //! `memgauge record` and `memgauge -- CMD`.
 
+use std::cell::RefCell;
 use std::path::Path;
+use std::rc::Rc;
 
-use memgauge_emulate::{self as emulate, Emulator, MissingNames, Options};
+use memgauge_emulate::{
+    self as emulate, Emulator, MissingNames, Options, OtherMachine, SharedLayout,
+};
 use memgauge_live::events::{self, Pmus, near_it};
 use memgauge_live::target::Target;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
@@ -14,7 +18,8 @@ use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::prepare::{modelled, refuse_unused};
 use crate::sample::SampledSource;
-use crate::units::{labels, spoken_bytes, spoken_seconds};
+use crate::type_layout::TypeLayout;
+use crate::units::{Change, labels, spoken_bytes, spoken_seconds};
 use crate::{collect, malloc, names, page, progress, report, sample, terminal};
 
 pub(crate) use crate::prepare::make_room;
@@ -170,10 +175,11 @@ pub(crate) fn run(
     // Check before replacing anything, so that a command that cannot run costs no recording.
     emulate::resolve(command)?;
     let machine = settings.modelled.config()?;
+    let others = other_machines(settings, &machine, command)?;
     let options = Options {
         command: command.to_vec(),
         output: settings.output.clone(),
-        what_if: other_machines(settings, &machine)?,
+        what_if: others.machines,
         machine,
         pmu: pmu(settings)?,
         traces: None,
@@ -200,29 +206,62 @@ pub(crate) fn run(
         false => "to sample this machine's events of these names, add --source pmu",
     };
     let why = (settings.source == Source::Auto).then_some(why);
-    emulated(&options, settings.force, verbose, why)
+    let end = emulated(&options, settings.force, verbose, why)?;
+    for layout in &others.layouts {
+        if let Some(problem) = layout.borrow().problem() {
+            eprintln!("memgauge: {problem}");
+        }
+    }
+    Ok(end)
 }
 
-/// The machines of `--what-if`, by name.
-fn other_machines(settings: &Settings, machine: &Config) -> anyhow::Result<Vec<(String, Config)>> {
-    let mut machines: Vec<(String, Config)> = Vec::new();
+/// The machines of `--what-if`.
+fn other_machines(
+    settings: &Settings,
+    machine: &Config,
+    command: &[String],
+) -> anyhow::Result<OtherMachines> {
+    let mut others = OtherMachines::default();
     for change in settings.what_if.iter().flat_map(|changes| &changes.0) {
-        let config = change.apply(machine);
-        let config = config.map_err(|e| usage(format!("failed to change the machine: {e}")))?;
-        let changed = (change.to_string(), config);
-        if !machines.contains(&changed) {
-            machines.push(changed);
+        let (name, config, layout) = match change {
+            Change::Machine(change) => {
+                let config = change.apply(machine);
+                let config =
+                    config.map_err(|e| usage(format!("failed to change the machine: {e}")))?;
+                (change.to_string(), config, None)
+            }
+            Change::Layout(change) => {
+                let layout = TypeLayout::new(change, command)?;
+                (change.to_string(), machine.clone(), Some(layout))
+            }
+        };
+        if others.machines.iter().any(|known| known.name == name) {
+            continue;
         }
+        let layout = layout.map(|layout| Rc::new(RefCell::new(layout)));
+        others.layouts.extend(layout.clone());
+        others.machines.push(OtherMachine {
+            name,
+            config,
+            layout: layout.map(|layout| SharedLayout(layout)),
+        });
     }
     let is_part =
         settings.sets.is_some() || !settings.regions.is_empty() || !settings.functions.is_empty();
-    if is_part && !machines.is_empty() {
+    if is_part && !others.machines.is_empty() {
         return Err(usage(
             "failed to set up --what-if: it compares whole runs: leave out --sets, --region and \
              --function",
         ));
     }
-    Ok(machines)
+    Ok(others)
+}
+
+/// The machines of `--what-if`, and those of them with another layout of a type.
+#[derive(Default)]
+struct OtherMachines {
+    machines: Vec<OtherMachine>,
+    layouts: Vec<Rc<RefCell<TypeLayout>>>,
 }
 
 /// Runs a command on the modelled machine. `chosen` explains why, if the user did not request it.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use memgauge_analyze::LayoutChange;
 use memgauge_emulate::SetSample;
 use memgauge_machine::{Delivery, WhatIf};
 use memgauge_trace::{EventId, catalogue};
@@ -287,16 +288,56 @@ pub(crate) fn task_id(text: &str) -> Result<u32, String> {
     id.ok_or_else(|| "an ID is a positive number, such as 4711".to_owned())
 }
 
-/// Changes of a machine that `--what-if` names.
+/// What `--what-if` changes.
 #[derive(Clone, Debug)]
-pub(crate) struct Changes(pub(crate) Vec<WhatIf>);
+pub(crate) enum Change {
+    /// The machine.
+    Machine(WhatIf),
+    /// The layout of a type.
+    Layout(LayoutChange),
+}
 
-/// A change of a machine, or `all` common ones.
-pub(crate) fn changes(text: &str) -> Result<Changes, String> {
-    match text {
-        "all" => Ok(Changes(WhatIf::COMMON.to_vec())),
-        _ => text.parse().map(|change| Changes(vec![change])),
+/// Changes that `--what-if` names.
+#[derive(Clone, Debug)]
+pub(crate) struct Changes(pub(crate) Vec<Change>);
+
+impl Changes {
+    /// The changes of the machine that `all` stands for.
+    pub(crate) fn common() -> Changes {
+        Changes(WhatIf::COMMON.map(Change::Machine).into())
     }
+}
+
+/// Parses changes in a list, of which `all` stands for common ones.
+pub(crate) fn changes(text: &str) -> Result<Changes, String> {
+    let mut changes = Vec::new();
+    for part in split_outside_of_arguments(text) {
+        match part {
+            "all" => changes.extend(Changes::common().0),
+            _ if ["pad", "split", "reorder"].contains(&kind_of(part)) => {
+                changes.push(Change::Layout(part.parse()?));
+            }
+            _ => changes.push(Change::Machine(part.parse()?)),
+        }
+    }
+    Ok(Changes(changes))
+}
+
+fn kind_of(change: &str) -> &str {
+    change.split_once('=').map_or(change, |(kind, _)| kind)
+}
+
+/// Splits a list at commas that are not within the `<…>` of a type.
+fn split_outside_of_arguments(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0usize;
+    text.split(move |c| {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
 }
 
 /// A fraction of the cache sets: `1/8`, or `1/8:SEED`.
@@ -414,6 +455,25 @@ mod tests {
         ] {
             assert!(text.parse::<Duration>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn changes_are_split_outside_of_the_arguments_of_types() {
+        let names = |text: &str| {
+            let changes = changes(text).unwrap().0.into_iter();
+            changes
+                .map(|change| match change {
+                    Change::Machine(change) => change.to_string(),
+                    Change::Layout(change) => change.to_string(),
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names("llc=2x,pad=Pair<int, Map<long, int>>.first,prefetch"),
+            ["llc=2x", "pad=Pair<int, Map<long, int>>.first", "prefetch"]
+        );
+        assert_eq!(names("all").len(), 4);
+        assert!(changes("llc=2x,,prefetch").is_err());
     }
 
     #[test]

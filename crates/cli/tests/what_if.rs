@@ -1,7 +1,11 @@
-//! `--what-if`: the same run on other machines, with the counts of recordings on these machines.
+//! `--what-if`: the same run on other machines and with other layouts of types, with the counts of
+//! recordings on these machines and of programs with these layouts.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
+
+use std::path::Path;
+use std::process::Command;
 
 use harness::{Recorded, drawn, memgauge, report_text, totals_of, workloads, write_machine};
 use serde_json::Value;
@@ -181,4 +185,169 @@ fn advise_models_no_other_machine_where_it_cannot() {
         .output()
         .expect("memgauge runs");
     harness::check_line(&refused, 2, &["recording of I/O", "memgauge report"]);
+}
+
+/// Records of which one member is read in order and at random. `SPLIT` has the others elsewhere.
+const RECORDS: &str = r#"
+#include <stdlib.h>
+struct rest { char name[NAME]; long x; };
+#ifdef SPLIT
+struct rec { long key; };
+#define REST(i) rests[i]
+#else
+struct rec { long key; struct rest rest; };
+#define REST(i) recs[i].rest
+#endif
+int main(void) {
+    long sum = 0, at = 0;
+    struct rec *recs = calloc(COUNT, sizeof *recs);
+#ifdef SPLIT
+    struct rest *rests = calloc(COUNT, sizeof *rests);
+#endif
+    for (long i = 0; i < COUNT; i++) { recs[i].key = i * 7919 % COUNT; REST(i).x = i; REST(i).name[i % NAME] = i; }
+    for (int k = 0; k < PASSES; k++) for (long i = 0; i < COUNT; i++) sum += recs[i].key;
+    for (long i = 0; i < 300000; i++) { at = recs[at].key; sum += at; }
+    return sum == 1;
+}
+"#;
+
+/// Each thread adds to a member of its own. `APART` has them on lines of their own.
+const COUNTERS: &str = r#"
+#include <pthread.h>
+#ifdef APART
+#define OWN __attribute__((aligned(64)))
+#else
+#define OWN
+#endif
+struct counters { volatile long a OWN; volatile long b OWN; volatile long c OWN; };
+static struct counters counters __attribute__((aligned(64)));
+#define ADDS(member) static void *add_##member(void *unused) { for (int i = 0; i < ROUNDS; i++) counters.member++; return 0; }
+ADDS(a) ADDS(b) ADDS(c)
+int main(void) {
+    void *(*adds[])(void *) = { add_a, add_b, add_c };
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, adds[i], 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+    return 0;
+}
+"#;
+
+fn compiled(folder: &Path, source: &str, definitions: &[String]) -> String {
+    let (file, program) = (folder.join("program.c"), folder.join("program"));
+    std::fs::write(&file, source).expect("the source can be written");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O1", "-g", "-pthread"]).args(definitions);
+    let status = compiler.arg("-o").arg(&program).arg(&file).status();
+    assert!(status.expect("gcc runs").success());
+    let program = program.to_str().expect("temporary paths are text");
+    program.to_owned()
+}
+
+/// Totals of a program with a modelled layout, and of one that has this layout.
+fn modelled_and_real(
+    source: &str,
+    definitions: &[String],
+    change: &str,
+    real: &str,
+) -> (Recorded, harness::Totals, harness::Totals) {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let program = compiled(folders[0].path(), source, definitions);
+    let options = ["--machine", "zen4", "--what-if", change];
+    let run = Recorded::new(&options, &[&program]);
+    assert_eq!(run.code(), Some(0), "{}", run.said());
+    let modelled = totals_of(&what_if(&run.report(), change)["totals"]);
+    let changed = [definitions, &[real.to_owned()]].concat();
+    let program = compiled(folders[1].path(), source, &changed);
+    let real = Recorded::new(&["--machine", "zen4"], &[&program]).totals();
+    (run, modelled, real)
+}
+
+fn is_near(a: i64, b: i64, share: f64) -> bool {
+    a.abs_diff(b) as f64 <= b as f64 * share
+}
+
+#[test]
+fn split_members_miss_as_in_a_program_that_was_split_by_hand() {
+    let definitions = [
+        format!("-DCOUNT={}", drawn("count", 60_000, 120_000)),
+        format!("-DNAME={}", 8 * drawn("words of the name", 4, 8)),
+        "-DPASSES=5".to_owned(),
+    ];
+    let (run, modelled, real) =
+        modelled_and_real(RECORDS, &definitions, "split=rec.key", "-DSPLIT");
+    for event in ["l1d.miss", "l2.miss", "llc.miss"] {
+        let (modelled, real) = (modelled[event], real[event]);
+        assert!(
+            is_near(modelled, real, 0.01),
+            "{event}: {modelled} and {real}"
+        );
+    }
+    assert!(run.totals()["l1d.miss"] > 2 * modelled["l1d.miss"]);
+    let text = report_text(&run.path());
+    assert!(
+        text.contains("key of rec in an array of their own"),
+        "{text}"
+    );
+    assert!(!text.contains("stayed at the old places"), "{text}");
+}
+
+#[test]
+fn padded_members_are_no_longer_shared_falsely() {
+    let definitions = [format!("-DROUNDS={}", drawn("rounds", 100_000, 200_000))];
+    let (run, modelled, real) =
+        modelled_and_real(COUNTERS, &definitions, "pad=counters.*", "-DAPART");
+    let (own, modelled, real) = (
+        run.totals()["stall.sharing"],
+        modelled["stall.sharing"],
+        real["stall.sharing"],
+    );
+    assert!(
+        own > 20 * modelled.max(real),
+        "{own}, {modelled} and {real}"
+    );
+    let text = report_text(&run.path());
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words
+            .contains("Modelled change of the time: each member of counters on lines of their own"),
+        "{text}"
+    );
+}
+
+#[test]
+fn reports_name_a_layout_to_model() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let told = |source: &str, definitions: &[&str], words: &str| {
+        let definitions: Vec<String> = definitions.iter().map(|&text| text.to_owned()).collect();
+        let program = compiled(folder.path(), source, &definitions);
+        let run = Recorded::new(&["--machine", "zen4"], &[&program]);
+        let text = report_text(&run.path());
+        let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(words), "{words} in {text}");
+    };
+    told(
+        COUNTERS,
+        &["-DROUNDS=200000"],
+        "--what-if 'pad=counters.*' -- CMD",
+    );
+}
+
+#[test]
+fn layouts_of_unknown_types_and_members_are_explained() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), COUNTERS, &["-DROUNDS=100".to_owned()]);
+    let refused = memgauge()
+        .args(["record", "--what-if", "pad=counters.d", "--", &program])
+        .output()
+        .expect("memgauge runs");
+    harness::check_line(&refused, 2, &["`counters` has no member `d`", "a, b, c"]);
+    let unknown = Recorded::new(&["--what-if", "pad=nothing"], &[&program]);
+    assert_eq!(unknown.code(), Some(0));
+    assert!(
+        unknown.said().contains("access `nothing`"),
+        "{}",
+        unknown.said()
+    );
+    let text = report_text(&unknown.path());
+    assert!(text.contains("nothing moved"), "{text}");
 }

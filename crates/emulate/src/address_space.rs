@@ -144,6 +144,16 @@ impl AddressSpace {
         (address < around.end).then_some(start)
     }
 
+    /// The file mapped at an address, and the offset of the address in it.
+    pub(super) fn file_at(&self, address: u64) -> Option<(&str, u64)> {
+        let (start, around) = self.mappings.range(..=address).next_back()?;
+        let is_file = address < around.end && around.path.starts_with('/');
+        is_file.then(|| {
+            let offset = around.file_offset.wrapping_add(address - start);
+            (around.path.as_str(), offset)
+        })
+    }
+
     /// All mappings in order of address.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mapping)> {
         self.mappings.iter().map(|(&start, m)| (start, m))

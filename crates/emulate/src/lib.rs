@@ -20,6 +20,7 @@ mod data;
 mod engine;
 mod follow;
 pub mod geometry;
+mod moves;
 mod numbers;
 mod pace;
 mod parts;
@@ -67,6 +68,7 @@ use memgauge_host::running_program::Program;
 use memgauge_host::sys::process::{children_usage, disable_aslr, own_usage};
 use memgauge_host::sys::signals;
 pub use memgauge_host::{Error, ErrorKind, Result};
+pub use moves::{MoveAccesses, MovedPart, ObjectAccess, SharedLayout};
 use pace::PollPace;
 pub use parts::PartsBy;
 use recorder::{Note, ProgressCounts, Recorder, WhatIfMachine};
@@ -92,9 +94,9 @@ pub struct Options {
     pub traces: Option<u64>,
     /// Model only some cache sets and estimate all from them.
     pub sets: Option<SetSample>,
-    /// Other machines, by name, that are fed the same instructions and accesses. Not with `sets`,
-    /// `regions` and `functions`.
-    pub what_if: Vec<(String, Config)>,
+    /// Other machines that are fed the same instructions and accesses. Not with `sets`, `regions`
+    /// and `functions`.
+    pub what_if: Vec<OtherMachine>,
     /// Seed of the program's random numbers. With `None` they differ between runs.
     pub seed: Option<u64>,
     /// Record the call stack of each sample.
@@ -109,6 +111,17 @@ pub struct Options {
     /// Limit samples, series, counts and totals to these regions by name. Empty for the whole run.
     /// Caches and time also advance outside.
     pub regions: Vec<String>,
+}
+
+/// Another machine that is fed the recorded program.
+#[derive(Clone, Debug)]
+pub struct OtherMachine {
+    /// The change, as the user gave it.
+    pub name: String,
+    /// The machine.
+    pub config: Config,
+    /// Layout of a type on this machine.
+    pub layout: Option<SharedLayout>,
 }
 
 /// Result of a recording.
@@ -313,8 +326,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     session.name_functions(&options.functions)?;
     session.name_allocators(options.data.as_deref().unwrap_or_default())?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
-    let others = options.what_if.iter();
-    let others = others.map(|(name, config)| WhatIfMachine::new(name, config.clone()));
+    let others = options.what_if.iter().map(WhatIfMachine::new);
     let others = others.collect::<Result<Vec<_>>>()?;
     let recorder = Recorder::new(machine, writer, asked.regions.clone(), others, options);
     let mut run = EmulatedRun {

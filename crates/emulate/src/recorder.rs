@@ -13,6 +13,7 @@ use memgauge_trace::{
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::data::{DataMap, HeapTotals};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
+use super::moves::MovedCode;
 use super::path::{CallPath, CallsThen};
 use super::python::{LineAddresses, PythonPath};
 use super::regions::{Reading, RegionMark, ThreadRegions};
@@ -66,6 +67,8 @@ struct Recorded {
     data_carries: Carries,
     python_carries: Carries,
     sharing_carry: Carry,
+    /// Accesses that move on each of the other machines.
+    moved: Vec<MovedCode>,
 }
 
 /// State that is kept for a thread.
@@ -821,10 +824,14 @@ impl ModelReader {
             path.rest(tid, &mut process.kept.program.calls);
         }
         let mut cursors = std::mem::take(&mut thread.what_if);
-        for (what_if, cursor) in self.what_if.iter_mut().zip(&mut cursors) {
-            what_if.replay(process, thread, cursor, words, from);
+        let mut moved = std::mem::take(&mut process.kept.moved);
+        moved.resize_with(self.what_if.len(), MovedCode::default);
+        let states = cursors.iter_mut().zip(&mut moved);
+        for (what_if, (cursor, code)) in self.what_if.iter_mut().zip(states) {
+            what_if.replay(process, code, thread, cursor, words, from);
         }
         thread.what_if = cursors;
+        process.kept.moved = moved;
         at
     }
 

@@ -19,6 +19,7 @@ use super::ahead::{Event, Events, PendingKind};
 use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
 use super::costs::{SiteMisses, SiteStalls};
 use super::data::{DataMap, HeapMark};
+use super::moves::MovesOf;
 use super::path::ProcessCalls;
 use super::python::{self, PythonProgram};
 use super::sharing::{SharingPlace, ThreadSharing};
@@ -122,6 +123,8 @@ pub(super) struct Replay<'a, D: OverflowSink> {
     retired_to: usize,
     /// True if another machine has replayed the words before.
     is_repeated: bool,
+    /// Accesses that go elsewhere on this machine.
+    moves: Option<MovesOf<'a>>,
 }
 
 /// The hot loop. Replays words while each is a run within one line that the fronts of cache and TLB
@@ -230,20 +233,23 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             due,
             retired_to: 0,
             is_repeated: false,
+            moves: None,
         }
     }
 
     /// Creates a replay of words that another machine has replayed. What they state about the
-    /// program is known.
+    /// program is known. With `moves`, some accesses go elsewhere.
     pub(super) fn repeated(
         core: &'a mut Core,
         shared: &'a mut Shared,
         program: &'a mut Program,
         cursor: &'a mut Cursor,
         due: &'a mut D,
+        moves: Option<MovesOf<'a>>,
     ) -> Self {
         Replay {
             is_repeated: true,
+            moves,
             ..Replay::new(core, shared, program, cursor, due)
         }
     }
@@ -256,7 +262,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.retired_to = start;
         self.cursor.events.set_limit(self.shared.recalls());
         while at < words.len() {
-            let stopped = self.take_runs(words, at);
+            let stopped = match self.moves {
+                None => self.take_runs(words, at),
+                Some(_) => self.take_moved_runs(words, at),
+            };
             if stopped > at {
                 self.cursor.repeating = None;
                 at = stopped;
@@ -297,6 +306,52 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             words,
             at,
         )
+    }
+
+    /// The same as [`Self::take_runs`], with some accesses elsewhere.
+    fn take_moved_runs(&mut self, words: &[AtomicU64], mut at: usize) -> usize {
+        while let Some(word) = load(words, at).filter(|word| word & wire::SEVERAL == 0) {
+            let block = origin(words, at).map(|(block, _)| block);
+            let moves = self.moves.as_mut();
+            let is_moved = block.zip(moves).is_some_and(|(block, moves)| {
+                moves.concerns(block, &self.program.catalogue, &self.program.space)
+            });
+            match is_moved {
+                // The word of the first line has all accesses of the run.
+                true if wire::is_other_line(word) => {}
+                true => self.run_in_lines(words, at, word),
+                false => self.take_run(at, word),
+            }
+            at += 1;
+            if self.cursor.events.is_full() {
+                break;
+            }
+        }
+        at
+    }
+
+    /// Replays a run within a line whose accesses stay.
+    fn take_run(&mut self, at: usize, word: u64) {
+        let entries = &mut self.program.catalogue.entries;
+        let (addr, stores) = (word & wire::ADDRESS, entries.stores(word));
+        self.cursor.events.add(at, entries.execute(word, at));
+        let missed = self.core.touches().take(addr, stores);
+        if !missed.is_nothing() {
+            self.core.expect(self.shared, addr, missed);
+            let events = &mut self.cursor.events;
+            events.note(at, PendingKind::AccessRun, addr, missed);
+            if let Some(moves) = &mut self.moves {
+                moves.moves.note_miss(addr);
+            }
+        }
+    }
+
+    /// Where the access with this index to `addr` goes.
+    fn moved(&mut self, index: u32, addr: u64) -> u64 {
+        let moves = self.moves.as_mut();
+        moves
+            .and_then(|moves| moves.place(index, addr))
+            .unwrap_or(addr)
     }
 
     /// Completes all recorded events in order.
@@ -404,7 +459,11 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 bytes.add(addr, u32::from(access.size), access.kind);
             }
         };
-        let run = self.run_at(words, event.at as usize);
+        // Accesses that moved have no common first address.
+        let run = match self.moves {
+            None => self.run_at(words, event.at as usize),
+            Some(_) => None,
+        };
         match run.filter(|(_, run)| run.accesses().contains(&index)) {
             Some((_, run)) => {
                 // The address of one access determines those of the others.
@@ -563,8 +622,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let first = word & wire::ADDRESS;
         let mut before = Touched::default();
         for index in run.accesses() {
+            let delta = self.program.catalogue.access(index).delta;
+            let addr = self.moved(index, first.wrapping_add(delta as u64));
             let access = self.program.catalogue.access(index);
-            let addr = first.wrapping_add(access.delta as u64);
             let place = AccessPlace {
                 words,
                 at,
@@ -576,18 +636,17 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 self.settle(words, at);
                 self.store_non_temporal(place, addr, u32::from(access.size));
             } else if !before.covers(addr, u32::from(access.size), access.kind) {
-                self.access_ahead(place, first);
+                self.access_ahead(place, addr);
             }
         }
     }
 
-    /// Replays an access of a run that begins at `first`.
-    fn access_ahead(&mut self, place: AccessPlace<'_>, first: u64) {
+    /// Replays an access of a run.
+    fn access_ahead(&mut self, place: AccessPlace<'_>, addr: u64) {
         let AccessPlace {
             words, at, index, ..
         } = place;
         let access = self.program.catalogue.access(index);
-        let addr = first.wrapping_add(access.delta as u64);
         let (kind, size) = (access.kind, u32::from(access.size));
         let noted = if Core::crosses_line(addr, size) {
             self.note_split(at, addr, size, kind)
@@ -614,6 +673,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.core.expect(self.shared, addr, missed);
             let events = &mut self.cursor.events;
             events.note(at, PendingKind::Access(index), addr, missed);
+            // Lines of the new arrays are none of the old lines.
+            if let Some(moves) = &mut self.moves {
+                moves.moves.note_miss(addr);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use memgauge_analyze::{
     BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, MemberRow, SharedAccess, Summary,
-    WhatIf, file_name, sentence,
+    TypeRow, WhatIf, file_name, outermost_member, sentence,
 };
 use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
 use serde::Serialize;
@@ -339,16 +339,20 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
     };
     let place = shared_line(cause.kind, summary).or_else(|| stalled_function(cause.kind, summary));
-    let members = hot_member(cause.kind, summary);
+    let members = hot_members(cause.kind, summary);
     let text = place
         .into_iter()
-        .chain(members)
+        .chain(members.as_ref().map(HotMembers::in_words))
         .fold(text, |text, sentence| format!("{text} {sentence}"));
     Statement {
         kind: if is_caution { "caution" } else { "cause" },
         text,
         rule,
-        next: format!("{next}{}", modelled_effect(cause.kind, summary)),
+        next: format!(
+            "{next}{}{}",
+            modelled_effect(cause.kind, summary),
+            effect_of_layout(cause.kind, members.as_ref(), summary)
+        ),
     }
 }
 
@@ -412,6 +416,52 @@ fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
         }
         (true, true) => String::new(),
     }
+}
+
+/// What the model says of another layout of the type that this cause is about, or how to ask it.
+fn effect_of_layout(kind: CauseKind, hot: Option<&HotMembers<'_>>, summary: &Summary) -> String {
+    let (change, name) = match (kind, hot) {
+        (CauseKind::FalseSharing, _) => match shared_type(summary) {
+            Some(of) => (format!("pad={}.*", of.name), &of.name),
+            None => return String::new(),
+        },
+        (_, Some(hot)) => match hot.split() {
+            Some(change) => (change, &hot.of.name),
+            None => return String::new(),
+        },
+        _ => return String::new(),
+    };
+    let is_of_type = |row: &&WhatIf| {
+        let layout = row.name.split_once('=');
+        layout.is_some_and(|(kind, rest)| {
+            ["pad", "split"].contains(&kind)
+                && rest
+                    .strip_prefix(name.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    let rows = summary.what_if.iter().filter(is_of_type);
+    let best = rows.min_by(|a, b| a.relative.total_cmp(&b.relative));
+    match best {
+        Some(row) => format!(
+            " Modelled change of the time: {} {}.",
+            row.change,
+            units::signed_percent(row.relative)
+        ),
+        None if models_sharing(summary) => format!(
+            " `memgauge record --what-if '{change}' -- CMD` models what another layout gains."
+        ),
+        None => String::new(),
+    }
+}
+
+/// The type whose accesses wait most for lines that other threads write.
+fn shared_type(summary: &Summary) -> Option<&TypeRow> {
+    let types = summary.types.as_ref()?;
+    let stalled = |counts: &Counts| counts.get("stall.sharing").copied().unwrap_or(0);
+    let worst = types.rows.iter().max_by_key(|row| stalled(&row.counts))?;
+    let is_most = stalled(&worst.counts) * 2 > stalled(&types.totals);
+    (is_most && worst.members.len() > 1).then_some(worst)
 }
 
 /// Minimum share of a core's own bandwidth to name it as the limit.
@@ -581,9 +631,9 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
 /// Members with a smaller share of their type's accesses are cold.
 const COLD_SHARE: f64 = 0.01;
 
-/// Names the member that misses most and the bytes beside it that are hardly accessed, if one type
-/// has enough of the stalls and half of its bytes are cold.
-fn hot_member(kind: CauseKind, summary: &Summary) -> Option<String> {
+/// The type with the most stalls, if it has enough of them and half of its bytes are hardly
+/// accessed.
+fn hot_members(kind: CauseKind, summary: &Summary) -> Option<HotMembers<'_>> {
     if !matches!(
         kind,
         CauseKind::LatencyBound | CauseKind::StreamBound | CauseKind::StrideBound
@@ -591,32 +641,66 @@ fn hot_member(kind: CauseKind, summary: &Summary) -> Option<String> {
         return None;
     }
     let types = summary.types.as_ref()?;
-    let first = types.rows.iter().find(|row| !row.members.is_empty())?;
-    if first.share? < NAMED_SHARE {
+    let of = types.rows.iter().find(|row| !row.members.is_empty())?;
+    if of.share? < NAMED_SHARE {
         return None;
     }
-    let accesses = |counts: &Counts| -> u64 {
-        let events = ["loads", "stores"].into_iter();
-        events.filter_map(|event| counts.get(event)).sum()
-    };
-    let all = accesses(&first.counts) as f64;
+    let all = accesses(&of.counts) as f64;
     let is_cold = |member: &&MemberRow| (accesses(&member.counts) as f64) < all * COLD_SHARE;
-    let cold = first.members.iter().filter(is_cold);
-    let cold: u64 = cold.map(|member| member.bytes * member.count).sum();
-    if cold * 2 < first.bytes {
-        return None;
+    let cold = of.members.iter().filter(is_cold);
+    let cold_bytes: u64 = cold.map(|member| member.bytes * member.count).sum();
+    let hot: Vec<&MemberRow> = of
+        .members
+        .iter()
+        .filter(|member| !is_cold(member))
+        .collect();
+    (cold_bytes * 2 >= of.bytes).then_some(HotMembers {
+        of,
+        hot,
+        cold_bytes,
+    })
+}
+
+fn accesses(counts: &Counts) -> u64 {
+    let events = ["loads", "stores"].into_iter();
+    events.filter_map(|event| counts.get(event)).sum()
+}
+
+/// A type most of whose bytes are hardly accessed.
+struct HotMembers<'a> {
+    of: &'a TypeRow,
+    /// The others.
+    hot: Vec<&'a MemberRow>,
+    cold_bytes: u64,
+}
+
+impl HotMembers<'_> {
+    fn in_words(&self) -> String {
+        let share = |member: &MemberRow| member.miss_share.unwrap_or(0.0);
+        let members = self.of.members.iter();
+        let hottest = members.max_by(|a, b| share(a).total_cmp(&share(b)));
+        let (name, share) = hottest.map_or(("", 0.0), |member| (&*member.name, share(member)));
+        format!(
+            "Of each {} ({}), {} has {} of the misses, and {} are hardly accessed.",
+            readable(&self.of.name),
+            units::bytes(self.of.bytes),
+            readable(name),
+            units::share(share),
+            units::bytes(self.cold_bytes),
+        )
     }
-    let share = |member: &MemberRow| member.miss_share.unwrap_or(0.0);
-    let members = first.members.iter();
-    let hot = members.max_by(|a, b| share(a).total_cmp(&share(b)))?;
-    Some(format!(
-        "Of each {} ({}), {} has {} of the misses, and {} are hardly accessed.",
-        readable(&first.name),
-        units::bytes(first.bytes),
-        readable(&hot.name),
-        units::share(share(hot)),
-        units::bytes(cold),
-    ))
+
+    /// The change that moves these members to an array of their own. `None` if there are none.
+    fn split(&self) -> Option<String> {
+        let mut names: Vec<&str> = Vec::new();
+        for member in &self.hot {
+            let name = outermost_member(&member.name);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        (!names.is_empty()).then(|| format!("split={}.{}", self.of.name, names.join("+")))
+    }
 }
 
 /// A range of a run and its share of the memory traffic.

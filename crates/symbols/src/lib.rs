@@ -15,12 +15,13 @@ mod types;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::SystemTime;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 use memgauge_analyze::{
-    Caller, DataAccess, Instruction, ModuleFile, NoType, Resolve, SourceText, Symbol,
+    Caller, DataAccess, DataType, Instruction, ModuleFile, NoType, Resolve, SourceText, Symbol,
 };
 use memgauge_recording::{Copies, Copy, Recording};
 
@@ -115,6 +116,33 @@ impl Symbols {
             code: CodeNames::new(true),
             ..self
         }
+    }
+
+    /// Returns false if a file's debug information surely describes no type of this name.
+    pub fn mentions_type(&mut self, file: &ModuleFile, name: &str) -> bool {
+        let types = self.file_types(file);
+        types.is_ok_and(|(types, _)| types.mentions(name))
+    }
+
+    /// The structure, class or union of this name in a file. Reads all of its debug information.
+    pub fn type_named(&mut self, file: &ModuleFile, name: &str) -> Option<Rc<DataType>> {
+        let (types, _) = self.file_types(file).ok()?;
+        types.record(name)
+    }
+
+    /// Types that the code of a file accesses.
+    fn file_types(&mut self, file: &ModuleFile) -> Result<(&mut FileTypes, &mut Image), NoType> {
+        // The names of a file's code may be in the recording, its types are not.
+        self.image(file, NameKind::Code);
+        let image = self.images.get_mut(file).and_then(Option::as_mut);
+        let image = image.ok_or(NoType::NoDebugInfo)?;
+        let debug = image.debug.clone().ok_or(NoType::NoDebugInfo)?;
+        let types = self.types.entry(debug);
+        let types = types.or_insert_with_key(|debug| {
+            let separate = files::debug_file(&file.build_id);
+            FileTypes::read(debug, separate.as_deref())
+        });
+        Ok((types, image))
     }
 
     fn recorded_names(&mut self) -> &RecordedNames {
@@ -226,17 +254,8 @@ impl Resolve for Symbols {
         if self.tables_only {
             return Err(NoType::NoDebugInfo);
         }
-        // The names of a file's code may be in the recording, its types are not.
-        self.image(file, NameKind::Code);
-        let image = self.images.get_mut(file).and_then(Option::as_mut);
-        let image = image.ok_or(NoType::NoDebugInfo)?;
+        let (types, image) = self.file_types(file)?;
         let address = image.code_address(offset).ok_or(NoType::NoOperand)?;
-        let debug = image.debug.clone().ok_or(NoType::NoDebugInfo)?;
-        let types = self.types.entry(debug);
-        let types = types.or_insert_with_key(|debug| {
-            let separate = files::debug_file(&file.build_id);
-            FileTypes::read(debug, separate.as_deref())
-        });
         types.access(image, address)
     }
 

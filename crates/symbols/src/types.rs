@@ -17,8 +17,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::rc::Rc;
 
-use memgauge_analyze::{DataAccess, NoType};
+use memgauge_analyze::{DataAccess, DataType, NoType};
 
 use debug_info::DebugInfo;
 use flow::Accesses;
@@ -52,6 +53,18 @@ impl FileTypes {
             read: BTreeMap::new(),
             symbols: HashMap::new(),
         }
+    }
+
+    /// Returns false if the debug information surely describes no type of this name.
+    pub(super) fn mentions(&self, name: &str) -> bool {
+        self.debug.as_ref().is_ok_and(|debug| debug.mentions(name))
+    }
+
+    /// The structure, class or union of this name.
+    pub(super) fn record(&mut self, name: &str) -> Option<Rc<DataType>> {
+        let debug = self.debug.as_mut().ok()?;
+        let of = debug.record_named(name)?;
+        Some(Rc::clone(&debug.flat(of).data_type))
     }
 
     /// Returns what the instruction at an address accesses.

@@ -308,3 +308,25 @@ fn layouts_have_offsets_sizes_and_holes() {
     let holes: Vec<_> = holes.iter().map(|hole| (hole.offset, hole.bytes)).collect();
     assert_eq!(holes, [(1, 7), (9, 7), (25, 7), (41, 7)]);
 }
+
+#[test]
+fn an_index_into_an_array_within_an_object_hides_the_offset() {
+    let program = c(r"
+struct node { long value; char text[24]; long after; };
+__attribute__((noinline)) long text(struct node *n, long i) { return n->text[i]; }
+__attribute__((noinline)) long first(struct node *n) { return n->text[3]; }
+__attribute__((noinline)) long after(struct node *n, long i) { return n[i].after; }
+int main(int count, char **arguments) { struct node n = { 0 }; return text(&n, count) + first(&n) + after(&n, 0); }
+");
+    let offset = |function| {
+        let mut accesses = program.accesses(function);
+        accesses.retain(|access| *access != Err(NoType::Stack));
+        let [Ok(access)] = &accesses[..] else {
+            panic!("{function}: {accesses:?}");
+        };
+        access.offset
+    };
+    assert_eq!(offset("text"), None);
+    assert_eq!(offset("first"), Some(11));
+    assert_eq!(offset("after"), Some(32));
+}

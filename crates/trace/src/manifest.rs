@@ -94,6 +94,12 @@ pub struct WhatIfFacts {
     pub machine: MachineFacts,
     /// Sums over all threads, by event name.
     pub totals: BTreeMap<String, u64>,
+    /// With another layout of a type: accesses to its objects that went elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_accesses: Option<u64>,
+    /// Misses in lines of such objects by accesses of unknown type, which stayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misses_of_others: Option<u64>,
 }
 
 /// How the recorded command ended.

@@ -3,13 +3,14 @@
 //! Each machine has its own cores. Threads run in the order of the recorded machine and wait as long
 //! as there. Costs are summed per machine and not charged to code.
 
-use memgauge_machine::{Config, Core, Counts, Machine, PmuConfig};
+use memgauge_machine::{Core, Counts, Machine, PmuConfig};
 use memgauge_trace::{VirtAddr, WhatIfFacts, catalogue as events};
 
 use super::{Process, Running};
 use crate::follow::Words;
+use crate::moves::{MovedCode, Moves, MovesOf};
 use crate::replay::{Cursor, OverflowSink, Replay};
-use crate::{Error, Result};
+use crate::{Error, OtherMachine, Result};
 
 /// A machine that replays the words of the recorded one.
 pub(crate) struct WhatIfMachine {
@@ -17,6 +18,8 @@ pub(crate) struct WhatIfMachine {
     pub(super) machine: Machine,
     /// Counts of threads that have ended.
     past: Counts,
+    /// Accesses that go elsewhere on this machine.
+    moves: Option<Moves>,
 }
 
 /// Discards samples, because these machines record none.
@@ -29,21 +32,24 @@ impl OverflowSink for NoSamples {
 }
 
 impl WhatIfMachine {
-    pub(crate) fn new(name: &str, config: Config) -> Result<WhatIfMachine> {
-        let machine = Machine::new(config, PmuConfig::default());
+    pub(crate) fn new(other: &OtherMachine) -> Result<WhatIfMachine> {
+        let machine = Machine::new(other.config.clone(), PmuConfig::default());
         let mut machine = machine.map_err(|e| Error::usage(e.to_string()))?;
         machine.keep_coherent();
         Ok(WhatIfMachine {
-            name: name.to_owned(),
+            name: other.name.clone(),
             machine,
             past: Counts::default(),
+            moves: other.layout.clone().map(Moves::new),
         })
     }
 
-    /// Replays words from `at` on, after the recorded machine.
+    /// Replays words from `at` on, after the recorded machine. `code` has the accesses of the
+    /// process that move.
     pub(super) fn replay(
         &mut self,
         process: &mut Process,
+        code: &mut MovedCode,
         thread: &Running,
         cursor: &mut Cursor,
         words: &Words<'_>,
@@ -55,7 +61,9 @@ impl WhatIfMachine {
         program.set_outside(true);
         let (core, shared) = self.machine.core_mut(thread.core);
         let mut due = NoSamples;
-        Replay::repeated(core, shared, program, cursor, &mut due).run(words.all, at, words.whole);
+        let moves = self.moves.as_mut().map(|moves| MovesOf { moves, code });
+        let mut replay = Replay::repeated(core, shared, program, cursor, &mut due, moves);
+        replay.run(words.all, at, words.whole);
         core.end_turn(shared);
         process.kept.program.set_outside(was_outside);
     }
@@ -81,6 +89,8 @@ impl WhatIfMachine {
             name: self.name.clone(),
             machine: self.machine.config().to_facts(),
             totals: named.collect(),
+            moved_accesses: self.moves.as_ref().map(|moves| moves.moved),
+            misses_of_others: self.moves.as_ref().map(|moves| moves.stayed),
         }
     }
 }

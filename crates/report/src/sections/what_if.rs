@@ -11,8 +11,44 @@ pub(super) fn what_if(summary: &Summary, style: &Style) -> String {
     if summary.what_if.is_empty() {
         return String::new();
     }
-    let note = "modelled: the same instructions and accesses on another machine";
-    style.heading("What if", note) + &table(summary, style).draw(style)
+    let note = match summary
+        .what_if
+        .iter()
+        .all(|row| row.moved_accesses.is_some())
+    {
+        true => "modelled: the same instructions with another layout of a type",
+        false => "modelled: the same instructions and accesses on another machine",
+    };
+    let mut text = style.heading("What if", note) + &table(summary, style).draw(style);
+    for row in &summary.what_if {
+        if let Some(caution) = caution(row) {
+            text += &style.wrap(&caution, 2);
+        }
+    }
+    text
+}
+
+/// Smallest share of a machine's misses that makes its result doubtful.
+const DOUBTFUL_SHARE: f64 = 0.02;
+
+/// What the result with another layout leaves out.
+fn caution(row: &WhatIf) -> Option<String> {
+    let (moved, stayed) = (row.moved_accesses?, row.misses_of_others.unwrap_or(0));
+    if moved == 0 {
+        return Some(format!(
+            "{}: no access is known to be one to this type, so nothing moved.",
+            row.change
+        ));
+    }
+    let misses = row.totals.get("l1d.miss").copied().unwrap_or(0);
+    (stayed as f64 > misses as f64 * DOUBTFUL_SHARE).then(|| {
+        format!(
+            "{}: {} of the misses are in these objects, but by code of unknown type, whose accesses \
+             stayed at the old places.",
+            row.change,
+            units::share(stayed as f64 / misses as f64)
+        )
+    })
 }
 
 fn table(summary: &Summary, style: &Style) -> Table {

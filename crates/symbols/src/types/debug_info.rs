@@ -32,6 +32,8 @@ const MAX_LOCATIONS: usize = 1 << 18;
 /// Debug information of a file.
 pub(super) struct DebugInfo {
     dwarf: Dwarf<Slice>,
+    /// Sections with names.
+    texts: Vec<Rc<[u8]>>,
     /// Offsets of all units, sorted.
     unit_offsets: Vec<usize>,
     /// Units by address. A later unit with the same start replaces an earlier one.
@@ -105,6 +107,12 @@ enum FrameBase {
     Register { register: u16, offset: i64 },
 }
 
+/// `Circle` of `shapes::Circle<int>`.
+fn last_part(name: &str) -> &str {
+    let plain = name.split_once('<').map_or(name, |(plain, _)| plain);
+    plain.rsplit_once("::").map_or(plain, |(_, last)| last)
+}
+
 impl DebugInfo {
     /// Reads the sections of a file.
     ///
@@ -121,14 +129,20 @@ impl DebugInfo {
             true => RunTimeEndian::Little,
             false => RunTimeEndian::Big,
         };
+        let mut texts = Vec::new();
         let dwarf = Dwarf::load(|id: SectionId| {
             let section = object.section_by_name(id.name());
             let bytes = section.and_then(|section| contents(&section));
-            Ok(Slice::new(Rc::from(bytes.unwrap_or_default()), endian))
+            let bytes: Rc<[u8]> = Rc::from(bytes.unwrap_or_default());
+            if matches!(id, SectionId::DebugInfo | SectionId::DebugStr) {
+                texts.push(Rc::clone(&bytes));
+            }
+            Ok(Slice::new(bytes, endian))
         });
         let dwarf = dwarf.map_err(|_: gimli::Error| NoType::NoDebugInfo)?;
         let mut info = DebugInfo {
             dwarf,
+            texts,
             unit_offsets: Vec::new(),
             ranges: BTreeMap::new(),
             units: HashMap::new(),
@@ -184,6 +198,27 @@ impl DebugInfo {
             }
         }
         is_split
+    }
+
+    /// Returns false if no type of this name is described. A quick search of the text of the debug
+    /// information, which also finds other names that contain it.
+    pub(super) fn mentions(&self, name: &str) -> bool {
+        let plain = last_part(name).as_bytes();
+        let mut texts = self.texts.iter();
+        texts.any(|section| memchr::memmem::find(section, plain).is_some())
+    }
+
+    /// The record of this name. Of several, that of the first unit.
+    pub(super) fn record_named(&mut self, name: &str) -> Option<TypeRef> {
+        for unit in self.unit_offsets.clone() {
+            let defined = self
+                .unit(unit)
+                .and_then(|unit| unit.defined.get(name).copied());
+            if let Some(at) = defined {
+                return Some(TypeRef(at));
+            }
+        }
+        None
     }
 
     fn unit_at(&mut self, address: u64) -> Option<Rc<UnitIndex>> {

@@ -527,8 +527,12 @@ impl Flow<'_> {
             _ if stepped || !is_record => offset.rem_euclid(bytes) as u64,
             _ => return Err(NoType::OutsideType),
         };
+        let member = flat.member_at(offset);
+        let listed = member.and_then(|member| flat.data_type.members.get(member));
+        let is_in_array = listed.is_some_and(|member| member.name.contains("[]"));
         Ok(DataAccess {
-            member: flat.member_at(offset),
+            member,
+            offset: (!(stepped && is_in_array)).then_some(offset),
             of: std::rc::Rc::clone(&flat.data_type),
         })
     }

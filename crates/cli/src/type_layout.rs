@@ -1,0 +1,120 @@
+//! Layouts of types for `--what-if`: which instructions access a type, by its debug information.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use memgauge_analyze::{DataType, Layout, LayoutChange, LayoutError, ModuleFile, Resolve};
+use memgauge_emulate::{MoveAccesses, MovedPart, ObjectAccess, resolve};
+use memgauge_symbols::Symbols;
+
+use crate::outcome::usage;
+
+/// Another layout of a type of the recorded program.
+pub(crate) struct TypeLayout {
+    change: LayoutChange,
+    symbols: Symbols,
+    /// Whether the debug information of a file may describe the type, by path.
+    files: HashMap<String, bool>,
+    /// The type with its layout, once it was found.
+    found: Option<FoundType>,
+}
+
+struct FoundType {
+    of: Rc<DataType>,
+    layout: Result<Layout, LayoutError>,
+}
+
+impl TypeLayout {
+    /// Looks for the type in the program of a command. It may also be in a library.
+    ///
+    /// # Errors
+    /// The type has not the members that the change names.
+    pub(crate) fn new(change: &LayoutChange, command: &[String]) -> anyhow::Result<TypeLayout> {
+        let mut layout = TypeLayout {
+            change: change.clone(),
+            // Files of the running system, not those of a recording.
+            symbols: Symbols::of(Path::new("")),
+            files: HashMap::new(),
+            found: None,
+        };
+        let (program, _) = resolve(command)?;
+        let file = file_at(&program.to_string_lossy());
+        if let Some(of) = layout.symbols.type_named(&file, change.type_name()) {
+            change
+                .apply(&of)
+                .map_err(|e| usage(format!("failed to change the layout: {e}")))?;
+        }
+        Ok(layout)
+    }
+
+    fn layout(&self) -> Option<&Layout> {
+        self.found.as_ref()?.layout.as_ref().ok()
+    }
+
+    /// Why nothing moved, for the user.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let change = &self.change;
+        match &self.found {
+            Some(FoundType { layout: Err(e), .. }) => Some(format!("--what-if {change}: {e}")),
+            Some(_) => None,
+            None => Some(format!(
+                "--what-if {change}: no executed instruction is known to access `{}`: was the \
+                 program compiled with -g? `memgauge report` lists the types that it accesses",
+                change.type_name()
+            )),
+        }
+    }
+}
+
+fn file_at(path: &str) -> ModuleFile {
+    ModuleFile {
+        path: path.to_owned(),
+        ..ModuleFile::default()
+    }
+}
+
+impl MoveAccesses for TypeLayout {
+    fn access(&mut self, path: &str, offset: u64) -> Option<ObjectAccess> {
+        let (name, symbols) = (self.change.type_name(), &mut self.symbols);
+        let file = file_at(path);
+        let known = self.files.get(path).copied();
+        let is_described = known.unwrap_or_else(|| symbols.mentions_type(&file, name));
+        if known.is_none() {
+            self.files.insert(path.to_owned(), is_described);
+        }
+        if !is_described {
+            return None;
+        }
+        let access = symbols.accessed_data(&file, offset).ok()?;
+        if access.of.name != name {
+            return None;
+        }
+        let change = &self.change;
+        let found = self.found.get_or_insert_with(|| FoundType {
+            layout: change.apply(&access.of),
+            of: Rc::clone(&access.of),
+        });
+        // Another type of the same name may be in another file.
+        if access.of != found.of {
+            return None;
+        }
+        Some(match access.offset {
+            Some(offset) => ObjectAccess::At(offset),
+            None => ObjectAccess::Within,
+        })
+    }
+
+    fn object_bytes(&self) -> u64 {
+        self.layout().map_or(0, Layout::bytes)
+    }
+
+    fn place(&self, offset: u64) -> Option<MovedPart> {
+        let place = self.layout()?.place(offset)?;
+        Some(MovedPart {
+            array: place.array as u32,
+            stride: place.stride,
+            offset: place.offset,
+        })
+    }
+}
