@@ -10,7 +10,7 @@ use crate::error::{Error, NotARecordingError, from_copy};
 use crate::recording::Recording;
 use crate::work::interruptible;
 
-/// A bucket's prefix, `s3://BUCKET/PREFIX`.
+/// A bucket's prefix, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`.
 #[pyclass(frozen, module = "memgauge._memgauge")]
 pub(crate) struct Bucket {
     store: Store,

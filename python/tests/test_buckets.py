@@ -23,8 +23,11 @@ def bucket():
     words = [sys.executable, str(SERVER), "0", "fleet"]
     pipe = subprocess.PIPE
     server = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+    address = f"http://127.0.0.1:{int(server.stdout.readline())}"
     settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{int(server.stdout.readline())}",
+        "GOOGLE_BASE_URL": address,
+        "GOOGLE_BEARER_TOKEN": "testing",
+        "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_REGION": "us-east-1",
@@ -47,15 +50,17 @@ def packed(modelled, bucket, tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_a_recording_in_a_bucket_is_that_which_was_packed(
-    modelled, packed, tmp_path, monkeypatch
+    modelled, packed, tmp_path, monkeypatch, scheme
 ):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    recording = mg.open("s3://fleet/runs/web/a.mg.tar")
-    assert recording.path == "s3://fleet/runs/web/a.mg.tar"
+    url = f"{scheme}://fleet/runs/web/a.mg.tar"
+    recording = mg.open(url)
+    assert recording.path == url
     assert recording.totals == modelled.totals
     assert list(recording.functions()) == list(modelled.functions())
-    assert not mg.diff(modelled, "s3://fleet/runs/c.mg.tar").changed
+    assert not mg.diff(modelled, f"{scheme}://fleet/runs/c.mg.tar").changed
     [copy] = tmp_path.iterdir()
     assert copy.stat().st_mode & 0o777 == 0o600
     del recording
@@ -70,11 +75,12 @@ def test_a_recording_in_a_bucket_is_that_which_was_packed(
         ("s3://fleet/runs/*.mg.tar", ["runs/c"]),
         ("s3://fleet/runs/w?b/[!x].mg.tar", ["runs/web/a"]),
         ("s3://fleet/runs/web/deep/b.mg.tar", ["runs/web/deep/b"]),
+        ("gs://fleet/**/*.mg.tar", ["runs/c", "runs/web/a", "runs/web/deep/b"]),
     ],
 )
 def test_patterns_match_objects(packed, pattern, names):
     found = mg.open_many(pattern)
-    expected = [f"s3://fleet/{name}.mg.tar" for name in names]
+    expected = [f"{pattern[:2]}://fleet/{name}.mg.tar" for name in names]
     assert [recording.path for recording in found] == expected
     assert list(found.table["path"]) == expected
 
@@ -96,3 +102,6 @@ def test_what_is_missing_is_named(packed):
         mg.open_many("s3://fleet/runs/*.mg")
     with pytest.raises(mg.Error, match="there is no such bucket; create it"):
         mg.open("s3://nowhere/runs/d.mg.tar")
+    for url in ("s3://fleet", "s3://fleet/", "gs://fleet"):
+        with pytest.raises(mg.UsageError, match=f"names no object; write `{url[:2]}://BUCKET"):
+            mg.open(url)

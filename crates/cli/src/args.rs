@@ -289,7 +289,7 @@ pub(crate) struct Record {
 #[derive(Debug, Args)]
 pub(crate) struct Collect {
     /// Record continuously: close the recording every now and then, pack it and put it into a
-    /// folder or s3://BUCKET/PREFIX. Needs -e or source clock (docs/live.md)
+    /// folder or a bucket (s3:// or gs://BUCKET/PREFIX). Needs -e or source clock (docs/live.md)
     #[arg(long, value_name = "TARGET", conflicts_with = "force")]
     pub(crate) to: Option<String>,
     /// With --to: length of a recording (10m, 30s)

@@ -54,10 +54,10 @@ enum Question {
 
 #[derive(Debug, Args)]
 struct Index {
-    /// Folders with recordings (NAME.mg and NAME.mg.tar, at any depth), or s3://BUCKET/PREFIX of NAME.mg.tar
+    /// Folders with recordings (NAME.mg and NAME.mg.tar, at any depth), or s3:// or gs://BUCKET/PREFIX of NAME.mg.tar
     #[arg(required = true, value_name = "DIR")]
     inputs: Vec<PathBuf>,
-    /// Dataset: a folder or s3://BUCKET/PREFIX
+    /// Dataset: a folder, or s3:// or gs://BUCKET/PREFIX
     #[arg(long, value_name = "DATASET")]
     to: String,
     /// Label of recordings that have none of the name (service, host, commit, …); may be repeated
@@ -73,14 +73,14 @@ struct Index {
 
 #[derive(Debug, Args)]
 struct Compact {
-    /// Dataset: a folder or s3://BUCKET/PREFIX
+    /// Dataset: a folder, or s3:// or gs://BUCKET/PREFIX
     dataset: String,
 }
 
 /// Which recordings, and in which form.
 #[derive(Debug, Args)]
 struct Selection {
-    /// Dataset: a folder or s3://BUCKET/PREFIX
+    /// Dataset: a folder, or s3:// or gs://BUCKET/PREFIX
     dataset: String,
     /// Only recordings of this service
     #[arg(long, value_name = "NAME")]

@@ -128,16 +128,27 @@ const QUESTIONS: [&[&str]; 4] = [
 
 #[test]
 fn a_bucket_gives_the_answers_of_a_folder() {
+    bucket_gives_the_answers_of_a_folder("s3");
+}
+
+#[test]
+fn a_bucket_of_google_gives_the_answers_of_a_folder() {
+    bucket_gives_the_answers_of_a_folder("gs");
+}
+
+fn bucket_gives_the_answers_of_a_folder(scheme: &str) {
     let Some(all) = Recordings::new(24) else {
         return;
     };
     all.upload("runs/web", &all.packed());
     let added = all.succeeds(&["fleet", "index", "packed", "--to", "local"]);
     assert!(added.contains("added 24"), "{added}");
-    let remote = "s3://fleet/data/set";
-    let added = all.succeeds(&["fleet", "index", "s3://fleet/runs", "--to", remote]);
+    let bucket = format!("{scheme}://fleet");
+    let remote = &format!("{bucket}/data/set");
+    let runs = format!("{bucket}/runs");
+    let added = all.succeeds(&["fleet", "index", &runs, "--to", remote]);
     assert!(added.contains("added 24"), "{added}");
-    let again = all.succeeds(&["fleet", "index", "s3://fleet/runs/", "--to", remote]);
+    let again = all.succeeds(&["fleet", "index", &format!("{runs}/"), "--to", remote]);
     assert!(
         again.contains("added 0") && again.contains("24 were there"),
         "{again}"
@@ -159,7 +170,7 @@ fn a_bucket_gives_the_answers_of_a_folder() {
     let known = all.succeeds(&[
         "fleet",
         "index",
-        "s3://fleet/one/first.mg.tar",
+        &format!("{bucket}/one/first.mg.tar"),
         "--to",
         remote,
     ]);
@@ -204,7 +215,13 @@ fn one_of_two_writers_creates_an_object() {
     let Some(server) = Server::start() else {
         return;
     };
-    let open = || Store::open_in("s3://fleet/x", server.environment().map(owned)).expect("a store");
+    for bucket in ["s3://fleet/x", "gs://fleet/y"] {
+        one_of_two_writers_to(bucket, &server);
+    }
+}
+
+fn one_of_two_writers_to(bucket: &str, server: &Server) {
+    let open = || Store::open_in(bucket, server.environment().map(owned)).expect("a store");
     let puts = |own: &'static str| {
         let store = open();
         move || -> Vec<bool> {
@@ -256,9 +273,10 @@ fn failures_are_explained() {
     for (url, why) in [
         (
             "ftp://host/x",
-            "use a path, `file:///PATH` or `s3://BUCKET/PREFIX`",
+            "use a path, `file:///PATH`, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`",
         ),
-        ("s3://", "it names no bucket"),
+        ("s3://", "it names no bucket; use `s3://BUCKET/PREFIX`"),
+        ("gs:///x", "it names no bucket; use `gs://BUCKET/PREFIX`"),
     ] {
         let message = all.fails(&["fleet", "top", url]);
         assert!(message.contains(why), "{message}");

@@ -5,6 +5,8 @@ use std::fmt;
 use object_store::Error as ObjectError;
 use object_store::client::{HttpError, HttpErrorKind};
 
+use crate::bucket::Service;
+
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -18,8 +20,13 @@ impl Error {
         Error(format!("failed to {what}: {why}"))
     }
 
-    pub(crate) fn of_object(what: impl fmt::Display, why: &ObjectError) -> Error {
-        Error::new(what, explained(why))
+    /// As [`new`](Self::new), of a request to a service, or of a folder.
+    pub(crate) fn of_object(
+        what: impl fmt::Display,
+        why: &ObjectError,
+        service: Option<Service>,
+    ) -> Error {
+        Error::new(what, explained(why, service.unwrap_or(Service::S3)))
     }
 }
 
@@ -53,29 +60,27 @@ fn causes<'a>(
 }
 
 /// The cause in one sentence, with the fix.
-fn explained(error: &ObjectError) -> String {
+fn explained(error: &ObjectError, service: Service) -> String {
     let text = causes(error).last().map(ToString::to_string);
     let text = text.unwrap_or_default();
+    let settings = service.settings();
     match http_error(error).map(HttpError::kind) {
-        // The address at which a machine of EC2 gets credentials. It is asked last.
-        _ if error.to_string().contains("169.254.169.254") => {
-            "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
-             AWS_SKIP_SIGNATURE=true for a public bucket"
-                .to_owned()
+        // The addresses at which a machine in the cloud gets credentials. They are asked last.
+        _ if METADATA_HOSTS
+            .iter()
+            .any(|host| error.to_string().contains(host)) =>
+        {
+            format!("there are no credentials; {}", settings.to_get_credentials)
         }
-        _ if text.contains("NoSuchBucket") => {
-            "there is no such bucket; create it, or correct its name, AWS_REGION or AWS_ENDPOINT_URL"
-                .to_owned()
-        }
+        _ if text.contains("NoSuchBucket") => format!(
+            "there is no such bucket; create it, or correct its name or {}",
+            settings.server
+        ),
         _ if text.contains("status code: 403") || text.contains("status code: 401") => {
-            let code = s3_code(&text).map_or_else(String::new, |code| format!(" ({code})"));
-            format!(
-                "access denied{code}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and \
-                 the bucket's policy, which must allow s3:ListBucket, s3:GetObject and, to add, \
-                 s3:PutObject and s3:DeleteObject"
-            )
+            let code = body_code(&text).map_or_else(String::new, |code| format!(" ({code})"));
+            format!("access denied{code}; check {}", settings.rights)
         }
-        _ if s3_code(&text) == Some("NotImplemented") => {
+        _ if body_code(&text) == Some("NotImplemented") => {
             "the server cannot do this; a dataset needs a server with conditional writes \
              (If-None-Match)"
                 .to_owned()
@@ -83,21 +88,25 @@ fn explained(error: &ObjectError) -> String {
         _ if text.contains("without LOCATION") => {
             "the bucket is in another region; set AWS_REGION to it".to_owned()
         }
-            Some(HttpErrorKind::Connect) => format!(
-                "cannot reach the server ({text}); check the network, AWS_ENDPOINT_URL and AWS_REGION"
-            ),
-            Some(HttpErrorKind::Timeout) => {
-                "the server did not answer in time, several times; try again later".to_owned()
-            }
-            Some(HttpErrorKind::Interrupted | HttpErrorKind::Unknown | HttpErrorKind::Decode) => {
-                format!("the connection was cut off ({text}); try again")
-            }
-            _ => text,
+        Some(HttpErrorKind::Connect) => format!(
+            "cannot reach the server ({text}); check the network and {}",
+            settings.server
+        ),
+        Some(HttpErrorKind::Timeout) => {
+            "the server did not answer in time, several times; try again later".to_owned()
+        }
+        Some(HttpErrorKind::Interrupted | HttpErrorKind::Unknown | HttpErrorKind::Decode) => {
+            format!("the connection was cut off ({text}); try again")
+        }
+        _ => text,
     }
 }
 
+/// Hosts from which machines of EC2 and Google's cloud get their credentials.
+const METADATA_HOSTS: [&str; 2] = ["169.254.169.254", "metadata.google.internal"];
+
 /// The code in a body such as `<Error><Code>AccessDenied</Code>…`.
-fn s3_code(body: &str) -> Option<&str> {
+fn body_code(body: &str) -> Option<&str> {
     let code = body.split_once("<Code>")?.1.split_once("</Code>")?.0;
     code.bytes()
         .all(|byte| byte.is_ascii_alphanumeric())

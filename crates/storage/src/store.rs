@@ -5,40 +5,22 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    BackoffConfig, ClientOptions, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, PutPayload, RetryConfig,
+    Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
 use tempfile::{NamedTempFile, TempPath};
 use tokio::runtime::Runtime;
 use url::Url;
 
+use crate::bucket::Service;
 use crate::error::{Error, Result, is_timeout};
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a server may send nothing while a request waits for it.
-const READ_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Attempts after the first one. With the backoff below, a server may be away for some six seconds.
-const MAX_RETRIES: usize = 6;
-
-const BACKOFF: BackoffConfig = BackoffConfig {
-    init_backoff: Duration::from_millis(100),
-    max_backoff: Duration::from_secs(4),
-    base: 2.,
-};
-
-/// No attempt begins later than this after the first one.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Larger files are uploaded in parts of this size. S3 has at most 10 000 parts.
 const UPLOAD_PART_BYTES: usize = 16 << 20;
@@ -51,7 +33,8 @@ pub struct Store {
     name: String,
     /// Where a folder is.
     folder: Option<PathBuf>,
-    /// Buckets have one.
+    /// Buckets have a service and a runtime.
+    service: Option<Service>,
     runtime: Option<Arc<Runtime>>,
 }
 
@@ -137,13 +120,15 @@ pub fn local_path(name: &str) -> Result<Option<PathBuf>> {
         return Ok(Some(PathBuf::from(name)));
     }
     let unusable = || {
-        let why = "use a path, `file:///PATH` or `s3://BUCKET/PREFIX`";
+        let why = "use a path, `file:///PATH`, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`";
         Error::new(format_args!("open `{name}`"), why)
     };
+    if Service::of_url(name).is_some() {
+        return Ok(None);
+    }
     let url = Url::parse(name).map_err(|_| unusable())?;
     match url.scheme() {
         "file" => url.to_file_path().map(Some).map_err(|()| unusable()),
-        "s3" => Ok(None),
         _ => Err(unusable()),
     }
 }
@@ -168,59 +153,36 @@ impl Store {
         name: &str,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Store> {
-        let Some(path) = local_path(name)? else {
-            return Store::bucket(name, environment);
-        };
+        if let Some((service, location)) = Service::of_url(name) {
+            return Store::bucket(name, service, location, environment);
+        }
+        let path = local_path(name)?.unwrap_or_default();
         let objects = LocalFileSystem::new_with_prefix(&path)
-            .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why))?;
+            .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why, None))?;
         Ok(Store {
             objects: Arc::new(objects),
             name: name.to_owned(),
             folder: Some(path),
+            service: None,
             runtime: None,
         })
     }
 
     fn bucket(
         name: &str,
+        service: Service,
+        location: &str,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Store> {
-        let rest = name.strip_prefix("s3://").unwrap_or(name);
-        let (bucket_name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        if bucket_name.is_empty() {
-            let why = "it names no bucket; use `s3://BUCKET/PREFIX`";
+        let (bucket, prefix) = location.split_once('/').unwrap_or((location, ""));
+        if bucket.is_empty() {
+            let scheme = service.scheme();
+            let why = format!("it names no bucket; use `{scheme}://BUCKET/PREFIX`");
             return Err(Error::new(format_args!("open `{name}`"), why));
         }
-        // Fails if there is a provider already, which is then used.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut bucket = AmazonS3Builder::new();
-        let mut is_plain = false;
-        for (variable, value) in environment {
-            if !variable.starts_with("AWS_") {
-                continue;
-            }
-            // An address without TLS is meant, as it is for the AWS tools.
-            is_plain |= variable.starts_with("AWS_ENDPOINT_URL") && value.starts_with("http://");
-            if let Ok(key) = variable.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
-                bucket = bucket.with_config(key, value);
-            }
-        }
-        let client = ClientOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_read_timeout(READ_TIMEOUT)
-            // A large object may take long, as long as something arrives.
-            .with_timeout_disabled()
-            .with_allow_http(is_plain);
-        let objects = bucket
-            .with_bucket_name(bucket_name)
-            .with_client_options(client)
-            .with_retry(RetryConfig {
-                backoff: BACKOFF,
-                max_retries: MAX_RETRIES,
-                retry_timeout: RETRY_TIMEOUT,
-            })
-            .build()
-            .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why))?;
+        let objects = service
+            .open(bucket, environment)
+            .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why, Some(service)))?;
         let prefix = ObjectPath::parse(prefix)
             .map_err(|why| Error::new(format_args!("open `{name}`"), why))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -232,6 +194,7 @@ impl Store {
             objects: Arc::new(PrefixStore::new(objects, prefix)),
             name: name.trim_end_matches('/').to_owned(),
             folder: None,
+            service: Some(service),
             runtime: Some(Arc::new(runtime)),
         })
     }
@@ -263,11 +226,19 @@ impl Store {
     }
 
     fn cannot_read(&self, path: &str, why: &ObjectError) -> Error {
-        Error::of_object(format_args!("read `{}`", self.name_of(path)), why)
+        Error::of_object(
+            format_args!("read `{}`", self.name_of(path)),
+            why,
+            self.service,
+        )
     }
 
     fn cannot_write(&self, path: &str, why: &ObjectError) -> Error {
-        Error::of_object(format_args!("write `{}`", self.name_of(path)), why)
+        Error::of_object(
+            format_args!("write `{}`", self.name_of(path)),
+            why,
+            self.service,
+        )
     }
 
     /// Reads a whole object. `None` if it does not exist.
@@ -383,7 +354,8 @@ impl Store {
         let location = self.location(folder)?;
         let found = self.wait(self.objects.list(Some(&location)).try_collect::<Vec<_>>());
         let found = found.map_err(|why| {
-            Error::of_object(format_args!("list `{}`", self.name_of(folder)), &why)
+            let what = format!("list `{}`", self.name_of(folder));
+            Error::of_object(what, &why, self.service)
         })?;
         let mut objects: Vec<Object> = (found.into_iter())
             .map(|meta| Object {
@@ -407,6 +379,7 @@ impl Store {
             Err(why) => Err(Error::of_object(
                 format_args!("remove `{}`", self.name_of(path)),
                 &why,
+                self.service,
             )),
         }
     }

@@ -26,9 +26,36 @@ fn s3_error(status: &str, code: &str) -> Answer {
     answer(status, &format!("<Error><Code>{code}</Code></Error>"))
 }
 
-/// A store whose server gives these answers, one for each connection, and repeats the last one. The
-/// thread ends with the test.
+/// A store whose server gives these answers.
 fn store(answers: Vec<Answer>) -> Store {
+    let address = serve(answers);
+    let environment = [
+        ("AWS_ENDPOINT_URL", address.as_str()),
+        ("AWS_ACCESS_KEY_ID", "testing"),
+        ("AWS_SECRET_ACCESS_KEY", "testing"),
+    ];
+    opened("s3://bucket/prefix", &environment)
+}
+
+/// The same of Google's service.
+fn google_store(answers: Vec<Answer>) -> Store {
+    let address = serve(answers);
+    let environment = [
+        ("GOOGLE_BASE_URL", address.as_str()),
+        ("GOOGLE_BEARER_TOKEN", "testing"),
+    ];
+    opened("gs://bucket/prefix", &environment)
+}
+
+fn opened(url: &str, environment: &[(&str, &str)]) -> Store {
+    let environment = environment.iter();
+    let owned = environment.map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    Store::open_in(url, owned).expect("a store")
+}
+
+/// Address of a server that gives these answers, one for each connection, and repeats the last one. The
+/// thread ends with the test.
+fn serve(answers: Vec<Answer>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
@@ -47,13 +74,7 @@ fn store(answers: Vec<Answer>) -> Store {
             }
         }
     });
-    let environment = [
-        ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
-        ("AWS_ACCESS_KEY_ID", "testing".to_owned()),
-        ("AWS_SECRET_ACCESS_KEY", "testing".to_owned()),
-    ];
-    let environment = environment.map(|(name, value)| (name.to_owned(), value));
-    Store::open_in("s3://bucket/prefix", environment).expect("a store")
+    format!("http://127.0.0.1:{port}")
 }
 
 /// Reads the header and body, so that closing the connection resets nothing.
@@ -183,6 +204,38 @@ fn refusals_name_what_to_change() {
             assert!(said.contains(why), "{said}");
         }
     }
+}
+
+#[test]
+fn refusals_of_google_name_its_settings() {
+    let cases = [
+        (
+            s3_error("403 Forbidden", "AccessDenied"),
+            "access denied (AccessDenied); check GOOGLE_APPLICATION_CREDENTIALS",
+        ),
+        (
+            s3_error("404 Not Found", "NoSuchBucket"),
+            "there is no such bucket; create it, or correct its name or GOOGLE_BASE_URL",
+        ),
+    ];
+    for (refusal, why) in cases {
+        let store = google_store(vec![refusal]);
+        for said in [message(store.get("x")), message(store.list(""))] {
+            assert!(said.contains(why) && !said.contains("AWS"), "{said}");
+        }
+    }
+    let exists = s3_error("412 Precondition Failed", "PreconditionFailed");
+    let put = google_store(vec![exists]).put_if_absent("x", b"new".to_vec());
+    assert!(!put.expect("an answer"));
+    let unreachable = [
+        ("GOOGLE_BASE_URL", "http://127.0.0.1:1"),
+        ("GOOGLE_SKIP_SIGNATURE", "true"),
+    ];
+    let said = message(opened("gs://bucket", &unreachable).get("x"));
+    assert!(
+        said.contains("cannot reach the server") && said.contains("GOOGLE_BASE_URL"),
+        "{said}"
+    );
 }
 
 #[test]

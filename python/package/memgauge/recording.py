@@ -19,6 +19,9 @@ from .times import Time, nanoseconds
 
 PathLike = Union[str, "os.PathLike[str]"]
 
+BUCKETS = ("s3://", "gs://")
+"""What URLs of objects in buckets begin with."""
+
 REPORT_ROWS = 10
 
 SERIES_BINS = 480
@@ -29,7 +32,7 @@ PROVENANCES = ["counted", "sampled", "estimated", "modelled"]
 
 
 def open(path: PathLike) -> Recording:
-    """Open a recording: a directory, a file of `memgauge pack`, or a URL `file://` or `s3://` of one.
+    """Open a recording: a directory, a file of `memgauge pack`, or a URL `file://`, `s3://` or `gs://`.
 
     A recording in a bucket is copied to a private temporary file, which is removed with the recording.
 
@@ -40,13 +43,18 @@ def open(path: PathLike) -> Recording:
     text = os.fspath(path)
     if is_in_bucket(text):
         folder, _, name = text.rpartition("/")
+        if not name or folder.endswith("/"):
+            raise UsageError(
+                f"failed to open recording `{text}`: it names no object; write "
+                f"`{text[:5]}BUCKET/NAME.mg.tar`"
+            )
         return Recording(_memgauge.Bucket(folder).recording(name))
     return Recording(_memgauge.Recording(local_path(path)))
 
 
 def is_in_bucket(path: str) -> bool:
     """Whether a path is a URL of a bucket."""
-    return path.startswith("s3://")
+    return path.startswith(BUCKETS)
 
 
 def local_path(path: PathLike) -> str:
@@ -58,7 +66,8 @@ def local_path(path: PathLike) -> str:
     if url.scheme == "file" and url.netloc in ("", "localhost"):
         return unquote(url.path)
     raise UsageError(
-        f"failed to open recording `{text}`: use a path, `file:///PATH` or `s3://BUCKET/NAME.mg.tar`"
+        f"failed to open recording `{text}`: use a path, `file:///PATH`, `s3://BUCKET/NAME.mg.tar` or "
+        "`gs://BUCKET/NAME.mg.tar`"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Union, overload
 
 from . import _memgauge
 from ._memgauge import Error, NotARecordingError, UsageError
-from .recording import PathLike, Recording, is_in_bucket, local_path, open
+from .recording import BUCKETS, PathLike, Recording, is_in_bucket, local_path, open
 from .table import Table
 
 
@@ -62,7 +62,7 @@ class Recordings(Sequence[Recording]):
 def open_many(paths: Union[PathLike, Sequence[PathLike]]) -> Recordings:
     """Open the recordings that match a pattern, such as `runs/**/*.mg`, or several patterns.
 
-    Patterns may be in a bucket: `s3://bucket/**/*.mg.tar`.
+    Patterns may be in a bucket: `s3://bucket/**/*.mg.tar`, `gs://bucket/**/*.mg.tar`.
 
     A path that cannot be opened is listed by `Recordings.unreadable`. Damaged recordings open; their
     good parts are read.
@@ -92,7 +92,7 @@ def _open_matching(
 ) -> None:
     """Opens the recordings in a bucket that match a pattern."""
     folders = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
-    if not folders.startswith("s3://"):
+    if not folders.startswith(BUCKETS):
         raise UsageError(f"failed to open recordings `{pattern}`: name the bucket without a pattern")
     bucket = _memgauge.Bucket(folders)
     matches = re.compile(_translated(pattern[len(folders) + 1 :])).fullmatch

@@ -37,12 +37,12 @@ impl Server {
     }
 
     /// The environment in which a command uses this server.
-    pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
+    pub(crate) fn environment(&self) -> [(&'static str, String); 6] {
+        let address = format!("http://127.0.0.1:{}", self.port);
         [
-            (
-                "AWS_ENDPOINT_URL",
-                format!("http://127.0.0.1:{}", self.port),
-            ),
+            ("AWS_ENDPOINT_URL", address.clone()),
+            ("GOOGLE_BASE_URL", address),
+            ("GOOGLE_BEARER_TOKEN", "testing".to_owned()),
             ("AWS_ACCESS_KEY_ID", "testing".to_owned()),
             ("AWS_SECRET_ACCESS_KEY", "testing".to_owned()),
             ("AWS_REGION", "us-east-1".to_owned()),
