@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use harness::{PATH, PROGRAM, Totals, needs, report, totals_of, workloads};
 use memgauge_recording::{Recording, Selection};
+use memgauge_testing::Random;
 use memgauge_trace::{SeriesRow, catalogue};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,29 +27,6 @@ const LATEST_KILL_MS: u64 = 2_800;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit for a clean end: two seconds of grace for the program, and the writing.
 const CLEAN_END: Duration = Duration::from_secs(15);
-
-/// xorshift64, so that a failure can be had again from its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        for (left, by) in [(true, 13), (false, 7), (true, 17)] {
-            self.0 ^= if left { self.0 << by } else { self.0 >> by };
-        }
-        self.0 % limit
-    }
-}
-
-fn seed() -> u64 {
-    let text = std::env::var("MEMGAUGE_TEST_SEED").ok();
-    let given: Option<u64> = text.map(|text| text.parse().expect("MEMGAUGE_TEST_SEED is a number"));
-    let clock = std::time::UNIX_EPOCH
-        .elapsed()
-        .expect("the clock is past 1970");
-    let seed = given.unwrap_or(clock.subsec_nanos().into()) | 1;
-    println!("seed: MEMGAUGE_TEST_SEED={seed}");
-    seed
-}
 
 /// A recording under way, whose emulators do not outlive the test.
 struct Running {
@@ -235,7 +213,7 @@ fn kill_often(kill: impl Fn(&mut Running)) {
     if !needs(&["timeout"]) {
         return;
     }
-    let mut random = Random(seed());
+    let mut random = Random::of_test("kills");
     let program = group_of_two();
     let program: Vec<&str> = program.iter().map(String::as_str).collect();
     for number in 0..KILLS {

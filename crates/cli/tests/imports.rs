@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use harness::{PATH, Recorded, memgauge, needs};
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, Random, skipped};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -387,25 +387,13 @@ View tool results:
 
 /// A view with random loads and stores, and the same accesses as lackey prints them.
 fn random_accesses() -> (String, String) {
-    let mut state = u64::from(
-        std::time::UNIX_EPOCH
-            .elapsed()
-            .expect("a time after 1970")
-            .subsec_nanos(),
-    ) | 1;
-    println!("seed {state}");
-    let mut random = |limit: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % limit
-    };
+    let mut random = Random::of_test("accesses");
     let (mut view, mut lackey) = (String::from("Output format:\n"), String::new());
     for record in 1..3000 {
-        let tid = 7 + random(2);
+        let tid = 7 + random.below(2);
         // Some lie in two lines.
-        let (address, bytes) = (0x7f00_0000 + random(1 << 13), 1 << random(4));
-        let (name, mark) = [("read ", 'L'), ("write", 'S')][random(3) as usize / 2];
+        let (address, bytes) = (0x7f00_0000 + random.below(1 << 13), 1 << random.below(4));
+        let (name, mark) = [("read ", 'L'), ("write", 'S')][random.index(3) / 2];
         view += &format!(
             "{record:12} {record:12}: W0.T{tid} {name} {bytes:8} byte(s) @ {address:#018x} by PC \
              0x0000000000404a7e\n"

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use harness::{Recorded, needs, report_text};
+use memgauge_testing::Random;
 use serde_json::Value;
 
 /// A list of nodes in random order, one hot and seven cold fields, and an array of counters.
@@ -123,28 +124,13 @@ fn without_debug_information_the_reason_is_given_instead_of_types() {
     assert!(!text.contains("Types by stalled cycles"), "{text}");
 }
 
-/// Numbers that follow from a seed.
-struct Drawn(u64);
-
-impl Drawn {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 /// Offsets and sizes are those that the compiled program prints (`offsetof`, `sizeof`).
 #[test]
 fn a_member_of_a_drawn_structure_is_named_and_its_layout_is_that_of_the_compiler() {
     if !needs(&["gcc"]) {
         return;
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = now.map_or(1, |since| u64::from(since.subsec_nanos()) | 1);
-    println!("seed {seed}");
-    let mut drawn = Drawn(seed);
+    let mut drawn = Random::of_test("structures");
     let folder = tempfile::tempdir().expect("a temporary folder");
     for _ in 0..4 {
         let types = [

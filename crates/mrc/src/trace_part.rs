@@ -278,8 +278,7 @@ impl Numbers<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::hash_map::RandomState;
-    use std::hash::{BuildHasher, Hasher};
+    use memgauge_testing::Random;
 
     use super::*;
     use crate::oracle;
@@ -290,21 +289,16 @@ mod tests {
         builder.finish().unwrap()
     }
 
-    /// Xorshift64 (Marsaglia 2003) from a printed seed.
-    struct Dice(u64);
+    /// Draws streams and divisions.
+    struct Dice(Random);
 
     impl Dice {
         fn new() -> Dice {
-            let seed = RandomState::new().build_hasher().finish() | 1;
-            println!("seed {seed}");
-            Dice(seed)
+            Dice(Random::of_test("streams"))
         }
 
         fn below(&mut self, limit: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % limit
+            self.0.below(limit)
         }
 
         /// References to up to `blocks` blocks, of which few are frequent.

@@ -4,13 +4,12 @@
 
 mod rows;
 
-use std::collections::hash_map::RandomState;
 use std::fs;
-use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use memgauge_recording::{Copies, ErrorKind, Recording, Selection, is_recording, pack};
+use memgauge_testing::Random;
 use memgauge_trace::*;
 use rows::{place, read, record, ticking};
 
@@ -214,20 +213,12 @@ fn lying_headers_are_refused_without_large_allocations() {
 fn changed_bytes_never_give_other_rows() {
     let (_folder, path) = recorded();
     let whole = packed(&path);
-    let seed = RandomState::new().build_hasher().finish() | 1;
-    println!("seed {seed}");
-    let mut state = seed;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random::of_test("changes");
     for _ in 0..2000 {
         let mut bytes = whole.clone();
-        for _ in 0..=random(3) {
-            let at = random(bytes.len());
-            bytes[at] = random(256) as u8;
+        for _ in 0..=random.below(3) {
+            let at = random.index(bytes.len());
+            bytes[at] = random.below(256) as u8;
         }
         let Ok(recording) = Recording::open(&put(&path, &bytes)) else {
             continue;

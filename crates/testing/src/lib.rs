@@ -1,4 +1,4 @@
-//! How tests say that they cannot run here.
+//! How tests say that they cannot run here, and how they draw their inputs.
 //!
 //! A skipped test passes, so the reader of the result must see the reason. The test
 //! harness hides what a passing test prints; [`skipped`] writes past it. Where the
@@ -14,12 +14,14 @@
 #![forbid(unsafe_code)]
 
 mod packages;
+mod random;
 
 use std::env;
 use std::fmt::Display;
 use std::io::Write;
 
 pub use packages::{node_file, python_with};
+pub use random::Random;
 
 /// Facilities of the machine that a test may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

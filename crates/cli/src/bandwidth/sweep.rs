@@ -15,38 +15,13 @@ use memgauge_machine::{
 };
 use memgauge_recording::overflows::Trace;
 use memgauge_recording::{Recording, Writer};
+use memgauge_testing::Random;
 use memgauge_trace::{
     DeliveryFacts, LINE_BYTES as LINE, Manifest, Pid, Provenance, Sample, SeriesRow, Thread, Tid,
     catalogue,
 };
 
 use super::loops::{Loop, measure};
-
-/// A generator of random numbers that a printed seed repeats (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit
-    }
-
-    /// Spread evenly by logarithm.
-    fn between(&mut self, low: f64, high: f64) -> u64 {
-        let share = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        (low * (high / low).powf(share)) as u64
-    }
-
-    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
 
 /// The accesses of a burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,7 +70,7 @@ impl Case {
             gap: random.between(100.0, 100_000.0),
             instructions: random.between(1.0, 40.0),
             period: random.between(10.0, 2_000.0),
-            seed: random.next() | 1,
+            seed: random.next_u64() | 1,
         }
     }
 
@@ -185,7 +160,7 @@ impl Run<'_> {
     }
 
     fn program(&mut self, case: &Case) {
-        let mut random = Random(case.seed);
+        let mut random = Random::from_seed(case.seed);
         let (from, to) = (0x7f00_0000_0000u64, 0x7e00_0000_0000u64);
         let (mut line, mut group) = (0, 0);
         // At least 300 records if that is quick, and three bursts.
@@ -352,13 +327,13 @@ struct Sweep {
 impl Sweep {
     /// Corrects `count` programs, by each delivery in turn, and prints those whose interval
     /// does not contain the truth.
-    fn run(seed: u64, count: usize, draw: fn(&mut Random) -> Case) -> Sweep {
+    fn run(count: usize, draw: fn(&mut Random) -> Case) -> Sweep {
         let config = Config::preset("i5-6600k").unwrap();
         let deliveries = ["precise", "interrupt"].map(|name| {
             let delivery = Delivery::by_name(name).unwrap();
             (name, delivery, model(&config, delivery))
         });
-        let mut random = Random(seed | 1);
+        let mut random = Random::of_test("programs");
         let mut programs = Vec::new();
         for number in 0..count {
             let case = draw(&mut random);
@@ -415,20 +390,9 @@ fn from_environment(name: &str) -> Option<u64> {
     Some(text.parse().unwrap())
 }
 
-fn seed() -> u64 {
-    let fresh = || {
-        std::time::UNIX_EPOCH
-            .elapsed()
-            .map_or(1, |t| t.as_nanos() as u64)
-    };
-    let seed = from_environment("MEMGAUGE_TEST_SEED").unwrap_or_else(fresh);
-    println!("seed: MEMGAUGE_TEST_SEED={seed}");
-    seed
-}
-
 #[test]
 fn intervals_of_random_programs_contain_the_truth() {
-    let sweep = Sweep::run(seed(), 60, Case::random);
+    let sweep = Sweep::run(60, Case::random);
     assert!(sweep.held() >= 50, "{} of 60", sweep.held());
     let error = sweep.median(Corrected::error);
     assert!(error < 0.015, "median error {error}");
@@ -438,7 +402,7 @@ fn intervals_of_random_programs_contain_the_truth() {
 
 #[test]
 fn intervals_of_short_bursts_contain_the_truth() {
-    let sweep = Sweep::run(seed(), 60, Case::with_short_bursts);
+    let sweep = Sweep::run(60, Case::with_short_bursts);
     assert!(sweep.held() >= 48, "{} of 60", sweep.held());
     let error = sweep.median(Corrected::error);
     assert!(error < 0.08, "median error {error}");
@@ -448,7 +412,7 @@ fn intervals_of_short_bursts_contain_the_truth() {
 #[ignore = "prints the table of docs/experiments/bandwidth.md; takes minutes"]
 fn coverage_by_pattern_and_period() {
     let count = from_environment("MEMGAUGE_TEST_PROGRAMS").unwrap_or(1_000) as usize;
-    let sweep = Sweep::run(seed(), count, Case::random);
+    let sweep = Sweep::run(count, Case::random);
     for pattern in Pattern::ALL {
         sweep.print(&format!("{pattern:?}"), |case| case.pattern == pattern);
     }

@@ -1,7 +1,7 @@
 //! Runs memgauge for the end-to-end tests with a fixed environment, also on small modelled machines,
 //! and reads totals and reports.
 
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, Random, skipped};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -46,9 +46,7 @@ pub(crate) fn one_is_right<T: std::fmt::Debug>(
 
 /// Returns a number in `from..to` that differs between runs, and prints it.
 pub(crate) fn drawn(name: &str, from: u64, to: u64) -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let nanos = now.map_or(1, |since| u64::from(since.subsec_nanos()));
-    let number = from + nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (to - from);
+    let number = from + Random::of_test(name).below(to - from);
     println!("{name}: {number}");
     number
 }
