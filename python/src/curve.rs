@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use memgauge_analyze::{no_references, references};
 use memgauge_mrc::{
-    Curve, Exact, Full, PartError, Sampled, Sampling, Settings, TracePart,
-    TracePartBuilder as Builder, feed_blocks,
+    Curve, Exact, Full, PartError, Sampled, SampledPart, SampledPartBuilder, Sampling, Settings,
+    TracePart, TracePartBuilder as ExactPartBuilder, feed_blocks,
 };
 use memgauge_report::mrc::{CurveView, Measured, Unit};
 use pyo3::prelude::*;
@@ -38,15 +38,10 @@ impl Engine {
         check_block_size(block_bytes)?;
         let kind = match sample {
             None => EngineKind::Exact(Box::new(Exact::new(block_bytes, Settings::default()))),
-            Some(rate) if rate > 0.0 && rate <= 1.0 => {
-                let sampling = Sampling::Rate(rate);
+            Some(rate) => {
+                let sampling = Sampling::Rate(checked_rate(rate)?);
                 let sampled = Sampled::new(block_bytes, sampling, SALT, Settings::default());
                 EngineKind::Sampled(Box::new(sampled))
-            }
-            Some(rate) => {
-                return Err(UsageError::new_err(format!(
-                    "failed to sample {rate} of the blocks: use a share above 0 and at most 1"
-                )));
             }
         };
         Ok(Engine {
@@ -91,6 +86,15 @@ fn check_block_size(block_bytes: u64) -> PyResult<()> {
     }
     Err(UsageError::new_err(format!(
         "failed to make a curve of blocks of {block_bytes} bytes: use a power of two"
+    )))
+}
+
+fn checked_rate(rate: f64) -> PyResult<f64> {
+    if rate > 0.0 && rate <= 1.0 {
+        return Ok(rate);
+    }
+    Err(UsageError::new_err(format!(
+        "failed to sample {rate} of the blocks: use a share above 0 and at most 1"
     )))
 }
 
@@ -160,14 +164,90 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 
 /// The state of a part of a trace, which is being made.
 #[pyclass(frozen, module = "memgauge._memgauge")]
-pub(crate) struct TracePartBuilder(Mutex<Option<Builder>>);
+pub(crate) struct TracePartBuilder(Mutex<Option<PartBuilder>>);
+
+enum PartBuilder {
+    Exact(Box<ExactPartBuilder>),
+    Sampled(Box<SampledPartBuilder>),
+}
+
+impl PartBuilder {
+    fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
+        match self {
+            PartBuilder::Exact(builder) => builder.feed(addresses),
+            PartBuilder::Sampled(builder) => builder.feed(addresses),
+        }
+    }
+
+    fn finish(self) -> Result<PartState, Full> {
+        Ok(match self {
+            PartBuilder::Exact(builder) => PartState::Exact(builder.finish()?),
+            PartBuilder::Sampled(builder) => PartState::Sampled(builder.finish()?),
+        })
+    }
+}
+
+/// The state of a part of a trace: of all its blocks, or of a sample of them.
+enum PartState {
+    Exact(TracePart),
+    Sampled(SampledPart),
+}
+
+impl PartState {
+    fn from_bytes(bytes: &[u8]) -> Result<PartState, PartError> {
+        match SampledPart::begins(bytes) {
+            true => SampledPart::from_bytes(bytes).map(PartState::Sampled),
+            false => TracePart::from_bytes(bytes).map(PartState::Exact),
+        }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            PartState::Exact(part) => part.to_bytes(),
+            PartState::Sampled(part) => part.to_bytes(),
+        }
+    }
+
+    fn merge(self, right: PartState) -> Result<PartState, PartError> {
+        match (self, right) {
+            (PartState::Exact(left), PartState::Exact(right)) => {
+                left.merge(right).map(PartState::Exact)
+            }
+            (PartState::Sampled(left), PartState::Sampled(right)) => {
+                left.merge(right).map(PartState::Sampled)
+            }
+            _ => Err(PartError::OtherSample),
+        }
+    }
+
+    /// The curve of a whole trace. `None` without references.
+    fn measured(self) -> Option<Measured> {
+        match self {
+            PartState::Exact(part) => {
+                let (block_bytes, references) = (part.block_bytes(), part.references());
+                (references > 0).then(|| Measured::Exact(Curve::exact(&part.finish(), block_bytes)))
+            }
+            PartState::Sampled(part) => {
+                (part.references() > 0).then(|| Measured::Sampled(part.finish()))
+            }
+        }
+    }
+}
 
 #[pymethods]
 impl TracePartBuilder {
     #[new]
-    fn new(block: u64) -> PyResult<TracePartBuilder> {
+    #[pyo3(signature = (block, sample=None))]
+    fn new(block: u64, sample: Option<f64>) -> PyResult<TracePartBuilder> {
         check_block_size(block)?;
-        let builder = Builder::new(block, Settings::default());
+        let settings = Settings::default();
+        let builder = match sample {
+            None => PartBuilder::Exact(Box::new(ExactPartBuilder::new(block, settings))),
+            Some(rate) => {
+                let builder = SampledPartBuilder::new(block, checked_rate(rate)?, SALT, settings);
+                PartBuilder::Sampled(Box::new(builder))
+            }
+        };
         Ok(TracePartBuilder(Mutex::new(Some(builder))))
     }
 
@@ -208,11 +288,8 @@ pub(crate) fn merge_trace_parts<'py>(
     right: PyBackedBytes,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let merged = py.detach(|| {
-        let [left, right] = [
-            TracePart::from_bytes(&left)?,
-            TracePart::from_bytes(&right)?,
-        ];
-        Ok(left.merge(right)?.to_bytes())
+        let left = PartState::from_bytes(&left)?;
+        Ok(left.merge(PartState::from_bytes(&right)?)?.to_bytes())
     });
     let merged = merged.map_err(|error: PartError| unmergeable(&error))?;
     Ok(PyBytes::new(py, &merged))
@@ -225,13 +302,9 @@ pub(crate) fn curve_of_trace_part(
     part: PyBackedBytes,
     title: String,
 ) -> PyResult<MissCurve> {
-    let curve = py.detach(|| {
-        let part = TracePart::from_bytes(&part)?;
-        let (block_bytes, references) = (part.block_bytes(), part.references());
-        Ok((references > 0).then(|| Curve::exact(&part.finish(), block_bytes)))
-    });
-    match curve.map_err(|error: PartError| unmergeable(&error))? {
-        Some(curve) => Ok(MissCurve(view(title, Measured::Exact(curve), None, 1.0))),
+    let measured = py.detach(|| PartState::from_bytes(&part).map(PartState::measured));
+    match measured.map_err(|error: PartError| unmergeable(&error))? {
+        Some(measured) => Ok(MissCurve(view(title, measured, None, 1.0))),
         None => Err(UsageError::new_err(
             "failed to make a curve: there are no addresses",
         )),

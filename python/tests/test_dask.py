@@ -1,5 +1,6 @@
 """Curves and recordings on a cluster equal those of one process."""
 
+import functools
 import os
 import random
 import signal
@@ -47,6 +48,28 @@ def test_any_division_and_merge_tree_gives_the_curve_of_one_process(seed):
         assert curve.table.to_pydict() == mg.mrc(addresses).table.to_pydict()
 
 
+def test_sampled_curve_is_the_same_for_any_division_and_its_band_holds_the_exact_one(seed):
+    dice = numpy.random.default_rng(seed)
+    addresses = trace(dice, 300_000)
+    exact = mg.mrc(addresses)
+    curves = []
+    for parts in (1, 5):
+        cuts = numpy.sort(dice.integers(0, len(addresses) + 1, parts - 1))
+        states = [observe(part, 64, 0.1) for part in numpy.split(addresses, cuts)]
+        whole = functools.reduce(merge, states)
+        curves.append(mg.MissCurve(_memgauge.curve_of_trace_part(whole, "parts")))
+    assert facts(curves[0]) == facts(curves[1])
+    sizes = [64 << power for power in range(8, 20)]
+    sampled, counted = (curve.at(sizes).to_pydict() for curve in (curves[0], exact))
+    bands = zip(sampled["miss_ratio"], counted["miss_ratio"], sampled["half_band_95"])
+    held = sum(abs(one - other) <= half for one, other, half in bands)
+    assert held >= len(sizes) - 2, sampled
+    with pytest.raises(mg.UsageError, match="in different ways"):
+        merge(observe(addresses, 64, 0.1), observe(addresses, 64))
+    with pytest.raises(mg.UsageError, match="at most 1"):
+        observe(addresses, 64, 2.0)
+
+
 def test_curve_of_a_cluster_is_that_of_one_process(seed, tmp_path):
     addresses = trace(numpy.random.default_rng(seed), 200_000)
     expected = facts(mg.mrc(addresses, block=4096))
@@ -58,6 +81,8 @@ def test_curve_of_a_cluster_is_that_of_one_process(seed, tmp_path):
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         assert facts(mg.dask.mrc(parts, block=4096)) == expected
         assert facts(mg.dask.mrc(files, block=4096, client=client)) == expected
+        whole = mg.MissCurve(_memgauge.curve_of_trace_part(observe(addresses, 4096, 0.5), "parts"))
+        assert facts(mg.dask.mrc(parts, block=4096, sample=0.5)) == facts(whole)
         with pytest.raises(mg.UsageError, match="power of two"):
             mg.dask.mrc(parts, block=3)
         with pytest.raises(mg.UsageError, match="no parts"):

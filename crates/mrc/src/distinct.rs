@@ -16,7 +16,7 @@ const SLOTS: usize = 2 * MAX_HASHES;
 const FREE: u32 = 0;
 
 /// A set of 32-bit hashes below a limit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Distinct {
     slots: Vec<u32>,
     held: usize,
@@ -72,6 +72,40 @@ impl Distinct {
         values.into_iter().for_each(|value| self.insert(value));
     }
 
+    /// Adds the hashes of another set. The result is that of observing both streams.
+    pub(super) fn merge(&mut self, other: &Distinct) {
+        while self.limit > other.limit {
+            self.halve();
+        }
+        for hash in other.hashes() {
+            self.observe(u64::from(hash));
+        }
+    }
+
+    /// The kept hashes in ascending order.
+    pub(super) fn hashes(&self) -> Vec<u32> {
+        let kept = self.slots.iter().filter(|&&value| value != FREE);
+        let mut hashes: Vec<u32> = kept.map(|value| value - 1).collect();
+        hashes.sort_unstable();
+        hashes
+    }
+
+    /// A set of hashes below a limit. `None` if no stream gives it.
+    pub(super) fn from_hashes(limit: u64, hashes: &[u64]) -> Option<Distinct> {
+        let is_ascending = hashes.is_sorted_by(|one, other| one < other);
+        let is_below = hashes.last().is_none_or(|&last| last < limit);
+        let is_limit = limit.is_power_of_two() && limit <= 1 << 32;
+        if !(is_limit && is_below && is_ascending && hashes.len() < MAX_HASHES) {
+            return None;
+        }
+        let mut set = Distinct {
+            limit,
+            ..Distinct::new()
+        };
+        hashes.iter().for_each(|&hash| set.observe(hash));
+        Some(set)
+    }
+
     /// Relative variance of the estimate.
     pub(super) fn variance(&self) -> f64 {
         let sampled_share = self.limit as f64 / (1u64 << 32) as f64;
@@ -83,6 +117,14 @@ impl Distinct {
         self.held as f64 * ((1u64 << 32) as f64 / self.limit as f64)
     }
 }
+
+impl PartialEq for Distinct {
+    fn eq(&self, other: &Distinct) -> bool {
+        self.limit == other.limit && self.hashes() == other.hashes()
+    }
+}
+
+impl Eq for Distinct {}
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@
 //! [`Parallel`] spreads the same work over several threads and keeps one table per half or
 //! quarter of the blocks. [`join_partitions`] combines the curves of disjoint partitions of
 //! the blocks. [`TracePart`] is a part of a stream that is divided by time, which merges with
-//! its neighbours. [`Phases`] joins similar windows of a run.
+//! its neighbours, and [`SampledPart`] a sample of such a part. [`Phases`] joins similar windows of a run.
 //!
 //! The crate makes no system calls except to start and synchronise threads. A caller that can
 //! ask for large pages does so in [`Advise`].
@@ -53,6 +53,7 @@ mod phases;
 mod policies;
 mod ranks;
 mod sampled;
+mod sampled_part;
 mod short_distances;
 mod stack_top;
 #[allow(unsafe_code)]
@@ -80,6 +81,7 @@ pub use policies::{
     Estimated, Kind, Miniature, Misses, Policy, Request, Requests, TooManyRequests, simulate,
 };
 pub use sampled::{Estimate, Sampled, Sampling};
+pub use sampled_part::{SampledPart, SampledPartBuilder};
 pub use sys::Vectors;
 pub use trace_part::{PartError, TracePart, TracePartBuilder};
 pub use wide_references::feed_blocks;

@@ -42,7 +42,7 @@ pub enum Sampling {
 }
 
 /// Number of disjoint parts of the sample, for the band.
-const PARTS: usize = 8;
+pub(super) const PARTS: usize = 8;
 /// Student's t for [`PARTS`] values at a two-sided level of 97.5 %. At 95 % (2.365) the bands for
 /// large sizes contained the exact curve of some traces only 92 % of the time.
 const STUDENT_T: f64 = 2.841;
@@ -54,7 +54,7 @@ const DEVIATIONS_95: f64 = 1.96;
 const CHUNK: usize = 4096;
 
 /// Returns the part of a block, from its hash.
-fn sample_part(hash: u64) -> usize {
+pub(super) fn sample_part(hash: u64) -> usize {
     let mixed = (hash ^ hash >> 15) * HIGH;
     (mixed ^ mixed >> 17) as usize % PARTS
 }
@@ -349,24 +349,57 @@ impl Sampled {
         let parts: Result<Vec<PooledDistances>, Full> = parts
             .map(|part| PooledDistances::new(part, rate / PARTS as f64))
             .collect();
-        let (distinct, variance) = match self.distinct.limit() > self.filter.limit {
+        Ok(SampleSums {
+            block_bytes: self.block_bytes,
+            references: self.references,
+            short_counts: self
+                .short_distances
+                .map_or(Vec::new(), ShortDistances::finish),
+            limit: self.filter.limit,
+            sampled: self.sampled,
+            distinct: self.distinct,
+            whole,
+            parts: parts?,
+        }
+        .estimate())
+    }
+}
+
+/// What a sample of a whole stream says.
+pub(super) struct SampleSums {
+    pub(super) block_bytes: u64,
+    pub(super) references: u64,
+    /// Number of references at each short distance, if they were counted.
+    pub(super) short_counts: Vec<u64>,
+    /// Exclusive limit of the sampled hashes.
+    pub(super) limit: u64,
+    /// Number of sampled references.
+    pub(super) sampled: u64,
+    pub(super) distinct: Distinct,
+    pub(super) whole: PooledDistances,
+    /// Distances in the disjoint parts of the sample.
+    pub(super) parts: Vec<PooledDistances>,
+}
+
+impl SampleSums {
+    pub(super) fn estimate(self) -> Estimate {
+        let (whole, rate) = (self.whole, self.limit as f64 / ALL as f64);
+        let (distinct, variance) = match self.distinct.limit() > self.limit {
             true => (self.distinct.estimate(), self.distinct.variance()),
             false => (whole.blocks / rate, (1.0 - rate) / whole.blocks.max(1.0)),
         };
         let total = StreamTotals {
             block_bytes: self.block_bytes,
             references: self.references as f64,
-            short_counts: self
-                .short_distances
-                .map_or(Vec::new(), ShortDistances::finish),
+            short_counts: self.short_counts,
         };
         let distinct = total.clamp_blocks(distinct.max(whole.blocks));
         let error = DEVIATIONS_95 * variance.sqrt() * distinct;
         let bound = |blocks: f64| total.curve(&whole, total.clamp_blocks(blocks.max(whole.blocks)));
-        let parts = parts?.into_iter();
+        let parts = self.parts.into_iter();
         let parts = parts.filter(|part| total.estimates_long_distances(part, distinct));
         let spread = blocks_per_sampled(whole.blocks, distinct);
-        Ok(Estimate {
+        Estimate {
             parts: parts.map(|part| total.curve(&part, distinct)).collect(),
             curve: total.curve(&whole, distinct),
             rate: whole.blocks / distinct.max(1.0),
@@ -380,17 +413,28 @@ impl Sampled {
             bounds: [distinct - error, distinct + error].map(bound),
             spread,
             weight: total.weight(&whole, &total.long_distances(&whole, distinct), distinct),
-        })
+        }
     }
 }
 
 /// Distances of an engine, converted to the last sampling rate.
-struct PooledDistances {
+pub(super) struct PooledDistances {
     distances: Vec<(u64, f64)>,
     blocks: f64,
 }
 
 impl PooledDistances {
+    /// The distances of a sample whose rate did not change. Each block was referenced first once.
+    pub(super) fn of(sample: &Distances) -> PooledDistances {
+        let counts = sample.counts.iter();
+        PooledDistances {
+            distances: counts
+                .map(|&(distance, count)| (distance, count as f64))
+                .collect(),
+            blocks: sample.compulsory as f64,
+        }
+    }
+
     fn new(mut sample: SampleEngine, rate: f64) -> Result<PooledDistances, Full> {
         sample.earlier.push((rate, sample.engine.take_distances()?));
         // Blocks that were waiting are known only now.

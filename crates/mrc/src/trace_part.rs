@@ -45,6 +45,8 @@ pub struct TracePart {
 pub enum PartError {
     /// Blocks of the parts have different sizes.
     BlockSizes(u64, u64),
+    /// Blocks of the parts were sampled in different ways.
+    OtherSample,
     /// Too many distinct blocks.
     Full(Full),
     /// The bytes are not a part, or have been truncated.
@@ -60,6 +62,7 @@ impl std::fmt::Display for PartError {
                 f,
                 "blocks have {one} bytes in one part and {other} in the other"
             ),
+            PartError::OtherSample => f.write_str("their blocks were sampled in different ways"),
             PartError::Full(full) => full.fmt(f),
             PartError::Malformed => {
                 f.write_str("the bytes are not a part of a trace, or truncated")
@@ -216,14 +219,7 @@ impl TracePart {
     /// # Errors
     /// The bytes are not a part, are truncated, or have another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<TracePart, PartError> {
-        let (magic, rest) = bytes.split_first_chunk::<8>().ok_or(PartError::Malformed)?;
-        if magic[..7] != MAGIC[..7] {
-            return Err(PartError::Malformed);
-        }
-        if magic[7] != MAGIC[7] {
-            return Err(PartError::OtherVersion(magic[7]));
-        }
-        let mut numbers = Numbers(rest);
+        let mut numbers = Numbers::after_magic(bytes, MAGIC)?;
         let block_bytes = numbers.next()?;
         let references = numbers.next()?;
         let distances = numbers.next()?;
@@ -243,7 +239,7 @@ impl TracePart {
         };
         let closed: Option<u64> =
             (part.closed.iter()).try_fold(0u64, |sum, &(_, n)| sum.checked_add(n));
-        let is_sound = numbers.0.is_empty()
+        let is_sound = numbers.is_empty()
             && block_bytes.is_power_of_two()
             && closed.and_then(|closed| closed.checked_add(blocks)) == Some(references)
             && part.closed.is_sorted_by(|one, other| one.0 < other.0);
@@ -255,17 +251,44 @@ impl TracePart {
 }
 
 /// Numbers of a serialised part that have not been read.
-struct Numbers<'a>(&'a [u8]);
+pub(super) struct Numbers<'a>(&'a [u8]);
 
-impl Numbers<'_> {
-    fn next(&mut self) -> Result<u64, PartError> {
+impl<'a> Numbers<'a> {
+    /// What follows the magic number, whose last byte is the version.
+    pub(super) fn after_magic(bytes: &'a [u8], expected: [u8; 8]) -> Result<Self, PartError> {
+        let (magic, rest) = bytes.split_first_chunk::<8>().ok_or(PartError::Malformed)?;
+        if magic[..7] != expected[..7] {
+            return Err(PartError::Malformed);
+        }
+        match magic[7] == expected[7] {
+            true => Ok(Numbers(rest)),
+            false => Err(PartError::OtherVersion(magic[7])),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next bytes.
+    pub(super) fn bytes(&mut self, length: u64) -> Result<&'a [u8], PartError> {
+        let length = usize::try_from(length).map_err(|_| PartError::Malformed)?;
+        let (taken, rest) = self
+            .0
+            .split_at_checked(length)
+            .ok_or(PartError::Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn next(&mut self) -> Result<u64, PartError> {
         let (number, rest) = self.0.split_first_chunk().ok_or(PartError::Malformed)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*number))
     }
 
     /// The next numbers. Allocates no more than the bytes that are there.
-    fn take(&mut self, count: Option<u64>) -> Result<Vec<u64>, PartError> {
+    pub(super) fn take(&mut self, count: Option<u64>) -> Result<Vec<u64>, PartError> {
         let bytes = count
             .and_then(|count| usize::try_from(count).ok()?.checked_mul(8))
             .ok_or(PartError::Malformed)?;
