@@ -554,3 +554,60 @@ fn several_processes_are_added_up_and_listed() {
         assert_pages(&process["working_set_bytes"], part * all, 1.0);
     }
 }
+
+/// Uniform references at r per second to n pages have r(1 − m/n) faults/s in m pages. The program with
+/// more references per page therefore gets all of its pages first.
+#[test]
+fn memory_is_divided_by_references_per_page() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let (Some(dense), Some(sparse)) = (
+        Running::start("u", PAGES / 2, RATE),
+        Running::start("u", PAGES, RATE / 4),
+    ) else {
+        return;
+    };
+    let part = harness::drawn("share", 30, 60) as f64 / 100.0;
+    let page_bytes = 4096.0;
+    let (dense_bytes, sparse_bytes) = (
+        f64::from(PAGES / 2) * page_bytes,
+        f64::from(PAGES) * page_bytes,
+    );
+    let total = (dense_bytes + part * sparse_bytes) as u64;
+    let divided = |pids: &str, total: u64| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["partition", "-p", pids, "--total", &total.to_string()]);
+        command.args(["--seconds", "16", "--window", "8", "--json"]);
+        command.output().expect("memgauge runs")
+    };
+    let pids = format!("{},{}", dense.pid(), sparse.pid());
+    let output = divided(&pids, total);
+    assert!(output.status.success(), "{}", harness::said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let programs = report["programs"].as_array().unwrap();
+    let share = |program: usize| number(&programs[program]["bytes"]["value"]);
+    assert_near("dense", share(0), dense_bytes, 0.1);
+    assert_near("sparse", share(1) / sparse_bytes, part, 0.2);
+    let given = share(0) + share(1) + number(&report["spare_bytes"]);
+    assert_near("total", given, total as f64, 1e-6);
+    let (all, equal) = (&report["faults_per_s"], &report["equal_shares"]);
+    assert!(
+        number(&all["value"]) < number(&equal["faults_per_s"]),
+        "{report}"
+    );
+    for (program, running) in programs.iter().zip([&dense, &sparse]) {
+        assert_eq!(program["pids"][0], running.child.id());
+    }
+    let output = divided(&pids, 4096);
+    check_line(
+        &output,
+        2,
+        &["failed to divide 4 KiB", "shortest windows", "--total"],
+    );
+    let twice = format!("{0},{0}", dense.pid());
+    check_line(&divided(&twice, total), 2, &[&dense.pid(), "named twice"]);
+    check_line(
+        &divided(&dense.pid(), total),
+        2,
+        &["only one program", "mrc -p"],
+    );
+}

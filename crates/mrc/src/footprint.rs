@@ -433,7 +433,7 @@ fn half_interval(values: &[f64]) -> f64 {
 
 /// 97.5 % quantile of Student's t distribution for this many values, from tables. Between two
 /// entries, the larger quantile.
-fn students_t(values: usize) -> f64 {
+pub(crate) fn students_t(values: usize) -> f64 {
     const QUANTILES: [f64; 9] = [
         12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
     ];

@@ -3,7 +3,8 @@
 //! [`Exact`] finds the stack distance of every reference. [`Sampled`] counts short distances
 //! exactly and estimates long ones from a sample of the blocks. Both give a [`Curve`].
 //! [`divide`] divides memory between programs by their curves. [`simulate`] counts the misses of
-//! other eviction policies, at chosen sizes.
+//! other eviction policies, at chosen sizes. [`Footprint`] has the page-fault curve of a running
+//! program, and [`divide_by_faults`] divides memory by such curves.
 //!
 //! # How it is fast
 //!
@@ -39,6 +40,7 @@ mod chunk;
 mod curve;
 mod distinct;
 mod exact;
+mod fault_division;
 mod filter;
 mod footprint;
 mod histogram;
@@ -68,6 +70,7 @@ mod workers;
 pub use block_partitions::{join_partitions, partition_of};
 pub use curve::{Curve, Difference, Knee, sizes};
 pub use exact::{Exact, Full, Settings};
+pub use fault_division::{FaultDivision, MemoryShare, TooLittleMemory, divide_by_faults};
 pub use footprint::{Epoch, FaultRate, Footprint, Interval, SizeFor, WindowUse};
 pub use histogram::Distances;
 pub use memory_division::{Division, Method, divide};

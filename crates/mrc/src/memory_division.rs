@@ -79,7 +79,12 @@ fn step_by_step(
     granted
 }
 
-fn optimal(programs: usize, units: usize, misses: &impl Fn(usize, usize) -> f64) -> Vec<usize> {
+/// Finds the division with the fewest misses. There is at least one program.
+pub(crate) fn optimal(
+    programs: usize,
+    units: usize,
+    misses: &impl Fn(usize, usize) -> f64,
+) -> Vec<usize> {
     // `least[n]`: fewest misses of the programs so far with n units.
     // `choices[p][n]`: units of program p in that division.
     let mut least: Vec<f64> = (0..=units).map(|n| misses(0, n)).collect();

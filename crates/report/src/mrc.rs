@@ -3,6 +3,7 @@
 //! Sizes are on a logarithmic scale. The sizes of the machine's caches, or of its memory, are
 //! marked below.
 
+mod division;
 mod measured;
 mod policies;
 mod running;
@@ -15,9 +16,10 @@ use serde_json::{Value, json};
 use crate::style::Style;
 use crate::units::{bytes, capacity, count, percent};
 
+pub use division::{DivisionView, SharingProgram};
 pub use measured::{Collection, Measured, Span, Unit};
 pub use policies::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
-pub use running::{Cost, ProcessMemory, RunningView};
+pub use running::{Cost, ProcessMemory, RunningView, has_too_many_huge_pages};
 
 /// A curve with its notes.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use memgauge_import::addresses::Format;
 use memgauge_mrc::Policy;
 
 use crate::target::Targets;
-use crate::units::size;
+use crate::units::{size, task_id};
 
 /// Options that exclude curves by phase. Options that need `--phases` list them as conflicts, too,
 /// because clap ignores `requires` if the required option conflicts with another one.
@@ -343,11 +343,38 @@ pub(crate) struct Mrc {
     pub(crate) command: Vec<String>,
 }
 
+const PARTITION_EXAMPLES: &str = "\
+Examples:
+  memgauge partition a.raw b.raw --total 8MiB          by miss-ratio curves of two lists
+  memgauge partition -p 4711,4712 --total 8GiB         between running processes, by page faults
+  memgauge partition -G system.slice/db.service,system.slice/web.service --total 8GiB";
+
+/// Running programs between which memory is divided.
+#[derive(Clone, Debug, Default, Args)]
+#[group(id = "target", multiple = false)]
+pub(crate) struct Sharers {
+    /// Divide memory between these running processes
+    #[arg(short, long, value_name = "PIDS", value_delimiter = ',', value_parser = task_id)]
+    pub(crate) pid: Vec<u32>,
+    /// Divide memory between these control groups; the paths start below the root of the hierarchy
+    #[arg(short = 'G', long, value_name = "CGROUPS", value_delimiter = ',')]
+    pub(crate) cgroup: Vec<String>,
+    /// Divide memory between these containers, by name or id (Docker, Podman, containerd)
+    #[arg(long, value_name = "NAMES|IDS", value_delimiter = ',')]
+    pub(crate) container: Vec<String>,
+}
+
 #[derive(Clone, Debug, Args)]
+#[command(after_help = PARTITION_EXAMPLES)]
 pub(crate) struct Partition {
     /// Lists of addresses or recordings, one per program
-    #[arg(value_name = "FILE|DIR", required = true, num_args = 1..=16)]
+    #[arg(value_name = "FILE|DIR", required_unless_present = "target", num_args = 1..=16,
+          conflicts_with = "target")]
     pub(crate) inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sharers: Sharers,
+    #[command(flatten)]
+    pub(crate) running: RunningOptions,
     #[arg(long, hide = true, value_name = "PART")]
     pub(crate) sets: Option<String>,
     /// Memory to divide (16MiB)
@@ -358,6 +385,13 @@ pub(crate) struct Partition {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Sharers {
+    /// Whether any is named.
+    pub(crate) fn are_any(&self) -> bool {
+        !(self.pid.is_empty() && self.cgroup.is_empty() && self.container.is_empty())
+    }
 }
 
 impl CurveOptions {

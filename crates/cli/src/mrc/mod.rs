@@ -3,6 +3,7 @@
 mod args;
 mod engine;
 mod feed;
+mod live_partition;
 mod memory;
 mod partition;
 mod parts;

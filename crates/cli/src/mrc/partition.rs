@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use memgauge_mrc::{Curve, Division, Method, divide};
 
 use super::args::Partition;
-use super::{feed, name, usage};
+use super::{feed, live_partition, name, usage};
 use crate::outcome::Exit;
 use crate::terminal;
 
@@ -21,6 +21,9 @@ const METHODS: [(&str, Method); 3] = [
 /// Divides memory between programs and shows what each way of doing so costs.
 pub(crate) fn partition(args: &Partition) -> anyhow::Result<Exit> {
     super::refuse_sets(args.sets.as_ref())?;
+    if args.sharers.are_any() {
+        return live_partition::between_running(args);
+    }
     let args = &Partition {
         making: args.making.with_default_block(64),
         ..args.clone()

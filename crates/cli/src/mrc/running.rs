@@ -10,13 +10,14 @@ use memgauge_host::{Error, ErrorKind};
 use memgauge_live::target::{cgroup, container};
 use memgauge_mrc::Footprint;
 use memgauge_pages::{
-    End, Observation, Settings, Source, SourceChoice, Target, observe, pids_of_cgroup,
+    End, Observation, Observed, Settings, Source, SourceChoice, Target, observe, pids_of_cgroup,
 };
 use memgauge_report::mrc::{Cost, ProcessMemory, RunningView};
 
 use super::args::{Mrc, PagesSource, RunningOptions};
 use super::{Form, Outputs, usage};
 use crate::outcome::Exit;
+use crate::target::Targets;
 use crate::terminal;
 use crate::units::number_of;
 
@@ -35,15 +36,12 @@ const BUDGET: f64 = 0.01;
 /// Shows the curve of running processes.
 pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     terminal::catch_interrupts()?;
-    let chosen = Chosen::open(args)?;
+    let chosen = Chosen::open(&args.target)?;
     let settings = settings(&args.running);
-    let (source, why_not) = open_source(args.running.pages_source)?;
+    let (source, source_note) = open_source(args.running.pages_source)?;
     let observation = observe(chosen.targets, &source, &settings, &|| interrupts() > 0);
     let mut view = view(chosen.title, chosen.single, observation, &source)?;
-    view.notes.extend(
-        why_not
-            .map(|why| format!("smaps_rollup was read, which costs more than page tables: {why}")),
-    );
+    view.notes.extend(source_note);
     for (form, out) in outputs.0 {
         let text = match form {
             Form::Text => view.text(&out.style()),
@@ -56,12 +54,15 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn open_source(choice: PagesSource) -> memgauge_host::Result<(Source, Option<Error>)> {
-    Source::open(match choice {
+pub(super) fn open_source(choice: PagesSource) -> memgauge_host::Result<(Source, Option<String>)> {
+    let (source, why_not) = Source::open(match choice {
         PagesSource::Auto => SourceChoice::Automatic,
         PagesSource::PageTables => SourceChoice::PageTables,
         PagesSource::ClearRefs => SourceChoice::Rollup,
-    })
+    })?;
+    let note = why_not
+        .map(|why| format!("smaps_rollup was read, which costs more than page tables: {why}"));
+    Ok((source, note))
 }
 
 const NO_PAGE: &str = "failed to write a page: there are no pages of running processes: use --json";
@@ -76,7 +77,11 @@ pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
     if args.html.is_some() {
         return Err(usage(NO_PAGE));
     }
-    let running = &args.running;
+    check_windows(&args.running)
+}
+
+/// Refuses windows that no run can contain.
+pub(super) fn check_windows(running: &RunningOptions) -> anyhow::Result<()> {
     if running
         .window
         .is_some_and(|window| window > running.seconds)
@@ -88,7 +93,8 @@ pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn settings(options: &RunningOptions) -> Settings {
+/// How to observe for these options.
+pub(super) fn settings(options: &RunningOptions) -> Settings {
     let duration = Duration::from_secs(options.seconds);
     let default = (duration / EPOCHS).min(MAX_DEFAULT_WINDOW);
     Settings {
@@ -107,8 +113,7 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn open(args: &Mrc) -> anyhow::Result<Chosen> {
-        let target = &args.target;
+    fn open(target: &Targets) -> anyhow::Result<Chosen> {
         if !target.pid.is_empty() {
             let mut pids = target.pid.clone();
             pids.sort_unstable();
@@ -130,21 +135,7 @@ impl Chosen {
         } else {
             ("all processes".to_owned(), all_pids())
         };
-        let own = std::process::id();
-        let opened = pids.into_iter().filter(|&pid| pid != own).map(Target::open);
-        let mut targets = Vec::new();
-        for target in opened {
-            match target {
-                Ok(target) => targets.push(target),
-                // Kernel threads, and what has just ended.
-                Err(e) if e.kind() == ErrorKind::NoSuchTask => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        if targets.is_empty() {
-            let message = format!("failed to observe {title}: no process in it has memory");
-            return Err(Error::new(ErrorKind::NoSuchTask, message).into());
-        }
+        let targets = open_all(&title, pids)?;
         let title = format!(
             "{title} ({})",
             number_of(targets.len() as u64, "process", "es")
@@ -157,22 +148,53 @@ impl Chosen {
     }
 
     fn named(targets: Vec<Target>) -> anyhow::Result<Chosen> {
-        if let Some(stopped) = targets.iter().find(|target| target.is_stopped()) {
-            let pid = stopped.pid;
-            let message = format!(
-                "failed to observe process {pid}: it is stopped; continue it (kill -CONT {pid})"
-            );
-            return Err(Error::new(ErrorKind::Refused, message).into());
-        }
-        let names = targets
-            .iter()
-            .map(|target| format!("{} ({})", target.command, target.pid));
+        refuse_stopped(&targets)?;
+        let names = targets.iter().map(name_of);
         Ok(Chosen {
             title: names.collect::<Vec<_>>().join(", "),
             single: targets.len() == 1,
             targets,
         })
     }
+}
+
+/// Refuses processes that are stopped and therefore use nothing.
+pub(super) fn refuse_stopped(targets: &[Target]) -> anyhow::Result<()> {
+    match targets.iter().find(|target| target.is_stopped()) {
+        None => Ok(()),
+        Some(stopped) => {
+            let pid = stopped.pid;
+            let message = format!(
+                "failed to observe process {pid}: it is stopped; continue it (kill -CONT {pid})"
+            );
+            Err(Error::new(ErrorKind::Refused, message).into())
+        }
+    }
+}
+
+/// A process in reports.
+pub(super) fn name_of(target: &Target) -> String {
+    format!("{} ({})", target.command, target.pid)
+}
+
+/// Opens the processes of a group that have memory, without this one.
+pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<Vec<Target>> {
+    let own = std::process::id();
+    let opened = pids.into_iter().filter(|&pid| pid != own).map(Target::open);
+    let mut targets = Vec::new();
+    for target in opened {
+        match target {
+            Ok(target) => targets.push(target),
+            // Kernel threads, and what has just ended.
+            Err(e) if e.kind() == ErrorKind::NoSuchTask => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    if targets.is_empty() {
+        let message = format!("failed to observe {title}: no process in it has memory");
+        return Err(Error::new(ErrorKind::NoSuchTask, message).into());
+    }
+    Ok(targets)
 }
 
 fn all_pids() -> Vec<u32> {
@@ -190,26 +212,10 @@ fn view(
     source: &Source,
 ) -> anyhow::Result<RunningView> {
     let Some(footprint) = Footprint::new(&observation.epochs, page_bytes()) else {
-        let why = match observation.processes.first().map(|first| first.end) {
-            Some(End::Ended) => "it ended before the first reading",
-            Some(End::Executed) => "it executed another program before the first reading",
-            _ if observation.stopped_epochs > 0 => "it was stopped all the time",
-            _ => "the run ended before the first reading; increase --seconds",
-        };
-        let message = format!("failed to observe {title}: {why}");
-        return Err(Error::new(ErrorKind::NoSuchTask, message).into());
+        return Err(no_reading(&title, &observation, &observation.processes).into());
     };
     let memory = observation.memory;
-    let limits = observation
-        .processes
-        .iter()
-        .map(|process| limit_of(process.target.pid));
-    let limits: Vec<Option<u64>> = limits.collect();
-    // Processes in groups with different limits have no common one.
-    let limit_bytes = match &limits[..] {
-        [first, rest @ ..] if rest.iter().all(|limit| limit == first) => *first,
-        _ => None,
-    };
+    let limit_bytes = common_limit(&observation.processes);
     let pages = match &observation.processes[..] {
         [only] if single => Some(only.pages.page_use(HEAT_MAP_ROWS)),
         _ => None,
@@ -234,25 +240,51 @@ fn view(
         limit_bytes,
         pages: pages.filter(|pages| !pages.columns.is_empty()),
         processes: processes.collect(),
-        cost: Cost {
-            elapsed_s: observation.elapsed_s,
-            own_cpu_s: observation.own_cpu_s,
-            clears: observation.clears,
-            clear_s: observation.clear_s,
-            reads: observation.reads,
-            read_s: observation.read_s,
-        },
+        cost: cost(&observation),
         notes: notes(&observation, single),
     })
 }
 
+/// Why there is no reading of these processes.
+pub(super) fn no_reading(title: &str, observation: &Observation, processes: &[Observed]) -> Error {
+    let why = match processes.first().map(|first| first.end) {
+        Some(End::Ended) => "it ended before the first reading",
+        Some(End::Executed) => "it executed another program before the first reading",
+        _ if observation.stopped_epochs > 0 => "it was stopped all the time",
+        _ => "the run ended before the first reading; increase --seconds",
+    };
+    let message = format!("failed to observe {title}: {why}");
+    Error::new(ErrorKind::NoSuchTask, message)
+}
+
+/// Memory limit of the control group of these processes. `None` if they have different ones.
+pub(super) fn common_limit(processes: &[Observed]) -> Option<u64> {
+    let limits = processes.iter().map(|process| limit_of(process.target.pid));
+    let limits: Vec<Option<u64>> = limits.collect();
+    match &limits[..] {
+        [first, rest @ ..] if rest.iter().all(|limit| limit == first) => *first,
+        _ => None,
+    }
+}
+
+pub(super) fn cost(observation: &Observation) -> Cost {
+    Cost {
+        elapsed_s: observation.elapsed_s,
+        own_cpu_s: observation.own_cpu_s,
+        clears: observation.clears,
+        clear_s: observation.clear_s,
+        reads: observation.reads,
+        read_s: observation.read_s,
+    }
+}
+
 /// Limits of the numbers, in sentences.
-fn notes(observation: &Observation, single: bool) -> Vec<String> {
+pub(super) fn notes(observation: &Observation, single: bool) -> Vec<String> {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let memory = &observation.memory;
     let mut notes = Vec::new();
     for process in &observation.processes {
-        let name = format!("{} ({})", process.target.command, process.target.pid);
+        let name = name_of(&process.target);
         match process.end {
             End::Running => {}
             End::Ended => notes.push(format!("{name} ended; the numbers are from before")),

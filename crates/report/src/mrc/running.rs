@@ -92,10 +92,38 @@ pub struct RunningView {
     pub cost: Cost,
 }
 
+impl Cost {
+    /// Last line of a report.
+    pub(super) fn text(&self) -> String {
+        format!(
+            "  {} clears and {} readings took {:.2} % of a processor\n",
+            self.clears,
+            self.reads,
+            100.0 * self.own_cpu_s / self.elapsed_s.max(f64::MIN_POSITIVE)
+        )
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "elapsed_s": self.elapsed_s,
+            "own_cpu_s": self.own_cpu_s,
+            "clears": self.clears,
+            "clear_s": self.clear_s,
+            "reads": self.reads,
+            "read_s": self.read_s,
+        })
+    }
+}
+
+/// Returns true if huge pages prevent a curve.
+pub fn has_too_many_huge_pages(huge_bytes: u64, resident_bytes: u64) -> bool {
+    huge_bytes as f64 > MAX_HUGE_SHARE * resident_bytes as f64
+}
+
 impl RunningView {
     /// Returns true if huge pages prevent a curve.
     fn is_refused(&self) -> bool {
-        self.huge_bytes as f64 > MAX_HUGE_SHARE * self.resident_bytes as f64
+        has_too_many_huge_pages(self.huge_bytes, self.resident_bytes)
     }
 
     fn has_curve(&self) -> bool {
@@ -179,14 +207,7 @@ impl RunningView {
         for sentence in self.advice().iter().chain(&self.notes) {
             text += &style.wrap(&printable(sentence), 2);
         }
-        let _ = writeln!(
-            text,
-            "  {} clears and {} readings took {:.2} % of a processor",
-            self.cost.clears,
-            self.cost.reads,
-            100.0 * self.cost.own_cpu_s / self.cost.elapsed_s.max(f64::MIN_POSITIVE)
-        );
-        text
+        text + &self.cost.text()
     }
 
     /// Use of the pages, if any were listed.
@@ -332,7 +353,7 @@ impl RunningView {
 
     /// Returns the view as JSON.
     pub fn json(&self) -> Value {
-        let interval = |of: &Interval| json!({ "value": of.value, "low": of.low, "high": of.high });
+        let interval = interval_json;
         let shown = self.has_curve();
         let curve = if shown { self.footprint.curve() } else { &[] };
         let points = curve.iter().map(|point| {
@@ -388,14 +409,7 @@ impl RunningView {
             "points": points.collect::<Vec<_>>(),
             "sizes": sizes.collect::<Vec<_>>(),
             "processes": processes.collect::<Vec<_>>(),
-            "cost": {
-                "elapsed_s": self.cost.elapsed_s,
-                "own_cpu_s": self.cost.own_cpu_s,
-                "clears": self.cost.clears,
-                "clear_s": self.cost.clear_s,
-                "reads": self.cost.reads,
-                "read_s": self.cost.read_s,
-            },
+            "cost": self.cost.json(),
             "advice": self.advice(),
             "notes": self.notes,
         })
@@ -549,7 +563,11 @@ fn heat_map_json(pages: &PageUse) -> Value {
     })
 }
 
-fn interval(of: &Interval, style: &Style) -> String {
+pub(super) fn interval_json(of: &Interval) -> Value {
+    json!({ "value": of.value, "low": of.low, "high": of.high })
+}
+
+pub(super) fn interval(of: &Interval, style: &Style) -> String {
     format!(
         "{} {} {}",
         bytes(of.low as u64),
@@ -558,7 +576,7 @@ fn interval(of: &Interval, style: &Style) -> String {
     )
 }
 
-fn faults(rate: f64) -> String {
+pub(super) fn faults(rate: f64) -> String {
     match rate {
         rate if rate >= 1000.0 => count(rate.round() as u64),
         rate if rate >= 10.0 || rate.fract() == 0.0 => format!("{rate:.0}"),
@@ -566,7 +584,7 @@ fn faults(rate: f64) -> String {
     }
 }
 
-fn window(age_s: f64) -> String {
+pub(super) fn window(age_s: f64) -> String {
     match age_s {
         age if age >= 9.95 || age.fract() == 0.0 => format!("{age:.0} s"),
         age => format!("{age:.1} s"),
