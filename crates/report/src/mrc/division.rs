@@ -54,6 +54,13 @@ impl DivisionView {
         epochs.max().unwrap_or(0)
     }
 
+    /// Returns the memory that no window shows a use for. A page or two are left by rounding.
+    fn spare(&self) -> Option<String> {
+        let rounding = self.page_bytes as f64 * self.programs.len() as f64;
+        let spare = self.division.spare_bytes;
+        (spare >= rounding).then(|| bytes(spare as u64))
+    }
+
     /// Returns the text, ending in a newline.
     pub fn text(&self, style: &Style) -> String {
         style.shown(self.whole_text(&style.at_least(80)))
@@ -92,10 +99,8 @@ impl DivisionView {
                 &printable(&program.name),
             );
         }
-        // A page or two are left by rounding.
-        if self.division.spare_bytes >= self.page_bytes as f64 * self.programs.len() as f64 {
-            let spare = bytes(self.division.spare_bytes as u64);
-            text += &row("", &spare, "", "", "spare (no window shows its use)");
+        if let Some(spare) = self.spare() {
+            text += &row("", &spare, "", "", "spare");
         }
         text.push('\n');
         for sentence in self.advice().iter().chain(&self.notes) {
@@ -119,6 +124,9 @@ impl DivisionView {
             },
             faults(self.division.equal_faults_s),
         )];
+        if let Some(spare) = self.spare() {
+            advice.push(format!("no window shows a use for the spare {spare}"));
+        }
         for (program, share) in self.each() {
             let longest = window(program.footprint.max_age_s());
             match share.faults {
@@ -273,7 +281,8 @@ mod tests {
         for sentence in [
             "391 MiB between 3 programs, for the fewest page faults",
             "in memory share 95 % interval faults/s program",
-            "spare",
+            "197 MiB spare",
+            "no window shows a use for the spare 197 MiB",
             "show no use of batch (4713) for more than its share",
             "the limit of the control group of db (4711) is 1 MiB, less than its share",
             "a note",
