@@ -245,7 +245,7 @@ def key(x):
 def sorts(n):
     return sorted(range(n), key=key)
 
-sorts(2000)
+sorts(500)
 ";
     for (version, python) in interpreters() {
         for with_native in [false, true] {
@@ -290,7 +290,7 @@ def inner(n):
     return [0] * n
 
 def outer():
-    for i in range(300):
+    for i in range(60):
         inner(20000)
 
 outer()
@@ -328,17 +328,23 @@ fn report_says_why_lines_of_python_are_missing() {
     if !needs(&["python3"]) {
         return;
     }
-    let script = "total = 0\nfor i in range(3000000):\n    total += i\n";
+    let script = "
+import sys
+total = 0
+for i in range(int(sys.argv[1])):
+    total += i
+";
     let folder = tempfile::tempdir().expect("room");
     let file = folder.path().join("script.py");
     std::fs::write(&file, script).expect("room");
-    let program = ["python3", &*file.to_string_lossy()];
+    let file = &*file.to_string_lossy();
+    let program = ["python3", file, "400000"];
     let top_of = |recorded: &Recorded| {
         let output = memgauge().arg("report").arg(recorded.path()).output();
         let text = String::from_utf8_lossy(&output.expect("memgauge runs").stdout).into_owned();
         text.lines().take(20).collect::<Vec<_>>().join(" ")
     };
-    let native = Recorded::by("clock", &[], &program, |_| ());
+    let native = Recorded::by("clock", &[], &["python3", file, "3000000"], |_| ());
     assert_eq!(native.code(), Some(0), "{}", native.said());
     let report = native.report();
     assert_eq!(report["python_without_lines"]["is_sampled"], true);
@@ -357,7 +363,7 @@ fn report_says_why_lines_of_python_are_missing() {
         .unwrap_or_default();
     let older = String::from_utf8_lossy(&older).trim().to_owned();
     if !older.is_empty() {
-        let recorded = Recorded::new(&[], &[&*older, program[1]]);
+        let recorded = Recorded::new(&[], &[&*older, file, program[2]]);
         let top = top_of(&recorded);
         assert!(top.contains("CPython 3.9 to 3.13"), "{top}");
     }
