@@ -9,7 +9,53 @@ export interface Data {
   sampling_notes: string[];
   summary: Summary | null;
   curves: MissCurve[];
+  memory?: RunningMemory | null;
   served: { token: string; is_growing: boolean } | null;
+}
+
+/** Memory of running processes: the JSON of `mrc -p` (docs/mrc.md). */
+export interface RunningMemory {
+  title: string;
+  source: string;
+  epochs: number;
+  resident_bytes: number;
+  swapped_bytes: number;
+  limit_bytes: number | null;
+  unused_bytes: number | null;
+  unused_for_s: number | null;
+  working_sets: { window_s: number; bytes: Interval }[];
+  points: { bytes: number; faults_per_s: Interval; censored: number }[];
+  sizes: { faults_per_s: number; state: string; bytes: { value: number; low?: number; high?: number } | null }[];
+  regions: MemoryRegion[] | null;
+  heat_map: PageMap | null;
+  processes: {
+    pid: number;
+    command: string;
+    resident_bytes: number;
+    working_set_bytes: number | null;
+    regions: MemoryRegion[] | null;
+    heat_map: PageMap | null;
+  }[];
+  cost: { elapsed_s: number; own_cpu_s: number };
+  notes: string[];
+}
+
+export interface Interval {
+  value: number;
+  low: number;
+  high: number;
+}
+
+export interface MemoryRegion {
+  name: string;
+  resident_bytes: number;
+  /** For each column of the heat map, the bytes not used from its start to the end of the run. */
+  unused: { for_s: number; bytes: number }[];
+}
+
+export interface PageMap {
+  columns: { start_s: number; end_s: number }[];
+  rows: { name: string; start: number; end: number; resident_bytes: number; used: number[] }[];
 }
 
 export interface Statement {

@@ -21,6 +21,7 @@ import { data as regions } from "./sections/regions";
 import { threads } from "./sections/threads";
 import { io } from "./sections/io";
 import { curves } from "./sections/curves";
+import { memory } from "./sections/memory";
 import { levels } from "./sections/levels";
 import { trust } from "./sections/trust";
 
@@ -62,6 +63,7 @@ function build(data: Data): void {
     codeRegions(data),
     io(data),
     curves(data),
+    memory(data),
     threads(data),
     trust(data),
   ].filter((section): section is Section => section !== null);

@@ -7,7 +7,7 @@ import { csv, h, save } from "./dom";
 import { bytes, capacity, count, name, percent, rate } from "./format";
 import { colour, onTheme } from "./theme";
 
-type Mark = { name: string; bytes: number };
+export type Mark = { name: string; bytes: number };
 
 export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
   const place = h("div", { class: "chart", role: "img" });
@@ -149,7 +149,7 @@ function knees(curve: MissCurve): string {
   return found.length === 0 ? ninety : `It falls most up to ${found.join(", ")}. ${ninety}`;
 }
 
-function drawMarks(chart: uPlot, marks: Mark[]): void {
+export function drawMarks(chart: uPlot, marks: Mark[]): void {
   const { ctx, bbox } = chart;
   const ratio = window.devicePixelRatio || 1;
   ctx.save();
@@ -158,14 +158,22 @@ function drawMarks(chart: uPlot, marks: Mark[]): void {
   ctx.font = `${12 * ratio}px system-ui, sans-serif`;
   ctx.textAlign = "center";
   ctx.setLineDash([4 * ratio, 4 * ratio]);
-  for (const mark of marks) {
+  // Names that would overlap go one above the other, as far as there is room.
+  const rows = Math.max(1, Math.floor(bbox.top / (13 * ratio)));
+  const ends: number[] = [];
+  for (const mark of [...marks].sort((a, b) => a.bytes - b.bytes)) {
     const x = chart.valToPos(mark.bytes, "x", true);
     if (!(x >= bbox.left && x <= bbox.left + bbox.width)) continue;
+    const half = ctx.measureText(mark.name).width / 2;
+    const middle = Math.max(half, Math.min(ctx.canvas.width - half, x));
+    let row = 0;
+    while (row < rows - 1 && (ends[row] ?? -Infinity) > middle - half) row++;
+    ends[row] = middle + half + 6 * ratio;
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    ctx.fillText(mark.name, x, bbox.top - 6 * ratio);
+    ctx.fillText(mark.name, middle, bbox.top - (6 + 13 * row) * ratio);
   }
   ctx.restore();
 }

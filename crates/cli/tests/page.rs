@@ -15,6 +15,8 @@ mod harness;
 mod lanes;
 #[path = "page/memory_plot.rs"]
 mod memory_plot;
+#[path = "page/running_memory.rs"]
+mod running_memory;
 #[path = "page/shared_lines.rs"]
 mod shared_lines;
 #[path = "page/sorting.rs"]

@@ -418,6 +418,18 @@ fn report_says_what_it_estimates_from_and_what_it_does_not_see() {
     ] {
         assert!(text.contains(words), "`{words}` is not in: {text}");
     }
+    let times = ["--seconds", "4", "--html", "-"];
+    let output = mrc(&[&["-p", &running.pid()], &times[..]].concat());
+    if harness::said(&output).contains("without the front end") {
+        return;
+    }
+    let page = String::from_utf8_lossy(&output.stdout);
+    let (_, data) = page.split_once("id=\"data\">").expect("data");
+    let data = data.split_once("</script>").expect("its end").0;
+    let data: Value = serde_json::from_str(data).expect("JSON");
+    let points = data["memory"]["points"].as_array();
+    assert!(points.is_some_and(|points| points.len() > 10), "{data}");
+    assert!(!data["overview"].as_array().expect("sentences").is_empty());
 }
 
 #[test]

@@ -104,6 +104,19 @@ fn events_in_words(rank: &str) -> String {
     }
 }
 
+/// Conclusions about the memory of running processes in its JSON form.
+pub(crate) fn of_memory(memory: &Value) -> Vec<Statement> {
+    let advice = memory["advice"].as_array();
+    let sentences = advice.into_iter().flatten().filter_map(Value::as_str);
+    let statement = |text: &str| Statement {
+        kind: "fact",
+        text: format!("{}.", text.trim_end_matches('.')),
+        rule: String::new(),
+        next: String::new(),
+    };
+    sentences.map(statement).collect()
+}
+
 /// Overview of a miss-ratio curve in its JSON form.
 pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     let title = curve.get("title")?.as_str()?;

@@ -26,6 +26,8 @@ pub struct Page<'a> {
     pub summary: Option<&'a Summary>,
     /// Miss-rate curves in the JSON form of `docs/mrc.md`, with the memories to mark.
     pub curves: Vec<Value>,
+    /// Memory of running processes in the JSON form of `docs/mrc.md`.
+    pub memory: Option<Value>,
     /// Where the page can request parts of the recording, if a server shows it.
     pub served: Option<Served>,
 }
@@ -66,10 +68,16 @@ impl Page<'_> {
             .summary
             .map(|summary| overview::of_run(summary, &style));
         let curves = self.curves.iter().filter_map(overview::of_curve);
+        let memory = self.memory.iter().flat_map(overview::of_memory);
         let data = Data {
             page_version: PAGE_VERSION,
             memgauge: env!("CARGO_PKG_VERSION"),
-            overview: run.into_iter().flatten().chain(curves).collect(),
+            overview: run
+                .into_iter()
+                .flatten()
+                .chain(curves)
+                .chain(memory)
+                .collect(),
             sampling_notes: self.summary.map(crate::sampling_notes).unwrap_or_default(),
             page: self,
         };

@@ -6,9 +6,9 @@ import { bytes, count, name, rate, time } from "../format";
 import { facts, section, Section } from "./section";
 import { table } from "../table";
 
-export function trust(data: Data): Section {
+export function trust(data: Data): Section | null {
   const run = data.summary;
-  if (run === null) return ofCurves(data);
+  if (run === null) return data.curves.length > 0 ? ofCurves(data) : null;
   const problems = [...run.problems, ...(run.import?.problems ?? [])];
   const losses = run.losses.map((l) => `${count(l.count)} ${l.meaning}${l.detail === "" ? "" : `: ${l.detail}`}`);
   if (!run.recording.complete) {

@@ -17,6 +17,7 @@ use memgauge_report::mrc::{Cost, ProcessMemory, RunningView};
 use super::args::{Mrc, PagesSource, RunningOptions};
 use super::{Form, Outputs, usage};
 use crate::outcome::Exit;
+use crate::page;
 use crate::target::Targets;
 use crate::terminal;
 use crate::units::number_of;
@@ -47,7 +48,9 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
             Form::Text => view.text(&out.style()),
             Form::Json => format!("{:#}\n", view.json()),
             Form::Csv => view.csv(),
-            Form::Page => return Err(usage(NO_PAGE)),
+            Form::Page => view
+                .page()
+                .expect("SANITY: the front end was looked for before"),
         };
         out.write(&text)?;
     }
@@ -65,8 +68,6 @@ pub(super) fn open_source(choice: PagesSource) -> memgauge_host::Result<(Source,
     Ok((source, note))
 }
 
-const NO_PAGE: &str = "failed to write a page: there are no pages of running processes: use --json";
-
 /// Checks conflicts that no single option shows.
 pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
     if !args.target.tid.is_empty() || args.target.cpu.is_some() {
@@ -74,9 +75,7 @@ pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
             "failed to observe threads or processors: memory belongs to processes: use -p PID",
         ));
     }
-    if args.html.is_some() {
-        return Err(usage(NO_PAGE));
-    }
+    args.html.as_ref().map(|_| page::check()).transpose()?;
     check_windows(&args.running)
 }
 
@@ -220,12 +219,19 @@ fn view(
         [only] if single => Some(only.pages.page_use(HEAT_MAP_ROWS)),
         _ => None,
     };
+    let resident_bytes = memory.resident_bytes.max(1) as f64;
+    let rows = |process: &Observed| {
+        let share = process.memory.resident_bytes as f64 / resident_bytes;
+        ((HEAT_MAP_ROWS as f64 * share).round() as usize).clamp(1, HEAT_MAP_ROWS)
+    };
     let processes = observation.processes.iter().filter(|_| !single);
     let processes = processes.map(|process| ProcessMemory {
         pid: process.target.pid,
         command: process.target.command.clone(),
         resident_bytes: process.memory.resident_bytes,
         footprint: Footprint::new(&process.epochs, page_bytes()),
+        pages: Some(process.pages.page_use(rows(process)))
+            .filter(|pages| !pages.columns.is_empty()),
     });
     Ok(RunningView {
         title,

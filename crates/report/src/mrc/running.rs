@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use memgauge_mrc::{Footprint, HeatRow, Interval, PageUse, SizeFor};
+use memgauge_mrc::{Footprint, HeatRow, Interval, PageUse, RegionUse, SizeFor};
 use serde_json::{Value, json};
 
 use super::{LABEL, ROWS, axis, chart, plot, printable};
+use crate::page::Page;
 use crate::style::Style;
 use crate::units::{bytes, capacity, count, plural, share};
 
@@ -21,6 +22,10 @@ const MAX_HUGE_SHARE: f64 = 0.1;
 
 /// Regions with rows of their own. The others share a row.
 const LISTED_REGIONS: usize = 8;
+
+/// Processes whose unused memory is listed, and regions of each.
+const LISTED_PROCESSES: usize = 8;
+const REGIONS_OF_PROCESS: usize = 3;
 
 /// Columns of the name in a row of the heat map, and of all in front of its cells.
 const MAP_NAME: usize = 16;
@@ -40,6 +45,8 @@ pub struct ProcessMemory {
     pub resident_bytes: u64,
     /// Footprint, if there was a reading.
     pub footprint: Option<Footprint>,
+    /// Use of its pages one by one, if the source can list them.
+    pub pages: Option<PageUse>,
 }
 
 /// Cost of the observation.
@@ -202,6 +209,7 @@ impl RunningView {
         }
         if !self.processes.is_empty() {
             let _ = write!(text, "\n{}", self.process_table(style));
+            text += &self.unused_by_process();
         }
         text.push('\n');
         for sentence in self.advice().iter().chain(&self.notes) {
@@ -312,6 +320,57 @@ impl RunningView {
         text
     }
 
+    /// Returns the unused memory of the processes with the most of it, each with its regions.
+    fn unused_by_process(&self) -> String {
+        let mut processes: Vec<(&ProcessMemory, &PageUse)> = self
+            .processes
+            .iter()
+            .filter_map(|process| Some((process, process.pages.as_ref()?)))
+            .filter(|(_, pages)| !pages.regions.is_empty())
+            .collect();
+        let unused = |pages: &PageUse| -> u64 {
+            let regions = pages.regions.iter();
+            regions.map(|region| region.unused_bytes[0]).sum()
+        };
+        processes.sort_by_key(|(_, pages)| std::cmp::Reverse(unused(pages)));
+        let Some((_, first)) = processes.first() else {
+            return String::new();
+        };
+        let mut text = format!(
+            "\n{:>12}  {:>14}  process, region\n",
+            "in memory",
+            format!("unused {}", window(first.unused_for_s(0).round()))
+        );
+        for (process, pages) in processes.iter().take(LISTED_PROCESSES) {
+            let mut row = |resident: u64, unused: u64, name: &str| {
+                let (resident, unused) = (bytes(resident), bytes(unused));
+                let _ = writeln!(text, "{resident:>12}  {unused:>14}  {}", printable(name));
+            };
+            let name = format!("{} ({})", process.command, process.pid);
+            row(process.resident_bytes, unused(pages), &name);
+            let mut regions: Vec<&RegionUse> = pages.regions.iter().collect();
+            regions.sort_by_key(|region| std::cmp::Reverse(region.unused_bytes[0]));
+            for region in regions.iter().take(REGIONS_OF_PROCESS) {
+                let name = format!("  {}", region.name);
+                row(region.resident_bytes, region.unused_bytes[0], &name);
+            }
+        }
+        if let Some(more @ 1..) = processes.len().checked_sub(LISTED_PROCESSES) {
+            let _ = writeln!(text, "{:>12}  {:>14}  ({more} more)", "", "");
+        }
+        text
+    }
+
+    /// Returns a page with these numbers. `None` if memgauge was built without the front end.
+    pub fn page(&self) -> Option<String> {
+        let page = Page {
+            title: self.title.clone(),
+            memory: Some(self.json()),
+            ..Page::default()
+        };
+        page.html()
+    }
+
     /// Returns conclusions as sentences.
     fn advice(&self) -> Vec<String> {
         let mut advice = Vec::new();
@@ -385,6 +444,8 @@ impl RunningView {
                 "command": process.command,
                 "resident_bytes": process.resident_bytes,
                 "working_set_bytes": used.map(|used| used.value),
+                "regions": process.pages.as_ref().map(regions_json),
+                "heat_map": process.pages.as_ref().map(heat_map_json),
             })
         });
         let unused = self.unused();
@@ -702,6 +763,46 @@ mod tests {
         assert_eq!(json["regions"][1]["unused"][2]["bytes"], 512 << 20);
         assert_eq!(json["heat_map"]["rows"][0]["used"][1], 0.2);
         assert_eq!(json["heat_map"]["columns"][2]["end_s"], 60.0);
+    }
+
+    #[test]
+    fn unused_memory_of_several_processes_is_listed_by_process_then_region() {
+        let pages = |unused: [u64; 2]| PageUse {
+            columns: vec![memgauge_mrc::Column {
+                start_s: 0.0,
+                end_s: 60.0,
+            }],
+            regions: ["[heap]", "[anon]"]
+                .iter()
+                .zip(unused)
+                .map(|(name, mib)| RegionUse {
+                    name: (*name).to_owned(),
+                    resident_bytes: (mib + 1) << 20,
+                    unused_bytes: vec![mib << 20],
+                })
+                .collect(),
+            rows: Vec::new(),
+        };
+        let process = |pid, unused| ProcessMemory {
+            pid,
+            command: "worker".to_owned(),
+            resident_bytes: 64 << 20,
+            footprint: None,
+            pages: Some(pages(unused)),
+        };
+        let view = RunningView {
+            processes: vec![process(11, [2, 3]), process(12, [16, 4])],
+            ..view(0)
+        };
+        let text = view.text(&plain());
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let list = "in memory unused 60 s process, region 64.0 MiB 20.0 MiB worker (12) \
+            17.0 MiB 16.0 MiB [heap] 5.00 MiB 4.00 MiB [anon] \
+            64.0 MiB 5.00 MiB worker (11) 4.00 MiB 3.00 MiB [anon] 3.00 MiB 2.00 MiB [heap]";
+        assert!(words.contains(list), "{text}");
+        let json = view.json();
+        let regions = &json["processes"][1]["regions"];
+        assert_eq!(regions[0]["unused"][0]["bytes"], 16 << 20, "{json}");
     }
 
     #[test]
