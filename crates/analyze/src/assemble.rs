@@ -9,7 +9,7 @@ use crate::causes::{Evidence, causes};
 use crate::code_regions::{CodeRegions, CodeValueRow};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
-use crate::data::{Allocations, DataSums, HeapTables, data_results};
+use crate::data::{self, Allocations, DataSums, HeapTables, data_results};
 use crate::disassembly::{CodeListing, listings};
 use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::excerpts;
@@ -20,7 +20,7 @@ use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::io::IoSummary;
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
-use crate::python::PythonSums;
+use crate::python::{self, PythonSums};
 use crate::region_times::{by_region, over_time};
 use crate::regions::{RegionTable, Regions, RowLimit, SampledRegions};
 use crate::resolve::{NoSymbols, Resolve};
@@ -49,6 +49,8 @@ pub struct Options {
     pub limits: Limits,
     /// Maximum number of rows of each table of regions.
     pub regions: usize,
+    /// List all data, allocations and lines of Python, rather than those that cost most.
+    pub all_data: bool,
     /// Include a [`Timeline`], and the source of hot lines if it can be read.
     pub timeline: bool,
 }
@@ -60,6 +62,7 @@ impl Default for Options {
             rank: None,
             limits: Limits::default(),
             regions: 100,
+            all_data: false,
             timeline: false,
         }
     }
@@ -87,7 +90,27 @@ impl Options {
         let mut options = Options::every_place(None);
         options.limits.user_code = false;
         options.timeline = true;
+        options.all_data = true;
         options
+    }
+
+    /// The same without limits of rows, so that [`Summary::sort_by`] can sort them.
+    pub fn every_row(&self) -> Options {
+        Options {
+            limits: Limits {
+                rows: usize::MAX,
+                resolved_places: usize::MAX,
+                ..self.limits
+            },
+            regions: usize::MAX,
+            all_data: true,
+            ..self.clone()
+        }
+    }
+
+    /// Maximum number of rows of a table that otherwise has at most `default` rows.
+    pub(crate) fn row_limit(&self, default: usize) -> usize {
+        if self.all_data { usize::MAX } else { default }
     }
 }
 
@@ -183,7 +206,9 @@ pub fn assemble(
         options,
     );
     let run_cycles = totals.get("cycles").copied().unwrap_or(0);
-    let python = parts.python.table(run_cycles, &names);
+    let python = parts
+        .python
+        .table(run_cycles, &names, options.row_limit(python::MAX_ROWS));
     let python_without_lines = match python {
         None => python_without_lines(&hot.functions, manifest.machine.is_none()),
         Some(_) => None,
@@ -206,6 +231,7 @@ pub fn assemble(
             history: &parts.heap_history,
             histograms: parts.heap_histograms,
             duration_ns,
+            max_rows: options.row_limit(data::MAX_ROWS),
         },
         &parts.frames,
         &parts.regions,
@@ -262,6 +288,7 @@ pub fn assemble(
         recording: RecordingFacts::of(manifest),
         provenance: Provenances::of(&events),
         run,
+        sorted_by: None,
         time: time_parts(&totals),
         levels: levels(&totals, has_l2),
         findings: findings(&totals, has_l2, &dram, dram_limit),

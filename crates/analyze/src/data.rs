@@ -23,8 +23,8 @@ use crate::spaces::{AddressSpaces, CodeLocation};
 use crate::stacks::Frames;
 
 const NO_SYMBOLS: &str = "[no symbols]";
-/// Maximum number of rows of data, and of allocations.
-const MAX_ROWS: usize = 100;
+/// Default maximum number of rows of data, and of allocations.
+pub(crate) const MAX_ROWS: usize = 100;
 
 /// Sums of the accesses to data. Merge only analyses that use the same [`AddressSpaces`].
 #[derive(Clone, Debug)]
@@ -305,6 +305,8 @@ pub(crate) struct HeapTables<'a> {
     pub(crate) history: &'a HeapHistory,
     pub(crate) histograms: Option<HeapHistograms>,
     pub(crate) duration_ns: u64,
+    /// Maximum number of rows of data, and of allocations.
+    pub(crate) max_rows: usize,
 }
 
 /// Names data and sums rows with the same name.
@@ -336,7 +338,7 @@ pub(crate) fn data_results(
         }
     }
     let has_allocations = !paths.is_empty();
-    let heap = heap(named.values().map(|(site, _)| site), paths);
+    let heap = heap(named.values().map(|(site, _)| site), paths, tables.max_rows);
     let duration_s = tables.duration_ns as f64 / 1e9;
     let heap = heap.map(|heap| HeapUse {
         allocations_per_s: (duration_s > 0.0).then(|| heap.allocations as f64 / duration_s),
@@ -379,7 +381,7 @@ pub(crate) fn data_results(
         (get(catalogue::CYCLES), get(catalogue::L1D_MISS))
     };
     rows.sort_by_cached_key(|(tally, row)| (Reverse(cost(tally)), row.name.clone()));
-    let others = rows.split_off(rows.len().min(MAX_ROWS));
+    let others = rows.split_off(rows.len().min(tables.max_rows));
     let mut other = Tally::default();
     others.iter().for_each(|(tally, _)| other.add_all(tally));
     let table = (!rows.is_empty()).then(|| DataTable {
@@ -603,6 +605,7 @@ fn without_return_type(function: &str) -> &str {
 fn heap<'a>(
     sites: impl Iterator<Item = &'a AllocationSite>,
     paths: Vec<AllocationSite>,
+    max_rows: usize,
 ) -> Option<HeapUse> {
     let mut sites: Vec<AllocationSite> = sites.cloned().collect();
     if sites.is_empty() {
@@ -627,7 +630,7 @@ fn heap<'a>(
             site.name.clone(),
         )
     });
-    let others = sites.split_off(sites.len().min(MAX_ROWS));
+    let others = sites.split_off(sites.len().min(max_rows));
     Some(HeapUse {
         sites,
         other_sites: others.len() as u64,

@@ -58,6 +58,7 @@ mod series;
 mod set_groups;
 mod sharing;
 mod sites;
+mod sort;
 mod spaces;
 mod stacked;
 mod stacks;
@@ -125,6 +126,7 @@ pub use sharing::{
     ByteRange, SharedAccess, SharedLine, SharedLineSums, SharedLines, SharingCounts,
 };
 pub use sites::{SampledSites, SiteTotals, Sites};
+pub use sort::{Cell, SortColumn, SortRow, UnknownColumn};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use stacked::{StackFrame, StackedSample, StackedSamples, stacked_samples};
 pub use stacks::{

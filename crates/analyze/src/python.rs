@@ -15,8 +15,8 @@ use serde::Serialize;
 use crate::Analysis;
 use crate::counts::{Counts, EventNames, Tally, ratio};
 
-/// Maximum number of rows.
-const MAX_ROWS: usize = 1000;
+/// Default maximum number of rows.
+pub(crate) const MAX_ROWS: usize = 1000;
 
 /// A line, or a function without a line, and what it cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -81,7 +81,12 @@ impl Analysis for PythonSums {
 
 impl PythonSums {
     /// The table, for a run of so many cycles. `None` without Python.
-    pub(crate) fn table(self, run_cycles: u64, names: &EventNames) -> Option<PythonTable> {
+    pub(crate) fn table(
+        self,
+        run_cycles: u64,
+        names: &EventNames,
+        max_rows: usize,
+    ) -> Option<PythonTable> {
         if self.0.is_empty() {
             return None;
         }
@@ -92,21 +97,26 @@ impl PythonSums {
             functions.entry(place).or_default().add_all(tally);
             all = all.saturating_add(tally.get(CYCLES));
         }
-        let other_lines = self.0.len().saturating_sub(MAX_ROWS) as u64;
+        let other_lines = self.0.len().saturating_sub(max_rows) as u64;
         Some(PythonTable {
             share: ratio(all, run_cycles),
-            lines: rows(self.0, run_cycles, names),
+            lines: rows(self.0, run_cycles, names, max_rows),
             other_lines,
-            functions: rows(functions, run_cycles, names),
+            functions: rows(functions, run_cycles, names, max_rows),
         })
     }
 }
 
-fn rows(sums: BTreeMap<Place, Tally>, run_cycles: u64, names: &EventNames) -> Vec<PythonRow> {
+fn rows(
+    sums: BTreeMap<Place, Tally>,
+    run_cycles: u64,
+    names: &EventNames,
+    max_rows: usize,
+) -> Vec<PythonRow> {
     let mut sums: Vec<_> = sums.into_iter().collect();
     // Stable, so equal lines stay in the order of their names.
     sums.sort_by_key(|(_, tally)| Reverse(tally.get(CYCLES)));
-    sums.truncate(MAX_ROWS);
+    sums.truncate(max_rows);
     let stalls: Vec<EventId> = STALLS.to_vec();
     let rows = sums.into_iter();
     rows.map(|((file, function, line), tally)| PythonRow {
@@ -153,7 +163,7 @@ mod tests {
         let mut other = PythonSums::default();
         other.observe(&[row(2, "f", 2, CYCLES, 25)]);
         sums.merge(other);
-        let table = sums.table(200, &EventNames::default()).unwrap();
+        let table = sums.table(200, &EventNames::default(), MAX_ROWS).unwrap();
         assert_eq!(table.share, Some(0.5));
         let found: Vec<_> = table.lines.iter().map(|r| (r.line, r.share)).collect();
         let expected = [(Some(2), 0.175), (Some(9), 0.175), (Some(3), 0.15)];
@@ -169,6 +179,9 @@ mod tests {
 
     #[test]
     fn run_without_python_has_no_table() {
-        assert_eq!(PythonSums::default().table(7, &EventNames::default()), None);
+        assert_eq!(
+            PythonSums::default().table(7, &EventNames::default(), MAX_ROWS),
+            None
+        );
     }
 }

@@ -27,6 +27,7 @@ use crate::region_times::RegionsOverTime;
 use crate::regions::RegionTable;
 use crate::samples::Sampling;
 use crate::sharing::SharedLines;
+use crate::sort::SortColumn;
 use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
 use crate::time_use::TimePart;
@@ -54,6 +55,9 @@ pub struct Summary {
     pub totals: Counts,
     /// Origin of `totals`.
     pub totals_from: TotalsFrom,
+    /// Column by which tables were sorted on request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sorted_by: Option<SortColumn>,
     /// Cycles of all threads by use. Empty if the source does not record it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub time: Vec<TimePart>,

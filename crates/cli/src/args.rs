@@ -338,6 +338,11 @@ pub(crate) struct Report {
     /// them bytes to and from memory, or the misses that cost most]
     #[arg(short, long, value_name = "EVENT", conflicts_with = "baseline")]
     pub(crate) event: Option<String>,
+    /// Sort every table that has this column by it, over all rows: a title of the table, a key of
+    /// the JSON or an event (samples, L1D miss, at_peak_bytes, run_ns, function). An unknown name
+    /// lists those of the recording
+    #[arg(long, value_name = "COLUMN", conflicts_with_all = ["html", "baseline"])]
+    pub(crate) sort: Option<String>,
     /// Rows in each table (on a page: 100 by default)
     #[arg(long, value_name = "N")]
     pub(crate) rows: Option<usize>,

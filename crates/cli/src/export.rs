@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use memgauge_analyze::{Options, Summary, stacked_samples, summarise};
+use memgauge_analyze::{Options, SortColumn, Summary, stacked_samples};
 use memgauge_export::{Error, TableFormat, write, write_firefox, write_perf, write_tables};
 use memgauge_recording::{Recording, Selection};
 use memgauge_symbols::Symbols;
@@ -13,6 +13,7 @@ use memgauge_trace::{CodeValue, EventId};
 
 use crate::access::OutputDirectory;
 use crate::outcome::{Exit, usage};
+use crate::report::sorted_summary;
 use crate::whole_file::{self, WholeFile};
 
 #[derive(Debug, Args)]
@@ -32,6 +33,9 @@ pub(crate) struct Export {
     /// whose samples are written (default: all)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
+    /// For arrow and csv, sort every table that has this column by it, as `report --sort` does
+    #[arg(long, value_name = "COLUMN")]
+    sort: Option<String>,
 }
 
 /// Formats of other tools.
@@ -99,6 +103,11 @@ pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
             "--event is for folded stacks, firefox and perf: the other formats hold all events"
         ));
     }
+    if args.sort.is_some() && !args.format.is_folder() {
+        bail!(usage(
+            "--sort is for arrow and csv: the other formats have no order"
+        ));
+    }
     let recording = match args.format.is_folder() {
         true => {
             let folder = folder(args)?;
@@ -143,7 +152,7 @@ fn check_output(args: &Export) -> anyhow::Result<()> {
 }
 
 fn to_file(args: &Export, recording: &Recording) -> anyhow::Result<()> {
-    let summary = summary(recording)?;
+    let summary = summary(recording, None)?;
     // Render everything before creating the file, so that a failure leaves no empty one.
     let mut text = Vec::new();
     let done = match args.format.of_summary() {
@@ -230,7 +239,8 @@ fn to_folder(args: &Export, recording: &Recording, folder: &Path) -> anyhow::Res
         Format::Arrow => TableFormat::Arrow,
         _ => TableFormat::Csv,
     };
-    let summary = summary(recording)?;
+    let column = args.sort.as_deref().map(SortColumn::new);
+    let summary = summary(recording, column.as_ref())?;
     let _output = OutputDirectory::new(folder);
     let written = write_tables(&summary, form, folder).map_err(|why| refused(args, why))?;
     eprintln!(
@@ -257,9 +267,8 @@ fn refused(args: &Export, why: Error) -> anyhow::Error {
 }
 
 /// Summary with all rows of each table and the names of all code locations.
-fn summary(recording: &Recording) -> anyhow::Result<Summary> {
-    let options = Options::for_export();
-    let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
+fn summary(recording: &Recording, sort: Option<&SortColumn>) -> anyhow::Result<Summary> {
+    let summary = sorted_summary(recording, &Options::for_export(), sort)?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }

@@ -66,6 +66,7 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     let shown = report::Shown {
         rows: report::DEFAULT_ROWS,
         rank: None,
+        sort: None,
     };
     eprint!("{}", report::render(&recording, style, args.json, shown)?);
     if verbose {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{Limits, Options, Rank, Summary, file_name, summarise};
+use memgauge_analyze::{Limits, Options, Rank, SortColumn, Summary, file_name, summarise};
 use memgauge_recording::Recording;
 use memgauge_report::{Page, Style, json, text};
 use memgauge_symbols::Symbols;
@@ -41,6 +41,7 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let shown = Shown {
         rows,
         rank: rank.transpose()?,
+        sort: args.sort.as_deref().map(SortColumn::new),
     };
     let text = render(&recording, style, args.json, shown)?;
     match file {
@@ -56,6 +57,24 @@ pub(crate) struct Shown {
     pub(crate) rows: usize,
     /// Sort order of code. `None` selects the most suitable one.
     pub(crate) rank: Option<Rank>,
+    /// Column by which every table that has it is sorted.
+    pub(crate) sort: Option<SortColumn>,
+}
+
+/// A summary sorted by a column, if there is one.
+pub(crate) fn sorted_summary(
+    recording: &Recording,
+    options: &Options,
+    column: Option<&SortColumn>,
+) -> anyhow::Result<Summary> {
+    let mut symbols = Symbols::of(recording.path());
+    let Some(column) = column else {
+        return Ok(summarise(recording, &mut symbols, options)?);
+    };
+    let mut summary = summarise(recording, &mut symbols, &options.every_row())?;
+    let sorted = summary.sort_by(column, options);
+    sorted.map_err(|unknown| usage(unknown.to_string()))?;
+    Ok(summary)
 }
 
 /// Sort order by an event of the recording.
@@ -80,7 +99,7 @@ pub(crate) fn render(
         rank: shown.rank,
         ..Options::default()
     };
-    let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
+    let summary = sorted_summary(recording, &options, shown.sort.as_ref())?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }

@@ -124,3 +124,34 @@ fn the_function_that_takes_the_time_comes_first_whatever_moves_most_bytes() {
     assert_eq!(first["function"], "compute");
     assert_eq!(stalled(&first["counts"]), 0, "{first}");
 }
+
+#[test]
+fn stat_of_a_modelled_run_begins_with_where_the_time_goes() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = harness::folder();
+    let recording = folder.path().join("stat.mg");
+    let lines = harness::drawn("lines", 100, 5000).to_string();
+    let stat = harness::memgauge()
+        .args(["stat", "--source", "emulate", "-o"])
+        .arg(&recording)
+        .args(["--", "seq", &lines])
+        .output()
+        .expect("memgauge runs");
+    let said = harness::said(&stat);
+    let time_use = |text: &str| {
+        let section = text.split_once("Where the time goes").expect("a section").1;
+        section.split("\n\n").next().unwrap_or_default().to_owned()
+    };
+    // The recording's report has the same lines.
+    assert_eq!(
+        time_use(&said),
+        time_use(&report_text(&recording)),
+        "{said}"
+    );
+    assert!(
+        said.find("Where the time goes") < said.find("Counters"),
+        "{said}"
+    );
+}

@@ -2,11 +2,13 @@
 
 use std::cmp::Reverse;
 
-use memgauge_analyze::{AllocationSite, DataKind, DataPlace, DataTable, HeapUse, Summary};
+use memgauge_analyze::{
+    AllocationSite, DataKind, DataPlace, DataTable, HeapUse, SortColumn, Summary,
+};
 
 use super::heap::HeapOrder;
 use super::hot::waits_for;
-use super::{SHOWN, or_none, plural, provenance};
+use super::{SHOWN, or_none, plural, provenance, sorted};
 use crate::names::readable;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
@@ -21,24 +23,44 @@ pub(super) fn data(summary: &Summary, style: &Style) -> String {
     let Some(data) = &summary.data else {
         return String::new();
     };
-    let heading = style.heading("Data by stalled cycles", &provenance(summary));
-    heading + &table(data, style).draw(style)
+    let sort = sorted::column(summary, &data.rows);
+    let title = match sort {
+        Some(column) => format!("Data by {}", sorted::name(column, style)),
+        None => "Data by stalled cycles".to_owned(),
+    };
+    let heading = style.heading(&title, &provenance(summary));
+    heading + &table(data, sort, style).draw(style)
 }
 
-fn table(data: &DataTable, style: &Style) -> Table {
-    let mut table = Table::new(&[
+/// Keys of the columns of [`table`].
+const DATA_KEYS: [&str; 6] = [
+    "share",
+    CYCLES,
+    "stalled_cycles",
+    LLC,
+    "at_peak_bytes",
+    "name",
+];
+
+fn table(data: &DataTable, sort: Option<&SortColumn>, style: &Style) -> Table {
+    let extra = sorted::unless_shown(sort, &DATA_KEYS);
+    let mut columns = vec![
         ("share", Kind::Number),
         ("stalled", Kind::Number),
         ("on", Kind::Number),
         ("LLC miss", Kind::Number),
         ("in use", Kind::Number),
-        ("data", Kind::Text),
-    ]);
+    ];
+    let title = extra.map(|column| sorted::name(column, style));
+    columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
+    columns.push(("data", Kind::Text));
+    let mut table = Table::new(&columns);
     for row in data.rows.iter().take(SHOWN) {
         let mut cells = vec![or_none(row.share, units::share, style)];
         cells.extend(numbers(|event| row.counts.get(event).copied()));
         cells.insert(2, waits_for(&row.counts).unwrap_or_default().to_owned());
         cells.push(in_use(row));
+        cells.extend(extra.map(|column| sorted::cell(column, row, style)));
         cells.push(style.name(&readable(&row.name)));
         table.row(cells);
     }
@@ -57,10 +79,9 @@ fn table(data: &DataTable, style: &Style) -> Table {
         let mut cells = vec![or_none(share, units::share, style)];
         cells.extend(numbers(get));
         cells.insert(2, String::new());
-        cells.extend([
-            String::new(),
-            format!("{} of other data", plural(others, "piece")),
-        ]);
+        cells.push(String::new());
+        cells.extend(extra.map(|_| String::new()));
+        cells.push(format!("{} of other data", plural(others, "piece")));
         table.painted_row(Role::Quiet, cells);
     }
     table
@@ -90,7 +111,13 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
         "Heap: {} in use at the peak",
         units::bytes(heap.at_peak_bytes)
     );
-    style.heading(&title, &note) + &sites(heap, HeapOrder::Peak, SITES, style).draw(style)
+    let sort = sorted::column(summary, &heap.sites);
+    let title = sorted::title(&title, sort, style);
+    let order = match sort {
+        Some(column) => SiteOrder::Column(column),
+        None => SiteOrder::Number(HeapOrder::Peak),
+    };
+    style.heading(&title, &note) + &sites(heap, order, SITES, style).draw(style)
 }
 
 /// Says why there are no allocations, if no function that allocates was found.
@@ -105,16 +132,42 @@ fn without_functions(summary: &Summary, style: &Style) -> String {
 const NO_FUNCTIONS: &str = "no file of the program has the symbol of a function that allocates, as in \
                             a static program that was stripped; --alloc and --free name others";
 
+/// Order of allocation sites.
+#[derive(Clone, Copy)]
+pub(super) enum SiteOrder<'a> {
+    /// By a number of `memgauge heap`.
+    Number(HeapOrder),
+    /// By a column, as the summary's sites are already.
+    Column(&'a SortColumn),
+}
+
+/// Keys of the columns of [`sites`].
+const SITE_KEYS: [&str; 6] = [
+    "at_peak_bytes",
+    "live_bytes",
+    "allocations",
+    "bytes",
+    "mean_lifetime_ns",
+    "name",
+];
+
 /// Table of at most `limit` allocation sites.
-pub(super) fn sites(heap: &HeapUse, order: HeapOrder, limit: usize, style: &Style) -> Table {
+pub(super) fn sites(heap: &HeapUse, order: SiteOrder<'_>, limit: usize, style: &Style) -> Table {
+    let sort = match order {
+        SiteOrder::Number(_) => None,
+        SiteOrder::Column(column) => Some(column),
+    };
+    let extra = sorted::unless_shown(sort, &SITE_KEYS);
     let mut columns = vec![
         ("at peak", Kind::Number),
         ("not freed", Kind::Number),
         ("allocations", Kind::Number),
         ("bytes", Kind::Number),
         ("lifetime", Kind::Number),
-        ("allocated by", Kind::Text),
     ];
+    let title = extra.map(|column| sorted::name(column, style));
+    columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
+    columns.push(("allocated by", Kind::Text));
     let is_sampled = heap.errors.is_some();
     if is_sampled {
         columns.insert(1, (if style.unicode { "±" } else { "+-" }, Kind::Number));
@@ -125,8 +178,10 @@ pub(super) fn sites(heap: &HeapUse, order: HeapOrder, limit: usize, style: &Styl
             .map(|ns| units::nanoseconds(ns as u64, style))
     };
     let mut sites: Vec<&AllocationSite> = heap.sites.iter().collect();
-    // Stable, so that equal sites keep their order by the peak.
-    sites.sort_by_key(|site| Reverse(order.value(site)));
+    if let SiteOrder::Number(order) = order {
+        // Stable, so that equal sites keep their order by the peak.
+        sites.sort_by_key(|site| Reverse(order.value(site)));
+    }
     let hidden = sites.split_off(limit.min(sites.len()));
     for site in sites {
         let mut cells = vec![
@@ -135,8 +190,9 @@ pub(super) fn sites(heap: &HeapUse, order: HeapOrder, limit: usize, style: &Styl
             units::count(site.allocations),
             units::bytes(site.bytes),
             lifetime(site).unwrap_or_else(|| style.none().to_owned()),
-            style.name(&readable(&site.name)),
         ];
+        cells.extend(extra.map(|column| sorted::cell(column, site, style)));
+        cells.push(style.name(&readable(&site.name)));
         if is_sampled {
             let error = site.errors.unwrap_or_default().at_peak_bytes;
             cells.insert(1, units::bytes(error));

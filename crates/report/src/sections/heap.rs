@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, file_name};
 
-use super::data::sites;
+use super::data::{SiteOrder, sites};
 use super::heap_history;
 use super::plural;
 use crate::names::readable;
@@ -84,7 +84,7 @@ pub(super) fn heap(summary: &Summary, order: HeapOrder, limit: usize, style: &St
             ""
         },
     );
-    let sites = sites(heap, order, limit, style).draw(style);
+    let sites = sites(heap, SiteOrder::Number(order), limit, style).draw(style);
     let rates = heap_history::rates(heap, style);
     style.heading(&title, &note) + &rates + &sites + "\n" + &calls(heap, order, style)
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use memgauge_analyze::{Counts, HotRow, HotTable, Summary, TimeUse, file_name};
+use memgauge_analyze::{Counts, HotRow, HotTable, SortColumn, Summary, TimeUse, file_name};
 use memgauge_trace::catalogue;
 
-use super::{SHOWN, event_title, has_every, of_samples, or_none, plural, provenance};
+use super::{SHOWN, event_title, has_every, of_samples, or_none, plural, provenance, sorted};
 use crate::names::{chain, readable};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
@@ -19,7 +19,7 @@ const CYCLES: &str = "cycles";
 
 pub(super) fn functions(summary: &Summary, style: &Style) -> String {
     let shown = Shown {
-        title: "Hottest functions",
+        title: "functions",
         what: "function",
         names: [("function", Kind::Text), ("module", Kind::Text)],
         name: |row, style| [style.name(&function(row)), style.name(module(row))],
@@ -29,7 +29,7 @@ pub(super) fn functions(summary: &Summary, style: &Style) -> String {
 
 pub(super) fn lines(summary: &Summary, style: &Style) -> String {
     let shown = Shown {
-        title: "Hottest source lines",
+        title: "source lines",
         what: "line",
         names: [("line", Kind::Path), ("function", Kind::Text)],
         name: |row, style| [style.name(&location(row)), style.name(&function(row))],
@@ -44,7 +44,7 @@ pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
         return String::new();
     }
     let shown = Shown {
-        title: "Hottest instructions",
+        title: "instructions",
         what: "instruction",
         names: [("place", Kind::Path), ("function and line", Kind::Text)],
         name: |row, style| [style.name(&place(row)), style.name(&function_and_line(row))],
@@ -109,28 +109,44 @@ struct Shown {
 impl Shown {
     fn draw(&self, hot: &HotTable, summary: &Summary, style: &Style) -> String {
         let rank = style.name(&rank_name(&hot.rank));
+        let sort = sorted::column(summary, &hot.rows);
+        let title = match sort {
+            Some(column) => format!(
+                "{} by {}",
+                capitalised(self.title),
+                sorted::name(column, style)
+            ),
+            None => format!("Hottest {} by {rank}", self.title),
+        };
+        // The share may be of another event than the sorted one.
+        let of_rank = match sort {
+            Some(_) => format!("share of {rank}; "),
+            None => String::new(),
+        };
         if let Some(n) = hot.samples {
             let every = has_every(summary, &hot.rank);
             let is_of = if every { "counted" } else { "estimated" };
-            let note = format!("{}; {is_of}", of_samples(every, n));
-            let heading = style.heading(&format!("{} by {rank}", self.title), &note);
-            return heading + &self.sampled(hot, every, style).draw(style);
+            let note = format!("{of_rank}{}; {is_of}", of_samples(every, n));
+            return style.heading(&title, &note)
+                + &self.sampled(hot, every, sort, style).draw(style);
         }
-        let heading = style.heading(&format!("{} by {rank}", self.title), &provenance(summary));
+        let heading = style.heading(&title, &format!("{of_rank}{}", provenance(summary)));
         if hot.total == 0 {
             return format!("{heading}  no {rank} at any place in the code\n");
         }
-        heading + &self.table(hot, &rank, style).draw(style)
+        heading + &self.table(hot, &rank, sort, style).draw(style)
     }
 
-    fn table(&self, hot: &HotTable, rank: &str, style: &Style) -> Table {
+    fn table(&self, hot: &HotTable, rank: &str, sort: Option<&SortColumn>, style: &Style) -> Table {
         let own_column = !["dram_bytes", LLC, L1D, CYCLES].contains(&hot.rank.as_str());
         let own = |value| own_column.then_some(value);
-        let columns = Column::known_in(hot);
+        let mut columns = Column::known_in(hot);
+        let sorted_by = sort.and_then(|column| Column::sorted_by(column.key(), hot));
+        columns.extend(sorted_by.filter(|column| !columns.contains(column)));
         let is_estimated = hot.rows.iter().any(|row| row.share_low.is_some());
         let ends = |ends: String| is_estimated.then_some(ends);
         let mut table = self.titles(own_column.then_some(rank), is_estimated, &columns);
-        for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
+        for row in shown_rows(hot, sort) {
             let mut cells = vec![or_none(row.share, units::share, style)];
             cells.extend(ends(interval(row.share_low, row.share_high, style)));
             cells.extend(numbers(own(row.value), &row.counts, &columns));
@@ -138,7 +154,7 @@ impl Shown {
             table.row(cells);
         }
         let rest = OtherRows::of(hot);
-        if rest.value > 0 {
+        if rest.is_shown(sort) {
             let mut cells = vec![or_none(rest.share, units::share, style)];
             cells.extend(ends(String::new()));
             cells.extend(own(rest.value).map(|_| or_none(rest.share, units::share, style)));
@@ -156,8 +172,14 @@ impl Shown {
 
     /// Estimates with their intervals, then the other events. If every event was recorded, nothing
     /// is estimated, and the number of samples equals that of events.
-    fn sampled(&self, hot: &HotTable, every: bool, style: &Style) -> Table {
-        let others = other_events(hot);
+    fn sampled(
+        &self,
+        hot: &HotTable,
+        every: bool,
+        sort: Option<&SortColumn>,
+        style: &Style,
+    ) -> Table {
+        let others = other_events(hot, sort);
         let titles: Vec<String> = others.iter().map(|name| event_title(name, style)).collect();
         let mut columns = vec![("share", Kind::Number)];
         if !every {
@@ -167,7 +189,7 @@ impl Shown {
         columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
         columns.extend(self.names);
         let mut table = Table::new(&columns);
-        for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
+        for row in shown_rows(hot, sort) {
             let mut cells = vec![or_none(row.share, units::share, style)];
             if !every {
                 cells.push(interval(row.share_low, row.share_high, style));
@@ -179,7 +201,7 @@ impl Shown {
             table.row(cells);
         }
         let rest = OtherRows::of(hot);
-        if rest.value > 0 {
+        if rest.is_shown(sort) {
             let mut cells = vec![or_none(rest.share, units::share, style)];
             if !every {
                 cells.extend([String::new(), String::new()]);
@@ -194,7 +216,7 @@ impl Shown {
         table
     }
 
-    fn titles(&self, rank: Option<&str>, is_estimated: bool, columns: &[Column]) -> Table {
+    fn titles(&self, rank: Option<&str>, is_estimated: bool, columns: &[Column<'_>]) -> Table {
         let mut titles = vec![("share", Kind::Number)];
         titles.extend(is_estimated.then_some(("95 % interval", Kind::Number)));
         titles.extend(rank.map(|rank| (rank, Kind::Number)));
@@ -204,9 +226,25 @@ impl Shown {
     }
 }
 
+/// Rows to show. Those without any of the table's own event are left out, unless the order is
+/// another one.
+fn shown_rows<'a>(
+    hot: &'a HotTable,
+    sort: Option<&SortColumn>,
+) -> impl Iterator<Item = &'a HotRow> {
+    let is_sorted = sort.is_some();
+    let rows = hot.rows.iter().take(SHOWN);
+    rows.filter(move |row| is_sorted || row.value > 0)
+}
+
+fn capitalised(title: &str) -> String {
+    let (first, rest) = title.split_at(1);
+    first.to_uppercase() + rest
+}
+
 /// A column besides the sort order.
-#[derive(Clone, Copy)]
-enum Column {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column<'a> {
     Cycles,
     /// Share of the cycles that stalled.
     Stalled,
@@ -215,11 +253,13 @@ enum Column {
     Dram,
     Llc,
     L1d,
+    /// Another event, by which the table is sorted.
+    Event(&'a str),
 }
 
-impl Column {
+impl<'a> Column<'a> {
     /// Columns for which the table has counts. An import may lack some.
-    fn known_in(hot: &HotTable) -> Vec<Column> {
+    fn known_in(hot: &HotTable) -> Vec<Column<'a>> {
         let rows = hot.rows.iter().map(|row| &row.counts);
         let all: Vec<&Counts> = rows.chain([&hot.others.counts]).collect();
         // If time is known, its use matters more than the bytes moved.
@@ -237,7 +277,25 @@ impl Column {
         columns
     }
 
-    fn title(self) -> &'static str {
+    /// The column of the sort key. `None` if the table always shows it.
+    fn sorted_by(key: &'a str, hot: &HotTable) -> Option<Column<'a>> {
+        Some(match key {
+            "stalled_cycles" => Column::Stalled,
+            "dram_bytes" => Column::Dram,
+            CYCLES => Column::Cycles,
+            LLC => Column::Llc,
+            L1D => Column::L1d,
+            // The table's order has a column already.
+            event if event == hot.rank => return None,
+            event => {
+                let mut rows = hot.rows.iter();
+                rows.find(|row| row.counts.contains_key(event))?;
+                Column::Event(event)
+            }
+        })
+    }
+
+    fn title(self) -> &'a str {
         match self {
             Column::Cycles => "cycles",
             Column::Stalled => "stalled",
@@ -245,6 +303,7 @@ impl Column {
             Column::Dram => "DRAM",
             Column::Llc => "LLC miss",
             Column::L1d => "L1D miss",
+            Column::Event(event) => event,
         }
     }
 
@@ -259,6 +318,7 @@ impl Column {
             Column::Stalled | Column::WaitsFor => get(CYCLES).and(stalled(counts)),
             Column::Llc => get(LLC),
             Column::L1d => get(L1D),
+            Column::Event(event) => get(event),
         }
     }
 
@@ -282,7 +342,8 @@ impl Column {
                 _ => String::new(),
             },
             Column::WaitsFor => waits_for(counts).unwrap_or_default().to_owned(),
-            Column::Cycles | Column::Llc | Column::L1d => units::count(value),
+            Column::Event(event) if event.ends_with("bytes") => units::bytes(value),
+            Column::Cycles | Column::Llc | Column::L1d | Column::Event(_) => units::count(value),
         }
     }
 }
@@ -338,11 +399,19 @@ fn stalls(counts: &Counts) -> impl Iterator<Item = (TimeUse, u64)> {
 /// Maximum number of further events with columns.
 const OTHERS: usize = 2;
 
-fn other_events(hot: &HotTable) -> Vec<String> {
+fn other_events(hot: &HotTable, sort: Option<&SortColumn>) -> Vec<String> {
     let counts = hot.rows.iter().map(|row| &row.counts);
     let names = counts.chain([&hot.others.counts]).flat_map(|c| c.keys());
     let others: BTreeSet<&String> = names.filter(|name| **name != hot.rank).collect();
-    others.into_iter().take(OTHERS).cloned().collect()
+    let is_sorted = |name: &&&String| sort.is_some_and(|column| column.key() == name.as_str());
+    let sorted = others.iter().find(is_sorted).copied();
+    let rest = others.iter().copied().filter(|name| Some(*name) != sorted);
+    sorted
+        .into_iter()
+        .chain(rest)
+        .take(OTHERS)
+        .cloned()
+        .collect()
 }
 
 fn estimate(counts: &Counts, name: &str, style: &Style) -> String {
@@ -366,7 +435,7 @@ fn interval(low: Option<f64>, high: Option<f64>, style: &Style) -> String {
     }
 }
 
-fn numbers(value: Option<u64>, counts: &Counts, columns: &[Column]) -> Vec<String> {
+fn numbers(value: Option<u64>, counts: &Counts, columns: &[Column<'_>]) -> Vec<String> {
     let mut cells: Vec<String> = value.map(units::count).into_iter().collect();
     cells.extend(columns.iter().map(|column| column.cell(counts)));
     cells
@@ -398,6 +467,10 @@ impl OtherRows {
             share: (hot.total > 0).then(|| value as f64 / hot.total as f64),
             counts,
         }
+    }
+
+    fn is_shown(&self, sort: Option<&SortColumn>) -> bool {
+        self.value > 0 || sort.is_some() && self.rows + self.places > 0
     }
 
     fn words(&self, what: &str) -> String {

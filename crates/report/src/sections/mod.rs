@@ -17,6 +17,7 @@ mod regions;
 mod sampling;
 mod sets;
 mod sharing;
+mod sorted;
 mod threads;
 mod time_use;
 mod types;
@@ -133,6 +134,7 @@ pub(crate) fn of_heap(
 pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         headline::headline(summary, style),
+        time_use::time_use(summary, style),
         counting::counters(summary, style),
         counting::derived(summary, style),
         counting::notes(summary, style),

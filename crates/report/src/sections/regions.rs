@@ -3,7 +3,7 @@
 use memgauge_analyze::{AddressGap, RegionRow, RegionTable, Summary};
 
 use super::hot::{events_title, rank_name};
-use super::{SHOWN, has_every, of_samples, or_none, plural, with_provenance};
+use super::{SHOWN, has_every, of_samples, or_none, plural, sorted, with_provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -13,12 +13,14 @@ const ENOUGH_SAMPLES: u64 = 30;
 
 pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     let title = "Hottest memory regions";
-    let Some(regions) = shown(&summary.regions) else {
+    let Some(regions) = shown(summary) else {
         return style.heading(title, "") + "  no samples\n";
     };
     let event = style.name(&rank_name(&regions.event));
     let note = note(regions, summary);
-    let heading = style.heading(&format!("{title} by {event}"), &note);
+    let sort = sorted::column(summary, &regions.rows);
+    let title = sorted::title(&format!("{title} by {event}"), sort, style);
+    let heading = style.heading(&title, &note);
     if regions.rows.is_empty() {
         return heading + "  no samples with a data address\n";
     }
@@ -29,6 +31,8 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     let shown = Columns {
         every: has_every(summary, &regions.event),
         processes: summary.processes.len() > 1,
+        // Only the start has no column.
+        start: sort.is_some_and(|column| column.key() == "start"),
     };
     heading + &gap + &table(regions, shown, style).draw(style)
 }
@@ -52,8 +56,15 @@ fn gap_in_words(gap: &AddressGap, style: &Style) -> String {
     }
 }
 
-/// The first table with enough samples, or else the one with the most.
-fn shown(tables: &[RegionTable]) -> Option<&RegionTable> {
+/// The table of the event by which tables are sorted, or else the first one with enough samples, or
+/// else the one with the most.
+fn shown(summary: &Summary) -> Option<&RegionTable> {
+    let tables = &summary.regions;
+    if let Some(column) = &summary.sorted_by
+        && let Some(table) = tables.iter().find(|table| table.event == column.key())
+    {
+        return Some(table);
+    }
     let enough = tables.iter().find(|t| t.samples >= ENOUGH_SAMPLES);
     enough.or_else(|| tables.iter().rev().max_by_key(|t| t.samples))
 }
@@ -74,6 +85,8 @@ struct Columns {
     /// True if every event was recorded, so that there is no interval and each event is a sample.
     every: bool,
     processes: bool,
+    /// True if the regions are sorted by their start.
+    start: bool,
 }
 
 fn table(regions: &RegionTable, shown: Columns, style: &Style) -> Table {
@@ -82,6 +95,7 @@ fn table(regions: &RegionTable, shown: Columns, style: &Style) -> Table {
     columns.push((events_title(&regions.event), Kind::Number));
     columns.extend((!shown.every).then_some(("n", Kind::Number)));
     columns.push(("size", Kind::Number));
+    columns.extend(shown.start.then_some(("start", Kind::Number)));
     columns.extend(shown.processes.then_some(("pid", Kind::Number)));
     columns.push(("region", Kind::Text));
     let mut table = Table::new(&columns);
@@ -100,6 +114,8 @@ fn row(region: &RegionRow, event: &str, shown: Columns, style: &Style) -> Vec<St
     cells.push(units::events(event, region.events, style));
     cells.extend((!shown.every).then(|| units::count(region.samples)));
     cells.push(or_none(region.bytes, units::bytes, style));
+    let start = || or_none(region.start, |start| format!("{start:#x}"), style);
+    cells.extend(shown.start.then(start));
     cells.extend(shown.processes.then(|| region.pid.0.to_string()));
     cells.push(style.name(&region.name));
     cells
@@ -126,6 +142,7 @@ fn other_rows(regions: &RegionTable, shown: Columns, style: &Style) -> Option<Ve
     cells.push(units::events(&regions.event, events, style));
     cells.extend((!shown.every).then(|| units::count(samples)));
     cells.push(String::new());
+    cells.extend(shown.start.then(String::new));
     cells.extend(shown.processes.then(String::new));
     cells.push(format!("({})", plural(rows, "other region")));
     (rows > 0).then_some(cells)

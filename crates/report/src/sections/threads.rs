@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use memgauge_analyze::{Counts, ProcessRow, Summary, ThreadRow, file_name};
+use memgauge_analyze::{Counts, ProcessRow, SortColumn, Summary, ThreadRow, file_name};
 
-use super::{SHOWN, event_title, has_all, of_samples, plural, provenance};
+use super::{SHOWN, event_title, has_all, of_samples, plural, provenance, sorted};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -21,14 +21,20 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
     }
     let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
     let waits = summary.threads.iter().any(|t| t.idle_ns.is_some());
-    let mut table = table(&ids, waits);
+    let sort = sorted::column(summary, &summary.threads);
+    let shown = Shown {
+        waits,
+        extra: sorted::unless_shown(sort, &KEYS),
+    };
+    let mut table = table(&ids, shown, style);
     for thread in summary.threads.iter().take(SHOWN) {
-        table.row(thread_row(thread, waits, style));
+        table.row(thread_row(thread, shown, style));
     }
     let rest = summary.threads.get(SHOWN..).unwrap_or_default();
     let sums = rest.iter().map(|t| (t.run_ns, t.idle_ns, &t.counts));
-    add_remainder(&mut table, sums, rest.len(), "thread", waits, style);
+    add_remainder(&mut table, sums, rest.len(), "thread", shown, style);
     let title = plural(summary.threads.len() as u64, "thread");
+    let title = sorted::title(&title, sort, style);
     style.heading(&title, &provenance(summary)) + &table.fit(&SPARE, style).draw(style)
 }
 
@@ -44,17 +50,23 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     }
     let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
     let waits = summary.processes.iter().any(|p| p.idle_ns.is_some());
-    let mut table = table(&ids, waits);
+    let sort = sorted::column(summary, &summary.processes);
+    let shown = Shown {
+        waits,
+        extra: sorted::unless_shown(sort, &KEYS),
+    };
+    let mut table = table(&ids, shown, style);
     for process in summary.processes.iter().take(SHOWN) {
-        table.row(process_row(process, waits, style));
+        table.row(process_row(process, shown, style));
     }
     let rest = summary.processes.get(SHOWN..).unwrap_or_default();
     let sums = rest.iter().map(|p| (p.run_ns, p.idle_ns, &p.counts));
-    add_remainder(&mut table, sums, rest.len(), "process", waits, style);
+    add_remainder(&mut table, sums, rest.len(), "process", shown, style);
     let title = format!(
         "{} processes",
         units::things(summary.processes.len() as u64)
     );
+    let title = sorted::title(&title, sort, style);
     style.heading(&title, &provenance(summary)) + &table.fit(&SPARE, style).draw(style)
 }
 
@@ -66,13 +78,12 @@ fn sampled_threads(summary: &Summary, style: &Style) -> String {
         let ids = [t.pid.0.to_string(), t.tid.0.to_string()];
         (ids, t.samples, &t.counts, t.program.as_str())
     });
-    let title = plural(summary.threads.len() as u64, "thread");
-    sampled(
-        (&title, has_all(summary)),
-        &ids,
-        &rows.collect::<Vec<_>>(),
-        style,
-    )
+    let heading = SampledHeading {
+        title: plural(summary.threads.len() as u64, "thread"),
+        every: has_all(summary),
+        sort: sorted::column(summary, &summary.threads),
+    };
+    sampled(&heading, &ids, &rows.collect::<Vec<_>>(), style)
 }
 
 fn sampled_processes(summary: &Summary, style: &Style) -> String {
@@ -86,12 +97,12 @@ fn sampled_processes(summary: &Summary, style: &Style) -> String {
         "{} processes",
         units::things(summary.processes.len() as u64)
     );
-    sampled(
-        (&title, has_all(summary)),
-        &ids,
-        &rows.collect::<Vec<_>>(),
-        style,
-    )
+    let heading = SampledHeading {
+        title,
+        every: has_all(summary),
+        sort: sorted::column(summary, &summary.processes),
+    };
+    sampled(&heading, &ids, &rows.collect::<Vec<_>>(), style)
 }
 
 /// IDs, samples, counts, program.
@@ -100,8 +111,16 @@ type Sampled<'a> = ([String; 2], u64, &'a Counts, &'a str);
 /// Maximum number of events with a column.
 const EVENTS: usize = 3;
 
+/// Heading of a table of samples.
+struct SampledHeading<'a> {
+    title: String,
+    /// True if every event has a sample.
+    every: bool,
+    sort: Option<&'a SortColumn>,
+}
+
 fn sampled(
-    (title, every): (&str, bool),
+    heading: &SampledHeading<'_>,
     ids: &[(&str, Kind)],
     rows: &[Sampled<'_>],
     style: &Style,
@@ -109,7 +128,11 @@ fn sampled(
     let all: u64 = rows.iter().map(|row| row.1).sum();
     let names = rows.iter().flat_map(|row| row.2.keys());
     let names: BTreeSet<&String> = names.collect();
-    let names: Vec<&String> = names.into_iter().take(EVENTS).collect();
+    let is_sorted = |name: &String| heading.sort.is_some_and(|column| column.key() == name);
+    let mut names: Vec<&String> = names.into_iter().collect();
+    // Stable: only the event by which rows are sorted comes first.
+    names.sort_by_key(|name| !is_sorted(name));
+    names.truncate(EVENTS);
     let titles: Vec<String> = names.iter().map(|name| event_title(name, style)).collect();
     let mut columns = ids.to_vec();
     columns.extend([("share", Kind::Number), ("n", Kind::Number)]);
@@ -134,7 +157,8 @@ fn sampled(
         cells.push(format!("({} more)", rest.len()));
         table.painted_row(Role::Quiet, cells);
     }
-    style.heading(title, &of_samples(every, all)) + &table.draw(style)
+    let title = sorted::title(&heading.title, heading.sort, style);
+    style.heading(&title, &of_samples(heading.every, all)) + &table.draw(style)
 }
 
 /// Events with a column.
@@ -155,46 +179,81 @@ fn tells(counts: &Counts) -> bool {
     columns.any(|&event| counts.get(event).is_some_and(|&n| n > 0))
 }
 
-/// A table of threads or processes. `waits` adds a column with the waiting time.
-fn table(ids: &[(&str, Kind); 2], waits: bool) -> Table {
+/// Keys of the columns.
+const KEYS: [&str; 10] = [
+    "pid",
+    "tid",
+    "threads",
+    "run_ns",
+    "idle_ns",
+    "instructions",
+    "l1d.miss",
+    "llc.miss",
+    "dram_bytes",
+    "program",
+];
+
+/// Columns that not every table has.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    /// True if the waiting time is known.
+    waits: bool,
+    /// A further column by which rows are sorted.
+    extra: Option<&'a SortColumn>,
+}
+
+/// A table of threads or processes.
+fn table(ids: &[(&str, Kind); 2], shown: Shown<'_>, style: &Style) -> Table {
     let numbers = ["instr.", "L1D miss", "LLC miss", "DRAM"];
     let mut columns = ids.to_vec();
     columns.push(("run time", Kind::Number));
-    if waits {
+    if shown.waits {
         columns.push(("idle", Kind::Number));
     }
     columns.extend(numbers.map(|title| (title, Kind::Number)));
+    let title = shown.extra.map(|column| sorted::name(column, style));
+    columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
     columns.push(("program", Kind::Text));
     Table::new(&columns)
 }
 
-fn thread_row(thread: &ThreadRow, waits: bool, style: &Style) -> Vec<String> {
+fn thread_row(thread: &ThreadRow, shown: Shown<'_>, style: &Style) -> Vec<String> {
     let mut cells = vec![thread.pid.0.to_string(), thread.tid.0.to_string()];
     cells.extend(numbers(
         thread.run_ns,
-        idle(thread.idle_ns, waits),
+        idle(thread.idle_ns, shown),
         &thread.counts,
         style,
     ));
+    cells.extend(
+        shown
+            .extra
+            .map(|column| sorted::cell(column, thread, style)),
+    );
     cells.push(style.name(file_name(&thread.program)));
     cells
 }
 
-fn process_row(process: &ProcessRow, waits: bool, style: &Style) -> Vec<String> {
+fn process_row(process: &ProcessRow, shown: Shown<'_>, style: &Style) -> Vec<String> {
     let mut cells = vec![process.pid.0.to_string(), process.threads.to_string()];
     cells.extend(numbers(
         process.run_ns,
-        idle(process.idle_ns, waits),
+        idle(process.idle_ns, shown),
         &process.counts,
         style,
     ));
+    cells.extend(
+        shown
+            .extra
+            .map(|column| sorted::cell(column, process, style)),
+    );
     cells.push(style.name(file_name(&process.program)));
     cells
 }
 
 /// Cell of the waiting time, if the column exists.
-fn idle(idle_ns: Option<u64>, waits: bool) -> Option<u64> {
-    waits.then(|| idle_ns.unwrap_or(0))
+fn idle(idle_ns: Option<u64>, shown: Shown<'_>) -> Option<u64> {
+    shown.waits.then(|| idle_ns.unwrap_or(0))
 }
 
 fn numbers(run_ns: u64, idle_ns: Option<u64>, counts: &Counts, style: &Style) -> Vec<String> {
@@ -216,7 +275,7 @@ fn add_remainder<'a>(
     sums: impl Iterator<Item = (u64, Option<u64>, &'a Counts)>,
     rows: usize,
     what: &str,
-    waits: bool,
+    shown: Shown<'_>,
     style: &Style,
 ) {
     if rows == 0 {
@@ -233,7 +292,8 @@ fn add_remainder<'a>(
         }
     }
     let mut cells = vec![String::new(), String::new()];
-    cells.extend(numbers(run_ns, idle(Some(idle_ns), waits), &counts, style));
+    cells.extend(numbers(run_ns, idle(Some(idle_ns), shown), &counts, style));
+    cells.extend(shown.extra.map(|_| String::new()));
     cells.push(format!("({rows} more, a {what} each)"));
     table.painted_row(Role::Quiet, cells);
 }
