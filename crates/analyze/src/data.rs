@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 
-use memgauge_trace::{AllocationRow, DataRow, EventId, FrameId, Pid, catalogue};
+use memgauge_trace::{AllocationRow, DataRow, EventId, FrameId, GeneratedCode, Pid, catalogue};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -463,7 +463,16 @@ fn allocation_site(
     row: &AllocationRow,
 ) -> AllocationSite {
     let mut calls: Vec<AllocationCall> = Vec::new();
-    for &place in path {
+    // Frames of Python follow the native calls that they led to.
+    let python = path.iter().position(|&place| is_python(spaces, place));
+    let mut innermost_python = None;
+    for (index, &place) in path.iter().enumerate() {
+        if python == Some(index) {
+            // The interpreter, what it was called by, and its frames are the same calls.
+            let interpreter = calls.iter().position(|call| is_interpreter(&call.function));
+            calls.truncate(interpreter.unwrap_or(calls.len()));
+            innermost_python = Some(calls.len());
+        }
         let module = module_of(spaces, place).to_owned();
         let Some(symbol) = place_symbol(symbols, spaces, place) else {
             calls.push(AllocationCall {
@@ -496,9 +505,14 @@ fn allocation_site(
         .iter()
         .position(|call| is_own(&call) && has_name(&call.function));
     let named_by = named_by.or_else(|| calls.iter().position(|call| is_own(&call)));
-    let named_by = named_by.unwrap_or(0);
+    let named_by = innermost_python.or(named_by).unwrap_or(0);
+    let allocator = match innermost_python {
+        // One line uses several functions of the interpreter: for objects, their items, and so on.
+        Some(_) => PYTHON_ALLOCATOR,
+        None => &row.function,
+    };
     AllocationSite {
-        name: site_name(&row.function, calls.get(named_by)),
+        name: site_name(allocator, calls.get(named_by)),
         function: row.function.clone(),
         paths: 1,
         calls,
@@ -512,6 +526,20 @@ fn allocation_site(
         temporary: row.temporary,
         errors: HeapErrors::from_row(row),
     }
+}
+
+/// Name for all allocation functions that a line of Python uses.
+const PYTHON_ALLOCATOR: &str = "Python";
+
+/// True for addresses that stand for lines of Python.
+fn is_python(spaces: &AddressSpaces, (id, offset): CodeLocation) -> bool {
+    let generated = spaces.generated_name(id, offset);
+    generated.is_some_and(|code| code.module == GeneratedCode::PYTHON)
+}
+
+/// True for the function of CPython that executes frames, also for parts that a compiler split off.
+fn is_interpreter(function: &str) -> bool {
+    function.starts_with("_PyEval_EvalFrameDefault")
 }
 
 fn site_name(allocator: &str, call: Option<&AllocationCall>) -> String {

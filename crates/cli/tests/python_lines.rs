@@ -402,3 +402,129 @@ forks()
     let native = Recorded::new(&[], &["true"]).report();
     assert!(native.get("python").is_none());
 }
+
+/// Functions that keep memory, each on a line of its own that `# keeps KIND` marks. The amounts are
+/// those of the arguments.
+const ALLOCATES: &str = r#"
+import gc, sys
+gc.disable()
+traced = sys.argv[1:] == ["traced"]
+if traced:
+    import tracemalloc
+    tracemalloc.start()
+
+def arrays(n, size):
+    kept = []
+    for _ in range(n):
+        kept.append(bytearray(size))  # keeps arrays
+    return kept
+
+def lists(n, size):
+    kept = [None] * n
+    for i in range(n):
+        kept[i] = [i] * size  # keeps lists
+    return kept
+
+def texts(n, size):
+    kept = [None] * n
+    for i in range(n):
+        kept[i] = "x" * (size + i)  # keeps texts
+    return kept
+
+class Node:
+    __slots__ = ("value", "next")
+
+def nodes(n):
+    first = None
+    while n:
+        node = Node()  # keeps nodes
+        node.next = first
+        first = node
+        n -= 1
+    return first
+
+kept = [arrays(N, SIZE), lists(N, SIZE), texts(N, SIZE), nodes(20 * N)]
+if traced:
+    for line in tracemalloc.take_snapshot().statistics("lineno"):
+        frame = line.traceback[0]
+        if frame.filename == __file__:
+            print(frame.lineno, line.size)
+"#;
+
+/// Bytes in use at the peak by line of the script.
+fn peak_by_line(report: &Value) -> BTreeMap<usize, u64> {
+    let sites = report["heap"]["sites"].as_array().expect("allocations");
+    let mut bytes = BTreeMap::new();
+    for site in sites {
+        let call = &site["calls"][site["named_by"].as_u64().unwrap_or(0) as usize];
+        if call["file"].as_str().unwrap_or("").ends_with("/script.py") {
+            let line = call["line"].as_u64().expect("a line") as usize;
+            *bytes.entry(line).or_default() += site["at_peak_bytes"].as_u64().unwrap_or(0);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn memory_belongs_to_the_line_of_python_that_allocates_it() {
+    if !needs(&["python3"]) {
+        return;
+    }
+    let n = drawn("n", 50, 200);
+    let size = drawn("size", 600, 3000);
+    let script = ALLOCATES.replace("SIZE", &size.to_string());
+    let script = script.replace("N)", &format!("{n})"));
+    let script = script.replace("N,", &format!("{n},"));
+    for (version, python) in interpreters() {
+        let report = run(&python, &script, &[]).report();
+        let found = peak_by_line(&report);
+        let folder = tempfile::tempdir().expect("room");
+        let file = folder.path().join("script.py");
+        std::fs::write(&file, &script).expect("room");
+        let mut traced = Command::new(&python);
+        let traced = traced.args(["-S", "-E"]).arg(&file).arg("traced").output();
+        let traced = String::from_utf8(traced.expect("Python runs").stdout).expect("text");
+        let traced: BTreeMap<usize, u64> = traced
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(line, bytes)| (line.parse().expect("a line"), bytes.parse().expect("bytes")))
+            .collect();
+        for (kind, least) in [
+            ("arrays", n * size),
+            ("lists", n * size * 8),
+            ("texts", n * size + n * (n - 1) / 2),
+            ("nodes", 20 * n * 32),
+        ] {
+            let line = line_of(&script, &format!("# keeps {kind}"));
+            let bytes = found.get(&line).copied().unwrap_or(0);
+            let of_python = traced.get(&line).copied().unwrap_or(0);
+            let what = format!("{kind} of {version}: {bytes} found, {of_python} traced");
+            assert!(bytes >= least, "{what}, at least {least}");
+            // CPython keeps some freed objects, which either side may count for another line.
+            assert!(bytes.abs_diff(of_python) <= of_python / 50 + 2048, "{what}");
+        }
+        let sites = report["heap"]["sites"].as_array().expect("allocations");
+        let arrays = sites.iter().find(|site| {
+            let name = site["name"].as_str().unwrap_or("");
+            name.starts_with("arrays at script.py:")
+        });
+        let arrays = arrays.unwrap_or_else(|| panic!("no arrays in {sites:?}"));
+        let calls = arrays["calls"].as_array().expect("calls");
+        let names: Vec<&str> = calls
+            .iter()
+            .filter_map(|call| call["function"].as_str())
+            .collect();
+        let at = names
+            .iter()
+            .position(|name| *name == "arrays")
+            .expect("a call");
+        // The caller in Python follows, and no interpreter is between.
+        assert_eq!(names[at + 1..], ["<module>"], "{names:?}");
+        assert!(
+            names
+                .iter()
+                .all(|name| !name.starts_with("_PyEval_EvalFrame")),
+            "{names:?}"
+        );
+    }
+}

@@ -59,6 +59,10 @@ pub(super) struct AllocatedBy {
     pub(super) function: u16,
     /// Number of the call path, or 0 if unknown.
     pub(super) path: u64,
+    /// Number of the frames of Python ([`PythonProgram::frames`]), or 0 without any.
+    ///
+    /// [`PythonProgram::frames`]: super::python::PythonProgram::frames
+    pub(super) python: u32,
 }
 
 impl HeapMark {
@@ -98,6 +102,7 @@ impl HeapMark {
                     by: AllocatedBy {
                         function: word as u16,
                         path: field(3)?,
+                        python: 0,
                     },
                     number: field(4)?,
                 };
@@ -996,7 +1001,7 @@ mod tests {
                 match step {
                     Step::Allocate { slot, bytes, function } => {
                         let address = BASE + slot * SLOT;
-                        let by = AllocatedBy { function, path: 0 };
+                        let by = AllocatedBy { function, path: 0, python: 0 };
                         let number = now_ns + 1;
                         data.take(&HeapMark::Allocated { address, bytes, by, number }, now_ns, false);
                     }
@@ -1037,7 +1042,7 @@ mod tests {
             picks in proptest::collection::vec(any::<bool>(), 120),
             unfreed in 0usize..4,
         ) {
-            let by = AllocatedBy { function: 0, path: 0 };
+            let by = AllocatedBy { function: 0, path: 0, python: 0 };
             let (mut allocations, mut frees, mut number) = (Vec::new(), Vec::new(), 0);
             let mut in_use: BTreeMap<u64, u64> = BTreeMap::new();
             let mut peak = 0;
@@ -1086,7 +1091,11 @@ mod tests {
             let mut number = 0;
             let mut allocated = |data: &mut DataMap, address, bytes, function| {
                 number += 1;
-                let by = AllocatedBy { function, path: 0 };
+                let by = AllocatedBy {
+                    function,
+                    path: 0,
+                    python: 0,
+                };
                 let mark = HeapMark::Allocated {
                     address,
                     bytes,
@@ -1134,6 +1143,7 @@ mod tests {
         let by = AllocatedBy {
             function: 0,
             path: 0,
+            python: 0,
         };
         for address in [BASE, BASE + 64] {
             let (bytes, number) = (48, 1);

@@ -46,7 +46,18 @@ pub(super) struct PythonProgram {
     sums: Vec<LineSums>,
     /// Index in `sums` by number of the code and line.
     places: HashMap<(u64, Option<u32>), u32>,
+    /// Frames in which memory was allocated. The number of an entry is its index plus 1.
+    allocated_in: Vec<Rc<[FrameLine]>>,
+    /// Numbers of these frames by the places of their lines plus 1, innermost first.
+    allocated_by_places: HashMap<[u32; ALLOCATION_FRAMES], u32>,
 }
+
+/// A function of Python and the line that it executes.
+pub(super) type FrameLine = (Rc<PythonCode>, Option<u32>);
+
+/// Maximum number of frames of an allocation, innermost ones: those of deep recursion would be
+/// another site for each depth.
+const ALLOCATION_FRAMES: usize = 12;
 
 /// Costs of a line since they were last written.
 #[derive(Debug)]
@@ -66,8 +77,17 @@ impl PythonProgram {
     pub(super) fn inherited(&self) -> PythonProgram {
         PythonProgram {
             codes: self.codes.clone(),
+            // Memory that the parent allocated keeps its numbers.
+            allocated_in: self.allocated_in.clone(),
             ..PythonProgram::default()
         }
+    }
+
+    /// Frames in which memory was allocated, innermost first.
+    pub(super) fn frames(&self, number: u32) -> &[FrameLine] {
+        let index = (number as usize).checked_sub(1);
+        let frames = index.and_then(|index| self.allocated_in.get(index));
+        frames.map_or(&[], |frames| frames)
     }
 
     /// True if the process executes Python.
@@ -116,6 +136,21 @@ pub(super) struct LineAddresses(HashMap<PythonLine, VirtAddr>);
 impl LineAddresses {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Address of a line of a process, and its row if it is new.
+    pub(super) fn of_line(
+        &mut self,
+        pid: Pid,
+        code: &PythonCode,
+        line: Option<u32>,
+    ) -> (VirtAddr, Option<GeneratedCode>) {
+        self.of(PythonLine {
+            pid,
+            file: code.file.clone(),
+            function: code.name.clone(),
+            line,
+        })
     }
 
     /// Address of a line, and its row if it is new.
@@ -173,6 +208,12 @@ struct PythonFrame {
     named: Option<(u32, VirtAddr)>,
     /// Slot of the native call in which the interpreter executes the frame, if calls are followed.
     slot: u64,
+}
+
+impl PythonFrame {
+    fn line(&self) -> Option<u32> {
+        self.code.lines.piece(self.piece.start).1
+    }
 }
 
 /// Frames of Python of one thread, outermost first.
@@ -246,6 +287,27 @@ impl PythonPath {
         if let Some(sums) = place.and_then(|place| program.sums.get_mut(place)) {
             sums.costs.add(outcome);
         }
+    }
+
+    /// Number of the current frames, of which the innermost [`ALLOCATION_FRAMES`] count.
+    pub(super) fn frames_number(&self, program: &mut PythonProgram) -> u32 {
+        if self.frames.is_empty() {
+            return 0;
+        }
+        let innermost = || self.frames.iter().rev().take(ALLOCATION_FRAMES);
+        let mut places = [0; ALLOCATION_FRAMES];
+        for (place, frame) in places.iter_mut().zip(innermost()) {
+            *place = frame.place + 1;
+        }
+        let allocated_in = &mut program.allocated_in;
+        *program
+            .allocated_by_places
+            .entry(places)
+            .or_insert_with(|| {
+                let lines = innermost().map(|frame| (frame.code.clone(), frame.line()));
+                allocated_in.push(lines.collect());
+                allocated_in.len() as u32
+            })
     }
 
     fn charge_instructions(&mut self, process: &mut FollowedProcess<'_>) {
@@ -329,13 +391,8 @@ impl PythonPath {
             let named = frame.named.filter(|&(place, _)| place == frame.place);
             let ip = named.map_or_else(
                 || {
-                    let code = &frame.code;
-                    let (ip, row) = addresses.of(PythonLine {
-                        pid,
-                        file: code.file.clone(),
-                        function: code.name.clone(),
-                        line: code.lines.piece(frame.piece.start).1,
-                    });
+                    let line = frame.line();
+                    let (ip, row) = addresses.of_line(pid, &frame.code, line);
                     row.into_iter().for_each(&mut write);
                     ip
                 },

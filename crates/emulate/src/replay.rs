@@ -110,6 +110,11 @@ pub(super) trait OverflowSink {
 
     /// Charges the cost of an access to the line of Python at the words followed so far.
     fn charge_python(&mut self, _program: &mut Program, _outcome: &Outcome) {}
+
+    /// Returns the number of the frames of Python at the words followed so far, or 0 without any.
+    fn python_frames(&mut self, _program: &mut Program) -> u32 {
+        0
+    }
 }
 
 /// Replays words. Holds everything that they change.
@@ -593,7 +598,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             wire::mark(load(words, at)?),
             wire::MARK_ALLOCATED | wire::MARK_FREED
         );
-        let Some((mark, length)) = HeapMark::at(words, at) else {
+        let Some((mut mark, length)) = HeapMark::at(words, at) else {
             if is_first && !whole {
                 return None;
             }
@@ -603,6 +608,13 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         // Earlier accesses belong to the objects of that time.
         self.complete(words);
         let now_ns = self.core.time_ns();
+        if let HeapMark::Allocated { by, .. } = &mut mark
+            && self.program.python.is_used()
+            && !self.is_repeated
+        {
+            self.due.follow(self.program, words, at);
+            by.python = self.due.python_frames(self.program);
+        }
         if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_repeated) {
             let is_temporary = mark.frees_temporary(&mut self.cursor.latest_allocation);
             data.take(&mark, now_ns, is_temporary);

@@ -6,7 +6,7 @@ use memgauge_trace::{AllocationRow, DataRow, FrameId, Pid, VirtAddr};
 
 use super::sites::Carries;
 use super::{ModelReader, Process, Recorded};
-use crate::data::{DataSums, SiteGain};
+use crate::data::{AllocatedBy, DataSums, SiteGain};
 
 impl ModelReader {
     /// Writes what data has gained since the last time.
@@ -30,7 +30,7 @@ impl ModelReader {
             if !has_counts && !gain.peak_changed {
                 continue;
             }
-            let caller = self.frame(pid, &process.kept, by.path);
+            let caller = self.frame(pid, &process.kept, by);
             let name = self.allocators.get(usize::from(by.function));
             let written = self.writer.push(AllocationRow {
                 pid,
@@ -69,10 +69,18 @@ impl ModelReader {
         }
     }
 
-    /// The innermost call of a path.
-    fn frame(&mut self, pid: Pid, kept: &Recorded, path: u64) -> Option<FrameId> {
-        let calls = kept.paths.get(&path)?.iter();
-        let calls: Vec<_> = calls.map(|at| VirtAddr(at.wrapping_sub(1))).collect();
+    /// The innermost call of a path: native calls, then the frames of Python that led to them.
+    fn frame(&mut self, pid: Pid, kept: &Recorded, by: AllocatedBy) -> Option<FrameId> {
+        let native = kept.paths.get(&by.path).into_iter().flatten();
+        let mut calls: Vec<_> = native.map(|at| VirtAddr(at.wrapping_sub(1))).collect();
+        let mut new = Vec::new();
+        for (code, line) in kept.program.python.frames(by.python) {
+            let (ip, row) = self.python_lines.of_line(pid, code, *line);
+            calls.push(ip);
+            new.extend(row);
+        }
+        let written = self.writer.extend(new);
+        self.note(written);
         let ModelReader { stacks, writer, .. } = self;
         let found = caller(stacks, writer, (pid, kept.now_ns), &calls);
         found.unwrap_or_else(|e| {

@@ -154,6 +154,10 @@ impl OverflowSink for Rows<'_> {
     fn charge_python(&mut self, program: &mut Program, outcome: &Outcome) {
         self.python.charge(&mut program.python, outcome);
     }
+
+    fn python_frames(&mut self, program: &mut Program) -> u32 {
+        self.python.frames_number(&mut program.python)
+    }
 }
 
 impl Rows<'_> {
