@@ -59,6 +59,7 @@ mod set_groups;
 mod sharing;
 mod sites;
 mod sort;
+mod sort_column;
 mod spaces;
 mod stacked;
 mod stacks;
@@ -126,7 +127,8 @@ pub use sharing::{
     ByteRange, SharedAccess, SharedLine, SharedLineSums, SharedLines, SharingCounts,
 };
 pub use sites::{SampledSites, SiteTotals, Sites};
-pub use sort::{Cell, SortColumn, SortRow, UnknownColumn};
+pub use sort::{Cell, SortRow, UnknownColumn};
+pub use sort_column::SortColumn;
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use stacked::{StackFrame, StackedSample, StackedSamples, stacked_samples};
 pub use stacks::{

@@ -27,7 +27,7 @@ use crate::region_times::RegionsOverTime;
 use crate::regions::RegionTable;
 use crate::samples::Sampling;
 use crate::sharing::SharedLines;
-use crate::sort::SortColumn;
+use crate::sort_column::SortColumn;
 use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
 use crate::time_use::TimePart;
