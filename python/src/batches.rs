@@ -12,6 +12,7 @@ use pyo3::types::PyCapsule;
 use crate::error::from_recording;
 use crate::sys::{schema_capsule, stream_capsule};
 use crate::table::Table;
+use crate::work::detached;
 
 type Problems = Arc<Mutex<Vec<String>>>;
 
@@ -92,7 +93,7 @@ impl Batches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Table> {
-        let batch = py.detach(|| lock(&self.reader).as_mut().and_then(Iterator::next));
+        let batch = detached(py, || lock(&self.reader).as_mut().and_then(Iterator::next));
         match batch {
             None => Err(PyStopIteration::new_err(())),
             Some(Ok(batch)) => Ok(Table::new(self.schema.clone(), vec![batch])),

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::error::{Error, NotARecordingError, from_copy};
 use crate::recording::Recording;
-use crate::work::interruptible;
+use crate::work::{detached, interruptible};
 
 /// A bucket's prefix, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`.
 #[pyclass(frozen, module = "memgauge._memgauge")]
@@ -45,7 +45,7 @@ impl Bucket {
                     "failed to open recording `{url}`: there is no such object"
                 ))
             })?;
-        let reader = py.detach(|| Reader::open(copy.path()));
+        let reader = detached(py, || Reader::open(copy.path()));
         let reader = reader.map_err(|error| from_copy(&error, copy.path(), &url))?;
         Ok(Recording::of_copy(Arc::new(reader), url, copy))
     }

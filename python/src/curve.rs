@@ -17,7 +17,7 @@ use crate::error::{Error, UsageError, from_recording};
 use crate::recording::Recording;
 use crate::table::{Column, Kind, Table};
 use crate::values::to_python;
-use crate::work::interruptible;
+use crate::work::{detached, interruptible};
 
 /// Seed of the choice of blocks, as the command's default.
 const SALT: u64 = 1;
@@ -134,7 +134,7 @@ impl CurveBuilder {
 
     /// Takes addresses of eight bytes in this machine's order.
     fn feed(&self, py: Python<'_>, addresses: PyBackedBytes) -> PyResult<()> {
-        py.detach(|| {
+        detached(py, || {
             let addresses = words(&addresses);
             let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let engine = engine.as_mut();
@@ -151,7 +151,7 @@ impl CurveBuilder {
                 "failed to make a curve: there are no addresses",
             ));
         };
-        let measured = py.detach(|| engine.finish());
+        let measured = detached(py, || engine.finish());
         let measured = measured.map_err(|full| too_many(&full))?;
         Ok(MissCurve(view(title, measured, None, 1.0)))
     }
@@ -253,7 +253,7 @@ impl TracePartBuilder {
 
     /// Takes addresses of eight bytes in this machine's order.
     fn feed(&self, py: Python<'_>, addresses: PyBackedBytes) -> PyResult<()> {
-        py.detach(|| {
+        detached(py, || {
             let addresses = words(&addresses);
             let mut builder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let builder = builder.as_mut();
@@ -270,7 +270,7 @@ impl TracePartBuilder {
                 "failed to finish a part of a trace: it is finished already",
             ));
         };
-        let bytes = py.detach(|| builder.finish().map(|part| part.to_bytes()));
+        let bytes = detached(py, || builder.finish().map(|part| part.to_bytes()));
         let bytes = bytes.map_err(|full| too_many(&full))?;
         Ok(PyBytes::new(py, &bytes))
     }
@@ -287,7 +287,7 @@ pub(crate) fn merge_trace_parts<'py>(
     left: PyBackedBytes,
     right: PyBackedBytes,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let merged = py.detach(|| {
+    let merged = detached(py, || {
         let left = PartState::from_bytes(&left)?;
         Ok(left.merge(PartState::from_bytes(&right)?)?.to_bytes())
     });
@@ -302,7 +302,7 @@ pub(crate) fn curve_of_trace_part(
     part: PyBackedBytes,
     title: String,
 ) -> PyResult<MissCurve> {
-    let measured = py.detach(|| PartState::from_bytes(&part).map(PartState::measured));
+    let measured = detached(py, || PartState::from_bytes(&part).map(PartState::measured));
     match measured.map_err(|error: PartError| unmergeable(&error))? {
         Some(measured) => Ok(MissCurve(view(title, measured, None, 1.0))),
         None => Err(UsageError::new_err(

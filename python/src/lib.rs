@@ -45,6 +45,8 @@ mod _memgauge {
     use crate::recording::{Recording, Summary, merge_sums, recordings_table};
     #[pymodule_export]
     use crate::table::Table;
+    #[pymodule_export]
+    use crate::work::interpreter_ends;
 
     use super::*;
 
@@ -56,6 +58,8 @@ mod _memgauge {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let atexit = module.py().import("atexit")?;
+        atexit.call_method1("register", (module.getattr("interpreter_ends")?,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -22,7 +22,7 @@ use crate::batches::Batches;
 use crate::error::{UsageError, from_recording};
 use crate::table::{Column, Kind, Table};
 use crate::values::to_python;
-use crate::work::interruptible;
+use crate::work::{detached, interruptible};
 
 /// A recording on disk.
 #[pyclass(frozen, module = "memgauge._memgauge")]
@@ -104,7 +104,7 @@ impl Recording {
     /// Opens the recording at `path`.
     #[new]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Recording> {
-        let reader = py.detach(|| Reader::open(&path));
+        let reader = detached(py, || Reader::open(&path));
         let reader = reader.map_err(|error| from_recording(&error))?;
         Ok(Recording {
             reader: Arc::new(reader),
@@ -162,7 +162,7 @@ impl Recording {
 
     /// Losses, without a pass over the large tables.
     fn losses(&self, py: Python<'_>) -> PyResult<Table> {
-        let summary = py.detach(|| summarise_end(&self.reader));
+        let summary = detached(py, || summarise_end(&self.reader));
         let summary = summary.map_err(|error| from_recording(&error))?;
         Table::of_rows(&summary.losses, LOSSES, &[])
     }
@@ -303,7 +303,7 @@ impl Recording {
 /// Merges the encoded sums of different shares of one recording.
 #[pyfunction]
 pub(crate) fn merge_sums(py: Python<'_>, left: &[u8], right: &[u8]) -> PyResult<Py<PyBytes>> {
-    let merged = py.detach(|| {
+    let merged = detached(py, || {
         let mut left = PartialSummary::from_bytes(left)?;
         left.merge(PartialSummary::from_bytes(right)?)?;
         Ok(left.to_bytes())

@@ -180,6 +180,49 @@ def test_ctrl_c_while_the_program_starts_waits_for_its_end(tmp_path):
     assert process.stdout == "ended True\n", process.stderr
 
 
+RECORD_IN_A_DAEMON_THREAD = """
+import memgauge as mg, glob, sys, threading, time
+words = ["/bin/sh", "-c", "while :; do :; done"]
+thread = threading.Thread(
+    target=mg.record, args=[words], kwargs=dict(source="clock", output=sys.argv[1]), daemon=True
+)
+thread.start()
+while not glob.glob(sys.argv[1] + "/*/part-*.parquet"):
+    time.sleep(0.05)
+"""
+
+
+def test_end_of_the_interpreter_completes_a_recording(tmp_path):
+    output = tmp_path / "daemon.mg"
+    run = subprocess.run(
+        [sys.executable, "-c", RECORD_IN_A_DAEMON_THREAD, str(output)],
+        capture_output=True, text=True, timeout=120,
+    )
+    assert run.returncode == 0 and not run.stderr, run.stderr
+    assert mg.open(output).complete
+
+
+READ_IN_DAEMON_THREADS = """
+import memgauge as mg, sys, threading
+recording = mg.open(sys.argv[1])
+def read():
+    while True:
+        recording.report()
+        list(recording.samples())
+for _ in range(3):
+    threading.Thread(target=read, daemon=True).start()
+recording.totals
+"""
+
+
+def test_interpreter_ends_while_threads_read(modelled):
+    run = subprocess.run(
+        [sys.executable, "-c", READ_IN_DAEMON_THREADS, modelled.path],
+        capture_output=True, text=True, timeout=120,
+    )
+    assert run.returncode == 0 and not run.stderr, run.stderr
+
+
 def test_missing_package_is_named(modelled, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(ImportError, match="pip install polars"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -12,7 +13,7 @@ import sysconfig
 import tempfile
 import threading
 from pathlib import Path
-from typing import Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 from ._memgauge import Error
 from .recording import PathLike, Recording, open
@@ -25,6 +26,10 @@ FAILED = 125
 
 INTERRUPT_SECONDS = 5
 """Time for memgauge to end after Ctrl-C before the signal is sent to it."""
+
+
+running: Set["subprocess.Popen[bytes]"] = set()
+"""Recorders that this process has started and that have not ended."""
 
 
 class RecordError(Error):
@@ -119,6 +124,7 @@ def _run(words: Sequence[str], environment: Optional[Mapping[str, str]]) -> Tupl
         try:
             with _deferred_interrupt():
                 process = subprocess.Popen(words, stderr=errors, env=environment)
+                running.add(process)
             code = process.wait()
         except BaseException:
             if process is None:
@@ -131,5 +137,23 @@ def _run(words: Sequence[str], environment: Optional[Mapping[str, str]]) -> Tupl
                 process.send_signal(signal.SIGINT)
             process.wait()
             raise
+        finally:
+            if process is not None:
+                running.discard(process)
         errors.seek(0)
         return code, errors.read().decode(errors="replace")
+
+
+@atexit.register
+def end_recordings() -> None:
+    """End the recordings of threads that do not outlive the interpreter, such as daemon threads.
+
+    memgauge passes the first SIGINT to the command, and then completes the recording. It ends a command that
+    goes on with the second and third one.
+    """
+    for process in list(running):
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(INTERRUPT_SECONDS)
+                break
