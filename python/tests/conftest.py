@@ -1,5 +1,6 @@
 """Fresh recordings, made with the program under test (`MEMGAUGE`)."""
 
+import functools
 import json
 import subprocess
 
@@ -14,6 +15,13 @@ def modelled(tmp_path_factory):
     """An emulated run: exact counts of a modelled machine."""
     output = tmp_path_factory.mktemp("modelled") / "ls.mg"
     return mg.record(["/bin/ls", "-l", "/usr/bin"], machine="i5-6600k", output=output)
+
+
+@pytest.fixture(scope="session")
+def longer(tmp_path_factory):
+    """The same program with more to do."""
+    output = tmp_path_factory.mktemp("longer") / "ls.mg"
+    return mg.record(["/bin/ls", "-lR", "/usr/bin"], machine="i5-6600k", output=output)
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +53,12 @@ def command(*words, check=True):
     return run
 
 
+@functools.cache
+def printed(path, *options):
+    """The JSON report, which many tests compare with."""
+    return command("report", path, "--json", *options).stdout
+
+
 def report(recording, *options):
-    """What the command reports."""
-    return json.loads(command("report", recording.path, "--json", *options).stdout)
+    """What the command reports of a recording that no longer changes."""
+    return json.loads(printed(recording.path, *options))

@@ -108,9 +108,10 @@ def cluster():
 
 def test_recording_opened_on_a_cluster_equals_that_of_one_process(recording, cluster):
     event = list(recording.totals)[0] if recording.totals else None
+    expected = recording.report()
     for shares in (None, 1, 7):
         on_cluster = mg.dask.open(recording.path, client=cluster, shares=shares)
-        assert on_cluster.report() == recording.report()
+        assert on_cluster.report() == expected
         for table in ("functions", "lines", "instructions", "regions", "threads", "levels"):
             whole = getattr(recording, table)().to_pydict()
             assert getattr(on_cluster, table)().to_pydict() == whole

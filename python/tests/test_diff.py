@@ -9,13 +9,6 @@ import memgauge as mg
 from conftest import command
 
 
-@pytest.fixture(scope="module")
-def longer(tmp_path_factory):
-    """The same program with more to do."""
-    output = tmp_path_factory.mktemp("longer") / "ls.mg"
-    return mg.record(["/bin/ls", "-lR", "/usr/bin"], machine="i5-6600k", output=output)
-
-
 def test_comparison_is_that_of_the_command(modelled, longer):
     found = mg.diff(modelled, longer)
     expected = json.loads(command("diff", modelled.path, longer.path, "--json").stdout)

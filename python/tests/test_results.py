@@ -252,5 +252,5 @@ def test_packed_recordings_give_equal_results(recording, tmp_path):
     archive = tmp_path / "packed.tar"
     command("pack", recording.path, "-o", archive)
     packed = mg.open(archive)
-    assert packed.report() == recording.report()
-    assert not mg.diff(recording, str(archive)).changed
+    assert packed.report() == report(recording)
+    assert packed.totals == recording.totals

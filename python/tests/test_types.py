@@ -16,17 +16,9 @@ rec.functions(by=3)  # an error
 """
 
 
-def mypy(*arguments, folder):
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
-
-
-def test_package_is_fully_typed(tmp_path):
-    run = mypy(str(Path(memgauge.__file__).parent), folder=tmp_path)
-    assert run.returncode == 0, run.stdout
-
-
-def test_users_code_is_checked(tmp_path):
+def test_package_is_fully_typed_and_users_code_is_checked(tmp_path):
     (tmp_path / "use.py").write_text(USE)
-    run = mypy("use.py", folder=tmp_path)
+    package = str(Path(memgauge.__file__).parent)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", "cache", package, "use.py"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert run.stdout.count("error:") == 1 and "use.py:7" in run.stdout, run.stdout
