@@ -107,6 +107,9 @@ bench-page: build ## size, time and memory of the page of ten million samples an
 	bash -c 'time $(TARGET)/release/memgauge report $(TARGET)/large.mg --html -o $(TARGET)/large.html'
 	ls -l $(TARGET)/large.html
 
+bench-python: build ## speed of the Python module with ten million samples
+	folder=$$(MEMGAUGE_PYTHON_PROFILE=release python/build) && PYTHONPATH=$$folder bench/python $(BENCH_ARGS)
+
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	$(BENCH) mrc_speed
 	$(BENCH) mrc_coverage
@@ -149,4 +152,4 @@ test-dist: setup-dist dist ## install, use and remove the packages in clean root
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-long test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-serve bench-stat bench-stat-instructions experiments lint guide install dist test-dist clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-long test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-python bench-serve bench-stat bench-stat-instructions experiments lint guide install dist test-dist clean
