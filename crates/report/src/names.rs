@@ -20,7 +20,8 @@ pub(crate) fn readable(name: &str) -> String {
 /// Rust names a method of a trait after its type, `<vec::Iter<T> as Iterator>::next`, which becomes
 /// `vec::Iter<>::next`.
 pub(crate) fn without_arguments(name: &str) -> String {
-    if name.contains("operator") {
+    // Brackets of Python are no arguments: `<module> at a.py:3 (Python)`, `<frozen importlib>`.
+    if name.contains("operator") || name.ends_with(" (Python)") {
         return name.to_owned();
     }
     let mut short = String::new();
@@ -117,6 +118,14 @@ pub(crate) fn chain(function: &str, inlined_into: &[Caller]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_python_keep_their_brackets() {
+        let name = "_call_with_frames_removed at <frozen importlib._bootstrap>:241 (Python)";
+        assert_eq!(readable(name), name);
+        let name = "<module> at a_script_with_a_long_name.py:3 (Python)";
+        assert_eq!(readable(name), name);
+    }
 
     #[test]
     fn arguments_of_long_names_are_left_out() {
