@@ -21,7 +21,7 @@ const MAX_PROGRAMS: usize = 16;
 pub(super) fn between_running(args: &Partition) -> anyhow::Result<Exit> {
     running::check_windows(&args.running)?;
     terminal::catch_interrupts()?;
-    let programs = open(&args.sharers)?;
+    let (programs, mut notes) = open(&args.sharers)?;
     let (source, source_note) = running::open_source(args.running.pages_source)?;
     let settings = running::settings(&args.running);
     let names = programs.iter().map(|program| program.name.clone());
@@ -49,7 +49,7 @@ pub(super) fn between_running(args: &Partition) -> anyhow::Result<Exit> {
             capacity(too_little.needed_bytes as u64),
         ))
     })?;
-    let mut notes = running::notes(&observation, false);
+    notes.extend(running::notes(&observation, false));
     notes.extend(source_note);
     let view = DivisionView {
         programs: sharing,
@@ -73,8 +73,9 @@ struct Program {
     targets: Vec<Target>,
 }
 
-fn open(sharers: &Sharers) -> anyhow::Result<Vec<Program>> {
-    let mut programs = Vec::new();
+/// Opens all programs. Returns also which of their processes were left out.
+fn open(sharers: &Sharers) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    let (mut programs, mut notes) = (Vec::new(), Vec::new());
     for &pid in &sharers.pid {
         refuse_twice(&programs, &[pid])?;
         let target = Target::open(pid)?;
@@ -88,13 +89,15 @@ fn open(sharers: &Sharers) -> anyhow::Result<Vec<Program>> {
     for (name, path) in groups.chain(containers) {
         let pids = pids_of_cgroup(&path?)?;
         refuse_twice(&programs, &pids)?;
+        let group = running::open_all(name, pids)?;
         programs.push(Program {
             name: name.clone(),
-            targets: running::open_all(name, pids)?,
+            targets: group.targets,
         });
+        notes.extend(group.note);
     }
     match programs.len() {
-        2..=MAX_PROGRAMS => Ok(programs),
+        2..=MAX_PROGRAMS => Ok((programs, notes)),
         1 => Err(usage(
             "failed to divide memory: there is only one program: name several with commas, or use \
              `memgauge mrc -p PID` for the memory that one needs",

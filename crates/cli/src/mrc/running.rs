@@ -42,6 +42,7 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     let (source, source_note) = open_source(args.running.pages_source)?;
     let observation = observe(chosen.targets, &source, &settings, &|| interrupts() > 0);
     let mut view = view(chosen.title, chosen.single, observation, &source)?;
+    view.notes.extend(chosen.note);
     view.notes.extend(source_note);
     for (form, out) in outputs.0 {
         let text = match form {
@@ -109,6 +110,8 @@ struct Chosen {
     targets: Vec<Target>,
     /// Whether the user named a single process.
     single: bool,
+    /// Which processes were left out.
+    note: Option<String>,
 }
 
 impl Chosen {
@@ -134,7 +137,7 @@ impl Chosen {
         } else {
             ("all processes".to_owned(), all_pids())
         };
-        let targets = open_all(&title, pids)?;
+        let Group { targets, note } = open_all(&title, pids)?;
         let title = format!(
             "{title} ({})",
             number_of(targets.len() as u64, "process", "es")
@@ -143,6 +146,7 @@ impl Chosen {
             title,
             targets,
             single: false,
+            note,
         })
     }
 
@@ -153,6 +157,7 @@ impl Chosen {
             title: names.collect::<Vec<_>>().join(", "),
             single: targets.len() == 1,
             targets,
+            note: None,
         })
     }
 }
@@ -176,24 +181,44 @@ pub(super) fn name_of(target: &Target) -> String {
     format!("{} ({})", target.command, target.pid)
 }
 
+/// Processes of a group that can be observed.
+pub(super) struct Group {
+    pub(super) targets: Vec<Target>,
+    /// Which others were left out, and why.
+    pub(super) note: Option<String>,
+}
+
 /// Opens the processes of a group that have memory, without this one.
-pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<Vec<Target>> {
+///
+/// # Errors
+/// None of them can be observed.
+pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<Group> {
     let own = std::process::id();
     let opened = pids.into_iter().filter(|&pid| pid != own).map(Target::open);
     let mut targets = Vec::new();
+    let mut refused = Vec::new();
     for target in opened {
         match target {
             Ok(target) => targets.push(target),
             // Kernel threads, and what has just ended.
             Err(e) if e.kind() == ErrorKind::NoSuchTask => {}
-            Err(e) => return Err(e.into()),
+            Err(e) => refused.push(e),
         }
     }
     if targets.is_empty() {
-        let message = format!("failed to observe {title}: no process in it has memory");
-        return Err(Error::new(ErrorKind::NoSuchTask, message).into());
+        return Err(match refused.into_iter().next() {
+            Some(first) => first.into(),
+            None => {
+                let message = format!("failed to observe {title}: no process in it has memory");
+                Error::new(ErrorKind::NoSuchTask, message).into()
+            }
+        });
     }
-    Ok(targets)
+    let note = refused.first().map(|first| {
+        let number = number_of(refused.len() as u64, "process", "es");
+        format!("{number} of {title} left out, of which the first: {first}")
+    });
+    Ok(Group { targets, note })
 }
 
 fn all_pids() -> Vec<u32> {
