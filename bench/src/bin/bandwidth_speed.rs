@@ -196,6 +196,7 @@ fn hour(dir: &Path, per_second: u64) {
         line: 100,
         colour: false,
         unicode: true,
+        rows: Style::ROWS,
     };
     let text = text(&shown, recording.manifest(), &style);
     println!(

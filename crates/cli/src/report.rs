@@ -15,7 +15,7 @@ use crate::outcome::{Exit, usage};
 use crate::{diff, page, terminal, whole_file};
 
 /// Default number of rows in each table.
-pub(crate) const DEFAULT_ROWS: usize = 10;
+pub(crate) const DEFAULT_ROWS: usize = Style::ROWS;
 
 /// Prints a recording to standard output.
 pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
@@ -109,7 +109,13 @@ pub(crate) fn render(
     Ok(if as_json {
         json(&summary)
     } else {
-        text(&summary, &style)
+        text(
+            &summary,
+            &Style {
+                rows: shown.rows,
+                ..style
+            },
+        )
     })
 }
 

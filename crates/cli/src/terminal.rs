@@ -86,6 +86,7 @@ pub(crate) fn style(terminal: bool) -> Style {
         line: line.unwrap_or(usize::MAX),
         colour,
         unicode: is_utf8(),
+        rows: Style::ROWS,
     }
 }
 

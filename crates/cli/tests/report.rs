@@ -222,6 +222,27 @@ fn samples_are_reported_by_function_line_and_instruction() {
 }
 
 #[test]
+fn tables_have_as_many_rows_as_asked_for() {
+    let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recordings");
+    for rows in [1, 7, 10, 30] {
+        let output = succeeds(
+            &recordings,
+            &["report", "--rows", &rows.to_string(), "faults.mg"],
+        );
+        let text = printed(&output);
+        let table = text.split("Hottest functions").nth(1).expect("a table");
+        let table = table.split("\n\n").next().expect("a table");
+        // Below the title are the names of the columns, and last the sum of the others.
+        let lines: Vec<&str> = table.lines().skip(2).collect();
+        assert!(
+            lines.last().is_some_and(|line| line.contains("other")),
+            "{table}"
+        );
+        assert_eq!(lines.len() - 1, rows, "{table}");
+    }
+}
+
+#[test]
 fn nothing_is_cut_off_a_terminal_unless_a_width_is_named() {
     if !needs(&["gcc"]) || !perf_works() {
         return;

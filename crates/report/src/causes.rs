@@ -718,6 +718,7 @@ impl BusyStretch {
             line: usize::MAX,
             colour: false,
             unicode: true,
+            rows: Style::ROWS,
         };
         let time = |ns| units::nanoseconds(ns, &style);
         let end_ns = self.end_ns.min(duration_ns);

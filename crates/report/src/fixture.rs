@@ -80,6 +80,7 @@ pub(crate) fn plain(width: usize, unicode: bool) -> Style {
         line: width,
         unicode,
         colour: false,
+        rows: Style::ROWS,
     }
 }
 

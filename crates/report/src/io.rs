@@ -315,6 +315,7 @@ mod tests {
         line: 110,
         colour: false,
         unicode: true,
+        rows: Style::ROWS,
     };
 
     #[test]

@@ -135,6 +135,7 @@ mod tests {
         line: 110,
         colour: false,
         unicode: true,
+        rows: Style::ROWS,
     };
 
     fn counted() -> IoMemory {

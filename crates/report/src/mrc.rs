@@ -541,6 +541,7 @@ mod tests {
             line: width,
             unicode,
             colour: false,
+            rows: Style::ROWS,
         }
     }
 

@@ -63,6 +63,7 @@ impl Page<'_> {
             line: usize::MAX,
             colour: false,
             unicode: true,
+            rows: Style::ROWS,
         };
         let run = self
             .summary

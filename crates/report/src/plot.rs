@@ -207,6 +207,7 @@ mod tests {
             line: 40,
             colour: false,
             unicode,
+            rows: Style::ROWS,
         }
     }
 

@@ -12,6 +12,8 @@ pub struct Style {
     pub colour: bool,
     /// True if characters beyond ASCII may be used.
     pub unicode: bool,
+    /// Maximum number of rows of a table. The others are summed below it.
+    pub rows: usize,
 }
 
 /// Role of a text, which determines its colour.
@@ -46,6 +48,9 @@ impl Role {
 }
 
 impl Style {
+    /// Number of rows of a table unless the user asks for another one.
+    pub const ROWS: usize = 10;
+
     pub(crate) fn at_least(self, width: usize) -> Self {
         Style {
             width: self.width.max(width),
@@ -238,6 +243,7 @@ mod tests {
         line: 20,
         colour: false,
         unicode: true,
+        rows: Style::ROWS,
     };
 
     #[test]

@@ -173,6 +173,7 @@ mod tests {
             line: width,
             colour: false,
             unicode: true,
+            rows: Style::ROWS,
         }
     }
 

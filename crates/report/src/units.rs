@@ -182,6 +182,7 @@ mod tests {
         line: 80,
         colour: false,
         unicode: true,
+        rows: Style::ROWS,
     };
 
     #[test]

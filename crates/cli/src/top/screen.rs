@@ -546,6 +546,7 @@ mod tests {
         line: 80,
         colour: false,
         unicode: false,
+        rows: Style::ROWS,
     };
 
     fn room(rows: usize, columns: usize) -> ScreenSize {

@@ -159,6 +159,7 @@ fn unwrapped() -> Style {
         line: usize::MAX / 2,
         colour: false,
         unicode: true,
+        rows: Style::ROWS,
     }
 }
 

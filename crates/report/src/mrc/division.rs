@@ -268,6 +268,7 @@ mod tests {
             line: 80,
             colour: false,
             unicode: false,
+            rows: Style::ROWS,
         };
         let text = view.text(&style);
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");

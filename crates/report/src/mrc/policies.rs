@@ -478,6 +478,7 @@ mod tests {
             line: 80,
             unicode: false,
             colour: false,
+            rows: Style::ROWS,
         });
         let expected = "S3-FIFO needs 50 % less memory than LRU for a miss ratio of 50.00 % \
             (2.00 MiB instead of 4.00 MiB)";

@@ -698,6 +698,7 @@ mod tests {
             line: 80,
             colour: false,
             unicode: false,
+            rows: Style::ROWS,
         }
     }
 

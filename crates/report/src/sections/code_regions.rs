@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memgauge_analyze::{CodeRegionRow, Summary};
 
-use super::{SHOWN, provenance};
+use super::provenance;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -26,7 +26,7 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     ];
     titles.extend(columns.iter().map(|c| (c.title.as_str(), Kind::Number)));
     let mut table = Table::new(&titles);
-    for region in regions.iter().take(SHOWN) {
+    for region in regions.iter().take(style.rows) {
         let mut cells = vec![
             style.name(&region.name),
             units::count(region.entries),
@@ -35,7 +35,7 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
         cells.extend(columns.iter().map(|column| (column.cell)(region, style)));
         table.row(cells);
     }
-    let hidden = regions.len().saturating_sub(SHOWN);
+    let hidden = regions.len().saturating_sub(style.rows);
     if hidden > 0 {
         let mut cells = vec![format!("({hidden} more)")];
         cells.resize(columns.len() + 3, String::new());
@@ -107,7 +107,7 @@ fn over_time(summary: &Summary, style: &Style) -> String {
     let Some(times) = &summary.regions_over_time else {
         return String::new();
     };
-    let rows = || times.rows.iter().take(SHOWN);
+    let rows = || times.rows.iter().take(style.rows);
     let columns = times.rows.first().map_or(0, |row| row.inside_ns.len());
     let width = rows().map(|row| row.name.chars().count()).max();
     // Lines of a heat map do not wrap, so shorten the name instead.
@@ -149,7 +149,7 @@ pub(super) fn values(summary: &Summary, style: &Style) -> String {
         ("mean", Kind::Number),
         ("max", Kind::Number),
     ]);
-    for value in summary.code_values.iter().take(SHOWN) {
+    for value in summary.code_values.iter().take(style.rows) {
         table.row(vec![
             style.name(&value.name),
             units::count(value.n),
@@ -158,7 +158,7 @@ pub(super) fn values(summary: &Summary, style: &Style) -> String {
             value.max.to_string(),
         ]);
     }
-    let hidden = summary.code_values.len().saturating_sub(SHOWN);
+    let hidden = summary.code_values.len().saturating_sub(style.rows);
     if hidden > 0 {
         let mut cells = vec![format!("({hidden} more)")];
         cells.resize(5, String::new());

@@ -8,7 +8,7 @@ use memgauge_analyze::{
 
 use super::heap::HeapOrder;
 use super::hot::waits_for;
-use super::{SHOWN, or_none, plural, provenance, sorted};
+use super::{or_none, plural, provenance, sorted};
 use crate::names::readable;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
@@ -55,7 +55,7 @@ fn table(data: &DataTable, sort: Option<&SortColumn>, style: &Style) -> Table {
     columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
     columns.push(("data", Kind::Text));
     let mut table = Table::new(&columns);
-    for row in data.rows.iter().take(SHOWN) {
+    for row in data.rows.iter().take(style.rows) {
         let mut cells = vec![or_none(row.share, units::share, style)];
         cells.extend(numbers(|event| row.counts.get(event).copied()));
         cells.insert(2, waits_for(&row.counts).unwrap_or_default().to_owned());
@@ -64,7 +64,7 @@ fn table(data: &DataTable, sort: Option<&SortColumn>, style: &Style) -> Table {
         cells.push(style.name(&readable(&row.name)));
         table.row(cells);
     }
-    let hidden = data.rows.get(SHOWN..).unwrap_or_default();
+    let hidden = data.rows.get(style.rows..).unwrap_or_default();
     let others = data.other_rows + hidden.len() as u64;
     if others > 0 {
         let get = |event: &str| {

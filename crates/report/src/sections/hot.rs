@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use memgauge_analyze::{Counts, HotRow, HotTable, SortColumn, Summary, TimeUse, file_name};
 use memgauge_trace::catalogue;
 
-use super::{SHOWN, event_title, has_every, of_samples, or_none, plural, provenance, sorted};
+use super::{event_title, has_every, of_samples, or_none, plural, provenance, sorted};
 use crate::names::{chain, readable};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
@@ -146,14 +146,14 @@ impl Shown {
         let is_estimated = hot.rows.iter().any(|row| row.share_low.is_some());
         let ends = |ends: String| is_estimated.then_some(ends);
         let mut table = self.titles(own_column.then_some(rank), is_estimated, &columns);
-        for row in shown_rows(hot, sort) {
+        for row in shown_rows(hot, sort, style) {
             let mut cells = vec![or_none(row.share, units::share, style)];
             cells.extend(ends(interval(row.share_low, row.share_high, style)));
             cells.extend(numbers(own(row.value), &row.counts, &columns));
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = OtherRows::of(hot);
+        let rest = OtherRows::of(hot, style);
         if rest.is_shown(sort) {
             let mut cells = vec![or_none(rest.share, units::share, style)];
             cells.extend(ends(String::new()));
@@ -189,7 +189,7 @@ impl Shown {
         columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
         columns.extend(self.names);
         let mut table = Table::new(&columns);
-        for row in shown_rows(hot, sort) {
+        for row in shown_rows(hot, sort, style) {
             let mut cells = vec![or_none(row.share, units::share, style)];
             if !every {
                 cells.push(interval(row.share_low, row.share_high, style));
@@ -200,7 +200,7 @@ impl Shown {
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = OtherRows::of(hot);
+        let rest = OtherRows::of(hot, style);
         if rest.is_shown(sort) {
             let mut cells = vec![or_none(rest.share, units::share, style)];
             if !every {
@@ -231,9 +231,10 @@ impl Shown {
 fn shown_rows<'a>(
     hot: &'a HotTable,
     sort: Option<&SortColumn>,
+    style: &Style,
 ) -> impl Iterator<Item = &'a HotRow> {
     let is_sorted = sort.is_some();
-    let rows = hot.rows.iter().take(SHOWN);
+    let rows = hot.rows.iter().take(style.rows);
     rows.filter(move |row| is_sorted || row.value > 0)
 }
 
@@ -451,8 +452,8 @@ struct OtherRows {
 }
 
 impl OtherRows {
-    fn of(hot: &HotTable) -> Self {
-        let hidden = hot.rows.get(SHOWN..).unwrap_or_default();
+    fn of(hot: &HotTable, style: &Style) -> Self {
+        let hidden = hot.rows.get(style.rows..).unwrap_or_default();
         let mut counts = hot.others.counts.clone();
         for (event, n) in hidden.iter().flat_map(|row| &row.counts) {
             let sum = counts.entry(event.clone()).or_default();

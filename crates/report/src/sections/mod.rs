@@ -35,9 +35,6 @@ use crate::io::IoOrder;
 use crate::style::Style;
 use crate::units::plural;
 
-/// Maximum number of rows of a table. The others are summed below it.
-const SHOWN: usize = 10;
-
 /// Text of every section. Empty for a section without content.
 pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     let caches = |section: fn(&Summary, &Style) -> String| match is_blind(summary) {
@@ -97,7 +94,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
 
 /// Bytes by process and device.
 fn io(summary: &Summary, style: &Style) -> String {
-    let section = |io| crate::io::section(io, IoOrder::Total, SHOWN, style);
+    let section = |io| crate::io::section(io, IoOrder::Total, style.rows, style);
     summary.io.as_ref().map(section).unwrap_or_default()
 }
 

@@ -2,7 +2,7 @@
 
 use memgauge_analyze::{PythonRow, Summary, file_name};
 
-use super::{SHOWN, or_none, plural, provenance, sorted};
+use super::{or_none, plural, provenance, sorted};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -41,7 +41,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
     columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
     columns.extend([("line", Kind::Path), ("function", Kind::Text)]);
     let mut table = Table::new(&columns);
-    for row in python.lines.iter().take(SHOWN) {
+    for row in python.lines.iter().take(style.rows) {
         let get = |event: &str| units::count(row.counts.get(event).copied().unwrap_or(0));
         let mut cells = vec![
             or_none(row.share, units::share, style),
@@ -54,7 +54,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
         cells.extend([style.name(&place(row)), style.name(&row.function)]);
         table.row(cells);
     }
-    let others = python.lines.len().saturating_sub(SHOWN) as u64 + python.other_lines;
+    let others = python.lines.len().saturating_sub(style.rows) as u64 + python.other_lines;
     if others > 0 {
         let mut cells = vec![String::new(); columns.len() - 2];
         cells.extend([plural(others, "other line"), String::new()]);

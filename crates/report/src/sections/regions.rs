@@ -3,7 +3,7 @@
 use memgauge_analyze::{AddressGap, RegionRow, RegionTable, Summary};
 
 use super::hot::{events_title, rank_name};
-use super::{SHOWN, has_every, of_samples, or_none, plural, sorted, with_provenance};
+use super::{has_every, of_samples, or_none, plural, sorted, with_provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -99,7 +99,7 @@ fn table(regions: &RegionTable, shown: Columns, style: &Style) -> Table {
     columns.extend(shown.processes.then_some(("pid", Kind::Number)));
     columns.push(("region", Kind::Text));
     let mut table = Table::new(&columns);
-    for region in regions.rows.iter().take(SHOWN) {
+    for region in regions.rows.iter().take(style.rows) {
         table.row(row(region, &regions.event, shown, style));
     }
     if let Some(cells) = other_rows(regions, shown, style) {
@@ -132,7 +132,7 @@ fn interval(region: &RegionRow, style: &Style) -> String {
 }
 
 fn other_rows(regions: &RegionTable, shown: Columns, style: &Style) -> Option<Vec<String>> {
-    let hidden = regions.rows.get(SHOWN..).unwrap_or_default();
+    let hidden = regions.rows.get(style.rows..).unwrap_or_default();
     let rows = regions.other_rows + hidden.len() as u64;
     let events = regions.other_events + hidden.iter().map(|r| r.events).sum::<u64>();
     let samples = regions.other_samples + hidden.iter().map(|r| r.samples).sum::<u64>();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memgauge_analyze::{Counts, ProcessRow, SortColumn, Summary, ThreadRow, file_name};
 
-use super::{SHOWN, event_title, has_all, of_samples, plural, provenance, sorted};
+use super::{event_title, has_all, of_samples, plural, provenance, sorted};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -27,10 +27,10 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
         extra: sorted::unless_shown(sort, &KEYS),
     };
     let mut table = table(&ids, shown, style);
-    for thread in summary.threads.iter().take(SHOWN) {
+    for thread in summary.threads.iter().take(style.rows) {
         table.row(thread_row(thread, shown, style));
     }
-    let rest = summary.threads.get(SHOWN..).unwrap_or_default();
+    let rest = summary.threads.get(style.rows..).unwrap_or_default();
     let sums = rest.iter().map(|t| (t.run_ns, t.idle_ns, &t.counts));
     add_remainder(&mut table, sums, rest.len(), "thread", shown, style);
     let title = plural(summary.threads.len() as u64, "thread");
@@ -56,10 +56,10 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
         extra: sorted::unless_shown(sort, &KEYS),
     };
     let mut table = table(&ids, shown, style);
-    for process in summary.processes.iter().take(SHOWN) {
+    for process in summary.processes.iter().take(style.rows) {
         table.row(process_row(process, shown, style));
     }
-    let rest = summary.processes.get(SHOWN..).unwrap_or_default();
+    let rest = summary.processes.get(style.rows..).unwrap_or_default();
     let sums = rest.iter().map(|p| (p.run_ns, p.idle_ns, &p.counts));
     add_remainder(&mut table, sums, rest.len(), "process", shown, style);
     let title = format!(
@@ -139,7 +139,7 @@ fn sampled(
     columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
     columns.push(("program", Kind::Text));
     let mut table = Table::new(&columns);
-    for (ids, n, counts, program) in rows.iter().take(SHOWN) {
+    for (ids, n, counts, program) in rows.iter().take(style.rows) {
         let mut cells = ids.to_vec();
         cells.extend([units::share(*n as f64 / all as f64), units::count(*n)]);
         let of =
@@ -148,7 +148,7 @@ fn sampled(
         cells.push(style.name(file_name(program)));
         table.row(cells);
     }
-    let rest = rows.get(SHOWN..).unwrap_or_default();
+    let rest = rows.get(style.rows..).unwrap_or_default();
     if !rest.is_empty() {
         let n: u64 = rest.iter().map(|row| row.1).sum();
         let mut cells = vec![String::new(); ids.len()];
