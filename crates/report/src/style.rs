@@ -51,6 +51,14 @@ impl Style {
     /// Number of rows of a table unless the user asks for another one.
     pub const ROWS: usize = 10;
 
+    /// Number of rows of a table that usually has another number, unless the user asked for one.
+    pub(crate) fn rows_or(&self, usual: usize) -> usize {
+        match self.rows {
+            Style::ROWS => usual,
+            rows => rows,
+        }
+    }
+
     pub(crate) fn at_least(self, width: usize) -> Self {
         Style {
             width: self.width.max(width),

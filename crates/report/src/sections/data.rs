@@ -117,7 +117,7 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
         Some(column) => SiteOrder::Column(column),
         None => SiteOrder::Number(HeapOrder::Peak),
     };
-    style.heading(&title, &note) + &sites(heap, order, SITES, style).draw(style)
+    style.heading(&title, &note) + &sites(heap, order, style.rows_or(SITES), style).draw(style)
 }
 
 /// Says why there are no allocations, if no function that allocates was found.

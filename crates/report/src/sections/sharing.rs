@@ -47,7 +47,7 @@ fn table(sharing: &SharedLines, style: &Style) -> Table {
     let is_large = |counts: &SharingCounts| misses(counts) as f64 >= least;
     let lines = sharing.lines.iter();
     let lines = lines.take_while(|line| is_large(&line.counts));
-    let shown = lines.take(LINES).count();
+    let shown = lines.take(style.rows_or(LINES)).count();
     for line in &sharing.lines[..shown] {
         let mut cells = numbers(&line.counts);
         cells.push(line.threads.to_string());

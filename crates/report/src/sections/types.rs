@@ -56,7 +56,7 @@ fn table(types: &TypeTable, style: &Style) -> Table {
         cells.push(name);
         cells
     };
-    let shown = types.rows.len().min(TYPES);
+    let shown = types.rows.len().min(style.rows_or(TYPES));
     for row in &types.rows[..shown] {
         table.row(cells(&row.counts, style.name(&type_name(row))));
         let members = costly_members(row);
