@@ -77,9 +77,11 @@ impl Curve {
         let mut misses = compulsory;
         let mut steps: Vec<(u64, f64)> = Vec::with_capacity(weighted.size_hint().0 + 2);
         for (distance, weight) in weighted.rev() {
+            // Scaled distances of a damaged state may be at the end of the range.
+            let blocks = distance.saturating_add(1);
             match steps.last_mut() {
-                Some(last) if last.0 == distance + 1 => {}
-                _ => steps.push((distance + 1, misses.min(references))),
+                Some(last) if last.0 == blocks => {}
+                _ => steps.push((blocks, misses.min(references))),
             }
             misses += weight;
         }

@@ -242,7 +242,9 @@ impl TracePart {
         let is_sound = numbers.is_empty()
             && block_bytes.is_power_of_two()
             && closed.and_then(|closed| closed.checked_add(blocks)) == Some(references)
-            && part.closed.is_sorted_by(|one, other| one.0 < other.0);
+            && part.closed.is_sorted_by(|one, other| one.0 < other.0)
+            // At most all other blocks of the part are between two references to one.
+            && part.closed.last().is_none_or(|last| last.0 < blocks);
         if !is_sound {
             return Err(PartError::Malformed);
         }
