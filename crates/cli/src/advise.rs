@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use memgauge_analyze::{Options, summarise};
+use memgauge_console::Source;
+use memgauge_console::outcome::{Exit, usage};
 use memgauge_recording::Recording;
 use memgauge_report::advice_text;
 use memgauge_symbols::Symbols;
 
-use crate::args::{Settings, Source};
-use crate::outcome::{Exit, usage};
+use crate::args::Settings;
 use crate::units::Changes;
 use crate::{record, sample};
 

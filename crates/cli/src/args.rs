@@ -3,31 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use memgauge_console::Source;
+use memgauge_console::quantities::{Duration, Percent, length, size, task_id};
+use memgauge_console::target::Targets;
 use memgauge_emulate::{Allocator, AllocatorEffect, SetSample, geometry};
 use memgauge_host::unwind::{MAX_STACK_BYTES, STACK_BYTES};
 use memgauge_machine::Config;
 
-use crate::target::Targets;
-use crate::units::{
-    Changes, DeliveryName, Duration, Label, Percent, changes, length, pages, recording, sets, size,
-    task_id,
-};
-
-/// Where events come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Source {
-    /// The best source that works on this machine
-    #[default]
-    Auto,
-    /// Run the program under QEMU and model a machine
-    Emulate,
-    /// Sample by a timer; data addresses are rebuilt from registers and code
-    Clock,
-    /// Sample events of the processor and the kernel (-e)
-    Pmu,
-    /// Sample calls of malloc and free in the running program, for `memgauge heap`
-    Malloc,
-}
+use crate::units::{Changes, DeliveryName, Label, changes, pages, recording, sets};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Settings {

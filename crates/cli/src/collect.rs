@@ -12,6 +12,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use memgauge_console::Source;
+use memgauge_console::outcome::usage;
+use memgauge_console::quantities::{number_of, spoken_seconds};
+use memgauge_console::terminal;
 use memgauge_fleet::{Collected, Collection, CollectionOptions};
 use memgauge_host::running_program::Program;
 use memgauge_host::sys::process::effective_ids;
@@ -20,11 +24,9 @@ use memgauge_live::sampling::{Interval, Outcome};
 use memgauge_live::target::Target;
 use memgauge_trace::{CommandEnd, Loss, LossKind};
 
-use crate::args::{Record, Settings, Source};
-use crate::outcome::usage;
+use crate::args::{Record, Settings};
 use crate::sample::SampledSource;
-use crate::units::{number_of, spoken_seconds};
-use crate::{names, sample, terminal};
+use crate::{names, sample};
 
 /// Attempts to attach to processes, some of which may end while they are looked up.
 const ATTACH_ATTEMPTS: usize = 3;

@@ -4,6 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::quantities::{Duration, Percent, number_of, overhead};
+use memgauge_console::terminal;
 use memgauge_host::running_program::locate;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_serve::{
@@ -14,10 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::outcome::{Exit, usage};
 use crate::serve::nearest_socket;
-use crate::terminal;
-use crate::units::{Duration, Percent, number_of, overhead};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use memgauge_analyze::{Options, Rank, Summary, summarise};
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::{terminal, whole_file};
 use memgauge_recording::{Recording, is_recording};
 use memgauge_report::{Compared, Comparison, Gate, GateError, Measured, RunCurves};
 use memgauge_symbols::Symbols;
-
-use crate::outcome::{Exit, usage};
-use crate::{terminal, whole_file};
 
 #[derive(Debug, Args)]
 pub(crate) struct Diff {

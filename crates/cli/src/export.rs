@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use memgauge_analyze::{Options, SortColumn, Summary, stacked_samples};
+use memgauge_console::access::OutputDirectory;
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::whole_file::{self, WholeFile};
 use memgauge_export::{Error, TableFormat, write, write_firefox, write_perf, write_tables};
 use memgauge_recording::{Recording, Selection};
 use memgauge_symbols::Symbols;
 use memgauge_trace::{CodeValue, EventId};
 
-use crate::access::OutputDirectory;
-use crate::outcome::{Exit, usage};
 use crate::report::sorted_summary;
-use crate::whole_file::{self, WholeFile};
 
 #[derive(Debug, Args)]
 pub(crate) struct Export {

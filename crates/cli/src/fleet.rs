@@ -4,17 +4,18 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use memgauge_console::access::OutputDirectory;
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::terminal;
 use memgauge_fleet::{
     Dataset, ErrorKind, IndexOptions, Query, Scope, Skipped, TopOptions, compact, curve, diff,
     index, outliers, top,
 };
 use memgauge_report::{Compared, Gate, fleet::FleetCurve};
 
-use crate::access::OutputDirectory;
-use crate::outcome::{Exit, usage};
+use crate::diff as gates;
 use crate::report::DEFAULT_ROWS;
 use crate::units::{Label, labels};
-use crate::{diff as gates, terminal};
 
 const EXAMPLES: &str = "\
 Examples:

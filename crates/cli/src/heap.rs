@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use memgauge_analyze::{Options, summarise};
+use memgauge_console::Source;
+use memgauge_console::outcome::{Exit, usage};
 use memgauge_emulate::Emulator;
 use memgauge_recording::Recording;
 use memgauge_report::{HeapOrder, Style, heap_text};
 use memgauge_symbols::Symbols;
 
-use crate::args::{Settings, Source};
-use crate::outcome::{Exit, usage};
+use crate::args::Settings;
 use crate::record;
 
 /// Show which calls allocate memory: bytes in use at the peak, not freed, lifetimes

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use memgauge_analyze::{Summary, summarise_end};
+use memgauge_console::outcome::Exit;
+use memgauge_console::quantities::spoken_bytes;
+use memgauge_console::terminal;
 use memgauge_import::{self as import, Input, TextInput};
 use memgauge_recording::Recording;
 use memgauge_report::{as_typed, import_json, import_text};
 
-use crate::outcome::Exit;
-use crate::units::{recording, spoken_bytes};
-use crate::{names, record, terminal};
+use crate::units::recording;
+use crate::{names, record};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memgauge_analyze::{IoAccounts, IoBy, IoLoss, IoSummary};
+use memgauge_console::access::access;
+use memgauge_console::outcome::Exit;
+use memgauge_console::terminal;
 use memgauge_host::memory_counters::{MemoryCounters, NoMemoryCounters};
 use memgauge_host::sys::signals::interrupts;
 use memgauge_io::{AccountingOptions, GroupedCommand, IoFilter, IoInterval, IoRecorder, Meter};
@@ -14,13 +17,10 @@ use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;
 
-use crate::access::access;
 use crate::args::{By, Io, Order};
-use crate::io_live::Live;
-use crate::io_sums::take_in;
 use crate::io_target::{check_devices, check_pids, control_group};
-use crate::outcome::Exit;
-use crate::{record, terminal};
+use crate::record;
+use memgauge_top::io::{Live, add_interval};
 
 /// Interval at which the end of the command and keys are checked.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
@@ -239,7 +239,7 @@ impl IoRun {
 
     fn read(&mut self, last: bool) -> anyhow::Result<IoInterval> {
         let interval = self.meter.read(last)?;
-        take_in(&mut self.accounts, &interval);
+        add_interval(&mut self.accounts, &interval);
         if self.meter.is_pinned() && !interval.memory.is_empty() {
             self.meter
                 .set_memory_per_byte(memory_per_byte(&self.accounts, &interval));
@@ -284,7 +284,7 @@ impl IoRun {
 fn memory_per_byte(known: &IoAccounts, interval: &IoInterval) -> [f64; 2] {
     let mut accounts = known.clone();
     accounts.clear();
-    take_in(&mut accounts, interval);
+    add_interval(&mut accounts, interval);
     let memory = accounts.summary(interval.interval_ns).memory;
     let [most_in, most_out] = memory.at_most_bytes;
     let per_byte = |bytes: Option<u64>, most: u64| match (bytes, most) {

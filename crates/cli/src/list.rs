@@ -1,13 +1,12 @@
 //! `memgauge list`: available events and machines.
 
+use memgauge_console::outcome::Exit;
+use memgauge_console::terminal;
 use memgauge_trace::{Provenance, Unit, catalogue};
 
 use clap::Args;
 use memgauge_live::events::{Pmus, builtin_events};
 use memgauge_live::sys::pfm;
-
-use crate::outcome::Exit;
-use crate::terminal;
 
 /// List events, of this machine and the modelled ones, and the machines
 #[derive(Debug, Args)]

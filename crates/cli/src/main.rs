@@ -4,11 +4,10 @@
 //! analysis to a report, and the exit codes of [`outcome::Exit`].
 #![forbid(unsafe_code)]
 
-// Must come first, since all other modules use its macros for standard error.
+// Its macros for standard error replace those of the standard library.
 #[macro_use]
-mod terminal;
+extern crate memgauge_console;
 
-mod access;
 mod advise;
 mod args;
 mod bandwidth;
@@ -22,17 +21,11 @@ mod fleet;
 mod heap;
 mod import;
 mod io;
-mod io_live;
-mod io_sums;
 mod io_target;
 mod list;
 mod malloc;
 mod manual;
-mod mappings;
-mod mrc;
 mod names;
-mod numa;
-mod outcome;
 mod pack;
 mod page;
 mod prepare;
@@ -40,16 +33,11 @@ mod progress;
 mod record;
 mod report;
 mod sample;
-mod sampler;
-mod search;
 mod serve;
 mod stat;
-mod target;
-mod top;
 mod type_layout;
 mod units;
 mod view;
-mod whole_file;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -58,9 +46,12 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
+use memgauge_console::outcome::Exit;
+use memgauge_console::quantities::width;
+use memgauge_console::{access, outcome, terminal};
+use memgauge_curves as mrc;
 use memgauge_host::sys::process;
-use outcome::Exit;
-use units::width;
+use memgauge_top::{self as top, numa};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -124,9 +115,7 @@ enum Verb {
     Bandwidth(bandwidth::Bandwidth),
     /// Measure the losses of overflow records at each period, for `bandwidth` to correct
     Calibrate(bandwidth::Calibrate),
-    /// Show the miss-ratio curve: the misses of a cache of every size
     Mrc(Box<mrc::Mrc>),
-    /// Divide memory between programs by their miss-ratio curves
     Partition(mrc::Partition),
     /// List events and modelled machines
     List(list::List),

@@ -1,12 +1,14 @@
 //! `--source malloc`: allocations of a program that runs natively.
 
+use memgauge_console::Source;
+use memgauge_console::outcome::usage;
+use memgauge_console::terminal;
 use memgauge_emulate::{resolve, would_gain_rights};
 use memgauge_heap::{DEFAULT_PERIOD, Options, check_program, record};
 use memgauge_trace::CommandEnd;
 
-use crate::args::{Settings, Source};
-use crate::outcome::usage;
-use crate::{names, prepare, sample, terminal};
+use crate::args::Settings;
+use crate::{names, prepare, sample};
 
 /// Records the allocations of a command.
 pub(crate) fn run(

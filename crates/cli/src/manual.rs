@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
-
-use crate::outcome::Exit;
-use crate::terminal;
+use memgauge_console::outcome::Exit;
+use memgauge_console::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::whole_file::WholeFile;
 use memgauge_recording::{self as recording, Recording};
-
-use crate::outcome::{Exit, usage};
-use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
 use memgauge_analyze::{Limits, Options, Rank, Summary, summarise};
+pub(crate) use memgauge_console::page::{check, write};
 use memgauge_recording::Recording;
-use memgauge_report::{NO_FRONT_END, Page, has_front_end};
-
-use crate::{terminal, whole_file};
+use memgauge_report::Page;
 use memgauge_symbols::Symbols;
 
 /// Default number of rows in each table of a page.
@@ -50,24 +48,4 @@ pub(crate) fn page<'a>(summary: &'a Summary, recording: &Recording) -> Page<'a> 
 pub(crate) fn write_recording(recording: &Recording, path: &Path) -> anyhow::Result<()> {
     let summary = summary(recording, None, None)?;
     write(&page(&summary, recording), path)
-}
-
-/// Fails early if this memgauge cannot write pages.
-pub(crate) fn check() -> anyhow::Result<()> {
-    if !has_front_end() {
-        bail!("{NO_FRONT_END}");
-    }
-    Ok(())
-}
-
-/// Writes a page and prints its path. `-` is standard output.
-pub(crate) fn write(page: &Page, path: &Path) -> anyhow::Result<()> {
-    let html = page.html().context(NO_FRONT_END)?;
-    if path == Path::new("-") {
-        return terminal::print(&html);
-    }
-    let failed = || format!("failed to write `{}`", path.display());
-    whole_file::write(path, html.as_bytes()).with_context(failed)?;
-    eprintln!("page: {}", path.display());
-    Ok(())
 }

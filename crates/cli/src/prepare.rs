@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use memgauge_console::Source;
+use memgauge_console::access::OutputDirectory;
+use memgauge_console::outcome::usage;
 use memgauge_host::unwind;
 use memgauge_live::sampling::StackRequest;
 use memgauge_live::stat::RING_PAGES;
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
-use crate::access::OutputDirectory;
-use crate::args::{CallGraph, MAX_STACK, Settings, Source};
-use crate::outcome::usage;
+use crate::args::{CallGraph, MAX_STACK, Settings};
 use crate::units::EventSpec;
 
 /// Default machine.

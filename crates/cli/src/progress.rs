@@ -1,8 +1,9 @@
-//! Progress of long work: one line on standard error, only on a terminal, removed at the end.
+//! Progress of a recording: one line on standard error, only on a terminal, removed at the end.
 
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
+use memgauge_console::progress::spinner;
 use memgauge_emulate::Progress;
 
 /// A number with a decimal prefix.
@@ -15,17 +16,6 @@ fn short(value: f64) -> String {
         _ => (1.0, ""),
     };
     format!("{:.1} {prefix}", value / scale)
-}
-
-/// A rotating sign with a message.
-pub(crate) fn spinner(shown: bool) -> ProgressBar {
-    let target = match shown {
-        true => ProgressDrawTarget::stderr_with_hz(10),
-        false => ProgressDrawTarget::hidden(),
-    };
-    let style =
-        ProgressStyle::with_template("{spinner} {msg}").expect("SANITY: a constant template");
-    ProgressBar::with_draw_target(None, target).with_style(style)
 }
 
 /// Delay before the first line. Shorter runs leave the terminal to the program.

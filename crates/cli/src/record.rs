@@ -4,23 +4,25 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
-use memgauge_emulate::{
-    self as emulate, Emulator, MissingNames, Options, OtherMachine, SharedLayout,
-};
-use memgauge_live::events::{self, Pmus, near_it};
+use memgauge_console::Source;
+use memgauge_console::emulated::{missing_names, warn_about_rights};
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::quantities::{spoken_bytes, spoken_seconds};
+use memgauge_console::terminal;
+use memgauge_emulate::{self as emulate, Emulator, Options, OtherMachine, SharedLayout};
+use memgauge_live::events::{self, Pmus};
 use memgauge_live::target::Target;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_report::{Style, as_typed};
 use memgauge_trace::{CommandEnd, catalogue};
 
-use crate::args::{Launch, Record, Settings, Source};
-use crate::outcome::{Exit, usage};
+use crate::args::{Launch, Record, Settings};
 use crate::prepare::{modelled, refuse_unused};
 use crate::sample::SampledSource;
 use crate::type_layout::TypeLayout;
-use crate::units::{Change, labels, spoken_bytes, spoken_seconds};
-use crate::{collect, malloc, names, page, progress, report, sample, terminal};
+use crate::units::{Change, labels};
+use crate::{collect, malloc, names, page, progress, report, sample};
 
 pub(crate) use crate::prepare::make_room;
 
@@ -288,59 +290,6 @@ pub(crate) fn emulated(
         eprintln!("memgauge: {note}");
     }
     Ok(outcome.end)
-}
-
-/// Messages about requested names that did not occur, with similar ones.
-pub(crate) fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<String> {
-    let regions = missing.regions.iter().map(|name| {
-        let near = near_it(name, missing.seen.iter().cloned());
-        format!(
-            "there is no region `{name}`{near}: the program marks none of this name, and no \
-             --function is one"
-        )
-    });
-    let is_complete = missing.functions.is_empty() && missing.allocators.is_empty();
-    let symbols = match (is_complete, emulate::resolve(command)) {
-        (false, Ok((program, _))) => memgauge_symbols::function_names(&program),
-        _ => Vec::new(),
-    };
-    let functions = missing.functions.iter().map(|name| {
-        let near = near_it(name.trim_matches('*'), symbols.iter().cloned());
-        format!(
-            "there is no function `{name}`{near}: no file that the program mapped has the symbol \
-             (names of C++ and Rust are mangled: `--function '*{}*'` finds them)",
-            name.trim_matches('*')
-        )
-    });
-    let not_called = missing.not_called.iter().map(|name| {
-        format!(
-            "function `{name}` was not called: its code may be inlined, or the loader may have \
-             chosen another function for the name, as it does for `memcpy`; the report's hottest \
-             functions have the names of what ran"
-        )
-    });
-    let allocators = missing.allocators.iter().map(|name| {
-        let near = near_it(name.trim_matches('*'), symbols.iter().cloned());
-        format!(
-            "there is no function `{name}`{near} for --alloc or --free: no file that the program \
-             mapped has the symbol"
-        )
-    });
-    let functions = functions.chain(not_called);
-    functions.chain(regions).chain(allocators).collect()
-}
-
-/// Warns that a program will not get privileges that it would have natively.
-pub(crate) fn warn_about_rights(command: &[String]) {
-    if let Ok((program, _)) = emulate::resolve(command)
-        && emulate::would_gain_rights(&program)
-    {
-        eprintln!(
-            "memgauge: `{}` is set-user-ID or has capabilities: under the emulator it runs \
-             with your own rights",
-            program.display()
-        );
-    }
 }
 
 /// Default period of a modelled event.

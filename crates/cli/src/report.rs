@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memgauge_analyze::{Limits, Options, Rank, SortColumn, Summary, file_name, summarise};
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::{terminal, whole_file};
 use memgauge_recording::Recording;
 use memgauge_report::{Page, Style, json, text};
 use memgauge_symbols::Symbols;
@@ -11,8 +13,7 @@ use serde_json::Value;
 
 use crate::args::Report;
 use crate::debug_packages::debug_package;
-use crate::outcome::{Exit, usage};
-use crate::{diff, page, terminal, whole_file};
+use crate::{diff, page};
 
 /// Default number of rows in each table.
 pub(crate) const DEFAULT_ROWS: usize = Style::ROWS;

@@ -4,6 +4,9 @@
 use std::path::Path;
 
 use memgauge_analyze::summarise_end;
+use memgauge_console::Source;
+use memgauge_console::outcome::{lacking, usage};
+use memgauge_console::terminal;
 use memgauge_live::clock;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sampling::{self, Interval, Options, Outcome, Rate, default_rate};
@@ -12,9 +15,8 @@ use memgauge_recording::Recording;
 use memgauge_report::{loss_sentences, sampling_notes};
 use memgauge_trace::CommandEnd;
 
-use crate::args::{Record, Settings, Source};
-use crate::outcome::{lacking, usage};
-use crate::{names, prepare, terminal};
+use crate::args::{Record, Settings};
+use crate::{names, prepare};
 
 /// Default number of timer samples per second.
 const DEFAULT_CLOCK_HERTZ: u64 = 1000;

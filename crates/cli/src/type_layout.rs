@@ -5,10 +5,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use memgauge_analyze::{DataType, Layout, LayoutChange, LayoutError, ModuleFile, Resolve};
+use memgauge_console::outcome::usage;
 use memgauge_emulate::{MoveAccesses, MovedPart, ObjectAccess, resolve};
 use memgauge_symbols::Symbols;
-
-use crate::outcome::usage;
 
 /// Another layout of a type of the recorded program.
 pub(crate) struct TypeLayout {

@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use memgauge_analyze::summarise_part;
+use memgauge_console::outcome::Exit;
+use memgauge_console::terminal;
 use memgauge_recording::Recording;
 use memgauge_report::{Page, Served};
 use memgauge_serve::{PageContent, PageServer};
 use memgauge_symbols::Symbols;
 
-use crate::outcome::Exit;
 use crate::page;
-use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct View {

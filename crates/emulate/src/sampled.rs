@@ -39,6 +39,9 @@ type Thread = follow::Thread<Running>;
 /// Number of address spaces that the machine distinguishes. Later processes share numbers.
 const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 
+/// Event that is sampled if the caller names none.
+pub const DEFAULT_EVENT: &str = "llc.miss";
+
 /// Environment of a program that keeps running when memgauge ends. It has no input, and interrupts
 /// of memgauge do not reach it.
 #[derive(Debug)]

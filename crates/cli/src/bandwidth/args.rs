@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use memgauge_console::quantities::{Duration, nanoseconds};
+use memgauge_console::target::Targets;
 use memgauge_trace::OverflowBlock;
 
 use crate::args::Modelled;
-use crate::target::Targets;
-use crate::units::{self, DeliveryName, Duration, EventSpec, recording};
+use crate::units::{DeliveryName, EventSpec, recording};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -133,10 +134,10 @@ pub(crate) struct Bandwidth {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) correct: Correct,
     /// Show only times from this one on (10ms; a bare number is milliseconds)
-    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     pub(crate) from: Option<u64>,
     /// Show only times before this one
-    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     pub(crate) to: Option<u64>,
     /// Width of the curve's windows, from 1us (100us; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "100us")]

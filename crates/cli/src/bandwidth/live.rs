@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use memgauge_console::outcome::usage;
+use memgauge_console::terminal;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sampling::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
@@ -9,9 +11,7 @@ use memgauge_trace::{CommandEnd, LINE_BYTES};
 
 use super::args::{Bandwidth, TraceSource};
 use crate::names;
-use crate::outcome::usage;
 use crate::record;
-use crate::terminal;
 use crate::units::EventSpec;
 
 /// True if the command line requests live events.

@@ -3,12 +3,10 @@
 mod args;
 mod calibrate;
 mod live;
-mod loops;
-#[cfg(test)]
-mod sweep;
 
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MAX_WINDOWS, Settings};
+use memgauge_calibration::{Calibration, recorded_delivery};
 use memgauge_emulate as emulate;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_machine::{PmuConfig, SampleSpec};
@@ -17,14 +15,15 @@ use memgauge_report::bandwidth::{against_text, csv, json, text};
 use memgauge_symbols::Symbols;
 use memgauge_trace::CommandEnd;
 
-use crate::outcome::{Exit, usage};
-use crate::units::{EventSpec, spoken_seconds};
-use crate::{record, terminal};
+use crate::record;
+use crate::units::EventSpec;
 pub(crate) use args::{Bandwidth, Calibrate};
 pub(crate) use calibrate::calibrate;
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::quantities::spoken_seconds;
+use memgauge_console::terminal;
 
 use args::{Correct, TraceSource};
-use calibrate::{Calibration, recorded_delivery};
 
 /// Shows bandwidth over time.
 pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {

@@ -4,11 +4,11 @@ mod examine;
 
 use anyhow::bail;
 use examine::examine;
+use memgauge_console::outcome::Exit;
+use memgauge_console::terminal;
 use memgauge_host::checks::Check;
 
 use crate::args::Json;
-use crate::outcome::Exit;
-use crate::terminal;
 
 /// Prints the results, a line each, with remedies.
 pub(crate) fn doctor(args: &Json) -> anyhow::Result<Exit> {

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use memgauge_console::outcome::usage;
 use memgauge_export::{Instrument, Reading, otlp_metrics};
 use memgauge_host::facts;
 use memgauge_serve::{Family, Kind, Push, Value};
 use ureq::Agent;
-
-use crate::outcome::usage;
 
 /// Interval between two pushes.
 const EVERY: Duration = Duration::from_secs(10);

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::terminal;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_online::raise_open_file_limit;
 use memgauge_serve::{IoSource, Limits, Policy, ProgramSource, Setup, Socket};
-
-use crate::outcome::{Exit, usage};
-use crate::terminal;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,20 +3,17 @@
 use std::fs::{File, OpenOptions};
 use std::process::Stdio;
 
-use memgauge_emulate::sampled::{SampledOptions, SampledProgram, Surroundings};
+use memgauge_emulate::sampled::{DEFAULT_EVENT, SampledOptions, SampledProgram, Surroundings};
 use memgauge_host::{Error, Result};
 use memgauge_online::SampledRun;
 use memgauge_serve::{NewProgram, ProgramSource};
-
-/// Default event.
-pub(crate) const USUAL_EVENT: &str = "llc.miss";
 
 /// Starts programs under emulation.
 pub(super) struct ModelledPrograms;
 
 impl ProgramSource for ModelledPrograms {
     fn start(&self, program: &NewProgram, event: Option<&str>) -> Result<Box<dyn SampledRun>> {
-        let options = SampledOptions::of(&program.command, event.unwrap_or(USUAL_EVENT))?;
+        let options = SampledOptions::of(&program.command, event.unwrap_or(DEFAULT_EVENT))?;
         if let Some(folder) = program.folder.as_ref().filter(|folder| !folder.is_dir()) {
             return Err(Error::usage(format!(
                 "failed to start `{}`: there is no folder `{}`",

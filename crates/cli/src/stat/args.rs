@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use memgauge_console::quantities::Duration;
+use memgauge_console::target::Targets;
 
-use crate::target::Targets;
-use crate::units::{Duration, pages, recording};
+use crate::units::{pages, recording};
 
 const EXAMPLES: &str = "\
 Examples:

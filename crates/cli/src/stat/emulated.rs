@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use memgauge_console::outcome::usage;
 use memgauge_emulate::{self as emulate, geometry};
 use memgauge_live::events::near_it;
 use memgauge_live::stat::{Outcome, Row, Update};
@@ -11,7 +12,6 @@ use memgauge_recording::{Recording, Selection, amend};
 use memgauge_trace::{CounterFacts, CountingFacts, EventId, Loss, SeriesRow, Thread, catalogue};
 
 use super::args::Stat;
-use crate::outcome::usage;
 
 /// Default events.
 const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.miss,dtlb.miss";

@@ -7,6 +7,8 @@ mod rows;
 
 use anyhow::Context;
 use memgauge_analyze::{Analysis, Series, ThreadTotals, summarise_counting};
+use memgauge_console::outcome::{self, Exit};
+use memgauge_console::terminal;
 use memgauge_live::events::{self, Group, Pmus};
 use memgauge_live::stat::{self, Options, Outcome, Update};
 use memgauge_report::counting_text;
@@ -15,8 +17,7 @@ pub(crate) use args::Stat;
 
 use args::StatSource;
 
-use crate::outcome::{self, Exit};
-use crate::{record, terminal};
+use crate::record;
 
 /// Default events: those of every machine, then those of a PMU.
 const DEFAULT_EVENTS: &str = "task-clock,context-switches,cpu-migrations,page-faults,\

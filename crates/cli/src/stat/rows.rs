@@ -8,12 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use memgauge_analyze::Summary;
+use memgauge_console::access::access;
 use memgauge_live::stat::{Row, Update};
 use memgauge_report::counting_json;
 use serde::{Serialize, Serializer};
 
 use super::args::{Stat, StatSource};
-use crate::access::access;
 
 type Sink = Box<dyn Write>;
 
