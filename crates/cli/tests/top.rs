@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, Random, skipped};
 use tempfile::TempDir;
 
 use harness::PROGRAM;
@@ -200,6 +200,81 @@ int main(void)
     }
 }
 "#;
+
+/// Writes all of a mapping once, and then a part of it again and again.
+const PARTLY_USED: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+int main(int count, char **values) {
+    size_t all = strtoul(values[1], 0, 0), used = strtoul(values[2], 0, 0);
+    char *p = mmap(0, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(p, all, MADV_NOHUGEPAGE);
+    memset(p, 1, all);
+    close(1);
+    for (;;)
+        for (size_t i = 0; i < used; i += 4096) p[i]++;
+}
+"#;
+
+/// `28.6M` in MiB.
+fn mebibytes(cell: &str) -> f64 {
+    let (number, unit) = cell.split_at(cell.len() - 1);
+    let scale = match unit {
+        "K" => 1.0 / 1024.0,
+        "M" => 1.0,
+        "G" => 1024.0,
+        _ => panic!("no size: {cell}"),
+    };
+    number.parse::<f64>().expect("a number") * scale
+}
+
+#[test]
+fn working_sets_are_the_memory_used_in_the_interval() {
+    let Some(hot) = Hot::built() else { return };
+    let folder = hot.folder.path();
+    std::fs::write(folder.join("part.c"), PARTLY_USED).expect("the folder can be written");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-include", "unistd.h", "-o"])
+        .args([folder.join("part"), folder.join("part.c")])
+        .status();
+    assert!(compiled.is_ok_and(|status| status.success()));
+    let mut random = Random::of_test("working_sets_are_the_memory_used_in_the_interval");
+    let (used, unused) = (8 + random.below(24), 8 + random.below(24));
+    let bytes = |mebibytes: u64| (mebibytes << 20).to_string();
+    let mut child = Command::new(folder.join("part"))
+        .args([bytes(used + unused), bytes(used)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    // Its output is closed once all memory is written.
+    let mut nothing = String::new();
+    let mut output = child.stdout.take().expect("a pipe");
+    std::io::Read::read_to_string(&mut output, &mut nothing).expect("the pipe can be read");
+    let running = Running(child);
+    let arguments = [
+        "--once",
+        "-d",
+        "2s",
+        "--no-io",
+        "--source",
+        "clock",
+        "--sort",
+        "working-set",
+        "-p",
+    ];
+    let (text, errors) = said(&top(&[&arguments[..], &[&running.pid()]].concat()));
+    let cells = line(&text, &running.pid()).unwrap_or_else(|| panic!("{text}{errors}"));
+    // WSET, RSS, and the command after them.
+    let [.., found, resident, _] = cells[..] else {
+        panic!("{text}");
+    };
+    // The rest is the C library and the stack.
+    let (found, resident) = (mebibytes(found), mebibytes(resident));
+    let (used, all) = (used as f64, (used + unused) as f64);
+    assert!((used - 0.1..used + 2.0).contains(&found), "{used}: {text}");
+    assert!((all - 0.1..all + 4.0).contains(&resident), "{all}: {text}");
+}
 
 #[test]
 fn a_program_that_it_starts_has_its_regions_of_interest() {

@@ -23,6 +23,7 @@ mod session;
 mod source;
 #[allow(unsafe_code)]
 mod sys;
+mod working_set;
 
 pub use check::check;
 pub use page_tables::PageTables;
@@ -30,3 +31,4 @@ pub use process::{Target, pids_of_cgroup};
 pub use rollup::MemoryUse;
 pub use session::{End, Observation, Observed, Settings, observe};
 pub use source::{Source, SourceChoice};
+pub use working_set::{WorkingSet, WorkingSets};

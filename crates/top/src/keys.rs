@@ -14,6 +14,8 @@ pub(super) struct Choice {
     pub(super) order: TopOrder,
     /// Show threads instead of processes.
     pub(super) threads: bool,
+    /// Working sets are shown.
+    pub(super) with_working_sets: bool,
     pub(super) frozen: bool,
     pub(super) help: bool,
     pub(super) search: Search,
@@ -90,6 +92,14 @@ impl Choice {
         }
     }
 
+    /// The order after the present one. Without working sets, none is by them.
+    fn next_order(&self) -> TopOrder {
+        match self.order.next() {
+            TopOrder::WorkingSet if !self.with_working_sets => TopOrder::WorkingSet.next(),
+            next => next,
+        }
+    }
+
     /// Handles a key. `lines` are the lines on the screen.
     pub(super) fn key(&mut self, key: KeyEvent, lines: &[Line]) -> Request {
         if key.kind == KeyEventKind::Release {
@@ -143,7 +153,7 @@ impl Choice {
         }
         match (code, process) {
             (KeyCode::Char('?' | 'h'), _) => self.help = true,
-            (KeyCode::Char('o'), _) => self.order = self.order.next(),
+            (KeyCode::Char('o'), _) => self.order = self.next_order(),
             (KeyCode::Char('t'), _) => (self.threads, self.selected) = (!self.threads, None),
             (KeyCode::Char('/'), _) => self.search.typing = true,
             (KeyCode::Char(' '), _) => self.frozen = !self.frozen,
@@ -180,7 +190,7 @@ pub(super) const FEW_KEYS: &str = "? help  q quit  Enter open  Esc back";
 pub(super) const HELP: &str = "\
 Keys
   up, down, j, k   select a line            Enter     look into the process
-  o                order: samples, cpu, faults, misses, I/O bytes, pid in turn
+  o                order: samples, cpu, faults, misses, I/O, working set, pid
   t                threads or processes     Esc       back; drop the search
   /                search: lines with a text, a pid or a user; Enter keeps it
   s                stop or start sampling of the process      S    of everything
@@ -195,6 +205,7 @@ Columns
   MISS%    of samples that tell it: data from memory     REM%  from another node
   LAT      mean cycles until data arrived, of samples that tell it
   IN, OUT  bytes a second through disks and network cards (counted)
+  WSET     memory used in the interval (--working-sets)  RSS     in memory
   S        state: blank sampled, s stopped, - not sampled, x ended";
 
 #[cfg(test)]

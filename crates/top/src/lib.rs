@@ -88,6 +88,10 @@ pub struct Top {
     /// Maximum number of lines in text output
     #[arg(long, value_name = "N", default_value_t = 30)]
     rows: usize,
+    /// Show the memory that processes used in the last interval and their resident memory. Clears
+    /// their accessed bits, which the kernel also uses to choose what to page out (docs/top.md)
+    #[arg(long)]
+    working_sets: bool,
     /// Do not account I/O
     #[arg(long)]
     no_io: bool,
@@ -122,6 +126,13 @@ pub fn top(args: &Top) -> anyhow::Result<Exit> {
         Some(_) if args.source == Source::Pmu => false,
         _ => !modelled && is_clock(args.source)?,
     };
+    let working_sets = args.working_sets || args.sort == TopOrder::WorkingSet;
+    if working_sets && modelled {
+        return Err(usage(
+            "failed to show working sets: they are of the machine, not of the modelled one: leave out \
+             --working-sets or --source emulate",
+        ));
+    }
     terminal::catch_interrupts()?;
     let text = args.batch || args.once || !terminal::stdout_is_terminal();
     let mut watch = Watch::start(&Plan {
@@ -140,10 +151,12 @@ pub fn top(args: &Top) -> anyhow::Result<Exit> {
         },
         modelled,
         io: !args.no_io,
+        working_sets,
     })?;
     let choice = Choice {
         order: args.sort,
         threads: args.threads,
+        with_working_sets: working_sets,
         ..Choice::default()
     };
     let looks = if args.once { Some(1) } else { args.looks };

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use memgauge_online::{DataSource, RegionId, Sample};
+use memgauge_pages::WorkingSet;
 
 /// Samples of each process are kept for one minute.
 pub(super) const HISTORY_NS: u64 = 60_000_000_000;
@@ -78,6 +79,8 @@ pub(super) struct Line {
     pub(super) faults_per_s: Option<f64>,
     /// Bytes per second into memory and out of it.
     pub(super) io_per_s: Option<[f64; 2]>,
+    /// Memory used in the last interval. `None` if it was not read.
+    pub(super) working_set: Option<WorkingSet>,
     /// Number of sampled threads.
     pub(super) threads: usize,
     /// Current period, or the last one of an ended process. `None` if it is unknown or threads
@@ -86,6 +89,13 @@ pub(super) struct Line {
     pub(super) periods_differ: bool,
     /// Samples lost since it was attached.
     pub(super) lost: u64,
+}
+
+impl Line {
+    /// Bytes that it used in the last interval, if they were read.
+    pub(super) fn used_bytes(&self) -> Option<u64> {
+        self.working_set?.used_bytes
+    }
 }
 
 /// Sort order of lines.
@@ -102,6 +112,8 @@ pub(crate) enum TopOrder {
     Misses,
     /// Bytes in and out
     Io,
+    /// Memory used in the last interval (implies --working-sets)
+    WorkingSet,
     /// Process id
     Pid,
 }
@@ -113,7 +125,8 @@ impl TopOrder {
             TopOrder::Cpu => TopOrder::Faults,
             TopOrder::Faults => TopOrder::Misses,
             TopOrder::Misses => TopOrder::Io,
-            TopOrder::Io => TopOrder::Pid,
+            TopOrder::Io => TopOrder::WorkingSet,
+            TopOrder::WorkingSet => TopOrder::Pid,
             TopOrder::Pid => TopOrder::Samples,
         }
     }
@@ -125,6 +138,7 @@ impl TopOrder {
             TopOrder::Faults => "faults",
             TopOrder::Misses => "misses",
             TopOrder::Io => "I/O bytes",
+            TopOrder::WorkingSet => "working set",
             TopOrder::Pid => "pid",
         }
     }
@@ -138,6 +152,7 @@ impl TopOrder {
             TopOrder::Faults => line.faults_per_s.unwrap_or(0.0),
             TopOrder::Misses => line.sums.from_memory as f64,
             TopOrder::Io => line.io_per_s.map_or(0.0, |[i, o]| i + o),
+            TopOrder::WorkingSet => line.used_bytes().unwrap_or(0) as f64,
             TopOrder::Pid => 0.0,
         };
         let busy = |line: &Line| match self {
@@ -374,6 +389,8 @@ pub(super) struct Snapshot {
     pub(super) source: String,
     /// True if periods are in nanoseconds.
     pub(super) timer: bool,
+    /// True if working sets are read.
+    pub(super) with_working_sets: bool,
     /// True if the event reports data sources.
     pub(super) tells_source: bool,
     pub(super) on: bool,

@@ -316,7 +316,20 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
         8,
         Box::new(|l| l.io_per_s.map_or(dash(), |io| bytes(io[1]))),
     ));
-    if room.columns < USUAL {
+    if shown.with_working_sets && !threads {
+        columns.push((
+            "WSET",
+            8,
+            Box::new(|l| l.used_bytes().map_or(dash(), |n| bytes(n as f64))),
+        ));
+        let resident = |l: &Line| Some(l.working_set?.resident_bytes as f64);
+        columns.push((
+            "RSS",
+            8,
+            Box::new(move |l| resident(l).map_or(dash(), bytes)),
+        ));
+    }
+    if room.columns < USUAL || (shown.with_working_sets && !wide) {
         drop_columns(&mut columns, room.columns);
     }
     columns

@@ -15,6 +15,7 @@ use memgauge_online::{
     Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, kept_descriptors,
     raise_open_file_limit,
 };
+use memgauge_pages::WorkingSets;
 use memgauge_trace::{DeviceId, Direction};
 
 use super::model::{
@@ -35,6 +36,10 @@ const SHOW_ENDED_FOR: Duration = Duration::from_secs(60);
 const FIRST_READING: Duration = Duration::from_millis(100);
 /// Interval at which mappings are read without a request.
 const MAPPINGS_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum processor time for reading working sets, as a share of the interval.
+const WORKING_SET_SHARE: f64 = 0.05;
+/// Maximum processor time for clearing accessed bits before the first interval.
+const FIRST_WORKING_SETS: Duration = Duration::from_millis(200);
 /// Number of samples per read.
 const SAMPLES_PER_READ: usize = 4096;
 
@@ -125,6 +130,8 @@ pub(super) struct Watch {
     /// Lost samples of removed processes.
     lost_before: u64,
     io: Result<Io, String>,
+    /// Readers of working sets, if the user wants them.
+    working_sets: Option<WorkingSets>,
     places: Option<Places>,
     /// Last time that mappings were read without a request.
     mapped: Instant,
@@ -221,6 +228,7 @@ pub(super) struct Plan {
     /// True to run the program on the modelled machine.
     pub(super) modelled: bool,
     pub(super) io: bool,
+    pub(super) working_sets: bool,
 }
 
 impl Watch {
@@ -264,6 +272,13 @@ impl Watch {
             std::thread::sleep(FIRST_READING);
             self.read_tasks(&[]);
             self.attach();
+        }
+        if let Some(working_sets) = &mut self.working_sets {
+            let attached = self.profiler.all_statistics();
+            let mut pids: BTreeSet<u32> = attached.iter().map(|s| s.pid).collect();
+            pids.extend(&self.named);
+            // Only clears the accessed bits, for the first interval.
+            working_sets.read(&Vec::from_iter(pids), FIRST_WORKING_SETS);
         }
         if has_started_program {
             // All activity of the started program belongs to the first interval.
@@ -325,6 +340,7 @@ impl Watch {
             no_room: 0,
             lost_before: 0,
             io,
+            working_sets: plan.working_sets.then(WorkingSets::open),
             places: None,
             mapped: now,
             batch: Vec::new(),
@@ -406,7 +422,8 @@ impl Watch {
         self.add_short_lived();
         self.apply_requests(&statistics);
         let threads = self.thread_lines(&statistics, counted_s);
-        let processes = self.process_lines(&statistics);
+        let mut processes = self.process_lines(&statistics);
+        self.read_working_sets(&mut processes, interval_s);
         let lost = self.lost_before + processes.iter().map(|line| line.lost).sum::<u64>();
         self.remove_old();
         self.attach();
@@ -426,6 +443,7 @@ impl Watch {
             interval_s,
             source: self.source.clone(),
             timer: self.timer,
+            with_working_sets: self.working_sets.is_some(),
             tells_source: self.tells_source,
             on: self.on,
             lost,
@@ -627,6 +645,7 @@ impl Watch {
                 cpu: gained_ns as f64 / 1e9 / counted_s,
                 faults_per_s: None,
                 io_per_s: None,
+                working_set: None,
                 threads: 1,
                 period: Some(s.period),
                 periods_differ: false,
@@ -673,6 +692,7 @@ impl Watch {
                 cpu: process.cpu,
                 faults_per_s: process.faults_per_s,
                 io_per_s,
+                working_set: None,
                 threads: live.len(),
                 period: same.map(|(period, _)| period),
                 periods_differ: process.periods.is_some() && same.is_none(),
@@ -688,6 +708,26 @@ impl Watch {
             sampled || named.contains(&line.pid) || line.cpu > 0.0 || moves
         });
         lines
+    }
+
+    /// Ends the interval of the working sets of the shown processes, those with most processor time
+    /// first.
+    fn read_working_sets(&mut self, lines: &mut [Line], interval_s: f64) {
+        let Some(working_sets) = &mut self.working_sets else {
+            return;
+        };
+        let mut busiest: Vec<(f64, u32)> = lines
+            .iter()
+            .filter(|line| line.sampling != Sampling::Ended)
+            .map(|line| (line.cpu, line.pid))
+            .collect();
+        busiest.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let pids: Vec<u32> = busiest.into_iter().map(|(_, pid)| pid).collect();
+        let at_most = Duration::from_secs_f64(interval_s * WORKING_SET_SHARE);
+        let found = working_sets.read(&pids, at_most);
+        for line in lines {
+            line.working_set = found.get(&line.pid).copied();
+        }
     }
 
     /// Removes threads whose samples were all read, and old samples and processes.
@@ -773,6 +813,23 @@ impl Watch {
                  of processes does not",
                 share * 100.0
             ));
+        }
+        if let Some(working_sets) = &self.working_sets {
+            if working_sets.left_out() > 0 {
+                notes.push(format!(
+                    "processes without a working set: {}; reading all takes more than {:.0} % of \
+                     a processor: a longer --delay gives them time",
+                    working_sets.left_out(),
+                    WORKING_SET_SHARE * 100.0
+                ));
+            }
+            if working_sets.refused() > 0 {
+                notes.push(format!(
+                    "processes without a working set: {}; kernel threads, other users', or watched \
+                     by another memgauge",
+                    working_sets.refused()
+                ));
+            }
         }
         if self.no_room > 0 {
             notes.push(format!(
