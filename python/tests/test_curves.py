@@ -69,7 +69,8 @@ def test_any_kind_of_addresses_gives_the_same_curve():
 
 
 def test_polars_column_gives_the_same_curve():
-    polars = pytest.importorskip("polars")
+    import polars
+
     given = addresses(50_000)
     curve = mg.mrc(polars.Series(given))
     assert curve.table.to_pydict() == mg.mrc(given).table.to_pydict()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -9,17 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-import memgauge as mg
 from memgauge import pytest_plugin
 
 TESTS = """
-import memgauge as mg
 import pytest
 
-@pytest.mark.memgauge(max={"instructions": "+5%"}, machine="i5-6600k", region="work")
+@pytest.mark.memgauge(max={"instructions": "+5%"}, machine="i5-6600k")
 def test_loop():
-    with mg.roi("work"):
-        sum(range(1000))
+    for number in range(NUMBERS):
+        pass
 
 @pytest.mark.memgauge(max={"instructions": "+5%"}, machine="i5-6600k", options=["--sets", "1/3"])
 def test_other():
@@ -37,31 +36,41 @@ def run(folder, *options):
     return run.returncode, run.stdout
 
 
+def write_tests(folder, numbers):
+    (folder / "test_it.py").write_text(TESTS.replace("NUMBERS", str(numbers)))
+
+
 @pytest.fixture()
 def folder(tmp_path):
-    (tmp_path / "test_it.py").write_text(TESTS)
+    write_tests(tmp_path, 1000)
     (tmp_path / "conftest.py").write_text("")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return tmp_path
 
 
-def test_gate_fails_under_xdist(folder, modelled):
+# A recording of an interpreter that runs pytest takes half a minute of processor time, so there are only two.
+def test_baseline_of_the_tests_own_work_is_written_and_then_gates_under_xdist(folder):
+    numbers = random.randrange(20_000, 50_000)
+    print(f"numbers {numbers}")
+    write_tests(folder, numbers)
     code, said = run(folder)
     assert code == 1 and said.count("--memgauge-update") >= 2, said
-    baseline = folder / "memgauge-baselines" / "test_it.py-test_loop.json"
-    baseline.parent.mkdir()
-    # The recording of an interpreter that runs pytest takes seconds, so there is only one.
-    mg.baseline(modelled, baseline)
-    facts = json.loads(baseline.read_text())
-    facts["metrics"]["instructions"] = 1000
-    baseline.write_text(json.dumps(facts))
+
+    code, said = run(folder, "--memgauge-update", "-k", "test_loop")
+    assert code == 0 and "1 passed" in said, said
+    [written] = (folder / "memgauge-baselines").iterdir()
+    assert written.name == "test_it.py-test_loop.json"
+    count = json.loads(written.read_text())["metrics"]["instructions"]
+    # A turn of the loop takes tens of instructions. The start of pytest takes hundreds of millions.
+    assert 10 * numbers < count < 200 * numbers + 2_000_000, count
+
+    write_tests(folder, 2 * numbers)
     code, said = run(folder, "-n", "2", "-k", "test_loop")
     assert code == 1 and "1 failed" in said, said
     gate = re.search(r"gate `instructions > \+5%` failed: .*", said)
     assert gate is not None, said
-    # Of the region alone: pytest's start has hundreds of millions.
-    after = max(int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", gate[0]))
-    assert 1000 < after < 10_000_000, gate[0]
+    found = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", gate[0])]
+    assert count in found and 15 * numbers + count < max(found) < 200 * numbers + count, gate[0]
 
 
 def test_options_reach_the_recorder_also_when_baselines_are_written(folder):
@@ -73,14 +82,17 @@ def test_options_reach_the_recorder_also_when_baselines_are_written(folder):
 def test_baseline_is_written_and_then_compared(tmp_path, monkeypatch, modelled):
     monkeypatch.setattr(pytest_plugin, "record", lambda *words, **options: modelled)
 
-    def check(limit, update=False):
-        config = SimpleNamespace(getoption=lambda name: update)
+    def check(limit, update=False, region=None):
+        plugins = SimpleNamespace(get_name=lambda plugin: "memgauge")
+        config = SimpleNamespace(getoption=lambda name: update, pluginmanager=plugins)
         nodeid = "sub/test_it.py::test_loop[a/b]"
         item = SimpleNamespace(nodeid=nodeid, path=tmp_path / "test_it.py", config=config)
-        pytest_plugin.check(item, max={"instructions": limit})
+        pytest_plugin.check(item, max={"instructions": limit}, region=region)
 
     with pytest.raises(pytest.fail.Exception, match="--memgauge-update"):
         check("+5%")
+    with pytest.raises(pytest.fail.Exception, match="region `load` was not entered"):
+        check("+5%", update=True, region="load")
     check("+5%", update=True)
     [written] = (tmp_path / "memgauge-baselines").iterdir()
     facts = json.loads(written.read_text())

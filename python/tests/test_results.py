@@ -162,7 +162,8 @@ def test_tables_cross_to_other_libraries_unchanged(modelled):
 
 
 def test_polars_reads_tables_unchanged(modelled):
-    polars = pytest.importorskip("polars")
+    import polars
+
     table = modelled.functions()
     assert table.to_polars().to_dict(as_series=False) == table.to_pydict()
     assert polars.DataFrame(table).height == table.num_rows

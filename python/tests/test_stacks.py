@@ -40,6 +40,5 @@ def test_recording_without_stacks_says_how_to_get_them(modelled):
 
 
 def test_hatchet_reads_the_tree(stacks):
-    pytest.importorskip("hatchet")
     frame = stacks.stacks().to_hatchet().dataframe
     assert frame["events"].sum() == report(stacks)["calls"][0]["events"]

@@ -7,7 +7,10 @@
 The test runs a second time in a process of its own under `memgauge record`, and its totals are
 compared with `memgauge-baselines/<test>.json` beside the test file. A limit is a relative difference
 (`+5%`), a difference (`+1k`) or a value (`1M`). `pytest --memgauge-update` writes the baselines.
-Interpreter and imports are part of what is counted; `region="NAME"` counts only a region of interest.
+
+The test's call is a region of interest, and only this region is counted: the interpreter, imports, fixtures and
+pytest are not. `region="NAME"` counts a region that the test marks, `region=None` the whole process with
+its threads and children.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ import pytest
 
 from .comparison import GateFailed, baseline, diff
 from .program import record
+from .regions import roi
+
+CALL = "test"
+"""Region of interest of a test's call."""
 
 INSIDE = "MEMGAUGE_PYTEST"
 """Environment variable of the process that runs a test under memgauge."""
@@ -42,18 +49,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the mark."""
     config.addinivalue_line(
         "markers",
-        "memgauge(max, machine='zen4', region=None, options=[]): compare the test's memory behaviour "
+        f"memgauge(max, machine='zen4', region='{CALL}', options=[]): compare the test's memory behaviour "
         "with its baseline",
     )
 
 
-@pytest.hookimpl(wrapper=True)
+# The last wrapper is the innermost: the work of other plugins is outside of the region.
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
     """Run the test, then again under memgauge."""
-    result = yield
     mark = item.get_closest_marker("memgauge")
-    if mark is not None and INSIDE not in os.environ:
-        check(item, **mark.kwargs)
+    if mark is None:
+        return (yield)
+    if INSIDE in os.environ:
+        with roi(CALL):
+            return (yield)
+    result = yield
+    check(item, **mark.kwargs)
     return result
 
 
@@ -61,7 +73,7 @@ def check(
     item: pytest.Item,
     max: Dict[str, str],
     machine: str = "zen4",
-    region: Optional[str] = None,
+    region: Optional[str] = CALL,
     options: Optional[List[str]] = None,
 ) -> None:
     """Compare a recording of the test with its baseline."""
@@ -76,6 +88,8 @@ def check(
             command(item), machine=machine, output=Path(folder) / "test.mg", options=words,
             environment=environment(), check=True,
         )
+        if region and not recording.regions_of_interest().num_rows:
+            pytest.fail(f"region `{region}` was not entered: mark it in the test", pytrace=False)
         if updates:
             path.parent.mkdir(exist_ok=True)
             baseline(recording, path)
@@ -94,7 +108,9 @@ def baseline_path(item: pytest.Item) -> Path:
 
 def command(item: pytest.Item) -> List[str]:
     """Command that runs the test alone."""
-    options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-q"]
+    # By the name that it has here, also where plugins are not loaded by themselves.
+    own = item.config.pluginmanager.get_name(sys.modules[__name__]) or __name__
+    options = ["-p", own, "-p", "no:xdist", "-p", "no:cacheprovider", "-q"]
     return [sys.executable, "-m", "pytest", *options, f"{item.path}::{item.nodeid.split('::', 1)[1]}"]
 
 

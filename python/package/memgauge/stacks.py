@@ -8,7 +8,7 @@ from ._memgauge import UsageError
 from .table import require
 
 if TYPE_CHECKING:
-    import hatchet  # type: ignore[import-not-found, unused-ignore]
+    import hatchet  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     from .recording import Recording
 
@@ -38,7 +38,7 @@ class Stacks:
 
     def to_hatchet(self) -> hatchet.GraphFrame:
         """A `hatchet.GraphFrame`: metric `events` of the function, `events (inc)` with its callees."""
-        package = require("hatchet", "make a GraphFrame (pip install llnl-hatchet)")
+        package = require("hatchet", "make a GraphFrame")
         return package.GraphFrame.from_literal(self.literal())
 
     def literal(self) -> List[Dict[str, Any]]:

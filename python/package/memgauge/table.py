@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 NOTEBOOK_ROWS = 20
 
+PROJECTS = {"hatchet": "llnl-hatchet"}
+"""Names of packages in the index, if they differ from those of the modules."""
+
 
 class MissingPackageError(Error, ImportError):
     """An optional package is not installed."""
@@ -27,7 +30,8 @@ def require(package: str, purpose: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        name = package.split(".")[0]
+        module = package.split(".")[0]
+        name = PROJECTS.get(module, module)
         raise MissingPackageError(
             f"failed to {purpose}: {name} is not installed; run `pip install {name}`"
         ) from error
