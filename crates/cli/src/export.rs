@@ -55,6 +55,8 @@ enum Format {
     Openmetrics,
     /// OpenTelemetry collectors: metrics as protobuf
     Otlp,
+    /// OpenTelemetry profiles as protobuf, unstable (v1development): all events by instruction
+    OtlpProfiles,
     /// perf report, perf script, perf mem: samples as a perf.data file
     Perf,
     /// ui.perfetto.dev: each event's rate over time
@@ -88,6 +90,7 @@ impl Format {
             Format::Folded => memgauge_export::Format::Folded,
             Format::Openmetrics => memgauge_export::Format::Openmetrics,
             Format::Otlp => memgauge_export::Format::Otlp,
+            Format::OtlpProfiles => memgauge_export::Format::OtlpProfiles,
             Format::Perfetto => memgauge_export::Format::Perfetto,
             Format::Prometheus => memgauge_export::Format::Prometheus,
             Format::Pprof => memgauge_export::Format::Pprof,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use harness::{PATH, Recorded, memgauge, needs};
+use harness::{PATH, Recorded, drawn, memgauge, needs};
 use memgauge_recording::{Recording, Selection};
 use memgauge_testing::{Need, node_file, python_with, skipped};
 use memgauge_trace::Sample;
@@ -330,6 +330,123 @@ for m in scope.metrics:
     assert_eq!(read, recorded.totals());
     let expected = recorded.report()["run"]["duration_ns"].to_string();
     assert_eq!(duration, Some(expected));
+}
+/// By OpenTelemetry's own definitions: each function has the counts of the report, in a dictionary
+/// that keeps the rules of its definition. Prints a line for each profile, and one for each of its
+/// functions.
+#[test]
+fn opentelemetry_reads_the_profiles() {
+    const READ: &str = "import sys, collections
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import ExportProfilesServiceRequest
+content = open(sys.argv[1], 'rb').read()
+r = ExportProfilesServiceRequest()
+r.ParseFromString(content)
+assert r.SerializeToString() == content
+d = r.dictionary
+tables = ['mapping', 'location', 'function', 'link', 'attribute', 'stack']
+for name in tables:
+    rows = [row.SerializeToString() for row in getattr(d, name + '_table')]
+    assert rows[0] == b'' and len(set(rows)) == len(rows), rows
+assert d.string_table[0] == '' and len(set(d.string_table)) == len(d.string_table)
+used = collections.defaultdict(set)
+def use(name, index):
+    assert index >= 0
+    used[name].add(index)
+    return getattr(d, name + '_table')[index]
+def text(index): return use('string', index)
+def attributes(of): return {text(a.key_strindex): a.value.string_value
+                            for a in [use('attribute', index) for index in of.attribute_indices]}
+[resource] = r.resource_profiles
+assert {a.key: a.value.string_value for a in resource.resource.attributes}['memgauge.clock'] == 'virtual'
+[scope] = resource.scope_profiles
+for profile in scope.profiles:
+    assert profile.time_unix_nano > 0 and profile.duration_nano > 0
+    print('profile', text(profile.sample_type.type_strindex), text(profile.sample_type.unit_strindex),
+          attributes(profile)['memgauge.provenance'], sep='|')
+    stacks = [s.stack_index for s in profile.samples]
+    assert 0 not in stacks and len(set(stacks)) == len(stacks)
+    sums = collections.Counter()
+    for s in profile.samples:
+        [value] = s.values
+        locations = [use('location', index) for index in use('stack', s.stack_index).location_indices]
+        for location in locations:
+            mapping = use('mapping', location.mapping_index)
+            assert location.address <= mapping.memory_limit, location
+            attributes(location)
+            for line in location.lines:
+                function = use('function', line.function_index)
+                text(function.filename_strindex), text(function.name_strindex)
+        function = d.function_table[locations[0].lines[0].function_index]
+        module = d.mapping_table[locations[0].mapping_index]
+        sums[text(module.filename_strindex), text(function.name_strindex)] += value
+    for (module, name), value in sums.items(): print('function', module, name, value, sep='|')
+for name in tables + ['string']:
+    assert used[name] | {0} == set(range(len(getattr(d, name + '_table')))), name
+";
+    if !needs(&[]) {
+        return;
+    }
+    let Some(mut python) = python_with("opentelemetry.proto.collector.profiles.v1development")
+    else {
+        return;
+    };
+    let sampled = format!("llc.miss:{}", drawn("period", 5, 40));
+    let recorded = Recorded::new(&["-g", "-e", &sampled], &["/bin/ls", "-l", "/usr/bin"]);
+    let report = recorded.report();
+    let path = export(&recorded.path(), "otlp-profiles", &[]);
+    let text = reads(python.args(["-c", READ]).arg(path), "python3").expect("Python");
+    // Counts by provenance, event and function.
+    let mut profiles: Vec<[String; 3]> = Vec::new();
+    let mut read: BTreeMap<(String, String), BTreeMap<(String, String), i64>> = BTreeMap::new();
+    for line in text.lines() {
+        match line.split('|').collect::<Vec<_>>()[..] {
+            ["profile", event, unit, provenance] => {
+                profiles.push([event, unit, provenance].map(str::to_owned));
+            }
+            ["function", module, function, count] => {
+                let [event, _, provenance] = profiles.last().expect("a profile");
+                let functions = read.entry((event.clone(), provenance.clone())).or_default();
+                let function = (module.to_owned(), function.to_owned());
+                functions.insert(function, count.parse().expect("a count"));
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    // The first one is what a viewer shows.
+    assert_eq!(profiles[0], ["llc.miss", "count", "sampled, by callers"]);
+    assert_eq!(profiles[1][0], report["hot"]["instructions"]["rank"]);
+    let unit = |event: &str| match event {
+        event if event == "cycles" || event.starts_with("stall.") => "cycles",
+        event if event.ends_with("_bytes") => "bytes",
+        _ => "count",
+    };
+    for [event, read, _] in &profiles {
+        assert_eq!(read, unit(event), "{event}");
+    }
+    let functions = &report["hot"]["functions"];
+    let rows = functions["rows"].as_array().expect("rows");
+    assert!(rows.len() > 5, "{functions}");
+    for [event, _, provenance] in &profiles[1..] {
+        assert_eq!(provenance, "modelled", "{event}");
+        let sums = &read[&(event.clone(), provenance.clone())];
+        let mut listed = 0;
+        for row in rows {
+            let text = |name: &str| row[name].as_str().expect("a text").to_owned();
+            let count = row["counts"][event].as_i64().unwrap_or(0);
+            let key = (text("module"), text("function"));
+            // The report folds functions of the dynamic loader into one row.
+            if key.1 != "[dynamic loader and startup]" {
+                let sum = sums.get(&key).copied().unwrap_or(0);
+                assert_eq!(sum, count, "{event}: {key:?}");
+            }
+            listed += count;
+        }
+        let others = functions["others"]["counts"][event].as_i64().unwrap_or(0);
+        assert_eq!(sums.values().sum::<i64>(), listed + others, "{event}");
+    }
+    let tree = &report["calls"][0];
+    let by_callers = &read[&("llc.miss".to_owned(), "sampled, by callers".to_owned())];
+    assert_eq!(by_callers.values().sum::<i64>(), tree["events"]);
 }
 
 fn perf() -> Command {

@@ -1,6 +1,6 @@
 //! Writes a [`Summary`] in the formats of other tools.
 //!
-//! Code with the counts of every event is exported to pprof, callgrind and folded stacks. Totals
+//! Code with the counts of every event is exported to pprof, OpenTelemetry profiles, callgrind and folded stacks. Totals
 //! and curves over time are exported to OpenMetrics, OpenTelemetry and Perfetto, tables to CSV or
 //! Arrow, and single samples to Firefox Profiler and `perf.data`. The counts of an export add up to
 //! those of the summary: whatever the summary did not resolve is under [`NOT_LISTED`].
@@ -47,6 +47,9 @@ pub enum Format {
     Openmetrics,
     /// OpenTelemetry metrics as protobuf: totals, curves, levels, losses.
     Otlp,
+    /// OpenTelemetry profiles as protobuf: each event by instruction. Their definition is unstable
+    /// (`v1development`).
+    OtlpProfiles,
     /// Perfetto trace: the rate of each event over time. Needs a timeline.
     Perfetto,
     /// The same as OpenMetrics in Prometheus' own text format, for node_exporter's textfile
@@ -59,7 +62,10 @@ pub enum Format {
 impl Format {
     /// Returns whether the format is text rather than binary.
     pub fn is_text(self) -> bool {
-        !matches!(self, Format::Otlp | Format::Perfetto | Format::Pprof)
+        !matches!(
+            self,
+            Format::Otlp | Format::OtlpProfiles | Format::Perfetto | Format::Pprof
+        )
     }
 }
 
@@ -178,6 +184,7 @@ pub fn write(
         Format::Openmetrics => openmetrics::write(summary, TextFormat::Openmetrics, out),
         Format::Prometheus => openmetrics::write(summary, TextFormat::Prometheus, out),
         Format::Otlp => otlp::write(summary, out),
+        Format::OtlpProfiles => otlp::write_profiles(summary, out),
         Format::Perfetto => perfetto::write(summary, out),
         Format::Pprof => pprof::write(summary, out),
     }

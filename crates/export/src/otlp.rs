@@ -5,8 +5,9 @@
 //! is its total. Times of points are those of the recording's clock after the start of the run. In
 //! the emulator this clock is virtual, which an attribute of the resource states.
 //!
-//! OpenTelemetry profiles are not written: their definition is still `v1development` and changes
-//! field numbers between versions. Collectors that accept profiles read pprof.
+//! [`profiles`] writes code with its counts.
+
+mod profiles;
 
 use std::io::Write;
 
@@ -16,6 +17,8 @@ use prost::{Message, Oneof};
 use super::Error;
 use super::curves::{bin_end, curves};
 use super::places::provenance;
+
+pub(crate) use profiles::write as write_profiles;
 
 /// The fields that are written, with their numbers in OpenTelemetry's `metrics.proto`, version 1.
 #[derive(Clone, PartialEq, Message)]
@@ -118,13 +121,13 @@ struct KeyValue {
     value: Option<AnyValue>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 struct AnyValue {
     #[prost(oneof = "Any", tags = "1, 3")]
     value: Option<Any>,
 }
 
-#[derive(Clone, PartialEq, Oneof)]
+#[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 enum Any {
     #[prost(string, tag = "1")]
     String(String),
@@ -203,13 +206,17 @@ fn request(resource: Resource, metrics: Vec<Metric>) -> Request {
         resource_metrics: vec![ResourceMetrics {
             resource: Some(resource),
             scope_metrics: vec![ScopeMetrics {
-                scope: Some(Scope {
-                    name: "memgauge".to_owned(),
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                }),
+                scope: Some(scope()),
                 metrics,
             }],
         }],
+    }
+}
+
+fn scope() -> Scope {
+    Scope {
+        name: "memgauge".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }
 
