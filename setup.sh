@@ -16,7 +16,7 @@ BUILD="gcc make libc6-dev clang libelf-dev zlib1g-dev pkg-config esbuild
     ninja-build libglib2.0-dev python3 python3-venv patch xz-utils"
 DEMO="sqlite3"
 DIST="debootstrap busybox-static"
-TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
+TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4 dwz"
 # Tests skip without these packages, and say so. They are installed only if no installed package changes.
 WELCOME="mdadm linux-perf chromium nodejs node-typescript"
 # Node.js of other packagers brings its own.

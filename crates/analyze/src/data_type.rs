@@ -62,7 +62,7 @@ pub enum NoType {
     /// The file's code has less than 1 % of the misses and stalled cycles, so its debug information
     /// was not read.
     FewMisses,
-    /// Debug information is in `.dwo` files, which are not read.
+    /// Debug information is in a `.dwo` file that is missing.
     SplitDebugInfo,
     /// Debug information does not describe the function.
     NoFunction,
@@ -88,7 +88,7 @@ impl NoType {
         match self {
             NoType::NoDebugInfo => "no debug information",
             NoType::FewMisses => "file with few misses",
-            NoType::SplitDebugInfo => "debug information in .dwo files",
+            NoType::SplitDebugInfo => "missing .dwo file",
             NoType::NoFunction => "function without debug information",
             NoType::NoOperand => "code that cannot be decoded",
             NoType::NoVariable => "register that no variable describes",

@@ -6,13 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+mod debug_file;
+mod debug_names;
 mod disassembly;
 mod files;
 mod image;
 mod recorded;
 mod types;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -25,6 +27,8 @@ use memgauge_analyze::{
 };
 use memgauge_recording::{Copies, Copy, Recording};
 
+use debug_file::MissingFiles;
+use debug_names::DebugNames;
 use image::Image;
 use recorded::RecordedNames;
 use types::FileTypes;
@@ -140,7 +144,7 @@ impl Symbols {
         let types = self.types.entry(debug);
         let types = types.or_insert_with_key(|debug| {
             let separate = files::debug_file(&file.build_id);
-            FileTypes::read(debug, separate.as_deref())
+            FileTypes::read(debug, separate.as_deref(), &image.path)
         });
         Ok((types, image))
     }
@@ -205,12 +209,16 @@ impl Symbols {
         }
         let (path, debug) = (image.path.clone(), image.debug.clone());
         let Some(debug) = debug else {
-            return self.code.find(&path, address, false).ok()?;
+            return self.code.find_in_table(&path, address).ok()?;
         };
-        match self.code.find(&debug, address, !self.tables_only) {
+        let found = match self.tables_only {
+            true => self.code.find_in_table(&debug, address),
+            false => self.code.find(&debug, &path, address),
+        };
+        match found {
             Ok(Some(symbol)) => Some(symbol),
             // A separate debug file may lack symbols that the program itself has.
-            Ok(None) if debug != path => self.code.find(&path, address, false).ok()?,
+            Ok(None) if debug != path => self.code.find_in_table(&path, address).ok()?,
             Ok(None) => None,
             Err(why) => {
                 self.problems.push(format!(
@@ -282,15 +290,48 @@ impl Resolve for Symbols {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.problems.clone()
+        let names = self.code.in_several_files.values().flatten();
+        let names = names.map(DebugNames::missing);
+        let types = self.types.values().filter_map(FileTypes::missing);
+        let mut by_program: BTreeMap<&Path, MissingFiles> = BTreeMap::new();
+        for missing in names.chain(types) {
+            let program = missing.program.as_path();
+            let all = by_program.entry(program);
+            let all = all.or_insert_with(|| MissingFiles::of(program));
+            all.extend(missing);
+        }
+        let missing = by_program.values().filter_map(MissingFiles::problem);
+        let mut problems = self.problems.clone();
+        problems.extend(missing);
+        problems
     }
 }
 
-/// Functions of all files, through blazesym.
+/// Functions of all files, through blazesym, and through addr2line where debug information is in several
+/// files.
 struct CodeNames {
     symbolizer: Symbolizer,
-    /// Demangled names by mangled name, since a function has many locations.
-    demangled: HashMap<String, String>,
+    /// Names of programs with debug information in several files, and `None` for others, by the
+    /// first of these files.
+    in_several_files: HashMap<PathBuf, Option<DebugNames>>,
+    demangled: DemangledNames,
+}
+
+/// Demangled names by mangled name, since a function has many locations.
+#[derive(Default)]
+struct DemangledNames(HashMap<String, String>);
+
+impl DemangledNames {
+    fn of(&mut self, name: &str) -> String {
+        match self.0.get(name) {
+            Some(known) => known.clone(),
+            None => {
+                let known = image::demangle(name);
+                self.0.insert(name.to_owned(), known.clone());
+                known
+            }
+        }
+    }
 }
 
 impl CodeNames {
@@ -301,7 +342,8 @@ impl CodeNames {
         let builder = Symbolizer::builder().enable_demangling(false);
         CodeNames {
             symbolizer: builder.enable_auto_reload(reloads).build(),
-            demangled: HashMap::new(),
+            in_several_files: HashMap::new(),
+            demangled: DemangledNames::default(),
         }
     }
 
@@ -319,8 +361,60 @@ impl CodeNames {
         Some(sym.addr..sym.addr + bytes)
     }
 
-    /// The function at an address. With `debug`, includes lines and inlined functions.
-    fn find(&mut self, path: &Path, address: u64, debug: bool) -> Result<Option<Symbol>, String> {
+    /// The function at an address, from the symbol table.
+    fn find_in_table(&mut self, path: &Path, address: u64) -> Result<Option<Symbol>, String> {
+        self.symbolize(path, address, false)
+    }
+
+    /// The function at an address of a program with lines and inlined functions, which the debug
+    /// information in another file may describe.
+    fn find(
+        &mut self,
+        debug: &Path,
+        program: &Path,
+        address: u64,
+    ) -> Result<Option<Symbol>, String> {
+        let chain = self
+            .debug_names(debug, program)
+            .map(|names| names.find(address));
+        let Some(mut chain) = chain.filter(|chain| !chain.is_empty()) else {
+            return self.symbolize(debug, address, true);
+        };
+        for caller in &mut chain {
+            caller.function = self.demangled.of(&caller.function);
+        }
+        let innermost = chain.remove(0);
+        let mut symbol = Symbol {
+            name: innermost.function,
+            file: innermost.file,
+            line: innermost.line,
+            inlined_into: chain,
+        };
+        if symbol.name.is_empty() {
+            // Only the skeleton is here.
+            let Some(of_table) = self.find_in_table(program, address)? else {
+                return Ok(None);
+            };
+            symbol.name = of_table.name;
+        }
+        Ok(Some(symbol))
+    }
+
+    fn debug_names(&mut self, debug: &Path, program: &Path) -> Option<&mut DebugNames> {
+        if !self.in_several_files.contains_key(debug) {
+            let several = debug_file::is_in_several_files(debug);
+            let names = several.then(|| DebugNames::read(debug, program)).flatten();
+            self.in_several_files.insert(debug.to_owned(), names);
+        }
+        self.in_several_files.get_mut(debug)?.as_mut()
+    }
+
+    fn symbolize(
+        &mut self,
+        path: &Path,
+        address: u64,
+        debug: bool,
+    ) -> Result<Option<Symbol>, String> {
         let mut elf = Elf::new(path);
         elf.debug_syms = debug;
         let found = self
@@ -328,15 +422,8 @@ impl CodeNames {
             .symbolize_single(&Source::Elf(elf), Input::VirtOffset(address));
         // The innermost cause has the useful message.
         let found = found.map_err(|e| format!("{e:#}"))?;
-        let mut demangled = |name: &str| match self.demangled.get(name) {
-            Some(known) => known.clone(),
-            None => {
-                let known = image::demangle(name);
-                self.demangled.insert(name.to_owned(), known.clone());
-                known
-            }
-        };
-        Ok(found.into_sym().map(|sym| symbol(&sym, &mut demangled)))
+        let sym = found.into_sym();
+        Ok(sym.map(|sym| symbol(&sym, &mut |name| self.demangled.of(name))))
     }
 }
 

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod split;
+
 /// A load in a function that is inlined into another, which is inlined into a third.
 const SOURCE: &str = r#"#include <cstdio>
 #include <vector>

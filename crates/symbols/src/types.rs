@@ -5,8 +5,7 @@
 //! the code of a function. A function is read as a whole when one of its instructions is asked
 //! for first.
 //!
-//! Not read: debug information in `.dwo` files, in supplementary files that `dwz` makes, and in
-//! type units.
+//! Not read: debug information in type units (`-fdebug-types-section`).
 
 mod debug_info;
 mod flow;
@@ -24,6 +23,7 @@ use memgauge_analyze::{DataAccess, DataType, NoType};
 use debug_info::DebugInfo;
 use flow::Accesses;
 
+use super::debug_file::MissingFiles;
 use super::image::Image;
 
 /// Maximum size of a function whose types are followed. Longer ones are generated code.
@@ -42,9 +42,9 @@ pub(super) struct FileTypes {
 
 impl FileTypes {
     /// Reads the list of units of a file, or else of a separate file with debug information.
-    pub(super) fn read(debug: &Path, separate: Option<&Path>) -> FileTypes {
-        let debug = match (DebugInfo::read(debug), separate) {
-            (Err(NoType::NoDebugInfo), Some(separate)) => DebugInfo::read(separate),
+    pub(super) fn read(debug: &Path, separate: Option<&Path>, program: &Path) -> FileTypes {
+        let debug = match (DebugInfo::read(debug, program), separate) {
+            (Err(NoType::NoDebugInfo), Some(separate)) => DebugInfo::read(separate, program),
             (own, _) => own,
         };
         FileTypes {
@@ -53,6 +53,11 @@ impl FileTypes {
             read: BTreeMap::new(),
             symbols: HashMap::new(),
         }
+    }
+
+    /// `.dwo` files that were needed and not found.
+    pub(super) fn missing(&self) -> Option<&MissingFiles> {
+        Some(self.debug.as_ref().ok()?.missing())
     }
 
     /// Returns false if the debug information surely describes no type of this name.

@@ -4,23 +4,22 @@
 //! functions, variables and the namespaces of types; types and the variables of a function are
 //! read on demand.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::Read;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gimli::{
-    AttributeValue, DebugInfoOffset, DebuggingInformationEntry, DwTag, Dwarf, EndianRcSlice,
-    Expression, Operation, Reader, RunTimeEndian, SectionId, Unit, UnitOffset, constants,
+    AttributeValue, DebugInfoOffset, DebuggingInformationEntry, DwTag, Dwarf, Expression,
+    Operation, Reader, Unit, UnitOffset, constants,
 };
 use memgauge_analyze::NoType;
-use object::{CompressionFormat, Object, ObjectSection, ReadCache};
 
 use super::graph::{FlatType, Member, Record, Type, TypeRef};
+use crate::debug_file::{DebugFile, MissingFiles, Slice, SplitFiles, contains, info_bytes};
 
-type Slice = EndianRcSlice<RunTimeEndian>;
 type Entry = DebuggingInformationEntry<Slice>;
 
 /// Maximum number of typedefs and qualifiers around a type, and of references from an entry to
@@ -29,34 +28,59 @@ const MAX_REFERENCES: usize = 32;
 /// Maximum number of locations of a function's variables.
 const MAX_LOCATIONS: usize = 1 << 18;
 
-/// Debug information of a file.
+/// Debug information of a program.
 pub(super) struct DebugInfo {
-    dwarf: Dwarf<Slice>,
-    /// Sections with names.
-    texts: Vec<Rc<[u8]>>,
-    /// Offsets of all units, sorted.
-    unit_offsets: Vec<usize>,
+    /// Sections of the file itself, of its supplementary file, and of split units when they are
+    /// needed.
+    sources: Vec<Source>,
+    /// Number of the supplementary file in `sources`.
+    supplementary: Option<usize>,
+    split_files: SplitFiles,
+    missing: MissingFiles,
+    /// Units that are skeletons. The inner value is the split unit, once it was looked for.
+    skeletons: BTreeMap<usize, Option<Option<usize>>>,
+    /// First entries of all units, sorted.
+    unit_starts: Vec<usize>,
     /// Units by address. A later unit with the same start replaces an earlier one.
     ranges: BTreeMap<u64, (u64, usize)>,
+    plain_units: RefCell<HashMap<usize, Option<Rc<PlainUnit>>>>,
     units: HashMap<usize, Option<Rc<UnitIndex>>>,
     types: HashMap<TypeRef, Rc<Type>>,
     pub(super) flat: HashMap<TypeRef, Rc<FlatType>>,
 }
 
+/// Sections of one file or split unit. An entry's number is `base` plus its offset, so that those
+/// of several sources differ.
+struct Source {
+    /// gimli shares supplementary files in this way.
+    dwarf: Arc<Dwarf<Slice>>,
+    base: usize,
+}
+
+/// A unit, of which only the header has been read.
+struct PlainUnit {
+    unit: Unit<Slice>,
+    /// Number of the unit: that of its source plus its offset.
+    start: usize,
+    /// Index of the source.
+    source: usize,
+}
+
 /// What one pass over a unit finds.
 struct UnitIndex {
-    unit: Unit<Slice>,
-    start: usize,
+    plain: Rc<PlainUnit>,
     /// Functions by address.
     functions: BTreeMap<u64, FunctionEntry>,
     /// Variables with a fixed address.
     variables: BTreeMap<u64, TypeRef>,
     /// Types of variables by name, as symbols have it.
     declared: HashMap<String, TypeRef>,
-    /// Namespaces and classes around records, by the record's offset.
+    /// Namespaces and classes around records, by the record's number.
     scopes: HashMap<usize, Rc<str>>,
     /// Records with members by full name.
     defined: HashMap<String, usize>,
+    /// Units whose entries belong to this one, too (`dwz`).
+    imported: Vec<TypeRef>,
 }
 
 #[derive(Clone, Copy)]
@@ -114,54 +138,63 @@ fn last_part(name: &str) -> &str {
 }
 
 impl DebugInfo {
-    /// Reads the sections of a file.
+    /// Reads the sections of a file with the debug information of a program.
     ///
     /// # Errors
     /// Returns why there is no debug information.
-    pub(super) fn read(path: &Path) -> Result<DebugInfo, NoType> {
-        let file = File::open(path).map_err(|_| NoType::NoDebugInfo)?;
-        let cache = ReadCache::new(file);
-        let object = object::File::parse(&cache).map_err(|_| NoType::NoDebugInfo)?;
-        if object.section_by_name(".debug_info").is_none() {
-            return Err(NoType::NoDebugInfo);
-        }
-        let endian = match object.is_little_endian() {
-            true => RunTimeEndian::Little,
-            false => RunTimeEndian::Big,
-        };
-        let mut texts = Vec::new();
-        let dwarf = Dwarf::load(|id: SectionId| {
-            let section = object.section_by_name(id.name());
-            let bytes = section.and_then(|section| contents(&section));
-            let bytes: Rc<[u8]> = Rc::from(bytes.unwrap_or_default());
-            if matches!(id, SectionId::DebugInfo | SectionId::DebugStr) {
-                texts.push(Rc::clone(&bytes));
-            }
-            Ok(Slice::new(bytes, endian))
-        });
-        let dwarf = dwarf.map_err(|_: gimli::Error| NoType::NoDebugInfo)?;
+    pub(super) fn read(path: &Path, program: &Path) -> Result<DebugInfo, NoType> {
+        let mut missing = MissingFiles::of(program);
+        let file = DebugFile::read(path, &mut missing).ok_or(NoType::NoDebugInfo)?;
+        let supplementary = file.dwarf.sup.clone();
         let mut info = DebugInfo {
-            dwarf,
-            texts,
-            unit_offsets: Vec::new(),
+            sources: Vec::new(),
+            supplementary: None,
+            split_files: file.split,
+            missing,
+            skeletons: BTreeMap::new(),
+            unit_starts: Vec::new(),
             ranges: BTreeMap::new(),
+            plain_units: RefCell::default(),
             units: HashMap::new(),
             types: HashMap::new(),
             flat: HashMap::new(),
         };
-        let is_split = info.find_units();
-        match (info.ranges.is_empty(), is_split) {
-            (true, true) => Err(NoType::SplitDebugInfo),
-            (true, false) => Err(NoType::NoDebugInfo),
-            _ => Ok(info),
+        info.add_source(file.dwarf.into());
+        info.find_ranges();
+        if let Some(supplementary) = supplementary {
+            info.supplementary = Some(info.sources.len());
+            info.add_source(supplementary);
+        }
+        match info.ranges.is_empty() {
+            true => Err(NoType::NoDebugInfo),
+            false => Ok(info),
         }
     }
 
-    /// Lists units and their addresses. Returns whether some are in other files.
-    fn find_units(&mut self) -> bool {
-        let mut is_split = false;
-        let mut with_ranges = std::collections::HashSet::new();
-        let mut sets = self.dwarf.debug_aranges.headers();
+    pub(super) fn missing(&self) -> &MissingFiles {
+        &self.missing
+    }
+
+    /// Adds sections and lists their units. Returns the number of the first one.
+    fn add_source(&mut self, dwarf: Arc<Dwarf<Slice>>) -> Option<usize> {
+        let last = self.sources.last();
+        let base = last.map_or(0, |last| last.base + info_bytes(&last.dwarf));
+        let mut headers = dwarf.units();
+        let first = self.unit_starts.len();
+        while let Ok(Some(header)) = headers.next() {
+            if let Some(offset) = header.debug_info_offset() {
+                self.unit_starts.push(base + offset.0);
+            }
+        }
+        self.sources.push(Source { dwarf, base });
+        self.unit_starts.get(first).copied()
+    }
+
+    /// Lists the addresses of units and skeletons.
+    fn find_ranges(&mut self) {
+        let dwarf = &self.sources[0].dwarf;
+        let mut with_ranges = HashSet::new();
+        let mut sets = dwarf.debug_aranges.headers();
         while let Ok(Some(set)) = sets.next() {
             let unit = set.debug_info_offset().0;
             let mut entries = set.entries();
@@ -173,23 +206,21 @@ impl DebugInfo {
                 }
             }
         }
-        let mut headers = self.dwarf.units();
+        let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
             let Some(offset) = header.debug_info_offset() else {
                 continue;
             };
-            self.unit_offsets.push(offset.0);
-            if with_ranges.contains(&offset.0) {
-                continue;
-            }
-            let Ok(unit) = self.dwarf.unit(header) else {
+            let Ok(unit) = dwarf.unit(header) else {
                 continue;
             };
             if unit.dwo_id.is_some() {
-                is_split = true;
+                self.skeletons.insert(offset.0, None);
+            }
+            if with_ranges.contains(&offset.0) {
                 continue;
             }
-            if let Ok(mut ranges) = self.dwarf.unit_ranges(&unit) {
+            if let Ok(mut ranges) = dwarf.unit_ranges(&unit) {
                 while let Ok(Some(range)) = ranges.next() {
                     if range.begin < range.end && range.begin > 0 {
                         self.ranges.insert(range.begin, (range.end, offset.0));
@@ -197,20 +228,80 @@ impl DebugInfo {
                 }
             }
         }
-        is_split
+    }
+
+    fn dwarf(&self, unit: &PlainUnit) -> &Dwarf<Slice> {
+        &self.sources[unit.source].dwarf
+    }
+
+    /// The split unit of a skeleton, or a unit that is not a skeleton itself. `None` if its file is
+    /// missing.
+    fn whole_unit(&mut self, start: usize) -> Option<usize> {
+        match self.skeletons.get(&start) {
+            None => return Some(start),
+            Some(Some(known)) => return *known,
+            Some(None) => {}
+        }
+        let found = self.load_split_unit(start);
+        self.skeletons.insert(start, Some(found));
+        found
+    }
+
+    fn load_split_unit(&mut self, skeleton: usize) -> Option<usize> {
+        let plain = self.plain_unit(skeleton)?;
+        let program = &self.sources[plain.source].dwarf;
+        let text = |value| {
+            let text = program.attr_string(&plain.unit, value).ok()?;
+            Some(PathBuf::from(text.to_string_lossy().ok()?.into_owned()))
+        };
+        let name = text(plain.unit.dwo_name().ok()??)?;
+        let folder = plain.unit.comp_dir.as_ref();
+        let folder = folder.and_then(|folder| Some(folder.to_string_lossy().ok()?.into_owned()));
+        let folder = PathBuf::from(folder.unwrap_or_default());
+        let id = plain.unit.dwo_id?;
+        let files = [folder.as_path(), &name];
+        let dwarf = (self.split_files).unit(id, files, program, &mut self.missing)?;
+        let source = self.sources.len();
+        self.add_source(dwarf.into())?;
+        let Source { dwarf, base } = &self.sources[source];
+        let mut headers = dwarf.units();
+        while let Ok(Some(header)) = headers.next() {
+            let offset = header.debug_info_offset();
+            let (Some(offset), Ok(mut unit)) = (offset, dwarf.unit(header)) else {
+                continue;
+            };
+            if unit.dwo_id == Some(id) {
+                unit.copy_relocated_attributes(&plain.unit);
+                let start = base + offset.0;
+                let unit = PlainUnit {
+                    unit,
+                    start,
+                    source,
+                };
+                let units = self.plain_units.get_mut();
+                units.insert(start, Some(Rc::new(unit)));
+                return Some(start);
+            }
+        }
+        None
     }
 
     /// Returns false if no type of this name is described. A quick search of the text of the debug
     /// information, which also finds other names that contain it.
     pub(super) fn mentions(&self, name: &str) -> bool {
         let plain = last_part(name).as_bytes();
-        let mut texts = self.texts.iter();
-        texts.any(|section| memchr::memmem::find(section, plain).is_some())
+        let mut sources = self.sources.iter();
+        // The text of split units has not been read.
+        !self.skeletons.is_empty() || sources.any(|source| contains(&source.dwarf, plain))
     }
 
     /// The record of this name. Of several, that of the first unit.
     pub(super) fn record_named(&mut self, name: &str) -> Option<TypeRef> {
-        for unit in self.unit_offsets.clone() {
+        let skeletons: Vec<usize> = self.skeletons.keys().copied().collect();
+        for skeleton in skeletons {
+            self.whole_unit(skeleton);
+        }
+        for unit in self.unit_starts.clone() {
             let defined = self
                 .unit(unit)
                 .and_then(|unit| unit.defined.get(name).copied());
@@ -221,44 +312,97 @@ impl DebugInfo {
         None
     }
 
-    fn unit_at(&mut self, address: u64) -> Option<Rc<UnitIndex>> {
-        let (_, &(end, unit)) = self.ranges.range(..=address).next_back()?;
-        (address < end).then(|| self.unit(unit)).flatten()
+    /// The unit with the code at an address.
+    ///
+    /// # Errors
+    /// Returns why there is none.
+    fn unit_at(&mut self, address: u64) -> Result<Rc<UnitIndex>, NoType> {
+        let range = self.ranges.range(..=address).next_back();
+        let range = range.filter(|&(_, &(end, _))| address < end);
+        let (_, &(_, unit)) = range.ok_or(NoType::NoFunction)?;
+        let whole = self.whole_unit(unit).ok_or(NoType::SplitDebugInfo)?;
+        self.unit(whole).ok_or(NoType::NoFunction)
     }
 
-    fn unit(&mut self, offset: usize) -> Option<Rc<UnitIndex>> {
-        if let Some(known) = self.units.get(&offset) {
+    fn unit(&mut self, start: usize) -> Option<Rc<UnitIndex>> {
+        if let Some(known) = self.units.get(&start) {
             return known.clone();
         }
-        let index = self.index(offset).map(Rc::new);
-        self.units.insert(offset, index.clone());
+        let index = self.index(start).map(Rc::new);
+        self.units.insert(start, index.clone());
         index
+    }
+
+    /// The first entry of the unit that contains an entry.
+    fn start_of_unit(&self, of: TypeRef) -> Option<usize> {
+        let after = self.unit_starts.partition_point(|&unit| unit <= of.0);
+        self.unit_starts.get(after.checked_sub(1)?).copied()
     }
 
     /// The unit that contains an entry.
     fn unit_of(&mut self, of: TypeRef) -> Option<Rc<UnitIndex>> {
-        let after = self.unit_offsets.partition_point(|&unit| unit <= of.0);
-        let unit = *self.unit_offsets.get(after.checked_sub(1)?)?;
-        self.unit(unit)
+        self.unit(self.start_of_unit(of)?)
+    }
+
+    fn plain_unit(&self, start: usize) -> Option<Rc<PlainUnit>> {
+        if let Some(known) = self.plain_units.borrow().get(&start) {
+            return known.clone();
+        }
+        let read = || {
+            let after = self.sources.partition_point(|source| source.base <= start);
+            let source = after.checked_sub(1)?;
+            let Source { dwarf, base } = &self.sources[source];
+            let offset = DebugInfoOffset(start - base);
+            let header = dwarf.unit_header(offset).ok()?;
+            let unit = dwarf.unit(header).ok()?;
+            Some(Rc::new(PlainUnit {
+                unit,
+                start,
+                source,
+            }))
+        };
+        let unit = read();
+        self.plain_units.borrow_mut().insert(start, unit.clone());
+        unit
+    }
+
+    /// What an attribute of an entry refers to.
+    fn reference(&self, unit: &PlainUnit, value: AttributeValue<Slice>) -> Option<TypeRef> {
+        match value {
+            AttributeValue::UnitRef(offset) => Some(TypeRef(unit.start + offset.0)),
+            AttributeValue::DebugInfoRef(offset) => Some(TypeRef(
+                self.sources[unit.source].base.checked_add(offset.0)?,
+            )),
+            AttributeValue::DebugInfoRefSup(offset) => {
+                let source = &self.sources[self.supplementary?];
+                Some(TypeRef(source.base.checked_add(offset.0)?))
+            }
+            _ => None,
+        }
+    }
+
+    fn entry_at(&self, of: TypeRef) -> Option<(Rc<PlainUnit>, Entry)> {
+        let unit = self.plain_unit(self.start_of_unit(of)?)?;
+        let offset = UnitOffset(of.0.checked_sub(unit.start)?);
+        let entry = unit.unit.entry(offset).ok()?;
+        Some((unit, entry))
     }
 
     /// The pass over a unit.
-    fn index(&self, offset: usize) -> Option<UnitIndex> {
-        let header = self.dwarf.unit_header(DebugInfoOffset(offset)).ok()?;
+    fn index(&self, start: usize) -> Option<UnitIndex> {
+        let plain = self.plain_unit(start)?;
         let mut index = UnitIndex {
-            unit: self.dwarf.unit(header).ok()?,
-            start: offset,
+            plain: Rc::clone(&plain),
             functions: BTreeMap::new(),
             variables: BTreeMap::new(),
             declared: HashMap::new(),
             scopes: HashMap::new(),
             defined: HashMap::new(),
+            imported: Vec::new(),
         };
-        let header = self.dwarf.unit_header(DebugInfoOffset(offset)).ok()?;
-        let unit = self.dwarf.unit(header).ok()?;
         // Namespaces and classes around the entry, with their depths.
         let mut scopes: Vec<(isize, Rc<str>)> = Vec::new();
-        let mut entries = unit.entries();
+        let mut entries = plain.unit.entries();
         while let Ok(Some(entry)) = entries.next_dfs() {
             let depth = entry.depth();
             while scopes.last().is_some_and(|scope| scope.0 >= depth) {
@@ -268,10 +412,15 @@ impl DebugInfo {
             match tag {
                 constants::DW_TAG_subprogram => self.index_function(entry, &mut index),
                 constants::DW_TAG_variable => self.index_variable(entry, &mut index),
+                constants::DW_TAG_imported_unit => {
+                    let unit = entry.attr_value(constants::DW_AT_import);
+                    let unit = unit.and_then(|unit| self.reference(&plain, unit));
+                    index.imported.extend(unit);
+                }
                 _ => {}
             }
             if is_record(tag) || tag == constants::DW_TAG_namespace {
-                let name = self.name(&unit, entry);
+                let name = self.name(&plain, entry);
                 let outer = scopes.last().map(|scope| Rc::clone(&scope.1));
                 let full = match (&outer, &name) {
                     (Some(outer), Some(name)) => format!("{outer}::{name}"),
@@ -279,7 +428,7 @@ impl DebugInfo {
                     (outer, None) => outer.as_deref().unwrap_or_default().to_owned(),
                 };
                 if is_record(tag) {
-                    let at = offset + entry.offset().0;
+                    let at = start + entry.offset().0;
                     if let Some(outer) = outer {
                         index.scopes.insert(at, outer);
                     }
@@ -296,7 +445,10 @@ impl DebugInfo {
     }
 
     fn index_function(&self, entry: &Entry, index: &mut UnitIndex) {
-        let Ok(mut ranges) = self.dwarf.die_ranges(&index.unit, entry) else {
+        let Ok(mut ranges) = self
+            .dwarf(&index.plain)
+            .die_ranges(&index.plain.unit, entry)
+        else {
             return;
         };
         while let Ok(Some(range)) = ranges.next() {
@@ -311,21 +463,22 @@ impl DebugInfo {
     }
 
     fn index_variable(&self, entry: &Entry, index: &mut UnitIndex) {
-        let Some(of) = self.type_of(index, entry) else {
+        let plain = &Rc::clone(&index.plain);
+        let Some(of) = self.type_of(plain, entry) else {
             return;
         };
         let location = entry.attr_value(constants::DW_AT_location);
         let is_fixed = matches!(location, Some(AttributeValue::Exprloc(_)));
         if let Some(AttributeValue::Exprloc(expression)) = location {
-            let places = self.places(&index.unit, expression, FrameBase::CanonicalFrameAddress);
+            let places = self.places(plain, expression, FrameBase::CanonicalFrameAddress);
             if let [(Place::Address(address), 0)] = places[..] {
                 index.variables.insert(address, of);
             }
         }
         let is_declared = entry.attr_value(constants::DW_AT_external).is_some();
         if is_fixed || is_declared {
-            let linkage = self.text(&index.unit, entry, constants::DW_AT_linkage_name);
-            let name = linkage.or_else(|| self.name(&index.unit, entry));
+            let linkage = self.text(plain, entry, constants::DW_AT_linkage_name);
+            let name = linkage.or_else(|| self.name(plain, entry));
             if let Some(name) = name {
                 index.declared.insert(name, of);
             }
@@ -340,7 +493,7 @@ impl DebugInfo {
         address: u64,
         symbol: Option<(&str, u64)>,
     ) -> Option<(TypeRef, u64)> {
-        let unit = self.unit_at(code)?;
+        let unit = self.unit_at(code).ok()?;
         if let Some((&start, &of)) = unit.variables.range(..=address).next_back()
             && address - start < self.bytes(of).max(1)
         {
@@ -349,8 +502,24 @@ impl DebugInfo {
         let (name, start) = symbol?;
         // `counter.0` is a variable of a function, `counter.lto_priv.0` one of another unit.
         let plain = name.split_once('.').map_or(name, |(plain, _)| plain);
-        let declared = unit.declared.get(name).or_else(|| unit.declared.get(plain));
-        Some((*declared?, start))
+        let declared = [name, plain]
+            .iter()
+            .find_map(|name| self.declared(&unit, name));
+        Some((declared?, start))
+    }
+
+    /// Type of a variable that a unit, or one that it imports, declares.
+    fn declared(&mut self, unit: &Rc<UnitIndex>, name: &str) -> Option<TypeRef> {
+        let mut seen = HashSet::new();
+        let mut units = vec![Rc::clone(unit)];
+        while let Some(unit) = units.pop() {
+            if let Some(&of) = unit.declared.get(name) {
+                return Some(of);
+            }
+            let imported = unit.imported.iter().filter(|unit| seen.insert(unit.0));
+            units.extend(imported.filter_map(|&unit| self.unit_of(unit)));
+        }
+        None
     }
 
     /// What is known about the function that contains an address.
@@ -358,29 +527,28 @@ impl DebugInfo {
     /// # Errors
     /// Returns [`NoType::NoFunction`] if no function contains it.
     pub(super) fn function_at(&mut self, address: u64) -> Result<FunctionInfo, NoType> {
-        let unit = self.unit_at(address).ok_or(NoType::NoFunction)?;
+        let unit = self.unit_at(address)?;
         let (_, function) = unit
             .functions
             .range(..=address)
             .next_back()
             .filter(|(_, function)| address < function.end)
             .ok_or(NoType::NoFunction)?;
-        self.read_function(&unit, function.entry)
+        self.read_function(&unit.plain, function.entry)
             .map_err(|_| NoType::NoFunction)
     }
 
     fn read_function(
         &self,
-        index: &UnitIndex,
+        unit: &PlainUnit,
         entry: UnitOffset<usize>,
     ) -> gimli::Result<FunctionInfo> {
-        let unit = &index.unit;
         let mut info = FunctionInfo::default();
         let mut base = FrameBase::CanonicalFrameAddress;
         // Scopes around the entry with their depths. An empty scope has the addresses of its
         // parent.
         let mut scopes: Vec<(isize, Vec<Range<u64>>)> = Vec::new();
-        let mut entries = unit.entries_at_offset(entry)?;
+        let mut entries = unit.unit.entries_at_offset(entry)?;
         let mut outermost = None;
         while let Some(entry) = entries.next_dfs()? {
             let depth = entry.depth();
@@ -412,10 +580,10 @@ impl DebugInfo {
                 }
                 constants::DW_TAG_variable | constants::DW_TAG_formal_parameter => {
                     let scope = scopes.last().map_or(&[][..], |scope| &scope.1);
-                    self.read_variable(index, entry, scope, base, &mut info);
+                    self.read_variable(unit, entry, scope, base, &mut info);
                 }
                 constants::DW_TAG_call_site | constants::DW_TAG_GNU_call_site => {
-                    self.read_call(index, entry, &mut info);
+                    self.read_call(unit, entry, &mut info);
                 }
                 _ => {}
             }
@@ -423,9 +591,9 @@ impl DebugInfo {
         Ok(info)
     }
 
-    fn code_of(&self, unit: &Unit<Slice>, entry: &Entry) -> Vec<Range<u64>> {
+    fn code_of(&self, unit: &PlainUnit, entry: &Entry) -> Vec<Range<u64>> {
         let mut code = Vec::new();
-        if let Ok(mut ranges) = self.dwarf.die_ranges(unit, entry) {
+        if let Ok(mut ranges) = self.dwarf(unit).die_ranges(&unit.unit, entry) {
             while let Ok(Some(range)) = ranges.next() {
                 if range.begin < range.end {
                     code.push(range.begin..range.end);
@@ -435,13 +603,13 @@ impl DebugInfo {
         code
     }
 
-    fn frame_base(&self, unit: &Unit<Slice>, entry: &Entry) -> FrameBase {
+    fn frame_base(&self, unit: &PlainUnit, entry: &Entry) -> FrameBase {
         let Some(AttributeValue::Exprloc(expression)) =
             entry.attr_value(constants::DW_AT_frame_base)
         else {
             return FrameBase::CanonicalFrameAddress;
         };
-        match expression.operations(unit.encoding()).next() {
+        match expression.operations(unit.unit.encoding()).next() {
             Ok(Some(Operation::Register { register })) => FrameBase::Register {
                 register: register.0,
                 offset: 0,
@@ -458,7 +626,7 @@ impl DebugInfo {
 
     fn read_variable(
         &self,
-        index: &UnitIndex,
+        unit: &PlainUnit,
         entry: &Entry,
         scope: &[Range<u64>],
         base: FrameBase,
@@ -467,10 +635,9 @@ impl DebugInfo {
         let Some(value) = entry.attr_value(constants::DW_AT_location) else {
             return;
         };
-        let Some(of) = self.type_of(index, entry) else {
+        let Some(of) = self.type_of(unit, entry) else {
             return;
         };
-        let unit = &index.unit;
         let mut add = |range: &Range<u64>, expression: Expression<Slice>| {
             for (place, part) in self.places(unit, expression, base) {
                 if info.locations.len() < MAX_LOCATIONS {
@@ -489,28 +656,28 @@ impl DebugInfo {
             }
             return;
         }
-        if let Ok(Some(mut list)) = self.dwarf.attr_locations(unit, value) {
+        if let Ok(Some(mut list)) = self.dwarf(unit).attr_locations(&unit.unit, value) {
             while let Ok(Some(location)) = list.next() {
                 add(&(location.range.begin..location.range.end), location.data);
             }
         }
     }
 
-    fn read_call(&self, index: &UnitIndex, entry: &Entry, info: &mut FunctionInfo) {
+    fn read_call(&self, unit: &PlainUnit, entry: &Entry, info: &mut FunctionInfo) {
         let address = entry
             .attr_value(constants::DW_AT_call_return_pc)
             .or_else(|| entry.attr_value(constants::DW_AT_low_pc));
-        let address = address.and_then(|value| self.dwarf.attr_address(&index.unit, value).ok()?);
+        let address =
+            address.and_then(|value| self.dwarf(unit).attr_address(&unit.unit, value).ok()?);
         let origin = entry
             .attr_value(constants::DW_AT_call_origin)
             .or_else(|| entry.attr_value(constants::DW_AT_abstract_origin));
-        let Some((address, AttributeValue::UnitRef(origin))) = address.zip(origin) else {
+        let origin = origin.and_then(|origin| self.reference(unit, origin));
+        let callee = origin.and_then(|origin| self.entry_at(origin));
+        let Some((address, (unit, callee))) = address.zip(callee) else {
             return;
         };
-        let Ok(callee) = index.unit.entry(origin) else {
-            return;
-        };
-        if let Some(of) = self.type_of(index, &callee) {
+        if let Some(of) = self.type_of(&unit, &callee) {
             info.returned.insert(address, of);
         }
     }
@@ -519,11 +686,11 @@ impl DebugInfo {
     /// Expressions that compute something else describe none.
     fn places(
         &self,
-        unit: &Unit<Slice>,
+        unit: &PlainUnit,
         expression: Expression<Slice>,
         base: FrameBase,
     ) -> Vec<(Place, u64)> {
-        let mut operations = expression.operations(unit.encoding());
+        let mut operations = expression.operations(unit.unit.encoding());
         let (mut places, mut part) = (Vec::new(), 0);
         let mut place: Option<Place> = None;
         let mut is_clear = true;
@@ -564,7 +731,7 @@ impl DebugInfo {
                     place = Some(Place::Address(address));
                 }
                 Operation::AddressIndex { index } if place.is_none() => {
-                    let address = self.dwarf.address(unit, index);
+                    let address = self.dwarf(unit).address(&unit.unit, index);
                     place = address.ok().map(Place::Address);
                     is_clear &= place.is_some();
                 }
@@ -592,31 +759,31 @@ impl DebugInfo {
     }
 
     /// Type of a variable, parameter, member or function, which another entry may state.
-    fn type_of(&self, index: &UnitIndex, entry: &Entry) -> Option<TypeRef> {
-        let mut at: Option<Entry> = None;
+    fn type_of(&self, unit: &PlainUnit, entry: &Entry) -> Option<TypeRef> {
+        let mut at: Option<(Rc<PlainUnit>, Entry)> = None;
         for _ in 0..MAX_REFERENCES {
-            let entry = at.as_ref().unwrap_or(entry);
+            let (unit, entry) = match &at {
+                Some((unit, entry)) => (&**unit, entry),
+                None => (unit, entry),
+            };
             if let Some(value) = entry.attr_value(constants::DW_AT_type) {
-                return reference(index, value);
+                return self.reference(unit, value);
             }
             let origin = entry
                 .attr_value(constants::DW_AT_abstract_origin)
                 .or_else(|| entry.attr_value(constants::DW_AT_specification))?;
-            let AttributeValue::UnitRef(origin) = origin else {
-                return None;
-            };
-            at = Some(index.unit.entry(origin).ok()?);
+            at = Some(self.entry_at(self.reference(unit, origin)?)?);
         }
         None
     }
 
-    fn name(&self, unit: &Unit<Slice>, entry: &Entry) -> Option<String> {
+    fn name(&self, unit: &PlainUnit, entry: &Entry) -> Option<String> {
         self.text(unit, entry, constants::DW_AT_name)
     }
 
-    fn text(&self, unit: &Unit<Slice>, entry: &Entry, attribute: gimli::DwAt) -> Option<String> {
+    fn text(&self, unit: &PlainUnit, entry: &Entry, attribute: gimli::DwAt) -> Option<String> {
         let value = entry.attr_value(attribute)?;
-        let text = self.dwarf.attr_string(unit, value).ok()?;
+        let text = self.dwarf(unit).attr_string(&unit.unit, value).ok()?;
         Some(text.to_string_lossy().ok()?.into_owned())
     }
 
@@ -634,15 +801,14 @@ impl DebugInfo {
         let (mut at, mut typedef) = (of, None);
         for _ in 0..MAX_REFERENCES {
             let index = self.unit_of(at)?;
-            let entry = index
-                .unit
-                .entry(UnitOffset(at.0.checked_sub(index.start)?))
-                .ok()?;
+            let unit = &index.plain;
+            let offset = UnitOffset(at.0.checked_sub(unit.start)?);
+            let entry = unit.unit.entry(offset).ok()?;
             let target = entry.attr_value(constants::DW_AT_type);
-            let target = target.and_then(|value| reference(&index, value));
+            let target = target.and_then(|value| self.reference(unit, value));
             match entry.tag() {
                 constants::DW_TAG_typedef => {
-                    typedef = typedef.or_else(|| self.name(&index.unit, &entry));
+                    typedef = typedef.or_else(|| self.name(unit, &entry));
                 }
                 constants::DW_TAG_const_type
                 | constants::DW_TAG_volatile_type
@@ -662,7 +828,8 @@ impl DebugInfo {
         (tag, target): (DwTag, Option<TypeRef>),
         typedef: Option<String>,
     ) -> Option<Type> {
-        let name = self.name(&index.unit, entry);
+        let unit = &index.plain;
+        let name = self.name(unit, entry);
         let bytes = entry.attr_value(constants::DW_AT_byte_size);
         let bytes = bytes.and_then(|value| value.udata_value());
         Some(match tag {
@@ -674,9 +841,9 @@ impl DebugInfo {
             | constants::DW_TAG_reference_type
             | constants::DW_TAG_rvalue_reference_type => Type::Pointer { to: target },
             constants::DW_TAG_subroutine_type => Type::Function { returns: target },
-            constants::DW_TAG_array_type => self.read_array(index, entry, target?)?,
+            constants::DW_TAG_array_type => self.read_array(unit, entry, target?)?,
             tag if is_record(tag) => {
-                let at = index.start + entry.offset().0;
+                let at = unit.start + entry.offset().0;
                 let scope = index.scopes.get(&at).map(|scope| format!("{scope}::"));
                 let own = name.or(typedef).unwrap_or_else(|| "(anonymous)".to_owned());
                 let full = format!("{}{own}", scope.unwrap_or_default());
@@ -687,9 +854,9 @@ impl DebugInfo {
                 }
                 Type::Record(Record {
                     bytes: bytes.unwrap_or(0),
-                    members: self.read_members(index, entry.offset(), tag)?,
+                    members: self.read_members(unit, entry.offset(), tag)?,
                     is_union: tag == constants::DW_TAG_union_type
-                        || self.has_variants(index, entry.offset()),
+                        || has_variants(unit, entry.offset()),
                     name: full,
                 })
             }
@@ -706,9 +873,9 @@ impl DebugInfo {
     }
 
     /// An array of several dimensions has as many elements as their product.
-    fn read_array(&self, index: &UnitIndex, entry: &Entry, of: TypeRef) -> Option<Type> {
+    fn read_array(&self, unit: &PlainUnit, entry: &Entry, of: TypeRef) -> Option<Type> {
         let mut count = Some(1u64);
-        let mut tree = index.unit.entries_tree(Some(entry.offset())).ok()?;
+        let mut tree = unit.unit.entries_tree(Some(entry.offset())).ok()?;
         let mut children = tree.root().ok()?.children();
         while let Ok(Some(child)) = children.next() {
             let entry = child.entry();
@@ -724,31 +891,15 @@ impl DebugInfo {
         Some(Type::Array { of, count })
     }
 
-    fn has_variants(&self, index: &UnitIndex, entry: UnitOffset<usize>) -> bool {
-        let Ok(mut tree) = index.unit.entries_tree(Some(entry)) else {
-            return false;
-        };
-        let Ok(root) = tree.root() else {
-            return false;
-        };
-        let mut children = root.children();
-        while let Ok(Some(child)) = children.next() {
-            if child.entry().tag() == constants::DW_TAG_variant_part {
-                return true;
-            }
-        }
-        false
-    }
-
     /// Members of a record. Those of all variants of an enum of Rust overlap.
     fn read_members(
         &self,
-        index: &UnitIndex,
+        unit: &PlainUnit,
         entry: UnitOffset<usize>,
         tag: DwTag,
     ) -> Option<Vec<Member>> {
         let mut members = Vec::new();
-        let mut entries = index.unit.entries_at_offset(entry).ok()?;
+        let mut entries = unit.unit.entries_at_offset(entry).ok()?;
         let record = entries.next_dfs().ok()??.depth();
         let mut skipped: Option<isize> = None;
         while let Ok(Some(entry)) = entries.next_dfs() {
@@ -775,7 +926,7 @@ impl DebugInfo {
             let is_static = entry.attr_value(constants::DW_AT_external).is_some()
                 || entry.attr_value(constants::DW_AT_artificial).is_some() && depth > record + 1;
             let value = entry.attr_value(constants::DW_AT_type);
-            let Some(of) = value.and_then(|value| reference(index, value)) else {
+            let Some(of) = value.and_then(|value| self.reference(unit, value)) else {
                 continue;
             };
             let number = |attribute| entry.attr_value(attribute).and_then(|v| v.udata_value());
@@ -810,7 +961,7 @@ impl DebugInfo {
                 continue;
             }
             members.push(Member {
-                name: self.name(&index.unit, entry),
+                name: self.name(unit, entry),
                 offset,
                 of,
                 is_base,
@@ -832,30 +983,18 @@ fn is_record(tag: DwTag) -> bool {
     )
 }
 
-fn reference(index: &UnitIndex, value: AttributeValue<Slice>) -> Option<TypeRef> {
-    match value {
-        AttributeValue::UnitRef(offset) => Some(TypeRef(index.start + offset.0)),
-        AttributeValue::DebugInfoRef(offset) => Some(TypeRef(offset.0)),
-        _ => None,
-    }
-}
-
-/// Bytes of a section, which may be compressed.
-fn contents<'a>(section: &impl ObjectSection<'a>) -> Option<Vec<u8>> {
-    let data = section.compressed_data().ok()?;
-    let bytes = usize::try_from(data.uncompressed_size).ok()?;
-    let mut plain = Vec::new();
-    match data.format {
-        CompressionFormat::None => plain.extend_from_slice(data.data),
-        CompressionFormat::Zlib => {
-            let decoder = flate2::read::ZlibDecoder::new(data.data);
-            decoder.take(bytes as u64).read_to_end(&mut plain).ok()?;
+fn has_variants(unit: &PlainUnit, entry: UnitOffset<usize>) -> bool {
+    let Ok(mut tree) = unit.unit.entries_tree(Some(entry)) else {
+        return false;
+    };
+    let Ok(root) = tree.root() else {
+        return false;
+    };
+    let mut children = root.children();
+    while let Ok(Some(child)) = children.next() {
+        if child.entry().tag() == constants::DW_TAG_variant_part {
+            return true;
         }
-        CompressionFormat::Zstandard => {
-            let decoder = zstd::Decoder::new(data.data).ok()?;
-            decoder.take(bytes as u64).read_to_end(&mut plain).ok()?;
-        }
-        _ => return None,
     }
-    Some(plain)
+    false
 }
