@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use memgauge_console::Source;
-use memgauge_console::quantities::{Duration, Percent, length, size, task_id};
+use memgauge_console::quantities::{Duration, Percent, length, seed, size, task_id};
 use memgauge_console::target::Targets;
 use memgauge_emulate::{Allocator, AllocatorEffect, SetSample, geometry};
 use memgauge_host::unwind::{MAX_STACK_BYTES, STACK_BYTES};
@@ -207,11 +207,6 @@ pub(crate) struct Modelled {
     /// programs with random hash tables repeat [default: random, as without memgauge]
     #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
-}
-
-fn seed(text: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|_| format!("use a whole number from 0 to {}", u64::MAX))
 }
 
 impl Modelled {

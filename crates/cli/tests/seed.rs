@@ -6,7 +6,8 @@ mod harness;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use harness::{Recorded, needs, report_text};
+use harness::{Recorded, check_line, memgauge, needs, report_text, said};
+use serde_json::Value;
 
 /// Prints random numbers of each source, a line each: in the main thread, in two others, in two
 /// forked children, and after an exec. Each is `SOURCE OF-WHOM NUMBER`.
@@ -126,6 +127,80 @@ fn a_seed_fixes_the_numbers_of_every_source_and_no_two_are_alike() {
         none
     );
     assert_eq!(common(&seeded, &run(&[])), none);
+}
+
+/// What a command that is not `record` says of a program with a seed: the program's own output, and
+/// what the command writes as JSON.
+fn seeded(command: &[&str], seed: &str, program: &[&str]) -> (String, Value) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("counts.json");
+    let json = format!("--json={}", file.display());
+    let output = memgauge()
+        .args(command)
+        .args(["--seed", seed, &json, "--"])
+        .args(program)
+        .output()
+        .expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    let counts = std::fs::read(file).expect("the command writes the file");
+    let counts = serde_json::from_slice(&counts).expect("it is JSON");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), counts)
+}
+
+const OTHER_COMMANDS: [&[&str]; 3] = [
+    &["mrc"],
+    &["mrc", "--phases"],
+    &["stat", "--source", "emulate"],
+];
+
+#[test]
+fn a_seed_means_the_same_for_every_command() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), DRAWS);
+    let seed = std::process::id().to_string();
+    let recorded = output(&Recorded::new(&["--seed", &seed], &[&program]));
+    for command in OTHER_COMMANDS {
+        assert_eq!(
+            seeded(command, &seed, &[&program]).0,
+            recorded,
+            "{command:?}"
+        );
+    }
+}
+
+#[test]
+fn counts_of_other_commands_repeat_with_a_seed() {
+    if !needs(&["/usr/bin/python3"]) {
+        return;
+    }
+    let script = "print(sum(hash('word%d' % (i % 999)) & 7 for i in range(9000)))";
+    let program = ["/usr/bin/python3", "-S", "-c", script];
+    let seed = std::process::id().to_string();
+    for command in [OTHER_COMMANDS[0], OTHER_COMMANDS[2]] {
+        let counts = |seed: &str| {
+            let (output, counts) = seeded(command, seed, &program);
+            // `stat` also has what it cost on the host.
+            match command[0] {
+                "stat" => (output, counts["totals"].clone()),
+                _ => (output, counts),
+            }
+        };
+        let first = counts(&seed);
+        assert_eq!(counts(&seed), first, "{command:?} --seed {seed}");
+        assert_ne!(counts("0").1, first.1, "{command:?}");
+    }
+}
+
+#[test]
+fn a_seed_of_a_program_that_is_not_emulated_is_refused() {
+    let output = memgauge()
+        .args(["stat", "--seed", "1", "--", "/bin/true"])
+        .output()
+        .expect("memgauge runs");
+    check_line(&output, 2, &["--seed", "--source emulate"]);
 }
 
 #[test]

@@ -155,6 +155,15 @@ pub fn overhead(text: &str) -> Result<Percent, String> {
     within.ok_or_else(|| "expected 0.01% to 50%".to_owned())
 }
 
+/// Parses the seed of a program's random numbers.
+///
+/// # Errors
+/// It is no whole number.
+pub fn seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("use a whole number from 0 to {}", u64::MAX))
+}
+
 /// Parses the ID of a process or thread.
 pub fn task_id(text: &str) -> Result<u32, String> {
     let id = text.parse().ok().filter(|&id| id > 0);

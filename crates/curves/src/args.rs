@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use memgauge_console::quantities::{size, task_id};
+use memgauge_console::quantities::{seed, size, task_id};
 use memgauge_console::target::Targets;
 use memgauge_import::addresses::Format;
 use memgauge_mrc::Policy;
@@ -295,6 +295,9 @@ pub struct Mrc {
         conflicts_with = "per_thread"
     )]
     pub(crate) functions: Vec<String>,
+    /// Seed of the program's random numbers, as in `memgauge record` [default: random]
+    #[arg(long, value_name = "N", requires = "command", value_parser = seed, allow_negative_numbers = true)]
+    pub(crate) seed: Option<u64>,
     /// Show a curve for each phase of the run; `on-change` reads only the start of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = WITHOUT_PHASES)]

@@ -159,11 +159,8 @@ impl CurveScope {
 }
 
 /// Returns the curves of a command that runs under the emulator.
-pub(super) fn curves_of_command(
-    command: &[String],
-    making: &CurveOptions,
-    (scope, functions): (CurveScope, &[String]),
-) -> anyhow::Result<CommandCurves> {
+pub(super) fn curves_of_command(args: &Mrc, scope: CurveScope) -> anyhow::Result<CommandCurves> {
+    let making = &args.making;
     let mut all = Relay::new(making);
     let mut threads = Threads::default();
     let mut parts = Parts::new(making);
@@ -171,10 +168,11 @@ pub(super) fn curves_of_command(
         granule: making.block.iter().copied().min().unwrap_or(1),
         parts: scope.parts(),
         ips: false,
-        functions: functions.to_vec(),
+        functions: args.functions.clone(),
+        seed: args.seed,
     };
     terminal::catch_interrupts()?;
-    let run = stream(command, wanted, &mut |batch| {
+    let run = stream(&args.command, wanted, &mut |batch| {
         all.feed(batch.addresses, batch.crossing)?;
         match scope {
             CurveScope::Nothing => Ok(()),

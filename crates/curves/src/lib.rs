@@ -273,11 +273,7 @@ fn write_phases(
 
 fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     emulated::warn_about_rights(&args.command);
-    let ran = feed::curves_of_command(
-        &args.command,
-        &args.making,
-        (feed::CurveScope::of(args)?, &args.functions),
-    )?;
+    let ran = feed::curves_of_command(args, feed::CurveScope::of(args)?)?;
     for note in emulated::missing_names(&ran.run.missing, &args.command) {
         eprintln!("memgauge: {note}");
     }

@@ -301,6 +301,7 @@ pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(PhaseRun, Streamed)> {
         parts: None,
         ips: false,
         functions: Vec::new(),
+        seed: args.seed,
     };
     terminal::catch_interrupts()?;
     let run = stream(&args.command, wanted, &mut |batch| {

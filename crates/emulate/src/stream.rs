@@ -59,6 +59,8 @@ pub struct StreamOptions {
     pub ips: bool,
     /// Functions that are regions of interest, as in [`super::Options::functions`].
     pub functions: Vec<String>,
+    /// Seed of the program's random numbers, as in [`super::Options::seed`].
+    pub seed: Option<u64>,
 }
 
 /// Result of a streamed run.
@@ -150,7 +152,7 @@ fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Re
     let mut session = Session::create(0)?;
     session.name_functions(&wanted.functions)?;
     let mut run = StreamRun {
-        program: spawn(command, &emulator, &session, None)?,
+        program: spawn(command, &emulator, &session, wanted.seed)?,
         followed: Followed::new(ReferenceReader::new(wanted, sink), follow::turn_words(None)),
     };
     let end = run.until_the_end(&mut session);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use memgauge_console::quantities::Duration;
+use memgauge_console::quantities::{Duration, seed};
 use memgauge_console::target::Targets;
 
 use crate::units::{pages, recording};
@@ -44,6 +44,10 @@ pub(crate) struct Stat {
     /// Where counts come from
     #[arg(long, value_enum, default_value_t)]
     pub(crate) source: StatSource,
+    /// With source emulate, seed of the program's random numbers, as in `memgauge record`
+    /// [default: random]
+    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
+    pub(crate) seed: Option<u64>,
     /// Pages in the ring buffer of each processor, a power of two
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         traces: None,
         sets: None,
         what_if: Vec::new(),
-        seed: None,
+        seed: args.seed,
         stacks: false,
         data: None,
         functions: Vec::new(),

@@ -31,6 +31,12 @@ const DEFAULT_SERIES: &str = "page-faults,context-switches,instructions,cycles,c
 /// Runs, counts, and prints the counts.
 pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     // Check before replacing anything, so that unknown events cost no recording.
+    if args.seed.is_some() && args.source != StatSource::Emulate {
+        return Err(memgauge_console::outcome::usage(
+            "--seed has no effect on source pmu, which counts the program as it runs: add --source \
+             emulate",
+        ));
+    }
     let options = match args.source {
         StatSource::Emulate => None,
         StatSource::Pmu => Some(options(args)?),
