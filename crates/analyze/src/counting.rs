@@ -8,6 +8,7 @@ use memgauge_trace::{
 };
 use serde::Serialize;
 
+use crate::counted_time::{CountedTime, counted_time};
 use crate::derived::{Derived, derived};
 use crate::series::{Curve, Curves};
 
@@ -71,6 +72,8 @@ pub struct Counting {
     pub totals: Vec<Counter>,
     /// Values derived from the totals.
     pub derived: Vec<Derived>,
+    /// Where the time goes, if the events say it.
+    pub time: Option<CountedTime>,
     /// Events that were not counted.
     pub unsupported: Vec<UnsupportedFacts>,
     /// Events that were counted in user space only, for lack of permission.
@@ -117,6 +120,7 @@ fn of_facts(facts: &CountingFacts, curves: &Curves) -> Counting {
         wall_ns: facts.wall_ns,
         totals: facts.counters.iter().map(counter).collect(),
         derived: derived(&totals, seconds, facts.whole_machine),
+        time: counted_time(&totals),
         unsupported: facts.unsupported.clone(),
         user_only: facts.user_only.clone(),
         ticks: facts.ticks.clone().map(|facts| Ticking {
@@ -161,6 +165,7 @@ fn of_rows(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Cou
     (!totals.is_empty()).then(|| Counting {
         wall_ns: duration_ns,
         derived: derived(&sums, duration_ns as f64 / 1e9, true),
+        time: counted_time(&sums),
         totals,
         ..Counting::default()
     })

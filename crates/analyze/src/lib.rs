@@ -20,6 +20,7 @@ pub mod bandwidth;
 mod cause;
 mod causes;
 mod code_regions;
+mod counted_time;
 mod counting;
 mod counts;
 mod data;
@@ -78,6 +79,7 @@ mod oracle;
 pub use assemble::{Options, Parts, assemble, summarise_counting};
 pub use cause::{Cause, CauseKind};
 pub use code_regions::{CodeRegionRow, CodeRegions, CodeValueRow, CodeValues};
+pub use counted_time::{CountedPart, CountedTime};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use data::{

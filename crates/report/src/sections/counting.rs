@@ -31,7 +31,7 @@ pub(super) fn counters(summary: &Summary, style: &Style) -> String {
 }
 
 /// Minimum share of the time for an event to count as counted all the time.
-const WHOLE: f64 = 0.9995;
+pub(super) const WHOLE: f64 = 0.9995;
 
 pub(super) fn derived(summary: &Summary, style: &Style) -> String {
     let figures = summary.counting.iter().flat_map(|c| &c.derived);

@@ -55,6 +55,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         headline::run(summary, style),
         io(summary, style),
         time_use::time_use(summary, style),
+        time_use::counted(summary, style),
         python::lines(summary, style),
         what_if::what_if(summary, style),
         counting::counters(summary, style),
@@ -132,6 +133,7 @@ pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         headline::headline(summary, style),
         time_use::time_use(summary, style),
+        time_use::counted(summary, style),
         counting::counters(summary, style),
         counting::derived(summary, style),
         counting::notes(summary, style),
