@@ -667,7 +667,7 @@ fn stripped_program_has_lines_from_debuginfod_and_reports_need_no_server() {
 }
 
 #[test]
-fn split_debug_information_has_lines_and_its_package_inlined_functions() {
+fn split_debug_information_has_inlined_functions_and_without_its_files_lines_and_a_notice() {
     if !needs(&["gcc", "dwp"]) {
         return;
     }
@@ -675,18 +675,28 @@ fn split_debug_information_has_lines_and_its_package_inlined_functions() {
     // dwp of binutils 2.40 crashes on version 5.
     let program = compile(folder.path(), SWEEP, &["-gdwarf-4", "-gsplit-dwarf"]);
     let command = [program.to_str().expect("UTF-8")];
-    let check = |function: &str| {
+    let problems_if_hottest_is = |function: &str| {
         let report = Recorded::new(&[], &command).report();
         assert_eq!(hottest(&report, "functions")["function"], function);
         assert_eq!(hottest(&report, "lines")["line"], 6);
-        assert_eq!(report["problems"].as_array().map(Vec::len), Some(0));
+        report["problems"].as_array().expect("a list").clone()
     };
-    check("main");
+    assert_eq!(problems_if_hottest_is("sweep").len(), 0);
     let package = program.with_extension("dwp");
     let mut pack = Command::new("dwp");
     let packed = pack.arg("-e").arg(&program).arg("-o").arg(&package);
     assert!(packed.status().expect("dwp runs").success());
-    check("sweep");
+    for file in fs::read_dir(folder.path()).expect("the folder") {
+        let path = file.expect("a file").path();
+        if path.extension().is_some_and(|extension| extension == "dwo") {
+            fs::remove_file(path).expect("the file is gone");
+        }
+    }
+    assert_eq!(problems_if_hottest_is("sweep").len(), 0);
+    fs::remove_file(package).expect("the package is gone");
+    let problems = problems_if_hottest_is("main");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].to_string().contains(".dwo"), "{problems:?}");
 }
 
 #[test]
