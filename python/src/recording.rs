@@ -676,6 +676,7 @@ const ALLOCATION_SITES: &[Column] = &[
     count("frees", "count"),
     count("at_peak_bytes", "bytes"),
     count("live_bytes", "bytes"),
+    count("untouched_bytes", "bytes"),
     real("mean_lifetime_ns", "ns"),
     count("temporary", "count"),
 ];

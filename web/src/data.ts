@@ -244,6 +244,8 @@ export interface AllocationSite {
   frees: number;
   at_peak_bytes: number;
   live_bytes: number;
+  /** Bytes of whole cache lines that no access reached. Absent if the source does not see accesses. */
+  untouched_bytes?: number;
   mean_lifetime_ns: number | null;
   temporary: number;
   errors?: HeapErrors;
@@ -262,6 +264,7 @@ export interface HeapUse {
   bytes: number;
   at_peak_bytes: number;
   live_bytes: number;
+  untouched_bytes?: number;
   temporary: number;
   allocations_per_s: number | null;
   over_time?: HeapOverTime;

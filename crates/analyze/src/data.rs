@@ -117,6 +117,19 @@ impl Analysis for Allocations {
     }
 }
 
+/// Other names of numbers of the heap.
+const HEAP_NAMES: [(&str, &str); 3] = [
+    ("heap.peak", "heap.peak_bytes"),
+    ("heap.unfreed", "heap.unfreed_bytes"),
+    ("heap.untouched", "heap.untouched_bytes"),
+];
+
+/// Name of a metric in recordings: `heap.peak` is short for `heap.peak_bytes`.
+pub fn metric_name(name: &str) -> &str {
+    let known = HEAP_NAMES.iter().find(|(short, _)| *short == name);
+    known.map_or(name, |&(_, full)| full)
+}
+
 /// Kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -207,6 +220,9 @@ pub struct AllocationSite {
     pub at_peak_bytes: u64,
     /// Bytes that were never freed.
     pub live_bytes: u64,
+    /// Bytes of whole cache lines that no access reached; `None` if the source does not see accesses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untouched_bytes: Option<u64>,
     /// Mean time from allocation to free; `None` if none was freed.
     pub mean_lifetime_ns: Option<f64>,
     /// Allocations that the same thread freed before it allocated again.
@@ -258,6 +274,9 @@ pub struct HeapUse {
     pub at_peak_bytes: u64,
     /// Bytes that were never freed.
     pub live_bytes: u64,
+    /// Bytes of whole cache lines that no access reached; `None` if the source does not see accesses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untouched_bytes: Option<u64>,
     /// Allocations that the same thread freed before it allocated again.
     pub temporary: u64,
     /// Allocations per second of the run.
@@ -393,6 +412,11 @@ pub(crate) fn data_results(
     DataResults { table, heap }
 }
 
+/// Sum of the known ones.
+fn sum_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).reduce(|a, b| a + b)
+}
+
 fn counts(tally: &Tally, names: &EventNames) -> Counts {
     let all = tally.iter().filter(|&(_, count)| count > 0);
     all.map(|(event, count)| (names.name(event), count))
@@ -422,6 +446,7 @@ fn sites(
             bytes_variance: site.row.bytes_variance + row.bytes_variance,
             live_variance: site.row.live_variance + row.live_variance,
             at_peak_variance: site.row.at_peak_variance + row.at_peak_variance,
+            untouched_bytes: sum_known(site.row.untouched_bytes, row.untouched_bytes),
             ..row.clone()
         };
         if let Some(tally) = sums.by_site.get(key) {
@@ -522,6 +547,7 @@ fn allocation_site(
         frees: row.frees,
         at_peak_bytes: row.at_peak_bytes,
         live_bytes: row.live_bytes,
+        untouched_bytes: row.untouched_bytes,
         mean_lifetime_ns: (row.frees > 0).then(|| row.lifetime_ns as f64 / row.frees as f64),
         temporary: row.temporary,
         errors: HeapErrors::from_row(row),
@@ -646,6 +672,9 @@ fn heap<'a>(
         frees: sum(|site| site.frees),
         at_peak_bytes: sum(|site| site.at_peak_bytes),
         live_bytes: sum(|site| site.live_bytes),
+        untouched_bytes: sites
+            .iter()
+            .fold(None, |all, site| sum_known(all, site.untouched_bytes)),
         temporary: sum(|site| site.temporary),
         errors: HeapErrors::of_sum(sites.iter().filter_map(|site| site.errors)),
         paths,
@@ -684,6 +713,7 @@ impl AllocationSite {
         self.frees += other.frees;
         self.at_peak_bytes += other.at_peak_bytes;
         self.live_bytes += other.live_bytes;
+        self.untouched_bytes = sum_known(self.untouched_bytes, other.untouched_bytes);
         self.mean_lifetime_ns = (self.frees > 0).then(|| lifetimes / self.frees as f64);
     }
 }

@@ -84,7 +84,7 @@ pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use data::{
     AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable,
-    HeapErrors, HeapUse,
+    HeapErrors, HeapUse, metric_name,
 };
 pub use data_type::{DataAccess, DataType, NoType, TypeHole, TypeMember};
 pub use derived::{Derived, derived};

@@ -206,6 +206,7 @@ impl SortRow for AllocationSite {
         "frees",
         "at_peak_bytes",
         "live_bytes",
+        "untouched_bytes",
         "mean_lifetime_ns",
         "temporary",
     ];
@@ -219,6 +220,7 @@ impl SortRow for AllocationSite {
             "frees" => self.frees.into(),
             "at_peak_bytes" => self.at_peak_bytes.into(),
             "live_bytes" => self.live_bytes.into(),
+            "untouched_bytes" => self.untouched_bytes?.into(),
             "mean_lifetime_ns" => Cell::Number(self.mean_lifetime_ns?),
             "temporary" => self.temporary.into(),
             _ => return None,
@@ -240,6 +242,7 @@ impl SortRow for DataPlace {
         "frees",
         "at_peak_bytes",
         "live_bytes",
+        "untouched_bytes",
         "mean_lifetime_ns",
         "temporary",
     ];

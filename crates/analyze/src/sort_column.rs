@@ -8,7 +8,7 @@ pub(crate) const DRAM_BYTES: &str = "dram_bytes";
 pub(crate) const STALLED_CYCLES: &str = "stalled_cycles";
 
 /// Titles of columns in the text report and the exports that differ from the key in the JSON.
-const TITLES: [(&str, &str); 21] = [
+const TITLES: [(&str, &str); 22] = [
     ("l1d miss", "l1d.miss"),
     ("llc miss", "llc.miss"),
     ("dram", DRAM_BYTES),
@@ -17,6 +17,7 @@ const TITLES: [(&str, &str); 21] = [
     ("in use", "at_peak_bytes"),
     ("at peak", "at_peak_bytes"),
     ("not freed", "live_bytes"),
+    ("not used", "untouched_bytes"),
     ("lifetime", "mean_lifetime_ns"),
     ("run time", "run_ns"),
     ("idle", "idle_ns"),

@@ -29,7 +29,7 @@ pub(crate) struct Export {
     output: Option<PathBuf>,
     /// Event that folded stacks count (default: the one sampled most where stacks were recorded,
     /// else the one that orders the report's functions; heap.peak_bytes, heap.unfreed_bytes,
-    /// heap.bytes and heap.allocations count allocations by their calls); for firefox and perf, the one event
+    /// heap.untouched_bytes, heap.bytes and heap.allocations count allocations by their calls); for firefox and perf, the one event
     /// whose samples are written (default: all)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,

@@ -48,6 +48,8 @@ enum By {
     Allocations,
     /// Bytes that were never freed
     Unfreed,
+    /// Bytes that the program never loaded or stored, under emulation
+    Untouched,
 }
 
 impl By {
@@ -57,6 +59,7 @@ impl By {
             By::Bytes => HeapOrder::Bytes,
             By::Allocations => HeapOrder::Allocations,
             By::Unfreed => HeapOrder::Unfreed,
+            By::Untouched => HeapOrder::Untouched,
         }
     }
 }

@@ -385,6 +385,10 @@ fn more_memory_at_the_peak_or_not_freed_fails_a_gate() {
     let unfreed = 128 * kept;
     for (before, after, gate, expected) in [
         (less, less, "heap.peak_bytes > +0".to_owned(), true),
+        (less, more, "heap.peak > +1%".to_owned(), false),
+        (more, less, "heap.peak > +1%".to_owned(), true),
+        (more, less, format!("heap.unfreed > {unfreed}"), true),
+        (less, more, format!("heap.unfreed > {unfreed}"), false),
         (less, more, "heap.peak_bytes > +1%".to_owned(), false),
         (more, less, "heap.peak_bytes > +1%".to_owned(), true),
         (more, less, format!("heap.unfreed_bytes > {unfreed}"), true),
@@ -393,6 +397,120 @@ fn more_memory_at_the_peak_or_not_freed_fails_a_gate() {
     ] {
         assert_eq!(passes(before, after, &gate), expected, "{gate}");
     }
+}
+
+/// Allocates memory again and again, of which the program uses a part. Small blocks use the same memory
+/// each time, which the caches hold. What comes after `USED` bytes is never used.
+const PARTLY_USED: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+static char *volatile place;
+static __attribute__((noinline)) void some(void) {
+    place = aligned_alloc(64, SIZE); memset(place, 1, USED); free(place);
+}
+static __attribute__((noinline)) void all(void) {
+    place = aligned_alloc(64, SIZE); memset(place, 1, SIZE); free(place);
+}
+static __attribute__((noinline)) void large(void) {
+    place = aligned_alloc(4096, LARGE);
+    for (long i = 0; i < LARGE / 3; i += 8) *(volatile long *)(place + i) = i;
+}
+static __attribute__((noinline)) void grown(void) {
+    place = malloc(1000); memset(place, 1, 1000);
+    place = realloc(place, 1000 + 100 * 64);
+    free(place);
+}
+static void *other(void *memory) { for (int i = 0; i < USED; i++) ((volatile char *)memory)[i]; return 0; }
+static __attribute__((noinline)) void passed(void) {
+    place = aligned_alloc(64, SIZE);
+    pthread_t thread;
+    pthread_create(&thread, 0, other, place);
+    pthread_join(thread, 0);
+}
+int main(void) {
+    for (int i = 0; i < COUNT; i++) { all(); some(); all(); }
+    large();
+    grown();
+    for (int i = 0; i < 5; i++) { all(); passed(); }
+}
+"#;
+
+#[test]
+fn memory_that_is_never_used_is_counted_by_lines_at_each_site() {
+    if !needs(&["gcc", "valgrind"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    std::fs::write(&code, PARTLY_USED).expect("the source can be written");
+    let count = drawn("count", 10, 300);
+    // DHAT counts the accesses to each byte of blocks of at most 1024 bytes.
+    let size = drawn("lines", 4, 16) * 64;
+    let used = drawn("used", 1, size - 64);
+    let large = drawn("pages", 10, 3000) * 4096;
+    let status = std::process::Command::new("gcc")
+        .args(["-O1", "-g", "-pthread", "-fno-builtin", "-o"])
+        .args([&program, &code])
+        .arg(format!("-DCOUNT={count}"))
+        .arg(format!("-DSIZE={size}"))
+        .arg(format!("-DUSED={used}"))
+        .arg(format!("-DLARGE={large}L"))
+        .status();
+    assert!(status.expect("gcc runs").success());
+    let heap = heap_of(&["--source", "emulate"], &program);
+    let untouched = |function: &str| -> u64 {
+        let sites = heap["sites"].as_array().into_iter().flatten();
+        let named = sites.filter(|site| {
+            let name = site["name"].as_str().unwrap_or_default();
+            name.starts_with(&format!("{function} "))
+        });
+        named
+            .map(|site| site["untouched_bytes"].as_u64().expect("a number"))
+            .sum()
+    };
+    let unused = (size - used) / 64 * 64;
+    assert_eq!(untouched("some"), count * unused, "{heap}");
+    assert_eq!(untouched("all"), 0, "{heap}");
+    let written = (large / 3).next_multiple_of(8).next_multiple_of(64);
+    assert_eq!(untouched("large"), large - written, "{heap}");
+    assert!([99 * 64, 100 * 64].contains(&untouched("grown")), "{heap}");
+    assert_eq!(untouched("passed"), 5 * unused, "{heap}");
+
+    let dhat: serde_json::Value =
+        serde_json::from_str(&valgrind(&["--tool=dhat"], &program)).expect("JSON");
+    let of_dhat = |function: &str| -> u64 {
+        let frames = dhat["ftbl"].as_array().expect("frames");
+        let is_of = |point: &&serde_json::Value| {
+            let calls = point["fs"].as_array().into_iter().flatten();
+            let names = calls.filter_map(|call| frames.get(call.as_u64()? as usize)?.as_str());
+            let name = format!(": {function} (");
+            names.take(3).any(|call| call.contains(&name))
+        };
+        let points = dhat["pps"].as_array().expect("program points").iter();
+        points
+            .filter(is_of)
+            .map(|point| {
+                // A negative number is a count that repeats.
+                let mut accesses: Vec<i64> = Vec::new();
+                let mut entries = point["acc"].as_array().into_iter().flatten();
+                while let Some(entry) = entries.next().and_then(|entry| entry.as_i64()) {
+                    let times = if entry < 0 { -entry } else { 1 };
+                    let value = match entry < 0 {
+                        true => entries.next().and_then(|entry| entry.as_i64()).unwrap_or(0),
+                        false => entry,
+                    };
+                    accesses.extend(std::iter::repeat_n(value, times as usize));
+                }
+                let lines = accesses.chunks_exact(64);
+                let unused = lines.filter(|line| line.iter().all(|&count| count == 0));
+                64 * unused.count() as u64 * point["tbk"].as_u64().expect("blocks")
+            })
+            .sum()
+    };
+    assert_eq!(untouched("some"), of_dhat("some"), "{dhat}");
+    assert_eq!(untouched("all"), of_dhat("all"), "{dhat}");
+    assert_eq!(untouched("passed"), of_dhat("passed"), "{dhat}");
 }
 
 #[test]

@@ -4,8 +4,15 @@
 //! An **object** is the memory that one call of an allocation function returned
 //! (`engine/src/heap.c`). It ends when it is freed. Only accesses that miss or stall are looked up,
 //! so hits cost nothing.
+//!
+//! Lines that lie in an object from end to end have a bit until they are accessed. The first access
+//! to a line misses, unless a core holds the line from a time before the allocation. The model
+//! reports the first use of such a line ([`Core::report_first_use`]).
+//!
+//! [`Core::report_first_use`]: memgauge_machine::Core::report_first_use
 
 use std::collections::{BTreeMap, HashMap, btree_map};
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use memgauge_host::heap_classes::HeapClasses;
@@ -176,6 +183,8 @@ pub(super) struct AllocationSums {
     pub(super) at_peak_bytes: u64,
     /// Allocations that the same thread freed before it allocated again.
     pub(super) temporary: u64,
+    /// Bytes of whole lines in its objects that no access has reached yet.
+    pub(super) untouched_bytes: u64,
     pub(super) data: DataSums,
 }
 
@@ -183,6 +192,8 @@ pub(super) struct AllocationSums {
 struct Object {
     start: u64,
     bytes: u64,
+    /// Where its bytes begin that are not those of a reallocated object.
+    new_from: u64,
     site: u32,
     /// Number of its allocation.
     number: u64,
@@ -213,6 +224,25 @@ impl Object {
     fn is_large(&self) -> bool {
         self.bytes >= LARGE
     }
+
+    /// Addresses of the lines that lie in its new bytes from end to end.
+    fn new_lines(&self) -> Range<u64> {
+        let start = self.new_from.next_multiple_of(LINE);
+        let end = (self.start + self.bytes) / LINE * LINE;
+        start..end.max(start)
+    }
+
+    /// The same of a page: their bits.
+    fn new_lines_in(&self, page: u64) -> u64 {
+        let lines = self.new_lines();
+        let start = lines.start.clamp(page * PAGE, (page + 1) * PAGE) - page * PAGE;
+        let end = lines.end.clamp(page * PAGE, (page + 1) * PAGE) - page * PAGE;
+        let below = |bytes: u64| match bytes {
+            PAGE => u64::MAX,
+            _ => (1 << (bytes / LINE)) - 1,
+        };
+        below(end) & !below(start)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -224,6 +254,11 @@ struct Page {
     /// Whether a large object was on this page after this number of changes.
     has_large: bool,
     changes: u64,
+    /// Bits of lines of objects that no access has reached.
+    untouched: u64,
+    /// Number of the large object that `untouched` belongs to if it has all lines of the page. Its
+    /// other pages would take too long to visit when it is allocated.
+    owner: u64,
     /// Costs of data outside objects, by line if there are variables.
     elsewhere: DataSums,
     lines: Option<Box<[DataSums; LINES]>>,
@@ -234,8 +269,8 @@ pub(super) struct SiteGain {
     pub(super) site: u32,
     pub(super) by: AllocatedBy,
     pub(super) sums: AllocationSums,
-    /// Its bytes at the peak are others than last time.
-    pub(super) peak_changed: bool,
+    /// Its bytes at the peak, or those not accessed, are others than last time.
+    pub(super) state_changed: bool,
 }
 
 /// Allocations of a process.
@@ -246,6 +281,8 @@ pub(super) struct HeapTotals {
     pub(super) live_bytes: u64,
     /// Maximum number of bytes in use.
     pub(super) peak_bytes: u64,
+    /// Bytes of whole lines in objects that no access has reached.
+    pub(super) untouched_bytes: u64,
     /// Number of frees of memory that is not an object.
     pub(super) unknown_frees: u64,
     /// Changes of the bytes in use that were read too late for their place in virtual time.
@@ -274,6 +311,7 @@ impl HeapTotals {
         self.allocations += other.allocations;
         self.live_bytes += other.live_bytes;
         self.peak_bytes += other.peak_bytes;
+        self.untouched_bytes += other.untouched_bytes;
         self.unknown_frees += other.unknown_frees;
         self.late_changes += other.late_changes;
     }
@@ -305,8 +343,8 @@ pub(super) struct DataMap {
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
     by_origin: BTreeMap<AllocatedBy, u32>,
-    /// Bytes at the peak that each site was last written with.
-    written_at_peak: Vec<u64>,
+    /// Bytes at the peak, and bytes not accessed, that each site was last written with.
+    written: Vec<(u64, u64)>,
     totals: HeapTotals,
     peak: HeapPeak,
     /// Ended objects.
@@ -332,7 +370,7 @@ impl Default for DataMap {
             changes: 1,
             sites: Vec::new(),
             by_origin: BTreeMap::new(),
-            written_at_peak: Vec::new(),
+            written: Vec::new(),
             totals: HeapTotals::default(),
             peak: HeapPeak::default(),
             classes: HeapClasses::default(),
@@ -371,16 +409,27 @@ impl DataMap {
             *sums = AllocationSums::default();
         }
         child.forget_elsewhere();
+        for page in &mut child.page {
+            page.untouched = 0;
+        }
         child.totals = HeapTotals::default();
         child.early.clear();
-        child.written_at_peak.clear();
+        child.written.clear();
         child.peak = HeapPeak::default();
         child.classes = HeapClasses::default();
         child
     }
 
-    /// Follows an allocation or a free. `is_temporary` is that of [`HeapMark::frees_temporary`].
-    pub(super) fn take(&mut self, mark: &HeapMark, now_ns: u64, is_temporary: bool) {
+    /// Follows an allocation or a free. `is_temporary` is that of [`HeapMark::frees_temporary`]. The
+    /// first `kept_bytes` of an allocation are those of a reallocated object. Returns the size of a
+    /// freed object.
+    pub(super) fn take(
+        &mut self,
+        mark: &HeapMark,
+        now_ns: u64,
+        is_temporary: bool,
+        kept_bytes: u64,
+    ) -> u64 {
         match *mark {
             HeapMark::Allocated {
                 address,
@@ -391,6 +440,7 @@ impl DataMap {
                 let object = Object {
                     start: address,
                     bytes,
+                    new_from: address + kept_bytes.min(bytes),
                     site: self.site(by),
                     number,
                     is_inherited: false,
@@ -399,18 +449,24 @@ impl DataMap {
                     born_ns: now_ns,
                 };
                 self.allocate(object, now_ns);
+                0
             }
             HeapMark::Freed {
                 address,
                 function,
                 number,
             } => match self.arena_freed(address, function, number) {
-                Some(arena) => self.end_arena(arena, now_ns),
+                Some(arena) => {
+                    let bytes = self.objects[arena as usize].bytes;
+                    self.end_arena(arena, now_ns);
+                    bytes
+                }
                 None => {
                     let freed = self.free(address, number, now_ns);
                     if let Some(object) = freed.filter(|object| !object.is_inherited) {
                         self.sites[object.site as usize].1.temporary += u64::from(is_temporary);
                     }
+                    freed.map_or(0, |object| object.bytes)
                 }
             },
         }
@@ -451,6 +507,7 @@ impl DataMap {
         } else {
             self.set_granules(&object, id);
         }
+        self.begin_untouched(&object);
         let bytes = object.bytes;
         let sums = &mut self.sites[object.site as usize].1;
         sums.allocations += 1;
@@ -529,7 +586,10 @@ impl DataMap {
         self.end(id, now_ns);
     }
 
+    /// The lines of an arena count as those of the objects in it.
     fn make_arena(&mut self, id: u32) {
+        let object = self.objects[id as usize];
+        self.forget_untouched(&object);
         self.take_away(id);
         let object = &mut self.objects[id as usize];
         object.is_arena = true;
@@ -642,6 +702,113 @@ impl DataMap {
         } else {
             self.set_granules(&object, NONE);
         }
+        self.end_untouched(&object);
+    }
+
+    /// Calls `change` for each page with lines of an object, except those that a large object has
+    /// from end to end.
+    fn each_shared_page(&mut self, object: &Object, mut change: impl FnMut(&mut Page, u64)) {
+        let lines = object.new_lines();
+        let pages = lines.start / PAGE..lines.end.div_ceil(PAGE);
+        if lines.is_empty() {
+            return;
+        }
+        let mut visit = |data: &mut DataMap, page: u64| {
+            let bits = object.new_lines_in(page);
+            if !(object.is_large() && bits == u64::MAX) {
+                let place = data.page_of(page * PAGE, || false);
+                change(&mut data.page[place as usize], bits);
+            }
+        };
+        if object.is_large() {
+            visit(self, pages.start);
+            if pages.end - 1 > pages.start {
+                visit(self, pages.end - 1);
+            }
+        } else {
+            pages.for_each(|page| visit(self, page));
+        }
+    }
+
+    /// No access has reached the new lines of an object yet.
+    fn begin_untouched(&mut self, object: &Object) {
+        let lines = object.new_lines();
+        if lines.is_empty() {
+            return;
+        }
+        self.sites[object.site as usize].1.untouched_bytes += lines.end - lines.start;
+        self.each_shared_page(object, |page, bits| {
+            // Bits of a large object that was here before.
+            if std::mem::take(&mut page.owner) != 0 {
+                page.untouched = 0;
+            }
+            page.untouched |= bits;
+        });
+    }
+
+    fn end_untouched(&mut self, object: &Object) {
+        self.each_shared_page(object, |page, bits| {
+            if page.owner == 0 {
+                page.untouched &= !bits;
+            }
+        });
+    }
+
+    /// Takes back what an object has that no access has reached.
+    fn forget_untouched(&mut self, object: &Object) {
+        if object.is_inherited {
+            return;
+        }
+        let lines = object.new_lines();
+        let mut untouched = 0;
+        for page in lines.start / PAGE..lines.end.div_ceil(PAGE) {
+            let bits = object.new_lines_in(page);
+            let known = self
+                .places
+                .get(&page)
+                .map(|&place| &self.page[place as usize]);
+            let left = match known {
+                Some(page) if page.owner == object.number => page.untouched & bits,
+                Some(page) if bits != u64::MAX || !object.is_large() => page.untouched & bits,
+                _ => bits,
+            };
+            untouched += u64::from(left.count_ones()) * LINE;
+        }
+        self.sites[object.site as usize].1.untouched_bytes -= untouched;
+    }
+
+    /// An access reaches a line of an object.
+    #[inline]
+    fn touch_line(&mut self, place: u32, id: u32, address: u64) {
+        let object = &self.objects[id as usize];
+        let page = &mut self.page[place as usize];
+        if object.is_large() && page.owner != object.number {
+            let is_whole = object.new_lines_in(address / PAGE) == u64::MAX;
+            if is_whole && !object.is_inherited && !object.is_arena {
+                page.owner = object.number;
+                page.untouched = u64::MAX;
+            }
+        }
+        let bit = 1 << (address % PAGE / LINE);
+        let is_known = page.owner == 0 || page.owner == object.number;
+        if is_known && page.untouched & bit != 0 {
+            page.untouched ^= bit;
+            self.sites[object.site as usize].1.untouched_bytes -= LINE;
+        }
+    }
+
+    /// An access that is not charged reaches these bytes.
+    pub(super) fn touch(&mut self, address: u64, bytes: u64, space: &AddressSpace) {
+        let last = address.saturating_add(bytes.max(1) - 1);
+        let mut at = address;
+        while at <= last {
+            let place = self.page_of(at, || space.has_variables(at));
+            let id = self.object_at(place, at);
+            if id != NONE {
+                self.touch_line(place, id, at);
+            }
+            at = (at / LINE + 1).saturating_mul(LINE);
+        }
     }
 
     fn end(&mut self, id: u32, now_ns: u64) {
@@ -713,18 +880,9 @@ impl DataMap {
     #[inline]
     pub(super) fn charge(&mut self, address: u64, outcome: &Outcome, space: &AddressSpace) {
         let place = self.page_of(address, || space.has_variables(address));
-        let page = &self.page[place as usize];
-        let small = page.small.as_ref();
-        let mut id = small.map_or(NONE, |small| small[(address % PAGE / GRANULE) as usize]);
-        // A granule of 8 bytes may contain a smaller object.
-        if !self.objects[id as usize].holds(address) {
-            id = self.large_at(place, address);
-            if id == NONE && !self.arenas.is_empty() {
-                let arenas = self.arenas_within(address, address + 1);
-                id = arenas.first().copied().unwrap_or(NONE);
-            }
-        }
+        let id = self.object_at(place, address);
         if id != NONE {
+            self.touch_line(place, id, address);
             let site = self.objects[id as usize].site;
             return self.sites[site as usize].1.data.add(outcome);
         }
@@ -733,6 +891,23 @@ impl DataMap {
             Some(lines) => lines[(address % PAGE / LINE) as usize].add(outcome),
             None => page.elsewhere.add(outcome),
         }
+    }
+
+    /// The object at an address of a page.
+    #[inline]
+    fn object_at(&mut self, place: u32, address: u64) -> u32 {
+        let small = self.page[place as usize].small.as_ref();
+        let id = small.map_or(NONE, |small| small[(address % PAGE / GRANULE) as usize]);
+        // A granule of 8 bytes may contain a smaller object.
+        if self.objects[id as usize].holds(address) {
+            return id;
+        }
+        let id = self.large_at(place, address);
+        if id != NONE || self.arenas.is_empty() {
+            return id;
+        }
+        let arenas = self.arenas_within(address, address + 1);
+        arenas.first().copied().unwrap_or(NONE)
     }
 
     /// The large object at an address of a page.
@@ -792,6 +967,11 @@ impl DataMap {
     pub(super) fn totals(&self) -> HeapTotals {
         HeapTotals {
             peak_bytes: self.peak.bytes(),
+            untouched_bytes: self
+                .sites
+                .iter()
+                .map(|(_, sums)| sums.untouched_bytes)
+                .sum(),
             unknown_frees: self.totals.unknown_frees + self.early.len() as u64,
             late_changes: self.peak.late(),
             ..self.totals
@@ -802,15 +982,17 @@ impl DataMap {
     pub(super) fn take_sites(&mut self) -> Vec<SiteGain> {
         let at_peak = self.peak.by_site(self.sites.len()).into_iter();
         let at_peak = at_peak.map(|amount| amount.bytes.max(0).unsigned_abs());
-        self.written_at_peak.resize(self.sites.len(), 0);
-        let written = self.written_at_peak.iter_mut().zip(at_peak);
+        self.written.resize(self.sites.len(), (0, 0));
+        let written = self.written.iter_mut().zip(at_peak);
         let sites = self.sites.iter_mut().zip(self.first_site..);
         sites
             .zip(written)
             .map(|(((by, sums), site), (written, at_peak_bytes))| {
                 let gained = std::mem::take(sums);
                 sums.live_bytes = gained.live_bytes;
-                let peak_changed = std::mem::replace(written, at_peak_bytes) != at_peak_bytes;
+                sums.untouched_bytes = gained.untouched_bytes;
+                let state = (at_peak_bytes, gained.untouched_bytes);
+                let state_changed = std::mem::replace(written, state) != state;
                 SiteGain {
                     site,
                     by: *by,
@@ -818,7 +1000,7 @@ impl DataMap {
                         at_peak_bytes,
                         ..gained
                     },
-                    peak_changed,
+                    state_changed,
                 }
             })
             .collect()
@@ -910,7 +1092,9 @@ mod tests {
     #[derive(Default)]
     struct Plain {
         objects: Vec<(u64, u64, u16)>,
-        sums: BTreeMap<u16, [u64; 6]>,
+        /// First addresses of lines that were accessed since they became part of an object.
+        touched: std::collections::BTreeSet<u64>,
+        sums: BTreeMap<u16, [u64; 7]>,
         elsewhere: u64,
         unknown: u64,
         /// First addresses of objects that ended as their memory was allocated again.
@@ -925,6 +1109,15 @@ mod tests {
     const LIVE: usize = 3;
     const AT_PEAK: usize = 4;
     const MISSES: usize = 5;
+    const UNTOUCHED: usize = 6;
+
+    /// Lines that lie in an object from end to end.
+    fn whole_lines(start: u64, bytes: u64) -> Vec<u64> {
+        let lines = (start / LINE..=(start + bytes) / LINE).map(|line| line * LINE);
+        lines
+            .filter(|line| *line >= start && line + LINE <= start + bytes)
+            .collect()
+    }
 
     impl Plain {
         fn end(&mut self, index: usize) {
@@ -950,6 +1143,10 @@ mod tests {
                         self.end(index);
                     }
                     self.objects.push((start, bytes, function));
+                    for line in whole_lines(start, bytes) {
+                        self.touched.remove(&line);
+                        self.sums.entry(function).or_default()[UNTOUCHED] += LINE;
+                    }
                     let sums = self.sums.entry(function).or_default();
                     sums[ALLOCATIONS] += 1;
                     sums[BYTES] += bytes;
@@ -980,8 +1177,15 @@ mod tests {
                         (start..start + bytes.max(1)).contains(&address)
                     };
                     match self.objects.iter().find(holds) {
-                        Some(&(_, _, function)) => {
-                            self.sums.entry(function).or_default()[MISSES] += 1;
+                        Some(&(start, bytes, function)) => {
+                            let sums = self.sums.entry(function).or_default();
+                            sums[MISSES] += 1;
+                            let line = address / LINE * LINE;
+                            let is_whole = whole_lines(start, bytes).contains(&line);
+                            sums[UNTOUCHED] -= match is_whole && self.touched.insert(line) {
+                                true => LINE,
+                                false => 0,
+                            };
                         }
                         None => self.elsewhere += 1,
                     }
@@ -1003,11 +1207,11 @@ mod tests {
                         let address = BASE + slot * SLOT;
                         let by = AllocatedBy { function, path: 0, python: 0 };
                         let number = now_ns + 1;
-                        data.take(&HeapMark::Allocated { address, bytes, by, number }, now_ns, false);
+                        data.take(&HeapMark::Allocated { address, bytes, by, number }, now_ns, false, 0);
                     }
                     Step::Free { slot } => {
                         let (address, number) = (BASE + slot * SLOT, now_ns + 1);
-                        data.take(&HeapMark::Freed { address, function: 0, number }, now_ns, false);
+                        data.take(&HeapMark::Freed { address, function: 0, number }, now_ns, false, 0);
                     }
                     Step::Access { slot, offset } => {
                         data.charge(BASE + slot * SLOT + offset, &miss, &space);
@@ -1022,6 +1226,7 @@ mod tests {
                     sums.live_bytes,
                     sums.at_peak_bytes,
                     sums.data.l1d,
+                    sums.untouched_bytes,
                 ];
                 (by.function, all)
             });
@@ -1071,7 +1276,7 @@ mod tests {
                 };
                 if let Some(mark) = next {
                     let (HeapMark::Allocated { number, .. } | HeapMark::Freed { number, .. }) = mark;
-                    data.take(&mark, 10 * number, false);
+                    data.take(&mark, 10 * number, false, 0);
                 }
             }
             let totals = data.totals();
@@ -1102,7 +1307,7 @@ mod tests {
                     by,
                     number,
                 };
-                data.take(&mark, number, false);
+                data.take(&mark, number, false, 0);
                 number
             };
             allocated(&mut data, BASE, arena_bytes, 0);
@@ -1121,10 +1326,10 @@ mod tests {
                 function,
                 number,
             };
-            data.take(&freed(BASE, 3, last + 1), 50, false);
+            data.take(&freed(BASE, 3, last + 1), 50, false, 0);
             data.charge(BASE, &miss, &space);
             assert_eq!(data.totals().live_bytes, arena_bytes + 2 * piece_bytes);
-            data.take(&freed(BASE, 1, last + 2), 60, false);
+            data.take(&freed(BASE, 1, last + 2), 60, false, 0);
             assert_eq!(data.totals().live_bytes, 0);
             let sites = data.take_sites();
             let at_peak: Vec<u64> = sites.iter().map(|s| s.sums.at_peak_bytes).collect();
@@ -1134,6 +1339,46 @@ mod tests {
             let frees: Vec<u64> = sites.iter().map(|s| s.sums.frees).collect();
             assert_eq!(frees, [1, 3]);
             assert_eq!(data.totals().unknown_frees, 0);
+        }
+    }
+
+    #[test]
+    fn what_realloc_keeps_and_what_a_pool_hands_out_is_not_counted_twice() {
+        for arena_bytes in [4 * LARGE + 64, 100 * LARGE] {
+            let mut data = DataMap::new(2);
+            let space = AddressSpace::default();
+            let mut miss = Outcome::default();
+            miss.l1d_misses = 1;
+            let mark = |address, bytes, function, number| {
+                let by = AllocatedBy {
+                    function,
+                    path: 0,
+                    python: 0,
+                };
+                HeapMark::Allocated {
+                    address,
+                    bytes,
+                    by,
+                    number,
+                }
+            };
+            let untouched = |data: &DataMap| data.totals().untouched_bytes;
+            data.take(&mark(BASE, arena_bytes, 0, 1), 1, false, arena_bytes / 2);
+            let new = arena_bytes - (arena_bytes / 2).next_multiple_of(LINE);
+            assert_eq!(untouched(&data), new);
+            for address in [BASE, BASE + arena_bytes / 2 + LINE, BASE + arena_bytes - 1] {
+                for _ in 0..2 {
+                    data.charge(address, &miss, &space);
+                }
+            }
+            assert_eq!(untouched(&data), new - 2 * LINE);
+            data.take(&mark(BASE + arena_bytes / 4, 10 * LINE, 3, 2), 2, false, 0);
+            assert_eq!(untouched(&data), 10 * LINE);
+            data.touch(BASE + arena_bytes / 4 + 60, 8, &space);
+            assert_eq!(untouched(&data), 8 * LINE);
+            let mut child = data.inherited();
+            child.charge(BASE + arena_bytes / 4 + 3 * LINE, &miss, &space);
+            assert_eq!(untouched(&child), 0);
         }
     }
 
@@ -1153,7 +1398,7 @@ mod tests {
                 by,
                 number,
             };
-            parent.take(&mark, 1, false);
+            parent.take(&mark, 1, false, 0);
         }
         let mut child = parent.inherited();
         let (address, number) = (BASE, 3);
@@ -1163,7 +1408,7 @@ mod tests {
             function,
             number,
         };
-        child.take(&mark, 2, false);
+        child.take(&mark, 2, false, 0);
         assert_eq!(child.totals(), HeapTotals::default());
         let (space, mut miss) = (AddressSpace::default(), Outcome::default());
         miss.l1d_misses = 1;

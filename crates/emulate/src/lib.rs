@@ -639,6 +639,7 @@ impl EmulatedRun {
             totals.insert("heap.allocations".to_owned(), heap.allocations);
             totals.insert("heap.peak_bytes".to_owned(), heap.peak_bytes);
             totals.insert("heap.unfreed_bytes".to_owned(), heap.live_bytes);
+            totals.insert("heap.untouched_bytes".to_owned(), heap.untouched_bytes);
             let functions = self.recorder.found_allocators();
             totals.insert("heap.functions".to_owned(), functions);
             let unusual = [

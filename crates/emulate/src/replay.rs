@@ -88,6 +88,8 @@ pub(super) struct Cursor {
     pub(super) sharing: ThreadSharing,
     /// Address of the thread's most recent allocation, unless it has freed it.
     latest_allocation: Option<u64>,
+    /// Function of the thread's latest free, and the bytes it freed. `realloc` frees and allocates.
+    latest_free: Option<(u16, u64)>,
 }
 
 impl Cursor {
@@ -617,7 +619,25 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_repeated) {
             let is_temporary = mark.frees_temporary(&mut self.cursor.latest_allocation);
-            data.take(&mark, now_ns, is_temporary);
+            let latest_free = self.cursor.latest_free.take();
+            let kept_bytes = match (&mark, latest_free) {
+                (HeapMark::Allocated { by, .. }, Some((function, bytes)))
+                    if by.function == function =>
+                {
+                    bytes
+                }
+                _ => 0,
+            };
+            let freed_bytes = data.take(&mark, now_ns, is_temporary, kept_bytes);
+            match mark {
+                HeapMark::Freed { function, .. } => {
+                    self.cursor.latest_free = Some((function, freed_bytes));
+                }
+                HeapMark::Allocated { address, bytes, .. } => {
+                    let lines = address.next_multiple_of(LINE)..(address + bytes) / LINE * LINE;
+                    self.core.report_first_use(self.shared, lines);
+                }
+            }
         }
         Some(length)
     }
@@ -715,7 +735,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if outcome.is_plain_hit() && !outcome.overflow {
             return true;
         }
-        self.charge_all(place, addr, LineBytes::of(addr, size, kind), &outcome);
+        let bytes = LineBytes::of(addr, size, kind);
+        self.charge_all(place, (addr, size), bytes, &outcome);
         false
     }
 
@@ -725,7 +746,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.note_store(AccessKind::Store, addr);
         let outcome = self.core.store_non_temporal(self.shared, addr, size);
         let bytes = LineBytes::of(addr, size, AccessKind::Store);
-        self.charge_all(place, addr, bytes, &outcome);
+        self.charge_all(place, (addr, size), bytes, &outcome);
     }
 
     /// Charges an access that did not simply hit.
@@ -733,11 +754,16 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     fn charge_all(
         &mut self,
         place: AccessPlace<'_>,
-        addr: u64,
+        (addr, size): (u64, u32),
         bytes: LineBytes,
         outcome: &Outcome,
     ) {
         self.charge(place.index, addr, outcome);
+        if Core::crosses_line(addr, size)
+            && let Some(data) = &mut self.program.data
+        {
+            data.touch(addr, u64::from(size), &self.program.space);
+        }
         self.charge_python(place.words, place.at, outcome);
         if !outcome.sharing.is_none() {
             self.charge_sharing(
@@ -757,12 +783,15 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     #[inline(always)]
     fn charge(&mut self, index: u32, addr: u64, outcome: &Outcome) {
-        if self.program.is_outside {
-            return;
+        let is_outside = self.program.is_outside;
+        if !is_outside {
+            charge(self.program, index, outcome);
         }
-        charge(self.program, index, outcome);
-        if let Some(data) = &mut self.program.data {
-            data.charge(addr, outcome, &self.program.space);
+        let Program { data, space, .. } = &mut *self.program;
+        match data {
+            Some(data) if is_outside => data.touch(addr, 1, space),
+            Some(data) => data.charge(addr, outcome, space),
+            None => {}
         }
     }
 

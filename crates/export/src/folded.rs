@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use memgauge_analyze::{AllocationSite, CallNode, CallTree, HotRow, HotTable, Summary, file_name};
+use memgauge_analyze::{
+    AllocationSite, CallNode, CallTree, HotRow, HotTable, Summary, file_name, metric_name,
+};
 
 use super::places::{events, with_rest};
 use super::{Error, NOT_LISTED};
@@ -36,14 +38,18 @@ pub(crate) fn write(
 /// The number of an allocation that an event of the heap stands for.
 type OfAllocation = fn(&AllocationSite) -> u64;
 
-const OF_HEAP: [(&str, OfAllocation); 4] = [
+const OF_HEAP: [(&str, OfAllocation); 5] = [
     ("heap.peak_bytes", |site| site.at_peak_bytes),
     ("heap.unfreed_bytes", |site| site.live_bytes),
+    ("heap.untouched_bytes", |site| {
+        site.untouched_bytes.unwrap_or(0)
+    }),
     ("heap.bytes", |site| site.bytes),
     ("heap.allocations", |site| site.allocations),
 ];
 
 fn of_heap(event: &str) -> Option<(&'static str, OfAllocation)> {
+    let event = metric_name(event);
     OF_HEAP.into_iter().find(|(name, _)| *name == event)
 }
 

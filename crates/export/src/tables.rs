@@ -254,6 +254,7 @@ fn heap(summary: &Summary) -> Table {
         "bytes",
         "frees",
         "mean_lifetime_ns",
+        "untouched_bytes",
     ]);
     let sites = summary.heap.iter().flat_map(|heap| &heap.sites);
     let rows = sites.map(|site| {
@@ -267,6 +268,7 @@ fn heap(summary: &Summary) -> Table {
         let mut cells = vec![site.name.clone()];
         cells.extend(numbers.map(|n| n.to_string()));
         cells.push(cell(site.mean_lifetime_ns.map(|ns| ns as u64)));
+        cells.push(cell(site.untouched_bytes));
         cells
     });
     [header].into_iter().chain(rows).collect()

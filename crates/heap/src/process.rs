@@ -251,6 +251,7 @@ impl Allocations {
                     bytes_variance: rounded_up(sums.bytes_variance),
                     live_variance: positive(sums.live.variance),
                     at_peak_variance: positive(at_peak.variance),
+                    untouched_bytes: None,
                 },
             )
             .collect()

@@ -5,12 +5,16 @@
 //! [supplied](crate::Core::supply) later, in order. With many misses waiting, the host overlaps its
 //! own cache misses.
 
+use std::ops::Range;
+
+use memgauge_trace::LINE_BYTES;
+
 #[cfg(target_arch = "x86_64")]
 use crate::cache::{Eights, Fours};
 use crate::cache::{Portable, Rows, Width, tag_of};
 use crate::l1d::{L1d, Reuse};
 use crate::tlb::{Dtlb, STAMP_STEP};
-use crate::{Config, Core};
+use crate::{Config, Core, Shared};
 
 /// Address in the last page of the user's half, which Linux never maps. Touching it changes
 /// nothing. It fills entries that have no access.
@@ -56,6 +60,8 @@ impl Missed {
     const WATCHED: u8 = 4;
     /// Later accesses to the line depend on what other cores have done.
     const AT_ONCE: u8 = 8;
+    /// The line hit, and [`Core::report_first_use`] asked for it.
+    const FIRST_USE: u8 = 16;
     /// No miss.
     pub const NOTHING: Missed = Missed {
         left: Missed::NO_LINE,
@@ -70,7 +76,8 @@ impl Missed {
     /// Returns true if line and page hit.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
-        self.flags & (Missed::PAGE | Missed::WATCHED) == 0 && self.left == Missed::NO_LINE
+        self.flags & (Missed::PAGE | Missed::WATCHED | Missed::FIRST_USE) == 0
+            && self.left == Missed::NO_LINE
     }
 
     #[inline(always)]
@@ -86,6 +93,11 @@ impl Missed {
     #[inline(always)]
     pub(crate) fn watched(self) -> bool {
         self.flags & Missed::WATCHED != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn first_use(self) -> bool {
+        self.flags & Missed::FIRST_USE != 0
     }
 
     /// Returns true if it must be [supplied](crate::Core::supply) before the next access.
@@ -292,7 +304,10 @@ fn take<R: Rows>(
     let tag = tag_of(addr);
     match l1d.reuse::<R>(tag, store, now) {
         Reuse::Held => {}
-        Reuse::Watched => missed.flags |= Missed::WATCHED,
+        Reuse::Reported { watched, first } => {
+            missed.flags |= if watched { Missed::WATCHED } else { 0 };
+            missed.flags |= if first { Missed::FIRST_USE } else { 0 };
+        }
         Reuse::Absent => {
             missed.left = l1d.fill::<R>(tag, store, now);
             if l1d.may_be_watched(tag) {
@@ -317,6 +332,20 @@ impl Core {
     #[inline(always)]
     pub fn touches(&mut self) -> Touches<'_> {
         self.first.touches()
+    }
+
+    /// Reports the next use of each line in a range of addresses that begins and ends with a line:
+    /// as a miss if this core, or another one with the same address space, does not hold the line,
+    /// and otherwise as [`Outcome::first_use`](crate::Outcome::first_use).
+    pub fn report_first_use(&mut self, shared: &mut Shared, range: Range<u64>) {
+        let lines = range.end.saturating_sub(range.start) / LINE_BYTES;
+        let tag = tag_of(range.start);
+        self.first.l1d.report_next_use(tag, lines);
+        for other in shared.cores.iter_mut().flatten() {
+            if other.space_bits == self.space_bits {
+                other.first.l1d.report_next_use(tag, lines);
+            }
+        }
     }
 
     /// Performs one [`Touches::touch`].

@@ -43,6 +43,9 @@ const NO_LINE: u64 = 1 << 62;
 const WATCHED_BITS: usize = 1 << 15;
 /// Flag in the slot of a watched line, which makes the front's comparison fail.
 const WATCHED: u64 = 1 << 61;
+/// Flag in the slot of a line whose next use is reported, with the same effect.
+const FRESH: u64 = 1 << 60;
+const FLAGS: u64 = WATCHED | FRESH;
 
 pub(crate) struct L1d {
     /// Slot of the line at each entry, and [`CROWDED`].
@@ -59,6 +62,8 @@ pub(crate) struct L1d {
     watches: bool,
     /// One bit per hash of a watched line, whether it is held or not.
     watched: Box<[u64; WATCHED_BITS / 64]>,
+    /// Number of slots with [`FRESH`].
+    fresh: u64,
     /// One bit per slot whose line other cores may hold. The bit of an evicted line may remain.
     shared: [u64; SLOTS / 64],
     /// One bit per non-zero word of `shared`, because turns may be short and each one is checked.
@@ -70,8 +75,13 @@ pub(crate) struct L1d {
 pub(crate) enum Reuse {
     Absent,
     Held,
-    /// The line is held and [watched](L1d::watch).
-    Watched,
+    /// The line is held, and the use is to be reported.
+    Reported {
+        /// The line is [watched](L1d::watch).
+        watched: bool,
+        /// It is the first use since [`L1d::report_next_use`].
+        first: bool,
+    },
 }
 
 /// Index of a slot.
@@ -151,6 +161,7 @@ impl L1d {
             },
             watches: false,
             watched: Box::new([0; WATCHED_BITS / 64]),
+            fresh: 0,
             shared: [0; SLOTS / 64],
             shared_words: 0,
         }
@@ -202,9 +213,16 @@ impl L1d {
         };
         self.show(tag, place);
         self.use_place(place, store, stamp);
-        match self.lines[place.slot()] & WATCHED {
+        match self.lines[place.slot()] & FLAGS {
             0 => Reuse::Held,
-            _ => Reuse::Watched,
+            flags => {
+                self.lines[place.slot()] &= !FRESH;
+                self.fresh -= flags / FRESH % 2;
+                Reuse::Reported {
+                    watched: flags & WATCHED != 0,
+                    first: flags & FRESH != 0,
+                }
+            }
         }
     }
 
@@ -279,6 +297,32 @@ impl L1d {
         }
     }
 
+    /// Reports the next use of each of these lines that is held. Those of other lines are misses.
+    pub(crate) fn report_next_use(&mut self, tag: u64, lines: u64) {
+        let (start, bytes) = (address(tag), lines * LINE_BYTES);
+        // Searching for each line costs as much as looking at the slots of a set.
+        if lines < SLOTS as u64 / 8 {
+            for line in 0..lines {
+                if let Some(place) = self.find::<Portable>(tag + (line << 2)) {
+                    self.set_fresh(place);
+                }
+            }
+        } else {
+            for slot in 0..NO_ACCESS_PLACE.slot() {
+                if (self.lines[slot] & !FLAGS).wrapping_sub(start) < bytes {
+                    self.set_fresh(Place::new(slot));
+                }
+            }
+        }
+    }
+
+    fn set_fresh(&mut self, place: Place) {
+        let line = &mut self.lines[place.slot()];
+        self.fresh += u64::from(*line & FRESH == 0);
+        *line |= FRESH;
+        self.front[front_index(*line & !FLAGS)] |= CROWDED;
+    }
+
     /// Makes a line clean without using it. Returns its previous word if it is held.
     pub(crate) fn clean(&mut self, tag: u64) -> Option<u64> {
         let place = self.find::<Portable>(tag)?;
@@ -314,7 +358,7 @@ impl L1d {
                 let place = Place::new(word * 64 + bit.trailing_zeros() as usize);
                 if self.stamps[place.stamp(true)] > stamp {
                     *bits ^= bit;
-                    found.push((self.lines[place.slot()] & !WATCHED) >> 4);
+                    found.push((self.lines[place.slot()] & !FLAGS) >> 4);
                 }
             }
             if *bits == 0 {
@@ -329,6 +373,7 @@ impl L1d {
     fn clear(&mut self, place: Place, line: u64) -> u64 {
         let slot = place.slot();
         let left = self.word(place);
+        self.fresh -= self.lines[slot] / FRESH % 2;
         self.lines[slot] = line;
         for store in [false, true] {
             self.stamps[place.stamp(store)] = 0;
@@ -339,7 +384,7 @@ impl L1d {
     /// Returns the content of a slot in the format of the other levels.
     #[inline(always)]
     fn word(&self, place: Place) -> u64 {
-        let line = self.lines[place.slot()] & !WATCHED;
+        let line = self.lines[place.slot()] & !FLAGS;
         if line == NO_LINE {
             return EMPTY;
         }
@@ -365,6 +410,12 @@ impl L1d {
         let mut way = R::find(lines, address(tag));
         if self.watches && way.is_none() {
             way = R::find(lines, address(tag) | WATCHED);
+        }
+        if self.fresh > 0 && way.is_none() {
+            let either = [FRESH, FRESH | WATCHED];
+            way = either
+                .iter()
+                .find_map(|flags| R::find(lines, address(tag) | flags));
         }
         Some(Place::new(start + way?))
     }

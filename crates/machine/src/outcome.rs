@@ -108,6 +108,8 @@ pub struct Outcome {
     pub stalled: Stalled,
     /// Interaction with other cores.
     pub sharing: Sharing,
+    /// True if a line hit that [`Core::report_first_use`](crate::Core::report_first_use) named.
+    pub first_use: bool,
 }
 
 impl Outcome {
@@ -117,9 +119,9 @@ impl Outcome {
         self.dram_read_bytes | self.dram_write_bytes != 0
     }
 
-    /// Returns true if it was a plain first-level hit, with nothing to charge.
+    /// Returns true if it was a plain first-level hit, with nothing to charge or report.
     #[inline]
     pub fn is_plain_hit(&self) -> bool {
-        self.l1d_misses == 0 && self.dtlb_misses == 0 && self.sharing.is_none()
+        self.l1d_misses == 0 && self.dtlb_misses == 0 && self.sharing.is_none() && !self.first_use
     }
 }

@@ -271,6 +271,7 @@ impl Core {
             bytes,
         } = access;
         *out = self.costs.plain_hit;
+        out.first_use = missed.first_use();
         let cycles = if missed.page() {
             self.translate_below(addr, kind, out)
         } else {
@@ -366,7 +367,12 @@ impl Core {
             let stamp = self.first.next_stamp();
             match self.first.l1d.reuse::<Portable>(tag, store, stamp) {
                 Reuse::Held => {}
-                Reuse::Watched => self.use_watched(shared, tag, line_use, out),
+                Reuse::Reported { watched, first } => {
+                    out.first_use |= first;
+                    if watched {
+                        self.use_watched(shared, tag, line_use, out);
+                    }
+                }
                 Reuse::Absent => {
                     let left = self.first.l1d.fill::<Portable>(tag, store, stamp);
                     self.miss(shared, tag, left, kind, line_use, out);

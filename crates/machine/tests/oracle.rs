@@ -240,7 +240,9 @@ fn check(config: &Config, ops: &[Op], cores: usize, is_coherent: bool) {
     let mut llc = TwinLlc::new(config);
     let mut seen = [0u64; 7];
     let mut stalled = 0;
-    for op in ops {
+    // Lines whose next use is to be reported.
+    let mut fresh = std::collections::BTreeSet::new();
+    for (op, n) in ops.iter().zip(0u64..) {
         if op.core != running {
             let (core, shared) = machine.core_mut(ids[running]);
             core.end_turn(shared);
@@ -249,7 +251,21 @@ fn check(config: &Config, ops: &[Op], cores: usize, is_coherent: bool) {
             running = op.core;
         }
         let (core, shared) = machine.core_mut(ids[op.core]);
+        if n % 5 == 0 {
+            // A few lines, or more than a first level has.
+            let start = op.addr / 64 * 64;
+            let end = start + 64 * if n % 2 == 0 { 3 } else { 5000 };
+            core.report_first_use(shared, start..end);
+            fresh.extend((start..end).step_by(64));
+        }
         let out = feed(core, shared, op);
+        let last = op.addr.saturating_add(u64::from(op.size.max(1) - 1));
+        let lines = op.addr / 64..=last / 64;
+        let is_first = lines.fold(false, |is_first, line| {
+            fresh.remove(&(line * 64)) || is_first
+        });
+        assert!(!is_first || out.l1d_misses > 0 || out.first_use, "{op:?}");
+        assert!(is_first || !out.first_use || cores > 1, "{op:?}");
         let (twin, mut peers) = Peers::split(&mut twins, op.core, sharing.as_mut());
         twin.retire(5);
         twin.access(&mut llc, op.addr, op.size, op.kind, &mut peers);

@@ -357,6 +357,14 @@ impl Columns for AllocationRow {
         field!("bytes_variance", U64, Dictionary, bytes_variance),
         field!("live_variance", U64, Dictionary, live_variance),
         field!("at_peak_variance", U64, Dictionary, at_peak_variance),
+        number!(
+            "untouched_bytes",
+            U64,
+            Dictionary,
+            |r: &Self| r.untouched_bytes,
+            |r, v| r.untouched_bytes = Some(v),
+        )
+        .optional(),
     ];
 
     fn text_bytes(&self) -> usize {

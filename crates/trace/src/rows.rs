@@ -414,7 +414,7 @@ pub struct SharingRow {
 /// Memory that one call path of a process allocated with one function.
 ///
 /// A source may write several rows of a site: a reader adds up all fields but `live_bytes`,
-/// `at_peak_bytes` and their variances, of which the last row holds.
+/// `at_peak_bytes`, their variances and `untouched_bytes`, of which the last row holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationRow {
     /// Process.
@@ -450,6 +450,10 @@ pub struct AllocationRow {
     pub live_variance: u64,
     /// Variance of the estimate `at_peak_bytes`, of which the last row holds.
     pub at_peak_variance: u64,
+    /// Bytes of whole cache lines of these allocations that no load or store reached, freed or not, of
+    /// which the last row holds; `None` if the source does not see accesses. What `realloc` keeps
+    /// counts as reached.
+    pub untouched_bytes: Option<u64>,
 }
 
 /// Bytes that a process, or one of its allocation sites, had in use in an interval.

@@ -108,8 +108,10 @@ function rates(heap: HeapUse): string {
 
 function heapTable(heap: HeapUse): HTMLElement {
   const left = heap.other_sites > 0 ? `${count(heap.other_sites)} more places had ${bytes(heap.other_at_peak_bytes)} in use at the peak.` : "";
+  const unused = heap.untouched_bytes === undefined || heap.untouched_bytes === 0 ? "" : `, ${bytes(heap.untouched_bytes)} never used`;
+  const untouched = (r: AllocationSite): number | null => r.untouched_bytes ?? null;
   return table<AllocationSite>({
-    caption: `Heap: ${bytes(heap.at_peak_bytes)} in use at the peak, ${count(heap.allocations)} allocations, ${bytes(heap.live_bytes)} not freed`,
+    caption: `Heap: ${bytes(heap.at_peak_bytes)} in use at the peak, ${count(heap.allocations)} allocations, ${bytes(heap.live_bytes)} not freed${unused}`,
     fileName: "heap",
     isSearched: true,
     rows: heap.sites,
@@ -117,6 +119,7 @@ function heapTable(heap: HeapUse): HTMLElement {
       { title: "Allocated by", cell: (r) => dataName(r, 40), value: (r) => r.name },
       { title: "At peak", numeric: true, cell: (r) => bytes(r.at_peak_bytes), value: (r) => r.at_peak_bytes },
       { title: "Not freed", numeric: true, cell: (r) => bytes(r.live_bytes), value: (r) => r.live_bytes },
+      ...(heap.untouched_bytes === undefined ? [] : [{ title: "Not used", numeric: true, about: "Bytes of whole cache lines that the program neither loaded nor stored", cell: (r: AllocationSite) => size(untouched(r)), value: untouched }]),
       { title: "Allocations", numeric: true, cell: (r) => count(r.allocations), value: (r) => r.allocations },
       { title: "Temporary", numeric: true, about: "Allocations that the same thread freed before it allocated again", cell: (r) => count(r.temporary), value: (r) => r.temporary },
       { title: "Bytes", numeric: true, about: "Bytes asked for in all", cell: (r) => bytes(r.bytes), value: (r) => r.bytes },

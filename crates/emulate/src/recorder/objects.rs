@@ -27,7 +27,7 @@ impl ModelReader {
             rows.add(Some(site), None, &sums.data);
             // As most of what a child that was forked has from its parent.
             let has_counts = sums.allocations + sums.frees > 0 || sums.data != DataSums::default();
-            if !has_counts && !gain.peak_changed {
+            if !has_counts && !gain.state_changed {
                 continue;
             }
             let caller = self.frame(pid, &process.kept, by);
@@ -45,6 +45,7 @@ impl ModelReader {
                 live_bytes: sums.live_bytes,
                 at_peak_bytes: sums.at_peak_bytes,
                 temporary: sums.temporary,
+                untouched_bytes: Some(sums.untouched_bytes),
                 ..AllocationRow::default()
             });
             self.note(written);

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use memgauge_analyze::metric_name;
+
 use super::{Comparison, Metric, MetricUnit};
 
 /// Quantity that a gate limits.
@@ -55,7 +57,7 @@ impl FromStr for Gate {
         let (limit, unit) = limit(text[at + 1..].trim()).ok_or_else(form)?;
         Ok(Gate {
             text: text.trim().to_owned(),
-            metric: metric.to_owned(),
+            metric: metric_name(metric).to_owned(),
             above: text[at..].starts_with('>'),
             limit,
             unit,

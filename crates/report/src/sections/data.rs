@@ -103,9 +103,10 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
         return without_functions(summary, style);
     };
     let note = format!(
-        "{}, {} not freed",
+        "{}, {} not freed{}",
         plural(heap.allocations, "allocation"),
         units::bytes(heap.live_bytes),
+        untouched(heap),
     );
     let title = format!(
         "Heap: {} in use at the peak",
@@ -118,6 +119,14 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
         None => SiteOrder::Number(HeapOrder::Peak),
     };
     style.heading(&title, &note) + &sites(heap, order, style.rows_or(SITES), style).draw(style)
+}
+
+/// Says how many bytes the program never used, if any.
+pub(super) fn untouched(heap: &HeapUse) -> String {
+    let bytes = heap.untouched_bytes.filter(|&bytes| bytes > 0);
+    bytes.map_or_else(String::new, |bytes| {
+        format!(", {} never used", units::bytes(bytes))
+    })
 }
 
 /// Says why there are no allocations, if no function that allocates was found.
@@ -142,9 +151,10 @@ pub(super) enum SiteOrder<'a> {
 }
 
 /// Keys of the columns of [`sites`].
-const SITE_KEYS: [&str; 6] = [
+const SITE_KEYS: [&str; 7] = [
     "at_peak_bytes",
     "live_bytes",
+    "untouched_bytes",
     "allocations",
     "bytes",
     "mean_lifetime_ns",
@@ -158,6 +168,7 @@ pub(super) fn sites(heap: &HeapUse, order: SiteOrder<'_>, limit: usize, style: &
         SiteOrder::Column(column) => Some(column),
     };
     let extra = sorted::unless_shown(sort, &SITE_KEYS);
+    let knows_untouched = heap.untouched_bytes.is_some();
     let mut columns = vec![
         ("at peak", Kind::Number),
         ("not freed", Kind::Number),
@@ -169,6 +180,9 @@ pub(super) fn sites(heap: &HeapUse, order: SiteOrder<'_>, limit: usize, style: &
     columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
     columns.push(("allocated by", Kind::Text));
     let is_sampled = heap.errors.is_some();
+    if knows_untouched {
+        columns.insert(2, ("not used", Kind::Number));
+    }
     if is_sampled {
         columns.insert(1, (if style.unicode { "±" } else { "+-" }, Kind::Number));
     }
@@ -193,6 +207,10 @@ pub(super) fn sites(heap: &HeapUse, order: SiteOrder<'_>, limit: usize, style: &
         ];
         cells.extend(extra.map(|column| sorted::cell(column, site, style)));
         cells.push(style.name(&readable(&site.name)));
+        if knows_untouched {
+            let untouched = site.untouched_bytes.map(units::bytes);
+            cells.insert(2, untouched.unwrap_or_else(|| style.none().to_owned()));
+        }
         if is_sampled {
             let error = site.errors.unwrap_or_default().at_peak_bytes;
             cells.insert(1, units::bytes(error));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, file_name};
 
-use super::data::{SiteOrder, sites};
+use super::data::{SiteOrder, sites, untouched};
 use super::heap_history;
 use super::plural;
 use crate::names::readable;
@@ -30,6 +30,8 @@ pub enum HeapOrder {
     Allocations,
     /// Bytes that were never freed.
     Unfreed,
+    /// Bytes that no access reached.
+    Untouched,
 }
 
 impl HeapOrder {
@@ -39,6 +41,7 @@ impl HeapOrder {
             HeapOrder::Bytes => site.bytes,
             HeapOrder::Allocations => site.allocations,
             HeapOrder::Unfreed => site.live_bytes,
+            HeapOrder::Untouched => site.untouched_bytes.unwrap_or(0),
         }
     }
 
@@ -48,6 +51,7 @@ impl HeapOrder {
             HeapOrder::Bytes => "requested bytes",
             HeapOrder::Allocations => "allocations",
             HeapOrder::Unfreed => "bytes not freed",
+            HeapOrder::Untouched => "bytes never used",
         }
     }
 
@@ -74,10 +78,11 @@ pub(super) fn heap(summary: &Summary, order: HeapOrder, limit: usize, style: &St
         )
     );
     let note = format!(
-        "{} of {}, {} not freed{}",
+        "{} of {}, {} not freed{}{}",
         plural(heap.allocations, "allocation"),
         with_error(heap, heap.bytes, |errors| errors.bytes, style),
         with_error(heap, heap.live_bytes, |errors| errors.live_bytes, style),
+        untouched(heap),
         if heap.errors.is_some() {
             "; sampled"
         } else {
@@ -228,6 +233,7 @@ mod tests {
             frees: 0,
             at_peak_bytes,
             live_bytes: 0,
+            untouched_bytes: None,
             mean_lifetime_ns: None,
             temporary: 0,
             errors: None,
