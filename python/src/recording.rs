@@ -433,7 +433,13 @@ impl Summary {
         let curves = [(Value::Null, &history.in_use)]
             .into_iter()
             .chain(sites.map(|site| (json!(site.name), &site.bytes)))
-            .chain([(json!("other sites"), &history.other_bytes)]);
+            .chain([(json!("other sites"), &history.other_bytes)])
+            .chain(
+                history
+                    .resident
+                    .iter()
+                    .map(|bytes| (json!("resident"), bytes)),
+            );
         let rows: Vec<Map<String, Value>> = curves
             .flat_map(|(name, bytes)| {
                 bytes.iter().zip(0u64..).map(move |(&bytes, bin)| {

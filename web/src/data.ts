@@ -281,6 +281,8 @@ export interface HeapOverTime {
   duration_ns: number;
   peak_ns: number;
   in_use: number[];
+  /** Resident memory. Absent if it was not read. */
+  resident?: number[];
   sites: { name: string; bytes: number[] }[];
   other_bytes: number[];
 }

@@ -1,7 +1,8 @@
 // Allocated memory over time: a layer for each allocation site, and the maximum as a line.
 //
 // Layers are bytes at the end of a step, which add up. The line is the maximum within it, and is
-// above the layers where memory was in use for less than a step.
+// above the layers where memory was in use for less than a step. A second line, where it was read,
+// is the resident memory of the processes.
 
 import { keys } from "./curves";
 import type { HeapOverTime } from "./data";
@@ -16,6 +17,7 @@ const HEIGHT = 180;
 const FOOT = 18;
 const COLOURS = ["series-1", "series-2", "series-3", "module-1", "module-4", "module-0", "module-3", "module-5"];
 const OTHERS = "level-work";
+const RESIDENT = "accent";
 
 interface Layer {
   label: string;
@@ -43,6 +45,11 @@ class MemoryPlot {
       swatch.style.background = `var(--${layer.colour})`;
       return h("span", { class: "key", title: name(layer.label) }, swatch, h("bdi", {}, middle(name(layer.label), 40)));
     });
+    if (history.resident !== undefined) {
+      const swatch = h("i");
+      swatch.style.background = `var(--${RESIDENT})`;
+      names.push(h("span", { class: "key", title: "Memory of the processes that is in RAM, with code, stacks and what the allocator holds" }, swatch, "resident (RSS)"));
+    }
     this.element = h(
       "figure",
       { class: "plot memory-plot" },
@@ -68,12 +75,13 @@ class MemoryPlot {
 
   private say(): void {
     const [first, last] = this.steps();
-    const { bin_ns, in_use } = this.history;
+    const { bin_ns, in_use, resident } = this.history;
     let peak = first;
     for (let i = first; i < last; i++) if (in_use[i] > in_use[peak]) peak = i;
     const [from, to] = current();
     const where = isWhole() ? "" : `From ${time(from, to)} to ${time(to)}: `;
-    const text = `${where}peak of ${bytes(in_use[peak] ?? 0)} at ${time(peak * bin_ns, to)}. A step is ${time(bin_ns)}: layers are bytes at its end, the line is its maximum.`;
+    const most = resident === undefined ? "" : ` The most resident memory is ${bytes(Math.max(0, ...resident.slice(first, last)))}.`;
+    const text = `${where}peak of ${bytes(in_use[peak] ?? 0)} at ${time(peak * bin_ns, to)}. A step is ${time(bin_ns)}: layers are bytes at its end, the line is its maximum.${most}`;
     this.note.textContent = text;
     this.canvas.setAttribute("aria-label", `Allocated memory over time. ${text}`);
   }
@@ -84,6 +92,7 @@ class MemoryPlot {
     const step = Math.min(this.history.in_use.length - 1, Math.floor(at / this.history.bin_ns));
     const parts = this.layers.filter((layer) => layer.bytes[step] > 0).map((layer) => `${middle(name(layer.label), 40)} ${bytes(layer.bytes[step])}`);
     const all = bytes(this.history.in_use[step] ?? 0);
+    if (this.history.resident !== undefined) parts.push(`resident ${bytes(this.history.resident[step] ?? 0)}`);
     this.note.textContent = `At ${time(at, current()[1])}: at most ${all}${parts.length > 0 ? `; ${parts.join(", ")}` : ""}`;
   }
 
@@ -91,7 +100,7 @@ class MemoryPlot {
     const width = Math.max(200, Math.floor(this.element.clientWidth));
     const context = sized(this.canvas, width, HEIGHT);
     if (context === null) return;
-    const { bin_ns, in_use, duration_ns } = this.history;
+    const { bin_ns, in_use, duration_ns, resident } = this.history;
     const [from, to] = current();
     const [first, last] = this.steps();
     const x = (step: number): number => ((Math.min(step * bin_ns, duration_ns) - from) / (to - from)) * width;
@@ -99,7 +108,7 @@ class MemoryPlot {
     let most = 1;
     for (let i = first; i < last; i++) {
       const stacked = this.layers.reduce((sum, layer) => sum + layer.bytes[i], 0);
-      most = Math.max(most, in_use[i], stacked);
+      most = Math.max(most, in_use[i], stacked, resident?.[i] ?? 0);
     }
     const y = (n: number): number => below - (n / (most * 1.08)) * (below - 4);
     const sums = new Array<number>(in_use.length).fill(0);
@@ -113,14 +122,19 @@ class MemoryPlot {
         sums[i] += layer.bytes[i];
       }
     }
-    context.strokeStyle = colour("text");
+    const line = (values: readonly number[], name: string, width: number): void => {
+      context.strokeStyle = colour(name);
+      context.lineWidth = width;
+      context.beginPath();
+      for (let i = first; i < last; i++) {
+        context.lineTo(x(i), y(values[i]));
+        context.lineTo(x(i + 1), y(values[i]));
+      }
+      context.stroke();
+    };
+    line(in_use, "text", 1);
+    if (resident !== undefined) line(resident, RESIDENT, 2);
     context.lineWidth = 1;
-    context.beginPath();
-    for (let i = first; i < last; i++) {
-      context.lineTo(x(i), y(in_use[i]));
-      context.lineTo(x(i + 1), y(in_use[i]));
-    }
-    context.stroke();
     this.axes(context, width, most, y);
     this.drag.draw(context, width, HEIGHT, colour("accent"));
     this.say();
@@ -153,10 +167,10 @@ class MemoryPlot {
   }
 
   private save(): void {
-    const { bin_ns, in_use } = this.history;
+    const { bin_ns, in_use, resident } = this.history;
     const [first, last] = this.steps();
-    const rows: (string | number | null)[][] = [["start_ns", "bin_ns", "maximum", ...this.layers.map((layer) => layer.label)]];
-    for (let i = first; i < last; i++) rows.push([i * bin_ns, bin_ns, in_use[i], ...this.layers.map((layer) => layer.bytes[i])]);
+    const rows: (string | number | null)[][] = [["start_ns", "bin_ns", "maximum", "resident", ...this.layers.map((layer) => layer.label)]];
+    for (let i = first; i < last; i++) rows.push([i * bin_ns, bin_ns, in_use[i], resident?.[i] ?? null, ...this.layers.map((layer) => layer.bytes[i])]);
     save("heap-over-time.csv", csv(rows));
   }
 }

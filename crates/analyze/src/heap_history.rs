@@ -29,9 +29,12 @@ struct Step {
     bytes: u64,
 }
 
-/// Steps of every process and site.
+/// Steps of every process and site, and of each process's resident memory.
 #[derive(Clone, Debug, Default)]
-pub struct HeapHistory(BTreeMap<(Pid, Option<u32>), Vec<Step>>);
+pub struct HeapHistory {
+    in_use: BTreeMap<(Pid, Option<u32>), Vec<Step>>,
+    resident: BTreeMap<Pid, Vec<Step>>,
+}
 
 impl Analysis for HeapHistory {
     type Row = HeapUseRow;
@@ -39,21 +42,30 @@ impl Analysis for HeapHistory {
 
     fn observe(&mut self, batch: &[HeapUseRow]) {
         for row in batch {
-            self.0.entry((row.pid, row.site)).or_default().push(Step {
+            let step = |bytes| Step {
                 time_ns: row.time_ns,
-                bytes: row.bytes,
-            });
+                bytes,
+            };
+            let in_use = self.in_use.entry((row.pid, row.site)).or_default();
+            in_use.push(step(row.bytes));
+            if let Some(bytes) = row.resident_bytes {
+                self.resident.entry(row.pid).or_default().push(step(bytes));
+            }
         }
     }
 
     fn merge(&mut self, other: Self) {
-        for (key, steps) in other.0 {
-            self.0.entry(key).or_default().extend(steps);
+        for (key, steps) in other.in_use {
+            self.in_use.entry(key).or_default().extend(steps);
+        }
+        for (pid, steps) in other.resident {
+            self.resident.entry(pid).or_default().extend(steps);
         }
     }
 
     fn finish(mut self) -> HeapHistory {
-        for steps in self.0.values_mut() {
+        let in_use = self.in_use.values_mut();
+        for steps in in_use.chain(self.resident.values_mut()) {
             steps.sort_by_key(|step| step.time_ns);
         }
         self
@@ -71,6 +83,10 @@ pub struct HeapOverTime {
     pub peak_ns: u64,
     /// Maximum of the bytes in use in each bin.
     pub in_use: Vec<u64>,
+    /// Resident memory of the processes: the maximum that was read in each bin, or before. Absent if
+    /// nothing was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident: Option<Vec<u64>>,
     /// Sites with the most bytes at some time.
     pub sites: Vec<HeapCurve>,
     /// Bytes of all other sites at the end of each bin.
@@ -108,7 +124,7 @@ impl HeapHistory {
         duration_ns: u64,
         names: &BTreeMap<(Pid, u32), String>,
     ) -> Option<HeapOverTime> {
-        if self.0.is_empty() {
+        if self.in_use.is_empty() {
             return None;
         }
         let bin_ns = duration_ns.div_ceil(BINS).max(1);
@@ -120,7 +136,7 @@ impl HeapHistory {
         let mut in_use = vec![0; bins];
         let mut all_sites = vec![0; bins];
         let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-        for (&(pid, site), steps) in &self.0 {
+        for (&(pid, site), steps) in &self.in_use {
             let Some(site) = site else {
                 add_steps(&mut in_use, steps, grid, BinValue::Maximum);
                 continue;
@@ -129,6 +145,12 @@ impl HeapHistory {
             if let Some(name) = names.get(&(pid, site)) {
                 let curve = by_name.entry(name).or_insert_with(|| vec![0; bins]);
                 add_steps(curve, steps, grid, BinValue::Last);
+            }
+        }
+        let mut resident = (!self.resident.is_empty()).then(|| vec![0; bins]);
+        if let Some(curve) = &mut resident {
+            for steps in self.resident.values() {
+                add_steps(curve, steps, grid, BinValue::Maximum);
             }
         }
         let highest = |curve: &[u64]| curve.iter().copied().max().unwrap_or(0);
@@ -150,6 +172,7 @@ impl HeapHistory {
             duration_ns,
             peak_ns: peak as u64 * bin_ns,
             in_use,
+            resident,
             sites: curves.into_iter().map(site).collect(),
             other_bytes: all_sites,
         })
@@ -274,6 +297,7 @@ mod tests {
             time_ns,
             site,
             bytes,
+            resident_bytes: site.is_none().then_some(3 * bytes),
         }
     }
 
@@ -303,6 +327,8 @@ mod tests {
                 let of = rows.iter().filter(|row| row.pid == Pid(pid) && row.site == site);
                 of.rev().find(|row| row.time_ns <= at_ns).map_or(0, |row| row.bytes)
             };
+            let tripled: Vec<u64> = found.in_use.iter().map(|bytes| 3 * bytes).collect();
+            prop_assert_eq!(found.resident.as_ref(), Some(&tripled));
             prop_assert!(found.in_use.len() as u64 <= BINS && found.sites.len() <= MAX_SITES);
             for (bin, &in_use) in found.in_use.iter().enumerate() {
                 let start_ns = bin as u64 * found.bin_ns;

@@ -399,6 +399,96 @@ fn more_memory_at_the_peak_or_not_freed_fails_a_gate() {
     }
 }
 
+/// Allocates memory of which it uses a part, and prints its resident memory, once before the use and
+/// once after it.
+const RESIDENT: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void resident(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (fscanf(f, "%*s %ld", &pages) != 1) exit(1);
+    fclose(f);
+    printf("%ld\n", pages * sysconf(_SC_PAGESIZE));
+    fflush(stdout);
+    sleep(2);
+}
+int main(void) {
+    char *volatile memory = malloc(SIZE);
+    resident();
+    memset(memory, 1, USED);
+    resident();
+    free(memory);
+}
+"#;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn resident_memory_is_that_which_the_program_reads_itself() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    std::fs::write(&code, RESIDENT).expect("the source can be written");
+    let used = drawn("used", 20, 60) << 20;
+    let size = used + (drawn("unused", 20, 60) << 20);
+    let status = std::process::Command::new("gcc")
+        .args(["-O1", "-g", "-fno-builtin", "-o"])
+        .args([&program, &code])
+        .args([format!("-DSIZE={size}"), format!("-DUSED={used}")])
+        .status();
+    assert!(status.expect("gcc runs").success());
+    let recording = folder.path().join("x.mg");
+    let recorded = memgauge()
+        .args(["heap", "-q", "--source", "malloc", "-c", "1", "-o"])
+        .arg(&recording)
+        .arg("--")
+        .arg(&program)
+        .output()
+        .expect("memgauge runs");
+    let text = String::from_utf8_lossy(&recorded.stderr).into_owned();
+    assert!(recorded.status.success(), "{text}");
+    assert!(text.contains("Allocated and resident memory"), "{text}");
+    assert!(text.contains("RSS MiB"), "{text}");
+    let printed = String::from_utf8_lossy(&recorded.stdout).into_owned();
+    let own: Vec<u64> = printed
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
+    let [before, after] = own[..] else {
+        panic!("two numbers: {printed}");
+    };
+    assert!(after - before >= used && after < size, "{printed}");
+    let report = memgauge()
+        .args(["report", "--json"])
+        .arg(&recording)
+        .output()
+        .expect("memgauge runs");
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let history = &report["heap"]["over_time"];
+    let resident = numbers(&history["resident"]);
+    let in_use = numbers(&history["in_use"]);
+    assert_eq!(resident.len(), in_use.len(), "{history}");
+    assert!(in_use.iter().max() >= Some(&size), "{history}");
+    // Pages of libraries that the program uses between the two readings.
+    let near = |own: u64| move |&&bytes: &&u64| bytes.abs_diff(own) <= 1 << 20;
+    assert_eq!(
+        resident.iter().max(),
+        resident.iter().filter(near(after)).max(),
+        "{history}"
+    );
+    // Each of the two lasts at least 2 s.
+    for own in [before, after] {
+        assert!(
+            resident.iter().filter(near(own)).count() > 2,
+            "{own}: {history}"
+        );
+    }
+}
+
 /// Allocates memory again and again, of which the program uses a part. Small blocks use the same memory
 /// each time, which the caches hold. What comes after `USED` bytes is never used.
 const PARTLY_USED: &str = r#"

@@ -1362,6 +1362,7 @@ mod tests {
                     number,
                 }
             };
+            let piece = BASE + (arena_bytes / 4).next_multiple_of(LINE);
             let untouched = |data: &DataMap| data.totals().untouched_bytes;
             data.take(&mark(BASE, arena_bytes, 0, 1), 1, false, arena_bytes / 2);
             let new = arena_bytes - (arena_bytes / 2).next_multiple_of(LINE);
@@ -1372,12 +1373,12 @@ mod tests {
                 }
             }
             assert_eq!(untouched(&data), new - 2 * LINE);
-            data.take(&mark(BASE + arena_bytes / 4, 10 * LINE, 3, 2), 2, false, 0);
+            data.take(&mark(piece, 10 * LINE, 3, 2), 2, false, 0);
             assert_eq!(untouched(&data), 10 * LINE);
-            data.touch(BASE + arena_bytes / 4 + 60, 8, &space);
+            data.touch(piece + 60, 8, &space);
             assert_eq!(untouched(&data), 8 * LINE);
             let mut child = data.inherited();
-            child.charge(BASE + arena_bytes / 4 + 3 * LINE, &miss, &space);
+            child.charge(piece + 3 * LINE, &miss, &space);
             assert_eq!(untouched(&child), 0);
         }
     }

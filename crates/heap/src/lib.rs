@@ -18,6 +18,7 @@
 mod folder;
 mod process;
 mod recorder;
+mod resident;
 #[allow(unsafe_code)]
 mod sys;
 mod wire;

@@ -18,6 +18,7 @@ use memgauge_trace::{
 use crate::Options;
 use crate::folder::Folder;
 use crate::process::{Allocations, Event, EventKind, HeapTotals};
+use crate::resident::Resident;
 use crate::sys::Ring;
 use crate::wire::{self, MAX_STACKS, Record};
 
@@ -48,6 +49,7 @@ struct Image {
     /// Events that other threads may have earlier ones than.
     pending: Vec<Event>,
     heap: Allocations,
+    resident: Resident,
     mapped: HashSet<(u64, u64, String)>,
     threads: BTreeMap<u32, Thread>,
     has_own_malloc: bool,
@@ -115,7 +117,10 @@ impl<'a> Recorder<'a> {
         self.add_rings()?;
         for number in 0..self.images.len() {
             self.read_image(number)?;
-            self.images[number].apply_until(horizon_ns.saturating_sub(self.start_ns));
+            let now_ns = horizon_ns.saturating_sub(self.start_ns);
+            let image = &mut self.images[number];
+            image.apply_until(now_ns);
+            image.resident.read(image.pid, now_ns);
         }
         for number in (0..ended.len()).rev() {
             let image = &self.images[number];
@@ -206,6 +211,7 @@ impl<'a> Recorder<'a> {
             rings: Vec::new(),
             pending: Vec::new(),
             heap: Allocations::new(self.period),
+            resident: Resident::new(start_ns.saturating_sub(self.start_ns)),
             mapped: HashSet::new(),
             threads: [(pid, main)].into(),
             has_own_malloc: ring.u32(wire::HAS_OWN_MALLOC) != 0,
@@ -239,9 +245,9 @@ impl<'a> Recorder<'a> {
         let rows = image.heap.rows(pid, first_site);
         self.sites.insert(image.pid, first_site + rows.len() as u32);
         self.writer.extend(rows)?;
-        let history = image
-            .heap
-            .history(pid, end_ns.saturating_sub(self.start_ns));
+        let end_ns = end_ns.saturating_sub(self.start_ns);
+        let mut history = image.heap.history(pid, end_ns);
+        image.resident.add_to(&mut history, pid, end_ns);
         let history = history.into_iter().map(|row| HeapUseRow {
             site: row.site.map(|site| site + first_site),
             ..row

@@ -185,6 +185,7 @@ impl History {
             time_ns: start_ns + interval * self.interval_ns,
             site,
             bytes: bytes.max(0).unsigned_abs(),
+            resident_bytes: None,
         };
         let mut rows = Vec::new();
         let next = self.total.iter().skip(1).map(|point| point.interval);

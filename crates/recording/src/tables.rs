@@ -385,6 +385,14 @@ impl Columns for HeapUseRow {
         )
         .optional(),
         field!("bytes", U64, Dictionary, bytes),
+        number!(
+            "resident_bytes",
+            U64,
+            Dictionary,
+            |r: &Self| r.resident_bytes,
+            |r, v| r.resident_bytes = Some(v),
+        )
+        .optional(),
     ];
 }
 

@@ -470,6 +470,9 @@ pub struct HeapUseRow {
     pub site: Option<u32>,
     /// Bytes in use: of all sites the maximum in the interval, of a site those at its end.
     pub bytes: u64,
+    /// Resident memory of the process: the maximum of what was read in an interval. It holds until the
+    /// next row of the process with a value. `None` in rows of sites and if nothing was read.
+    pub resident_bytes: Option<u64>,
 }
 
 /// Number of a process's allocations by size and lifetime.

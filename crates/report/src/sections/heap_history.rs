@@ -23,15 +23,22 @@ pub(super) fn over_time(summary: &Summary, style: &Style) -> String {
     if most == 0 || history.duration_ns == 0 {
         return String::new();
     }
+    let resident = history.resident.as_deref();
+    let most = resident.into_iter().flatten().copied().fold(most, u64::max);
     let (unit_bytes, unit) = byte_unit(most);
     let columns = plot::columns(style);
-    let values = maxima(history, columns);
-    let values: Vec<f64> = values
-        .into_iter()
-        .map(|bytes| bytes as f64 / unit_bytes as f64)
-        .collect();
+    let columns_of = |bins: &[u64]| -> Vec<f64> {
+        let values = maxima(history, bins, columns).into_iter();
+        values
+            .map(|bytes| bytes as f64 / unit_bytes as f64)
+            .collect()
+    };
+    let values = columns_of(&history.in_use);
+    let of_resident = resident.map(columns_of);
+    // The label of a panel has seven columns.
+    let resident_name = format!("RSS {unit}");
     let peak = units::nanoseconds(history.peak_ns, style);
-    let panel = Panel {
+    let mut panels = vec![Panel {
         name: unit,
         role: Role::Read,
         values: &values,
@@ -39,14 +46,24 @@ pub(super) fn over_time(summary: &Summary, style: &Style) -> String {
             column: column_of(history.peak_ns, history.duration_ns, columns),
             label: format!("peak at {peak}"),
         }),
-    };
+    }];
+    panels.extend(of_resident.as_ref().map(|values| Panel {
+        name: &resident_name,
+        role: Role::Write,
+        values,
+        mark: None,
+    }));
     let column_ns = (history.duration_ns / columns as u64).max(history.bin_ns);
     let note = format!(
         "a column is the maximum of {}",
         units::nanoseconds(column_ns, style)
     );
-    let title = format!("Allocated memory over {}", clock(summary));
-    style.heading(&title, &note) + &plot::draw(&[panel], history.duration_ns, style)
+    let what = match resident {
+        Some(_) => "Allocated and resident memory",
+        None => "Allocated memory",
+    };
+    let title = format!("{what} over {}", clock(summary));
+    style.heading(&title, &note) + &plot::draw(&panels, history.duration_ns, style)
 }
 
 /// Unit of bytes in which a number has at most four digits.
@@ -65,9 +82,9 @@ fn column_of(time_ns: u64, duration_ns: u64, columns: usize) -> usize {
 }
 
 /// Maximum of the bins of each column. A column without the start of a bin has the bin before it.
-fn maxima(history: &HeapOverTime, columns: usize) -> Vec<u64> {
+fn maxima(history: &HeapOverTime, bins: &[u64], columns: usize) -> Vec<u64> {
     let mut values: Vec<Option<u64>> = vec![None; columns];
-    for (&bytes, number) in history.in_use.iter().zip(0..) {
+    for (&bytes, number) in bins.iter().zip(0..) {
         let column = column_of(number * history.bin_ns, history.duration_ns, columns);
         values[column] = values[column].max(Some(bytes));
     }
@@ -196,6 +213,7 @@ mod tests {
                 bin_ns: 1_000_000,
                 duration_ns: 512_000_000,
                 peak_ns: 256_000_000,
+                resident: None,
                 in_use,
                 sites: Vec::new(),
                 other_bytes: Vec::new(),
