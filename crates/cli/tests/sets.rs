@@ -13,12 +13,13 @@ use serde_json::Value;
 
 /// Events that a run of some sets does not have, and what depends on them: times and with them
 /// the queue to memory.
-const NOT_MODELLED: [&str; 28] = [
+const NOT_MODELLED: [&str; 29] = [
     "heap.allocations",
     "heap.functions",
     "heap.late_changes",
     "heap.peak_bytes",
     "heap.unfreed_bytes",
+    "heap.untouched_bytes",
     "heap.unknown_frees",
     "dtlb.miss",
     "stlb.hit",
