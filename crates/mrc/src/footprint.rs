@@ -16,6 +16,8 @@
 //! read at twice the age at which the mean footprint reaches this size, at the latest. Sizes that
 //! need most of a phase still get rates that are too high.
 
+use distrs::StudentsT;
+
 /// Memory used since the start of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowUse {
@@ -431,18 +433,11 @@ fn half_interval(values: &[f64]) -> f64 {
     students_t(values.len()) * (squares / (count - 1.0) / count).sqrt()
 }
 
-/// 97.5 % quantile of Student's t distribution for this many values, from tables. Between two
-/// entries, the larger quantile.
+/// 97.5 % quantile of Student's t distribution for the mean of this many values.
 pub(crate) fn students_t(values: usize) -> f64 {
-    const QUANTILES: [f64; 9] = [
-        12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
-    ];
     match values {
         ..=1 => f64::INFINITY,
-        2..=10 => QUANTILES[values - 2],
-        11..=20 => 2.228,
-        21..=30 => 2.086,
-        31.. => 2.042,
+        _ => StudentsT::ppf(0.975, values as f64 - 1.0),
     }
 }
 

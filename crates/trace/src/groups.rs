@@ -5,6 +5,8 @@
 //! how accurate an estimate for all groups is (W. G. Cochran, Sampling Techniques, 1977, chapters 2
 //! and 6).
 
+use distrs::StudentsT;
+
 use crate::{LINE_BYTES, VirtAddr};
 
 /// Number of groups of sets.
@@ -16,16 +18,10 @@ pub fn group_of(addr: VirtAddr) -> u8 {
     (addr.0 / LINE_BYTES % u64::from(GROUPS)) as u8
 }
 
-/// Returns the 97.5 % quantile of Student's distribution with `groups` - 1 degrees of freedom (from
-/// tables; 1.96 beyond).
-pub fn student(groups: u32) -> f64 {
-    match groups {
-        ..=4 => 3.182,
-        5..=8 => 2.365,
-        9..=16 => 2.131,
-        17..=32 => 2.040,
-        33.. => 1.96,
-    }
+/// Returns the 97.5 % quantile of Student's distribution for a mean of this many values (of one
+/// value as of two, because its spread is unknown).
+pub fn student(values: u32) -> f64 {
+    StudentsT::ppf(0.975, f64::from(values.max(2) - 1))
 }
 
 /// Estimates the variance of the sum over all [`GROUPS`] groups from the sums of some groups: the
@@ -71,6 +67,22 @@ mod tests {
         let squared_deviations: Vec<f64> = estimates.iter().map(|e| (e - middle).powi(2)).collect();
         assert!((middle - total_groups.iter().sum::<f64>()).abs() < 1e-6);
         assert!((mean(&squared_deviations) / mean(&variances) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_tables() {
+        let tables = [
+            (2, 12.706),
+            (4, 3.182),
+            (8, 2.365),
+            (16, 2.131),
+            (32, 2.040),
+            (64, 1.998),
+        ];
+        for (values, quantile) in tables {
+            assert!((student(values) - quantile).abs() < 0.002, "{values}");
+        }
+        assert_eq!(student(1), student(2));
     }
 
     #[test]
