@@ -760,6 +760,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     ) {
         self.charge(place.index, addr, outcome);
         if Core::crosses_line(addr, size)
+            && !self.is_repeated
             && let Some(data) = &mut self.program.data
         {
             data.touch(addr, u64::from(size), &self.program.space);
@@ -789,6 +790,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         let Program { data, space, .. } = &mut *self.program;
         match data {
+            // A repeated word is older than the latest allocations.
+            _ if self.is_repeated => {}
             Some(data) if is_outside => data.touch(addr, 1, space),
             Some(data) => data.charge(addr, outcome, space),
             None => {}

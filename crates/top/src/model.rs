@@ -433,7 +433,7 @@ mod tests {
         check(TopOrder::Cpu, [2, 9, 3]);
         check(TopOrder::Pid, [2, 3, 9]);
         let mut order = TopOrder::default();
-        for _ in 0..6 {
+        for _ in 0..7 {
             order = order.next();
         }
         assert_eq!(order, TopOrder::default(), "all orders come in turn");
