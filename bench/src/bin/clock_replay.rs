@@ -195,6 +195,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         parts: None,
         ips: true,
         functions: Vec::new(),
+        seed: None,
     };
     stream::<memgauge_host::Error>(command, wanted, &mut |batch| {
         for (&address, &ip) in batch.addresses.iter().zip(batch.ips) {

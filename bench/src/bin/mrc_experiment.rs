@@ -207,6 +207,7 @@ fn study(name: &'static str, command: &[String]) -> Result<Studied> {
         parts: None,
         ips: false,
         functions: Vec::new(),
+        seed: None,
     };
     let run = stream(command, wanted, &mut |batch| {
         exact.feed(batch.addresses)?;

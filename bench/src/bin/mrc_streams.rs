@@ -60,6 +60,7 @@ fn write_stream(command: &[String], path: &Path, most: usize) -> Result<usize> {
         parts: None,
         ips: false,
         functions: Vec::new(),
+        seed: None,
     };
     stream(command, wanted, &mut |batch| -> Result<()> {
         for address in batch.addresses.iter().take(left) {

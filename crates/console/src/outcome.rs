@@ -61,7 +61,7 @@ impl Exit {
     }
 }
 
-/// memgauge ends with [`FAILED`].
+/// memgauge itself failed: exit code 125.
 pub fn failed() -> ExitCode {
     ExitCode::from(FAILED)
 }
@@ -94,7 +94,7 @@ pub fn explain_panics() {
     }));
 }
 
-/// Error for a command line that makes no sense. memgauge ends with [`USAGE`].
+/// Error for a command line that makes no sense. memgauge ends with exit code 2.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
     Error::usage(message).into()
 }

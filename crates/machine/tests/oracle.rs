@@ -261,9 +261,7 @@ fn check(config: &Config, ops: &[Op], cores: usize, is_coherent: bool) {
         let out = feed(core, shared, op);
         let last = op.addr.saturating_add(u64::from(op.size.max(1) - 1));
         let lines = op.addr / 64..=last / 64;
-        let is_first = lines.fold(false, |is_first, line| {
-            fresh.remove(&(line * 64)) || is_first
-        });
+        let is_first = lines.filter(|line| fresh.remove(&(line * 64))).count() > 0;
         assert!(!is_first || out.l1d_misses > 0 || out.first_use, "{op:?}");
         assert!(is_first || !out.first_use || cores > 1, "{op:?}");
         let (twin, mut peers) = Peers::split(&mut twins, op.core, sharing.as_mut());
