@@ -17,7 +17,6 @@ const HEIGHT = 180;
 const FOOT = 18;
 const COLOURS = ["series-1", "series-2", "series-3", "module-1", "module-4", "module-0", "module-3", "module-5"];
 const OTHERS = "level-work";
-const RESIDENT = "accent";
 
 interface Layer {
   label: string;
@@ -47,7 +46,7 @@ class MemoryPlot {
     });
     if (history.resident !== undefined) {
       const swatch = h("i");
-      swatch.style.background = `var(--${RESIDENT})`;
+      swatch.style.background = "repeating-linear-gradient(90deg, var(--text) 0 4px, transparent 4px 6px)";
       names.push(h("span", { class: "key", title: "Memory of the processes that is in RAM, with code, stacks and what the allocator holds" }, swatch, "resident (RSS)"));
     }
     this.element = h(
@@ -133,7 +132,13 @@ class MemoryPlot {
       context.stroke();
     };
     line(in_use, "text", 1);
-    if (resident !== undefined) line(resident, RESIDENT, 2);
+    if (resident !== undefined) {
+      // Dashes on a light line, because it crosses layers of any colour.
+      line(resident, "card", 5);
+      context.setLineDash([6, 4]);
+      line(resident, "text", 2);
+      context.setLineDash([]);
+    }
     context.lineWidth = 1;
     this.axes(context, width, most, y);
     this.drag.draw(context, width, HEIGHT, colour("accent"));

@@ -38,8 +38,8 @@ def mrc(
     their hashes, with 95 % bands from eight disjoint classes of them. It has no estimate for memories of fewer than 16
     sampled blocks. States are then smaller by the same share.
 
-    A worker needs memory for one batch of a part and 32 bytes for each distinct block (64 for each sampled one). A lost worker's
-    parts are computed again, and parts that were passed as functions are read again.
+    A worker needs memory for one batch of a part and, while it merges two states, up to 450 bytes for each distinct block (sampled
+    block with `sample`). A lost worker's parts are computed again, and parts that were passed as functions are read again.
     """
     client = _client(client, "make a curve on a cluster")
     states = [client.submit(observe, part, block, sample, pure=False) for part in _on_cluster(parts, client)]
@@ -114,10 +114,15 @@ def _client(client: Optional[Any], purpose: str) -> Any:
 
 def _merged(states: List[Any], merge: Callable[[bytes, bytes], bytes], client: Any) -> bytes:
     """The state of all, merged in a tree that keeps neighbours together."""
+    level = 0
     while len(states) > 1:
+        level += 1
         last = states[len(states) // 2 * 2 :]
         pairs = zip(states[::2], states[1::2])
-        states = [client.submit(merge, left, right, pure=False) for left, right in pairs] + last
+        # Merges come before parts that are not read yet. Otherwise the states of all parts would wait in memory.
+        states = [
+            client.submit(merge, left, right, pure=False, priority=level) for left, right in pairs
+        ] + last
     whole: bytes = states[0].result()
     return whole
 
