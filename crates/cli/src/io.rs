@@ -15,12 +15,12 @@ use memgauge_host::sys::signals::interrupts;
 use memgauge_io::{AccountingOptions, GroupedCommand, IoFilter, IoInterval, IoRecorder, Meter};
 use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
+use memgauge_top::io::{Live, add_interval};
 use memgauge_trace::CommandEnd;
 
 use crate::args::{By, Io, Order};
 use crate::io_target::{check_devices, check_pids, control_group};
 use crate::record;
-use memgauge_top::io::{Live, add_interval};
 
 /// Interval at which the end of the command and keys are checked.
 const LOOK_AROUND: Duration = Duration::from_millis(20);

@@ -7,6 +7,9 @@ mod live;
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MAX_WINDOWS, Settings};
 use memgauge_calibration::{Calibration, recorded_delivery};
+use memgauge_console::outcome::{Exit, usage};
+use memgauge_console::quantities::spoken_seconds;
+use memgauge_console::terminal;
 use memgauge_emulate as emulate;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_machine::{PmuConfig, SampleSpec};
@@ -19,9 +22,6 @@ use crate::record;
 use crate::units::EventSpec;
 pub(crate) use args::{Bandwidth, Calibrate};
 pub(crate) use calibrate::calibrate;
-use memgauge_console::outcome::{Exit, usage};
-use memgauge_console::quantities::spoken_seconds;
-use memgauge_console::terminal;
 
 use args::{Correct, TraceSource};
 
