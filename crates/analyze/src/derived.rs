@@ -2,10 +2,8 @@
 //!
 //! Each has a formula that names its events. A figure is left out if its events were not counted or
 //! its denominator is zero. `docs/metrics.md` lists them.
-//! counted, or whose denominator is zero, is left out. `docs/metrics.md` has the
-//! list.
 
-use memgauge_trace::LINE_BYTES;
+use memgauge_trace::{LINE_BYTES, event_meaning};
 use serde::Serialize;
 
 /// A figure from counters.
@@ -21,122 +19,130 @@ pub struct Derived {
     pub formula: &'static str,
 }
 
-/// Name, unit, formula, numerator, denominator, factor.
-type Ratio = (
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    f64,
-);
+/// A figure that is the ratio of two events.
+struct Ratio {
+    name: &'static str,
+    unit: &'static str,
+    formula: &'static str,
+    numerator: &'static str,
+    denominator: Denominator,
+    factor: f64,
+}
+
+/// What the numerator is divided by.
+enum Denominator {
+    /// The other event.
+    Event(&'static str),
+    /// The sum of both, as of misses and hits.
+    SumWith(&'static str),
+}
 
 const RATIOS: &[Ratio] = &[
-    (
-        "IPC",
-        "instructions a cycle",
-        "instructions / cycles",
-        "instructions",
-        "cycles",
-        1.0,
-    ),
-    (
-        "frequency",
-        "GHz while running",
-        "cycles / task-clock",
-        "cycles",
-        "task-clock",
-        1.0,
-    ),
-    (
-        "LLC MPKI",
-        "misses per 1000 instructions",
-        "1000 × cache-misses / instructions",
-        "cache-misses",
-        "instructions",
-        1e3,
-    ),
-    (
-        "LLC miss ratio",
-        "of look-ups",
-        "cache-misses / cache-references",
-        "cache-misses",
-        "cache-references",
-        1.0,
-    ),
-    (
-        "LLC load miss ratio",
-        "of loads that reach it",
-        "LLC-load-misses / LLC-loads",
-        "LLC-load-misses",
-        "LLC-loads",
-        1.0,
-    ),
-    (
-        "L1D load MPKI",
-        "misses per 1000 instructions",
-        "1000 × L1-dcache-load-misses / instructions",
-        "L1-dcache-load-misses",
-        "instructions",
-        1e3,
-    ),
-    (
-        "L1D load miss ratio",
-        "of loads",
-        "L1-dcache-load-misses / L1-dcache-loads",
-        "L1-dcache-load-misses",
-        "L1-dcache-loads",
-        1.0,
-    ),
-    (
-        "DTLB load MPKI",
-        "misses per 1000 instructions",
-        "1000 × dTLB-load-misses / instructions",
-        "dTLB-load-misses",
-        "instructions",
-        1e3,
-    ),
-    (
-        "DTLB load miss ratio",
-        "of loads",
-        "dTLB-load-misses / dTLB-loads",
-        "dTLB-load-misses",
-        "dTLB-loads",
-        1.0,
-    ),
-    (
-        "branch miss ratio",
-        "of branches",
-        "branch-misses / branches",
-        "branch-misses",
-        "branches",
-        1.0,
-    ),
+    Ratio {
+        name: "IPC",
+        unit: "instructions a cycle",
+        formula: "instructions / cycles",
+        numerator: "instructions",
+        denominator: Denominator::Event("cycles"),
+        factor: 1.0,
+    },
+    Ratio {
+        name: "frequency",
+        unit: "GHz while running",
+        formula: "cycles / task-clock",
+        numerator: "cycles",
+        denominator: Denominator::Event("task-clock"),
+        factor: 1.0,
+    },
+    Ratio {
+        name: "LLC MPKI",
+        unit: "misses per 1000 instructions",
+        formula: "1000 × cache-misses / instructions",
+        numerator: "cache-misses",
+        denominator: Denominator::Event("instructions"),
+        factor: 1e3,
+    },
+    Ratio {
+        name: "LLC miss ratio",
+        unit: "of look-ups",
+        formula: "cache-misses / cache-references",
+        numerator: "cache-misses",
+        denominator: Denominator::Event("cache-references"),
+        factor: 1.0,
+    },
+    Ratio {
+        name: "LLC load miss ratio",
+        unit: "of loads that reach it",
+        formula: "LLC-load-misses / LLC-loads",
+        numerator: "LLC-load-misses",
+        denominator: Denominator::Event("LLC-loads"),
+        factor: 1.0,
+    },
+    Ratio {
+        name: "L1D load MPKI",
+        unit: "misses per 1000 instructions",
+        formula: "1000 × L1-dcache-load-misses / instructions",
+        numerator: "L1-dcache-load-misses",
+        denominator: Denominator::Event("instructions"),
+        factor: 1e3,
+    },
+    Ratio {
+        name: "L1D load miss ratio",
+        unit: "of loads",
+        formula: "L1-dcache-load-misses / L1-dcache-loads",
+        numerator: "L1-dcache-load-misses",
+        denominator: Denominator::Event("L1-dcache-loads"),
+        factor: 1.0,
+    },
+    Ratio {
+        name: "DTLB load MPKI",
+        unit: "misses per 1000 instructions",
+        formula: "1000 × dTLB-load-misses / instructions",
+        numerator: "dTLB-load-misses",
+        denominator: Denominator::Event("instructions"),
+        factor: 1e3,
+    },
+    Ratio {
+        name: "DTLB load miss ratio",
+        unit: "of loads",
+        formula: "dTLB-load-misses / dTLB-loads",
+        numerator: "dTLB-load-misses",
+        denominator: Denominator::Event("dTLB-loads"),
+        factor: 1.0,
+    },
+    Ratio {
+        name: "branch miss ratio",
+        unit: "of branches",
+        formula: "branch-misses / branches",
+        numerator: "branch-misses",
+        denominator: Denominator::Event("branches"),
+        factor: 1.0,
+    },
     // Events of the modelled machine.
-    (
-        "L1D miss ratio",
-        "of look-ups",
-        "l1d.miss / (l1d.hit + l1d.miss)",
-        "l1d.miss",
-        "l1d.hit",
-        1.0,
-    ),
-    (
-        "LLC MPKI",
-        "misses per 1000 instructions",
-        "1000 × llc.miss / instructions",
-        "llc.miss",
-        "instructions",
-        1e3,
-    ),
-    (
-        "DTLB MPKI",
-        "misses per 1000 instructions",
-        "1000 × dtlb.miss / instructions",
-        "dtlb.miss",
-        "instructions",
-        1e3,
-    ),
+    Ratio {
+        name: "L1D miss ratio",
+        unit: "of look-ups",
+        formula: "l1d.miss / (l1d.hit + l1d.miss)",
+        numerator: "l1d.miss",
+        denominator: Denominator::SumWith("l1d.hit"),
+        factor: 1.0,
+    },
+    Ratio {
+        name: "LLC MPKI",
+        unit: "misses per 1000 instructions",
+        formula: "1000 × llc.miss / instructions",
+        numerator: "llc.miss",
+        denominator: Denominator::Event("instructions"),
+        factor: 1e3,
+    },
+    Ratio {
+        name: "DTLB MPKI",
+        unit: "misses per 1000 instructions",
+        formula: "1000 × dtlb.miss / instructions",
+        numerator: "dtlb.miss",
+        denominator: Denominator::Event("instructions"),
+        factor: 1e3,
+    },
 ];
 
 /// Figures from totals by event name over `seconds`. With `whole_machine`, clocks also advance on
@@ -154,28 +160,32 @@ pub fn derived(totals: &[(String, f64)], seconds: f64, whole_machine: bool) -> V
     all
 }
 
-fn base(name: &str) -> (&str, &str) {
-    name.rsplit_once(':').unwrap_or((name, ""))
+/// Name and modifiers.
+fn parts(name: &str) -> (&str, &str) {
+    let (_, modifiers) = name.rsplit_once(':').unwrap_or((name, ""));
+    (event_meaning(name), modifiers)
 }
 
 fn ratio(ratio: &Ratio, totals: &[(String, f64)]) -> Option<Derived> {
-    let &(name, unit, formula, above, below, factor) = ratio;
-    let numerator = totals.iter().find(|t| base(&t.0).0 == above)?;
-    let same = |t: &&(String, f64)| base(&t.0) == (below, base(&numerator.0).1);
-    let software = |t: &&(String, f64)| below == "task-clock" && base(&t.0).0 == below;
-    let denominator = totals.iter().find(|t| same(t) || software(t))?.1;
-    let both = formula.contains('+');
-    let denominator = denominator + if both { numerator.1 } else { 0.0 };
+    let numerator = totals.iter().find(|t| parts(&t.0).0 == ratio.numerator)?;
+    let (Denominator::Event(other) | Denominator::SumWith(other)) = ratio.denominator;
+    let same = |t: &&(String, f64)| parts(&t.0) == (other, parts(&numerator.0).1);
+    let software = |t: &&(String, f64)| other == "task-clock" && parts(&t.0).0 == other;
+    let other = totals.iter().find(|t| same(t) || software(t))?.1;
+    let denominator = match ratio.denominator {
+        Denominator::Event(_) => other,
+        Denominator::SumWith(_) => other + numerator.1,
+    };
     (denominator > 0.0).then(|| Derived {
-        name,
-        value: factor * numerator.1 / denominator,
-        unit,
-        formula,
+        name: ratio.name,
+        value: ratio.factor * numerator.1 / denominator,
+        unit: ratio.unit,
+        formula: ratio.formula,
     })
 }
 
 fn total(totals: &[(String, f64)], name: &str) -> Option<f64> {
-    totals.iter().find(|t| base(&t.0).0 == name).map(|t| t.1)
+    totals.iter().find(|t| parts(&t.0).0 == name).map(|t| t.1)
 }
 
 fn utilisation(totals: &[(String, f64)], seconds: f64) -> Option<Derived> {
@@ -237,7 +247,7 @@ mod tests {
     #[test]
     fn figures_follow_their_formulas() {
         check(
-            &[("instructions", 300.0), ("cycles", 200.0)],
+            &[("instructions", 300.0), ("cpu-cycles", 200.0)],
             &[("IPC", 1.5)],
         );
         check(
@@ -246,7 +256,7 @@ mod tests {
         );
         check(&[("task-clock", 1e9)], &[("processors used", 0.5)]);
         check(
-            &[("page-faults", 50.0), ("cpu-clock", 5e8)],
+            &[("faults", 50.0), ("cpu-clock", 5e8)],
             &[("processors used", 0.25), ("page faults", 100.0)],
         );
         check(

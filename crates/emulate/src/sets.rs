@@ -4,9 +4,9 @@
 //! one in `one_in` is modelled. The estimate is the sum over the modelled classes times `one_in`.
 //! The variance between them gives its error.
 
-use memgauge_machine::{CLASSES, CacheConfig, Config, LINE_BYTES, Outcome};
+use memgauge_machine::{CLASSES, CacheConfig, Config, Outcome};
 use memgauge_trace::groups::{student, variance_of_sum};
-use memgauge_trace::{CrowdFacts, EstimatedFacts, LookFacts, SetsFacts, catalogue as events};
+use memgauge_trace::{CrowdFacts, EstimatedFacts, LookFacts, SetsFacts, Unit, catalogue as events};
 
 use crate::{Error, Result};
 
@@ -381,19 +381,15 @@ impl ClassSums {
                 .enumerate()
                 .map(|(event, name)| {
                     let sums: Vec<u64> = of_class(event).collect();
-                    let unit = if name.ends_with("bytes") {
-                        LINE_BYTES
-                    } else {
-                        1
-                    };
-                    let estimate = estimate(&sums, u64::from(unit));
+                    let unit = Unit::of_event(name).step();
+                    let estimate = estimate(&sums, unit);
                     let seen = sums.iter().sum();
                     let of = if *name == "l1d.miss" {
                         let unlike = looks.unlike(self.sample.one_in);
                         unlike.map_or(estimate, |missing| reaching(estimate, seen, missing))
                     } else {
                         let (least, most) = far.missing(self.sample.one_in);
-                        let unit = f64::from(unit);
+                        let unit = unit as f64;
                         widened(estimate, seen, least * unit, most * unit)
                     };
                     ((*name).to_owned(), of)

@@ -1,7 +1,7 @@
 //! Bandwidth over time as text, CSV and JSON.
 
 use memgauge_analyze::bandwidth::{Bandwidth, Grid, by_work};
-use memgauge_trace::Manifest;
+use memgauge_trace::{Manifest, is_page_fault};
 use serde_json::{Value, json};
 
 use crate::plot::{self, Panel};
@@ -70,9 +70,9 @@ fn squeezed(grid: &Grid, columns: usize) -> Vec<f64> {
 
 /// How an event moves bytes: caches read lines, and the kernel allocates pages.
 fn moved(event: &str) -> &'static str {
-    match event.trim_end_matches([':', 'u', 'k']) {
-        "page-faults" | "faults" | "minor-faults" | "major-faults" => "faulted in",
-        _ => "read",
+    match is_page_fault(event) {
+        true => "faulted in",
+        false => "read",
     }
 }
 

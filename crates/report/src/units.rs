@@ -3,6 +3,8 @@
 //! Counts have decimal suffixes (k = 10³, M, G, T), sizes binary ones (KiB = 2¹⁰ bytes), and
 //! bandwidth is in GB/s (10⁹ bytes per second).
 
+use memgauge_trace::event_meaning;
+
 use crate::style::Style;
 
 /// A count. Exact below 1000.
@@ -117,11 +119,7 @@ pub(crate) fn few_gigabytes(bytes_per_s: f64) -> String {
 
 /// True if events of this name are nanoseconds.
 pub(crate) fn is_clock(name: &str) -> bool {
-    // With perf's modifiers or terms: `cpu-clock:u`, `cpu-clock/freq=500/`.
-    matches!(
-        name.split([':', '/']).next(),
-        Some("cpu-clock" | "task-clock")
-    )
+    matches!(event_meaning(name), "cpu-clock" | "task-clock")
 }
 
 /// A number of events, or their time for clocks.

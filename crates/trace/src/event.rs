@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::LINE_BYTES;
+
 /// An event of a recording. The manifest defines its events.
 ///
 /// IDs below [`catalogue::FIRST_FREE`] are the events of [`catalogue`]; sources number their own
@@ -47,6 +49,51 @@ impl Unit {
             Unit::Cycles => "cycles",
         }
     }
+
+    /// Returns the unit of an event that is known by its name only. Sources name their own events
+    /// in bytes like those of the catalogue: `dram.read_bytes`.
+    pub fn of_event(name: &str) -> Unit {
+        match catalogue::by_name(name) {
+            Some(id) => catalogue::ALL[usize::from(id.0)].2,
+            None if name.ends_with("bytes") => Unit::Bytes,
+            None => Unit::Count,
+        }
+    }
+
+    /// Returns what an event of this unit adds at once: events in bytes count whole lines.
+    pub fn step(self) -> u64 {
+        match self {
+            Unit::Bytes => LINE_BYTES,
+            Unit::Count | Unit::Cycles => 1,
+        }
+    }
+}
+
+/// The kernel's second names of events, and the first.
+const ALIASES: [(&str, &str); 7] = [
+    ("branch-instructions", "branches"),
+    ("cpu-cycles", "cycles"),
+    ("cs", "context-switches"),
+    ("faults", "page-faults"),
+    ("idle-cycles-backend", "stalled-cycles-backend"),
+    ("idle-cycles-frontend", "stalled-cycles-frontend"),
+    ("migrations", "cpu-migrations"),
+];
+
+/// Returns the name of an event without modifiers (`:u`) and terms (`/freq=500/`), and the kernel's
+/// first name if it has two.
+pub fn event_meaning(name: &str) -> &str {
+    let plain = name.split([':', '/']).next().unwrap_or(name);
+    let alias = ALIASES.iter().find(|(second, _)| *second == plain);
+    alias.map_or(plain, |(_, first)| first)
+}
+
+/// Returns whether events of this name are page faults: each moves a page, not a line.
+pub fn is_page_fault(name: &str) -> bool {
+    matches!(
+        event_meaning(name),
+        "page-faults" | "minor-faults" | "major-faults"
+    )
 }
 
 /// Unit of an event's count.

@@ -22,7 +22,7 @@ mod rows;
 mod spans;
 
 pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
-pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
+pub use event::{EventDef, EventId, Provenance, Unit, catalogue, event_meaning, is_page_fault};
 pub use facts::{
     CounterFacts, CountingFacts, CrowdFacts, DataFromFacts, DeliveryFacts, DerivationFacts,
     EstimatedFacts, ImportFacts, LookFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts,

@@ -7,7 +7,7 @@ use memgauge_console::terminal;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sampling::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
-use memgauge_trace::{CommandEnd, LINE_BYTES};
+use memgauge_trace::{CommandEnd, LINE_BYTES, is_page_fault};
 
 use super::args::{Bandwidth, TraceSource};
 use crate::names;
@@ -125,7 +125,7 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
 
 /// Default number of bytes per event: a page or a line.
 fn bytes_of(event: &Event) -> u64 {
-    match event.name.contains("faults") {
+    match is_page_fault(&event.name) {
         true => memgauge_live::sys::perf::page_bytes() as u64,
         // A miss moves a line.
         false => LINE_BYTES,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memgauge_analyze::{LevelName, Summary};
-use memgauge_trace::EstimatedFacts;
+use memgauge_trace::{EstimatedFacts, Unit};
 
 use super::interval::Interval;
 use super::measured::{Measured, PlaceIntervals};
@@ -84,7 +84,7 @@ pub(super) fn of_place(
     }
     let one_in = f64::from(run.estimated_from?);
     let is_estimate = run.intervals.contains_key(event);
-    let unit = if event.ends_with("bytes") { 64.0 } else { 1.0 };
+    let unit = Unit::of_event(event).step() as f64;
     (is_estimate && count == 0.0).then_some([0.0, MISSED * unit * one_in])
 }
 

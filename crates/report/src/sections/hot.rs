@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use memgauge_analyze::{Counts, HotRow, HotTable, SortColumn, Summary, TimeUse, file_name};
-use memgauge_trace::catalogue;
+use memgauge_trace::{Unit, catalogue};
 
 use super::{event_title, has_every, of_samples, or_none, plural, provenance, sorted};
 use crate::names::{chain, readable};
@@ -343,7 +343,7 @@ impl<'a> Column<'a> {
                 _ => String::new(),
             },
             Column::WaitsFor => waits_for(counts).unwrap_or_default().to_owned(),
-            Column::Event(event) if event.ends_with("bytes") => units::bytes(value),
+            Column::Event(event) if Unit::of_event(event) == Unit::Bytes => units::bytes(value),
             Column::Cycles | Column::Llc | Column::L1d | Column::Event(_) => units::count(value),
         }
     }

@@ -1,7 +1,7 @@
 //! Cache and TLB levels.
 
 use memgauge_analyze::{Level, LevelName, Summary};
-use memgauge_trace::{CacheGeometry, EstimatedFacts, MachineFacts, TlbGeometry};
+use memgauge_trace::{CacheGeometry, EstimatedFacts, MachineFacts, TlbGeometry, Unit};
 
 use super::{or_none, provenance};
 use crate::style::Style;
@@ -66,10 +66,9 @@ fn misses_of(level: LevelName) -> &'static str {
 pub(super) fn error(summary: &Summary, event: &str, style: &Style) -> String {
     let estimate = summary.estimated().and_then(|s| s.estimates.get(event));
     if let Some(EstimatedFacts { value: 0, high, .. }) = estimate {
-        let unit = if event.ends_with("bytes") {
-            units::bytes
-        } else {
-            units::count
+        let unit = match Unit::of_event(event) {
+            Unit::Bytes => units::bytes,
+            Unit::Count | Unit::Cycles => units::count,
         };
         return format!("{} {}", if style.unicode { "≤" } else { "<=" }, unit(*high));
     }
