@@ -704,6 +704,9 @@ const SHARED_LINES: &[Column] = &[
     count("false_sharing", "count"),
     count("invalidating", "count"),
     count("stall_cycles", "cycles"),
+    count("samples", "count"),
+    count("hitm_samples", "count"),
+    count("remote_hitm", "count"),
     count("other_accesses", "count"),
 ];
 
@@ -724,6 +727,9 @@ const SHARED_ACCESSES: &[Column] = &[
     count("false_sharing", "count"),
     count("invalidating", "count"),
     count("stall_cycles", "cycles"),
+    count("samples", "count"),
+    count("hitm_samples", "count"),
+    count("remote_hitm", "count"),
 ];
 
 const WHAT_IF: &[Column] = &[

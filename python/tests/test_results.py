@@ -232,6 +232,15 @@ def test_sharing_is_that_of_the_report(tmp_path, modelled):
     assert len(modelled.sharing()) == 0
     with pytest.raises(mg.UsageError, match="use `line` or `access`"):
         recording.sharing(by="tid")
+    # As an estimate from samples, through perf's format.
+    recording = mg.record([program], output=tmp_path / "sampled.mg", options=["-e", "l1d.miss:7"])
+    command("export", "-f", "perf", recording.path, "-o", tmp_path / "perf.data")
+    command("import", tmp_path / "perf.data", "-o", tmp_path / "imported.mg")
+    imported = mg.open(tmp_path / "imported.mg")
+    line = rows_of(imported.sharing())[0]
+    assert line["hitm"] == 7 * line["hitm_samples"] > 0
+    table = imported.sharing(by="access")
+    assert sum(table["samples"]) >= line["samples"]
 
 
 def test_other_machines_are_those_of_the_report(tmp_path, modelled):

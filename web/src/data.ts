@@ -343,9 +343,14 @@ export interface SharingCounts {
   false_sharing: number;
   invalidating: number;
   stall_cycles: number;
+  /** Samples that the numbers are estimated from; 0 if all accesses were seen. */
+  samples: number;
+  hitm_samples: number;
+  remote_hitm: number;
 }
 
 export interface SharedLines extends SharingCounts {
+  latency_share?: number;
   lines: SharedLine[];
   other_lines: number;
   other_counts: SharingCounts;

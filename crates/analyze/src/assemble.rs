@@ -242,6 +242,7 @@ pub fn assemble(
         allocations: &parts.allocations,
         frames: &parts.frames,
         regions: &parts.regions,
+        latency_share: parts.samples.transfer_latency_share(),
     };
     let sharing: Option<SharedLines> = shared_lines(&parts.sharing, &sharing_names, symbols);
     let mut heat = heat_map(parts.heat, &parts.samples, &names, options);

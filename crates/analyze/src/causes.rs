@@ -47,6 +47,8 @@ const SPLIT_SHARE: f64 = 0.1;
 /// Share of the time in which threads wait for each other's lines from which on it is worth a look. A
 /// line that moves between cores does so at every store, so the time grows with threads.
 const SHARING_SHARE: f64 = 0.05;
+/// Minimum number of samples with HITM to name sharing as a cause.
+const HITM_SAMPLES: u64 = 10;
 /// Minimum number of page faults per second of CPU time. At about 0.5 µs each, they take a
 /// twentieth of it.
 const FAULTS_PER_S: f64 = 100_000.0;
@@ -105,7 +107,10 @@ pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
     }
     match evidence.manifest.machine.as_ref() {
         Some(machine) => causes.extend(of_model(evidence, machine)),
-        None => causes.extend(llc_misses(evidence)),
+        None => {
+            causes.extend(sampled_sharing(evidence));
+            causes.extend(llc_misses(evidence));
+        }
     }
     causes.extend(other_faults);
     causes.extend(phases(evidence));
@@ -392,6 +397,22 @@ fn sharing(evidence: &Evidence) -> Option<Cause> {
         false => CauseKind::TrueSharing,
     };
     (share >= SHARING_SHARE).then(|| cause(kind, share, SHARING_SHARE))
+}
+
+/// The same in samples, by their latency.
+fn sampled_sharing(evidence: &Evidence) -> Option<Cause> {
+    let sharing = evidence.sharing?;
+    let share = sharing.latency_share?;
+    let counts = &sharing.totals;
+    let classified = counts.true_sharing.saturating_add(counts.false_sharing);
+    let kind = match counts.is_mostly_false() {
+        true => CauseKind::FalseSharing,
+        false => CauseKind::TrueSharing,
+    };
+    (counts.hitm_samples >= HITM_SAMPLES
+        && classified > counts.unclassified()
+        && share >= SHARING_SHARE)
+        .then(|| cause(kind, share, SHARING_SHARE))
 }
 
 fn total(evidence: &Evidence, name: &str) -> Option<f64> {

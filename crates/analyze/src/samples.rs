@@ -199,6 +199,17 @@ impl SampleTotals {
         &self.threads
     }
 
+    /// Latency of loads from other cores' caches as a part of the latency of all samples.
+    pub(crate) fn transfer_latency_share(&self) -> Option<f64> {
+        let (mut transfers, mut all) = (0_u64, 0_u64);
+        for (&(source, _), &(_, cycles)) in &self.sources {
+            let source = DataSource::from_code(u64::from(source));
+            all = all.saturating_add(cycles);
+            transfers = transfers.saturating_add(if source.is_transfer() { cycles } else { 0 });
+        }
+        (all > 0).then(|| transfers as f64 / all as f64)
+    }
+
     /// True if the event has samples.
     pub(crate) fn was_sampled(&self, event: EventId) -> bool {
         self.events.contains_key(&event)
@@ -340,6 +351,7 @@ fn in_words((source, kind): (u8, u8)) -> String {
         DataSource::RemoteCache => "another node's cache",
         DataSource::RemoteDram => "another node's memory",
         DataSource::OtherCore => "another core's cache",
+        DataSource::RemoteCore => "a core's cache of another node",
     };
     match AccessKind::from_code(u64::from(kind)) {
         AccessKind::Unknown => source.to_owned(),

@@ -84,11 +84,14 @@ fn add(sums: &mut SharingRow, row: &SharingRow) {
     *sums = SharingRow {
         loaded: sums.loaded | row.loaded,
         stored: sums.stored | row.stored,
-        hitm: sums.hitm + row.hitm,
+        hitm: sums.hitm.saturating_add(row.hitm),
         invalidating: sums.invalidating + row.invalidating,
-        true_sharing: sums.true_sharing + row.true_sharing,
-        false_sharing: sums.false_sharing + row.false_sharing,
-        stall_cycles: sums.stall_cycles + row.stall_cycles,
+        true_sharing: sums.true_sharing.saturating_add(row.true_sharing),
+        false_sharing: sums.false_sharing.saturating_add(row.false_sharing),
+        stall_cycles: sums.stall_cycles.saturating_add(row.stall_cycles),
+        samples: sums.samples + row.samples,
+        hitm_samples: sums.hitm_samples + row.hitm_samples,
+        remote_hitm: sums.remote_hitm.saturating_add(row.remote_hitm),
         ..row.clone()
     };
 }
@@ -102,7 +105,7 @@ pub struct ByteRange {
     pub last: u8,
 }
 
-/// Misses of shared lines. All are counts of the modelled machine, or of samples.
+/// Misses of shared lines: counts of the modelled machine, or estimates from samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SharingCounts {
     /// Misses whose line another core's private caches held modified.
@@ -113,17 +116,32 @@ pub struct SharingCounts {
     pub false_sharing: u64,
     /// Accesses that took copies of the line from other cores.
     pub invalidating: u64,
-    /// Cycles in which cores waited for the line from another core.
+    /// Cycles in which cores waited for the line from another core. For samples, the latency of
+    /// the misses in `hitm`, part of which overlaps with other work.
     pub stall_cycles: u64,
+    /// Number of samples that the other numbers are estimated from; 0 if all accesses were seen.
+    pub samples: u64,
+    /// Number of samples in `hitm`.
+    pub hitm_samples: u64,
+    /// The part of `hitm` from another socket or node, if estimated from samples.
+    pub remote_hitm: u64,
 }
 
 impl SharingCounts {
     fn add(&mut self, other: &SharingCounts) {
-        self.hitm += other.hitm;
-        self.true_sharing += other.true_sharing;
-        self.false_sharing += other.false_sharing;
-        self.invalidating += other.invalidating;
-        self.stall_cycles += other.stall_cycles;
+        let sums = [
+            (&mut self.hitm, other.hitm),
+            (&mut self.true_sharing, other.true_sharing),
+            (&mut self.false_sharing, other.false_sharing),
+            (&mut self.invalidating, other.invalidating),
+            (&mut self.stall_cycles, other.stall_cycles),
+            (&mut self.samples, other.samples),
+            (&mut self.hitm_samples, other.hitm_samples),
+            (&mut self.remote_hitm, other.remote_hitm),
+        ];
+        for (sum, count) in sums {
+            *sum = sum.saturating_add(count);
+        }
     }
 
     fn of(row: &SharingRow) -> SharingCounts {
@@ -133,13 +151,32 @@ impl SharingCounts {
             false_sharing: row.false_sharing,
             invalidating: row.invalidating,
             stall_cycles: row.stall_cycles,
+            samples: row.samples,
+            hitm_samples: row.hitm_samples,
+            remote_hitm: row.remote_hitm,
+        }
+    }
+
+    /// True if the numbers are estimates from samples.
+    pub fn is_estimate(&self) -> bool {
+        self.samples > 0
+    }
+
+    /// HITMs that samples show neither as true nor as false sharing.
+    pub fn unclassified(&self) -> u64 {
+        match self.is_estimate() {
+            true => {
+                (self.hitm).saturating_sub(self.true_sharing.saturating_add(self.false_sharing))
+            }
+            false => 0,
         }
     }
 
     /// Sort key: time first, then misses.
-    fn cost(&self) -> (u64, u64, u64) {
-        let misses = self.true_sharing + self.false_sharing;
-        (self.stall_cycles, self.hitm + misses, self.invalidating)
+    fn cost(&self) -> (u64, u64, u64, u64) {
+        let misses = self.true_sharing.saturating_add(self.false_sharing);
+        let misses = misses.saturating_add(self.hitm);
+        (self.stall_cycles, misses, self.invalidating, self.samples)
     }
 
     /// Whether false sharing outnumbers true sharing.
@@ -208,6 +245,10 @@ pub struct SharedLines {
     pub other_lines: u64,
     /// Their misses.
     pub other_counts: SharingCounts,
+    /// Latency of sampled HITMs as a part of the latency of all samples, in 0..=1. `None` if the
+    /// lines are not estimated from samples, or their latency is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_share: Option<f64>,
 }
 
 /// Sources of names.
@@ -215,6 +256,8 @@ pub(crate) struct SharingNames<'a, 'b> {
     pub(crate) allocations: &'b Allocations,
     pub(crate) frames: &'b Frames<'a>,
     pub(crate) regions: &'b SampledRegions<'a>,
+    /// Latency of sampled HITMs as a part of that of all samples, if known.
+    pub(crate) latency_share: Option<f64>,
 }
 
 /// Gives names to shared lines. `None` if there are none.
@@ -248,6 +291,7 @@ pub(crate) fn shared_lines(
         lines: named,
         other_lines: others.len() as u64,
         other_counts,
+        latency_share: names.latency_share.filter(|_| totals.is_estimate()),
     })
 }
 

@@ -4,9 +4,9 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{PATH, Recorded, drawn, needs, report_text};
+use harness::{PATH, Recorded, drawn, memgauge, needs, report, report_text};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Each thread works on data of its own. `APART` puts it into lines of its own.
@@ -284,4 +284,87 @@ fn a_gate_on_false_sharing_fails_for_packed_data_alone() {
     };
     assert_eq!(gated(&packed, &padded), Some(0));
     assert_eq!(gated(&padded, &packed), Some(1));
+}
+
+/// Samples of a run as perf.data, imported again.
+fn sampled(program: &str, period: u64) -> (Recorded, PathBuf) {
+    let event = format!("l1d.miss:{period}");
+    let run = Recorded::new(&["--machine", "zen4", "-e", &event], &[program]);
+    assert_eq!(run.code(), Some(0), "{}", run.said());
+    let (file, imported) = (
+        run.folder.path().join("perf.data"),
+        run.folder.path().join("samples.mg"),
+    );
+    let did = |arguments: &[&str], paths: [&Path; 2]| {
+        let mut command = memgauge();
+        command
+            .args(arguments)
+            .arg(paths[0])
+            .arg("-o")
+            .arg(paths[1]);
+        let output = command.output().expect("memgauge runs");
+        assert!(output.status.success(), "{}", harness::said(&output));
+    };
+    did(&["export", "-f", "perf"], [&run.path(), &file]);
+    did(&["import"], [&file, &imported]);
+    (run, imported)
+}
+
+fn json(recording: &Path) -> Value {
+    let output = report(recording);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", harness::said(&output)))
+}
+
+/// The model knows each transfer, and its samples go through the same bytes as those of hardware.
+#[test]
+fn samples_estimate_the_sharing_of_the_model() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // In the last shape one thread only stores, and no store misses.
+    let shape = drawn("shape", 0, NAMES.len() as u64 - 1);
+    let period = drawn("period", 31, 97);
+    let definitions = [
+        ("SHAPE_NUMBER", shape),
+        ("THREADS", drawn("threads", 2, 5)),
+        ("ROUNDS", drawn("rounds", 600_000, 700_000)),
+    ];
+    for (source, name) in [(SHAPES, NAMES[shape as usize]), (SHARED_COUNTER, "counter")] {
+        let program = compiled(folder.path(), source, &definitions, false);
+        let (run, imported) = sampled(&program, period);
+        let (exact, estimate) = (&run.report()["sharing"], &json(&imported)["sharing"]);
+        let (hitm, samples) = (
+            number(exact, "hitm") as f64,
+            number(estimate, "hitm_samples"),
+        );
+        let error = 6.0 * period as f64 * (hitm / period as f64).sqrt();
+        let found = number(estimate, "hitm");
+        assert_eq!(found, samples * period);
+        assert!((found as f64 - hitm).abs() < error, "{found} for {hitm}");
+        let line = &estimate["lines"][0];
+        let shown = line["name"].as_str().expect("a name");
+        // perf's format has no allocations.
+        let name = if name == "begin at" { "[heap]" } else { name };
+        assert!(shown.contains(name), "{shown} for {name}");
+        assert_eq!(line["address"], exact["lines"][0]["address"]);
+        let divided = ["false_sharing", "true_sharing"].map(|name| number(line, name));
+        let (most, least) = match source == SHAPES {
+            true => (divided[0], divided[1]),
+            false => (divided[1], divided[0]),
+        };
+        assert!(most > 9 * least && most > 0, "{line}");
+        let text = report_text(&imported);
+        assert!(text.contains("estimated from samples, n = "), "{text}");
+        let mut gate = memgauge();
+        gate.arg("diff").args([&imported, &imported]);
+        gate.args(["--fail-if", "coherence.hitm > 0"]);
+        let code = gate.output().expect("memgauge runs").status.code();
+        assert_eq!(code, Some(1));
+    }
+    let padded = compiled(folder.path(), SHAPES, &definitions, true);
+    let (_run, imported) = sampled(&padded, period);
+    let sharing = &json(&imported)["sharing"];
+    let few = sharing["hitm_samples"].as_u64().unwrap_or(0);
+    assert!(few < 20, "{sharing}");
 }

@@ -467,7 +467,13 @@ fn thread_records(row: &Thread, sample_type: u64, out: &mut Vec<(u64, RecordBuil
     let (pid, tid) = (row.pid.0, row.tid.0);
     let name = row.program.rsplit('/').next().unwrap_or_default();
     let name = &name.as_bytes()[..name.len().min(COMM_BYTES - 1)];
-    let mut body = RecordBuilder::new(record::COMM, misc::DATA_OR_EXEC);
+    // A further thread only has a name. With the flag, readers would forget the process's mappings.
+    let flags = if row.tid.0 == row.pid.0 {
+        misc::DATA_OR_EXEC
+    } else {
+        0
+    };
+    let mut body = RecordBuilder::new(record::COMM, flags);
     body.0.u32(pid);
     body.0.u32(tid);
     body.text(name);

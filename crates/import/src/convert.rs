@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use memgauge_recording::Writer;
+use memgauge_recording::sampled_sharing::{self, SampledSharing};
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
     AccessKind, Cpu, DataFromFacts, DataSource, EventDef, EventId, FrameId, ImportFacts, Loss,
@@ -172,6 +173,7 @@ struct Converter {
     counters: Counters,
     mappings: Mappings,
     stacks: Stacks,
+    sharing: SampledSharing,
     /// Present if the file has copied stacks of this processor's architecture.
     unwinding: Option<Unwinding>,
     /// Call chain of the current sample.
@@ -234,6 +236,7 @@ impl Converter {
             counters: Counters::default(),
             mappings: Mappings::default(),
             stacks: Stacks::new(),
+            sharing: SampledSharing::default(),
             unwinding: changes.map(|changes| Unwinding::new(changes, &build_ids)),
             calls: Vec::new(),
             kernel: KernelCode::default(),
@@ -330,6 +333,7 @@ impl Converter {
         facts.samples += 1;
         facts.stood_for = facts.stood_for.saturating_add(row.period);
         facts.with_address += u64::from(row.addr.is_some());
+        self.sharing.push(&row);
         self.writer.sample(row)?;
         self.count_not_kept(s);
         self.registers(event_id(number), time_ns, s)
@@ -617,6 +621,12 @@ impl Converter {
             "bytes of AUX traces",
             file.facts.trace_bytes,
         );
+        let (shared_lines, dropped) = std::mem::take(&mut self.sharing).finish();
+        self.count_loss(
+            LossKind::SharingNotAttributed,
+            sampled_sharing::DROPPED,
+            dropped,
+        );
         let in_rings = self.ring_losses(&file.events);
         let sampling = self.sampling();
         let import = self.facts(damage);
@@ -636,6 +646,7 @@ impl Converter {
             writer.extend(self.generated.named(processes, self.last_write))?;
         }
         writer.extend(threads)?;
+        writer.extend(shared_lines)?;
         writer.extend(losses(self.lost).into_iter().chain(in_rings))?;
         writer.flush_so_far()?;
         let numbered = file.events.all.iter().enumerate();

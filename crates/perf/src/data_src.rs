@@ -39,8 +39,17 @@ const HIT: u64 = 2;
 const MISS: u64 = 4;
 /// In the snoop field: another core held the line modified.
 const HITM: u64 = 0x10;
+/// In the lock field: a locked operation.
+const LOCKED: u64 = 2;
+/// In the second snoop field: the line came from a peer's cache. Arm's processors do not report
+/// whether it was modified.
+const PEER: u64 = 2;
+/// In the older field: the cache of another node, one and two hops away.
+const OLD_REMOTE_CACHES: u64 = 0xc00;
 /// The third level in the older field.
 const OLD_L3: u64 = 0x40;
+/// The second level in the older field.
+const OLD_L2: u64 = 0x20;
 
 /// Names of the bits that are set.
 fn named(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
@@ -69,9 +78,10 @@ impl DataSrc {
             DataSource::RemoteCache => (HIT | 0x400, 11, 1),
             DataSource::RemoteDram => (HIT | 0x100, 13, 1),
             DataSource::OtherCore => (HIT | OLD_L3, 3, 0),
+            DataSource::RemoteCore => (HIT | 0x400, 11, 1),
         };
         let snoop = match source {
-            DataSource::OtherCore => HITM,
+            DataSource::OtherCore | DataSource::RemoteCore => HITM,
             _ => 1,
         };
         let not_known = 1 << 24 | 1 << 26;
@@ -87,9 +97,11 @@ impl DataSrc {
         self.level() != DataSource::Unknown || self.kind() != AccessKind::Unknown
     }
 
-    /// Kind of the access.
+    /// Kind of the access. A locked load is half of an atomic operation that stores, too.
     pub fn kind(self) -> AccessKind {
+        let is_locked = self.field(24, 2) & LOCKED != 0;
         match self.field(0, 5) & 6 {
+            2 if is_locked => AccessKind::Modify,
             2 => AccessKind::Load,
             4 => AccessKind::Store,
             6 => AccessKind::Modify,
@@ -99,6 +111,31 @@ impl DataSrc {
 
     /// The level that delivered the data.
     pub fn level(self) -> DataSource {
+        self.transfer().unwrap_or_else(|| self.cache_or_memory())
+    }
+
+    /// The core from which a modified line came, by the rules of `perf c2c` (`c2c_decode_stats` in
+    /// Linux). A remote level that is not named counts as remote.
+    fn transfer(self) -> Option<DataSource> {
+        let (level, snoop) = (self.field(5, 14), self.field(19, 5));
+        let (is_hitm, is_peer) = (snoop & HITM != 0, self.field(38, 2) & PEER != 0);
+        let is_remote = self.field(37, 1) == 1 && self.field(43, 3) == 0;
+        // Zen 4 and later have only the number.
+        let is_shared_level = match level & !1 {
+            0 => matches!(self.field(33, 4), 3 | 4 | 11),
+            level => level & HIT != 0 && level & OLD_L3 != 0,
+        };
+        let is_second_level = level & HIT != 0 && level & OLD_L2 != 0;
+        if (level & OLD_REMOTE_CACHES != 0 && level & OLD_L3 == 0 || is_remote)
+            && (is_hitm || is_peer)
+        {
+            return Some(DataSource::RemoteCore);
+        }
+        let is_local = is_shared_level && (is_hitm || is_peer) || is_second_level && is_peer;
+        is_local.then_some(DataSource::OtherCore)
+    }
+
+    fn cache_or_memory(self) -> DataSource {
         let remote = self.field(37, 1) == 1 || self.field(43, 3) > 0;
         match self.field(33, 4) {
             1 => DataSource::L1d,
@@ -107,7 +144,6 @@ impl DataSrc {
             // the kernel names both, with a hop.
             11 if self.field(5, 14) & OLD_L3 != 0 => DataSource::Llc,
             3 | 4 | 11 if remote => DataSource::RemoteCache,
-            3 | 4 | 11 if self.field(19, 5) & HITM != 0 => DataSource::OtherCore,
             3 | 4 | 11 => DataSource::Llc,
             12 => DataSource::FillBuffer,
             9 | 13 | 14 if remote => DataSource::RemoteDram,
@@ -233,7 +269,7 @@ mod tests {
     #[test]
     fn what_is_packed_is_read_again() {
         for kind in (0..4).map(AccessKind::from_code) {
-            for source in (0..8).map(DataSource::from_code) {
+            for source in (0..10).map(DataSource::from_code) {
                 let packed = DataSrc::new(kind, source);
                 assert_eq!(
                     (packed.kind(), packed.level()),

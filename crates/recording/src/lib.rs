@@ -39,6 +39,7 @@ mod part_writer;
 pub mod private;
 mod reader;
 mod row;
+pub mod sampled_sharing;
 mod selection;
 mod sink;
 pub mod stacks;

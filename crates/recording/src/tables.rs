@@ -120,6 +120,20 @@ macro_rules! wrapped {
     };
 }
 
+/// A column of sharing that is null in rows that were not estimated from samples.
+macro_rules! sampled {
+    ($name:literal, $field:ident) => {
+        number!(
+            $name,
+            U64,
+            Dictionary,
+            |r: &Self| (r.samples > 0).then_some(r.$field),
+            |r, v| r.$field = v,
+        )
+        .optional()
+    };
+}
+
 /// A column for an optional newtype field.
 macro_rules! optional {
     ($name:literal, $width:ident, $packing:ident, $field:ident, $wrap:ident) => {
@@ -327,6 +341,9 @@ impl Columns for SharingRow {
         field!("true_sharing", U64, Dictionary, true_sharing),
         field!("false_sharing", U64, Dictionary, false_sharing),
         field!("stall_cycles", U64, Dictionary, stall_cycles),
+        sampled!("samples", samples),
+        sampled!("hitm_samples", hitm_samples),
+        sampled!("remote_hitm", remote_hitm),
     ];
 }
 

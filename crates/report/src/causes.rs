@@ -227,22 +227,30 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::FalseSharing => (
             format!(
-                "False sharing: {} of its cycles wait for cache lines in which another thread has \
-                 just written other bytes.",
-                percent(value)
+                "False sharing: {} {} for cache lines in which another thread has just written \
+                 other bytes.",
+                percent(value),
+                sharing_time(summary)[0],
             ),
-            format!("at least {threshold} of the cycles, most such misses of other bytes"),
+            format!(
+                "at least {threshold} of the {}, most such misses of other bytes",
+                sharing_time(summary)[1]
+            ),
             "Give each thread's data cache lines of its own: align it to 64 bytes, or let each \
              thread work in local variables and store the result once. The table of shared lines \
              shows which bytes each thread uses.",
         ),
         CauseKind::TrueSharing => (
             format!(
-                "Threads pass data to and fro: {} of its cycles wait for cache lines of which another \
-                 thread has just written the same bytes.",
-                percent(value)
+                "Threads pass data to and fro: {} {} for cache lines of which another thread has \
+                 just written the same bytes.",
+                percent(value),
+                sharing_time(summary)[0],
             ),
-            format!("at least {threshold} of the cycles, most such misses of the same bytes"),
+            format!(
+                "at least {threshold} of the {}, most such misses of the same bytes",
+                sharing_time(summary)[1]
+            ),
             "Share less often: let each thread work on data of its own and combine results at the \
              end, hand over larger pieces, or split a lock or counter into one for each thread.",
         ),
@@ -528,6 +536,15 @@ const NAMED_SHARE: f64 = 0.2;
 fn models_sharing(summary: &Summary) -> bool {
     let settings = &summary.recording.source.settings;
     settings.contains_key(SourceFacts::COHERENCE)
+}
+
+/// What the share of sharing is a part of, in a sentence and in a rule.
+fn sharing_time(summary: &Summary) -> [&'static str; 2] {
+    let sharing = summary.sharing.as_ref();
+    match sharing.is_some_and(|sharing| sharing.totals.is_estimate()) {
+        true => ["of the sampled latency is", "sampled latency"],
+        false => ["of its cycles wait", "cycles"],
+    }
 }
 
 /// Names the line that threads contend for most, and the code that does.

@@ -572,6 +572,7 @@ fn data_source(source: DataSource) -> Option<&'static str> {
         DataSource::RemoteCache => Some("remote_cache"),
         DataSource::RemoteDram => Some("remote_dram"),
         DataSource::OtherCore => Some("other_core"),
+        DataSource::RemoteCore => Some("remote_core"),
     }
 }
 

@@ -54,8 +54,11 @@ pub enum DataSource {
     RemoteCache = 6,
     /// Memory of another socket or node.
     RemoteDram = 7,
-    /// Private caches of another core, which held the line modified.
+    /// Private caches of another core, which held the line modified. Arm's processors do not report
+    /// whether it was modified.
     OtherCore = 8,
+    /// The same of a core of another socket or node.
+    RemoteCore = 9,
 }
 
 impl DataSource {
@@ -70,8 +73,14 @@ impl DataSource {
             6 => DataSource::RemoteCache,
             7 => DataSource::RemoteDram,
             8 => DataSource::OtherCore,
+            9 => DataSource::RemoteCore,
             _ => DataSource::Unknown,
         }
+    }
+
+    /// True if another core's private caches delivered a line that it had modified (HITM).
+    pub fn is_transfer(self) -> bool {
+        matches!(self, DataSource::OtherCore | DataSource::RemoteCore)
     }
 }
 
@@ -407,8 +416,15 @@ pub struct SharingRow {
     pub true_sharing: u64,
     /// The same of other bytes.
     pub false_sharing: u64,
-    /// Cycles in which the core waited for the line from another core.
+    /// Cycles in which the core waited for the line from another core. For samples, the latency of
+    /// the misses in `hitm`.
     pub stall_cycles: u64,
+    /// Number of samples that the row was estimated from; 0 if every access was seen.
+    pub samples: u64,
+    /// Number of samples in `hitm`.
+    pub hitm_samples: u64,
+    /// The part of `hitm` whose line came from another socket or node. Only known from samples.
+    pub remote_hitm: u64,
 }
 
 /// Memory that one call path of a process allocated with one function.

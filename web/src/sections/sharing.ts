@@ -15,23 +15,30 @@ export function sharingTable(sharing: SharedLines): HTMLElement | null {
   const rows = sharing.lines.filter((line) => misses(line) >= most * LEAST_SHARE);
   const others = sharing.other_lines + sharing.lines.length - rows.length;
   if (rows.length === 0) return null;
+  const isEstimate = sharing.samples > 0;
   const of = (value: (r: SharedLine) => number) => ({ numeric: true, cell: (r: SharedLine): Child => count(value(r)), value });
   return table<SharedLine>({
-    caption: "Cache lines shared between threads, whole run",
+    caption: `Cache lines shared between threads, ${isEstimate ? `estimated from ${count(sharing.hitm_samples)} HITM samples` : "whole run"}`,
     fileName: "sharing",
     isSearched: true,
     rows,
     columns: [
       { title: "Line", cell: (r) => dataName(r, 40), value: (r) => r.name },
-      { title: "Stalled", about: "Cycles in which cores waited for the line from another core", ...of((r) => r.stall_cycles) },
+      isEstimate
+        ? { title: "Latency", about: "Latency of the HITM samples in cycles, each times its period", ...of((r) => r.stall_cycles) }
+        : { title: "Stalled", about: "Cycles in which cores waited for the line from another core", ...of((r) => r.stall_cycles) },
       { title: "HITM", about: "Misses whose line another core held modified", ...of((r) => r.hitm) },
       { title: "False", about: "Misses after another core's store, of bytes that nobody else has stored since", ...of((r) => r.false_sharing) },
       { title: "True", about: "Misses after another core's store, of bytes that others have stored since", ...of((r) => r.true_sharing) },
+      ...(isEstimate ? [{ title: "Remote", about: "Part of HITM whose line came from another node", ...of((r: SharedLine) => r.remote_hitm) }, { title: "Samples", about: "Samples of accesses to the line", ...of((r: SharedLine) => r.samples) }] : []),
       { title: "Threads", ...of((r) => r.threads) },
     ],
     detail: accesses,
     opens: "Bytes and code",
-    foot: others > 0 ? `${count(others)} more lines are shared and cost little.` : "",
+    foot: [
+      isEstimate ? "Each HITM sample stands for its period. The sampled stores of other threads decide between false and true sharing." : "",
+      others > 0 ? `${count(others)} more lines are shared and cost little.` : "",
+    ].join(" "),
   });
 }
 

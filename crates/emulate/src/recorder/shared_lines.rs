@@ -36,6 +36,7 @@ impl ModelReader {
                 true_sharing: sums.true_sharing,
                 false_sharing: sums.false_sharing,
                 stall_cycles: kept.sharing_carry.add(sums.stalled_millicycles),
+                ..SharingRow::default()
             });
             let by_event = [
                 (events::COHERENCE_HITM, sums.hitm),

@@ -175,6 +175,7 @@ impl Session<'_> {
         let recorder = &mut self.recorder;
         let written = recorder.rois.finish(end_ns, &mut recorder.writer);
         recorder.check(written);
+        self.recorder.write_sharing();
         let mut losses = self.recorder.losses();
         losses.append(&mut self.losses_before);
         let overhead = self.overhead();

@@ -24,6 +24,7 @@ use memgauge_perf::derive::NoRecipe;
 use memgauge_perf::record::{Header, Layout, Record, Sample, Trailer};
 use memgauge_perf::spe::Operation;
 use memgauge_recording::overflows::Traces;
+use memgauge_recording::sampled_sharing::{self, SampledSharing};
 use memgauge_recording::stacks::{self, Stacks};
 
 /// ID of a requested event in the recording, by its index.
@@ -86,6 +87,7 @@ pub(super) struct Recorder {
     pub(super) throttled: ThrottledTime,
     pub(super) rois: RoiTracker,
     stacks: Stacks,
+    sharing: SampledSharing,
     unwinder: Option<StackUnwinder>,
     /// Call stack of the current sample.
     calls: Vec<VirtAddr>,
@@ -129,6 +131,7 @@ impl Recorder {
             throttled: ThrottledTime::default(),
             rois: RoiTracker::default(),
             stacks: Stacks::new(),
+            sharing: SampledSharing::default(),
             unwinder: copied_stacks.map(|stacks| StackUnwinder {
                 unwinder: Unwinder::live(),
                 max_frames: stacks.max_frames,
@@ -283,6 +286,7 @@ impl Recorder {
         let kernel = &mut self.processes.files.kernel;
         self.calls.iter().for_each(|ip| kernel.note(*ip));
         kernel.note(row.ip);
+        self.sharing.push(&row);
         self.writer.push(row)?;
         if let Some(registers) = s.intr_regs.filter(|_| self.keep_registers) {
             self.writer
@@ -406,7 +410,7 @@ impl Recorder {
         outcome.samples += 1;
         outcome.periods = outcome.periods.saturating_add(period);
         outcome.with_address += u64::from(operation.addr.is_some());
-        let written = self.writer.push(SampleRow {
+        let row = SampleRow {
             time_ns: owner.time_ns.saturating_sub(self.start_ns),
             pid: Pid(owner.pid),
             tid: Tid(owner.tid),
@@ -419,7 +423,18 @@ impl Recorder {
             source: operation.level(),
             period,
             ..SampleRow::default()
-        });
+        };
+        self.sharing.push(&row);
+        let written = self.writer.push(row);
+        self.check(written);
+    }
+
+    /// Writes the cache lines that samples saw threads share.
+    pub(super) fn write_sharing(&mut self) {
+        let (rows, dropped) = std::mem::take(&mut self.sharing).finish();
+        let kind = LossKind::SharingNotAttributed;
+        self.add_loss(kind, sampled_sharing::DROPPED, dropped);
+        let written = self.writer.extend(rows);
         self.check(written);
     }
 

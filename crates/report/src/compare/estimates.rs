@@ -6,7 +6,7 @@ use memgauge_analyze::{LevelName, Summary};
 use memgauge_trace::{EstimatedFacts, Unit};
 
 use super::interval::Interval;
-use super::measured::{Measured, PlaceIntervals};
+use super::measured::{Measured, PlaceIntervals, sampled_sharing_counts};
 
 /// Upper 95 % limit of the number of events if none was seen (B. D. Jovanovic and P. S. Levy, The
 /// American Statistician 51, 1997).
@@ -15,7 +15,7 @@ const MISSED: f64 = 3.0;
 /// Returns the intervals of whole-run numbers, by their names in `Measured::metrics`.
 pub(super) fn of_metrics(summary: &Summary) -> BTreeMap<String, Interval> {
     let Some(sets) = summary.estimated() else {
-        return BTreeMap::new();
+        return of_sampled_sharing(summary);
     };
     let of = |facts: &EstimatedFacts| [facts.low as f64, facts.high as f64];
     let estimates = sets.estimates.iter();
@@ -68,6 +68,31 @@ pub(super) fn of_metrics(summary: &Summary) -> BTreeMap<String, Interval> {
     }
     intervals
 }
+
+/// Returns the intervals of sharing estimated from samples: the number of samples is taken as
+/// Poisson distributed, and each sample stands for the same number of events.
+fn of_sampled_sharing(summary: &Summary) -> BTreeMap<String, Interval> {
+    let totals = summary.sharing.as_ref().map(|sharing| sharing.totals);
+    let of = |(name, count): (&str, u64)| {
+        let totals = totals?;
+        let weight = totals.hitm as f64 / totals.hitm_samples as f64;
+        let samples = count as f64 / weight;
+        let half = QUANTILE * samples.sqrt();
+        let high = if samples > 0.0 {
+            samples + half
+        } else {
+            MISSED
+        };
+        let ends = [(samples - half).max(0.0), high];
+        Some((name.to_owned(), ends.map(|end| end * weight)))
+    };
+    (sampled_sharing_counts(summary).into_iter())
+        .filter_map(of)
+        .collect()
+}
+
+/// Of the normal distribution, for 95 %.
+const QUANTILE: f64 = 1.96;
 
 /// Returns the interval of a place's count of an event, if the run estimated it. A run may not have
 /// seen a place that it lacks.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_analyze::{HotRow, HotTable, IoSummary, RegionTable, Summary, file_name};
+use memgauge_analyze::{
+    HotRow, HotTable, IoSummary, RegionTable, SharingCounts, Summary, file_name,
+};
 use memgauge_trace::SourceFacts;
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +118,9 @@ impl Measured {
             data: data(summary),
             heap: heap(summary),
             io: io(summary),
-            regions: summary.regions.iter().map(regions).collect(),
+            regions: (summary.regions.iter().map(regions))
+                .chain(sampled_sharing(summary))
+                .collect(),
             is_damaged: false,
         }
     }
@@ -188,6 +192,9 @@ fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
             metrics.extend(value.map(|value| (format!("{name}.{what}"), value)));
         }
     }
+    for (name, count) in sampled_sharing_counts(summary) {
+        metrics.entry(name.to_owned()).or_insert(count as f64);
+    }
     for device in summary.io.iter().flat_map(|io| &io.devices) {
         for (way, bytes) in [
             ("in_bytes", device.counted.r#in.bytes),
@@ -198,6 +205,42 @@ fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
         }
     }
     metrics
+}
+
+/// Sharing that was estimated from samples, by the names of the modelled events, with the number
+/// of samples in each.
+pub(super) fn sampled_sharing_counts(summary: &Summary) -> Vec<(&'static str, u64)> {
+    let totals = summary.sharing.as_ref().map(|sharing| sharing.totals);
+    let Some(totals) = totals.filter(SharingCounts::is_estimate) else {
+        return Vec::new();
+    };
+    vec![
+        (HITM, totals.hitm),
+        ("coherence.true_sharing", totals.true_sharing),
+        ("coherence.false_sharing", totals.false_sharing),
+    ]
+}
+
+const HITM: &str = "coherence.hitm";
+
+/// Sampled HITMs by line. Lines without a variable or allocation differ between runs.
+fn sampled_sharing(summary: &Summary) -> Option<Shares> {
+    let sharing = summary.sharing.as_ref();
+    let sharing = sharing.filter(|sharing| sharing.totals.is_estimate())?;
+    let mut shares = BTreeMap::new();
+    for line in sharing
+        .lines
+        .iter()
+        .filter(|line| !line.name.starts_with(NAMELESS))
+    {
+        let share = line.counts.hitm as f64 / sharing.totals.hitm.max(1) as f64;
+        *shares.entry(line.name.clone()).or_default() += share;
+    }
+    Some(Shares {
+        event: HITM.to_owned(),
+        samples: sharing.totals.hitm_samples,
+        shares,
+    })
 }
 
 /// A function and the file name of its module, which is the same on all machines.

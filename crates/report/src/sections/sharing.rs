@@ -21,11 +21,36 @@ pub(super) fn sharing(summary: &Summary, style: &Style) -> String {
     let Some(sharing) = &summary.sharing else {
         return String::new();
     };
-    if misses(&sharing.totals) < FEW_MISSES {
+    let totals = &sharing.totals;
+    let title = "Cache lines shared between threads";
+    if totals.is_estimate() {
+        let note = format!("estimated from samples, n = {}", totals.hitm_samples);
+        let table = table(sharing, style).draw(style);
+        return style.heading(title, &note) + &table + &estimate_note(totals, style);
+    }
+    if misses(totals) < FEW_MISSES {
         return String::new();
     }
-    let title = "Cache lines shared between threads";
     style.heading(title, &provenance(summary)) + &table(sharing, style).draw(style)
+}
+
+/// Says how the numbers of samples were obtained.
+fn estimate_note(totals: &SharingCounts, style: &Style) -> String {
+    let mut note = "Each HITM sample stands for its period. Others' sampled stores decide between \
+                    false and true."
+        .to_owned();
+    if totals.remote_hitm > 0 {
+        let share = totals.remote_hitm as f64 / totals.hitm.max(1) as f64;
+        note += &format!(" {} came from another node.", units::share(share));
+    }
+    if totals.unclassified() > 0 {
+        let share = totals.unclassified() as f64 / totals.hitm.max(1) as f64;
+        note += &format!(
+            " {} could be either: no store of another thread was sampled.",
+            units::share(share)
+        );
+    }
+    style.wrap(&note, 2)
 }
 
 fn misses(counts: &SharingCounts) -> u64 {
@@ -33,8 +58,12 @@ fn misses(counts: &SharingCounts) -> u64 {
 }
 
 fn table(sharing: &SharedLines, style: &Style) -> Table {
+    let is_estimate = sharing.totals.is_estimate();
     let mut table = Table::new(&[
-        ("stalled", Kind::Number),
+        (
+            if is_estimate { "latency" } else { "stalled" },
+            Kind::Number,
+        ),
         ("HITM", Kind::Number),
         ("false", Kind::Number),
         ("true", Kind::Number),
@@ -44,7 +73,12 @@ fn table(sharing: &SharedLines, style: &Style) -> Table {
         ("line, and code that accesses it", Kind::Text),
     ]);
     let least = misses(&sharing.totals) as f64 * LEAST_SHARE;
-    let is_large = |counts: &SharingCounts| misses(counts) as f64 >= least;
+    let least_samples = sharing.totals.samples as f64 * LEAST_SHARE;
+    let is_large = |counts: &SharingCounts| match is_estimate {
+        // A thread that only stores has no HITM, and explains those of others.
+        true => misses(counts) as f64 >= least || counts.samples as f64 >= least_samples,
+        false => misses(counts) as f64 >= least,
+    };
     let lines = sharing.lines.iter();
     let lines = lines.take_while(|line| is_large(&line.counts));
     let shown = lines.take(style.rows_or(LINES)).count();
