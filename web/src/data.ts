@@ -1,5 +1,6 @@
 // The page's data: what `crates/report/src/page.rs` writes. Only what is read here is
-// named; docs/metrics.md describes the summary in full.
+// named; docs/metrics.md describes the summary in full. A test gives these types to data of
+// recordings of every source (`crates/cli/tests/page/data_types.rs`).
 
 export interface Data {
   page_version: number;

@@ -3,6 +3,8 @@
 
 #[path = "page/browser.rs"]
 mod browser;
+#[path = "page/data_types.rs"]
+mod data_types;
 #[path = "page/dragging.rs"]
 mod dragging;
 #[path = "page/driver.rs"]
