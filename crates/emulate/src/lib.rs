@@ -11,40 +11,11 @@
 
 #![deny(unsafe_code)]
 
-mod address_space;
-mod ahead;
-mod allocators;
-mod catalogue;
-mod costs;
-mod data;
 mod engine;
 mod follow;
-pub mod geometry;
-mod moves;
-mod numbers;
-mod pace;
-mod parts;
-mod path;
-mod pipes;
-mod python;
-mod python_code;
-mod recorder;
-mod regions;
-mod replay;
-pub mod sampled;
-mod session;
-mod sets;
-mod sharing;
-mod sleep_gate;
-mod stream;
-mod sync;
-#[allow(unsafe_code)]
-mod sys;
-mod thread_starts;
-mod waits;
-mod walk;
-mod wire;
-mod words;
+mod model;
+mod readers;
+mod time;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,24 +29,27 @@ use memgauge_trace::{
     SourceFacts, catalogue as events,
 };
 
-use engine::not_started;
-pub use engine::{Emulator, resolve, would_gain_rights};
+use engine::launch::not_started;
+pub use engine::launch::{Emulator, resolve, would_gain_rights};
 
-pub use allocators::{Allocator, AllocatorEffect, known_allocators};
+pub use engine::allocators::{Allocator, AllocatorEffect, known_allocators};
+pub use engine::session::SHARED_MEMORY_BYTES;
+use engine::session::Session;
+use follow::pace::PollPace;
 use memgauge_host as host;
 use memgauge_host::roi::RequestedNames;
 use memgauge_host::running_program::Program;
 use memgauge_host::sys::process::{children_usage, disable_aslr, own_usage};
 use memgauge_host::sys::signals;
 pub use memgauge_host::{Error, ErrorKind, Result};
-pub use moves::{MoveAccesses, MovedPart, ObjectAccess, SharedLayout};
-use pace::PollPace;
-pub use parts::PartsBy;
-use recorder::{Note, ProgressCounts, Recorder, WhatIfMachine};
-pub use session::SHARED_MEMORY_BYTES;
-use session::Session;
-pub use sets::SetSample;
-pub use stream::{Batch, StreamOptions, Streamed, stream};
+pub use model::geometry;
+pub use model::moves::{MoveAccesses, MovedPart, ObjectAccess, SharedLayout};
+use model::sets;
+pub use model::sets::SetSample;
+pub use readers::parts::PartsBy;
+use readers::recorder::{Note, ProgressCounts, Recorder, WhatIfMachine};
+pub use readers::sampled;
+pub use readers::stream::{Batch, StreamOptions, Streamed, stream};
 
 /// Options of a recording.
 #[derive(Clone, Debug)]
@@ -291,7 +265,7 @@ fn engine_command(
             "-0",
             &args[0],
             "-plugin",
-            &engine::option(session.dir(), seed),
+            &engine::launch::option(session.dir(), seed),
         ])
         .arg(path)
         .args(&args[1..]);

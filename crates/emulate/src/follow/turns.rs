@@ -12,9 +12,9 @@ use std::collections::BinaryHeap;
 use std::time::Instant;
 
 use super::{Followed, MOST_GO_ON, Reader, Thread, Until};
-use crate::session::Session;
-use crate::sync::{Before, Waits};
-use crate::wire;
+use crate::engine::session::Session;
+use crate::engine::sync::{Before, Waits};
+use crate::engine::wire;
 
 /// Maximum number of line changes per turn, which touch at most 64 KiB of new lines.
 const RUNS: usize = 1024;

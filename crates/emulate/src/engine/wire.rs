@@ -1,0 +1,218 @@
+//! The recorder's twin of `engine/src/stream.h`, which draws the encoding.
+
+/// First word of every shared file.
+pub(crate) const MAGIC: u32 = 0x3147_474d;
+/// Version of everything below.
+pub(crate) const WIRE_VERSION: u32 = 28;
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const BLOCK_WORDS: usize = 32768;
+pub(crate) const BLOCKS: usize = 8;
+pub(crate) const RING_BYTES: usize = PAGE + 8 * BLOCKS * BLOCK_WORDS;
+/// Where some sets are followed: the executions of each block, behind the ring.
+pub(crate) const COUNTS_AT: usize = RING_BYTES + PAGE;
+pub(crate) const COUNTED: usize = 1 << 21;
+pub(crate) const SETS_BYTES: usize = COUNTS_AT + 8 * COUNTED;
+pub(crate) const CATALOGUE_BYTES: usize = 1 << 30;
+
+/// Bits of a word below its id.
+pub(crate) const ID_SHIFT: u32 = 47;
+/// The address of a run.
+pub(crate) const ADDRESS: u64 = (1 << ID_SHIFT) - 1;
+/// Ids of runs that begin no block.
+pub(crate) const FURTHER_LOADS: u64 = 0;
+pub(crate) const FURTHER_STORES: u64 = 1;
+/// Ids of a run's other line, with its last access.
+pub(crate) const OTHER_LINE_LOADS: u64 = 2;
+pub(crate) const OTHER_LINE_STORES: u64 = 3;
+pub(crate) const FIRST_BLOCK: u64 = 4;
+/// Ids from here on are marks, and no block has one.
+pub(crate) const MARKS: u64 = 0xff00;
+pub(crate) const MARK_BLOCK: u64 = SEVERAL | 0xff01 << ID_SHIFT;
+pub(crate) const MARK_PIECE: u64 = SEVERAL | 0xff02 << ID_SHIFT;
+pub(crate) const MARK_SYNC: u64 = SEVERAL | 0xff03 << ID_SHIFT;
+pub(crate) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
+pub(crate) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
+pub(crate) const MARK_SUM: u64 = SEVERAL | 0xff06 << ID_SHIFT;
+pub(crate) const MARK_PEEK: u64 = SEVERAL | 0xff07 << ID_SHIFT;
+pub(crate) const MARK_REPEAT: u64 = SEVERAL | 0xff08 << ID_SHIFT;
+pub(crate) const REPEAT_DOWN: u64 = 1 << 40;
+pub(crate) const MARK_REGION: u64 = SEVERAL | 0xff10 << ID_SHIFT;
+pub(crate) const MARK_VALUE_HIGH: u64 = SEVERAL | 0xff11 << ID_SHIFT;
+pub(crate) const MARK_VALUE_LOW: u64 = SEVERAL | 0xff12 << ID_SHIFT;
+pub(crate) const MARK_ALLOCATED: u64 = SEVERAL | 0xff13 << ID_SHIFT;
+pub(crate) const MARK_FIELD: u64 = SEVERAL | 0xff14 << ID_SHIFT;
+pub(crate) const MARK_FREED: u64 = SEVERAL | 0xff15 << ID_SHIFT;
+pub(crate) const MARK_PYTHON: u64 = SEVERAL | 0xff16 << ID_SHIFT;
+pub(crate) const REGION_KIND_SHIFT: u32 = 40;
+pub(crate) const REGION_BEGIN: u64 = 1;
+pub(crate) const REGION_END: u64 = 2;
+pub(crate) const REGION_VALUE: u64 = 3;
+/// Flags of a kept run, above its block.
+pub(crate) const KEPT_STORES: u64 = 1 << 32;
+pub(crate) const KEPT_PIECE: u64 = 1 << 33;
+pub(crate) const KEPT_NON_TEMPORAL: u64 = 1 << 34;
+pub(crate) const SYNC_KIND_SHIFT: u32 = 40;
+pub(crate) const SYNC_RELEASE: u64 = 1;
+pub(crate) const SYNC_ACQUIRE: u64 = 2;
+pub(crate) const SYNC_ACQUIRE_END: u64 = 3;
+pub(crate) const SYNC_SLEEP: u64 = 4;
+pub(crate) const SYNC_START: u64 = 5;
+pub(crate) const SYNC_EXIT: u64 = 6;
+pub(crate) const SYNC_JOIN_THREAD: u64 = 7;
+pub(crate) const SYNC_JOIN_PROCESS: u64 = 8;
+pub(crate) const SYNC_REPEAT: u64 = 9;
+pub(crate) const SYNC_WAIT: u64 = 10;
+pub(crate) const SYNC_DUE: u64 = 11;
+pub(crate) const SYNC_INTERRUPTED: u64 = 12;
+pub(crate) const SYNC_GIVE: u64 = 13;
+pub(crate) const SYNC_SHORT: u64 = 14;
+pub(crate) const SYNC_ROOM: u64 = 15;
+pub(crate) const SYNC_TAKE: u64 = 16;
+pub(crate) const SYNC_NOT_STARTED: u64 = 17;
+pub(crate) const SYNC_ARRIVE: u64 = 18;
+pub(crate) const SYNC_GATHER: u64 = 19;
+pub(crate) const SYNC_HOLD: u64 = 20;
+pub(crate) const SYNC_LEAVE: u64 = 21;
+pub(crate) const SYNC_OUTSIDE: u64 = 22;
+pub(crate) const SYNC_READY: u64 = 23;
+pub(crate) const SYNC_MAPPED: u64 = 24;
+/// The key of what nobody in the session can make ready.
+pub(crate) const SYNC_NOBODY: u64 = (1 << SYNC_KIND_SHIFT) - 1;
+pub(crate) const TAKEN_SHIFT: u32 = 23;
+pub(crate) const TAKEN_BYTES: u64 = (1 << TAKEN_SHIFT) - 1;
+/// The key of signals to a group of processes.
+pub(crate) const SYNC_GROUP: u64 = 0;
+/// A time of the host's clock, as a mark has it.
+pub(crate) const SYNC_NS: u64 = ADDRESS;
+/// What a thread does, in the lowest bits of its count of calls.
+pub(crate) const DOES_BITS: u32 = 2;
+/// Flag of how long a call waits: until a time of the host's clock.
+pub(crate) const DEADLINE: u64 = 1 << 63;
+pub(crate) const RUNS: u32 = 0;
+pub(crate) const SLEEPS: u32 = 2;
+pub(crate) const HANDS_ON: u32 = 3;
+pub(crate) const PIECE_LOAD: u64 = 1 << 32;
+pub(crate) const PIECE_STORE: u64 = 1 << 33;
+pub(crate) const PIECE_SIZE_SHIFT: u32 = 16;
+/// Top bit: a run in several lines, or a mark.
+pub(crate) const SEVERAL: u64 = 1 << 63;
+/// The address of a block without accesses.
+pub(crate) const NO_ACCESS: u64 = memgauge_machine::NO_ACCESS;
+const _: () = assert!(NO_ACCESS == 0x7fff_ffff_f000);
+
+/// The id of a word.
+pub(crate) fn id(word: u64) -> u64 {
+    word >> ID_SHIFT & 0xffff
+}
+
+/// Whether a word is about the other line of the previous run.
+pub(crate) fn is_other_line(word: u64) -> bool {
+    matches!(id(word), OTHER_LINE_LOADS | OTHER_LINE_STORES)
+}
+
+/// A mark's bits, without what it carries.
+pub(crate) fn mark(word: u64) -> u64 {
+    word & !ADDRESS
+}
+
+/// Offsets in the control page.
+pub(crate) mod control {
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VERSION: usize = 4;
+    pub(crate) const RECORDER_PID: usize = 8;
+    pub(crate) const ENTRIES: usize = 12;
+    pub(crate) const REFUSED: usize = 16;
+    pub(crate) const STOP: usize = 20;
+    pub(crate) const SETS: usize = 32;
+    pub(crate) const MODELS_TIME: usize = 40;
+    pub(crate) const HOLDS: usize = 44;
+    pub(crate) const WORKED_NS: usize = 48;
+    pub(crate) const PID_SPACE: usize = 56;
+    pub(crate) const APART: usize = 64;
+    pub(crate) const CROWDED: usize = 68;
+    pub(crate) const SEEN: usize = 72;
+    /// Caches of the modelled machine.
+    pub(crate) const CACHES: usize = 80;
+}
+
+/// Offsets in every entry's first page.
+pub(crate) mod entry {
+    pub(crate) const KIND: usize = 4;
+    pub(crate) const PID: usize = 8;
+    pub(crate) const TID: usize = 12;
+    pub(crate) const OWNER: usize = 16;
+    pub(crate) const FIRST_BLOCK: usize = 20;
+    pub(crate) const READY: usize = 24;
+    pub(crate) const FINISHED: usize = 28;
+    pub(crate) const PROCESS: u32 = 1;
+    pub(crate) const THREAD: u32 = 2;
+    pub(crate) const NONE: u32 = u32::MAX;
+}
+
+/// Offsets in a process entry.
+pub(crate) mod process {
+    pub(crate) const USED: usize = 32;
+    pub(crate) const FORKS: usize = 40;
+    pub(crate) const UNDECODED: usize = 44;
+    pub(crate) const BIRTH: usize = 48;
+    pub(crate) const PID_SPACE: usize = 56;
+    pub(crate) const WITHOUT_ROOM: usize = 64;
+}
+
+/// Offsets in a thread entry.
+pub(crate) mod ring {
+    pub(crate) const BIRTH: usize = 32;
+    pub(crate) const TAKEN: usize = 40;
+    pub(crate) const W: usize = 64;
+    pub(crate) const DATA: usize = 80;
+    pub(crate) const HEAD: usize = 224;
+    pub(crate) const DROPPED: usize = 100;
+    pub(crate) const RAN: usize = 112;
+    pub(crate) const FULL: usize = 120;
+    pub(crate) const TAIL: usize = 128;
+    pub(crate) const WAITING: usize = 132;
+    pub(crate) const LET_GO: usize = 136;
+    pub(crate) const BEGUN: usize = 140;
+    pub(crate) const REACHED_NS: usize = 144;
+    pub(crate) const ALONE_NS: usize = 152;
+    pub(crate) const CALLS: usize = 228;
+    pub(crate) const HELD: usize = 232;
+    pub(crate) const ASKED_NS: usize = 240;
+    pub(crate) const ASKS_NS: usize = 248;
+    pub(crate) const MARKED: usize = 256;
+    pub(crate) const USED: usize = 192;
+    /// Values of `TAKEN`.
+    pub(crate) const IS_READ: u32 = 1;
+    pub(crate) const IS_LEFT: u32 = 2;
+}
+
+/// Kinds of catalogue record.
+pub(crate) mod record {
+    pub(crate) const CODE: u32 = 1;
+    pub(crate) const MAP: u32 = 2;
+    pub(crate) const UNMAP: u32 = 3;
+    pub(crate) const BRK: u32 = 4;
+    pub(crate) const PROGRAM: u32 = 5;
+    pub(crate) const NOT_FOLLOWED: u32 = 6;
+    pub(crate) const LEAK_SEARCH: u32 = 7;
+    pub(crate) const CRASHED: u32 = 8;
+    pub(crate) const UNSUPPORTED: u32 = 9;
+    pub(crate) const PATH: u32 = 10;
+    pub(crate) const ALLOCATOR: u32 = 11;
+    pub(crate) const PYTHON: u32 = 12;
+    pub(crate) const REGION: u32 = 16;
+}
+
+/// How a block of code ends.
+pub(crate) const ENDS_CALL: u16 = 1;
+pub(crate) const ENDS_RETURN: u16 = 2;
+/// In the same place.
+pub(crate) const SWITCHES_STACK: u16 = 1 << 8;
+pub(crate) const CODE_BEGINS_REP: u16 = 1;
+pub(crate) const CODE_ENDS_REP: u16 = 2;
+/// An access alone, where some sets are followed.
+pub(crate) const CODE_PIECE: u16 = 8;
+/// Codes of its lines.
+pub(crate) const PIECE_BEGINS: usize = 0;
+pub(crate) const PIECE_SECOND_LINE: usize = 1;
+pub(crate) const RUN_VARYING: u16 = 0xffff;

@@ -1,0 +1,371 @@
+//! Accesses to objects of a type in another layout (`--what-if pad=…`, `split=…`, `reorder=…`).
+//!
+//! Another machine replays the same words. Where the instruction is known to access the type, it
+//! uses the address that the access would have if all objects of the type had the other layout.
+//! The address of the object follows from that of the access and its offset in the object, so
+//! allocations need not be followed. Objects keep their order and their relative distances: an
+//! object at address `a` gets the place `a / size` in a new array. Gaps between them are scaled
+//! with them.
+//!
+//! An index into an array within the object hides the offset. Such an access moves if an access
+//! with a known offset has shown the object before.
+//!
+//! Accesses of instructions without a known type stay where they are, for example copies by
+//! `memcpy`. Their misses in lines of moved objects are counted.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+
+use crate::engine::address_space::AddressSpace;
+use crate::engine::catalogue::Catalogue;
+
+/// What an instruction accesses of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectAccess {
+    /// The bytes at this offset.
+    At(u64),
+    /// An element of an array in the object, by an index.
+    Within,
+}
+
+/// Where a part of an object goes in another layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovedPart {
+    /// Number of the new array.
+    pub array: u32,
+    /// Size of the elements of the new array.
+    pub stride: u64,
+    /// Offset in the element.
+    pub offset: u64,
+}
+
+/// Another layout of a type.
+pub trait MoveAccesses {
+    /// What the instruction at `offset` of the file at `path` accesses of an object of the type.
+    /// `None` if it does not access the type.
+    fn access(&mut self, path: &str, offset: u64) -> Option<ObjectAccess>;
+
+    /// Size of an object. 0 before the first access.
+    fn object_bytes(&self) -> u64;
+
+    /// Where the byte at an offset of an object goes. `None` if it stays.
+    fn place(&self, offset: u64) -> Option<MovedPart>;
+}
+
+/// Another layout, shared between the options of a recording and their user.
+#[derive(Clone)]
+pub struct SharedLayout(pub Rc<RefCell<dyn MoveAccesses>>);
+
+impl fmt::Debug for SharedLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedLayout")
+    }
+}
+
+/// Objects whose addresses have equal upper bits are in one range of the new array.
+const CHUNK_SHIFT: u32 = 30;
+const CHUNK: u64 = 1 << CHUNK_SHIFT;
+/// Addresses of the new arrays. Programs and the kernel place nothing there: programs lie above,
+/// and mappings close to the end of the address space.
+const ARRAYS: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
+/// Alignment of a range of a new array: that of a huge page.
+const ARRAY_ALIGNMENT: u64 = 2 << 20;
+const LINE_SHIFT: u32 = 6;
+/// Maximum number of lines of moved objects that are remembered, in some 40 bytes each.
+const MAX_OLD_LINES: usize = 1 << 21;
+/// Maximum number of lines before an access in which its object may have been seen.
+const MAX_LINES_BACK: u64 = 8;
+
+/// What is known about a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum KnownBlock {
+    #[default]
+    New,
+    /// None of its accesses moves.
+    Stays,
+    /// Some do.
+    Moves,
+}
+
+/// Accesses of a process's code that move.
+#[derive(Default)]
+pub(crate) struct MovedCode {
+    /// By number of the block.
+    blocks: Vec<KnownBlock>,
+    /// By index of the access.
+    accesses: Vec<Option<MovedAccess>>,
+}
+
+#[derive(Clone, Copy)]
+enum MovedAccess {
+    /// The bytes at this offset go to the part.
+    At(u64, MovedPart),
+    Within,
+}
+
+/// State of a machine with another layout.
+pub(crate) struct Moves {
+    layout: SharedLayout,
+    object_bytes: u64,
+    /// Start of the range of a new array, by array and upper bits of the objects' addresses.
+    /// `None` if there is no room.
+    ranges: HashMap<(u32, u64), Option<u64>>,
+    last_range: Option<((u32, u64), u64)>,
+    /// Where the next range begins.
+    next: u64,
+    /// Start of the object seen last in each line.
+    seen: HashMap<u64, u64>,
+    last_object: u64,
+    /// Number of accesses that moved.
+    pub(crate) moved: u64,
+    /// Number of misses in lines of moved objects by accesses that stayed.
+    pub(crate) stayed: u64,
+}
+
+/// The moves of one process.
+pub(crate) struct MovesOf<'a> {
+    pub(crate) moves: &'a mut Moves,
+    pub(crate) code: &'a mut MovedCode,
+}
+
+impl Moves {
+    pub(crate) fn new(layout: SharedLayout) -> Moves {
+        Moves {
+            layout,
+            object_bytes: 0,
+            ranges: HashMap::new(),
+            last_range: None,
+            next: ARRAYS.start,
+            seen: HashMap::new(),
+            last_object: 0,
+            moved: 0,
+            stayed: 0,
+        }
+    }
+
+    /// The address that an access to `addr` has in the other layout. `None` if it stays.
+    fn place(&mut self, access: MovedAccess, addr: u64) -> Option<u64> {
+        let (object, part) = match access {
+            MovedAccess::At(offset, part) => {
+                let object = addr.checked_sub(offset)?;
+                self.see(object, addr);
+                (object, part)
+            }
+            MovedAccess::Within => {
+                let object = self.object_around(addr)?;
+                let part = self.layout.0.borrow().place(addr - object)?;
+                (object, part)
+            }
+        };
+        let start = self.range(part, object >> CHUNK_SHIFT)?;
+        let number = object % CHUNK / self.object_bytes;
+        self.moved += 1;
+        Some(start + number * part.stride + part.offset)
+    }
+
+    fn see(&mut self, object: u64, addr: u64) {
+        if object != self.last_object {
+            self.last_object = object;
+            let line = addr >> LINE_SHIFT;
+            if self.seen.len() < MAX_OLD_LINES || self.seen.contains_key(&line) {
+                self.seen.insert(line, object);
+            }
+        }
+    }
+
+    /// Start of a known object that contains an address.
+    fn object_around(&self, addr: u64) -> Option<u64> {
+        let contains = |object: u64| addr.wrapping_sub(object) < self.object_bytes;
+        if contains(self.last_object) {
+            return Some(self.last_object);
+        }
+        let line = addr >> LINE_SHIFT;
+        let back = (self.object_bytes >> LINE_SHIFT).min(MAX_LINES_BACK) + 1;
+        let mut lines = (line.saturating_sub(back)..=line + 1).rev();
+        lines.find_map(|line| {
+            self.seen
+                .get(&line)
+                .copied()
+                .filter(|&object| contains(object))
+        })
+    }
+
+    fn range(&mut self, part: MovedPart, chunk: u64) -> Option<u64> {
+        let key = (part.array, chunk);
+        if let Some((last, start)) = self.last_range
+            && last == key
+        {
+            return Some(start);
+        }
+        let elements = CHUNK / self.object_bytes + 1;
+        let next = &mut self.next;
+        let start = *self.ranges.entry(key).or_insert_with(|| {
+            let bytes = elements.checked_mul(part.stride)?;
+            let end = next.checked_add(bytes)?.next_multiple_of(ARRAY_ALIGNMENT);
+            (end <= ARRAYS.end).then(|| std::mem::replace(next, end))
+        });
+        self.last_range = start.map(|start| (key, start));
+        start
+    }
+
+    /// Notes a miss of an access that stayed.
+    pub(crate) fn note_miss(&mut self, addr: u64) {
+        self.stayed += u64::from(self.seen.contains_key(&(addr >> LINE_SHIFT)));
+    }
+}
+
+impl MovesOf<'_> {
+    /// Returns true if some access of a block moves.
+    pub(crate) fn concerns(
+        &mut self,
+        block: u32,
+        catalogue: &Catalogue,
+        space: &AddressSpace,
+    ) -> bool {
+        match self.code.blocks.get(block as usize) {
+            Some(KnownBlock::Stays) => false,
+            Some(KnownBlock::Moves) => true,
+            Some(KnownBlock::New) | None => self.look_up(block, catalogue, space),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, number: u32, catalogue: &Catalogue, space: &AddressSpace) -> bool {
+        let Some(block) = catalogue.block(number) else {
+            return false;
+        };
+        let mut layout = self.moves.layout.0.borrow_mut();
+        let mut known = KnownBlock::Stays;
+        for index in block.accesses.clone() {
+            let file = space.file_at(catalogue.ip(number, index).0);
+            let access = file.and_then(|(path, offset)| layout.access(path, offset));
+            let moved = match access {
+                Some(ObjectAccess::At(offset)) => {
+                    let part = layout.place(offset);
+                    part.map(|part| MovedAccess::At(offset, part))
+                }
+                Some(ObjectAccess::Within) => Some(MovedAccess::Within),
+                None => None,
+            };
+            self.moves.object_bytes = layout.object_bytes();
+            if moved.is_some() && self.moves.object_bytes > 0 {
+                let accesses = &mut self.code.accesses;
+                let length = accesses.len().max(index as usize + 1);
+                accesses.resize(length, None);
+                accesses[index as usize] = moved;
+                known = KnownBlock::Moves;
+            }
+        }
+        let blocks = &mut self.code.blocks;
+        blocks.resize(blocks.len().max(number as usize + 1), KnownBlock::New);
+        blocks[number as usize] = known;
+        known == KnownBlock::Moves
+    }
+
+    /// Returns where the access with this index to `addr` goes. `None` if it stays.
+    pub(crate) fn place(&mut self, index: u32, addr: u64) -> Option<u64> {
+        let access = *self.code.accesses.get(index as usize)?;
+        self.moves.place(access?, addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Objects of `bytes` in elements of `stride`.
+    struct Wider {
+        bytes: u64,
+        stride: u64,
+    }
+
+    impl MoveAccesses for Wider {
+        fn access(&mut self, _: &str, _: u64) -> Option<ObjectAccess> {
+            None
+        }
+
+        fn object_bytes(&self) -> u64 {
+            self.bytes
+        }
+
+        fn place(&self, offset: u64) -> Option<MovedPart> {
+            Some(MovedPart {
+                array: 0,
+                stride: self.stride,
+                offset,
+            })
+        }
+    }
+
+    fn moves(bytes: u64, stride: u64) -> Moves {
+        let layout = Rc::new(RefCell::new(Wider { bytes, stride }));
+        Moves {
+            object_bytes: bytes,
+            ..Moves::new(SharedLayout(layout))
+        }
+    }
+
+    fn at(moves: &mut Moves, offset: u64, addr: u64) -> u64 {
+        let part = moves.layout.0.borrow().place(offset).unwrap();
+        let place = moves.place(MovedAccess::At(offset, part), addr);
+        place.expect("there is room")
+    }
+
+    proptest! {
+        #[test]
+        fn objects_that_do_not_overlap_get_places_that_do_not_overlap(
+            bytes in 1u64..200,
+            more in 0u64..64,
+            gaps in proptest::collection::vec(0u64..300, 1..300),
+        ) {
+            let stride = bytes.max(64) + more;
+            let mut moves = moves(bytes, stride);
+            let (mut object, mut last_end) = (CHUNK - 5000, 0);
+            for gap in gaps {
+                let start = at(&mut moves, 0, object);
+                let last = at(&mut moves, bytes - 1, object + bytes - 1);
+                prop_assert_eq!(last, start + bytes - 1);
+                prop_assert!(start >= last_end, "object {:#x}", object);
+                last_end = start + stride;
+                object += bytes + gap;
+            }
+        }
+    }
+
+    #[test]
+    fn the_elements_of_an_array_stay_beside_each_other() {
+        let mut moves = moves(40, 64);
+        let start = 0x5555_0000_0040;
+        let first = at(&mut moves, 0, start);
+        assert_eq!(first % 64, 0);
+        for n in 1..100 {
+            let next = at(&mut moves, 8, start + n * 40 + 8);
+            assert_eq!(next, first + n * 64 + 8);
+        }
+    }
+
+    #[test]
+    fn an_index_is_taken_within_an_object_that_was_seen() {
+        let mut moves = moves(200, 256);
+        let (one, other) = (0x10_0000, 0x10_0000 + 3 * 200);
+        let places = [one, other].map(|object| at(&mut moves, 8, object + 8) - 8);
+        let element = |moves: &mut Moves, addr| moves.place(MovedAccess::Within, addr);
+        assert_eq!(element(&mut moves, other + 190), Some(places[1] + 190));
+        assert_eq!(element(&mut moves, one + 199), Some(places[0] + 199));
+        assert_eq!(element(&mut moves, one + 200), None);
+        assert_eq!(element(&mut moves, one - 1), None);
+    }
+
+    #[test]
+    fn misses_beside_moved_bytes_are_counted() {
+        let mut moves = moves(40, 64);
+        at(&mut moves, 0, 0x1000);
+        moves.note_miss(0x1030);
+        moves.note_miss(0x1040);
+        assert_eq!((moves.moved, moves.stayed), (1, 1));
+    }
+}

@@ -1,0 +1,983 @@
+//! Replays a thread's words through the modelled machine.
+//!
+//! This is the hot path of a recording: every block and every access of the program passes here. A
+//! word costs a lookup of the slot that last held its line and page, and a sum. If it misses there,
+//! the first level fills the line immediately. The work of the lower levels is recorded as an
+//! [`Event`] and completed later, many events at a time. The hot loop treats all words the same
+//! way, so it has no other branch that depends on them.
+//!
+//! Rejected: a loop over blocks and their runs of accesses, which took two and a half times as
+//! long.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memgauge_machine::{Core, LINE_BYTES, LineAccess, LineBytes, Missed, Outcome, Shared};
+use memgauge_trace::{AccessKind, VirtAddr};
+
+use crate::engine::address_space::AddressSpace;
+use crate::engine::catalogue::{AccessRun, Catalogue, Entries, Tally};
+use crate::engine::wire;
+use crate::engine::words::{Special, load, origin};
+use crate::model::calls::ProcessCalls;
+use crate::model::costs::{SiteMisses, SiteStalls};
+use crate::model::data::{DataMap, HeapMark};
+use crate::model::moves::MovesOf;
+use crate::model::pending::{Event, Events, PendingKind};
+use crate::model::python::{self, PythonProgram};
+use crate::model::sharing::{SharingPlace, ThreadSharing};
+
+const LINE: u64 = LINE_BYTES as u64;
+
+/// Data that a process's threads share.
+#[derive(Default)]
+pub(crate) struct Program {
+    pub(crate) catalogue: Catalogue,
+    /// Misses of each access of the catalogue.
+    pub(crate) sites: Vec<SiteMisses>,
+    /// Stalls of each access of the catalogue. Separate from the misses, because most stores that
+    /// miss do not stall. A miss then writes one cache line of the host less.
+    pub(crate) stalls: Vec<SiteStalls>,
+    /// Misses and stalls by group of sets, with `--sets`.
+    pub(crate) by_group: sets::GroupedSites,
+    /// True outside of the recorded regions of interest. Code then gets no counts.
+    pub(crate) is_outside: bool,
+    /// Call stacks, if they are recorded.
+    pub(crate) calls: ProcessCalls,
+    /// Code of Python that its threads execute.
+    pub(crate) python: PythonProgram,
+    /// The mapped memory.
+    pub(crate) space: AddressSpace,
+    /// Misses by data, if they are recorded.
+    pub(crate) data: Option<Box<DataMap>>,
+}
+
+impl Program {
+    /// Enters or leaves the recorded regions of interest.
+    pub(crate) fn set_outside(&mut self, is_outside: bool) {
+        if self.is_outside != is_outside {
+            self.is_outside = is_outside;
+            self.catalogue.swap_outside();
+        }
+    }
+
+    /// Drops the counts by code location if nobody writes them, because they must not overflow.
+    pub(crate) fn forget_counts(&mut self) {
+        self.sites.fill(SiteMisses::default());
+        self.stalls.fill(SiteStalls::default());
+        self.catalogue.forget_counts();
+        if let Some(data) = &mut self.data {
+            data.forget_counts();
+        }
+    }
+}
+
+/// State of a thread between two slices of words.
+#[derive(Default)]
+pub(crate) struct Cursor {
+    /// Address of the rep instruction in which the last block ended, if any.
+    repeating: Option<VirtAddr>,
+    /// Address of the thread's first store, which is in its stack.
+    pub(crate) first_store: Option<u64>,
+    /// Number of words that belong to no block.
+    pub(crate) stray: u64,
+    /// Empty between two slices.
+    events: Events,
+    /// State of the full passes with `--sets`.
+    peek: sets::Peek,
+    /// Lines that the thread shares with other threads.
+    pub(crate) sharing: ThreadSharing,
+    /// Address of the thread's most recent allocation, unless it has freed it.
+    latest_allocation: Option<u64>,
+    /// Function of the thread's latest free, and the bytes it freed. `realloc` frees and allocates.
+    latest_free: Option<(u16, u64)>,
+}
+
+impl Cursor {
+    /// Creates the state of a thread whose first store is `first_store`, or not known yet.
+    pub(crate) fn new(first_store: Option<u64>) -> Cursor {
+        Cursor {
+            first_store,
+            ..Cursor::default()
+        }
+    }
+}
+
+/// Receives overflows and ticks.
+pub(crate) trait OverflowSink {
+    /// Receives pending overflows (of an access at `ip`, or of a block) and ticks of the core.
+    fn take(&mut self, core: &mut Core, ip: VirtAddr);
+
+    /// Called when the words before `end` have been executed.
+    fn follow(&mut self, _program: &mut Program, _words: &[AtomicU64], _end: usize) {}
+
+    /// Charges the cost of an access to the line of Python at the words followed so far.
+    fn charge_python(&mut self, _program: &mut Program, _outcome: &Outcome) {}
+
+    /// Returns the number of the frames of Python at the words followed so far, or 0 without any.
+    fn python_frames(&mut self, _program: &mut Program) -> u32 {
+        0
+    }
+}
+
+/// Replays words. Holds everything that they change.
+pub(crate) struct Replay<'a, D: OverflowSink> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) program: &'a mut Program,
+    pub(crate) cursor: &'a mut Cursor,
+    pub(crate) due: &'a mut D,
+    /// Index of the first word whose instructions have not retired.
+    retired_to: usize,
+    /// True if another machine has replayed the words before.
+    is_repeated: bool,
+    /// Accesses that go elsewhere on this machine.
+    moves: Option<MovesOf<'a>>,
+}
+
+/// The hot loop. Replays words while each is a run within one line that the fronts of cache and TLB
+/// hold, until `ran` is full. Returns the number of replayed words. It may leave the last one.
+///
+/// It calls no function, so that its variables stay in registers, and replays two words per
+/// iteration. The host executes five instructions per cycle here, so each saved instruction counts.
+/// For that reason [`wire::SEVERAL`] remains in the address, where it matches no held line.
+#[inline(never)]
+fn take_hits<const HUGE: bool>(
+    core: &mut Core,
+    entries: &mut Entries,
+    words: &[AtomicU64],
+    ran: &mut Tally,
+) -> usize {
+    let mut touches = core.touches();
+    let mut sum = *ran;
+    let mut hits = |word: &AtomicU64, turn: usize, sum: &mut Tally| {
+        let word = word.load(Ordering::Relaxed);
+        let addr = word & (wire::SEVERAL | wire::ADDRESS);
+        let hit = touches.touch_with::<HUGE>(addr, entries.stores(word));
+        if hit {
+            sum.add(entries.execute(word, turn));
+        }
+        hit
+    };
+    let mut rest = words;
+    while let [one, other, after @ ..] = rest {
+        if !hits(one, 0, &mut sum) {
+            break;
+        }
+        if !hits(other, 1, &mut sum) {
+            rest = &rest[1..];
+            break;
+        }
+        rest = after;
+        if sum.is_full() {
+            break;
+        }
+    }
+    *ran = sum;
+    words.len() - rest.len()
+}
+
+/// Replays words from `words[at]` until one is not a run within a single line, or the events are
+/// full. Returns the index of the next word.
+fn take_runs(
+    core: &mut Core,
+    shared: &Shared,
+    entries: &mut Entries,
+    events: &mut Events,
+    words: &[AtomicU64],
+    mut at: usize,
+) -> usize {
+    loop {
+        at += match core.has_huge_pages() {
+            true => take_hits::<true>(core, entries, &words[at..], &mut events.ran),
+            false => take_hits::<false>(core, entries, &words[at..], &mut events.ran),
+        };
+        let Some(word) = load(words, at).filter(|word| word & wire::SEVERAL == 0) else {
+            return at;
+        };
+        let (addr, stores) = (word & wire::ADDRESS, entries.stores(word));
+        events.add(at, entries.execute(word, at));
+        let missed = core.touches().take(addr, stores);
+        if !missed.is_nothing() {
+            core.expect(shared, addr, missed);
+            events.note(at, PendingKind::AccessRun, addr, missed);
+        }
+        at += 1;
+        if events.is_full() {
+            return at;
+        }
+    }
+}
+
+/// An access of a word.
+#[derive(Clone, Copy)]
+struct AccessPlace<'w> {
+    words: &'w [AtomicU64],
+    /// Index of the word.
+    at: usize,
+    block: u32,
+    /// Index of the access in the catalogue.
+    index: u32,
+}
+
+/// Returns true for marks that the caller handles: waits and regions of interest.
+fn is_for_caller(mark: u64) -> bool {
+    matches!(wire::mark(mark), wire::MARK_SYNC | wire::MARK_REGION)
+}
+
+impl<'a, D: OverflowSink> Replay<'a, D> {
+    pub(crate) fn new(
+        core: &'a mut Core,
+        shared: &'a mut Shared,
+        program: &'a mut Program,
+        cursor: &'a mut Cursor,
+        due: &'a mut D,
+    ) -> Self {
+        Replay {
+            core,
+            shared,
+            program,
+            cursor,
+            due,
+            retired_to: 0,
+            is_repeated: false,
+            moves: None,
+        }
+    }
+
+    /// Creates a replay of words that another machine has replayed. What they state about the
+    /// program is known. With `moves`, some accesses go elsewhere.
+    pub(crate) fn repeated(
+        core: &'a mut Core,
+        shared: &'a mut Shared,
+        program: &'a mut Program,
+        cursor: &'a mut Cursor,
+        due: &'a mut D,
+        moves: Option<MovesOf<'a>>,
+    ) -> Self {
+        Replay {
+            is_repeated: true,
+            moves,
+            ..Replay::new(core, shared, program, cursor, due)
+        }
+    }
+
+    /// Replays words from `words[at]`. Returns the index at which it stopped: their end, a wait, a
+    /// region of interest, or an incomplete group of words. With `whole`, no further words will
+    /// come.
+    pub(crate) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
+        let start = at;
+        self.retired_to = start;
+        self.cursor.events.set_limit(self.shared.recalls());
+        while at < words.len() {
+            let stopped = match self.moves {
+                None => self.take_runs(words, at),
+                Some(_) => self.take_moved_runs(words, at),
+            };
+            if stopped > at {
+                self.cursor.repeating = None;
+                at = stopped;
+            }
+            if self.cursor.events.is_full() {
+                self.complete(words);
+                continue;
+            }
+            match load(words, at) {
+                Some(word) if wire::id(word) < wire::MARKS => {
+                    self.cursor.repeating = None;
+                    self.run_in_lines(words, at, word);
+                    at += 1;
+                }
+                Some(mark) if is_for_caller(mark) => break,
+                Some(mark) => match self.marked(mark, words, at, whole) {
+                    Some(taken) => at += taken,
+                    None => break,
+                },
+                None => break,
+            }
+        }
+        if at > start {
+            self.complete(words);
+            self.settle(words, at - 1);
+            self.due.follow(self.program, words, at);
+        }
+        at
+    }
+
+    fn take_runs(&mut self, words: &[AtomicU64], at: usize) -> usize {
+        let entries = &mut self.program.catalogue.entries;
+        take_runs(
+            self.core,
+            self.shared,
+            entries,
+            &mut self.cursor.events,
+            words,
+            at,
+        )
+    }
+
+    /// The same as [`Self::take_runs`], with some accesses elsewhere.
+    fn take_moved_runs(&mut self, words: &[AtomicU64], mut at: usize) -> usize {
+        while let Some(word) = load(words, at).filter(|word| word & wire::SEVERAL == 0) {
+            let block = origin(words, at).map(|(block, _)| block);
+            let moves = self.moves.as_mut();
+            let is_moved = block.zip(moves).is_some_and(|(block, moves)| {
+                moves.concerns(block, &self.program.catalogue, &self.program.space)
+            });
+            match is_moved {
+                // The word of the first line has all accesses of the run.
+                true if wire::is_other_line(word) => {}
+                true => self.run_in_lines(words, at, word),
+                false => self.take_run(at, word),
+            }
+            at += 1;
+            if self.cursor.events.is_full() {
+                break;
+            }
+        }
+        at
+    }
+
+    /// Replays a run within a line whose accesses stay.
+    fn take_run(&mut self, at: usize, word: u64) {
+        let entries = &mut self.program.catalogue.entries;
+        let (addr, stores) = (word & wire::ADDRESS, entries.stores(word));
+        self.cursor.events.add(at, entries.execute(word, at));
+        let missed = self.core.touches().take(addr, stores);
+        if !missed.is_nothing() {
+            self.core.expect(self.shared, addr, missed);
+            let events = &mut self.cursor.events;
+            events.note(at, PendingKind::AccessRun, addr, missed);
+            if let Some(moves) = &mut self.moves {
+                moves.moves.note_miss(addr);
+            }
+        }
+    }
+
+    /// Where the access with this index to `addr` goes.
+    fn moved(&mut self, index: u32, addr: u64) -> u64 {
+        let moves = self.moves.as_mut();
+        moves
+            .and_then(|moves| moves.place(index, addr))
+            .unwrap_or(addr)
+    }
+
+    /// Completes all recorded events in order.
+    fn complete(&mut self, words: &[AtomicU64]) {
+        let mut events = self.cursor.events.take();
+        for event in &mut events {
+            self.look_up(words, event);
+        }
+        for event in &events {
+            self.retire_until(words, event.at as usize, event.ran);
+            match event.what {
+                PendingKind::Access(index) => self.supply(words, event, index),
+                PendingKind::Split => self.core.count_split(),
+                PendingKind::AccessRun | PendingKind::Settle => {}
+            }
+        }
+        self.cursor.events.give_back(events);
+    }
+
+    /// Finds the access of an event. Without a known run, the event remains unchanged.
+    #[inline(always)]
+    fn look_up(&mut self, words: &[AtomicU64], event: &mut Event) {
+        if event.what != PendingKind::AccessRun {
+            return;
+        }
+        match self.access_at(words, event) {
+            Some(index) => event.what = PendingKind::Access(index),
+            None => self.cursor.stray += 1,
+        }
+    }
+
+    /// Returns the access of a run that an event belongs to: the first one in its line. The event
+    /// gets its address.
+    #[inline(always)]
+    fn access_at(&self, words: &[AtomicU64], event: &mut Event) -> Option<u32> {
+        let at = event.at as usize;
+        let (_, run) = self.run_at(words, at)?;
+        if !wire::is_other_line(load(words, at)?) {
+            return Some(run.accesses().start);
+        }
+        let first = load(words, at.checked_sub(1)?)? & wire::ADDRESS;
+        let address = |index| {
+            let delta = self.program.catalogue.access(index).delta;
+            first.wrapping_add(delta as u64)
+        };
+        let mut accesses = run.accesses();
+        let index = accesses.find(|&index| address(index) / LINE == event.addr / LINE)?;
+        event.addr = address(index);
+        Some(index)
+    }
+
+    /// Returns the run whose word is at `at`, and its block.
+    #[inline(always)]
+    fn run_at(&self, words: &[AtomicU64], at: usize) -> Option<(u32, AccessRun)> {
+        let (block, number) = origin(words, at)?;
+        Some((block, self.program.catalogue.run(block, number?)?))
+    }
+
+    fn supply(&mut self, words: &[AtomicU64], event: &Event, index: u32) {
+        let access = self.program.catalogue.access(index);
+        let (addr, size) = (event.addr, u32::from(access.size));
+        self.note_store(access.kind, addr);
+        let bytes = if event.missed.may_be_watched() {
+            self.bytes_in_line(words, event, index)
+        } else if self.shared.is_coherent() {
+            LineBytes::of(addr, size, access.kind)
+        } else {
+            LineBytes::default()
+        };
+        let line_access = LineAccess {
+            addr,
+            size,
+            kind: access.kind,
+            bytes,
+        };
+        let (core, mut outcome) = (&mut self.core, Outcome::default());
+        core.supply_line(self.shared, event.missed, &line_access, &mut outcome);
+        self.charge(index, addr, &outcome);
+        self.charge_python(words, event.at as usize, &outcome);
+        if !outcome.sharing.is_none() {
+            let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
+            self.charge_sharing(
+                SharingPlace {
+                    line: addr,
+                    block,
+                    index,
+                },
+                bytes,
+                &outcome,
+            );
+        }
+        if outcome.overflow {
+            let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
+            self.take_overflow(words, event.at as usize, (block, index));
+        }
+    }
+
+    /// Returns the bytes of a line that the accesses of a run touch.
+    fn bytes_in_line(&self, words: &[AtomicU64], event: &Event, index: u32) -> LineBytes {
+        let catalogue = &self.program.catalogue;
+        let mut bytes = LineBytes::default();
+        let mut add = |index: u32, addr: u64| {
+            if addr / LINE == event.addr / LINE {
+                let access = catalogue.access(index);
+                bytes.add(addr, u32::from(access.size), access.kind);
+            }
+        };
+        // Accesses that moved have no common first address.
+        let run = match self.moves {
+            None => self.run_at(words, event.at as usize),
+            Some(_) => None,
+        };
+        match run.filter(|(_, run)| run.accesses().contains(&index)) {
+            Some((_, run)) => {
+                // The address of one access determines those of the others.
+                let first = event
+                    .addr
+                    .wrapping_sub(catalogue.access(index).delta as u64);
+                for other in run.accesses() {
+                    add(
+                        other,
+                        first.wrapping_add(catalogue.access(other).delta as u64),
+                    );
+                }
+            }
+            None => add(index, event.addr),
+        }
+        bytes
+    }
+
+    #[cold]
+    fn charge_sharing(&mut self, place: SharingPlace, bytes: LineBytes, outcome: &Outcome) {
+        if !self.program.is_outside {
+            let data = self.program.data.as_deref();
+            self.cursor.sharing.add(place, bytes, outcome, data);
+        }
+    }
+
+    fn note_store(&mut self, kind: AccessKind, addr: u64) {
+        if kind == AccessKind::Store && self.cursor.first_store.is_none() {
+            self.cursor.first_store = Some(addr);
+        }
+    }
+
+    #[cold]
+    fn take_overflow(&mut self, words: &[AtomicU64], at: usize, (block, index): (u32, u32)) {
+        self.due.follow(self.program, words, at + 1);
+        let ip = self.program.catalogue.ip(block, index);
+        self.due.take(self.core, ip);
+    }
+
+    /// Retires what was executed up to the word at `at`.
+    fn settle(&mut self, words: &[AtomicU64], at: usize) {
+        let ran = std::mem::take(&mut self.cursor.events.ran);
+        self.retire_until(words, at, ran);
+    }
+
+    #[inline(always)]
+    fn retire_until(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+        let (insns, loads, stores) = (ran.insns(), ran.loads(), ran.stores());
+        if self.core.may_overflow(insns, loads, stores) {
+            self.retire_each(words, at, ran);
+        } else if self.core.retire(insns, loads, stores, ran.modifies()) {
+            self.take_due(words, at);
+        }
+        self.retired_to = at + 1;
+    }
+
+    /// Retires word by word, so that an overflow belongs to the block that causes it and not to the
+    /// next one that misses.
+    #[cold]
+    fn retire_each(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+        let mut left = ran;
+        for place in self.retired_to..at {
+            let part = self.tally_at(words, place);
+            if !left.holds(part) {
+                break;
+            }
+            left.take_off(part);
+            self.retire(words, place, part);
+        }
+        self.retire(words, at, left);
+    }
+
+    fn tally_at(&self, words: &[AtomicU64], at: usize) -> Tally {
+        let catalogue = &self.program.catalogue;
+        match load(words, at) {
+            Some(word) if wire::id(word) < wire::MARKS => catalogue.entries.tally(word),
+            Some(word) if wire::mark(word) == wire::MARK_BLOCK => {
+                let block = catalogue.block(word as u32);
+                block.map_or_else(Tally::default, |block| block.tally)
+            }
+            _ => Tally::default(),
+        }
+    }
+
+    fn retire(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+        let (insns, loads) = (ran.insns(), ran.loads());
+        if self.core.retire(insns, loads, ran.stores(), ran.modifies()) {
+            self.take_due(words, at);
+        }
+    }
+
+    #[cold]
+    fn take_due(&mut self, words: &[AtomicU64], at: usize) {
+        let block = origin(words, at).and_then(|(number, _)| self.program.catalogue.block(number));
+        let ip = VirtAddr(block.map_or(0, |block| block.vaddr));
+        self.due.follow(self.program, words, at + 1);
+        self.due.take(self.core, ip);
+    }
+
+    /// Handles the mark at `at`. Returns the number of words it takes, or `None` if some are
+    /// missing.
+    #[inline(never)]
+    fn marked(&mut self, word: u64, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
+        let number = word as u32;
+        let counts = u64::from(!self.program.is_outside);
+        let block = self.program.catalogue.block_mut(number);
+        match block.filter(|_| wire::mark(word) == wire::MARK_BLOCK) {
+            Some(block) if block.is_special() => self.special(number, words, at, whole),
+            Some(block) => {
+                block.execs += counts;
+                self.cursor.events.add(at, block.tally);
+                self.cursor.repeating = None;
+                Some(1)
+            }
+            // Only stacks need it, which follow the words themselves.
+            None if wire::mark(word) == wire::MARK_PYTHON => {
+                (words.len() - at >= python::MARK_WORDS).then_some(python::MARK_WORDS)
+            }
+            None => self.heap_mark(words, at, whole),
+        }
+    }
+
+    /// Handles an allocation or a free. Returns the number of its words, or `None` if some are
+    /// missing.
+    fn heap_mark(&mut self, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
+        let is_first = matches!(
+            wire::mark(load(words, at)?),
+            wire::MARK_ALLOCATED | wire::MARK_FREED
+        );
+        let Some((mut mark, length)) = HeapMark::at(words, at) else {
+            if is_first && !whole {
+                return None;
+            }
+            self.cursor.stray += 1;
+            return Some(1);
+        };
+        // Earlier accesses belong to the objects of that time.
+        self.complete(words);
+        let now_ns = self.core.time_ns();
+        if let HeapMark::Allocated { by, .. } = &mut mark
+            && self.program.python.is_used()
+            && !self.is_repeated
+        {
+            self.due.follow(self.program, words, at);
+            by.python = self.due.python_frames(self.program);
+        }
+        if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_repeated) {
+            let is_temporary = mark.frees_temporary(&mut self.cursor.latest_allocation);
+            let latest_free = self.cursor.latest_free.take();
+            let kept_bytes = match (&mark, latest_free) {
+                (HeapMark::Allocated { by, .. }, Some((function, bytes)))
+                    if by.function == function =>
+                {
+                    bytes
+                }
+                _ => 0,
+            };
+            let freed_bytes = data.take(&mark, now_ns, is_temporary, kept_bytes);
+            match mark {
+                HeapMark::Freed { function, .. } => {
+                    self.cursor.latest_free = Some((function, freed_bytes));
+                }
+                HeapMark::Allocated { address, bytes, .. } => {
+                    let lines = address.next_multiple_of(LINE)..(address + bytes) / LINE * LINE;
+                    self.core.report_first_use(self.shared, lines);
+                }
+            }
+        }
+        Some(length)
+    }
+
+    /// Replays a run in two lines, access by access.
+    #[inline(never)]
+    fn run_in_lines(&mut self, words: &[AtomicU64], at: usize, word: u64) {
+        let ran = self.program.catalogue.entries.execute(word, at);
+        self.cursor.events.add(at, ran);
+        let Some((block, run)) = self.run_at(words, at) else {
+            self.cursor.stray += 1;
+            return;
+        };
+        let first = word & wire::ADDRESS;
+        let mut before = Touched::default();
+        for index in run.accesses() {
+            let delta = self.program.catalogue.access(index).delta;
+            let addr = self.moved(index, first.wrapping_add(delta as u64));
+            let access = self.program.catalogue.access(index);
+            let place = AccessPlace {
+                words,
+                at,
+                block,
+                index,
+            };
+            if access.is_non_temporal {
+                self.complete(words);
+                self.settle(words, at);
+                self.store_non_temporal(place, addr, u32::from(access.size));
+            } else if !before.covers(addr, u32::from(access.size), access.kind) {
+                self.access_ahead(place, addr);
+            }
+        }
+    }
+
+    /// Replays an access of a run.
+    fn access_ahead(&mut self, place: AccessPlace<'_>, addr: u64) {
+        let AccessPlace {
+            words, at, index, ..
+        } = place;
+        let access = self.program.catalogue.access(index);
+        let (kind, size) = (access.kind, u32::from(access.size));
+        let noted = if Core::crosses_line(addr, size) {
+            self.note_split(at, addr, size, kind)
+        } else {
+            self.note_access(at, index, addr, kind);
+            true
+        };
+        if !noted || self.cursor.events.is_full() {
+            self.complete(words);
+        }
+        if !noted {
+            self.settle(words, at);
+            self.access(place, (kind, addr, size));
+        }
+    }
+
+    fn note_access(&mut self, at: usize, index: u32, addr: u64, kind: AccessKind) {
+        let store = kind != AccessKind::Load;
+        if self.core.touch(addr, store) {
+            return;
+        }
+        let missed = self.core.touches().take(addr, store);
+        if !missed.is_nothing() {
+            self.core.expect(self.shared, addr, missed);
+            let events = &mut self.cursor.events;
+            events.note(at, PendingKind::Access(index), addr, missed);
+            // Lines of the new arrays are none of the old lines.
+            if let Some(moves) = &mut self.moves {
+                moves.moves.note_miss(addr);
+            }
+        }
+    }
+
+    /// Records a split that hits. Returns false, without an effect, if it does not.
+    fn note_split(&mut self, at: usize, addr: u64, size: u32, kind: AccessKind) -> bool {
+        let store = kind != AccessKind::Load;
+        let hit = !self.core.samples_splits() && self.core.touches().touch_split(addr, size, store);
+        if hit {
+            let events = &mut self.cursor.events;
+            events.note(at, PendingKind::Split, addr, Missed::NOTHING);
+        }
+        hit
+    }
+
+    /// Performs an access. Returns true for a plain hit.
+    #[inline(always)]
+    fn access(
+        &mut self,
+        place: AccessPlace<'_>,
+        (kind, addr, size): (AccessKind, u64, u32),
+    ) -> bool {
+        self.note_store(kind, addr);
+        let outcome = self.core.access(self.shared, addr, size, kind);
+        if outcome.is_plain_hit() && !outcome.overflow {
+            return true;
+        }
+        let bytes = LineBytes::of(addr, size, kind);
+        self.charge_all(place, (addr, size), bytes, &outcome);
+        false
+    }
+
+    /// Performs a store that bypasses the caches.
+    #[cold]
+    fn store_non_temporal(&mut self, place: AccessPlace<'_>, addr: u64, size: u32) {
+        self.note_store(AccessKind::Store, addr);
+        let outcome = self.core.store_non_temporal(self.shared, addr, size);
+        let bytes = LineBytes::of(addr, size, AccessKind::Store);
+        self.charge_all(place, (addr, size), bytes, &outcome);
+    }
+
+    /// Charges an access that did not simply hit.
+    #[inline(always)]
+    fn charge_all(
+        &mut self,
+        place: AccessPlace<'_>,
+        (addr, size): (u64, u32),
+        bytes: LineBytes,
+        outcome: &Outcome,
+    ) {
+        self.charge(place.index, addr, outcome);
+        if Core::crosses_line(addr, size)
+            && !self.is_repeated
+            && let Some(data) = &mut self.program.data
+        {
+            data.touch(addr, u64::from(size), &self.program.space);
+        }
+        self.charge_python(place.words, place.at, outcome);
+        if !outcome.sharing.is_none() {
+            self.charge_sharing(
+                SharingPlace {
+                    line: addr,
+                    block: place.block,
+                    index: place.index,
+                },
+                bytes,
+                outcome,
+            );
+        }
+        if outcome.overflow {
+            self.take_overflow(place.words, place.at, (place.block, place.index));
+        }
+    }
+
+    #[inline(always)]
+    fn charge(&mut self, index: u32, addr: u64, outcome: &Outcome) {
+        let is_outside = self.program.is_outside;
+        if !is_outside {
+            charge(self.program, index, outcome);
+        }
+        let Program { data, space, .. } = &mut *self.program;
+        match data {
+            // A repeated word is older than the latest allocations.
+            _ if self.is_repeated => {}
+            Some(data) if is_outside => data.touch(addr, 1, space),
+            Some(data) => data.charge(addr, outcome, space),
+            None => {}
+        }
+    }
+
+    /// Charges an access of the word at `at` to the line of Python that makes it.
+    #[inline(always)]
+    fn charge_python(&mut self, words: &[AtomicU64], at: usize, outcome: &Outcome) {
+        if self.program.python.is_used() && !self.program.is_outside {
+            self.due.follow(self.program, words, at + 1);
+            self.due.charge_python(self.program, outcome);
+        }
+    }
+
+    /// Replays a block whose number of accesses varies between executions: rep instructions and
+    /// varying operands. Returns the number of its words, or `None` if some are missing.
+    fn special(
+        &mut self,
+        number: u32,
+        words: &[AtomicU64],
+        at: usize,
+        whole: bool,
+    ) -> Option<usize> {
+        let catalogue = &self.program.catalogue;
+        let mut special = Special::of(catalogue, number, &words[at + 1..], whole)?;
+        let mut sum = Sum::new(catalogue.block(number)?.tally);
+        self.complete(words);
+        self.settle(words, at);
+        sum.insns -= u32::from(special.goes_on(&mut self.cursor.repeating));
+        let mut times = 1;
+        loop {
+            let mut hits = true;
+            while let Some(access) = special.next(&self.program.catalogue) {
+                if access.varying {
+                    sum.access(access.kind);
+                }
+                let place = AccessPlace {
+                    words,
+                    at,
+                    block: number,
+                    index: access.index,
+                };
+                if self.program.catalogue.access(access.index).is_non_temporal {
+                    self.store_non_temporal(place, access.addr, access.size);
+                    hits = false;
+                    continue;
+                }
+                hits &= self.access(place, (access.kind, access.addr, access.size));
+            }
+            self.cursor.stray += special.left();
+            // Repeated accesses that all hit in their lines hit again and change nothing.
+            times += if hits { special.pass_repeats() } else { 0 };
+            self.count_special(number, sum, times, words, at);
+            if !special.repeat(&self.program.catalogue) {
+                break;
+            }
+            (sum, times) = (Sum::default(), 1);
+        }
+        let taken = 1 + special.len();
+        self.retired_to = at + taken;
+        Some(taken)
+    }
+
+    /// Counts an execution that repeats its accesses `times` times.
+    fn count_special(
+        &mut self,
+        number: u32,
+        once: Sum,
+        times: u32,
+        words: &[AtomicU64],
+        at: usize,
+    ) {
+        let sum = once.times(times);
+        let is_inside = !self.program.is_outside;
+        let block = self.program.catalogue.block_mut(number);
+        if let Some(block) = block.filter(|_| is_inside) {
+            block.execs += u64::from(times);
+            let all = block
+                .sums
+                .iter_mut()
+                .zip([sum.insns, sum.loads, sum.stores]);
+            all.for_each(|(all, n)| *all += u64::from(n));
+        }
+        // A sample belongs to the iteration that overflows.
+        if self.core.may_overflow(sum.insns, sum.loads, sum.stores) {
+            self.retire_sum(once, words, at);
+            (1..times).for_each(|_| self.retire_sum(once.again(), words, at));
+        } else {
+            self.retire_sum(sum, words, at);
+        }
+    }
+
+    fn retire_sum(&mut self, sum: Sum, words: &[AtomicU64], at: usize) {
+        let (insns, loads) = (sum.insns, sum.loads);
+        if self.core.retire(insns, loads, sum.stores, sum.modifies) {
+            self.take_due(words, at);
+        }
+    }
+}
+
+/// Charges an access's misses to its code location.
+#[inline(always)]
+fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
+    let sites = &mut program.sites;
+    if index as usize >= sites.len() {
+        let accesses = program.catalogue.access_count();
+        sites.resize(accesses, SiteMisses::default());
+        program.stalls.resize(accesses, SiteStalls::default());
+    }
+    sites[index as usize].add(outcome);
+    if !outcome.stalled.is_none() {
+        program.stalls[index as usize].add(outcome);
+    }
+}
+
+/// Line of the previous access in a run. The next access to the same line changes nothing in the
+/// model, unless it is the first to store.
+#[derive(Default)]
+struct Touched {
+    /// End of the line, or 0.
+    end: u64,
+    stored: bool,
+}
+
+impl Touched {
+    /// Returns true if the access changes nothing. Otherwise remembers it.
+    #[inline(always)]
+    fn covers(&mut self, addr: u64, size: u32, kind: AccessKind) -> bool {
+        let stores = kind != AccessKind::Load;
+        let end = (addr / LINE + 1).wrapping_mul(LINE);
+        let crosses = Core::crosses_line(addr, size);
+        if !crosses && end == self.end && (self.stored || !stores) {
+            return true;
+        }
+        *self = match crosses {
+            true => Touched::default(),
+            false => Touched {
+                end,
+                stored: stores || end == self.end && self.stored,
+            },
+        };
+        false
+    }
+}
+
+/// Counts that an execution of a special block adds.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    insns: u32,
+    loads: u32,
+    stores: u32,
+    modifies: u32,
+}
+
+impl Sum {
+    fn new(tally: Tally) -> Sum {
+        Sum {
+            insns: tally.insns(),
+            loads: tally.loads(),
+            stores: tally.stores(),
+            modifies: tally.modifies(),
+        }
+    }
+
+    /// Counts of a repetition, which is not an instruction of its own.
+    fn again(self) -> Sum {
+        Sum { insns: 0, ..self }
+    }
+
+    fn times(self, times: u32) -> Sum {
+        Sum {
+            insns: self.insns,
+            loads: self.loads * times,
+            stores: self.stores * times,
+            modifies: self.modifies * times,
+        }
+    }
+
+    fn access(&mut self, kind: AccessKind) {
+        self.loads += u32::from(kind != AccessKind::Store);
+        self.stores += u32::from(kind != AccessKind::Load);
+        self.modifies += u32::from(kind == AccessKind::Modify);
+    }
+}
+
+pub(crate) mod sets;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,943 @@
+//! Replays the threads of a session on the modelled machine and writes the results.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
+use memgauge_recording::Writer;
+use memgauge_recording::stacks::{self, Stacks};
+use memgauge_trace::{
+    Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr, WhatIfFacts,
+    catalogue as events,
+};
+
+use crate::engine::catalogue::{Catalogue, CatalogueEvent};
+use crate::engine::session::{ProcessEntry, Ring, Session};
+use crate::engine::sync::{MarkKind, Sync};
+use crate::follow::{self, Followed, Origin, Reader, Taken, Words};
+use crate::model::calls::{CallPath, CallsThen};
+use crate::model::data::{DataMap, HeapTotals};
+use crate::model::moves::MovedCode;
+use crate::model::python::{LineAddresses, PythonPath};
+use crate::model::replay::sets::{Ran, SetsReplay};
+use crate::model::replay::{Cursor, OverflowSink, Program, Replay};
+use crate::model::sets::ClassSums;
+use crate::readers::roi::{Reading, RegionMark, ThreadRegions};
+use crate::time::thread_starts::StartMark;
+use crate::time::waits::{Waits, host_ns};
+use crate::{Options, Result, known_allocators};
+use memgauge_host::program::ProgramFiles;
+use memgauge_host::roi::RequestedNames;
+use memgauge_recording::overflows::Trace;
+
+mod mapped;
+mod marks;
+mod objects;
+mod rows;
+mod shared_lines;
+mod sites;
+mod what_if;
+
+use mapped::{Change, Mapped, module, nothing_until};
+use rows::Rows;
+use sites::{Carries, Carry, python_rows, take_blocks, take_counts, take_misses};
+pub(crate) use what_if::WhatIfMachine;
+
+type Process = follow::Process<Recorded>;
+type Thread = follow::Thread<Running>;
+
+/// State that is kept for a process.
+#[derive(Default)]
+struct Recorded {
+    program: Program,
+    /// Call paths to allocation functions by number: return addresses, innermost first.
+    paths: HashMap<u64, Box<[u64]>>,
+    path: String,
+    parent_pid: Pid,
+    stack_named: bool,
+    /// Regions of interest, by number.
+    regions: BTreeMap<u32, String>,
+    /// Number of missing runs of executed blocks.
+    missing_runs: i64,
+    /// Number of executions of blocks that are not in the catalogue.
+    unknown: u64,
+    /// Latest time of any of its threads.
+    now_ns: u64,
+    mapped: Mapped,
+    carries: Carries,
+    data_carries: Carries,
+    python_carries: Carries,
+    sharing_carry: Carry,
+    /// Accesses that move on each of the other machines.
+    moved: Vec<MovedCode>,
+}
+
+/// State that is kept for a thread.
+struct Running {
+    core: CoreId,
+    cursor: Cursor,
+    start_ns: u64,
+    /// Number of its start mark until its first word is replayed.
+    birth: u64,
+    trace: Option<Trace>,
+    /// Executions of each block that its process already has, with `--sets`.
+    counted: Vec<u64>,
+    regions: ThreadRegions,
+    /// Its current calls, if stacks are recorded.
+    path: Option<CallPath>,
+    /// Its current frames of Python.
+    python: PythonPath,
+    /// Its state on each of the other machines.
+    what_if: Vec<Cursor>,
+}
+
+/// Number of address spaces in the machine. Later processes reuse numbers.
+const ADDRESS_SPACES: u32 = (1 << 18) - 1;
+
+/// Maximum distance of a thread's first store from the end of its stack, which also holds its
+/// thread-local variables and those of the C library. Runtimes such as Go's have stacks within
+/// their heap, which must not be named after a stack.
+const STACK_TOP_BYTES: u64 = 64 << 10;
+
+/// Counts so far, for progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProgressCounts {
+    pub(crate) counts: Counts,
+    pub(crate) virtual_ns: u64,
+    /// Sum of the threads' waits.
+    pub(crate) idle_ns: u64,
+    pub(crate) processes: u32,
+    pub(crate) threads: u32,
+}
+
+/// A recording in progress.
+pub(crate) struct Recorder(Followed<ModelReader>);
+
+/// Replays words on the modelled machine and writes the results.
+struct ModelReader {
+    machine: Machine,
+    /// Other machines that replay the same words.
+    what_if: Vec<WhatIfMachine>,
+    writer: Writer,
+    /// Mapped files.
+    files: ProgramFiles,
+    waits: Waits,
+    /// Waits of ended threads in virtual time.
+    past_idle_ns: u64,
+    /// Counts of ended threads.
+    past: Counts,
+    past_ns: u64,
+    cut: u64,
+    stray: u64,
+    /// Number of sleeps that ended before their time.
+    cut_sleeps: u64,
+    /// Number of ends of regions that had not begun.
+    unmatched: u64,
+    /// Regions of interest that are recorded. Empty if everything is.
+    wanted: RequestedNames,
+    /// Names of regions and values in any process.
+    names: BTreeSet<String>,
+    /// Names of regions that some thread entered.
+    entered: BTreeSet<String>,
+    failure: Option<memgauge_recording::Error>,
+    /// Maximum rounding of overflow times in nanoseconds, if overflows are kept as times.
+    traces: Option<u64>,
+    delivered: Delivered,
+    notes: Vec<Note>,
+    /// Sample of the sets, with `--sets`.
+    sets: Option<ClassSums>,
+    stacks: Stacks,
+    python_lines: LineAddresses,
+    with_stacks: bool,
+    /// True if misses are charged to data.
+    with_data: bool,
+    /// Allocations of ended processes.
+    past_heap: HeapTotals,
+    /// Names of allocation functions in the order of the session's file.
+    allocators: Vec<String>,
+    /// First line of the session's file with a function that the user named.
+    first_named: u16,
+    /// Lines whose function is in a mapped file.
+    found_allocators: BTreeSet<u64>,
+    /// Calls of threads when they started another thread or process, by number of the start.
+    started_in: BTreeMap<u64, CallsThen>,
+}
+
+/// A message for the user besides the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// AddressSanitizer could not search for leaks.
+    LeakSearch,
+    /// A process was killed by a signal that indicates a crash.
+    Crashed { pid: u64, signal: u64 },
+    /// A process used this feature, which the engine refused. Many programs work without it.
+    Unsupported(String),
+    /// Threads or processes ran unrecorded.
+    Unrecorded { count: u64, why: &'static str },
+}
+
+/// Maximum number of notes, because there may be any number of crashes.
+const MOST_NOTES: usize = 5;
+/// Maximum number of remembered starts. Some of the started threads never run.
+const MOST_STARTS: usize = 4096;
+
+impl Recorder {
+    pub(crate) fn new(
+        machine: Machine,
+        writer: Writer,
+        wanted: RequestedNames,
+        what_if: Vec<WhatIfMachine>,
+        options: &Options,
+    ) -> Recorder {
+        let (traces, sets) = (options.traces, options.sets);
+        let first_level = machine.config().l1d;
+        let reader = ModelReader {
+            machine,
+            what_if,
+            writer,
+            files: ProgramFiles::new(),
+            waits: Waits::default(),
+            past_idle_ns: 0,
+            past: Counts::default(),
+            past_ns: 0,
+            cut: 0,
+            stray: 0,
+            cut_sleeps: 0,
+            unmatched: 0,
+            wanted,
+            names: BTreeSet::new(),
+            entered: BTreeSet::new(),
+            failure: None,
+            traces,
+            delivered: Delivered::default(),
+            notes: Vec::new(),
+            sets: sets.map(|sets| ClassSums::new(sets, first_level)),
+            stacks: Stacks::new(),
+            python_lines: LineAddresses::default(),
+            with_stacks: options.stacks,
+            with_data: options.data.is_some() && sets.is_none(),
+            past_heap: HeapTotals::default(),
+            allocators: match &options.data {
+                Some(allocators) => allocators.iter().map(|a| a.name.clone()).collect(),
+                None => Vec::new(),
+            },
+            first_named: known_allocators().len() as u16,
+            found_allocators: BTreeSet::new(),
+            started_in: BTreeMap::new(),
+        };
+        Recorder(Followed::new(
+            reader,
+            follow::turn_words(sets.map(|s| s.one_in)),
+        ))
+    }
+
+    /// Returns the results of the other machines for ended threads.
+    pub(crate) fn what_if(&self) -> Vec<WhatIfFacts> {
+        let machines = self.0.reader.what_if.iter();
+        machines.map(WhatIfMachine::facts).collect()
+    }
+
+    /// Returns the names of regions and values in all processes.
+    pub(crate) fn names(&self) -> &BTreeSet<String> {
+        &self.0.reader.names
+    }
+
+    /// Returns the names of regions that some thread entered.
+    pub(crate) fn entered(&self) -> &BTreeSet<String> {
+        &self.0.reader.entered
+    }
+
+    /// Returns messages for the user, in order.
+    pub(crate) fn notes(&self) -> &[Note] {
+        &self.0.reader.notes
+    }
+
+    pub(crate) fn writer(&mut self) -> &mut Writer {
+        &mut self.0.reader.writer
+    }
+
+    pub(crate) fn into_writer(self) -> Writer {
+        self.0.reader.writer
+    }
+
+    /// Returns the writer, after it has stored names and files in the recording at `output` that
+    /// may disappear later, and the bytes of copied files.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(crate) fn into_named(self, output: &std::path::Path) -> Result<(Writer, u64)> {
+        let ModelReader {
+            mut writer, files, ..
+        } = self.0.reader;
+        let copied = files.finish(output, &mut writer)?;
+        Ok((writer, copied))
+    }
+
+    /// Replays what is available. With `eager`, also blocks that are still being written. Returns
+    /// true if there was anything.
+    ///
+    /// # Errors
+    /// The recording could not be written. Earlier rows are kept.
+    pub(crate) fn poll(&mut self, session: &mut Session, eager: bool) -> Result<bool> {
+        let busy = self.0.poll(session, eager);
+        self.0.reader.checked().map(|()| busy)
+    }
+
+    /// Returns true if a thread that slept is held.
+    pub(crate) fn holds(&self) -> bool {
+        self.0.holds()
+    }
+
+    /// Handles ended threads and processes. With `all`, all count as ended.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(crate) fn reap(&mut self, session: &mut Session, all: bool) -> Result<()> {
+        self.0.reap(session, all);
+        self.0.reader.checked()
+    }
+
+    /// Writes the counts of each instruction since the last call.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(crate) fn write_all_sites(&mut self) -> Result<()> {
+        let Followed {
+            reader: modelling,
+            processes,
+            threads,
+            ..
+        } = &mut self.0;
+        for thread in &mut *threads {
+            let process = processes.get(&thread.ring.process);
+            let pid = Pid(process.map_or(0, |p| p.entry.pid));
+            if let Some(trace) = &mut thread.kept.trace {
+                let tid = Tid(thread.ring.tid);
+                let written = trace.write(pid, tid, true, &mut modelling.writer);
+                modelling.note(written);
+            }
+        }
+        for thread in threads {
+            if let Some(process) = processes.get_mut(&thread.ring.process) {
+                take_counts(&mut process.kept.program, &thread.ring, &mut thread.kept);
+            }
+        }
+        for process in processes.values_mut() {
+            modelling.write_sites(process);
+        }
+        modelling.checked()
+    }
+
+    /// Writes the losses that are known only at the end.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(crate) fn write_losses(&mut self, session: &Session, still_running: u64) -> Result<()> {
+        let modelling = &mut self.0.reader;
+        let [refused, apart] = session.refused();
+        let delivered = modelling.delivered;
+        let cleared = delivered.cleared_lines + delivered.cleared_pages;
+        let losses = [
+            (LossKind::ThreadNotRecorded, refused.0, refused.1),
+            (LossKind::ThreadNotRecorded, apart.0, apart.1),
+            (LossKind::BlockCut, modelling.cut, ""),
+            (LossKind::StrayAccess, modelling.stray, ""),
+            (LossKind::RegionEnd, modelling.unmatched, ""),
+            (LossKind::StillRunning, still_running, ""),
+            (LossKind::ActivationDelay, delivered.passed, ""),
+            (LossKind::MachineClear, cleared, ""),
+            (LossKind::BufferFull, delivered.full, ""),
+            (
+                LossKind::SharingNotAttributed,
+                modelling.machine.unwatched_lines(),
+                "times that a line became shared, of too many lines to tell true sharing from false",
+            ),
+            (
+                LossKind::SharingNotAttributed,
+                modelling.machine.incoherent_cores(),
+                "threads beyond 64 at a time, whose caches are not coherent with those of the others",
+            ),
+            (LossKind::NotKept, modelling.stacks.cut, stacks::CUT),
+        ];
+        for (kind, count, detail) in losses {
+            if count > 0 {
+                modelling.lose(None, kind, count, detail);
+            }
+        }
+        modelling.checked()
+    }
+
+    /// Handles everything that the ended command and its children left. Returns the number of
+    /// processes that still run.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(crate) fn read_to_the_end(&mut self, session: &mut Session) -> Result<u64> {
+        let still_running = self.0.read_to_the_end(session);
+        self.0.reader.checked().map(|()| still_running)
+    }
+
+    /// Sends `signal` to every live process but `first`.
+    pub(crate) fn signal_others(&self, first: u32, signal: i32) {
+        self.0.signal_others(first, signal);
+    }
+
+    /// Bytes written to memory because ended threads left dirty lines to the shared cache. No
+    /// thread counts them.
+    pub(crate) fn unattributed_write_bytes(&self) -> u64 {
+        let modelling = &self.0.reader;
+        modelling.machine.unattributed_write_bytes() * u64::from(modelling.one_in())
+    }
+
+    /// Allocations of all processes. `None` if they are not recorded.
+    pub(crate) fn heap(&self) -> Option<HeapTotals> {
+        let reader = &self.0.reader;
+        let mut heap = reader.with_data.then_some(reader.past_heap)?;
+        let live = self.0.processes.values();
+        live.filter_map(|process| process.kept.program.data.as_ref())
+            .for_each(|data| heap.add(&data.totals()));
+        Some(heap)
+    }
+
+    /// Functions that the user named and that no mapped file has.
+    pub(crate) fn missing_allocators(&self) -> Vec<String> {
+        let reader = &self.0.reader;
+        let named = reader.allocators.iter().zip(0u64..);
+        let named = named.skip(usize::from(reader.first_named));
+        let missing = named.filter(|(_, line)| !reader.found_allocators.contains(line));
+        missing.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// True if samples have calls of Python.
+    pub(crate) fn has_python(&self) -> bool {
+        !self.0.reader.python_lines.is_empty()
+    }
+
+    /// Number of allocation functions that were found by name.
+    pub(crate) fn found_allocators(&self) -> u64 {
+        self.0.reader.found_allocators.len() as u64
+    }
+
+    /// Number of sleeps that ended before their time, because the threads were held too long.
+    pub(crate) fn cut_sleeps(&self) -> u64 {
+        self.0.reader.cut_sleeps
+    }
+
+    /// Time for which threads waited for events outside of the session.
+    pub(crate) fn outside_ns(&self) -> u64 {
+        self.0.reader.waits.outside_ns()
+    }
+
+    /// Estimates from the simulated sets, with `--sets`.
+    pub(crate) fn set_facts(&self) -> Option<SetsFacts> {
+        self.0.reader.sets.as_ref().map(ClassSums::facts)
+    }
+
+    /// Cost and losses of delivery in ended threads.
+    pub(crate) fn delivered(&self) -> &Delivered {
+        &self.0.reader.delivered
+    }
+
+    /// Totals so far.
+    pub(crate) fn seen(&mut self) -> ProgressCounts {
+        let (born, modelling) = (self.0.born, &mut self.0.reader);
+        let mut seen = ProgressCounts {
+            counts: modelling.past,
+            virtual_ns: modelling.past_ns,
+            idle_ns: modelling.past_idle_ns,
+            processes: born.processes,
+            threads: born.threads,
+        };
+        for thread in &self.0.threads {
+            let (core, _) = modelling.machine.core_mut(thread.kept.core);
+            seen.counts
+                .add(&thread.kept.regions.recorded(&core.counts()));
+            seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
+            seen.idle_ns += core.idle_ns();
+        }
+        seen.counts = seen.counts.of_all_sets(modelling.one_in());
+        seen
+    }
+}
+
+impl Reader for ModelReader {
+    type Process = Recorded;
+    type Thread = Running;
+
+    fn catalogue(kept: &mut Recorded) -> &mut Catalogue {
+        &mut kept.program.catalogue
+    }
+
+    fn begin_process(&mut self, entry: &ProcessEntry, origin: Origin<'_, Recorded>) -> Recorded {
+        let mut kept = Recorded::default();
+        let data = || Box::new(DataMap::new(self.first_named));
+        kept.program.data = self.with_data.then(data);
+        if let Some(before) = origin.before {
+            kept.now_ns = before.kept.now_ns;
+            let data = before.kept.program.data.as_ref();
+            kept.program.data = data.map(|data| Box::new(data.executed()));
+            kept.parent_pid = before.kept.parent_pid;
+            let began_ns = before.kept.mapped.end_ns(kept.now_ns);
+            kept.mapped = Mapped::since(began_ns);
+            self.write_exec(entry.pid, began_ns);
+        }
+        if let Some((parent, blocks)) = origin.parent {
+            kept.parent_pid = Pid(parent.entry.pid);
+            kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
+            kept.program.calls = parent.kept.program.calls.inherited();
+            kept.program.python = parent.kept.program.python.inherited();
+            kept.program.space = parent.kept.program.space.clone();
+            let data = parent.kept.program.data.as_ref();
+            kept.program.data = data.map(|data| Box::new(data.inherited()));
+            kept.paths = parent.kept.paths.clone();
+            kept.path = parent.kept.path.clone();
+            kept.regions = parent.kept.regions.clone();
+            let forked_ns = self.waits.start(entry.birth);
+            kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
+            let (mapped, now_ns) = (&parent.kept.mapped, kept.now_ns);
+            kept.mapped = mapped.inherited(now_ns, &mut kept.program.space);
+            kept.stack_named = true;
+        }
+        self.write_space(entry.pid, &kept);
+        kept
+    }
+
+    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
+        let start_ns = process.kept.now_ns;
+        self.waits.begin(process.entry.pid, ring.numbers());
+        let space = process.entry.number % ADDRESS_SPACES;
+        for what_if in &mut self.what_if {
+            what_if.machine.add_core_in(start_ns, space);
+        }
+        Running {
+            what_if: self.what_if.iter().map(|_| Cursor::default()).collect(),
+            core: self.machine.add_core_in(start_ns, space),
+            // A stack that grows keeps its name.
+            cursor: Cursor::new(process.goes_on(ring).then_some(0)),
+            start_ns,
+            birth: ring.birth,
+            trace: self.traces.map(Trace::new),
+            counted: Vec::new(),
+            regions: match self.wanted.is_empty() {
+                true => ThreadRegions::default(),
+                false => ThreadRegions::gated(),
+            },
+            path: self.with_stacks.then(CallPath::default),
+            python: PythonPath::default(),
+        }
+    }
+
+    fn birth_of(&self, ring: &Ring) -> Option<u64> {
+        (ring.birth > 0).then_some(ring.birth)
+    }
+
+    fn begin(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
+        self.begin_at_birth(process, tid, thread);
+    }
+
+    fn started(&mut self) -> Vec<StartMark> {
+        self.waits.take_started()
+    }
+
+    fn process_now(&self, kept: &Recorded) -> u64 {
+        kept.now_ns
+    }
+
+    fn now(&self, thread: &Running) -> u64 {
+        self.machine.core(thread.core).time_ns()
+    }
+
+    fn contended_turn_ns(&self) -> u64 {
+        self.machine.contended_turn_ns()
+    }
+
+    fn busy(&self, thread: &Running) -> Option<u64> {
+        let core = self.machine.core(thread.core);
+        Some(core.time_ns().saturating_sub(core.idle_ns()))
+    }
+
+    fn sleeps(&self, tid: u32) -> bool {
+        self.waits.sleeps(tid)
+    }
+
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, bytes: u64) {
+        let (pid, kept) = (process.entry.pid, &mut process.kept);
+        match catalogue_event {
+            CatalogueEvent::Mapped(start, mapping) => {
+                let mut row = module(pid, 0, start, &mapping);
+                // Copy it immediately, because the program may delete the file.
+                self.files.identify(&mut row);
+                let change = Change::Map(start, mapping);
+                kept.mapped.tell(bytes, change, Some(row));
+            }
+            CatalogueEvent::Unmapped(range) => {
+                let nothing = nothing_until(range.end, Module::UNMAPPED);
+                let row = module(pid, 0, range.start, &nothing);
+                kept.mapped.tell(bytes, Change::Unmap(range), Some(row));
+            }
+            CatalogueEvent::Break(at) => {
+                let heap = kept.program.space.set_break(at);
+                let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
+                kept.mapped.tell(bytes, Change::Break, row);
+            }
+            // Mapped before the program runs.
+            CatalogueEvent::Program(path) => {
+                kept.path = path;
+                self.reach_mapped(process, bytes, 0);
+            }
+            CatalogueEvent::NotFollowed(what) => {
+                self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
+            }
+            CatalogueEvent::Region(number, name) => {
+                self.names.insert(name.clone());
+                kept.regions.insert(number, name);
+            }
+            CatalogueEvent::Path(number, calls) => {
+                kept.paths.insert(number, calls);
+            }
+            CatalogueEvent::Allocator(line) => {
+                self.found_allocators.insert(line);
+            }
+            CatalogueEvent::Python(number, code) => kept.program.python.add(number, *code),
+            CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
+            CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
+            CatalogueEvent::Unsupported(feature) => self.add_note(Note::Unsupported(feature)),
+        }
+    }
+
+    fn read(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Running,
+        words: &Words<'_>,
+    ) -> Taken {
+        let (mut at, mut passed) = (words.from, 0);
+        let moved = self.machine.core(thread.core).lines_moved();
+        let waits = loop {
+            let asleep = self.waits.sleeps(tid).then(|| self.instructions(thread));
+            at = self.replay(process, tid, thread, words, at);
+            if asleep.is_some_and(|before| self.instructions(thread) > before) {
+                self.waits.runs(tid);
+            }
+            if let Some((mark, length)) = RegionMark::at(words.all, at) {
+                self.take_region_mark(process, tid, thread, &mark);
+                at += length;
+                continue;
+            }
+            let Some(sync) = Sync::at(words.all, at) else {
+                break None;
+            };
+            if let Some(waits) = sync.waits(words.granted) {
+                break Some(waits);
+            }
+            if let MarkKind::Mapped(bytes) = sync.what {
+                let now_ns = self.machine.core(thread.core).time_ns();
+                self.reach_mapped(process, bytes, now_ns);
+            }
+            self.synchronise(process, tid, thread, &sync);
+            passed = sync.number;
+            at += Sync::WORDS;
+        };
+        let now_ns = self.machine.core(thread.core).time_ns();
+        process.kept.now_ns = process.kept.now_ns.max(now_ns);
+        self.waits.reach(process.entry.pid, process.kept.now_ns);
+        self.name_stack(process, tid, thread);
+        Taken {
+            to: at.min(words.all.len()),
+            passed,
+            waits,
+            contends: self.machine.core(thread.core).lines_moved() > moved,
+        }
+    }
+
+    fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
+        let (tid, kept) = (Tid(thread.ring.tid), &mut thread.kept);
+        if self.sets.is_some() {
+            let (core, _) = self.machine.core_mut(kept.core);
+            Ran(thread.ring.ran()).retire(core);
+            take_counts(&mut process.kept.program, &thread.ring, kept);
+        }
+        if !process.died {
+            self.waits.runs(tid.0);
+        }
+        if let Some(died_ns) = self.waits.died(tid.0, host_ns()) {
+            let (core, _) = self.machine.core_mut(kept.core);
+            core.wait_until(died_ns);
+        }
+        self.machine.finish_core(kept.core);
+        let (core, _) = self.machine.core_mut(kept.core);
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid,
+            cpu: Cpu(kept.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+            trace: kept.trace.as_mut(),
+            one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
+            gate: kept.regions.gate.as_mut(),
+            path: kept.path.as_mut(),
+            stacks: &mut self.stacks,
+            python: &mut kept.python,
+            python_lines: &mut self.python_lines,
+        };
+        rows.take(core, VirtAddr(0));
+        rows.write_blocks(true);
+        process.kept.program.calls.end(tid.0);
+        self.write_sharing(process, tid, kept);
+        let (core, _) = self.machine.core_mut(kept.core);
+        if let Some(delivered) = core.delivered() {
+            self.delivered.add(&delivered);
+        }
+        let (end_ns, idle_ns) = (core.time_ns(), core.idle_ns());
+        kept.regions.end_all(&reading(core));
+        let pid = Pid(process.entry.pid);
+        let regions = kept.regions.rows(&process.kept.regions, pid, tid);
+        let spans = kept.regions.spans(&process.kept.regions, pid, tid);
+        for row in regions.iter().filter(|row| row.entries > 0) {
+            if !self.entered.contains(&row.name) {
+                self.entered.insert(row.name.clone());
+            }
+        }
+        let written = self.writer.extend(regions);
+        self.note(written);
+        let written = self.writer.extend(spans);
+        self.note(written);
+        self.unmatched += kept.regions.unmatched;
+        let (core, _) = self.machine.core_mut(kept.core);
+        self.past_idle_ns += idle_ns;
+        self.past.add(&kept.regions.recorded(&core.counts()));
+        self.past_ns = self.past_ns.max(end_ns);
+        self.stray += kept.cursor.stray + u64::from(thread.ring.dropped());
+        process.kept.now_ns = process.kept.now_ns.max(end_ns);
+        self.waits.reach(process.entry.pid, process.kept.now_ns);
+        self.machine.remove_core(kept.core);
+        for what_if in &mut self.what_if {
+            what_if.end_thread(kept);
+        }
+        let written = self.writer.push(ThreadRow {
+            pid: Pid(process.entry.pid),
+            tid,
+            parent_pid: process.kept.parent_pid,
+            program: process.kept.path.clone(),
+            start_ns: kept.start_ns,
+            end_ns: Some(end_ns),
+            idle_ns: Some(idle_ns),
+        });
+        self.note(written);
+    }
+
+    fn end_process(&mut self, mut process: Process) {
+        self.stacks.forget(Pid(process.entry.pid));
+        self.reach_mapped(&mut process, u64::MAX, 0);
+        self.write_sites(&mut process);
+        self.write_heap_history(&process);
+        if let Some(data) = &process.kept.program.data {
+            self.past_heap.add(&data.totals());
+        }
+        let uncounted = [
+            (
+                process.entry.undecoded(),
+                "accesses that the engine does not see",
+            ),
+            (process.entry.without_room(), LossKind::NO_ROOM),
+        ];
+        for (count, detail) in uncounted.into_iter().filter(|(count, _)| *count > 0) {
+            self.lose(Some(&process), LossKind::Undecoded, count.into(), detail);
+        }
+        self.cut += process.kept.missing_runs.max(0).unsigned_abs();
+        self.stray += process.kept.unknown;
+    }
+
+    fn lose(&mut self, process: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
+        let written = self.writer.push(Loss {
+            time_ns: process.map_or(0, |p| p.kept.now_ns),
+            pid: Pid(process.map_or(0, |p| p.entry.pid)),
+            kind,
+            count,
+            detail: detail.to_owned(),
+        });
+        self.note(written);
+    }
+}
+
+impl ModelReader {
+    /// Returns the number of lines that each simulated line stands for.
+    fn one_in(&self) -> u32 {
+        self.sets.as_ref().map_or(1, |sets| sets.sample.one_in)
+    }
+
+    fn instructions(&self, thread: &Running) -> u64 {
+        let counts = self.machine.core(thread.core).counts();
+        counts.get(events::INSTRUCTIONS)
+    }
+
+    /// Replays words to their end or to a mark that the caller handles.
+    fn replay(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Running,
+        words: &Words<'_>,
+        from: usize,
+    ) -> usize {
+        process
+            .kept
+            .program
+            .set_outside(thread.regions.is_outside());
+        let (core, shared) = self.machine.core_mut(thread.core);
+        thread.python.go_on(from);
+        if let Some(path) = &mut thread.path {
+            path.go_on(tid, &mut process.kept.program.calls, from);
+        }
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid: Tid(tid),
+            cpu: Cpu(thread.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+            trace: thread.trace.as_mut(),
+            one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
+            gate: thread.regions.gate.as_mut(),
+            path: thread.path.as_mut(),
+            stacks: &mut self.stacks,
+            python: &mut thread.python,
+            python_lines: &mut self.python_lines,
+        };
+        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
+        if let Some(sums) = &mut self.sets {
+            let mut replay = SetsReplay {
+                core,
+                shared,
+                program,
+                cursor,
+                due: &mut rows,
+                sums,
+                space: process.entry.number % ADDRESS_SPACES,
+            };
+            return replay.run(words.all, from, words.whole);
+        }
+        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
+        let at = replay.run(words.all, from, words.whole);
+        core.end_turn(shared);
+        thread.cursor.sharing.end_turn();
+        if let Some(path) = &mut thread.path {
+            path.rest(tid, &mut process.kept.program.calls);
+        }
+        let mut cursors = std::mem::take(&mut thread.what_if);
+        let mut moved = std::mem::take(&mut process.kept.moved);
+        moved.resize_with(self.what_if.len(), MovedCode::default);
+        let states = cursors.iter_mut().zip(&mut moved);
+        for (what_if, (cursor, code)) in self.what_if.iter_mut().zip(states) {
+            what_if.replay(process, code, thread, cursor, words, from);
+        }
+        thread.what_if = cursors;
+        process.kept.moved = moved;
+        at
+    }
+
+    fn add_note(&mut self, note: Note) {
+        if self.notes.len() < MOST_NOTES && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    fn note(&mut self, result: memgauge_recording::Result<()>) {
+        if let Err(e) = result {
+            self.failure.get_or_insert(e);
+        }
+    }
+
+    /// Returns the write error once, if any.
+    fn checked(&mut self) -> Result<()> {
+        match self.failure.take() {
+            Some(e) => Err(e.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn write_module(&mut self, mut row: Module) {
+        self.files.identify(&mut row);
+        let written = self.writer.push(row);
+        self.note(written);
+    }
+
+    /// Handles exec: the process has none of its mappings any more.
+    fn write_exec(&mut self, pid: u32, now_ns: u64) {
+        let nothing = nothing_until(u64::MAX, Module::EXEC);
+        self.write_module(module(pid, now_ns, 0, &nothing));
+    }
+
+    /// Handles a thread that reached mappings and unmappings of its process, which are in the first
+    /// bytes of the catalogue.
+    fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
+        let Recorded {
+            mapped, program, ..
+        } = &mut process.kept;
+        let rows = mapped.reach(bytes, now_ns, &mut program.space);
+        let written = self.writer.extend(rows);
+        self.note(written);
+    }
+
+    /// Writes all mappings of a process, which a forked child has from the start.
+    fn write_space(&mut self, pid: u32, kept: &Recorded) {
+        let all = kept.program.space.iter();
+        let mut rows: Vec<Module> = all
+            .map(|(start, m)| module(pid, kept.now_ns, start, m))
+            .collect();
+        rows.iter_mut().for_each(|row| self.files.identify(row));
+        let written = self.writer.extend(rows);
+        self.note(written);
+    }
+
+    /// Names the mapping of a thread's stack, where its first store is.
+    fn name_stack(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
+        let Some(address) = thread.cursor.first_store.filter(|&a| a != 0) else {
+            return;
+        };
+        thread.cursor.first_store = Some(0);
+        let kept = &mut process.kept;
+        let (name, within) = match std::mem::replace(&mut kept.stack_named, true) {
+            false => ("[stack]".to_owned(), u64::MAX),
+            true => (format!("[stack {tid}]"), STACK_TOP_BYTES),
+        };
+        let named = match kept.program.space.left_from(address) {
+            Some(bytes) if bytes > within => None,
+            Some(_) => kept.program.space.name_around(address, &name),
+            None => kept.mapped.name_gone(address, within, &name),
+        };
+        if let Some((start, mapping)) = named {
+            // As early as possible, because the thread has used it since its start.
+            let named_ns = thread.start_ns.max(kept.mapped.code_ns(mapping.number)) + 1;
+            self.write_module(module(process.entry.pid, named_ns, start, &mapping));
+        }
+    }
+
+    fn write_sites(&mut self, process: &mut Process) {
+        process.kept.program.set_outside(false);
+        process.kept.program.catalogue.clear_outside();
+        let mut rows = Vec::new();
+        let timing = &self.machine.config().timing;
+        let instruction_millicycles = u64::from(timing.cycles_per_1000_instructions);
+        take_blocks(
+            process,
+            &mut rows,
+            self.sets.is_some(),
+            instruction_millicycles,
+        );
+        take_misses(process, &mut rows, self.sets.as_ref());
+        let written = self.writer.extend(rows);
+        self.note(written);
+        let written = self
+            .writer
+            .extend(python_rows(process, instruction_millicycles));
+        self.note(written);
+        self.write_data(process);
+    }
+}
+
+fn reading(core: &Core) -> Reading {
+    Reading {
+        counts: core.counts(),
+        time_ns: core.time_ns(),
+    }
+}

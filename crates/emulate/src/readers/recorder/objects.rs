@@ -1,0 +1,137 @@
+//! Rows of allocations, and of misses by data.
+
+use memgauge_recording::Writer;
+use memgauge_recording::stacks::Stacks;
+use memgauge_trace::{AllocationRow, DataRow, FrameId, Pid, VirtAddr};
+
+use super::sites::Carries;
+use super::{ModelReader, Process, Recorded};
+use crate::model::data::{AllocatedBy, DataSums, SiteGain};
+
+impl ModelReader {
+    /// Writes what data has gained since the last time.
+    pub(super) fn write_data(&mut self, process: &mut Process) {
+        let pid = Pid(process.entry.pid);
+        let Some(mut data) = process.kept.program.data.take() else {
+            return;
+        };
+        let mut rows = DataRows {
+            pid,
+            time_ns: process.kept.now_ns,
+            carries: std::mem::take(&mut process.kept.data_carries),
+            rows: Vec::new(),
+        };
+        let gains = data.take_sites();
+        for gain in gains {
+            let SiteGain { site, by, sums, .. } = gain;
+            rows.add(Some(site), None, &sums.data);
+            // As most of what a child that was forked has from its parent.
+            let has_counts = sums.allocations + sums.frees > 0 || sums.data != DataSums::default();
+            if !has_counts && !gain.state_changed {
+                continue;
+            }
+            let caller = self.frame(pid, &process.kept, by);
+            let name = self.allocators.get(usize::from(by.function));
+            let written = self.writer.push(AllocationRow {
+                pid,
+                site,
+                function: name.cloned().unwrap_or_default(),
+                caller,
+                allocations: sums.allocations,
+                bytes: sums.bytes,
+                frees: sums.frees,
+                freed_bytes: sums.freed_bytes,
+                lifetime_ns: sums.lifetime_ns,
+                live_bytes: sums.live_bytes,
+                at_peak_bytes: sums.at_peak_bytes,
+                temporary: sums.temporary,
+                untouched_bytes: Some(sums.untouched_bytes),
+                ..AllocationRow::default()
+            });
+            self.note(written);
+        }
+        for (address, sums) in data.take_elsewhere(&process.kept.program.space) {
+            rows.add(None, Some(VirtAddr(address)), &sums);
+        }
+        process.kept.data_carries = rows.carries;
+        let written = self.writer.extend(rows.rows);
+        self.note(written);
+        process.kept.program.data = Some(data);
+    }
+
+    /// Writes the history of the heap of a program that has ended.
+    pub(super) fn write_heap_history(&mut self, process: &Process) {
+        let pid = Pid(process.entry.pid);
+        if let Some(data) = &process.kept.program.data {
+            let written = self.writer.extend(data.history(pid, process.kept.now_ns));
+            self.note(written);
+            let written = self.writer.extend(data.classes(pid));
+            self.note(written);
+        }
+    }
+
+    /// The innermost call of a path: native calls, then the frames of Python that led to them.
+    fn frame(&mut self, pid: Pid, kept: &Recorded, by: AllocatedBy) -> Option<FrameId> {
+        let native = kept.paths.get(&by.path).into_iter().flatten();
+        let mut calls: Vec<_> = native.map(|at| VirtAddr(at.wrapping_sub(1))).collect();
+        let mut new = Vec::new();
+        for (code, line) in kept.program.python.frames(by.python) {
+            let (ip, row) = self.python_lines.of_line(pid, code, *line);
+            calls.push(ip);
+            new.extend(row);
+        }
+        let written = self.writer.extend(new);
+        self.note(written);
+        let ModelReader { stacks, writer, .. } = self;
+        let found = caller(stacks, writer, (pid, kept.now_ns), &calls);
+        found.unwrap_or_else(|e| {
+            self.failure.get_or_insert(e);
+            None
+        })
+    }
+}
+
+fn caller(
+    stacks: &mut Stacks,
+    writer: &mut Writer,
+    process: (Pid, u64),
+    calls: &[VirtAddr],
+) -> memgauge_recording::Result<Option<FrameId>> {
+    stacks.caller(process, calls, |frame| writer.push(frame))
+}
+
+struct DataRows {
+    pid: Pid,
+    time_ns: u64,
+    carries: Carries,
+    rows: Vec<DataRow>,
+}
+
+impl DataRows {
+    fn add(&mut self, site: Option<u32>, addr: Option<VirtAddr>, sums: &DataSums) {
+        if *sums == DataSums::default() {
+            return;
+        }
+        let (stalls, carries) = (&sums.stalls, &mut self.carries);
+        self.rows.push(DataRow {
+            pid: self.pid,
+            site,
+            addr,
+            time_ns: self.time_ns,
+            l1d_misses: sums.l1d,
+            l2_misses: sums.l2,
+            llc_misses: sums.llc,
+            dtlb_misses: sums.dtlb,
+            dtlb_walks: sums.walks,
+            dram_read_bytes: sums.dram_read_bytes,
+            dram_write_bytes: sums.dram_write_bytes,
+            stall_l2: carries.l2.add(stalls.l2),
+            stall_llc: carries.llc.add(stalls.llc),
+            stall_dram: carries.dram.add(stalls.dram),
+            stall_queue: carries.queue.add(stalls.queue),
+            stall_tlb: carries.tlb.add(stalls.tlb),
+            stall_stores: carries.stores.add(stalls.stores),
+            stall_sharing: carries.sharing.add(stalls.sharing),
+        });
+    }
+}
