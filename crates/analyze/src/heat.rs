@@ -11,7 +11,7 @@ use memgauge_trace::{EventId, LINE_BYTES, Sample, VirtAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
-use crate::regions::wilson_95;
+use crate::sample_intervals::wilson_95;
 
 /// Maximum number of time bins.
 const BINS: usize = 64;

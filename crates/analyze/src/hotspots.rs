@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::counts::{Counts, EventNames, GroupTally, Tally, ratio};
 use crate::listed;
-use crate::regions::wilson_95;
 use crate::resolve::{Caller, Resolve, Symbol};
+use crate::sample_intervals::wilson_95;
 use crate::set_groups::{EstimateInterval, FollowedGroups};
 use crate::sites::{SampleCount, SiteTotals};
 use crate::spaces::{AddressSpaces, CodeLocation, GeneratedName, JIT, UNKNOWN, is_file};

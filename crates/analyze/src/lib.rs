@@ -49,11 +49,13 @@ mod part;
 mod partial;
 mod placement;
 mod python;
+mod reading;
 mod references;
 mod region_times;
 mod regions;
 mod resolve;
 mod run_totals;
+mod sample_intervals;
 mod samples;
 mod series;
 mod set_groups;
@@ -116,12 +118,12 @@ pub use references::{References, TakeReferences, no_references, references};
 pub use region_times::{RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan};
 pub use regions::{
     AddressGap, RegionRow, RegionTable, Regions, RowLimit, SampledRegions, UnaddressedFunction,
-    wilson, wilson_95,
 };
 pub use resolve::{
     Caller, Instruction, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name,
 };
 pub use run_totals::{RunTotals, run_totals};
+pub use sample_intervals::{wilson, wilson_95};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use set_groups::EstimateInterval;

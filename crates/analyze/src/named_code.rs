@@ -14,8 +14,8 @@ use memgauge_trace::{Frame, Pid, Sample, SiteCount, SymbolRow};
 
 use crate::hotspots::{module_of, place_symbol};
 use crate::resolve::{Caller, Resolve};
+use crate::spaces::address_spaces;
 use crate::spaces::{AddressSpaces, CodeLocation, PathId, When, is_file};
-use crate::summarise::address_spaces;
 
 /// An instruction of a process and the code it belonged to.
 type Instruction = (Pid, u64, PathId, u64);

@@ -11,7 +11,7 @@ use crate::counts::EventNames;
 use crate::resolve::Resolve;
 use crate::series::Series;
 use crate::series::finest_bin_ns;
-use crate::summarise::address_spaces;
+use crate::spaces::address_spaces;
 use crate::timeline::{FINEST_BINS, SampleTimes, Timeline};
 
 /// Timeline of a range of time, and messages about parts that could not be read.

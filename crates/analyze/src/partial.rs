@@ -24,8 +24,9 @@ use crate::regions::{RegionSums, Regions};
 use crate::resolve::Resolve;
 use crate::samples::SampleTotals;
 use crate::sites::{SampledSiteSums, SampledSites};
+use crate::spaces::address_spaces;
 use crate::stacks::{SampledStacks, StackSums};
-use crate::summarise::{LargeTableSums, LargeTables, address_spaces, call_frames, finish};
+use crate::summarise::{LargeTableSums, LargeTables, call_frames, finish};
 use crate::summary::Summary;
 use crate::{Analysis, Series, ThreadTotals};
 

@@ -14,7 +14,7 @@ use ahash::{HashMap, HashMapExt};
 
 use serde::Serialize;
 
-use crate::regions::{wilson, wilson_95};
+use crate::sample_intervals::{wilson, wilson_95};
 
 /// Number of samples in a chunk. One decision is made for each chunk.
 const CHUNK_SAMPLES: u64 = 32;

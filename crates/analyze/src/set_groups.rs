@@ -5,15 +5,13 @@
 //! alone, as for samples, was rejected: the misses of one code location come in consecutive lines,
 //! so their sets are not independent.
 
+use crate::sample_intervals::Z_95;
 use std::collections::BTreeMap;
 
 use memgauge_trace::catalogue::L1D_MISS;
 use memgauge_trace::groups::{GROUPS, student, variance_of_sum};
 use memgauge_trace::{EventId, Pid, SetsFacts};
 use serde::Serialize;
-
-/// Two-sided 95 % quantile of the normal distribution.
-pub(crate) const Z_95: f64 = 1.959_964;
 
 /// A 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 use crate::counts::{GroupTally, Tally};
-use crate::regions::effective_samples;
+use crate::sample_intervals::effective_samples;
 use crate::set_groups::FollowedGroups;
 use crate::spaces::{AddressSpaces, CodeLocation, When};
 

@@ -18,10 +18,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{GeneratedCode, Module, Pid, Sample};
 use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
+use crate::reading::TableReader;
 use crate::resolve::ModuleFile;
 
 /// Anonymous mappings of at least this size are regions of their own. glibc's malloc gives a block
@@ -580,6 +582,20 @@ fn join(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
         }
     }
     joined
+}
+
+/// Reads the mappings of all processes, with names of JIT-compiled code.
+pub(crate) fn address_spaces(
+    recording: &Recording,
+    problems: &mut Vec<String>,
+) -> Result<AddressSpaces> {
+    let mut reader = TableReader {
+        recording,
+        problems,
+    };
+    let generated = reader.read(Generated::default(), &Selection::all())?;
+    let spaces = reader.read(Modules::default(), &Selection::all())?;
+    Ok(spaces.with_generated(generated))
 }
 
 #[cfg(test)]

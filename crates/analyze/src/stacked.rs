@@ -12,8 +12,8 @@ use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample, Tid};
 
 use crate::hotspots::{Name, place_names};
 use crate::resolve::Resolve;
+use crate::spaces::address_spaces;
 use crate::spaces::{AddressSpaces, CodeLocation, KERNEL};
-use crate::summarise::address_spaces;
 use crate::{Analysis, Frames};
 
 /// Columns of the table of samples to read.

@@ -9,11 +9,12 @@ use crate::heat::HeatByEvent;
 use crate::io::accounted;
 use crate::io_time::over_time;
 use crate::python::PythonSums;
+use crate::reading::TableReader;
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::series::finest_bin_ns;
 use crate::sites::SampledSites;
-use crate::spaces::AddressSpaces;
+use crate::spaces::{AddressSpaces, address_spaces};
 use crate::stacks::{Frames, SampledStacks};
 use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
@@ -72,7 +73,7 @@ pub(crate) fn finish(
     options: &Options,
 ) -> Result<Summary> {
     let spaces = sums.spaces;
-    let mut reader = Reader {
+    let mut reader = TableReader {
         recording,
         problems: &mut problems,
     };
@@ -181,7 +182,7 @@ impl<'a> LargeTables<'a> {
             false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
         };
         let fine = self.with_timeline.then(|| fine_series(manifest));
-        let mut reader = Reader {
+        let mut reader = TableReader {
             recording: self.recording,
             problems,
         };
@@ -212,7 +213,7 @@ impl<'a> LargeTables<'a> {
         let times = self
             .with_timeline
             .then(|| SampleTimes::from(self.spaces, 0));
-        let mut reader = Reader {
+        let mut reader = TableReader {
             recording: self.recording,
             problems,
         };
@@ -247,7 +248,7 @@ pub(crate) fn call_frames<'a>(
     problems: &mut Vec<String>,
 ) -> Result<Frames<'a>> {
     let is_modelled = recording.manifest().machine.is_some();
-    let mut reader = Reader {
+    let mut reader = TableReader {
         recording,
         problems,
     };
@@ -266,7 +267,7 @@ fn fine_series(manifest: &Manifest) -> Series {
 /// that has just written the recording.
 pub fn summarise_end(recording: &Recording) -> Result<Summary> {
     let mut problems = recording.problems();
-    let mut reader = Reader {
+    let mut reader = TableReader {
         recording,
         problems: &mut problems,
     };
@@ -292,47 +293,4 @@ fn of_samples(manifest: &Manifest) -> bool {
     let of_samples = [SourceFacts::STACKS, SourceFacts::PYTHON];
     !settings.contains_key(SourceFacts::DATA)
         || of_samples.iter().any(|&name| settings.contains_key(name))
-}
-
-struct Reader<'a> {
-    recording: &'a Recording,
-    problems: &'a mut Vec<String>,
-}
-
-/// Mappings of all processes with names of JIT-compiled code.
-pub(crate) fn address_spaces(
-    recording: &Recording,
-    problems: &mut Vec<String>,
-) -> Result<AddressSpaces> {
-    Reader {
-        recording,
-        problems,
-    }
-    .spaces()
-}
-
-impl Reader<'_> {
-    fn spaces(&mut self) -> Result<AddressSpaces> {
-        let generated = self.read(Generated::default(), &Selection::all())?;
-        let spaces = self.read(Modules::default(), &Selection::all())?;
-        Ok(spaces.with_generated(generated))
-    }
-
-    fn read<A>(&mut self, analysis: A, selection: &Selection) -> Result<A::Output>
-    where
-        A: Analysis,
-        A::Row: Row,
-    {
-        Ok(self.observe(analysis, selection)?.finish())
-    }
-
-    fn observe<A>(&mut self, mut analysis: A, selection: &Selection) -> Result<A>
-    where
-        A: Analysis,
-        A::Row: Row,
-    {
-        self.recording
-            .for_each_intact_batch(selection, self.problems, |rows| analysis.observe(rows))?;
-        Ok(analysis)
-    }
 }
