@@ -3,39 +3,39 @@
 use memgauge_trace::{EventId, Loss, Manifest, RegionSpan, Thread};
 
 use crate::Analysis;
-use crate::address_gap::address_gap;
+use crate::bandwidth::dram::{BandwidthCurve, Dram};
 use crate::cause::CauseKind;
 use crate::causes::{Evidence, causes};
-use crate::code_regions::{CodeRegions, CodeValueRow};
+use crate::code::address_spaces::AddressSpaces;
+use crate::code::disassembly::{CodeListing, listings};
+use crate::code::excerpts::excerpts;
+use crate::code::hotspots::{HotTables, Limits, Rank, hot_tables};
+use crate::code::python::{self, PythonSums};
+use crate::code::roi::{CodeRegions, CodeValueRow};
+use crate::code::sites::{SampledSites, SiteTotals, Sites};
+use crate::code::stacks::{Frames, SampledStacks, call_trees};
+use crate::code::unnamed::{Runtime, python_without_lines, unnamed_code};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
-use crate::data::{self, Allocations, DataSums, HeapTables, data_results};
-use crate::disassembly::{CodeListing, listings};
-use crate::dram::{BandwidthCurve, Dram};
-use crate::excerpts::excerpts;
+use crate::data::address_gap::address_gap;
+use crate::data::heap_history::{HeapHistograms, HeapHistory};
+use crate::data::heat::{HeatMap, HeatMaps};
+use crate::data::regions::{RegionTable, Regions, RowLimit, SampledRegions};
+use crate::data::sharing::{SharedLineSums, SharedLines, SharingNames, shared_lines};
+use crate::data::table::{self, Allocations, DataSums, HeapTables, data_results};
+use crate::data::types::type_table;
 use crate::findings::findings;
-use crate::heap_history::{HeapHistograms, HeapHistory};
-use crate::heat::{HeatMap, HeatMaps};
-use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::io::IoSummary;
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
-use crate::python::{self, PythonSums};
-use crate::region_times::{by_region, over_time};
-use crate::regions::{RegionTable, Regions, RowLimit, SampledRegions};
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
-use crate::series::{Curves, Series};
-use crate::sharing::{SharedLineSums, SharedLines, SharingNames, shared_lines};
-use crate::sites::{SampledSites, SiteTotals, Sites};
-use crate::spaces::AddressSpaces;
-use crate::stacks::{Frames, SampledStacks, call_trees};
 use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
-use crate::time_use::time_parts;
-use crate::timeline::{SampleTimes, Timeline};
-use crate::types::type_table;
-use crate::unnamed::{Runtime, python_without_lines, unnamed_code};
+use crate::time::region_times::{by_region, over_time};
+use crate::time::series::{Curves, Series};
+use crate::time::time_use::time_parts;
+use crate::time::timeline::{SampleTimes, Timeline};
 use crate::what_if::what_ifs;
 
 /// Contents and limits of a summary.
@@ -231,7 +231,7 @@ pub fn assemble(
             history: &parts.heap_history,
             histograms: parts.heap_histograms,
             duration_ns,
-            max_rows: options.row_limit(data::MAX_ROWS),
+            max_rows: options.row_limit(table::MAX_ROWS),
         },
         &parts.frames,
         &parts.regions,

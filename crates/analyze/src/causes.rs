@@ -5,15 +5,15 @@
 //! it is a rate that is high by experience. The thresholds are the constants below; docs/metrics.md
 //! lists them.
 
+use crate::bandwidth::dram::{BandwidthCurve, Dram};
 use crate::cause::{Cause, CauseKind};
+use crate::code::hotspots::{HotRow, HotTable};
+use crate::code::miss_order::{Order, order};
 use crate::counting::Counting;
 use crate::counts::Counts;
-use crate::dram::{BandwidthCurve, Dram};
-use crate::hotspots::{HotRow, HotTable};
-use crate::order::{Order, order};
+use crate::data::sharing::SharedLines;
 use crate::resolve::file_name;
 use crate::samples::Sampling;
-use crate::sharing::SharedLines;
 use crate::summary::RunFacts;
 use crate::threads::ThreadRow;
 use memgauge_trace::{MachineFacts, Manifest};

@@ -8,9 +8,9 @@ use memgauge_trace::{
 };
 use serde::Serialize;
 
-use crate::counted_time::{CountedTime, counted_time};
 use crate::derived::{Derived, derived};
-use crate::series::{Curve, Curves};
+use crate::time::counted_time::{CountedTime, counted_time};
+use crate::time::series::{Curve, Curves};
 
 /// Total and curve of an event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

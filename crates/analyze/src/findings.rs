@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use crate::bandwidth::dram::Dram;
 use crate::counts::{Counts, ratio};
-use crate::dram::Dram;
 use crate::levels::LevelName;
 
 /// A statement about the run with the numbers that support it.
@@ -79,7 +79,7 @@ fn dram_use(dram: &Dram, limit: u64) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::series::Peak;
+    use crate::time::series::Peak;
 
     fn totals(pairs: &[(&str, u64)]) -> Counts {
         pairs.iter().map(|&(n, v)| (n.to_owned(), v)).collect()

@@ -7,12 +7,12 @@ use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{Sample, SeriesRow};
 
 use crate::Analysis;
+use crate::code::address_spaces::address_spaces;
 use crate::counts::EventNames;
 use crate::resolve::Resolve;
-use crate::series::Series;
-use crate::series::finest_bin_ns;
-use crate::spaces::address_spaces;
-use crate::timeline::{FINEST_BINS, SampleTimes, Timeline};
+use crate::time::series::Series;
+use crate::time::series::finest_bin_ns;
+use crate::time::timeline::{FINEST_BINS, SampleTimes, Timeline};
 
 /// Timeline of a range of time, and messages about parts that could not be read.
 pub fn summarise_part(

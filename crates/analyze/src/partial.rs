@@ -19,13 +19,13 @@ use memgauge_trace::{Sample, SeriesRow};
 use serde::{Deserialize, Serialize};
 
 use crate::assemble::Options;
-use crate::heat::HeatByEvent;
-use crate::regions::{RegionSums, Regions};
+use crate::code::address_spaces::address_spaces;
+use crate::code::sites::{SampledSiteSums, SampledSites};
+use crate::code::stacks::{SampledStacks, StackSums};
+use crate::data::heat::HeatByEvent;
+use crate::data::regions::{RegionSums, Regions};
 use crate::resolve::Resolve;
 use crate::samples::SampleTotals;
-use crate::sites::{SampledSiteSums, SampledSites};
-use crate::spaces::address_spaces;
-use crate::stacks::{SampledStacks, StackSums};
 use crate::summarise::{LargeTableSums, LargeTables, call_frames, finish};
 use crate::summary::Summary;
 use crate::{Analysis, Series, ThreadTotals};

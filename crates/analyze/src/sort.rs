@@ -14,11 +14,11 @@ use std::fmt;
 use memgauge_trace::catalogue;
 
 use crate::assemble::Options;
+use crate::code::hotspots::{HotRow, HotTable};
+use crate::code::python::{self, PythonRow};
 use crate::counts::{Counts, ratio};
-use crate::data::{self, AllocationSite, DataPlace};
-use crate::hotspots::{HotRow, HotTable};
-use crate::python::{self, PythonRow};
-use crate::regions::{RegionRow, RegionTable};
+use crate::data::regions::{RegionRow, RegionTable};
+use crate::data::table::{self, AllocationSite, DataPlace};
 use crate::sort_column::{DRAM_BYTES, STALLED_CYCLES, SortColumn};
 use crate::summary::Summary;
 use crate::threads::{ProcessRow, ThreadRow};
@@ -338,7 +338,7 @@ impl Summary {
             python.other_lines += cut_off(&mut python.lines, limit).len() as u64;
             python.functions.truncate(limit);
         }
-        let data_rows = options.row_limit(data::MAX_ROWS);
+        let data_rows = options.row_limit(table::MAX_ROWS);
         if let Some(data) = &mut self.data {
             column.sort(&mut data.rows);
             for row in cut_off(&mut data.rows, data_rows) {

@@ -1,28 +1,27 @@
 //! Runs all analyses over one recording.
 
-use memgauge_recording::{Recording, Result, Row, Selection, Share};
+use memgauge_recording::{Recording, Result, Selection, Share};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
 use memgauge_trace::{Manifest, SiteCount, SourceFacts};
 
 use crate::assemble::{Options, Parts, assemble};
-use crate::heat::HeatByEvent;
+use crate::code::address_spaces::{AddressSpaces, address_spaces};
+use crate::code::python::PythonSums;
+use crate::code::sites::SampledSites;
+use crate::code::stacks::{Frames, SampledStacks};
+use crate::code::unnamed::runtimes;
+use crate::data::heat::HeatByEvent;
 use crate::io::accounted;
-use crate::io_time::over_time;
-use crate::python::PythonSums;
+use crate::io::over_time::over_time;
 use crate::reading::TableReader;
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
-use crate::series::finest_bin_ns;
-use crate::sites::SampledSites;
-use crate::spaces::{AddressSpaces, address_spaces};
-use crate::stacks::{Frames, SampledStacks};
 use crate::summary::Summary;
-use crate::timeline::{FINEST_BINS, SampleTimes};
-use crate::unnamed::runtimes;
+use crate::time::series::finest_bin_ns;
+use crate::time::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
-    Allocations, Analysis, CodeRegions, CodeValues, DataSums, Generated, HeapClassSums,
-    HeapHistory, Losses, Modules, RegionTimes, Regions, Series, SharedLineSums, Sites, ThreadNames,
-    ThreadTotals,
+    Allocations, Analysis, CodeRegions, CodeValues, DataSums, HeapClassSums, HeapHistory, Losses,
+    RegionTimes, Regions, Series, SharedLineSums, Sites, ThreadNames, ThreadTotals,
 };
 
 /// Columns of the samples that are needed for every recording.

@@ -8,32 +8,32 @@ use memgauge_trace::{
 };
 use serde::Serialize;
 
+use crate::bandwidth::dram::{BandwidthCurve, Dram};
 use crate::cause::Cause;
-use crate::code_regions::{CodeRegionRow, CodeValueRow};
+use crate::code::disassembly::CodeListing;
+use crate::code::excerpts::Excerpt;
+use crate::code::hotspots::HotTables;
+use crate::code::python::PythonTable;
+use crate::code::roi::{CodeRegionRow, CodeValueRow};
+use crate::code::stacks::CallTree;
+use crate::code::unnamed::{PythonWithoutLines, UnnamedCode};
 use crate::counting::Counting;
 use crate::counts::Counts;
-use crate::data::{DataTable, HeapUse};
-use crate::disassembly::CodeListing;
-use crate::dram::{BandwidthCurve, Dram};
-use crate::excerpts::Excerpt;
+use crate::data::heat::HeatMap;
+use crate::data::regions::RegionTable;
+use crate::data::sharing::SharedLines;
+use crate::data::table::{DataTable, HeapUse};
+use crate::data::types::TypeTable;
 use crate::findings::Finding;
-use crate::heat::HeatMap;
-use crate::hotspots::HotTables;
 use crate::io::IoSummary;
 use crate::levels::Level;
 use crate::losses::LossRow;
-use crate::python::PythonTable;
-use crate::region_times::RegionsOverTime;
-use crate::regions::RegionTable;
 use crate::samples::Sampling;
-use crate::sharing::SharedLines;
 use crate::sort_column::SortColumn;
-use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
-use crate::time_use::TimePart;
-use crate::timeline::Timeline;
-use crate::types::TypeTable;
-use crate::unnamed::{PythonWithoutLines, UnnamedCode};
+use crate::time::region_times::RegionsOverTime;
+use crate::time::time_use::TimePart;
+use crate::time::timeline::Timeline;
 use crate::what_if::WhatIf;
 
 /// Version of the JSON form of [`Summary`]. It increases when a field is removed or changes its

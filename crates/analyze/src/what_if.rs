@@ -4,8 +4,8 @@ use memgauge_trace::Manifest;
 use serde::Serialize;
 
 use crate::counts::Counts;
-use crate::layout::LayoutChange;
-use crate::time_use::{TimePart, TimeUse, time_parts};
+use crate::data::layout::LayoutChange;
+use crate::time::time_use::{TimePart, TimeUse, time_parts};
 
 /// A run on another machine, which was fed the same instructions and accesses.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -5,7 +5,7 @@ use memgauge_trace::Sample;
 
 use super::read::{PLAIN_NS, each};
 use super::{Bandwidth, FunctionPart};
-use crate::hotspots::{Limits, Rank, hot_tables};
+use crate::code::hotspots::{Limits, Rank, hot_tables};
 use crate::{Analysis, EventNames, Generated, Modules, Resolve, Sites};
 
 /// Functions whose code ran in bursts, by their samples.

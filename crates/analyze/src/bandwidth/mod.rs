@@ -9,6 +9,7 @@
 //! each thread), not of overflows. An hour at 10 µs is refused with a message that states the width
 //! that would fit.
 
+pub(crate) mod dram;
 mod functions;
 mod grid;
 mod hidden;

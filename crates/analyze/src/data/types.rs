@@ -18,11 +18,11 @@ use memgauge_trace::catalogue::{
 };
 use serde::Serialize;
 
+use crate::code::address_spaces::{PathId, is_file};
+use crate::code::sites::SiteTotals;
 use crate::counts::{Counts, EventNames, Tally};
-use crate::data_type::{DataAccess, DataType, NoType, TypeHole};
 use crate::resolve::Resolve;
-use crate::sites::SiteTotals;
-use crate::spaces::{PathId, is_file};
+use crate::resolve::data_type::{DataAccess, DataType, NoType, TypeHole};
 
 /// Maximum number of types.
 const MAX_TYPES: usize = 100;

@@ -7,8 +7,8 @@ use memgauge_trace::{DeviceId, Direction, EventId, IoRow, Owner, Pid, SeriesRow,
 
 use crate::Analysis;
 use crate::io::IoSummary;
-use crate::io_curves::{IoCurve, IoOverTime};
-use crate::series::{Curves, Series};
+use crate::io::curves::{IoCurve, IoOverTime};
+use crate::time::series::{Curves, Series};
 
 /// Number of bins of each curve.
 const BINS: usize = 2048;

@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use memgauge_trace::{EventId, LINE_BYTES, Manifest, catalogue};
 use serde::Serialize;
 
+use crate::code::address_spaces::{
+    AddressSpaces, CodeLocation, GeneratedName, JIT, UNKNOWN, is_file,
+};
+use crate::code::sites::{SampleCount, SiteTotals};
 use crate::counts::{Counts, EventNames, GroupTally, Tally, ratio};
 use crate::listed;
 use crate::resolve::{Caller, Resolve, Symbol};
 use crate::sample_intervals::wilson_95;
 use crate::set_groups::{EstimateInterval, FollowedGroups};
-use crate::sites::{SampleCount, SiteTotals};
-use crate::spaces::{AddressSpaces, CodeLocation, GeneratedName, JIT, UNKNOWN, is_file};
 
 /// Sort order of a table: the sum of some events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -688,10 +690,10 @@ fn estimated(row: HotRow, samples: SampleCount, effective_samples: u64) -> HotRo
 mod tests {
     use super::*;
     use crate::Analysis;
+    use crate::code::address_spaces::AddressSpaces;
+    use crate::code::address_spaces::tests::{code, spaces};
+    use crate::code::sites::Sites;
     use crate::resolve::ModuleFile;
-    use crate::sites::Sites;
-    use crate::spaces::AddressSpaces;
-    use crate::spaces::tests::{code, spaces};
     use memgauge_trace::catalogue::{
         CYCLES, DRAM_READ_BYTES, DRAM_WRITE_BYTES, INSTRUCTIONS, L1D_MISS, LLC_MISS,
     };

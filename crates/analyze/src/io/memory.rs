@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::io_moved::{IoDeviceLine, IoLine};
+use crate::io::moved::{IoDeviceLine, IoLine};
 
 /// Prefix of the counters' event names.
 const PREFIX: &str = "uncore.";
@@ -293,7 +293,7 @@ fn moved(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io_moved::{BothWays, Moved};
+    use crate::io::moved::{BothWays, Moved};
     use memgauge_trace::DeviceId;
     use proptest::prelude::*;
 

@@ -9,8 +9,8 @@
 //! Stalls of writebacks are left out. A line leaves the cache long after the access that wrote it,
 //! so they reveal nothing about the order.
 
+use crate::code::hotspots::HotTable;
 use crate::counts::Counts;
-use crate::hotspots::HotTable;
 
 /// Minimum number of loads and stores per miss for which a line counts as reused. Two accesses of
 /// 32 bytes use a whole line; a few other misses among them must not hide that.
@@ -59,7 +59,7 @@ fn uses_lines(functions: &HotTable) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hotspots::HotRow;
+    use crate::code::hotspots::HotRow;
 
     /// The order of a run with 1000 first-level misses, stalled for these cycles.
     fn found(irregular: u64, regular: u64, accesses_per_miss: u64) -> Option<Order> {

@@ -11,10 +11,10 @@ use memgauge_trace::{EventId, Sample, SetsFacts, SiteCount};
 use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
+use crate::code::address_spaces::{AddressSpaces, CodeLocation, When};
 use crate::counts::{GroupTally, Tally};
 use crate::sample_intervals::effective_samples;
 use crate::set_groups::FollowedGroups;
-use crate::spaces::{AddressSpaces, CodeLocation, When};
 
 /// Sums site counts by file and offset. Merge only analyses that use the same [`AddressSpaces`].
 #[derive(Clone, Debug)]

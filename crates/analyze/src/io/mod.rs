@@ -5,6 +5,11 @@
 //! device counts it when it completes. A short interval can therefore be off by that much. It is
 //! never shown below zero.
 
+pub(crate) mod curves;
+pub(crate) mod memory;
+pub(crate) mod moved;
+pub(crate) mod over_time;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -17,9 +22,9 @@ use serde::Serialize;
 
 use crate::Analysis;
 use crate::counts::Counts;
-use crate::io_curves::IoOverTime;
-use crate::io_memory::{IoMemory, MemoryCounters, share_out};
-use crate::io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
+use crate::io::curves::IoOverTime;
+use crate::io::memory::{IoMemory, MemoryCounters, share_out};
+use crate::io::moved::{BothWays, IoDeviceLine, IoLine, Moved};
 
 /// Sums rows by owner and device.
 #[derive(Clone, Debug, Default)]

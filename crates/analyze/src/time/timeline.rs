@@ -13,14 +13,14 @@ use memgauge_trace::{EventId, Pid, Sample, Tid};
 use serde::Serialize;
 
 use crate::Analysis;
+use crate::code::address_spaces::{AddressSpaces, CodeLocation};
+use crate::code::hotspots::user_place_names;
 use crate::counts::EventNames;
-use crate::fine_heat::{Cells, FineHeat};
-use crate::hotspots::user_place_names;
-use crate::region_times::TimedRegion;
-use crate::regions::{DataLocation, Regions, SampledRegions, locate};
+use crate::data::fine_heat::{Cells, FineHeat};
+use crate::data::regions::{DataLocation, Regions, SampledRegions, locate};
 use crate::resolve::Resolve;
-use crate::series::Curves;
-use crate::spaces::{AddressSpaces, CodeLocation};
+use crate::time::region_times::TimedRegion;
+use crate::time::series::Curves;
 
 /// Maximum number of bins of samples.
 const BINS: u64 = 512;
@@ -402,7 +402,7 @@ fn timed_row((name, of): RowName, bins: ByBin) -> TimedRow {
 mod tests {
     use super::*;
     use crate::resolve::NoSymbols;
-    use crate::series::Series;
+    use crate::time::series::Series;
     use memgauge_trace::{SeriesRow, VirtAddr, catalogue::LLC_MISS};
     use proptest::prelude::*;
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use crate::data_type::DataType;
+use crate::resolve::data_type::DataType;
 
 /// Size of a cache line.
 const LINE: u64 = 64;
@@ -379,7 +379,7 @@ impl LayoutChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_type::TypeMember;
+    use crate::resolve::data_type::TypeMember;
 
     fn member(name: &str, offset: u64, bytes: u64, count: u64) -> TypeMember {
         TypeMember {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::code::address_spaces::{PathId, is_file};
+use crate::code::hotspots::{Rank, module_of};
+use crate::code::sites::SiteTotals;
 use crate::counts::{Counts, EventNames, Tally};
-use crate::hotspots::{Rank, module_of};
 use crate::resolve::{Instruction, Resolve};
-use crate::sites::SiteTotals;
-use crate::spaces::{PathId, is_file};
 
 /// Maximum number of listings.
 const LISTINGS: usize = 6;

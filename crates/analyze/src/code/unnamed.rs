@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::hotspots::{HotRow, HotTable, without_symbol};
+use crate::code::address_spaces::{AddressSpaces, JIT, is_file};
+use crate::code::hotspots::{HotRow, HotTable, without_symbol};
 use crate::resolve::file_name;
-use crate::spaces::{AddressSpaces, JIT, is_file};
 
 /// Minimum share of the sort order. Less code without names changes no conclusion.
 const LEAST_SHARE: f64 = 0.05;

@@ -4,8 +4,8 @@
 //! registers are still intact. If the hottest code has no such operand, the region table
 //! describes other code, and its shares mislead however many samples it has.
 
-use crate::hotspots::HotTable;
-use crate::regions::{AddressGap, RegionTable, UnaddressedFunction};
+use crate::code::hotspots::HotTable;
+use crate::data::regions::{AddressGap, RegionTable, UnaddressedFunction};
 
 /// Share of samples that a function must have before its lack of addresses matters.
 const HOT_SHARE: f64 = 0.1;
@@ -47,7 +47,7 @@ fn is_minority(part: u64, all: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hotspots::HotRow;
+    use crate::code::hotspots::HotRow;
 
     fn function(name: &str, share: f64, samples: u64, with_address: u64) -> HotRow {
         HotRow {

@@ -9,12 +9,12 @@ use memgauge_trace::{Pid, SharingRow, Tid};
 use serde::Serialize;
 
 use crate::Analysis;
-use crate::data::{Allocations, DataKind, allocation_name};
-use crate::hotspots::{in_user_code, module_of, place_symbol};
-use crate::regions::{SampledRegions, locate_exactly};
+use crate::code::address_spaces::{AddressSpaces, PathId, When};
+use crate::code::hotspots::{in_user_code, module_of, place_symbol};
+use crate::code::stacks::Frames;
+use crate::data::regions::{SampledRegions, locate_exactly};
+use crate::data::table::{Allocations, DataKind, allocation_name};
 use crate::resolve::Resolve;
-use crate::spaces::{AddressSpaces, PathId, When};
-use crate::stacks::Frames;
 
 /// Maximum number of listed lines.
 const MAX_LINES: usize = 50;

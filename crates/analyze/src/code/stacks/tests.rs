@@ -1,6 +1,6 @@
 use super::times::BINS;
 use super::*;
-use crate::spaces::tests::{code, spaces};
+use crate::code::address_spaces::tests::{code, spaces};
 use memgauge_trace::{Pid, VirtAddr};
 
 /// Each file is a function: `/a` at 0x1000, `/b` at 0x2000 and so on.
@@ -216,7 +216,7 @@ fn edges_of_a_recursion_count_its_events_once() {
 
 #[test]
 fn calls_from_memory_in_which_nothing_ever_ran_are_unknown() {
-    use crate::spaces::tests::module;
+    use crate::code::address_spaces::tests::module;
     let heap = module(0, 0x5000, 0x6000, "[heap]");
     let made = module(0, 0x7000, 0x8000, "");
     let spaces = spaces(&[code(0, 0x1000, 0x2000, "/a"), heap, made]);

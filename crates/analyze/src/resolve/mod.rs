@@ -1,8 +1,10 @@
 //! Interface to names of code and data. An implementation can read symbol tables.
 
+pub(crate) mod data_type;
+
 use serde::{Deserialize, Serialize};
 
-use crate::data_type::{DataAccess, NoType};
+use crate::resolve::data_type::{DataAccess, NoType};
 
 /// A mapped file at the time of the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, HashMap};
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{Frame, Pid, Sample, SiteCount, SymbolRow};
 
-use crate::hotspots::{module_of, place_symbol};
+use crate::code::address_spaces::address_spaces;
+use crate::code::address_spaces::{AddressSpaces, CodeLocation, PathId, When, is_file};
+use crate::code::hotspots::{module_of, place_symbol};
 use crate::resolve::{Caller, Resolve};
-use crate::spaces::address_spaces;
-use crate::spaces::{AddressSpaces, CodeLocation, PathId, When, is_file};
 
 /// An instruction of a process and the code it belonged to.
 type Instruction = (Pid, u64, PathId, u64);

@@ -10,10 +10,10 @@ use std::collections::{HashMap, HashSet};
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample, Tid};
 
-use crate::hotspots::{Name, place_names};
+use crate::code::address_spaces::address_spaces;
+use crate::code::address_spaces::{AddressSpaces, CodeLocation, KERNEL};
+use crate::code::hotspots::{Name, place_names};
 use crate::resolve::Resolve;
-use crate::spaces::address_spaces;
-use crate::spaces::{AddressSpaces, CodeLocation, KERNEL};
 use crate::{Analysis, Frames};
 
 /// Columns of the table of samples to read.

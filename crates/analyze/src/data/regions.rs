@@ -17,12 +17,12 @@ use memgauge_trace::{EventId, Pid, Sample, SetsFacts, catalogue};
 use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
+use crate::code::address_spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_file};
 use crate::counts::{EventNames, SortedSums};
 use crate::listed;
 use crate::resolve::Resolve;
 use crate::sample_intervals::{effective_samples, wilson_95};
 use crate::set_groups::FollowedGroups;
-use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_file};
 
 /// Granularity of data in files until symbols are resolved. No variable of interest is smaller.
 const GRANULE_BYTES: u64 = 8;
@@ -616,8 +616,8 @@ fn row(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code::address_spaces::tests::{code, module, spaces};
     use crate::resolve::{ModuleFile, NoSymbols};
-    use crate::spaces::tests::{code, module, spaces};
     use memgauge_trace::catalogue::{L1D_MISS, LLC_MISS};
     use memgauge_trace::{Module, VirtAddr};
 

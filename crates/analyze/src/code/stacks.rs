@@ -21,10 +21,10 @@ pub use times::TimedCalls;
 use times::{StackTimes, timed};
 
 use crate::Analysis;
+use crate::code::address_spaces::{AddressSpaces, CodeLocation, When, is_file};
+use crate::code::hotspots::{Name, place_names};
 use crate::counts::{EventNames, ratio};
-use crate::hotspots::{Name, place_names};
 use crate::resolve::{Resolve, file_name};
-use crate::spaces::{AddressSpaces, CodeLocation, When, is_file};
 
 /// Maximum number of nodes in a tree: the functions with the most events of their own, and their
 /// callers. All other nodes are summed in an "others" node of their caller.

@@ -14,13 +14,13 @@ use memgauge_trace::{AllocationRow, DataRow, EventId, FrameId, GeneratedCode, Pi
 use serde::Serialize;
 
 use crate::Analysis;
+use crate::code::address_spaces::{AddressSpaces, CodeLocation};
+use crate::code::hotspots::{module_of, place_symbol};
+use crate::code::stacks::Frames;
 use crate::counts::{Counts, EventNames, Tally};
-use crate::heap_history::{HeapHistograms, HeapHistory, HeapOverTime};
-use crate::hotspots::{module_of, place_symbol};
-use crate::regions::{DataLocation, Extent, SampledRegions, locate};
+use crate::data::heap_history::{HeapHistograms, HeapHistory, HeapOverTime};
+use crate::data::regions::{DataLocation, Extent, SampledRegions, locate};
 use crate::resolve::Resolve;
-use crate::spaces::{AddressSpaces, CodeLocation};
-use crate::stacks::Frames;
 
 const NO_SYMBOLS: &str = "[no symbols]";
 /// Default maximum number of rows of data, and of allocations.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::hotspots::HotTable;
+use crate::code::hotspots::HotTable;
 use crate::resolve::Resolve;
 
 /// Number of lines above and below a hot line.

@@ -4,7 +4,7 @@ use memgauge_trace::{EventId, catalogue};
 use serde::Serialize;
 
 use crate::counts::Counts;
-use crate::series::{Curve, Curves, Peak};
+use crate::time::series::{Curve, Curves, Peak};
 
 const NS_PER_S: f64 = 1e9;
 

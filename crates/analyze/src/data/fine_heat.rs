@@ -13,8 +13,8 @@ use ahash::{HashMap, HashMapExt};
 use memgauge_trace::{Pid, Sample, VirtAddr};
 use serde::Serialize;
 
-use crate::regions::DataLocation;
-use crate::spaces::{CodeLocation, PathId};
+use crate::code::address_spaces::{CodeLocation, PathId};
+use crate::data::regions::DataLocation;
 
 /// Process, address block and time bin.
 type Key = (Pid, u64, u32);
@@ -322,8 +322,8 @@ pub struct FineStretch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code::address_spaces::{AddressSpaces, When};
     use crate::resolve::NoSymbols;
-    use crate::spaces::{AddressSpaces, When};
     use crate::{Analysis, Regions};
 
     fn heat(samples: &[(u64, u32, u64)]) -> Option<FineHeat> {
@@ -335,7 +335,7 @@ mod tests {
                 pid: Pid(pid),
                 ..Sample::default()
             };
-            let region = crate::regions::locate(&spaces, sample.pid, addr, time_ns);
+            let region = crate::data::regions::locate(&spaces, sample.pid, addr, time_ns);
             let code = spaces.code_at(sample.pid, 0, When::Latest);
             cells.add(&sample, VirtAddr(addr), code, region);
         }
@@ -377,7 +377,7 @@ mod tests {
     fn a_majority_is_found_in_any_order() {
         let spaces = AddressSpaces::default();
         let (unknown, _) = spaces.code_at(Pid(1), 0, When::Latest);
-        let region = crate::regions::locate(&spaces, Pid(1), 0, 0);
+        let region = crate::data::regions::locate(&spaces, Pid(1), 0, 0);
         let vote = |offset| Cell {
             samples: 1,
             code: (unknown, offset),
