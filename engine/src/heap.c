@@ -3,8 +3,9 @@
  * Records allocations: the results of a thread's calls of allocation functions, and the call paths
  * that led to them.
  *
- * The session's file `allocators` lists the functions, one on each line: KIND FIRST SECOND NAME.
- * The kinds are those of enum kind. FIRST and SECOND are numbers of arguments (0 to 5, - for none).
+ * The session's file `allocators` lists the functions, one on each line: KIND FIRST SECOND ARENA
+ * NAME. The kinds are those of enum kind. FIRST, SECOND and ARENA are numbers of arguments (0 to 5,
+ * - for none).
  * NAME may be several names, separated by spaces, and patterns with *, ? and [...]. The catalogue
  * gets the line number of each function that
  * is found, once per process.
@@ -14,6 +15,10 @@
  * addresses are watched from the first call that returns there. Most have not been translated by
  * then; the others are translated again. Calls from one listed function to another belong to the
  * outer one, which owns the memory.
+ *
+ * A function with an ARENA allocates from it. The addresses in each arena are listed until they are
+ * freed or allocated again, and a reset of the arena frees all that are left. A reset is no call of
+ * its own: what the arena frees in it with other functions is freed, too.
  *
  * Every call instruction appends its return address to a list of the thread's open calls
  * (mg_out_open_call). It first removes calls whose locations are at or below its own, since these
@@ -44,11 +49,12 @@ enum kind {
     RESIZES = 'R',     /* the memory FIRST to SECOND times the third argument bytes */
     STORES = 's',      /* SECOND bytes; their address to where FIRST points */
     FREES = 'f',       /* the memory FIRST */
+    RESETS = 'x',      /* everything in ARENA */
 };
 
 struct allocator {
     char kind;
-    int8_t first, second;
+    int8_t first, second, arena;
     uint16_t number; /* its line number in the file */
     bool is_found;
     const char *pattern; /* NULL: a plain name */
@@ -73,6 +79,9 @@ static GPtrArray *patterns;    /* struct allocator of those with a pattern */
 static GHashTable *by_address; /* struct allocator by address */
 static GHashTable *returns;    /* addresses to which allocation functions have returned */
 static GHashTable *paths;      /* path numbers by struct path */
+static bool has_arenas;
+static GHashTable *arena_of;   /* arena by address of memory in it */
+static GHashTable *arenas;     /* sets of these addresses by arena */
 /* Number of allocations and frees of the process so far. The recorder may read one thread's free
  * before another thread's allocation. */
 static _Atomic uint64_t events;
@@ -80,7 +89,7 @@ static _Atomic uint64_t events;
 /* The call of an allocation function that the thread is executing. */
 static __thread struct {
     const struct allocator *callee; /* NULL: none */
-    uint64_t slot, returns_to, bytes, old, stored_at;
+    uint64_t slot, returns_to, bytes, old, stored_at, arena;
     uint64_t freed; /* number of the event that frees the old memory */
 } call;
 
@@ -203,6 +212,44 @@ static uint64_t next_event(void)
     return atomic_fetch_add(&events, 1) + 1;
 }
 
+/* The memory leaves its arena, if it is in one. The caller holds the lock. */
+static void leave_arena(uint64_t address)
+{
+    void *arena = g_hash_table_lookup(arena_of, (void *)address);
+    if (!arena)
+        return;
+    GHashTable *members = g_hash_table_lookup(arenas, arena);
+    g_hash_table_remove(members, (void *)address);
+    if (!g_hash_table_size(members))
+        g_hash_table_remove(arenas, arena);
+    g_hash_table_remove(arena_of, (void *)address);
+}
+
+/* The memory is in this arena from now on, or in none if that is 0. */
+static void enter_arena(uint64_t address, uint64_t arena)
+{
+    if (!has_arenas)
+        return;
+    pthread_mutex_lock(&lock);
+    leave_arena(address);
+    if (arena) {
+        GHashTable *members = g_hash_table_lookup(arenas, (void *)arena);
+        if (!members) {
+            members = g_hash_table_new(NULL, NULL);
+            g_hash_table_insert(arenas, (void *)arena, members);
+        }
+        g_hash_table_add(members, (void *)address);
+        g_hash_table_insert(arena_of, (void *)address, (void *)arena);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
 static void put_freed(const struct allocator *by, uint64_t address, uint64_t number)
 {
     uint64_t word[] = {
@@ -210,8 +257,25 @@ static void put_freed(const struct allocator *by, uint64_t address, uint64_t num
         MG_MARK_FIELD | (address & MG_FIELD),
         MG_MARK_FIELD | number,
     };
-    if (address)
-        put(word, ARRAY_SIZE(word));
+    if (!address)
+        return;
+    enter_arena(address, 0);
+    put(word, ARRAY_SIZE(word));
+}
+
+/* Frees what is left in an arena, in the order of addresses, so that runs repeat. */
+static void reset_arena(const struct allocator *by, uint64_t arena)
+{
+    pthread_mutex_lock(&lock);
+    GHashTable *members = g_hash_table_lookup(arenas, (void *)arena);
+    guint count = 0;
+    uint64_t *addresses = members ? (uint64_t *)g_hash_table_get_keys_as_array(members, &count) : NULL;
+    pthread_mutex_unlock(&lock);
+    if (count)
+        qsort(addresses, count, sizeof *addresses, by_value);
+    for (guint n = 0; n < count; n++)
+        put_freed(by, addresses[n], next_event());
+    g_free(addresses);
 }
 
 static void put_allocated(uint64_t address, uint64_t bytes)
@@ -223,6 +287,7 @@ static void put_allocated(uint64_t address, uint64_t bytes)
         MG_MARK_FIELD | path_to(call.slot),
         MG_MARK_FIELD | next_event(),
     };
+    enter_arena(address, call.arena);
     put(word, ARRAY_SIZE(word));
 }
 
@@ -283,12 +348,15 @@ static void on_call(unsigned vcpu, void *allocator)
     const struct open_call *open = open_call_at(slot);
     (void)vcpu;
     /* Without a call instruction, the function does not return to the address on the stack. */
-    if (open->slot == slot && !is_within(slot)) {
+    if (open->slot == slot && a->kind == RESETS) {
+        reset_arena(a, arg(a->arena));
+    } else if (open->slot == slot && !is_within(slot)) {
         call.callee = a;
         call.slot = slot;
         call.returns_to = open->returns_to;
         call.bytes = arg(a->first);
         call.old = call.stored_at = call.freed = 0;
+        call.arena = arg(a->arena);
         switch (a->kind) {
         case MULTIPLIES: call.bytes *= arg(a->second); break;
         case REALLOCATES: call.old = arg(a->first); call.bytes = arg(a->second); break;
@@ -402,12 +470,16 @@ void mg_heap_install(uint64_t plugin)
     by_address = g_hash_table_new(NULL, NULL);
     returns = g_hash_table_new(NULL, NULL);
     paths = g_hash_table_new(hash_path, same_path);
+    arena_of = g_hash_table_new(NULL, NULL);
+    arenas = g_hash_table_new_full(NULL, NULL, NULL, (GDestroyNotify)g_hash_table_destroy);
     while (getline(&line, &room, f) > 0) {
-        char kind, first[2], second[2];
+        char kind, first[2], second[2], arena[2];
         int name = 0;
         line[strcspn(line, "\n")] = 0;
-        if (sscanf(line, "%c %1s %1s %n", &kind, first, second, &name) == 3 && name) {
-            struct allocator a = { kind, argument_number(first), argument_number(second), number };
+        if (sscanf(line, "%c %1s %1s %1s %n", &kind, first, second, arena, &name) == 4 && name) {
+            struct allocator a = { kind, argument_number(first), argument_number(second),
+                                   argument_number(arena), number };
+            has_arenas |= kind == RESETS;
             char *rest = NULL;
             for (char *one = strtok_r(line + name, " ", &rest); one; one = strtok_r(NULL, " ", &rest)) {
                 a.pattern = strpbrk(one, "*?[") ? g_strdup(one) : NULL;

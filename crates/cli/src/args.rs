@@ -80,12 +80,18 @@ pub(crate) struct Settings {
     #[arg(long)]
     pub(crate) no_data: bool,
     /// Treat a function of the program as one that allocates, for example pool_get:size=arg1 or
-    /// grow:size=arg1*arg2,old=arg0 (arguments count from arg0)
+    /// grow:size=arg1*arg2,old=arg0 (arguments count from arg0), or
+    /// arena_get:size=arg1,arena=arg0 for memory that --reset frees
     #[arg(long = "alloc", value_name = "FUNCTION:size=ARG", value_parser = allocator, conflicts_with = "no_data")]
     pub(crate) allocators: Vec<Allocator>,
     /// Treat a function of the program as one that frees memory, for example pool_put:arg0
     #[arg(long = "free", value_name = "FUNCTION:ARG", value_parser = deallocator, conflicts_with = "no_data")]
     pub(crate) deallocators: Vec<Allocator>,
+    /// Treat a function of the program as one that frees everything in an arena, for example
+    /// arena_clear:arg0
+    #[arg(long = "reset", value_name = "FUNCTION:ARG", value_parser = reset, conflicts_with = "no_data",
+          requires = "allocators")]
+    pub(crate) resets: Vec<Allocator>,
     /// Make Java and Node name the code that they compile: sets JAVA_TOOL_OPTIONS, for which a JVM
     /// prints a line on standard error, and NODE_OPTIONS for the program
     #[arg(long)]
@@ -132,15 +138,18 @@ fn argument(text: &str) -> Result<u8, String> {
     number.ok_or_else(|| format!("`{text}` is not an argument: use arg0 to arg5"))
 }
 
-/// `FUNCTION:size=ARG`, `FUNCTION:size=ARG*ARG`, and with `,old=ARG` one that reallocates.
+/// `FUNCTION:size=ARG`, `FUNCTION:size=ARG*ARG`, with `,old=ARG` one that reallocates, and with
+/// `,arena=ARG` one that allocates from an arena.
 fn allocator(text: &str) -> Result<Allocator, String> {
-    const USAGE: &str = "use FUNCTION:size=arg0, size=arg0*arg1, or size=arg1,old=arg0";
+    const USAGE: &str =
+        "use FUNCTION:size=arg0, size=arg0*arg1, size=arg1,old=arg0, or size=arg1,arena=arg0";
     let (name, rest) = text.rsplit_once(':').ok_or(USAGE)?;
-    let (mut size, mut old) = (None, None);
+    let (mut size, mut old, mut arena) = (None, None, None);
     for part in rest.split(',') {
         match part.split_once('=') {
             Some(("size", value)) => size = Some(value),
             Some(("old", value)) => old = Some(argument(value)?),
+            Some(("arena", value)) => arena = Some(argument(value)?),
             _ => return Err(USAGE.to_owned()),
         }
     }
@@ -163,7 +172,20 @@ fn allocator(text: &str) -> Result<Allocator, String> {
         },
         (Some(_), Some(_)) => return Err("with old=, use size=ARG*arg2".to_owned()),
     };
-    Ok(Allocator::named(name, effect))
+    let named = Allocator::named(name, effect);
+    Ok(match arena {
+        Some(arena) => named.in_arena(arena),
+        None => named,
+    })
+}
+
+/// `FUNCTION:ARG`, or `FUNCTION:arena=ARG`.
+fn reset(text: &str) -> Result<Allocator, String> {
+    let (name, arena) = text
+        .rsplit_once(':')
+        .ok_or("use FUNCTION:arg0, with the argument that points to the arena")?;
+    let arena = argument(arena.strip_prefix("arena=").unwrap_or(arena))?;
+    Ok(Allocator::named(name, AllocatorEffect::Resets { arena }))
 }
 
 /// `FUNCTION:ARG`.

@@ -59,7 +59,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("--ring", malloc && settings.ring.is_some()),
         ("--region", malloc && !settings.regions.is_empty()),
         (
-            "--no-data, --alloc and --free",
+            "--no-data, --alloc, --free and --reset",
             malloc
                 && (settings.no_data
                     || !settings.allocators.is_empty()

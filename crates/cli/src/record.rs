@@ -197,6 +197,7 @@ pub(crate) fn run(
                     .allocators
                     .iter()
                     .chain(&settings.deallocators)
+                    .chain(&settings.resets)
                     .cloned(),
             );
             all

@@ -268,6 +268,101 @@ fn a_pool_and_the_memory_that_it_is_made_of_are_both_counted() {
     }
 }
 
+/// Two arenas of blocks from `malloc`, cleared after each of several rounds. Arguments: rounds, pieces
+/// of a round, and their size. Every fourth piece is freed by itself.
+const ARENAS: &str = r#"
+#include <cstdlib>
+#include <cstring>
+#define APART __attribute__((noinline))
+struct arena { char *block, *at; };
+extern "C" {
+APART void *arena_get(arena *a, size_t bytes) { void *p = a->at; a->at += bytes; return p; }
+APART void arena_put(void *p) { *(volatile char *)p = 0; }
+APART void arena_clear(arena *a) { a->at = a->block; }
+APART void arena_end(arena *a) { free(a->block); a->block = a->at = 0; }
+}
+APART static void begin(arena *a) { a->block = a->at = (char *)malloc(8 << 20); }
+APART static void short_lived(arena *a, int n, size_t size) {
+    for (int i = 0; i < n; i++) {
+        void *p = memset(arena_get(a, size), 1, size);
+        if (i % 4 == 3) arena_put(p);
+    }
+}
+APART static void long_lived(arena *a, int n, size_t size) {
+    for (int i = 0; i < n; i++) memset(arena_get(a, 2 * size), 1, 2 * size);
+}
+int main(int argc, char **argv) {
+    int rounds = atoi(argv[1]), n = atoi(argv[2]);
+    size_t size = atoi(argv[3]);
+    static arena few, many;
+    begin(&few);
+    begin(&many);
+    for (int i = 0; i < rounds; i++) {
+        long_lived(&many, n, size);
+        short_lived(&few, n, size);
+        arena_clear(&few);
+    }
+    arena_end(&few);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_reset_frees_what_its_arena_still_holds() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), ARENAS, &["-O1"]);
+    let (rounds, n) = (drawn("rounds", 3, 9), 4 * drawn("fours", 5, 60));
+    let size = 8 * drawn("words", 2, 100);
+    let options = [
+        ["--alloc", "arena_get:size=arg1,arena=arg0"],
+        ["--free", "arena_put:arg0"],
+        ["--reset", "arena_clear:arg0"],
+        ["--reset", "arena_end:arena=arg0"],
+    ];
+    let arguments = [rounds, n, size].map(|number| number.to_string());
+    let command = [&[program][..], &arguments].concat();
+    let recorded = Recorded::new(&options.concat(), &command);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    let report = recorded.report();
+    let pieces = rounds * n;
+    let short = site(&report, "short_lived");
+    assert_eq!(
+        (short.allocations, short.frees, short.live),
+        (pieces, pieces, 0)
+    );
+    let long = site(&report, "long_lived");
+    assert_eq!(
+        (long.allocations, long.frees, long.live),
+        (pieces, 0, 2 * size * pieces)
+    );
+    // `arena_end` frees one block.
+    let blocks = site(&report, "begin");
+    assert_eq!((blocks.allocations, blocks.frees), (2, 1));
+    assert_eq!(report["totals"].get("heap.unknown_frees"), None);
+    let sites = report["heap"]["sites"].as_array().expect("sites").iter();
+    let at_peak = |function: &str| {
+        let mut sites = sites.clone().filter(|site| {
+            let name = site["name"].as_str().unwrap_or_default();
+            name.starts_with(&format!("{function} at "))
+        });
+        sites.next().and_then(|site| site["at_peak_bytes"].as_u64())
+    };
+    // The last round, before its fourth pieces are put back or its last piece is.
+    assert_eq!(at_peak("long_lived"), Some(2 * size * pieces));
+    let kept = (n / 4 - 1) * 3 * size + 4 * size;
+    assert_eq!(at_peak("short_lived"), Some(kept));
+    let text = report_text(&recorded.path());
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let label = "is freed by arena_clear, arena_end: lifetimes end there.";
+    assert!(words.join(" ").contains(label), "{text}");
+    // A reset of memory that nothing allocates from is a mistake.
+    let alone = Recorded::new(&["--reset", "arena_clear:arg0"], &command);
+    assert_eq!(alone.code(), Some(2), "{}", alone.said());
+}
+
 /// Four threads, each with a block of its own for most of its life.
 const BLOCKS: &str = r#"
 #include <cstdlib>

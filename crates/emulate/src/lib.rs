@@ -184,6 +184,12 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     if options.data.is_some() && options.sets.is_none() {
         settings.insert(SourceFacts::DATA.to_owned(), "all".to_owned());
     }
+    let resets = (options.data.iter().flatten())
+        .filter(|allocator| matches!(allocator.effect, AllocatorEffect::Resets { .. }));
+    let resets: Vec<&str> = resets.map(|allocator| allocator.name.as_str()).collect();
+    if !resets.is_empty() && options.sets.is_none() {
+        settings.insert(SourceFacts::RESETS.to_owned(), resets.join(", "));
+    }
     if options.sets.is_none() {
         settings.insert(SourceFacts::COHERENCE.to_owned(), "mesi".to_owned());
     }

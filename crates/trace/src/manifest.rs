@@ -145,6 +145,9 @@ impl SourceFacts {
     /// Name of the setting with the mean number of allocated bytes between two samples of source
     /// `malloc`; 1 if it recorded every allocation.
     pub const HEAP_PERIOD: &'static str = "heap_period";
+    /// Name of the setting with the functions that free everything in an arena, separated by
+    /// commas.
+    pub const RESETS: &'static str = "resets";
     /// Name of the setting that says how the private caches of a modelled machine are coherent.
     pub const COHERENCE: &'static str = "coherence";
     /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.

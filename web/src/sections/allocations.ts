@@ -62,11 +62,11 @@ function calls(site: AllocationSite): HTMLElement {
 }
 
 /** The heap: its sites, its bytes over time, and its sizes and lifetimes. */
-export function heapParts(heap: HeapUse, isModelled: boolean): Child[] {
+export function heapParts(heap: HeapUse, isModelled: boolean, resets?: string): Child[] {
   const { histograms } = heap;
   const provenance = heap.errors !== undefined ? "sampled" : isModelled ? "in virtual time" : "counted";
   return [
-    heapTable(heap),
+    heapTable(heap, resets),
     heap.over_time === undefined ? null : memoryPlot(heap.over_time, provenance),
     histograms === undefined
       ? null
@@ -106,7 +106,7 @@ function rates(heap: HeapUse): string {
   return [...perSecond, ...temporary].join(" ");
 }
 
-function heapTable(heap: HeapUse): HTMLElement {
+function heapTable(heap: HeapUse, resets?: string): HTMLElement {
   const left = heap.other_sites > 0 ? `${count(heap.other_sites)} more places had ${bytes(heap.other_at_peak_bytes)} in use at the peak.` : "";
   const unused = heap.untouched_bytes === undefined || heap.untouched_bytes === 0 ? "" : `, ${bytes(heap.untouched_bytes)} never used`;
   const untouched = (r: AllocationSite): number | null => r.untouched_bytes ?? null;
@@ -127,6 +127,6 @@ function heapTable(heap: HeapUse): HTMLElement {
     ],
     detail: calls,
     opens: "Calls",
-    foot: [left, rates(heap)].filter((text) => text !== "").join(" "),
+    foot: [left, rates(heap), resets === undefined ? "" : `What was allocated in an arena is freed by ${resets}: lifetimes end there.`].filter((text) => text !== "").join(" "),
   });
 }

@@ -21,7 +21,7 @@ export function data(all: Data): Section | null {
   const tables = run.regions.filter((t) => t.samples > 0);
   const heat = run.timeline?.heat ?? null;
   const costs = run.data === undefined ? null : dataTable(run.data);
-  const heap = run.heap === undefined ? [] : heapParts(run.heap, run.recording.machine !== null);
+  const heap = run.heap === undefined ? [] : heapParts(run.heap, run.recording.machine !== null, run.recording.source.settings.resets);
   const sharing = run.sharing === undefined ? null : sharingTable(run.sharing);
   const types = run.types === undefined ? null : typeTable(run.types);
   if (tables.length === 0 && heat === null && costs === null && heap.length === 0 && sharing === null) return null;

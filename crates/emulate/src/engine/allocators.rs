@@ -9,6 +9,8 @@ pub struct Allocator {
     pub name: String,
     /// What it does.
     pub effect: AllocatorEffect,
+    /// The argument with the arena that the memory comes from.
+    pub arena: Option<u8>,
     /// Symbols and patterns of symbols, with spaces between them.
     symbols: String,
 }
@@ -19,7 +21,16 @@ impl Allocator {
         Allocator {
             name: name.to_owned(),
             effect,
+            arena: None,
             symbols: symbols_of(name),
+        }
+    }
+
+    /// Allocates from the arena that this argument points to.
+    pub fn in_arena(self, arena: u8) -> Allocator {
+        Allocator {
+            arena: Some(arena),
+            ..self
         }
     }
 }
@@ -94,21 +105,33 @@ pub enum AllocatorEffect {
         /// The memory.
         memory: u8,
     },
+    /// Frees all memory that came from an arena.
+    Resets {
+        /// The arena.
+        arena: u8,
+    },
 }
 
 impl Display for Allocator {
     /// A line of the session's file (`engine/src/heap.c`).
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         use AllocatorEffect::*;
-        let name = &self.symbols;
-        match self.effect {
-            Allocates { bytes } => write!(f, "a {bytes} - {name}"),
-            AllocatesArray { count, bytes } => write!(f, "m {count} {bytes} {name}"),
-            Reallocates { memory, bytes } => write!(f, "r {memory} {bytes} {name}"),
-            ReallocatesArray { memory, count } => write!(f, "R {memory} {count} {name}"),
-            Stores { place, bytes } => write!(f, "s {place} {bytes} {name}"),
-            Frees { memory } => write!(f, "f {memory} - {name}"),
-        }
+        let (kind, first, second) = match self.effect {
+            Allocates { bytes } => ('a', Some(bytes), None),
+            AllocatesArray { count, bytes } => ('m', Some(count), Some(bytes)),
+            Reallocates { memory, bytes } => ('r', Some(memory), Some(bytes)),
+            ReallocatesArray { memory, count } => ('R', Some(memory), Some(count)),
+            Stores { place, bytes } => ('s', Some(place), Some(bytes)),
+            Frees { memory } => ('f', Some(memory), None),
+            Resets { .. } => ('x', None, None),
+        };
+        let arena = match self.effect {
+            Resets { arena } => Some(arena),
+            _ => self.arena,
+        };
+        let argument = |number: Option<u8>| number.map_or("-".to_owned(), |n| n.to_string());
+        let [first, second, arena] = [first, second, arena].map(argument);
+        write!(f, "{kind} {first} {second} {arena} {}", self.symbols)
     }
 }
 
@@ -122,6 +145,7 @@ pub fn known_allocators() -> Vec<Allocator> {
             symbols: name.clone(),
             name,
             effect,
+            arena: None,
         });
     };
     for prefix in plain {

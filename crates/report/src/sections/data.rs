@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use memgauge_analyze::{
     AllocationSite, DataKind, DataPlace, DataTable, HeapUse, SortColumn, Summary,
 };
+use memgauge_trace::SourceFacts;
 
 use super::heap::HeapOrder;
 use super::hot::waits_for;
@@ -118,7 +119,22 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
         Some(column) => SiteOrder::Column(column),
         None => SiteOrder::Number(HeapOrder::Peak),
     };
-    style.heading(&title, &note) + &sites(heap, order, style.rows_or(SITES), style).draw(style)
+    let sites = sites(heap, order, style.rows_or(SITES), style).draw(style);
+    style.heading(&title, &note) + &sites + &resets(summary, style)
+}
+
+/// The functions that free arenas, if the user named any.
+pub(super) fn resets(summary: &Summary, style: &Style) -> String {
+    let settings = &summary.recording.source.settings;
+    match settings.get(SourceFacts::RESETS) {
+        Some(functions) => style.wrap(
+            &format!(
+                "What was allocated in an arena is freed by {functions}: lifetimes end there."
+            ),
+            2,
+        ),
+        None => String::new(),
+    }
 }
 
 /// Says how many bytes the program never used, if any.

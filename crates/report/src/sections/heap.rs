@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, file_name};
 
-use super::data::{SiteOrder, sites, untouched};
+use super::data::{SiteOrder, resets, sites, untouched};
 use super::heap_history;
 use super::plural;
 use crate::names::readable;
@@ -91,7 +91,8 @@ pub(super) fn heap(summary: &Summary, order: HeapOrder, limit: usize, style: &St
     );
     let sites = sites(heap, SiteOrder::Number(order), limit, style).draw(style);
     let rates = heap_history::rates(heap, style);
-    style.heading(&title, &note) + &rates + &sites + "\n" + &calls(heap, order, style)
+    let resets = resets(summary, style);
+    style.heading(&title, &note) + &rates + &sites + &resets + "\n" + &calls(heap, order, style)
 }
 
 /// Bytes, with half their 95 % confidence interval if they are estimated from samples.
