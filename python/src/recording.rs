@@ -718,6 +718,7 @@ const SHARED_ACCESSES: &[Column] = &[
     count("line", ""),
     text("module"),
     text("data"),
+    text("member"),
     count("threads", "count"),
     count("tid", ""),
     text("loaded"),

@@ -373,6 +373,8 @@ export interface SharedAccess extends SharingCounts {
   file: string | null;
   line: number | null;
   data: string;
+  /** Element and member of a variable. Absent if unknown. */
+  member?: string;
   threads: number;
   tid: number | null;
   loaded: { first: number; last: number }[];

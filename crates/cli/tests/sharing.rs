@@ -368,3 +368,68 @@ fn samples_estimate_the_sharing_of_the_model() {
     let few = sharing["hitm_samples"].as_u64().unwrap_or(0);
     assert!(few < 20, "{sharing}");
 }
+
+/// A global with a drawn layout. Each thread adds to a member of its own element, at an address that
+/// the program prints.
+const MEMBERS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+struct point { char before[BEFORE]; struct { int x; long y; } inner[2]; };
+struct counter { short pad[PAD]; int hits; union { long all; int half[2]; } sum; struct point at; };
+struct counter counters[7] __attribute__((aligned(64)));
+static void *one(void *me) { for (int i = 0; i < 400000; i++) __atomic_fetch_add(&counters[FIRST].hits, 1, __ATOMIC_SEQ_CST); return 0; }
+static void *two(void *me) { for (int i = 0; i < 400000; i++) __atomic_fetch_add(&counters[SECOND].at.inner[INNER].y, 1, __ATOMIC_SEQ_CST); return 0; }
+int main(void) {
+    printf("%p %p\n", &counters[FIRST].hits, &counters[SECOND].at.inner[INNER].y);
+    fflush(stdout);
+    void *(*const work[])(void *) = { one, one, two, two };
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, work[i], 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+}
+"#;
+
+#[test]
+fn accesses_to_globals_name_the_element_and_the_member() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (first, second) = (drawn("first", 0, 7), drawn("second", 0, 7));
+    let inner = drawn("inner", 0, 2);
+    let definitions = [
+        ("BEFORE", drawn("before", 1, 40)),
+        ("PAD", drawn("pad", 1, 30)),
+        ("FIRST", first),
+        ("SECOND", second),
+        ("INNER", inner),
+    ];
+    let run = recorded(&compiled(folder.path(), MEMBERS, &definitions, false));
+    let printed = String::from_utf8_lossy(&run.output.stdout).into_owned();
+    let address = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16);
+    let addresses: Vec<u64> = printed
+        .split_whitespace()
+        .map_while(|text| address(text).ok())
+        .collect();
+    let report = run.report();
+    let lines = report["sharing"]["lines"].as_array().expect("lines");
+    let names = [
+        ("one", format!("counters[{first}].hits")),
+        ("two", format!("counters[{second}].at.inner[{inner}].y")),
+    ];
+    for ((function, name), address) in names.iter().zip(addresses) {
+        let mut accesses = lines.iter().flat_map(|line| {
+            let start = number(line, "address");
+            let accesses = line["accesses"].as_array().expect("accesses").iter();
+            accesses.map(move |access| (start, access))
+        });
+        let found = accesses.find(|(start, access)| {
+            let byte = access["stored"][0]["first"].as_u64();
+            access["function"] == *function && byte.is_some_and(|byte| start + byte == address)
+        });
+        let (_, access) = found.unwrap_or_else(|| panic!("{function} at {address:#x}: {lines:?}"));
+        assert_eq!(access["member"], name.as_str(), "{access}");
+    }
+    let text = report_text(&run.path());
+    assert!(text.contains(&names[0].1), "{text}");
+}

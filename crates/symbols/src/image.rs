@@ -131,6 +131,12 @@ impl Image {
         self.data_segment(offset).is_some()
     }
 
+    /// Address of data at a file offset.
+    pub(super) fn data_address(&self, offset: u64) -> Option<u64> {
+        let segment = self.data_segment(offset)?;
+        Some(segment.address + (offset - segment.file_offset))
+    }
+
     /// Variable at a file offset.
     pub(super) fn variable(&mut self, offset: u64) -> Option<String> {
         self.named_variable(offset).map(|(name, _)| demangle(name))
@@ -142,8 +148,7 @@ impl Image {
     }
 
     fn named_variable(&mut self, offset: u64) -> Option<(&str, u64)> {
-        let segment = self.data_segment(offset)?;
-        let address = segment.address + (offset - segment.file_offset);
+        let address = self.data_address(offset)?;
         let (_, name, size) = self.symbol_at_address(address)?;
         Some((name, size))
     }

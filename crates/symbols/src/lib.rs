@@ -254,6 +254,20 @@ impl Resolve for Symbols {
         self.image(file, NameKind::Data)?.variable_bytes(offset)
     }
 
+    fn variable_part(&mut self, file: &ModuleFile, offset: u64, code: u64) -> Option<String> {
+        if self.tables_only {
+            return None;
+        }
+        let name = self.resolve_data(file, offset)?;
+        let (types, image) = self.file_types(file).ok()?;
+        let address = image.data_address(offset)?;
+        let part = {
+            let code = image.code_address(code)?;
+            types.variable_part(image, code, address)?
+        };
+        Some(format!("{name}{part}"))
+    }
+
     fn reaches(&mut self, file: &ModuleFile, offset: u64) -> Option<bool> {
         Some(self.image(file, NameKind::Data)?.reaches(offset))
     }

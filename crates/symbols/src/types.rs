@@ -72,6 +72,20 @@ impl FileTypes {
         Some(Rc::clone(&debug.flat(of).data_type))
     }
 
+    /// Element and member at an address of a variable: `[3].hits`. Empty for a plain variable.
+    pub(super) fn variable_part(
+        &mut self,
+        image: &mut Image,
+        code: u64,
+        address: u64,
+    ) -> Option<String> {
+        let debug = self.debug.as_mut().ok()?;
+        let symbol = image.variable_at_address(address);
+        let symbol = symbol.as_ref().map(|(name, start)| (name.as_str(), *start));
+        let (of, start) = debug.variable_at(code, address, symbol)?;
+        Some(debug.part_at(of, address.checked_sub(start)?))
+    }
+
     /// Returns what the instruction at an address accesses.
     ///
     /// # Errors

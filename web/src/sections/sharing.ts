@@ -72,7 +72,8 @@ function code(access: SharedAccess): HTMLElement {
 
 function numbers(access: SharedAccess): string {
   const threads = access.threads === 1 ? `thread ${access.tid ?? "?"}` : `${count(access.threads)} threads`;
-  return `${threads}, ${count(access.hitm)} HITM, ${count(access.stall_cycles)} cycles`;
+  const member = access.member === undefined ? "" : `${access.member}, `;
+  return `${member}${threads}, ${count(access.hitm)} HITM, ${count(access.stall_cycles)} cycles`;
 }
 
 function strip(access: SharedAccess): HTMLElement {

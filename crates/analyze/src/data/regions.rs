@@ -56,6 +56,18 @@ struct Weight {
     squares: u128,
 }
 
+impl DataLocation {
+    /// The file with this data, and the offset in it.
+    pub(crate) fn in_file(self) -> Option<(PathId, u64)> {
+        match self {
+            DataLocation::Data(path, offset) | DataLocation::ZeroData { path, offset, .. } => {
+                Some((path, offset))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Weight {
     fn add(&mut self, other: Weight) {
         self.samples += other.samples;

@@ -198,6 +198,10 @@ pub struct SharedAccess {
     pub line: Option<u32>,
     /// The variable or allocation that the bytes belong to.
     pub data: String,
+    /// Element and member of the variable: `counters[3].hits`, or the first and the last one.
+    /// `None` without debug information, and for other data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
     /// Threads that access these bytes here.
     pub threads: u64,
     /// The thread, if it is one.
@@ -313,6 +317,13 @@ fn shared_line(
             names.regions.describe(symbols, pid, place).0
         }
     };
+    let member_at = |byte: u64, code: (PathId, u64), symbols: &mut dyn Resolve| {
+        let place = locate_exactly(spaces, pid, address + byte, line.time_ns);
+        let (path, offset) = place.in_file()?;
+        (path == code.0)
+            .then(|| symbols.variable_part(spaces.file(path), offset, code.1))
+            .flatten()
+    };
     // Several threads with the same code and bytes share a row.
     let mut rows: BTreeMap<AccessKey, (BTreeSet<Tid>, SharingCounts, SharedAccess)> =
         BTreeMap::new();
@@ -320,13 +331,22 @@ fn shared_line(
     for (&(tid, path, offset), row) in &line.accesses {
         threads.insert(tid);
         let symbol = place_symbol(symbols, spaces, (path, offset)).map(in_user_code);
-        let first = u64::from((row.loaded | row.stored).trailing_zeros() % 64);
+        let touched = row.loaded | row.stored;
+        let first = u64::from(touched.trailing_zeros() % 64);
+        let last = u64::from(63 - touched.leading_zeros().min(63));
         let access = SharedAccess {
             function: symbol.as_ref().map(|symbol| symbol.name.clone()),
             module: module_of(spaces, (path, offset)).to_owned(),
             file: symbol.as_ref().and_then(|symbol| symbol.file.clone()),
             line: symbol.and_then(|symbol| symbol.line),
             data: data_at(first, symbols),
+            member: match allocated {
+                Some(_) => None,
+                None => members(
+                    member_at(first, (path, offset), symbols),
+                    member_at(last, (path, offset), symbols),
+                ),
+            },
             threads: 0,
             tid: None,
             loaded: ranges(row.loaded),
@@ -372,6 +392,15 @@ fn shared_line(
         counts,
         accesses,
         other_accesses,
+    }
+}
+
+/// `first`, or `first to last` if they differ.
+fn members(first: Option<String>, last: Option<String>) -> Option<String> {
+    let first = first?;
+    match last {
+        Some(last) if last != first => Some(format!("{first} to {last}")),
+        _ => Some(first),
     }
 }
 

@@ -92,6 +92,13 @@ pub trait Resolve {
         None
     }
 
+    /// Element and member of the variable at that offset: `counters[3].hits`. `code` is the offset of
+    /// an instruction of the same file that accesses it, because a unit of debug information
+    /// describes the variables that its code uses. `None` without debug information.
+    fn variable_part(&mut self, _file: &ModuleFile, _offset: u64, _code: u64) -> Option<String> {
+        None
+    }
+
     /// True if a segment of `file` covers `offset` in memory, counted as above. `None` if the file
     /// cannot be read.
     fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {

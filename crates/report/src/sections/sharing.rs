@@ -144,9 +144,13 @@ fn code(access: &SharedAccess) -> String {
         Some(function) => crate::names::without_arguments(function).to_owned(),
         None => format!("{} [no symbols]", file_name(&access.module)),
     };
-    match (&access.file, access.line) {
+    let code = match (&access.file, access.line) {
         (Some(file), Some(line)) => format!("{function} {}:{line}", file_name(file)),
         _ => function,
+    };
+    match &access.member {
+        Some(member) => format!("{code}, {member}"),
+        None => code,
     }
 }
 

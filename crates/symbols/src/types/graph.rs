@@ -247,6 +247,42 @@ impl DebugInfo {
         }
     }
 
+    /// Elements and members on the way to an offset of a type: `[3].hits`. Empty for types without
+    /// parts, and cut short in a hole. Of overlapping members, the first.
+    pub(super) fn part_at(&mut self, of: TypeRef, offset: u64) -> String {
+        let (mut of, mut offset, mut part) = (of, offset, String::new());
+        for _ in 0..MAX_DEPTH {
+            let found = match &*self.type_at(of) {
+                Type::Array { of, .. } => {
+                    let element = self.bytes(*of);
+                    let index = offset.checked_div(element);
+                    index.map(|index| (*of, offset % element, format!("[{index}]")))
+                }
+                Type::Record(record) => self.member_of(record, offset),
+                _ => None,
+            };
+            let Some((inner, within, name)) = found else {
+                break;
+            };
+            (of, offset) = (inner, within);
+            part += &name;
+        }
+        part
+    }
+
+    /// The first member of a record at an offset, the offset in it, and its name.
+    fn member_of(&mut self, record: &Record, offset: u64) -> Option<(TypeRef, u64, String)> {
+        record.members.iter().find_map(|member| {
+            let within = offset.checked_sub(member.offset)?;
+            let bytes = member.bit_bytes.unwrap_or_else(|| self.bytes(member.of));
+            let name = match &member.name {
+                Some(name) if !member.is_base => format!(".{name}"),
+                _ => String::new(),
+            };
+            (within < bytes).then_some((member.of, within, name))
+        })
+    }
+
     /// What a pointer points to: `None` if it is no pointer, or one to `void`.
     pub(super) fn pointee(&mut self, of: TypeRef) -> Option<TypeRef> {
         match *self.type_at(of) {
