@@ -8,6 +8,7 @@ export interface Data {
   title: string;
   overview: Statement[];
   sampling_notes: string[];
+  what_if_cautions: string[];
   summary: Summary | null;
   curves: MissCurve[];
   memory?: RunningMemory | null;

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::causes::Statement;
 use crate::overview;
+use crate::sections::what_if_cautions;
 use crate::style::{Style, is_direction};
 
 include!(concat!(env!("OUT_DIR"), "/front_end.rs"));
@@ -47,6 +48,7 @@ struct Data<'a> {
     memgauge: &'static str,
     overview: Vec<Statement>,
     sampling_notes: Vec<String>,
+    what_if_cautions: Vec<String>,
     #[serde(flatten)]
     page: &'a Page<'a>,
 }
@@ -80,6 +82,7 @@ impl Page<'_> {
                 .chain(memory)
                 .collect(),
             sampling_notes: self.summary.map(crate::sampling_notes).unwrap_or_default(),
+            what_if_cautions: self.summary.map(what_if_cautions).unwrap_or_default(),
             page: self,
         };
         serde_json::to_string(&data)

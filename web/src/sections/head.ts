@@ -84,17 +84,19 @@ export function advice(data: Data, isFirst: boolean): Section | null {
       h("details", { class: "about" }, h("summary", {}, "What this is"), h("p", {}, "What limits the run, by which rule, and the next step: the strongest three findings. Then figures of the whole run.")),
     causes.length + cautions.length > 0 && list,
     facts.length > 0 && rest,
-    whatIf(data.summary?.what_if ?? []),
+    ...whatIf(data.summary?.what_if ?? [], data.what_if_cautions),
     figures,
   );
   return { id, short: isFirst ? "Overview" : "Advice", element };
 }
 
-/** Other machines that were fed the same run. */
-function whatIf(machines: WhatIf[]): HTMLElement | null {
-  if (machines.length === 0) return null;
-  return table<WhatIf>({
-    caption: "What if: the same instructions and accesses on another machine, modelled",
+/** Other machines that were fed the same run, and what their results leave out. */
+function whatIf(machines: WhatIf[], cautions: string[]): HTMLElement[] {
+  if (machines.length === 0) return [];
+  const isLayout = machines.every((machine) => machine.moved_accesses !== undefined);
+  const change = isLayout ? "instructions with another layout of a type" : "instructions and accesses on another machine";
+  const rows = table<WhatIf>({
+    caption: `What if: the same ${change}, modelled`,
     fileName: "what_if",
     rows: [...machines].sort((a, b) => a.relative - b.relative),
     columns: [
@@ -105,6 +107,8 @@ function whatIf(machines: WhatIf[]): HTMLElement | null {
       { title: "TLB walks", numeric: true, event: "dtlb.walk", cell: (r) => count(r.totals["dtlb.walk"] ?? 0), value: (r) => r.totals["dtlb.walk"] ?? 0 },
     ],
   });
+  const notes = cautions.map((caution) => h("p", { class: "state warn" }, name(caution)));
+  return [rows, ...notes];
 }
 
 function difference(relative: number): string {

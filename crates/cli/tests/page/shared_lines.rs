@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::driver::Driver;
 use super::harness::{Recorded, needs};
-use super::{chromium, has_front_end, page_of};
+use super::{chromium, has_front_end, page_of, with_data};
 
 /// Two threads count in neighbouring fields.
 const COUNTERS: &str = r#"
@@ -43,7 +43,9 @@ fn a_shared_line_opens_its_bytes_and_other_machines_are_listed() {
     let program = program.to_str().expect("temporary paths are text");
     let options = ["--machine", "zen4", "--what-if", "llc=2x,huge-pages"];
     let recorded = Recorded::new(&options, &[program]);
-    let html = page_of(&recorded.path());
+    let html = with_data(&page_of(&recorded.path()), |data| {
+        data["what_if_cautions"] = json!(["pad <b>counters</b>: nothing moved."]);
+    });
 
     let mut driver = Driver::open(&browser, &html, 400, 800);
     let table = "document.querySelector('table[aria-label*=\"shared between threads\"]')";
@@ -80,4 +82,6 @@ fn a_shared_line_opens_its_bytes_and_other_machines_are_listed() {
         machines,
         json!(["LLC twice as large", "all memory in pages of 2 MiB"])
     );
+    let caution = driver.evaluate("document.querySelector('#advice p.warn').textContent");
+    assert_eq!(caution, json!("pad <b>counters</b>: nothing moved."));
 }

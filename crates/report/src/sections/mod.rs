@@ -27,6 +27,7 @@ pub(crate) use closing::{findings, of_regions};
 pub use heap::HeapOrder;
 pub(crate) use sampling::notes as sampling_notes;
 pub(crate) use sets::warnings as set_warnings;
+pub(crate) use what_if::cautions as what_if_cautions;
 
 use memgauge_analyze::Summary;
 use memgauge_trace::Provenance;

@@ -20,18 +20,21 @@ pub(super) fn what_if(summary: &Summary, style: &Style) -> String {
         false => "modelled: the same instructions and accesses on another machine",
     };
     let mut text = style.heading("What if", note) + &table(summary, style).draw(style);
-    for row in &summary.what_if {
-        if let Some(caution) = caution(row) {
-            text += &style.wrap(&caution, 2);
-        }
+    for caution in cautions(summary) {
+        text += &style.wrap(&caution, 2);
     }
     text
+}
+
+/// What the results with other layouts leave out, in sentences.
+pub(crate) fn cautions(summary: &Summary) -> Vec<String> {
+    summary.what_if.iter().filter_map(caution).collect()
 }
 
 /// Smallest share of a machine's misses that makes its result doubtful.
 const DOUBTFUL_SHARE: f64 = 0.02;
 
-/// What the result with another layout leaves out.
+/// What one result leaves out.
 fn caution(row: &WhatIf) -> Option<String> {
     let (moved, stayed) = (row.moved_accesses?, row.misses_of_others.unwrap_or(0));
     if moved == 0 {
