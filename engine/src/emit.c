@@ -8,7 +8,7 @@
  * helpers. A fault inside the block takes neither path. QEMU then determines from the host address
  * how many words were stored (mg_words_written).
  *
- * All of this uses operations of our own (host.c.inc). None of them is a branch for QEMU, which
+ * All of this uses operations of our own (host/x86/tcg.c.inc). None of them is a branch for QEMU, which
  * would save and reload all of the program's registers. A run in two lines only gets a flag, and
  * the recorder handles its accesses one by one.
  */

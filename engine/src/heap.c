@@ -37,10 +37,11 @@
 #include <sys/mman.h>
 
 #include "emit.h"
+#include "guest/registers.h"
 #include "heap.h"
 #include "session.h"
 #include "symbols.h"
-#include "sync.h"
+#include "time/sync.h"
 
 enum kind {
     ALLOCATES = 'a',   /* FIRST bytes */
@@ -60,8 +61,6 @@ struct allocator {
     const char *pattern; /* NULL: a plain name */
 };
 
-enum { RAX = 0, RSP = 4 };
-static const uint8_t argument[] = { 7, 6, 2, 1, 8, 9 }; /* registers in QEMU's order */
 
 enum { MOST_PATHS = 1 << 20, OPEN_CALLS = 1 << 16 };
 
@@ -70,7 +69,7 @@ struct open_call {
     uint64_t slot; /* address of its return address */
     uint64_t returns_to;
 };
-static_assert(sizeof(struct open_call) == MG_OPEN_CALL_BYTES, "host.c.inc");
+static_assert(sizeof(struct open_call) == MG_OPEN_CALL_BYTES, "host/x86/tcg.c.inc");
 
 bool mg_heap_is_on;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -112,15 +111,10 @@ static gboolean same_path(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct path)) == 0;
 }
 
-static uint64_t reg(unsigned number)
-{
-    return ((uint64_t *)cpu_env(current_cpu))[number];
-}
-
 /* An argument of a function that the thread is about to execute. */
 static uint64_t arg(int number)
 {
-    return number < 0 ? 0 : reg(argument[number]);
+    return number < 0 ? 0 : mg_reg(mg_reg_argument[number]);
 }
 
 /* ---- paths of calls ---- */
@@ -295,9 +289,9 @@ static void put_allocated(uint64_t address, uint64_t bytes)
 static void on_return(unsigned vcpu, void *unused)
 {
     (void)vcpu, (void)unused;
-    if (!call.callee || reg(RSP) != call.slot + 8)
+    if (!call.callee || mg_reg(MG_REG_SP) != call.slot + 8)
         return;
-    uint64_t result = reg(RAX);
+    uint64_t result = mg_reg(MG_REG_RESULT);
     int saved = errno;
     switch (call.callee->kind) {
     case STORES:
@@ -344,7 +338,7 @@ static bool is_within(uint64_t slot)
 static void on_call(unsigned vcpu, void *allocator)
 {
     const struct allocator *a = allocator;
-    uint64_t slot = reg(RSP);
+    uint64_t slot = mg_reg(MG_REG_SP);
     const struct open_call *open = open_call_at(slot);
     (void)vcpu;
     /* Without a call instruction, the function does not return to the address on the stack. */

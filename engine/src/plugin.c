@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decode.h"
+#include "guest/decode.h"
 #include "emit.h"
-#include "guest.h"
+#include "guest/guest.h"
 #include "heap.h"
 #include "python.h"
 #include "region.h"
@@ -19,7 +19,7 @@
 #include "seed.h"
 #include "session.h"
 #include "sets.h"
-#include "sync.h"
+#include "time/sync.h"
 
 /* Translation is serialised by translate_lock: a block and its last instruction. */
 static struct mg_decoded block, rep;

@@ -24,10 +24,11 @@
 #include <pthread.h>
 
 #include "emit.h"
+#include "guest/registers.h"
 #include "python.h"
 #include "session.h"
 #include "symbols.h"
-#include "sync.h"
+#include "time/sync.h"
 
 /* Offsets in structures of CPython, as a release build has them on x86-64. */
 struct layout {
@@ -61,7 +62,6 @@ static const char *const added[] = {
 };
 static const char evaluates[] = "_PyEval_EvalFrameDefault";
 
-enum { RSP = 4, RSI = 6, RDI = 7 };
 
 struct range {
     uint64_t start, end;
@@ -124,11 +124,6 @@ static uint64_t load(uint64_t address)
 static uint64_t load_checked(uint64_t address)
 {
     return is_readable(address, 8) ? load(address) : 0;
-}
-
-static uint64_t reg(unsigned number)
-{
-    return ((uint64_t *)cpu_env(current_cpu))[number];
 }
 
 /* ---- names ---- */
@@ -351,13 +346,13 @@ static void on_entry(unsigned vcpu, void *unused)
 {
     (void)vcpu, (void)unused;
     int saved = errno;
-    uint64_t state = reg(RDI);
+    uint64_t state = mg_reg(mg_reg_argument[0]);
     if (!layout && !is_unknown)
-        learn(reg(RSI));
+        learn(mg_reg(mg_reg_argument[1]));
     if (layout) {
         if (state != own.state)
             own.state = is_readable(state, 128) ? state : 0;
-        watch(load_checked(reg(RSP)));
+        watch(load_checked(mg_reg(MG_REG_SP)));
     }
     errno = saved;
 }

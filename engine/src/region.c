@@ -26,14 +26,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decode.h"
+#include "guest/decode.h"
+#include "guest/registers.h"
 #include "region.h"
 #include "session.h"
 #include "symbols.h"
-#include "sync.h"
+#include "time/sync.h"
 
-enum { MOST_NAMES = 65535, MOST_FRAMES = 1024, MARKER_BYTES = 7 };
-enum { RSP = 4, RSI = 6, RDI = 7 }; /* indices in the processor's state */
+enum { MOST_NAMES = 65535, MOST_FRAMES = 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static GHashTable *names;     /* numbers from 1 by name */
@@ -52,11 +52,6 @@ enum { LOADED_BELOW = 256, COMPUTED_BELOW = 64 << 10 };
 /* A copy for each virtual processor, so that a block can test it without a call. */
 static struct qemu_plugin_scoreboard *board;
 static qemu_plugin_u64 in_functions;
-
-static uint64_t reg(unsigned number)
-{
-    return ((uint64_t *)cpu_env(current_cpu))[number];
-}
 
 /* Number of a name, added to the catalogue if new; 0 if there is no room. */
 static uint32_t number_of(const char *text)
@@ -115,18 +110,16 @@ static void on_marker(unsigned vcpu, void *kind)
     char name[MG_REGION_NAME];
     int saved = errno;
     (void)vcpu;
-    read_name(name, reg(RDI));
-    put((uintptr_t)kind, number_of(name), reg(RSI));
+    read_name(name, mg_reg(mg_reg_argument[0]));
+    put((uintptr_t)kind, number_of(name), mg_reg(mg_reg_argument[1]));
     errno = saved;
 }
 
-/* Kind of mark that a no-op encodes, or 0. */
+/* Kind of mark that an instruction is, or 0. */
 static unsigned marker(const uint8_t *code, size_t bytes)
 {
-    static const uint8_t head[] = { 0x0f, 0x1f, 0x87 }, tail[] = { 0x00, 0x47, 0x4d };
-    bool is_one = bytes >= MARKER_BYTES && memcmp(code, head, sizeof head) == 0 &&
-                  memcmp(code + 4, tail, sizeof tail) == 0;
-    return is_one && code[3] <= MG_REGION_VALUE ? code[3] : 0;
+    unsigned kind = mg_marker(code, bytes);
+    return kind <= MG_REGION_VALUE ? kind : 0;
 }
 
 /* ---- functions ---- */
@@ -140,7 +133,7 @@ static void set_frames(unsigned vcpu, unsigned count)
 static void before_switch(unsigned vcpu, void *below)
 {
     (void)vcpu;
-    sp_before = reg(RSP);
+    sp_before = mg_reg(MG_REG_SP);
     far_below = (uintptr_t)below;
 }
 
@@ -148,7 +141,7 @@ static void before_switch(unsigned vcpu, void *below)
  * another stack, leaves all. */
 static void on_block_within(unsigned vcpu, void *unused)
 {
-    uint64_t sp = reg(RSP);
+    uint64_t sp = mg_reg(MG_REG_SP);
     bool is_elsewhere = far_below && sp + far_below < sp_before;
     unsigned left = frames;
     (void)unused;
@@ -170,7 +163,7 @@ static void on_entry(unsigned vcpu, void *name)
         return;
     }
     frame[frames].name = number;
-    frame[frames].sp = reg(RSP);
+    frame[frames].sp = mg_reg(MG_REG_SP);
     set_frames(vcpu, frames + 1);
     put(MG_REGION_BEGIN, number, 0);
 }

@@ -5,7 +5,7 @@
  */
 #include "session.h"
 #include "sets.h"
-#include "timers.h"
+#include "time/timers.h"
 
 #include "qemu/osdep.h"
 #include "hw/core/cpu.h"

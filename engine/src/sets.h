@@ -3,7 +3,7 @@
 #define MG_SETS_H
 
 #include "qemu/qemu-plugin.h"
-#include "decode.h"
+#include "guest/decode.h"
 #include "stream.h"
 
 /* Returns the classes of lines that are simulated for this process. Processes begin at different

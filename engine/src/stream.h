@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
  * The data that the engine and the recorder share: files in a directory that both map. The
- * recorder's copy of these definitions is crates/emulate/src/wire.rs. Both sides assert sizes and
+ * recorder's copy of these definitions is crates/emulate/src/engine/wire.rs. Both sides assert sizes and
  * offsets.
  *
  *   DIR/control     one page, created by the recorder

@@ -1,5 +1,5 @@
 //! Synchronisation marks in a thread's words: releases of other threads, and waits for them. The
-//! engine writes them at system calls (`engine/src/sync.c`).
+//! engine writes them at system calls (`engine/src/time/sync.c`).
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,7 +1,7 @@
 //! Keeps sleeping threads from waking in virtual time before running threads have caught up.
 //!
 //! A thread that wakes from a sleep is held until every running thread has reached the same
-//! virtual time (`engine/src/hold.c` explains why). This module decides which threads count as
+//! virtual time (`engine/src/time/hold.c` explains why). This module decides which threads count as
 //! running, from two numbers that each thread publishes: its count of system calls and its
 //! virtual clock.
 //!

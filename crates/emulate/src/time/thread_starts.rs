@@ -3,7 +3,7 @@
 //! Forking, or loading a program, keeps the host busy for milliseconds in which the new thread
 //! executes nothing. A sleeping thread must not wake in virtual time before the new thread has
 //! caught up, so the scheduler has to know that the thread exists before its first word arrives.
-//! The engine writes a start mark for this purpose (`engine/src/sync.c`).
+//! The engine writes a start mark for this purpose (`engine/src/time/sync.c`).
 //!
 //! A shared-memory counter of pending starts would be simpler, but a killed process would leave
 //! it wrong.

@@ -1,6 +1,6 @@
 //! Waits in virtual time: which thread released which others.
 //!
-//! The engine numbers releases and waits throughout the session (`engine/src/sync.c`). A wait ends
+//! The engine numbers releases and waits throughout the session (`engine/src/time/sync.c`). A wait ends
 //! no earlier than the last release of its key with a smaller number. Threads are read in any order
 //! while they do not wait. A waiting thread continues when everything with a smaller number has
 //! been read ([`crate::follow`]).

@@ -20,7 +20,7 @@ void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret);
  * ready. */
 bool memgauge_call_again(void);
 
-/* Copies from the program's memory without trusting its pointers (guest.c). */
+/* Copies from the program's memory without trusting its pointers (guest/guest.c). */
 bool mg_guest_read(void *to, uint64_t from, size_t bytes);
 
 #endif

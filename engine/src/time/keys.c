@@ -14,7 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "session.h"
+#include "../session.h"
 #include "sync.h"
 
 uint64_t mg_key(enum mg_key_space space, uint64_t a, uint64_t b)

@@ -10,8 +10,8 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-#include "calls.h"
-#include "stream.h"
+#include "../guest/isa.h"
+#include "../stream.h"
 #include "sync.h"
 
 #define NS_PER_S 1000000000ull

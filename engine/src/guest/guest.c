@@ -23,15 +23,13 @@
 #include <unistd.h>
 
 #include "decode.h"
-#include "hold.h"
-#include "seed.h"
-#include "symbols.h"
-#include "session.h"
-#include "sync.h"
+#include "isa.h"
+#include "../time/hold.h"
+#include "../seed.h"
+#include "../symbols.h"
+#include "../session.h"
+#include "../time/sync.h"
 
-/* System call numbers of x86-64 programs. */
-enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS_G_SHMAT = 30,
-       SYS_G_CLONE = 56, SYS_G_EXECVE = 59, SYS_G_WAIT4 = 61, SYS_G_EXECVEAT = 322 };
 enum { MAX_ARGS = 1 << 16, MAX_SHEBANGS = 4 };
 
 /* The kernel's name for shared memory without a file, which users know as anonymous memory. */
@@ -271,7 +269,6 @@ static void check_refused(int64_t num, int64_t ret)
         { 317, "a seccomp filter" }, { 323, "userfaultfd" }, { 425, "io_uring" },
         { 444, "landlock" },
     };
-    enum { G_PRCTL = 157 };
     if (num == G_PRCTL && sys_arg[0] == PR_SET_SECCOMP)
         return unsupported("a seccomp filter");
     for (size_t i = 0; ret == -ENOSYS && i < sizeof calls / sizeof calls[0]; i++)
@@ -298,28 +295,28 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
     bool failed = ret < 0 && ret > -4096;
     int saved = errno;
     mg_sync_after(num, sys_arg, ret);
-    if (failed && num == SYS_G_CLONE && seeks_leaks(sys_arg[0]))
+    if (failed && num == G_CLONE && seeks_leaks(sys_arg[0]))
         report_map(MG_REC_LEAK_SEARCH, 0, 0, 0, 0, NULL);
     if (failed)
         check_refused(num, ret);
     errno = saved;
     if (failed)
         return;
-    if (num == SYS_G_MMAP) {
+    if (num == G_MMAP) {
         mapped(ret, (int32_t)sys_arg[4]);
-    } else if (num == SYS_G_MUNMAP) {
+    } else if (num == G_MUNMAP) {
         report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
-    } else if (num == SYS_G_MREMAP) {
+    } else if (num == G_MREMAP) {
         remapped(ret);
-    } else if (num == SYS_G_SHMAT) {
+    } else if (num == G_SHMAT) {
         attached(ret, (int)sys_arg[0]);
-    } else if (num == SYS_G_BRK) {
+    } else if (num == G_BRK) {
         report_map(MG_REC_BRK, ret, ret, 0, PROT_READ | PROT_WRITE, NULL);
-    } else if (num == SYS_G_WAIT4) {
+    } else if (num == G_WAIT4) {
         waited(ret, sys_arg[1]);
     }
-    if (num == SYS_G_MMAP || num == SYS_G_MUNMAP || num == SYS_G_MREMAP || num == SYS_G_SHMAT ||
-        num == SYS_G_BRK)
+    if (num == G_MMAP || num == G_MUNMAP || num == G_MREMAP || num == G_SHMAT ||
+        num == G_BRK)
         mg_put_sync(MG_SYNC_MAPPED, 0, mg_catalogue_bytes());
     errno = saved;
 }
@@ -459,8 +456,8 @@ static const char *resolve_program(struct exec *e)
         const Elf64_Ehdr *elf = (const Elf64_Ehdr *)head;
         if (memcmp(head, ELFMAG, SELFMAG) != 0)
             return "";
-        if (head[EI_CLASS] != ELFCLASS64 || elf->e_machine != EM_X86_64)
-            return "not an x86-64 program";
+        if (head[EI_CLASS] != ELFCLASS64 || elf->e_machine != MG_GUEST_MACHINE)
+            return "not an " MG_GUEST_NAME " program";
         return NULL;
     }
     return "";
@@ -548,9 +545,9 @@ static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint
     int saved = errno;
     memcpy(sys_arg, args, sizeof args);
     mg_sync_before(num, args);
-    if (num == SYS_G_EXECVE)
+    if (num == G_EXECVE)
         follow(a1, a2, a3, -1);
-    else if (num == SYS_G_EXECVEAT)
+    else if (num == G_EXECVEAT)
         follow(a2, a3, a4, (int32_t)a1);
     errno = saved;
 }

@@ -3,7 +3,7 @@
  * Measures waits that are ended by something outside the session: a client of a server, a user at a
  * terminal, another host. Their length is only known by the host's clock. While other threads of
  * the session work, that clock runs dozens of times faster than theirs, so such time is left out.
- * The recorder sees which threads work (crates/emulate/src/sleep_gate.rs) and sums up that time.
+ * The recorder sees which threads work (crates/emulate/src/time/sleep_gate.rs) and sums up that time.
  *
  * The recorder finds the cause from the objects that were ready: no thread of the session has ever
  * written there. After a wait for events, all readable objects are recorded, since another thread
@@ -15,9 +15,9 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "calls.h"
+#include "../guest/isa.h"
 #include "keys.h"
-#include "session.h"
+#include "../session.h"
 #include "sync.h"
 #include "timers.h"
 

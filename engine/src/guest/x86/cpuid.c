@@ -13,7 +13,7 @@
  */
 #include "cpuid.h"
 
-#include "session.h"
+#include "../../session.h"
 
 enum { LEAF_MAX_EXTENDED = 0x80000000, LEAF_FEATURES = 0x80000001, LEAF_L1 = 0x80000005,
        LEAF_L2_LLC = 0x80000006, LEAF_CACHES = 0x8000001D, LEAF_TOPOLOGY = 0x8000001E };

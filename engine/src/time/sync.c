@@ -14,7 +14,7 @@
  *
  * A pipe passes on bytes in order. The bytes of a read come from certain writes, and the room for a
  * write comes from certain reads. Writes and reads therefore record their size, and the recorder
- * counts (crates/emulate/src/pipes.rs).
+ * counts (crates/emulate/src/time/pipes.rs).
  *
  * Synchronisation in user space alone (a lock that was free) leaves no mark. Marking every locked
  * instruction was rejected: threads that share a counter would be serialised wherever the host
@@ -41,12 +41,12 @@
 #include <unistd.h>
 
 #include "asked.h"
-#include "calls.h"
+#include "../guest/isa.h"
 #include "ends.h"
 #include "hold.h"
 #include "keys.h"
 #include "outside.h"
-#include "session.h"
+#include "../session.h"
 #include "timers.h"
 
 static __thread bool again;         /* repeat the call that has ended */
@@ -486,7 +486,7 @@ static bool sleeps(int64_t num, const uint64_t arg[6])
     }
 }
 
-/* A program that is followed after an exec records this itself (guest.c). */
+/* A program that is followed after an exec records this itself (guest/guest.c). */
 static enum mg_does what_it_does(int64_t num, const uint64_t arg[6])
 {
     switch (num) {

@@ -10,7 +10,7 @@
  * than a line, they form a run, and only the first needs a callback. Symbol 0 is the number zero,
  * for absolute addresses and those relative to the instruction pointer.
  */
-#include "decode.h"
+#include "../decode.h"
 
 #include <stdio.h>
 #include <string.h>

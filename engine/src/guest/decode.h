@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "stream.h"
+#include "../stream.h"
 
 #define MG_MAX_INSNS 512
 #define MG_MAX_ACCESSES (4 * MG_MAX_INSNS)

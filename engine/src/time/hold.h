@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "stream.h"
+#include "../stream.h"
 
 /* The thread begins a system call in this state (not MG_RUNS), which waits at most this long
  * (mg_ring.asks_ns), or ends it. */

@@ -5,7 +5,7 @@
  * since its last signal was taken.
  *
  * Only the cause of a wait's end is determined here. The length of the wait follows from the
- * timer's setting in virtual time (crates/emulate/src/waits.rs), so that it is the same in each
+ * timer's setting in virtual time (crates/emulate/src/time/waits.rs), so that it is the same in each
  * run.
  */
 #include "timers.h"

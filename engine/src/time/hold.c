@@ -7,7 +7,7 @@
  * on the modelled machine, and virtual time would follow the host's clock. So a sleep that
  * has timed out on the host is held until every running thread of the session has reached
  * its end in virtual time. The recorder knows the clocks and decides
- * (crates/emulate/src/sleep_gate.rs).
+ * (crates/emulate/src/time/sleep_gate.rs).
  *
  * Every sleep asks the recorder, also one beside which nobody seems to run. The recorder
  * could publish who ran when it last looked, and threads that sleep alone would not ask. But
@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "hold.h"
-#include "session.h"
+#include "../session.h"
 #include "timers.h"
 
 #define LONGEST_NS 1000000000ull
