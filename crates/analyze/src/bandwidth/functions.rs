@@ -3,8 +3,7 @@
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::Sample;
 
-use super::read::{PLAIN_NS, each};
-use super::{Bandwidth, FunctionPart};
+use super::{Bandwidth, FunctionPart, PLAIN_NS};
 use crate::code::hotspots::{Limits, Rank, hot_tables};
 use crate::{Analysis, EventNames, Generated, Modules, Resolve, Sites};
 
@@ -27,11 +26,11 @@ pub(super) fn functions(
     };
     let mut problems = std::mem::take(&mut result.problems);
     let mut modules = Modules::default();
-    each(recording, &Selection::all(), &mut problems, |rows| {
+    recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows| {
         modules.observe(rows)
     })?;
     let mut generated = Generated::default();
-    each(recording, &Selection::all(), &mut problems, |rows| {
+    recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows| {
         generated.observe(rows)
     })?;
     let spaces = modules.finish().with_generated(generated);
@@ -40,7 +39,7 @@ pub(super) fn functions(
         .time(result.from_ns..result.to_ns)
         .columns(&["time_ns", "pid", "event", "ip"]);
     let mut samples = 0;
-    each(recording, &selection, &mut problems, |rows: &[Sample]| {
+    recording.for_each_intact_batch(&selection, &mut problems, |rows: &[Sample]| {
         for sample in rows.iter().filter(|s| in_burst(s.time_ns)) {
             samples += 1;
             sites.count(sample);

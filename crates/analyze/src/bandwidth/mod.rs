@@ -32,6 +32,9 @@ pub use shape::{
 /// Maximum number of windows of one curve, 8 bytes each.
 pub const MAX_WINDOWS: u64 = 40_000_000;
 
+/// Window width for comparing curves and finding bursts.
+const PLAIN_NS: u64 = 100_000;
+
 /// Selected time of the recording, and how to show it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {

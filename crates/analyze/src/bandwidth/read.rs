@@ -12,15 +12,14 @@ use memgauge_trace::{
 use super::functions::functions;
 use super::hidden::{self, Counters, Finder, LoadSamples, Mechanism, WindowOverflows};
 use super::{
-    Bandwidth, Bursts, Correction, Grid, Irregular, LossCurve, LossModel, MAX_WINDOWS, Reference,
-    Settings, ThreadPart, WindowStats, bursts, common_drops, mean_error, regression, window_stats,
+    Bandwidth, Bursts, Correction, Grid, Irregular, LossCurve, LossModel, MAX_WINDOWS, PLAIN_NS,
+    Reference, Settings, ThreadPart, WindowStats, bursts, common_drops, mean_error, regression,
+    window_stats,
 };
 use crate::Resolve;
 
 /// Window widths for statistics.
 const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
-/// Window width for comparing curves and finding bursts.
-pub(super) const PLAIN_NS: u64 = 100_000;
 /// Maximum number of windows of a thread's curve.
 const THREAD_WINDOWS: u64 = MAX_WINDOWS / 100;
 /// Maximum number of threads with a curve. Other threads have totals only.
@@ -87,7 +86,7 @@ pub fn extent(recording: &Recording) -> Result<Extent> {
 }
 
 /// Passes every batch to `f`. Damaged parts become messages.
-pub(super) fn each<R: Row>(
+fn each<R: Row>(
     recording: &Recording,
     selection: &Selection,
     problems: &mut Vec<String>,
