@@ -454,7 +454,8 @@ impl SampleSink for Sink<'_> {
 /// A sentence about a loss of a run.
 fn loss_note(kind: LossKind, count: u64, detail: &str) -> String {
     let meaning = match kind {
-        LossKind::Undecoded => "accesses that the emulator does not see",
+        LossKind::BlockCut => "runs of accesses that a fault prevented",
+        LossKind::Undecoded => "undecoded accesses",
         LossKind::StrayAccess => "accesses without their instruction",
         LossKind::RegionEnd => "ends of regions of interest that had not begun in their thread",
         LossKind::StillRunning => "processes still running when the program ended",

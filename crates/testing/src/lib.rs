@@ -1,4 +1,4 @@
-//! How tests say that they cannot run here, and how they draw their inputs.
+//! How tests report that they cannot run here, draw their inputs, and compile programs.
 //!
 //! A skipped test passes, so the reader of the result must see the reason. The test
 //! harness hides what a passing test prints; [`skipped`] writes past it. Where the
@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compiler;
 mod packages;
 mod random;
 
@@ -20,6 +21,7 @@ use std::env;
 use std::fmt::Display;
 use std::io::Write;
 
+pub use compiler::compiled;
 pub use packages::{node_file, python_with};
 pub use random::Random;
 

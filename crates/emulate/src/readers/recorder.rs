@@ -1,29 +1,29 @@
-//! Replays the threads of a session on the modelled machine and writes the results.
+//! Records a session on the modelled machine: writes what the sink of a [`ModelReader`] receives.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
+use memgauge_machine::{Core, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
     Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr, WhatIfFacts,
-    catalogue as events,
 };
 
-use crate::engine::catalogue::{Catalogue, CatalogueEvent};
+use super::model_reader::{
+    self, ModelReader, ModelSink, ModelledProcess, ModelledThread, NewCore, RunningThread, space_of,
+};
+use crate::engine::catalogue::CatalogueEvent;
 use crate::engine::session::{ProcessEntry, Ring, Session};
-use crate::engine::sync::{MarkKind, Sync};
-use crate::follow::{self, Followed, Origin, Reader, Taken, Words};
+use crate::engine::sync::Sync;
+use crate::follow::{self, Followed, Origin, Reader, Words};
 use crate::model::calls::{CallPath, CallsThen};
 use crate::model::data::{DataMap, HeapTotals};
 use crate::model::moves::MovedCode;
 use crate::model::python::{LineAddresses, PythonPath};
 use crate::model::replay::sets::{Ran, SetsReplay};
-use crate::model::replay::{Cursor, OverflowSink, Program, Replay};
+use crate::model::replay::{Cursor, OverflowSink, Replay};
 use crate::model::sets::ClassSums;
 use crate::readers::roi::{Reading, RegionMark, ThreadRegions};
-use crate::time::thread_starts::StartMark;
-use crate::time::waits::{Waits, host_ns};
 use crate::{Options, Result, known_allocators};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::roi::RequestedNames;
@@ -42,26 +42,18 @@ use rows::Rows;
 use sites::{Carries, Carry, python_rows, take_blocks, take_counts, take_misses};
 pub(crate) use what_if::WhatIfMachine;
 
-type Process = follow::Process<Recorded>;
-type Thread = follow::Thread<Running>;
+type Process = model_reader::Process<RecordingSink>;
+type Thread = model_reader::Thread<RecordingSink>;
+type Running<'a> = RunningThread<'a, RecordingSink>;
 
 /// State that is kept for a process.
 #[derive(Default)]
-struct Recorded {
-    program: Program,
+pub(crate) struct RecordedProcess {
     /// Call paths to allocation functions by number: return addresses, innermost first.
     paths: HashMap<u64, Box<[u64]>>,
     path: String,
     parent_pid: Pid,
     stack_named: bool,
-    /// Regions of interest, by number.
-    regions: BTreeMap<u32, String>,
-    /// Number of missing runs of executed blocks.
-    missing_runs: i64,
-    /// Number of executions of blocks that are not in the catalogue.
-    unknown: u64,
-    /// Latest time of any of its threads.
-    now_ns: u64,
     mapped: Mapped,
     carries: Carries,
     data_carries: Carries,
@@ -72,12 +64,7 @@ struct Recorded {
 }
 
 /// State that is kept for a thread.
-struct Running {
-    core: CoreId,
-    cursor: Cursor,
-    start_ns: u64,
-    /// Number of its start mark until its first word is replayed.
-    birth: u64,
+pub(crate) struct RecordedThread {
     trace: Option<Trace>,
     /// Executions of each block that its process already has, with `--sets`.
     counted: Vec<u64>,
@@ -89,9 +76,6 @@ struct Running {
     /// Its state on each of the other machines.
     what_if: Vec<Cursor>,
 }
-
-/// Number of address spaces in the machine. Later processes reuse numbers.
-const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 
 /// Maximum distance of a thread's first store from the end of its stack, which also holds its
 /// thread-local variables and those of the C library. Runtimes such as Go's have stacks within
@@ -110,28 +94,22 @@ pub(crate) struct ProgressCounts {
 }
 
 /// A recording in progress.
-pub(crate) struct Recorder(Followed<ModelReader>);
+pub(crate) struct Recorder(Followed<ModelReader<RecordingSink>>);
 
-/// Replays words on the modelled machine and writes the results.
-struct ModelReader {
-    machine: Machine,
+/// Writes the results of the modelled machine.
+pub(crate) struct RecordingSink {
     /// Other machines that replay the same words.
     what_if: Vec<WhatIfMachine>,
     writer: Writer,
     /// Mapped files.
     files: ProgramFiles,
-    waits: Waits,
     /// Waits of ended threads in virtual time.
     past_idle_ns: u64,
     /// Counts of ended threads.
     past: Counts,
     past_ns: u64,
-    cut: u64,
-    stray: u64,
     /// Number of sleeps that ended before their time.
     cut_sleeps: u64,
-    /// Number of ends of regions that had not begun.
-    unmatched: u64,
     /// Regions of interest that are recorded. Empty if everything is.
     wanted: RequestedNames,
     /// Names of regions and values in any process.
@@ -141,7 +119,6 @@ struct ModelReader {
     failure: Option<memgauge_recording::Error>,
     /// Maximum rounding of overflow times in nanoseconds, if overflows are kept as times.
     traces: Option<u64>,
-    delivered: Delivered,
     notes: Vec<Note>,
     /// Sample of the sets, with `--sets`.
     sets: Option<ClassSums>,
@@ -190,25 +167,19 @@ impl Recorder {
     ) -> Recorder {
         let (traces, sets) = (options.traces, options.sets);
         let first_level = machine.config().l1d;
-        let reader = ModelReader {
-            machine,
+        let sink = RecordingSink {
             what_if,
             writer,
             files: ProgramFiles::new(),
-            waits: Waits::default(),
             past_idle_ns: 0,
             past: Counts::default(),
             past_ns: 0,
-            cut: 0,
-            stray: 0,
             cut_sleeps: 0,
-            unmatched: 0,
             wanted,
             names: BTreeSet::new(),
             entered: BTreeSet::new(),
             failure: None,
             traces,
-            delivered: Delivered::default(),
             notes: Vec::new(),
             sets: sets.map(|sets| ClassSums::new(sets, first_level)),
             stacks: Stacks::new(),
@@ -225,38 +196,38 @@ impl Recorder {
             started_in: BTreeMap::new(),
         };
         Recorder(Followed::new(
-            reader,
+            ModelReader::new(machine, sink),
             follow::turn_words(sets.map(|s| s.one_in)),
         ))
     }
 
     /// Returns the results of the other machines for ended threads.
     pub(crate) fn what_if(&self) -> Vec<WhatIfFacts> {
-        let machines = self.0.reader.what_if.iter();
+        let machines = self.0.reader.sink.what_if.iter();
         machines.map(WhatIfMachine::facts).collect()
     }
 
     /// Returns the names of regions and values in all processes.
     pub(crate) fn names(&self) -> &BTreeSet<String> {
-        &self.0.reader.names
+        &self.0.reader.sink.names
     }
 
     /// Returns the names of regions that some thread entered.
     pub(crate) fn entered(&self) -> &BTreeSet<String> {
-        &self.0.reader.entered
+        &self.0.reader.sink.entered
     }
 
     /// Returns messages for the user, in order.
     pub(crate) fn notes(&self) -> &[Note] {
-        &self.0.reader.notes
+        &self.0.reader.sink.notes
     }
 
     pub(crate) fn writer(&mut self) -> &mut Writer {
-        &mut self.0.reader.writer
+        &mut self.0.reader.sink.writer
     }
 
     pub(crate) fn into_writer(self) -> Writer {
-        self.0.reader.writer
+        self.0.reader.sink.writer
     }
 
     /// Returns the writer, after it has stored names and files in the recording at `output` that
@@ -265,9 +236,9 @@ impl Recorder {
     /// # Errors
     /// The recording could not be written.
     pub(crate) fn into_named(self, output: &std::path::Path) -> Result<(Writer, u64)> {
-        let ModelReader {
+        let RecordingSink {
             mut writer, files, ..
-        } = self.0.reader;
+        } = self.0.reader.sink;
         let copied = files.finish(output, &mut writer)?;
         Ok((writer, copied))
     }
@@ -279,7 +250,7 @@ impl Recorder {
     /// The recording could not be written. Earlier rows are kept.
     pub(crate) fn poll(&mut self, session: &mut Session, eager: bool) -> Result<bool> {
         let busy = self.0.poll(session, eager);
-        self.0.reader.checked().map(|()| busy)
+        self.0.reader.sink.checked().map(|()| busy)
     }
 
     /// Returns true if a thread that slept is held.
@@ -293,7 +264,7 @@ impl Recorder {
     /// The recording could not be written.
     pub(crate) fn reap(&mut self, session: &mut Session, all: bool) -> Result<()> {
         self.0.reap(session, all);
-        self.0.reader.checked()
+        self.0.reader.sink.checked()
     }
 
     /// Writes the counts of each instruction since the last call.
@@ -302,29 +273,31 @@ impl Recorder {
     /// The recording could not be written.
     pub(crate) fn write_all_sites(&mut self) -> Result<()> {
         let Followed {
-            reader: modelling,
+            reader,
             processes,
             threads,
             ..
         } = &mut self.0;
+        let sink = &mut reader.sink;
         for thread in &mut *threads {
             let process = processes.get(&thread.ring.process);
             let pid = Pid(process.map_or(0, |p| p.entry.pid));
-            if let Some(trace) = &mut thread.kept.trace {
+            if let Some(trace) = &mut thread.kept.sink.trace {
                 let tid = Tid(thread.ring.tid);
-                let written = trace.write(pid, tid, true, &mut modelling.writer);
-                modelling.note(written);
+                let written = trace.write(pid, tid, true, &mut sink.writer);
+                sink.note(written);
             }
         }
         for thread in threads {
             if let Some(process) = processes.get_mut(&thread.ring.process) {
-                take_counts(&mut process.kept.program, &thread.ring, &mut thread.kept);
+                let counted = &mut thread.kept.sink.counted;
+                take_counts(&mut process.kept.program, &thread.ring, counted);
             }
         }
         for process in processes.values_mut() {
-            modelling.write_sites(process);
+            sink.write_sites(&reader.machine, process);
         }
-        modelling.checked()
+        sink.checked()
     }
 
     /// Writes the losses that are known only at the end.
@@ -332,38 +305,10 @@ impl Recorder {
     /// # Errors
     /// The recording could not be written.
     pub(crate) fn write_losses(&mut self, session: &Session, still_running: u64) -> Result<()> {
-        let modelling = &mut self.0.reader;
-        let [refused, apart] = session.refused();
-        let delivered = modelling.delivered;
-        let cleared = delivered.cleared_lines + delivered.cleared_pages;
-        let losses = [
-            (LossKind::ThreadNotRecorded, refused.0, refused.1),
-            (LossKind::ThreadNotRecorded, apart.0, apart.1),
-            (LossKind::BlockCut, modelling.cut, ""),
-            (LossKind::StrayAccess, modelling.stray, ""),
-            (LossKind::RegionEnd, modelling.unmatched, ""),
-            (LossKind::StillRunning, still_running, ""),
-            (LossKind::ActivationDelay, delivered.passed, ""),
-            (LossKind::MachineClear, cleared, ""),
-            (LossKind::BufferFull, delivered.full, ""),
-            (
-                LossKind::SharingNotAttributed,
-                modelling.machine.unwatched_lines(),
-                "times that a line became shared, of too many lines to tell true sharing from false",
-            ),
-            (
-                LossKind::SharingNotAttributed,
-                modelling.machine.incoherent_cores(),
-                "threads beyond 64 at a time, whose caches are not coherent with those of the others",
-            ),
-            (LossKind::NotKept, modelling.stacks.cut, stacks::CUT),
-        ];
-        for (kind, count, detail) in losses {
-            if count > 0 {
-                modelling.lose(None, kind, count, detail);
-            }
-        }
-        modelling.checked()
+        let reader = &mut self.0.reader;
+        reader.report_last_losses(session, still_running);
+        reader.lose(None, LossKind::NotKept, reader.sink.stacks.cut, stacks::CUT);
+        reader.sink.checked()
     }
 
     /// Handles everything that the ended command and its children left. Returns the number of
@@ -373,7 +318,7 @@ impl Recorder {
     /// The recording could not be written.
     pub(crate) fn read_to_the_end(&mut self, session: &mut Session) -> Result<u64> {
         let still_running = self.0.read_to_the_end(session);
-        self.0.reader.checked().map(|()| still_running)
+        self.0.reader.sink.checked().map(|()| still_running)
     }
 
     /// Sends `signal` to every live process but `first`.
@@ -384,14 +329,14 @@ impl Recorder {
     /// Bytes written to memory because ended threads left dirty lines to the shared cache. No
     /// thread counts them.
     pub(crate) fn unattributed_write_bytes(&self) -> u64 {
-        let modelling = &self.0.reader;
-        modelling.machine.unattributed_write_bytes() * u64::from(modelling.one_in())
+        let reader = &self.0.reader;
+        reader.machine.unattributed_write_bytes() * u64::from(reader.sink.one_in())
     }
 
     /// Allocations of all processes. `None` if they are not recorded.
     pub(crate) fn heap(&self) -> Option<HeapTotals> {
-        let reader = &self.0.reader;
-        let mut heap = reader.with_data.then_some(reader.past_heap)?;
+        let sink = &self.0.reader.sink;
+        let mut heap = sink.with_data.then_some(sink.past_heap)?;
         let live = self.0.processes.values();
         live.filter_map(|process| process.kept.program.data.as_ref())
             .for_each(|data| heap.add(&data.totals()));
@@ -400,26 +345,26 @@ impl Recorder {
 
     /// Functions that the user named and that no mapped file has.
     pub(crate) fn missing_allocators(&self) -> Vec<String> {
-        let reader = &self.0.reader;
-        let named = reader.allocators.iter().zip(0u64..);
-        let named = named.skip(usize::from(reader.first_named));
-        let missing = named.filter(|(_, line)| !reader.found_allocators.contains(line));
+        let sink = &self.0.reader.sink;
+        let named = sink.allocators.iter().zip(0u64..);
+        let named = named.skip(usize::from(sink.first_named));
+        let missing = named.filter(|(_, line)| !sink.found_allocators.contains(line));
         missing.map(|(name, _)| name.clone()).collect()
     }
 
     /// True if samples have calls of Python.
     pub(crate) fn has_python(&self) -> bool {
-        !self.0.reader.python_lines.is_empty()
+        !self.0.reader.sink.python_lines.is_empty()
     }
 
     /// Number of allocation functions that were found by name.
     pub(crate) fn found_allocators(&self) -> u64 {
-        self.0.reader.found_allocators.len() as u64
+        self.0.reader.sink.found_allocators.len() as u64
     }
 
     /// Number of sleeps that ended before their time, because the threads were held too long.
     pub(crate) fn cut_sleeps(&self) -> u64 {
-        self.0.reader.cut_sleeps
+        self.0.reader.sink.cut_sleeps
     }
 
     /// Time for which threads waited for events outside of the session.
@@ -429,92 +374,84 @@ impl Recorder {
 
     /// Estimates from the simulated sets, with `--sets`.
     pub(crate) fn set_facts(&self) -> Option<SetsFacts> {
-        self.0.reader.sets.as_ref().map(ClassSums::facts)
+        self.0.reader.sink.sets.as_ref().map(ClassSums::facts)
     }
 
     /// Cost and losses of delivery in ended threads.
     pub(crate) fn delivered(&self) -> &Delivered {
-        &self.0.reader.delivered
+        self.0.reader.losses.delivered()
     }
 
     /// Totals so far.
     pub(crate) fn seen(&mut self) -> ProgressCounts {
-        let (born, modelling) = (self.0.born, &mut self.0.reader);
+        let (born, reader) = (self.0.born, &self.0.reader);
         let mut seen = ProgressCounts {
-            counts: modelling.past,
-            virtual_ns: modelling.past_ns,
-            idle_ns: modelling.past_idle_ns,
+            counts: reader.sink.past,
+            virtual_ns: reader.sink.past_ns,
+            idle_ns: reader.sink.past_idle_ns,
             processes: born.processes,
             threads: born.threads,
         };
         for thread in &self.0.threads {
-            let (core, _) = modelling.machine.core_mut(thread.kept.core);
+            let core = reader.machine.core(thread.kept.core);
             seen.counts
-                .add(&thread.kept.regions.recorded(&core.counts()));
+                .add(&thread.kept.sink.regions.recorded(&core.counts()));
             seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
             seen.idle_ns += core.idle_ns();
         }
-        seen.counts = seen.counts.of_all_sets(modelling.one_in());
+        seen.counts = seen.counts.of_all_sets(reader.sink.one_in());
         seen
     }
 }
 
-impl Reader for ModelReader {
-    type Process = Recorded;
-    type Thread = Running;
+impl ModelSink for RecordingSink {
+    type Process = RecordedProcess;
+    type Thread = RecordedThread;
 
-    fn catalogue(kept: &mut Recorded) -> &mut Catalogue {
-        &mut kept.program.catalogue
-    }
-
-    fn begin_process(&mut self, entry: &ProcessEntry, origin: Origin<'_, Recorded>) -> Recorded {
-        let mut kept = Recorded::default();
+    fn begin_process(
+        &mut self,
+        entry: &ProcessEntry,
+        origin: &Origin<'_, ModelledProcess<RecordedProcess>>,
+        kept: &mut ModelledProcess<RecordedProcess>,
+    ) {
         let data = || Box::new(DataMap::new(self.first_named));
         kept.program.data = self.with_data.then(data);
         if let Some(before) = origin.before {
-            kept.now_ns = before.kept.now_ns;
             let data = before.kept.program.data.as_ref();
             kept.program.data = data.map(|data| Box::new(data.executed()));
-            kept.parent_pid = before.kept.parent_pid;
-            let began_ns = before.kept.mapped.end_ns(kept.now_ns);
-            kept.mapped = Mapped::since(began_ns);
+            kept.sink.parent_pid = before.kept.sink.parent_pid;
+            let began_ns = before.kept.sink.mapped.end_ns(before.kept.now_ns);
+            kept.sink.mapped = Mapped::since(began_ns);
             self.write_exec(entry.pid, began_ns);
         }
-        if let Some((parent, blocks)) = origin.parent {
-            kept.parent_pid = Pid(parent.entry.pid);
-            kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
+        if let Some((parent, _)) = origin.parent {
+            kept.sink.parent_pid = Pid(parent.entry.pid);
             kept.program.calls = parent.kept.program.calls.inherited();
             kept.program.python = parent.kept.program.python.inherited();
             kept.program.space = parent.kept.program.space.clone();
             let data = parent.kept.program.data.as_ref();
             kept.program.data = data.map(|data| Box::new(data.inherited()));
-            kept.paths = parent.kept.paths.clone();
-            kept.path = parent.kept.path.clone();
-            kept.regions = parent.kept.regions.clone();
-            let forked_ns = self.waits.start(entry.birth);
-            kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
-            let (mapped, now_ns) = (&parent.kept.mapped, kept.now_ns);
-            kept.mapped = mapped.inherited(now_ns, &mut kept.program.space);
-            kept.stack_named = true;
+            kept.sink.paths = parent.kept.sink.paths.clone();
+            kept.sink.path = parent.kept.sink.path.clone();
+            let (mapped, now_ns) = (&parent.kept.sink.mapped, kept.now_ns);
+            kept.sink.mapped = mapped.inherited(now_ns, &mut kept.program.space);
+            kept.sink.stack_named = true;
         }
-        self.write_space(entry.pid, &kept);
-        kept
+        self.write_space(entry.pid, kept);
     }
 
-    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
-        let start_ns = process.kept.now_ns;
-        self.waits.begin(process.entry.pid, ring.numbers());
-        let space = process.entry.number % ADDRESS_SPACES;
+    fn begin_thread(
+        &mut self,
+        _: &Process,
+        _: &Ring,
+        _: &mut Core,
+        new: NewCore,
+    ) -> RecordedThread {
         for what_if in &mut self.what_if {
-            what_if.machine.add_core_in(start_ns, space);
+            what_if.machine.add_core_in(new.start_ns, new.space);
         }
-        Running {
+        RecordedThread {
             what_if: self.what_if.iter().map(|_| Cursor::default()).collect(),
-            core: self.machine.add_core_in(start_ns, space),
-            // A stack that grows keeps its name.
-            cursor: Cursor::new(process.goes_on(ring).then_some(0)),
-            start_ns,
-            birth: ring.birth,
             trace: self.traces.map(Trace::new),
             counted: Vec::new(),
             regions: match self.wanted.is_empty() {
@@ -526,37 +463,18 @@ impl Reader for ModelReader {
         }
     }
 
-    fn birth_of(&self, ring: &Ring) -> Option<u64> {
-        (ring.birth > 0).then_some(ring.birth)
-    }
-
-    fn begin(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
-        self.begin_at_birth(process, tid, thread);
-    }
-
-    fn started(&mut self) -> Vec<StartMark> {
-        self.waits.take_started()
-    }
-
-    fn process_now(&self, kept: &Recorded) -> u64 {
-        kept.now_ns
-    }
-
-    fn now(&self, thread: &Running) -> u64 {
-        self.machine.core(thread.core).time_ns()
-    }
-
-    fn contended_turn_ns(&self) -> u64 {
-        self.machine.contended_turn_ns()
-    }
-
-    fn busy(&self, thread: &Running) -> Option<u64> {
-        let core = self.machine.core(thread.core);
-        Some(core.time_ns().saturating_sub(core.idle_ns()))
-    }
-
-    fn sleeps(&self, tid: u32) -> bool {
-        self.waits.sleeps(tid)
+    fn start_thread(&mut self, running: &mut Running<'_>, birth: u64, start_ns: Option<u64>) {
+        if birth > 0 && self.with_stacks {
+            let calls = self.started_in.remove(&birth);
+            let process = &mut running.process.kept;
+            process.program.calls.begin(running.tid, calls);
+        }
+        if let Some(start_ns) = start_ns {
+            for what_if in &mut self.what_if {
+                let core = what_if.machine.core_mut(running.thread.core).0;
+                core.begin_at(start_ns);
+            }
+        }
     }
 
     fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, bytes: u64) {
@@ -567,32 +485,32 @@ impl Reader for ModelReader {
                 // Copy it immediately, because the program may delete the file.
                 self.files.identify(&mut row);
                 let change = Change::Map(start, mapping);
-                kept.mapped.tell(bytes, change, Some(row));
+                kept.sink.mapped.tell(bytes, change, Some(row));
             }
             CatalogueEvent::Unmapped(range) => {
                 let nothing = nothing_until(range.end, Module::UNMAPPED);
                 let row = module(pid, 0, range.start, &nothing);
-                kept.mapped.tell(bytes, Change::Unmap(range), Some(row));
+                kept.sink
+                    .mapped
+                    .tell(bytes, Change::Unmap(range), Some(row));
             }
             CatalogueEvent::Break(at) => {
                 let heap = kept.program.space.set_break(at);
                 let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
-                kept.mapped.tell(bytes, Change::Break, row);
+                kept.sink.mapped.tell(bytes, Change::Break, row);
             }
             // Mapped before the program runs.
             CatalogueEvent::Program(path) => {
-                kept.path = path;
+                kept.sink.path = path;
                 self.reach_mapped(process, bytes, 0);
             }
             CatalogueEvent::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
-            CatalogueEvent::Region(number, name) => {
-                self.names.insert(name.clone());
-                kept.regions.insert(number, name);
-            }
+            // The reader keeps the names of regions.
+            CatalogueEvent::Region(..) => {}
             CatalogueEvent::Path(number, calls) => {
-                kept.paths.insert(number, calls);
+                kept.sink.paths.insert(number, calls);
             }
             CatalogueEvent::Allocator(line) => {
                 self.found_allocators.insert(line);
@@ -604,95 +522,127 @@ impl Reader for ModelReader {
         }
     }
 
-    fn read(
+    fn name_region(&mut self, name: &str) {
+        self.names.insert(name.to_owned());
+    }
+
+    fn replay(
         &mut self,
-        process: &mut Process,
-        tid: u32,
-        thread: &mut Running,
+        machine: &mut Machine,
+        running: &mut Running<'_>,
         words: &Words<'_>,
-    ) -> Taken {
-        let (mut at, mut passed) = (words.from, 0);
-        let moved = self.machine.core(thread.core).lines_moved();
-        let waits = loop {
-            let asleep = self.waits.sleeps(tid).then(|| self.instructions(thread));
-            at = self.replay(process, tid, thread, words, at);
-            if asleep.is_some_and(|before| self.instructions(thread) > before) {
-                self.waits.runs(tid);
-            }
-            if let Some((mark, length)) = RegionMark::at(words.all, at) {
-                self.take_region_mark(process, tid, thread, &mark);
-                at += length;
-                continue;
-            }
-            let Some(sync) = Sync::at(words.all, at) else {
-                break None;
-            };
-            if let Some(waits) = sync.waits(words.granted) {
-                break Some(waits);
-            }
-            if let MarkKind::Mapped(bytes) = sync.what {
-                let now_ns = self.machine.core(thread.core).time_ns();
-                self.reach_mapped(process, bytes, now_ns);
-            }
-            self.synchronise(process, tid, thread, &sync);
-            passed = sync.number;
-            at += Sync::WORDS;
+        from: usize,
+    ) -> usize {
+        let RunningThread {
+            process,
+            tid,
+            thread,
+        } = running;
+        let tid = *tid;
+        let is_outside = thread.sink.regions.is_outside();
+        process.kept.program.set_outside(is_outside);
+        let (core, shared) = machine.core_mut(thread.core);
+        thread.sink.python.go_on(from);
+        if let Some(path) = &mut thread.sink.path {
+            path.go_on(tid, &mut process.kept.program.calls, from);
+        }
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid: Tid(tid),
+            cpu: Cpu(thread.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+            trace: thread.sink.trace.as_mut(),
+            one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
+            gate: thread.sink.regions.gate.as_mut(),
+            path: thread.sink.path.as_mut(),
+            stacks: &mut self.stacks,
+            python: &mut thread.sink.python,
+            python_lines: &mut self.python_lines,
         };
-        let now_ns = self.machine.core(thread.core).time_ns();
-        process.kept.now_ns = process.kept.now_ns.max(now_ns);
-        self.waits.reach(process.entry.pid, process.kept.now_ns);
-        self.name_stack(process, tid, thread);
-        Taken {
-            to: at.min(words.all.len()),
-            passed,
-            waits,
-            contends: self.machine.core(thread.core).lines_moved() > moved,
+        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
+        if let Some(sums) = &mut self.sets {
+            let mut replay = SetsReplay {
+                core,
+                shared,
+                program,
+                cursor,
+                due: &mut rows,
+                sums,
+                space: space_of(&process.entry),
+            };
+            return replay.run(words.all, from, words.whole);
+        }
+        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
+        let at = replay.run(words.all, from, words.whole);
+        core.end_turn(shared);
+        thread.cursor.sharing.end_turn();
+        if let Some(path) = &mut thread.sink.path {
+            path.rest(tid, &mut process.kept.program.calls);
+        }
+        let mut cursors = std::mem::take(&mut thread.sink.what_if);
+        let mut moved = std::mem::take(&mut process.kept.sink.moved);
+        moved.resize_with(self.what_if.len(), MovedCode::default);
+        let states = cursors.iter_mut().zip(&mut moved);
+        for (what_if, (cursor, code)) in self.what_if.iter_mut().zip(states) {
+            what_if.replay(process, code, thread.core, cursor, words, from);
+        }
+        thread.sink.what_if = cursors;
+        process.kept.sink.moved = moved;
+        at
+    }
+
+    fn mark_region(&mut self, core: &Core, running: &mut Running<'_>, mark: &RegionMark) -> bool {
+        self.take_region_mark(core, running, mark)
+    }
+
+    fn synchronise(&mut self, core: &Core, running: &mut Running<'_>, sync: &Sync) {
+        self.take_sync_mark(core.time_ns(), running, sync);
+    }
+
+    fn waited(&mut self, thread: &ModelledThread<RecordedThread>, waited_ns: u64) {
+        for what_if in &mut self.what_if {
+            what_if.wait(thread.core, waited_ns);
         }
     }
 
-    fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
-        let (tid, kept) = (Tid(thread.ring.tid), &mut thread.kept);
+    fn end_turn(&mut self, running: &mut Running<'_>) {
+        self.name_stack(running);
+    }
+
+    fn retire_rest(&mut self, core: &mut Core, process: &mut Process, thread: &mut Thread) {
         if self.sets.is_some() {
-            let (core, _) = self.machine.core_mut(kept.core);
             Ran(thread.ring.ran()).retire(core);
-            take_counts(&mut process.kept.program, &thread.ring, kept);
+            let counted = &mut thread.kept.sink.counted;
+            take_counts(&mut process.kept.program, &thread.ring, counted);
         }
-        if !process.died {
-            self.waits.runs(tid.0);
-        }
-        if let Some(died_ns) = self.waits.died(tid.0, host_ns()) {
-            let (core, _) = self.machine.core_mut(kept.core);
-            core.wait_until(died_ns);
-        }
-        self.machine.finish_core(kept.core);
-        let (core, _) = self.machine.core_mut(kept.core);
+    }
+
+    fn end_thread(&mut self, core: &mut Core, process: &mut Process, thread: &mut Thread) {
+        let (tid, kept) = (Tid(thread.ring.tid), &mut thread.kept);
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
             tid,
             cpu: Cpu(kept.core.0),
             writer: &mut self.writer,
             failure: &mut self.failure,
-            trace: kept.trace.as_mut(),
+            trace: kept.sink.trace.as_mut(),
             one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
-            gate: kept.regions.gate.as_mut(),
-            path: kept.path.as_mut(),
+            gate: kept.sink.regions.gate.as_mut(),
+            path: kept.sink.path.as_mut(),
             stacks: &mut self.stacks,
-            python: &mut kept.python,
+            python: &mut kept.sink.python,
             python_lines: &mut self.python_lines,
         };
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
         process.kept.program.calls.end(tid.0);
         self.write_sharing(process, tid, kept);
-        let (core, _) = self.machine.core_mut(kept.core);
-        if let Some(delivered) = core.delivered() {
-            self.delivered.add(&delivered);
-        }
         let (end_ns, idle_ns) = (core.time_ns(), core.idle_ns());
-        kept.regions.end_all(&reading(core));
+        kept.sink.regions.end_all(&reading(core));
         let pid = Pid(process.entry.pid);
-        let regions = kept.regions.rows(&process.kept.regions, pid, tid);
-        let spans = kept.regions.spans(&process.kept.regions, pid, tid);
+        let regions = kept.sink.regions.rows(&process.kept.regions, pid, tid);
+        let spans = kept.sink.regions.spans(&process.kept.regions, pid, tid);
         for row in regions.iter().filter(|row| row.entries > 0) {
             if !self.entered.contains(&row.name) {
                 self.entered.insert(row.name.clone());
@@ -702,23 +652,17 @@ impl Reader for ModelReader {
         self.note(written);
         let written = self.writer.extend(spans);
         self.note(written);
-        self.unmatched += kept.regions.unmatched;
-        let (core, _) = self.machine.core_mut(kept.core);
         self.past_idle_ns += idle_ns;
-        self.past.add(&kept.regions.recorded(&core.counts()));
+        self.past.add(&kept.sink.regions.recorded(&core.counts()));
         self.past_ns = self.past_ns.max(end_ns);
-        self.stray += kept.cursor.stray + u64::from(thread.ring.dropped());
-        process.kept.now_ns = process.kept.now_ns.max(end_ns);
-        self.waits.reach(process.entry.pid, process.kept.now_ns);
-        self.machine.remove_core(kept.core);
         for what_if in &mut self.what_if {
-            what_if.end_thread(kept);
+            what_if.end_thread(kept.core);
         }
         let written = self.writer.push(ThreadRow {
             pid: Pid(process.entry.pid),
             tid,
-            parent_pid: process.kept.parent_pid,
-            program: process.kept.path.clone(),
+            parent_pid: process.kept.sink.parent_pid,
+            program: process.kept.sink.path.clone(),
             start_ns: kept.start_ns,
             end_ns: Some(end_ns),
             idle_ns: Some(idle_ns),
@@ -726,26 +670,14 @@ impl Reader for ModelReader {
         self.note(written);
     }
 
-    fn end_process(&mut self, mut process: Process) {
+    fn end_process(&mut self, machine: &Machine, process: &mut Process) {
         self.stacks.forget(Pid(process.entry.pid));
-        self.reach_mapped(&mut process, u64::MAX, 0);
-        self.write_sites(&mut process);
-        self.write_heap_history(&process);
+        self.reach_mapped(process, u64::MAX, 0);
+        self.write_sites(machine, process);
+        self.write_heap_history(process);
         if let Some(data) = &process.kept.program.data {
             self.past_heap.add(&data.totals());
         }
-        let uncounted = [
-            (
-                process.entry.undecoded(),
-                "accesses that the engine does not see",
-            ),
-            (process.entry.without_room(), LossKind::NO_ROOM),
-        ];
-        for (count, detail) in uncounted.into_iter().filter(|(count, _)| *count > 0) {
-            self.lose(Some(&process), LossKind::Undecoded, count.into(), detail);
-        }
-        self.cut += process.kept.missing_runs.max(0).unsigned_abs();
-        self.stray += process.kept.unknown;
     }
 
     fn lose(&mut self, process: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
@@ -760,79 +692,10 @@ impl Reader for ModelReader {
     }
 }
 
-impl ModelReader {
+impl RecordingSink {
     /// Returns the number of lines that each simulated line stands for.
     fn one_in(&self) -> u32 {
         self.sets.as_ref().map_or(1, |sets| sets.sample.one_in)
-    }
-
-    fn instructions(&self, thread: &Running) -> u64 {
-        let counts = self.machine.core(thread.core).counts();
-        counts.get(events::INSTRUCTIONS)
-    }
-
-    /// Replays words to their end or to a mark that the caller handles.
-    fn replay(
-        &mut self,
-        process: &mut Process,
-        tid: u32,
-        thread: &mut Running,
-        words: &Words<'_>,
-        from: usize,
-    ) -> usize {
-        process
-            .kept
-            .program
-            .set_outside(thread.regions.is_outside());
-        let (core, shared) = self.machine.core_mut(thread.core);
-        thread.python.go_on(from);
-        if let Some(path) = &mut thread.path {
-            path.go_on(tid, &mut process.kept.program.calls, from);
-        }
-        let mut rows = Rows {
-            pid: Pid(process.entry.pid),
-            tid: Tid(tid),
-            cpu: Cpu(thread.core.0),
-            writer: &mut self.writer,
-            failure: &mut self.failure,
-            trace: thread.trace.as_mut(),
-            one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
-            gate: thread.regions.gate.as_mut(),
-            path: thread.path.as_mut(),
-            stacks: &mut self.stacks,
-            python: &mut thread.python,
-            python_lines: &mut self.python_lines,
-        };
-        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
-        if let Some(sums) = &mut self.sets {
-            let mut replay = SetsReplay {
-                core,
-                shared,
-                program,
-                cursor,
-                due: &mut rows,
-                sums,
-                space: process.entry.number % ADDRESS_SPACES,
-            };
-            return replay.run(words.all, from, words.whole);
-        }
-        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
-        let at = replay.run(words.all, from, words.whole);
-        core.end_turn(shared);
-        thread.cursor.sharing.end_turn();
-        if let Some(path) = &mut thread.path {
-            path.rest(tid, &mut process.kept.program.calls);
-        }
-        let mut cursors = std::mem::take(&mut thread.what_if);
-        let mut moved = std::mem::take(&mut process.kept.moved);
-        moved.resize_with(self.what_if.len(), MovedCode::default);
-        let states = cursors.iter_mut().zip(&mut moved);
-        for (what_if, (cursor, code)) in self.what_if.iter_mut().zip(states) {
-            what_if.replay(process, code, thread, cursor, words, from);
-        }
-        thread.what_if = cursors;
-        process.kept.moved = moved;
-        at
     }
 
     fn add_note(&mut self, note: Note) {
@@ -870,16 +733,15 @@ impl ModelReader {
     /// Handles a thread that reached mappings and unmappings of its process, which are in the first
     /// bytes of the catalogue.
     fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
-        let Recorded {
-            mapped, program, ..
-        } = &mut process.kept;
-        let rows = mapped.reach(bytes, now_ns, &mut program.space);
+        let kept = &mut process.kept;
+        let mapped = &mut kept.sink.mapped;
+        let rows = mapped.reach(bytes, now_ns, &mut kept.program.space);
         let written = self.writer.extend(rows);
         self.note(written);
     }
 
     /// Writes all mappings of a process, which a forked child has from the start.
-    fn write_space(&mut self, pid: u32, kept: &Recorded) {
+    fn write_space(&mut self, pid: u32, kept: &ModelledProcess<RecordedProcess>) {
         let all = kept.program.space.iter();
         let mut rows: Vec<Module> = all
             .map(|(start, m)| module(pid, kept.now_ns, start, m))
@@ -890,33 +752,37 @@ impl ModelReader {
     }
 
     /// Names the mapping of a thread's stack, where its first store is.
-    fn name_stack(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
+    fn name_stack(&mut self, running: &mut Running<'_>) {
+        let (process, tid, thread) = (&mut *running.process, running.tid, &mut *running.thread);
         let Some(address) = thread.cursor.first_store.filter(|&a| a != 0) else {
             return;
         };
         thread.cursor.first_store = Some(0);
         let kept = &mut process.kept;
-        let (name, within) = match std::mem::replace(&mut kept.stack_named, true) {
+        let (name, within) = match std::mem::replace(&mut kept.sink.stack_named, true) {
             false => ("[stack]".to_owned(), u64::MAX),
             true => (format!("[stack {tid}]"), STACK_TOP_BYTES),
         };
         let named = match kept.program.space.left_from(address) {
             Some(bytes) if bytes > within => None,
             Some(_) => kept.program.space.name_around(address, &name),
-            None => kept.mapped.name_gone(address, within, &name),
+            None => kept.sink.mapped.name_gone(address, within, &name),
         };
         if let Some((start, mapping)) = named {
             // As early as possible, because the thread has used it since its start.
-            let named_ns = thread.start_ns.max(kept.mapped.code_ns(mapping.number)) + 1;
+            let named_ns = thread
+                .start_ns
+                .max(kept.sink.mapped.code_ns(mapping.number))
+                + 1;
             self.write_module(module(process.entry.pid, named_ns, start, &mapping));
         }
     }
 
-    fn write_sites(&mut self, process: &mut Process) {
+    fn write_sites(&mut self, machine: &Machine, process: &mut Process) {
         process.kept.program.set_outside(false);
         process.kept.program.catalogue.clear_outside();
         let mut rows = Vec::new();
-        let timing = &self.machine.config().timing;
+        let timing = &machine.config().timing;
         let instruction_millicycles = u64::from(timing.cycles_per_1000_instructions);
         take_blocks(
             process,

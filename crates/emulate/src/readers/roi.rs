@@ -138,8 +138,6 @@ pub(crate) struct ThreadRegions {
     inside: OpenRegions<u32, (bool, Reading)>,
     sums: BTreeMap<u32, RegionSums>,
     spans: RegionSpans<u32>,
-    /// Number of ends of regions that the thread was not in.
-    pub(crate) unmatched: u64,
     /// Set if the recording is limited to some regions.
     pub(crate) gate: Option<Gate>,
 }
@@ -150,7 +148,6 @@ impl Default for ThreadRegions {
             inside: OpenRegions::default(),
             sums: BTreeMap::new(),
             spans: RegionSpans::at_most(MAX_SPANS),
-            unmatched: 0,
             gate: None,
         }
     }
@@ -187,13 +184,14 @@ impl ThreadRegions {
         }
     }
 
-    /// Ends a region.
-    pub(crate) fn end(&mut self, name: u32, now: &Reading) {
+    /// Ends a region. Returns false if the thread was not in it.
+    pub(crate) fn end(&mut self, name: u32, now: &Reading) -> bool {
         match self.inside.end(&name) {
             RegionEnd::Left(left) => self.leave(&left, now),
             RegionEnd::Within => {}
-            RegionEnd::Unmatched => self.unmatched += 1,
+            RegionEnd::Unmatched => return false,
         }
+        true
     }
 
     /// Ends all open regions.
@@ -342,10 +340,10 @@ mod tests {
     }
 
     #[test]
-    fn an_end_without_a_begin_is_counted() {
+    fn an_end_without_a_begin_is_unmatched() {
         let mut regions = ThreadRegions::default();
-        regions.end(1, &reading(30));
-        assert_eq!((regions.unmatched, sums(&regions).len()), (1, 0));
+        let was_inside = regions.end(1, &reading(30));
+        assert_eq!((was_inside, sums(&regions).len()), (false, 0));
     }
 
     #[test]

@@ -14,30 +14,27 @@ use std::time::{Duration, Instant};
 use memgauge_host::roi::{OpenRegions, RegionEnd};
 use memgauge_host::running_program::Program as RunningProgram;
 use memgauge_host::sampled_run::{SampleSink, SampledRun, ThreadCounts, ThreadSampling};
-use memgauge_machine::{Config, Core, CoreId, Delivery, Machine, PmuConfig, SampleSpec};
+use memgauge_machine::{Config, Core, Delivery, Machine, PmuConfig, SampleSpec};
 use memgauge_trace::{
     CommandEnd, Cpu, EventId, LossKind, Pid, Sample, Tid, VirtAddr, catalogue as events,
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::engine::catalogue::{Catalogue, CatalogueEvent};
+use super::model_reader::{
+    ModelReader, ModelSink, ModelledProcess, ModelledThread, NewCore, RunningThread,
+};
+use super::roi::{RegionMark, RegionMarkKind};
+use crate::engine::catalogue::CatalogueEvent;
 use crate::engine::launch::{Emulator, not_started, resolve};
-use crate::engine::session::{ProcessEntry, Ring, Session};
-use crate::engine::sync::Sync;
+use crate::engine::session::{Ring, Session};
 use crate::follow::pace::PollPace;
-use crate::follow::{self, Followed, Origin, Reader, Taken, Words};
-use crate::model::replay::{Cursor, OverflowSink, Program, Replay};
-use crate::readers::roi::{RegionMark, RegionMarkKind};
-use crate::time::thread_starts::StartMark;
-use crate::time::waits::{Marker, Waits};
+use crate::follow::{self, Followed, Words};
+use crate::model::replay::{OverflowSink, Replay};
 use crate::{Error, Result};
 use crate::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, engine_command, spawn, start};
 
-type Process = follow::Process<Modelled>;
-type Thread = follow::Thread<Running>;
-
-/// Number of address spaces that the machine distinguishes. Later processes share numbers.
-const ADDRESS_SPACES: u32 = (1 << 18) - 1;
+type Process = follow::Process<ModelledProcess<()>>;
+type Thread = follow::Thread<ModelledThread<SampledThread>>;
 
 /// Event that is sampled if the caller names none.
 pub const DEFAULT_EVENT: &str = "llc.miss";
@@ -233,14 +230,14 @@ impl SampledRun for SampledProgram {
         let Some(mut started) = self.started.take() else {
             return Err(not_started());
         };
-        let reader = SampleReader {
-            machine: started.machine,
+        let stream = SampleStream {
             event: self.event.event,
             sink,
-            waits: Waits::default(),
             begun: 0,
             pending: Vec::new(),
+            turn_began: Duration::ZERO,
         };
+        let reader = ModelReader::new(started.machine, stream);
         let mut run = OnlineRun {
             program: started.program,
             followed: Followed::new(reader, follow::turn_words(None)),
@@ -252,7 +249,7 @@ impl SampledRun for SampledProgram {
 /// A run in progress.
 struct OnlineRun<'a> {
     program: RunningProgram,
-    followed: Followed<SampleReader<'a>>,
+    followed: Followed<ModelReader<SampleStream<'a>>>,
 }
 
 impl OnlineRun<'_> {
@@ -263,7 +260,7 @@ impl OnlineRun<'_> {
             let busy = self.followed.poll(session, pace.is_eager());
             pace.hurry(self.followed.holds());
             self.answer_requests();
-            if self.followed.reader.sink.is_closed() {
+            if self.followed.reader.sink.sink.is_closed() {
                 return self.unsampled(session);
             }
             if let Some(sleep) = pace.after(busy) {
@@ -274,13 +271,14 @@ impl OnlineRun<'_> {
             }
             reaped = Instant::now();
             self.followed.reap(session, false);
+            self.followed.reader.report_losses();
             if let Some(end) = self.ended()? {
                 break end;
             }
             if forgot.elapsed() > FLUSH_EVERY {
                 forgot = Instant::now();
                 let all = self.followed.processes.values_mut();
-                all.for_each(|process| process.kept.program.forget_counts());
+                all.for_each(forget_counts);
             }
         };
         self.read_to_the_end(session);
@@ -301,10 +299,7 @@ impl OnlineRun<'_> {
     fn read_to_the_end(&mut self, session: &mut Session) {
         let still_running = self.followed.read_to_the_end(session);
         let reader = &mut self.followed.reader;
-        for (refused, why) in session.refused() {
-            reader.lose(None, LossKind::ThreadNotRecorded, refused, why);
-        }
-        reader.lose(None, LossKind::StillRunning, still_running, "");
+        reader.report_last_losses(session, still_running);
         self.answer_requests();
     }
 
@@ -321,7 +316,7 @@ impl OnlineRun<'_> {
 
     /// Applies the requested changes to threads.
     fn answer_requests(&mut self) {
-        let requests = self.followed.reader.sink.take_requests();
+        let requests = self.followed.reader.sink.sink.take_requests();
         if requests.is_empty() {
             return;
         }
@@ -333,36 +328,32 @@ impl OnlineRun<'_> {
         } = &mut self.followed;
         let mut counts = Vec::new();
         for thread in threads {
-            let number = thread.kept.number;
+            let number = thread.kept.sink.number;
             if let Some((_, wanted)) = requests.iter().find(|r| r.0 == number)
                 && let Some(process) = processes.get(&thread.ring.process)
             {
-                reader.change(process, thread, *wanted);
-                counts.push((number, reader.counts(&thread.kept)));
+                let (core, _) = reader.machine.core_mut(thread.kept.core);
+                let stream = &mut reader.sink;
+                stream.change(core, process, thread, *wanted);
+                counts.push((number, stream.counts(core, &thread.kept)));
             }
         }
-        reader.sink.requests_done(&counts);
+        reader.sink.sink.requests_done(&counts);
     }
 }
 
-/// State of a process.
-#[derive(Default)]
-struct Modelled {
-    program: Program,
-    /// Names of regions of interest by number.
-    regions: BTreeMap<u32, String>,
-    /// Latest virtual time of its threads.
-    now_ns: u64,
+/// Drops the counts by code, after it has counted what did not happen.
+fn forget_counts(process: &mut Process) {
+    let kept = &mut process.kept;
+    let catalogue = &mut kept.program.catalogue;
+    kept.uncounted
+        .take_executions(catalogue, false, |_, _, _, _| ());
+    kept.program.forget_counts();
 }
 
 /// State of a thread.
-struct Running {
+pub(crate) struct SampledThread {
     number: u64,
-    core: CoreId,
-    cursor: Cursor,
-    /// Number of its start mark, until its first word is read.
-    birth: u64,
-    start_ns: u64,
     inside: OpenRegions<u32, ()>,
     sampling: ThreadSampling,
     /// Events counted until sampling last resumed, and the core's count at that time.
@@ -371,63 +362,65 @@ struct Running {
     own: Duration,
 }
 
-/// Runs words through the modelled machine and passes on its samples.
-struct SampleReader<'a> {
-    machine: Machine,
+/// Passes on the samples of the modelled machine.
+struct SampleStream<'a> {
     event: EventId,
     sink: &'a mut dyn SampleSink,
-    waits: Waits,
     /// Number of threads so far, which is the next one's number.
     begun: u64,
     /// Samples that were not passed on yet.
     pending: Vec<Sample>,
+    /// Own CPU time when the turn began.
+    turn_began: Duration,
 }
 
-impl SampleReader<'_> {
-    fn count(&self, thread: &Running) -> u64 {
-        self.machine.core(thread.core).counts().get(self.event)
-    }
-
-    fn counts(&self, thread: &Running) -> ThreadCounts {
-        let core = self.machine.core(thread.core);
-        let gained = match thread.sampling.on {
-            true => self.count(thread) - thread.since,
+impl SampleStream<'_> {
+    fn counts(&self, core: &Core, thread: &ModelledThread<SampledThread>) -> ThreadCounts {
+        let sampled = &thread.sink;
+        let gained = match sampled.sampling.on {
+            true => core.counts().get(self.event) - sampled.since,
             false => 0,
         };
         ThreadCounts {
-            counted: thread.counted + gained,
+            counted: sampled.counted + gained,
             processor_ns: (core.time_ns() - thread.start_ns).saturating_sub(core.idle_ns()),
-            own_ns: thread.own.as_nanos() as u64,
+            own_ns: sampled.own.as_nanos() as u64,
         }
     }
 
     /// Changes the sampling of a thread from here on.
-    fn change(&mut self, process: &Process, thread: &mut Thread, wanted: ThreadSampling) {
-        let (now, kept) = (self.count(&thread.kept), &mut thread.kept);
-        let (before, core) = (kept.sampling, self.machine.core_mut(kept.core).0);
+    fn change(
+        &mut self,
+        core: &mut Core,
+        process: &Process,
+        thread: &mut Thread,
+        wanted: ThreadSampling,
+    ) {
+        let (now, kept) = (core.counts().get(self.event), &mut thread.kept);
+        let before = kept.sink.sampling;
         if before.on && !wanted.on {
-            kept.counted += now - kept.since;
+            kept.sink.counted += now - kept.sink.since;
             core.pause_sampling(true);
         }
         if before.period != wanted.period {
             core.set_period(self.event, wanted.period);
         }
         if !before.on && wanted.on {
-            kept.since = now;
+            kept.sink.since = now;
             core.pause_sampling(false);
         }
-        kept.sampling = wanted;
+        kept.sink.sampling = wanted;
         let mut due = Due {
             ids: (Pid(process.entry.pid), Tid(thread.ring.tid)),
             cpu: Cpu(kept.core.0),
             into: &mut self.pending,
         };
         due.take(core, VirtAddr(0));
-        self.hand_on(process, kept);
+        self.hand_on(process, &kept.sink);
     }
 
     /// Passes a thread's samples since its regions last changed to the sink.
-    fn hand_on(&mut self, process: &Process, thread: &Running) {
+    fn hand_on(&mut self, process: &Process, thread: &SampledThread) {
         if self.pending.is_empty() {
             return;
         }
@@ -439,45 +432,6 @@ impl SampleReader<'_> {
         self.sink
             .push_samples(thread.number, &self.pending, &regions);
         self.pending.clear();
-    }
-
-    fn begin_at_birth(&mut self, thread: &mut Running) {
-        let birth = std::mem::take(&mut thread.birth);
-        if let Some(start_ns) = self.waits.start(birth) {
-            thread.start_ns = start_ns;
-            self.machine.core_mut(thread.core).0.begin_at(start_ns);
-        }
-    }
-
-    fn replay(
-        &mut self,
-        process: &mut Process,
-        tid: u32,
-        thread: &mut Running,
-        (words, at): (&Words<'_>, usize),
-    ) -> usize {
-        let (core, shared) = self.machine.core_mut(thread.core);
-        let mut due = Due {
-            ids: (Pid(process.entry.pid), Tid(tid)),
-            cpu: Cpu(thread.core.0),
-            into: &mut self.pending,
-        };
-        let program = &mut process.kept.program;
-        let mut replay = Replay::new(core, shared, program, &mut thread.cursor, &mut due);
-        replay.run(words.all, at, words.whole)
-    }
-
-    fn mark(&mut self, process: &Process, thread: &mut Running, mark: &RegionMark) {
-        self.hand_on(process, thread);
-        match mark.what {
-            RegionMarkKind::Begin => drop(thread.inside.begin(mark.name, ())),
-            RegionMarkKind::End => {
-                if let RegionEnd::Unmatched = thread.inside.end(&mark.name) {
-                    self.lose(Some(process), LossKind::RegionEnd, 1, "");
-                }
-            }
-            RegionMarkKind::Value(_) | RegionMarkKind::Nothing => {}
-        }
     }
 }
 
@@ -515,47 +469,26 @@ impl OverflowSink for Due<'_> {
     }
 }
 
-impl Reader for SampleReader<'_> {
-    type Process = Modelled;
-    type Thread = Running;
+impl ModelSink for SampleStream<'_> {
+    type Process = ();
+    type Thread = SampledThread;
 
-    fn catalogue(kept: &mut Modelled) -> &mut Catalogue {
-        &mut kept.program.catalogue
-    }
-
-    fn begin_process(&mut self, entry: &ProcessEntry, origin: Origin<'_, Modelled>) -> Modelled {
-        let mut kept = Modelled::default();
-        if let Some(before) = origin.before {
-            kept.now_ns = before.kept.now_ns;
-        }
-        if let Some((parent, blocks)) = origin.parent {
-            kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
-            kept.regions = parent.kept.regions.clone();
-            let forked_ns = self.waits.start(entry.birth);
-            kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
-        }
-        kept
-    }
-
-    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
-        let start_ns = process.kept.now_ns;
-        self.waits.begin(process.entry.pid, ring.numbers());
-        let space = process.entry.number % ADDRESS_SPACES;
-        let core = self.machine.add_core_in(start_ns, space);
+    fn begin_thread(
+        &mut self,
+        process: &Process,
+        ring: &Ring,
+        core: &mut Core,
+        _: NewCore,
+    ) -> SampledThread {
         let number = self.begun;
         self.begun += 1;
         let sampling = self
             .sink
             .thread_started(number, process.entry.pid, ring.tid);
-        let fresh = self.machine.core_mut(core).0;
-        fresh.set_period(self.event, sampling.period);
-        fresh.pause_sampling(!sampling.on);
-        Running {
+        core.set_period(self.event, sampling.period);
+        core.pause_sampling(!sampling.on);
+        SampledThread {
             number,
-            core,
-            cursor: Cursor::default(),
-            birth: ring.birth,
-            start_ns,
             inside: OpenRegions::default(),
             sampling,
             counted: 0,
@@ -564,131 +497,78 @@ impl Reader for SampleReader<'_> {
         }
     }
 
-    fn birth_of(&self, ring: &Ring) -> Option<u64> {
-        (ring.birth > 0).then_some(ring.birth)
-    }
-
-    fn begin(&mut self, _: &mut Process, _: u32, thread: &mut Running) {
-        self.begin_at_birth(thread);
-    }
-
-    fn started(&mut self) -> Vec<StartMark> {
-        self.waits.take_started()
-    }
-
-    fn process_now(&self, kept: &Modelled) -> u64 {
-        kept.now_ns
-    }
-
-    fn now(&self, thread: &Running) -> u64 {
-        self.machine.core(thread.core).time_ns()
-    }
-
-    fn busy(&self, thread: &Running) -> Option<u64> {
-        let core = self.machine.core(thread.core);
-        Some(core.time_ns().saturating_sub(core.idle_ns()))
-    }
-
-    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, _: u64) {
-        match catalogue_event {
-            CatalogueEvent::NotFollowed(what) => {
-                let why = format!("a program was not followed: {what}");
-                self.sink.not_sampled(1, &why);
-            }
-            CatalogueEvent::Region(number, name) => {
-                process.kept.regions.insert(number, name);
-            }
-            _ => {}
+    fn observe(&mut self, _: &mut Process, catalogue_event: CatalogueEvent, _: u64) {
+        if let CatalogueEvent::NotFollowed(what) = catalogue_event {
+            let why = format!("a program was not followed: {what}");
+            self.sink.not_sampled(1, &why);
         }
     }
 
-    fn read(
+    fn begin_turn(&mut self) {
+        self.turn_began = own_time();
+    }
+
+    fn replay(
         &mut self,
-        process: &mut Process,
-        tid: u32,
-        thread: &mut Running,
+        machine: &mut Machine,
+        running: &mut RunningThread<'_, Self>,
         words: &Words<'_>,
-    ) -> Taken {
-        let began = own_time();
-        let (mut at, mut passed) = (words.from, 0);
-        let waits = loop {
-            at = self.replay(process, tid, thread, (words, at));
-            if let Some((mark, length)) = RegionMark::at(words.all, at) {
-                self.mark(process, thread, &mark);
-                at += length;
-                continue;
-            }
-            let Some(sync) = Sync::at(words.all, at) else {
-                break None;
-            };
-            if let Some(waits) = sync.waits(words.granted) {
-                break Some(waits);
-            }
-            let (core, _) = self.machine.core_mut(thread.core);
-            let by = Marker::now(process.entry.pid, tid, core.time_ns());
-            let until_ns = self.waits.take(&sync, &by);
-            if let Some(until_ns) = until_ns {
-                core.wait_until(until_ns);
-            }
-            passed = sync.number;
-            at += Sync::WORDS;
+        from: usize,
+    ) -> usize {
+        let RunningThread {
+            process,
+            tid,
+            thread,
+        } = running;
+        let (core, shared) = machine.core_mut(thread.core);
+        let mut due = Due {
+            ids: (Pid(process.entry.pid), Tid(*tid)),
+            cpu: Cpu(thread.core.0),
+            into: &mut self.pending,
         };
-        self.hand_on(process, thread);
-        let now_ns = self.now(thread);
-        process.kept.now_ns = process.kept.now_ns.max(now_ns);
-        self.waits.reach(process.entry.pid, process.kept.now_ns);
-        thread.own += own_time().saturating_sub(began);
-        Taken {
-            to: at.min(words.all.len()),
-            passed,
-            waits,
-            contends: false,
+        let program = &mut process.kept.program;
+        let mut replay = Replay::new(core, shared, program, &mut thread.cursor, &mut due);
+        replay.run(words.all, from, words.whole)
+    }
+
+    fn mark_region(
+        &mut self,
+        _: &Core,
+        running: &mut RunningThread<'_, Self>,
+        mark: &RegionMark,
+    ) -> bool {
+        let thread = &mut running.thread.sink;
+        self.hand_on(running.process, thread);
+        match mark.what {
+            RegionMarkKind::Begin => drop(thread.inside.begin(mark.name, ())),
+            RegionMarkKind::End => {
+                return matches!(thread.inside.end(&mark.name), RegionEnd::Unmatched);
+            }
+            RegionMarkKind::Value(_) | RegionMarkKind::Nothing => {}
         }
+        false
     }
 
-    fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
-        // Deliver pending records before the end, and what retired last.
-        self.machine.finish_core(thread.kept.core);
-        let unchanged = thread.kept.sampling;
-        self.change(process, &mut thread, unchanged);
-        let counts = self.counts(&thread.kept);
-        let core = self.machine.core(thread.kept.core);
-        let delivered = core.delivered().unwrap_or_default();
-        let stray = thread.kept.cursor.stray + u64::from(thread.ring.dropped());
-        let cleared = delivered.cleared_lines + delivered.cleared_pages;
-        self.lose(Some(process), LossKind::StrayAccess, stray, "");
-        self.lose(
-            Some(process),
-            LossKind::ActivationDelay,
-            delivered.passed,
-            "",
-        );
-        self.lose(Some(process), LossKind::MachineClear, cleared, "");
-        self.lose(Some(process), LossKind::BufferFull, delivered.full, "");
-        self.sink.thread_ended(thread.kept.number, &counts);
-        self.waits.runs(thread.ring.tid);
-        process.kept.now_ns = process.kept.now_ns.max(self.now(&thread.kept));
-        self.machine.remove_core(thread.kept.core);
+    fn end_turn(&mut self, running: &mut RunningThread<'_, Self>) {
+        let thread = &mut running.thread.sink;
+        self.hand_on(running.process, thread);
+        thread.own += own_time().saturating_sub(self.turn_began);
     }
 
-    // Cut blocks are not known: finding them needs the counts of all blocks, and a run that only
-    // passes samples on forgets these counts to bound its memory.
-    fn end_process(&mut self, process: Process) {
-        let undecoded = process.entry.undecoded();
-        self.lose(Some(&process), LossKind::Undecoded, undecoded.into(), "");
-        let without_room = process.entry.without_room();
-        let detail = LossKind::NO_ROOM;
-        self.lose(
-            Some(&process),
-            LossKind::Undecoded,
-            without_room.into(),
-            detail,
-        );
+    fn end_thread(&mut self, core: &mut Core, process: &mut Process, thread: &mut Thread) {
+        // Delivers what retired last.
+        let unchanged = thread.kept.sink.sampling;
+        self.change(core, process, thread, unchanged);
+        let counts = self.counts(core, &thread.kept);
+        self.sink.thread_ended(thread.kept.sink.number, &counts);
+    }
+
+    fn end_process(&mut self, _: &Machine, process: &mut Process) {
+        forget_counts(process);
     }
 
     fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
         match kind {
-            _ if count == 0 => {}
             LossKind::ThreadNotRecorded => {
                 let why = format!("threads were not sampled: {detail}");
                 self.sink.not_sampled(count, &why);

@@ -5,10 +5,10 @@ use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{AllocationRow, DataRow, FrameId, Pid, VirtAddr};
 
 use super::sites::Carries;
-use super::{ModelReader, Process, Recorded};
+use super::{ModelledProcess, Process, RecordedProcess, RecordingSink};
 use crate::model::data::{AllocatedBy, DataSums, SiteGain};
 
-impl ModelReader {
+impl RecordingSink {
     /// Writes what data has gained since the last time.
     pub(super) fn write_data(&mut self, process: &mut Process) {
         let pid = Pid(process.entry.pid);
@@ -18,7 +18,7 @@ impl ModelReader {
         let mut rows = DataRows {
             pid,
             time_ns: process.kept.now_ns,
-            carries: std::mem::take(&mut process.kept.data_carries),
+            carries: std::mem::take(&mut process.kept.sink.data_carries),
             rows: Vec::new(),
         };
         let gains = data.take_sites();
@@ -53,7 +53,7 @@ impl ModelReader {
         for (address, sums) in data.take_elsewhere(&process.kept.program.space) {
             rows.add(None, Some(VirtAddr(address)), &sums);
         }
-        process.kept.data_carries = rows.carries;
+        process.kept.sink.data_carries = rows.carries;
         let written = self.writer.extend(rows.rows);
         self.note(written);
         process.kept.program.data = Some(data);
@@ -71,8 +71,13 @@ impl ModelReader {
     }
 
     /// The innermost call of a path: native calls, then the frames of Python that led to them.
-    fn frame(&mut self, pid: Pid, kept: &Recorded, by: AllocatedBy) -> Option<FrameId> {
-        let native = kept.paths.get(&by.path).into_iter().flatten();
+    fn frame(
+        &mut self,
+        pid: Pid,
+        kept: &ModelledProcess<RecordedProcess>,
+        by: AllocatedBy,
+    ) -> Option<FrameId> {
+        let native = kept.sink.paths.get(&by.path).into_iter().flatten();
         let mut calls: Vec<_> = native.map(|at| VirtAddr(at.wrapping_sub(1))).collect();
         let mut new = Vec::new();
         for (code, line) in kept.program.python.frames(by.python) {
@@ -82,7 +87,7 @@ impl ModelReader {
         }
         let written = self.writer.extend(new);
         self.note(written);
-        let ModelReader { stacks, writer, .. } = self;
+        let RecordingSink { stacks, writer, .. } = self;
         let found = caller(stacks, writer, (pid, kept.now_ns), &calls);
         found.unwrap_or_else(|e| {
             self.failure.get_or_insert(e);

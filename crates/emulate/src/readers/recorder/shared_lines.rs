@@ -2,11 +2,16 @@
 
 use memgauge_trace::{LossKind, Pid, SharingRow, SiteCount, Tid, VirtAddr, catalogue as events};
 
-use super::{ModelReader, Process, Running};
+use super::{ModelSink, ModelledThread, Process, RecordedThread, RecordingSink};
 
-impl ModelReader {
+impl RecordingSink {
     /// Writes the shared lines of a thread that has ended.
-    pub(super) fn write_sharing(&mut self, process: &mut Process, tid: Tid, thread: &mut Running) {
+    pub(super) fn write_sharing(
+        &mut self,
+        process: &mut Process,
+        tid: Tid,
+        thread: &mut ModelledThread<RecordedThread>,
+    ) {
         let sharing = &mut thread.cursor.sharing;
         let dropped = std::mem::take(&mut sharing.dropped);
         if dropped > 0 {
@@ -20,7 +25,7 @@ impl ModelReader {
             let catalogue = &kept.program.catalogue;
             let ip = catalogue.ip(place.block, place.index);
             let block = catalogue.block(place.block);
-            let code_ns = block.map_or(0, |block| kept.mapped.code_ns(block.mappings));
+            let code_ns = block.map_or(0, |block| kept.sink.mapped.code_ns(block.mappings));
             rows.push(SharingRow {
                 pid,
                 tid,
@@ -35,7 +40,7 @@ impl ModelReader {
                 invalidating: sums.invalidating,
                 true_sharing: sums.true_sharing,
                 false_sharing: sums.false_sharing,
-                stall_cycles: kept.sharing_carry.add(sums.stalled_millicycles),
+                stall_cycles: kept.sink.sharing_carry.add(sums.stalled_millicycles),
                 ..SharingRow::default()
             });
             let by_event = [
@@ -60,7 +65,6 @@ impl ModelReader {
     }
 
     fn lose_sharing(&mut self, process: &Process, count: u64, detail: &str) {
-        use super::Reader;
         self.lose(Some(process), LossKind::SharingNotAttributed, count, detail);
     }
 }

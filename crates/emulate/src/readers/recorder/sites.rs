@@ -4,10 +4,9 @@ use std::sync::atomic::Ordering;
 
 use memgauge_trace::{EventId, Pid, PythonLine, SiteCount, VirtAddr, catalogue as events};
 
-use super::{Process, Running};
+use super::Process;
 use crate::engine::catalogue::{Block, Catalogue, Tally};
 use crate::engine::session::Ring;
-use crate::engine::wire;
 use crate::model::costs::{SiteMisses, SiteStalls};
 use crate::model::replay::Program;
 use crate::model::sets::ClassSums;
@@ -58,11 +57,11 @@ impl Carries {
 }
 
 /// Adds the execution counts that a thread keeps itself.
-pub(super) fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Running) {
+pub(super) fn take_counts(program: &mut Program, ring: &Ring, counted: &mut Vec<u64>) {
     let numbers = program.catalogue.numbers();
     let executions = ring.executions(numbers.len());
-    thread.counted.resize(executions.len(), 0);
-    for ((number, now), before) in numbers.zip(executions).zip(&mut thread.counted) {
+    counted.resize(executions.len(), 0);
+    for ((number, now), before) in numbers.zip(executions).zip(counted) {
         let now = now.load(Ordering::Relaxed);
         let gained = now.wrapping_sub(std::mem::replace(before, now));
         if let Some(block) = program.catalogue.block_mut(number).filter(|_| gained > 0) {
@@ -82,28 +81,9 @@ pub(super) fn take_blocks(
 ) {
     let pid = Pid(process.entry.pid);
     let kept = &mut process.kept;
-    let (catalogue, mapped) = (&mut kept.program.catalogue, &kept.mapped);
-    for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
-        kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
-    }
-    // The hot loop counts these too, and nothing reads them. The counters must not overflow.
-    for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
-        catalogue.entries.take(other_line as usize);
-    }
-    for number in catalogue.numbers() {
-        let plain = catalogue.entries.take(number as usize);
-        let Some(block) = catalogue.block_mut(number) else {
-            kept.unknown += plain;
-            continue;
-        };
-        let sums = std::mem::take(&mut block.sums);
-        let execs = plain + std::mem::take(&mut block.execs);
-        if execs == 0 {
-            continue;
-        }
-        let Some(block) = catalogue.block(number) else {
-            continue;
-        };
+    let (catalogue, sink) = (&mut kept.program.catalogue, &mut kept.sink);
+    let (mapped, cycles_carry) = (&sink.mapped, &mut sink.carries.cycles);
+    let charge = |catalogue: &Catalogue, block: &Block, execs: u64, sums: [u64; 3]| {
         let code_ns = Some(mapped.code_ns(block.mappings));
         let mut add = |ip, event, count| {
             rows.extend((count > 0).then_some(SiteCount {
@@ -123,19 +103,18 @@ pub(super) fn take_blocks(
         let plain = each.map(|n| execs * u64::from(n));
         let varies = block.is_special() && !sums_are_exact;
         let [insns, loads, stores] = if varies { sums } else { plain };
-        if !varies && !sums_are_exact {
-            kept.missing_runs += (execs * block.further_runs(number as usize)) as i64;
-        }
         add(VirtAddr(block.vaddr), events::INSTRUCTIONS, insns);
         if !sums_are_exact {
-            let cycles = kept.carries.cycles.add(insns * instruction_millicycles);
+            let cycles = cycles_carry.add(insns * instruction_millicycles);
             add(VirtAddr(block.vaddr), events::CYCLES, cycles);
         }
         for (ip, [loads, stores]) in accesses(catalogue, block, execs, [loads, stores]) {
             add(ip, events::LOADS, loads);
             add(ip, events::STORES, stores);
         }
-    }
+    };
+    kept.uncounted
+        .take_executions(catalogue, sums_are_exact, charge);
 }
 
 /// Returns loads and stores of `execs` executions of a block by instruction. `all` is their sum.
@@ -189,8 +168,8 @@ pub(super) fn take_misses(
         by_group,
         ..
     } = &mut process.kept.program;
-    let mapped = &process.kept.mapped;
-    let carries = &mut process.kept.carries;
+    let mapped = &process.kept.sink.mapped;
+    let carries = &mut process.kept.sink.carries;
     for number in catalogue.numbers() {
         let Some(block) = catalogue.block(number) else {
             continue;
@@ -227,7 +206,7 @@ pub(super) fn take_misses(
 /// Takes the costs of the lines of Python. The cycles are those of their instructions and stalls.
 pub(super) fn python_rows(process: &mut Process, instruction_millicycles: u64) -> Vec<PythonLine> {
     let pid = Pid(process.entry.pid);
-    let carries = &mut process.kept.python_carries;
+    let carries = &mut process.kept.sink.python_carries;
     let mut rows = Vec::new();
     for sums in process.kept.program.python.take() {
         let (instructions, costs) = (sums.instructions, &sums.costs);

@@ -3,10 +3,10 @@
 //! Each machine has its own cores. Threads run in the order of the recorded machine and wait as long
 //! as there. Costs are summed per machine and not charged to code.
 
-use memgauge_machine::{Core, Counts, Machine, PmuConfig};
+use memgauge_machine::{Core, CoreId, Counts, Machine, PmuConfig};
 use memgauge_trace::{VirtAddr, WhatIfFacts, catalogue as events};
 
-use super::{Process, Running};
+use super::Process;
 use crate::follow::Words;
 use crate::model::moves::{MovedCode, Moves, MovesOf};
 use crate::model::replay::{Cursor, OverflowSink, Replay};
@@ -50,7 +50,7 @@ impl WhatIfMachine {
         &mut self,
         process: &mut Process,
         code: &mut MovedCode,
-        thread: &Running,
+        core: CoreId,
         cursor: &mut Cursor,
         words: &Words<'_>,
         at: usize,
@@ -59,7 +59,7 @@ impl WhatIfMachine {
         let was_outside = program.is_outside;
         // Executions and misses count once, on the recorded machine.
         program.set_outside(true);
-        let (core, shared) = self.machine.core_mut(thread.core);
+        let (core, shared) = self.machine.core_mut(core);
         let mut due = NoSamples;
         let moves = self.moves.as_mut().map(|moves| MovesOf { moves, code });
         let mut replay = Replay::repeated(core, shared, program, cursor, &mut due, moves);
@@ -69,16 +69,16 @@ impl WhatIfMachine {
     }
 
     /// Advances a thread's clock by the wait of the recorded machine.
-    pub(super) fn wait(&mut self, thread: &Running, waited_ns: u64) {
+    pub(super) fn wait(&mut self, core: CoreId, waited_ns: u64) {
         if waited_ns > 0 {
-            let (core, _) = self.machine.core_mut(thread.core);
+            let (core, _) = self.machine.core_mut(core);
             core.wait_until(core.time_ns() + waited_ns);
         }
     }
 
-    pub(super) fn end_thread(&mut self, thread: &Running) {
-        self.past.add(&self.machine.core(thread.core).counts());
-        self.machine.remove_core(thread.core);
+    pub(super) fn end_thread(&mut self, core: CoreId) {
+        self.past.add(&self.machine.core(core).counts());
+        self.machine.remove_core(core);
     }
 
     /// Returns the sums over all threads that have ended.
