@@ -97,14 +97,8 @@ fn phases_are_named() {
 
 /// Compiles a program in a folder; its path.
 fn compiled_in(folder: &TempDir, name: &str, source: &str) -> String {
-    let file = folder.path().join(name).with_extension("c");
-    std::fs::write(&file, source).expect("the source can be written");
-    let program = folder.path().join(name);
-    let mut gcc = std::process::Command::new("gcc");
-    let status = gcc.arg("-O1").arg("-o").arg(&program).arg(&file).status();
-    assert!(status.expect("gcc runs").success(), "the program compiles");
-    let program = program.to_str().expect("temporary paths are text");
-    program.to_owned()
+    let file = format!("{name}.c");
+    memgauge_testing::compiled(folder.path(), &file, source, &["-O1"]).expect("gcc is installed")
 }
 
 /// Fills 16 MiB in order, then adds up 64-byte lines of it: `random` of them in no order, and all

@@ -11,13 +11,8 @@ use harness::{Recorded, needs};
 
 /// Path of the program made of `source`, in `folder`.
 fn compiled(folder: &Path, source: &str) -> String {
-    let (file, program) = (folder.join("p.c"), folder.join("p"));
-    std::fs::write(&file, source).expect("the source can be written");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-w", "-pthread", "-o"])
-        .args([&program, &file]);
-    assert!(cc.status().expect("cc runs").success());
-    program.display().to_string()
+    memgauge_testing::compiled(folder, "p.c", source, &["-O1", "-w", "-pthread"])
+        .expect("gcc is installed")
 }
 
 #[test]

@@ -97,16 +97,13 @@ int main(int argc, char **argv) {
 "#;
 
 fn compiled(folder: &Path, source: &str, flags: &[&str]) -> String {
-    let (file, program) = (folder.join("program.cpp"), folder.join("program"));
-    std::fs::write(&file, source).expect("the source can be written");
-    let mut compiler = Command::new("g++");
-    compiler.args(["-g", "-pthread", "-w"]).args(flags);
-    compiler.arg("-o").arg(&program).arg(&file);
-    assert!(compiler.status().expect("g++ runs").success());
-    program
-        .to_str()
-        .expect("temporary paths are text")
-        .to_owned()
+    memgauge_testing::compiled(
+        folder,
+        "program.cpp",
+        source,
+        &[&["-g", "-pthread", "-w"], flags].concat(),
+    )
+    .expect("gcc is installed")
 }
 
 /// Sums over the allocation sites that a function names.

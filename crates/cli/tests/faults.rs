@@ -18,12 +18,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// Path of a program made of `source`, in `folder`.
 fn compiled(folder: &Path, source: &str, flags: &[&str]) -> String {
-    let (file, program) = (folder.join("p.c"), folder.join("p"));
-    std::fs::write(&file, source).expect("the source can be written");
-    let mut cc = Command::new("cc");
-    cc.arg("-o").args([&program, &file]).args(flags);
-    assert!(cc.status().expect("cc runs").success());
-    program.display().to_string()
+    memgauge_testing::compiled(folder, "p.c", source, flags).expect("gcc is installed")
 }
 
 /// Runs a script of the shell among file systems of its own; `$MG` is memgauge.

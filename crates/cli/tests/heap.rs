@@ -3,9 +3,10 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use harness::{drawn, memgauge, needs};
+use memgauge_testing::compiled;
 
 /// Allocates blocks of 128 bytes that stay, one of a MiB in the middle of the run, and short-lived
 /// ones.
@@ -307,16 +308,11 @@ fn peaks_and_bytes_over_time_are_those_of_dhat_and_massif() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (code, program) = (folder.path().join("prog.cpp"), folder.path().join("prog"));
-    let count = drawn("count", 1000, 5000);
+    let count = format!("-DCOUNT={}", drawn("count", 1000, 5000));
+    let flags = ["-O1", "-g", "-w", "-fno-builtin", &count];
     for source in [LIST, CONTAINERS, GROWTH] {
-        std::fs::write(&code, source).expect("the source can be written");
-        let compiled = std::process::Command::new("g++")
-            .args(["-O1", "-g", "-w", "-fno-builtin", "-o"])
-            .args([&program, &code])
-            .arg(format!("-DCOUNT={count}"))
-            .status();
-        assert!(compiled.expect("g++ runs").success());
+        let program = compiled(folder.path(), "prog.cpp", source, &flags);
+        let program = PathBuf::from(program.expect("g++ is installed"));
         let dhat: serde_json::Value =
             serde_json::from_str(&valgrind(&["--tool=dhat"], &program)).expect("JSON");
         let sum = |field: &str| -> u64 {
@@ -742,14 +738,10 @@ fn native_site(report: &serde_json::Value, function: &str) -> NativeSite {
 /// Compiles a program, records it with source `malloc`, and returns the report.
 fn native(source: &str, defines: &[String], options: &[&str]) -> serde_json::Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (code, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
-    std::fs::write(&code, source).expect("the source can be written");
-    let compiled = std::process::Command::new("gcc")
-        .args(["-O1", "-g", "-pthread", "-fno-builtin-malloc", "-o"])
-        .args([&program, &code])
-        .args(defines)
-        .status();
-    assert!(compiled.expect("gcc runs").success());
+    let mut flags = vec!["-O1", "-g", "-pthread", "-fno-builtin-malloc"];
+    flags.extend(defines.iter().map(String::as_str));
+    let program = compiled(folder.path(), "prog.c", source, &flags);
+    let program = PathBuf::from(program.expect("gcc is installed"));
     let recording = folder.path().join("x.mg");
     memgauge()
         .args(["record", "--source", "malloc", "-q"])

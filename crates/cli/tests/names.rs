@@ -383,17 +383,14 @@ fn stacks_have_their_names_although_they_were_unmapped_and_a_child_has_its_paren
 }
 
 fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
-    let (text, path) = (folder.join("p.c"), folder.join("p"));
-    fs::write(&text, source).expect("a source file");
-    let output = Command::new("gcc")
-        .args(["-O2", "-g", "-Wl,--build-id"])
-        .args(options)
-        .args([&text, Path::new("-o"), &path])
-        .output()
-        .expect("gcc runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    path
+    let program = memgauge_testing::compiled(
+        folder,
+        "p.c",
+        source,
+        &[&["-O2", "-g", "-Wl,--build-id"], options].concat(),
+    )
+    .expect("gcc is installed");
+    PathBuf::from(program)
 }
 
 /// The hottest row of a table of the report.

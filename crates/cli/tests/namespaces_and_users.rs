@@ -53,12 +53,9 @@ int main(int argc, char **argv) {
 ";
 
 fn compile(folder: &Path, source: &str) -> PathBuf {
-    let (from, to) = (folder.join("p.c"), folder.join("p"));
-    std::fs::write(&from, source).expect("room");
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-O1", "-pthread", "-o"]).args([&to, &from]);
-    assert!(gcc.status().expect("gcc runs").success());
-    to
+    let program = memgauge_testing::compiled(folder, "p.c", source, &["-O1", "-pthread"])
+        .expect("gcc is installed");
+    PathBuf::from(program)
 }
 
 fn loads(recorded: &Recorded) -> i64 {

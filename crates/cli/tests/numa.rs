@@ -7,7 +7,7 @@ mod harness;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, compiled, skipped};
 use serde_json::Value;
 
 use harness::PROGRAM;
@@ -137,16 +137,7 @@ fn memory_on_a_far_node_is_found_and_moved() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let source = folder.path().join("far.c");
-    std::fs::write(&source, FAR).expect("written");
-    let program = folder.path().join("far");
-    let compiled = Command::new("cc")
-        .arg("-O1")
-        .arg("-o")
-        .arg(&program)
-        .arg(&source)
-        .status();
-    assert!(compiled.is_ok_and(|status| status.success()), "needs cc");
+    let program = compiled(folder.path(), "far.c", FAR, &["-O1"]).expect("gcc is installed");
     let child = Command::new(&program).stdout(Stdio::piped()).spawn();
     let mut running = Running(child.expect("the program runs"));
     let mut line = String::new();

@@ -168,14 +168,8 @@ fn compiled(folder: &Path) -> PathBuf {
          }}\n\
          int main(void) {{ {LONG}(malloc(64 << 20)); return 0; }}\n"
     );
-    let (text, program) = (folder.join("p.c"), folder.join("p"));
-    std::fs::write(&text, source).expect("the source can be written");
-    let status = Command::new("gcc")
-        .args(["-g", "-O1", "-o"])
-        .args([&program, &text])
-        .status();
-    assert!(status.expect("gcc runs").success());
-    program
+    let program = memgauge_testing::compiled(folder, "p.c", &source, &["-g", "-O1"]);
+    PathBuf::from(program.expect("gcc is installed"))
 }
 
 /// Page faults of the program, each a sample.

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::{Need, compiled, skipped};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -95,18 +95,7 @@ impl Running {
     /// Starts the program above and waits until it works. `None` where nothing can be compiled.
     fn start(mode: &str, pages: u32, rate: u32) -> Option<Running> {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = folder.path().join("target.c");
-        std::fs::write(&source, TARGET).expect("the folder can be written");
-        let program = folder.path().join("target");
-        let compiled = Command::new("cc")
-            .args(["-O1", "-o"])
-            .args([&program, &source])
-            .arg("-lm")
-            .status();
-        if !compiled.is_ok_and(|status| status.success()) {
-            skipped(Need::Tool, "needs cc");
-            return None;
-        }
+        let program = compiled(folder.path(), "target.c", TARGET, &["-O1", "-lm"])?;
         let output = folder.path().join("output");
         let child = Command::new(&program)
             .args([mode, &pages.to_string(), &rate.to_string()])

@@ -31,12 +31,8 @@ int main(void) {
 "#;
 
 fn compiled(folder: &Path) -> PathBuf {
-    let (source, program) = (folder.join("collides.c"), folder.join("collides"));
-    std::fs::write(&source, COLLIDES).expect("the source can be written");
-    let mut gcc = std::process::Command::new("gcc");
-    let gcc = gcc.args(["-O1", "-o"]).arg(&program).arg(&source);
-    assert!(gcc.status().expect("gcc runs").success());
-    program
+    let program = memgauge_testing::compiled(folder, "collides.c", COLLIDES, &["-O1"]);
+    PathBuf::from(program.expect("gcc is installed"))
 }
 
 #[test]

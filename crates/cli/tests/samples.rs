@@ -40,14 +40,10 @@ fn total(recording: &Recording, name: &str) -> u64 {
 
 /// A C program, not at a random address.
 fn compiled(folder: &Path, source: &str) -> PathBuf {
-    let (text, program) = (folder.join("p.c"), folder.join("p"));
-    std::fs::write(&text, source).expect("the source can be written");
-    let status = Command::new("gcc")
-        .args(["-no-pie", "-O1", "-pthread", "-o"])
-        .args([&program, &text])
-        .status();
-    assert!(status.expect("gcc runs").success());
-    program
+    let program =
+        memgauge_testing::compiled(folder, "p.c", source, &["-no-pie", "-O1", "-pthread"])
+            .expect("gcc is installed");
+    PathBuf::from(program)
 }
 
 /// The address that the program prints for an argument.

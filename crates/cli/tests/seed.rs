@@ -82,15 +82,8 @@ int main(int argc, char **argv) {
 "#;
 
 fn compiled(folder: &Path, source: &str) -> String {
-    let (text, program) = (folder.join("program.c"), folder.join("program"));
-    std::fs::write(&text, source).expect("the source can be written");
-    let mut gcc = std::process::Command::new("gcc");
-    let gcc = gcc.args(["-O1", "-pthread", "-o"]).arg(&program).arg(text);
-    assert!(gcc.status().expect("gcc runs").success());
-    program
-        .to_str()
-        .expect("temporary paths are text")
-        .to_owned()
+    memgauge_testing::compiled(folder, "program.c", source, &["-O1", "-pthread"])
+        .expect("gcc is installed")
 }
 
 fn output(recorded: &Recorded) -> String {

@@ -49,13 +49,10 @@ int main(void)
 }
 "#;
 
-fn compiled(folder: &Path, text: &str) -> PathBuf {
-    let (source, program) = (folder.join("program.c"), folder.join("program"));
-    std::fs::write(&source, text).expect("room");
-    let mut cc = Command::new("cc");
-    let status = cc.arg("-O1").arg(&source).arg("-o").arg(&program).status();
-    assert!(status.is_ok_and(|status| status.success()));
-    program
+fn compiled(folder: &Path, source: &str) -> PathBuf {
+    let program = memgauge_testing::compiled(folder, "program.c", source, &["-O1"])
+        .expect("gcc is installed");
+    PathBuf::from(program)
 }
 
 fn profiler(service: &Service, id: &str) -> Value {

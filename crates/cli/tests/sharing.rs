@@ -107,22 +107,13 @@ int main(void) {
 "#;
 
 fn compiled(folder: &Path, source: &str, definitions: &[(&str, u64)], is_apart: bool) -> String {
-    let (file, program) = (folder.join("program.c"), folder.join("program"));
-    std::fs::write(&file, source).expect("the source can be written");
-    let mut compiler = Command::new("gcc");
-    compiler.args(["-O1", "-g", "-pthread", "-w"]);
-    for (name, value) in definitions {
-        compiler.arg(format!("-D{name}={value}"));
-    }
-    if is_apart {
-        compiler.arg("-DAPART");
-    }
-    compiler.arg("-o").arg(&program).arg(&file);
-    assert!(compiler.status().expect("gcc runs").success());
-    program
-        .to_str()
-        .expect("temporary paths are text")
-        .to_owned()
+    let definitions = definitions.iter();
+    let definitions = definitions.map(|(name, value)| format!("-D{name}={value}"));
+    let definitions: Vec<String> = definitions.collect();
+    let mut flags = vec!["-O1", "-g", "-pthread", "-w"];
+    flags.extend(definitions.iter().map(String::as_str));
+    flags.extend(is_apart.then_some("-DAPART"));
+    memgauge_testing::compiled(folder, "program.c", source, &flags).expect("gcc is installed")
 }
 
 fn recorded(program: &str) -> Recorded {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use memgauge_testing::{Need, Random, skipped};
+use memgauge_testing::{Need, Random, compiled, skipped};
 use tempfile::TempDir;
 
 use harness::PROGRAM;
@@ -80,17 +80,7 @@ impl Hot {
             return None;
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = folder.path().join("hot.c");
-        std::fs::write(&source, HOT).expect("the folder can be written");
-        let compiled = Command::new("cc")
-            .args(["-O1", "-pthread", "-o"])
-            .arg(folder.path().join("hot"))
-            .arg(&source)
-            .status();
-        if !compiled.is_ok_and(|status| status.success()) {
-            skipped(Need::Tool, "needs cc");
-            return None;
-        }
+        compiled(folder.path(), "hot.c", HOT, &["-O1", "-pthread"])?;
         Some(Hot { folder })
     }
 
@@ -233,16 +223,12 @@ fn mebibytes(cell: &str) -> f64 {
 fn working_sets_are_the_memory_used_in_the_interval() {
     let Some(hot) = Hot::built() else { return };
     let folder = hot.folder.path();
-    std::fs::write(folder.join("part.c"), PARTLY_USED).expect("the folder can be written");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-include", "unistd.h", "-o"])
-        .args([folder.join("part"), folder.join("part.c")])
-        .status();
-    assert!(compiled.is_ok_and(|status| status.success()));
+    let flags = ["-O1", "-include", "unistd.h"];
+    let program = compiled(folder, "part.c", PARTLY_USED, &flags).expect("gcc is installed");
     let mut random = Random::of_test("working_sets_are_the_memory_used_in_the_interval");
     let (used, unused) = (8 + random.below(24), 8 + random.below(24));
     let bytes = |mebibytes: u64| (mebibytes << 20).to_string();
-    let mut child = Command::new(folder.join("part"))
+    let mut child = Command::new(program)
         .args([bytes(used + unused), bytes(used)])
         .stdout(Stdio::piped())
         .spawn()
@@ -279,17 +265,14 @@ fn working_sets_are_the_memory_used_in_the_interval() {
 #[test]
 fn a_program_that_it_starts_has_its_regions_of_interest() {
     let Some(hot) = Hot::built() else { return };
-    let source = hot.folder.path().join("marked.c");
-    std::fs::write(&source, MARKED).expect("the folder can be written");
-    let program = hot.folder.path().join("marked");
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../capi/include");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-I", include, "-o"])
-        .arg(&program)
-        .arg(&source)
-        .status();
-    assert!(compiled.is_ok_and(|status| status.success()));
-    let program = program.to_str().expect("a plain name");
+    let program = compiled(
+        hot.folder.path(),
+        "marked.c",
+        MARKED,
+        &["-O1", "-I", include],
+    );
+    let program = &program.expect("gcc is installed");
     let options = ["--once", "-d", "2s", "--no-io", "--source", "clock"];
     let output = top(&[&options[..], &["--", program]].concat());
     let (text, errors) = said(&output);

@@ -43,14 +43,8 @@ int main(int argc, char **argv) {
 "#;
 
 fn compiled(folder: &Path, source: &str, flags: &[&str]) -> String {
-    let (file, program) = (folder.join("program.c"), folder.join("program"));
-    std::fs::write(&file, source).expect("the source can be written");
-    let mut compiler = Command::new("gcc");
-    compiler.args(["-w"]).args(flags);
-    compiler.arg("-o").arg(&program).arg(&file);
-    assert!(compiler.status().expect("gcc runs").success());
-    let path = program.to_str().expect("temporary paths are text");
-    path.to_owned()
+    memgauge_testing::compiled(folder, "program.c", source, &[&["-w"], flags].concat())
+        .expect("gcc is installed")
 }
 
 fn type_row<'a>(report: &'a Value, name: &str) -> &'a Value {

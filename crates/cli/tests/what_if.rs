@@ -5,7 +5,6 @@
 mod harness;
 
 use std::path::Path;
-use std::process::Command;
 
 use harness::{Recorded, drawn, memgauge, report_text, totals_of, workloads, write_machine};
 use serde_json::Value;
@@ -233,14 +232,9 @@ int main(void) {
 "#;
 
 fn compiled(folder: &Path, source: &str, definitions: &[String]) -> String {
-    let (file, program) = (folder.join("program.c"), folder.join("program"));
-    std::fs::write(&file, source).expect("the source can be written");
-    let mut compiler = Command::new("gcc");
-    compiler.args(["-O1", "-g", "-pthread"]).args(definitions);
-    let status = compiler.arg("-o").arg(&program).arg(&file).status();
-    assert!(status.expect("gcc runs").success());
-    let program = program.to_str().expect("temporary paths are text");
-    program.to_owned()
+    let mut flags = vec!["-O1", "-g", "-pthread"];
+    flags.extend(definitions.iter().map(String::as_str));
+    memgauge_testing::compiled(folder, "program.c", source, &flags).expect("gcc is installed")
 }
 
 /// Totals of a program with a modelled layout, and of one that has this layout.

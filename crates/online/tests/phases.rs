@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use common::profiler;
 use memgauge_online::{Profiler, Settings, Source, State, Statistics};
-use memgauge_testing::{Need, skipped};
 
 /// Reads and writes random words of arrays of 16 MiB: one array per phase, in turn. Arguments:
 /// arrays, phases, milliseconds of processor time per phase. Stops before the first phase.
@@ -63,20 +62,8 @@ struct Phased(tempfile::TempDir);
 impl Phased {
     fn compiled() -> Option<Phased> {
         let folder = tempfile::tempdir().expect("room");
-        let source = folder.path().join("phased.c");
-        std::fs::write(&source, PHASED).expect("room");
-        let mut cc = Command::new("cc");
-        let cc = cc.arg("-O1").arg(source).arg("-o");
-        match cc.arg(folder.path().join("phased")).status() {
-            Err(_) => {
-                skipped(Need::Tool, "cc is not installed");
-                None
-            }
-            Ok(status) => {
-                assert!(status.success(), "it does not compile");
-                Some(Phased(folder))
-            }
-        }
+        memgauge_testing::compiled(folder.path(), "phased.c", PHASED, &["-O1"])?;
+        Some(Phased(folder))
     }
 
     /// Runs the program, and returns its counts every 50 ms.

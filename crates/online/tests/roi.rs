@@ -3,13 +3,12 @@
 mod common;
 
 use std::io::Write;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use common::{faults, profiler, until};
 use memgauge_online::{MARKS_VARIABLE, Sample, Settings, Sharing, State};
-use memgauge_testing::{Need, skipped};
+use memgauge_testing::compiled;
 
 /// Two threads that touch pages of their own, each a fault: so many in region `load`, in
 /// `parse` within it, and in none. They begin to when a line comes; at the end the program
@@ -68,19 +67,11 @@ int main(void)
 #[test]
 fn each_fault_is_in_the_regions_that_its_thread_was_in() {
     let folder = tempfile::tempdir().expect("room");
-    let (source, program) = (folder.path().join("pages.c"), folder.path().join("pages"));
-    std::fs::write(&source, PAGES).expect("room");
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi/include");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-pthread", "-I"])
-        .arg(include)
-        .arg(&source)
-        .arg("-o")
-        .arg(&program)
-        .status();
-    if !compiled.is_ok_and(|status| status.success()) {
-        return skipped(Need::Tool, "needs cc");
-    }
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../capi/include");
+    let flags = ["-O1", "-pthread", "-I", include];
+    let Some(program) = compiled(folder.path(), "pages.c", PAGES, &flags) else {
+        return;
+    };
     let settings = Settings {
         roi: true,
         buffer: 1 << 14,

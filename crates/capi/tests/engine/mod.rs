@@ -4,9 +4,6 @@
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use memgauge_testing::{Need, skipped};
 
 /// The engine, which `make engine` puts into the target folder.
 pub(crate) fn engine() -> PathBuf {
@@ -19,25 +16,11 @@ pub(crate) fn engine() -> PathBuf {
         .expect("the engine is built: make engine")
 }
 
-/// Compiles a program; `None` where there is no compiler.
+/// Compiles a program that includes memgauge's header. `None` without a compiler.
 pub(crate) fn compiled(folder: &Path, name: &str, text: &str) -> Option<PathBuf> {
-    let (source, program) = (folder.join(format!("{name}.c")), folder.join(name));
-    std::fs::write(&source, text).expect("room");
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-    let mut command = Command::new("cc");
-    command
-        .args(["-O1", "-pthread", "-Wall", "-Werror", "-I"])
-        .arg(include);
-    match command.arg(&source).arg("-o").arg(&program).status() {
-        Err(_) => {
-            skipped(Need::Tool, "cc is not installed");
-            None
-        }
-        Ok(status) => {
-            assert!(status.success(), "{name} does not compile");
-            Some(program)
-        }
-    }
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+    let flags = ["-O1", "-pthread", "-Wall", "-Werror", "-I", include];
+    memgauge_testing::compiled(folder, &format!("{name}.c"), text, &flags).map(PathBuf::from)
 }
 
 /// Loads from each line of fresh memory once: of 4000 lines in region `load`, 3000 in
