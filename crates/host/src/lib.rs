@@ -18,6 +18,7 @@ pub mod memory_counters;
 pub mod numa;
 mod orphaned_memory;
 pub mod program;
+pub mod python_lines;
 pub mod roi;
 pub mod running_program;
 pub mod sampled_run;

@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 
+use memgauge_host::python_lines::LineTable;
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use crate::engine::address_space::Mapping;
-use crate::engine::python_code::{LineTable, PythonCode};
+use crate::engine::python_code::PythonCode;
 use crate::engine::wire;
 
 /// Numbers are dense. A gap of this size means damage.

@@ -5,9 +5,8 @@
 //! instructions of that code, and the address of such a load is the place in the function. So the
 //! line at a sample is exact, although the recorder reads the words long after the program ran.
 //!
-//! A frame of Python is written as a call whose address stands for a function and a line, not for
-//! memory. Addresses start at [`FIRST_ADDRESS`], where no program has memory, and each line gets
-//! its own. The table of generated code has their names.
+//! A frame of Python is written as a call whose address stands for a function and a line
+//! ([`LineAddresses`]).
 //!
 //! Instructions, misses and stalls are summed by line while the words are read, so these sums are
 //! exact, too.
@@ -20,6 +19,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 
+use memgauge_host::python_lines::LineAddresses;
 use memgauge_machine::Outcome;
 use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
 
@@ -30,10 +30,6 @@ use crate::engine::words::{load, origin};
 use crate::model::calls::{CallPath, ProcessCalls, PythonCall};
 use crate::model::data::DataSums;
 
-/// First address that stands for a line of Python.
-const FIRST_ADDRESS: u64 = 1 << 56;
-/// Distance of these addresses.
-const ADDRESS_STEP: u64 = 16;
 /// Maximum number of frames. Deeper recursion keeps the outer part.
 const MAX_FRAMES: usize = 1 << 16;
 /// Number of words of a mark.
@@ -117,59 +113,6 @@ impl PythonProgram {
             });
             sums.len() as u32 - 1
         })
-    }
-}
-
-/// A line of a function in a process.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct PythonLine {
-    pid: Pid,
-    file: String,
-    function: String,
-    line: Option<u32>,
-}
-
-/// Addresses that stand for lines.
-#[derive(Debug, Default)]
-pub(crate) struct LineAddresses(HashMap<PythonLine, VirtAddr>);
-
-impl LineAddresses {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Address of a line of a process, and its row if it is new.
-    pub(crate) fn of_line(
-        &mut self,
-        pid: Pid,
-        code: &PythonCode,
-        line: Option<u32>,
-    ) -> (VirtAddr, Option<GeneratedCode>) {
-        self.of(PythonLine {
-            pid,
-            file: code.file.clone(),
-            function: code.name.clone(),
-            line,
-        })
-    }
-
-    /// Address of a line, and its row if it is new.
-    fn of(&mut self, line: PythonLine) -> (VirtAddr, Option<GeneratedCode>) {
-        if let Some(&known) = self.0.get(&line) {
-            return (known, None);
-        }
-        let start = VirtAddr(FIRST_ADDRESS + ADDRESS_STEP * self.0.len() as u64);
-        let row = GeneratedCode {
-            pid: line.pid,
-            start,
-            bytes: ADDRESS_STEP,
-            name: line.function.clone(),
-            module: GeneratedCode::PYTHON.to_owned(),
-            file: line.file.clone(),
-            line: line.line,
-        };
-        self.0.insert(line, start);
-        (start, Some(row))
     }
 }
 
@@ -392,7 +335,7 @@ impl PythonPath {
             let ip = named.map_or_else(
                 || {
                     let line = frame.line();
-                    let (ip, row) = addresses.of_line(pid, &frame.code, line);
+                    let (ip, row) = addresses.of(frame.code.line_of_function(pid, line));
                     row.into_iter().for_each(&mut write);
                     ip
                 },

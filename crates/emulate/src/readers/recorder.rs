@@ -19,13 +19,14 @@ use crate::follow::{self, Followed, Origin, Reader, Words};
 use crate::model::calls::{CallPath, CallsThen};
 use crate::model::data::{DataMap, HeapTotals};
 use crate::model::moves::MovedCode;
-use crate::model::python::{LineAddresses, PythonPath};
+use crate::model::python::PythonPath;
 use crate::model::replay::sets::{Ran, SetsReplay};
 use crate::model::replay::{Cursor, OverflowSink, Replay};
 use crate::model::sets::ClassSums;
 use crate::readers::roi::{Reading, RegionMark, ThreadRegions};
 use crate::{Options, Result, known_allocators};
 use memgauge_host::program::ProgramFiles;
+use memgauge_host::python_lines::LineAddresses;
 use memgauge_host::roi::RequestedNames;
 use memgauge_recording::overflows::Trace;
 

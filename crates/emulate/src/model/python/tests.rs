@@ -1,6 +1,6 @@
 use super::*;
 use crate::engine::catalogue::tests::{access, code};
-use crate::engine::python_code::LineTable;
+use memgauge_host::python_lines::LineTable;
 use memgauge_trace::AccessKind::Load;
 
 /// A block with a load of the next instruction, and one that first reads what the current

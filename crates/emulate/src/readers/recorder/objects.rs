@@ -81,7 +81,7 @@ impl RecordingSink {
         let mut calls: Vec<_> = native.map(|at| VirtAddr(at.wrapping_sub(1))).collect();
         let mut new = Vec::new();
         for (code, line) in kept.program.python.frames(by.python) {
-            let (ip, row) = self.python_lines.of_line(pid, code, *line);
+            let (ip, row) = self.python_lines.of(code.line_of_function(pid, *line));
             calls.push(ip);
             new.extend(row);
         }

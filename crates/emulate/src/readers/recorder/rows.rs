@@ -9,10 +9,11 @@ use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{Cpu, Frame, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr};
 
 use crate::model::calls::{CallPath, PythonCall};
-use crate::model::python::{FollowedProcess, LineAddresses, PythonPath};
+use crate::model::python::{FollowedProcess, PythonPath};
 use crate::model::replay::{OverflowSink, Program};
 use crate::model::sets::weight_of;
 use crate::readers::roi::Gate;
+use memgauge_host::python_lines::LineAddresses;
 
 /// Converts what a core has pending into rows.
 pub(super) struct Rows<'a> {
