@@ -28,6 +28,8 @@ pub mod software {
     pub const TASK_CLOCK: u64 = 1;
     /// Counts nothing; carries side-band records.
     pub const DUMMY: u64 = 9;
+    /// Carries what BPF programs write.
+    pub const BPF_OUTPUT: u64 = 10;
 }
 
 /// Bits of `sample_type`.

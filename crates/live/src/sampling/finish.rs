@@ -176,6 +176,7 @@ impl Session<'_> {
         let written = recorder.rois.finish(end_ns, &mut recorder.writer);
         recorder.check(written);
         self.recorder.write_sharing();
+        self.recorder.write_values();
         let mut losses = self.recorder.losses();
         losses.append(&mut self.losses_before);
         let overhead = self.overhead();
@@ -285,6 +286,7 @@ impl Session<'_> {
                 "no thread entered region `{name}`: the program does not mark it, or did not reach it"
             )
         }));
+        notes.extend(self.recorder.python.notes());
         for request in &self.requests {
             let dropped = request.dropped.iter().copied();
             let dropped = dropped.map(|feature| dropped_feature_note(feature).to_owned());

@@ -36,7 +36,7 @@ struct EventLookup {
 impl EventLookup {
     #[inline]
     fn event_of_sample(&mut self, event_by_id: &EventById, body: &[u8]) -> Option<usize> {
-        let id = u64::from_le_bytes(*body.first_chunk::<8>()?);
+        let id = id_of_sample(body)?;
         if let Some((latest_id, event)) = self.latest
             && latest_id == id
         {
@@ -46,6 +46,12 @@ impl EventLookup {
         self.latest = Some((id, event));
         Some(event)
     }
+}
+
+/// The event's ID in a sample, which comes first.
+#[inline]
+fn id_of_sample(body: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(*body.first_chunk::<8>()?))
 }
 
 impl RecordMerger {
@@ -80,21 +86,43 @@ impl RecordMerger {
         let mut owner = AuxOwner::default();
         let walked = ring.ring.read_records(|header, body| {
             let time_ns = match header.kind {
+                record::SAMPLE if recorder.python.is_output(id_of_sample(body)) => {
+                    if recorder.python.read(body).is_none() {
+                        add_unreadable_record(recorder);
+                    }
+                    return;
+                }
                 // Nothing but the time of a sample is needed yet.
                 record::SAMPLE => {
                     let event = self.lookup.event_of_sample(event_by_id, body);
-                    event.and_then(|event| recorder.layout(event)?.sample_time(body))
+                    let layout = event.and_then(|event| recorder.layout(event).copied());
+                    let time_ns = layout.and_then(|layout| layout.sample_time(body));
+                    // Frames get the time of their sample, so that they stay ahead of it.
+                    let python =
+                        layout.and_then(|layout| recorder.python.take_waiting(&layout, body));
+                    if let Some((time_ns, frames)) = time_ns.zip(python) {
+                        self.order.push(time_ns, header, &frames);
+                    }
+                    time_ns
                 }
                 _ => self
                     .side_band
                     .record(header, body)
                     .map(|(record, trailer)| {
-                        if matches!(record, Record::Aux { .. }) {
-                            owner = AuxOwner {
-                                time_ns: trailer.time_ns,
-                                pid: trailer.pid,
-                                tid: trailer.tid,
-                            };
+                        match &record {
+                            Record::Aux { .. } => {
+                                owner = AuxOwner {
+                                    time_ns: trailer.time_ns,
+                                    pid: trailer.pid,
+                                    tid: trailer.tid,
+                                };
+                            }
+                            Record::Mmap(map) => recorder.python.mapped(map, trailer.time_ns),
+                            Record::Fork(task) => recorder.python.forked(task, trailer.time_ns),
+                            Record::Lost { .. } | Record::LostSamples { .. } => {
+                                recorder.python.forget_waiting();
+                            }
+                            _ => {}
                         }
                         trailer.time_ns
                     }),
@@ -159,6 +187,10 @@ impl RecordMerger {
                     let event = event_by_id.get(&trailer.id).copied();
                     recorder.observe(&record, &trailer, event);
                 }
+                return;
+            }
+            if recorder.python.is_output(id_of_sample(body)) {
+                recorder.record_python(body);
                 return;
             }
             // The event may have been replaced since the record was read.

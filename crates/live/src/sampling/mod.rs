@@ -6,6 +6,7 @@
 //! session          polls: flush, drain ─► time_order ─► recorder ─► rows
 //! attached_thread  one event in one running thread, with a ring of its own
 //! decoder          from a record to a sample, for both
+//! python           frames of Python, which a BPF program reads at each sample
 //! budget           the period that meets an allowed overhead (pure); sample_cost measures
 //! ```
 //!
@@ -13,8 +14,8 @@
 //! inherited, so it misses no thread's first instructions. [`AttachedThread`] gives its caller
 //! control of each thread, for `memgauge top` and the library.
 //!
-//! Rejected: BPF programs on samples (of a PEBS batch they see only the last record), and for
-//! recordings one ring for each thread (memory).
+//! Rejected: BPF programs that write the samples (of a PEBS batch they see only the last record), and
+//! for recordings one ring for each thread (memory).
 
 mod attached_thread;
 mod attributes;
@@ -28,6 +29,7 @@ mod merger;
 mod open;
 mod process_code;
 mod process_table;
+mod python;
 mod recorder;
 mod reference_counters;
 mod reopen;

@@ -367,6 +367,12 @@ impl OpenEvents {
         owner.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// The events that own the rings of CPUs.
+    pub(super) fn ring_owners(&self) -> impl Iterator<Item = (u32, &OwnedFd)> {
+        let owners = self.ring_owners.iter();
+        owners.filter_map(|(&cpu, &index)| Some((cpu?, self.side_bands.get(index)?)))
+    }
+
     /// Enables all events. Only needed if sampling does not begin with `exec`.
     pub(super) fn enable(&self) -> Result<()> {
         let events = self.events.iter().map(|event| &event.fd);

@@ -13,6 +13,7 @@ use super::data_sources::DataSourceSums;
 use super::decoder::{DecodedDataSource, SampleDecoder, derive_address};
 use super::open::RequestedEvent;
 use super::process_table::ProcessTable;
+use super::python::{PythonCall, PythonRows, PythonSampler};
 use super::roi::RoiTracker;
 use super::throttling::ThrottledTime;
 use super::{EventOutcome, Options};
@@ -91,6 +92,10 @@ pub(super) struct Recorder {
     unwinder: Option<StackUnwinder>,
     /// Call stack of the current sample.
     calls: Vec<VirtAddr>,
+    pub(super) python: PythonSampler,
+    python_rows: PythonRows,
+    /// Calls of Python of the next sample, innermost first.
+    python_calls: Vec<PythonCall>,
     /// Number of records of any kind that were lost because a ring was full.
     lost_records: u64,
     /// Value of each timer at the thread's previous sample, by thread and event ID.
@@ -137,6 +142,9 @@ impl Recorder {
                 max_frames: stacks.max_frames,
             }),
             calls: Vec::new(),
+            python: PythonSampler::none(),
+            python_rows: PythonRows::default(),
+            python_calls: Vec::new(),
             lost_records: 0,
             timer_values: HashMap::new(),
             latest_ns: 0,
@@ -191,7 +199,16 @@ impl Recorder {
     #[inline]
     pub(super) fn record_sample(&mut self, event: usize, header: Header, s: &Sample<'_>) {
         let written = self.write_sample(event, header, s);
+        self.python_calls.clear();
         self.check(written);
+    }
+
+    /// Processes frames of Python, which belong to the next sample.
+    pub(super) fn record_python(&mut self, body: &[u8]) {
+        match self.python.calls(body) {
+            Some(calls) => self.python_calls = calls,
+            None => self.add_loss(LossKind::Unreadable, "frames of Python", 1),
+        }
     }
 
     /// Processes a side-band record. `event` is the index of the event that wrote it.
@@ -227,6 +244,7 @@ impl Recorder {
                 if task.pid == task.tid {
                     self.stacks.forget(Pid(task.pid));
                     self.code_changed(task.pid);
+                    self.python.ended(task.pid);
                 }
             }
             (Record::Mmap(map), _) if map.executable => self.code_changed(map.pid),
@@ -282,7 +300,7 @@ impl Recorder {
         outcome.periods = outcome.periods.saturating_add(row.period);
         outcome.with_address += u64::from(row.addr.is_some());
         row.period = stands_for;
-        row.caller = self.caller(s, time_ns)?;
+        row.caller = self.caller(s, time_ns, (id, row.period))?;
         let kernel = &mut self.processes.files.kernel;
         self.calls.iter().for_each(|ip| kernel.note(*ip));
         kernel.note(row.ip);
@@ -307,24 +325,25 @@ impl Recorder {
         }
     }
 
-    /// Writes the sample's call stack. Returns its innermost frame, or `None` without a stack.
+    /// Writes the sample's call stack, which stands for this number of events. Returns its
+    /// innermost frame, or `None` without a stack.
     #[inline]
-    fn caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
+    fn caller(
+        &mut self,
+        s: &Sample<'_>,
+        time_ns: u64,
+        events: (EventId, u64),
+    ) -> Result<Option<FrameId>> {
         self.calls.clear();
-        match s.callchain.is_empty() && self.unwinder.is_none() {
-            true => Ok(None),
-            false => self.write_stack(s, time_ns),
+        if !s.callchain.is_empty() || self.unwinder.is_some() {
+            self.native_calls(s);
         }
-    }
-
-    fn write_stack(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
-        s.calls(&mut self.calls);
-        if let Some(stacks) = &mut self.unwinder {
-            let mappings = self.processes.mappings();
-            let max_calls = usize::from(stacks.max_frames);
-            stacks
-                .unwinder
-                .calls(mappings, s, max_calls, &mut self.calls);
+        if !self.python_calls.is_empty() {
+            let eval = self.python.eval(s.pid);
+            let native = (VirtAddr(s.ip), &mut self.calls);
+            let python = (Pid(s.pid), &*self.python_calls);
+            self.python_rows
+                .add(python, native, &eval, events, &mut self.writer)?;
         }
         if self.calls.is_empty() {
             return Ok(None);
@@ -336,6 +355,17 @@ impl Recorder {
         Ok(caller?)
     }
 
+    fn native_calls(&mut self, s: &Sample<'_>) {
+        s.calls(&mut self.calls);
+        if let Some(stacks) = &mut self.unwinder {
+            let mappings = self.processes.mappings();
+            let max_calls = usize::from(stacks.max_frames);
+            stacks
+                .unwinder
+                .calls(mappings, s, max_calls, &mut self.calls);
+        }
+    }
+
     /// Records an overflow's time, if times are recorded. Returns the number of events that the
     /// sample stands for, or `None` if this overflow is not recorded as a sample.
     fn trace(&mut self, row: &SampleRow) -> Result<Option<u64>> {
@@ -345,9 +375,11 @@ impl Recorder {
         Ok(traces.push(row, &mut self.writer)?)
     }
 
-    /// Writes the values that the program has marked so far.
+    /// Writes the values that the program has marked so far, and the events by line of Python.
     pub(super) fn write_values(&mut self) {
         let written = self.rois.write_values(&mut self.writer);
+        self.check(written);
+        let written = self.python_rows.write(&mut self.writer);
         self.check(written);
     }
 
@@ -443,6 +475,7 @@ impl Recorder {
         self.add_lost_records();
         self.add_losses_of_events();
         self.add_losses_of_stacks_and_rois();
+        self.add_losses_of_python();
         let loss = |((kind, detail), count): (&(LossKind, String), &u64)| Loss {
             kind: *kind,
             count: *count,
@@ -500,6 +533,22 @@ impl Recorder {
             }
             self.outcomes.push(outcome);
         }
+    }
+
+    fn add_losses_of_python(&mut self) {
+        let [unwritten, cut, unknown_code] = self.python.losses();
+        self.add_loss(
+            LossKind::RingFull,
+            "samples without lines of Python",
+            unwritten,
+        );
+        self.add_loss(
+            LossKind::NotKept,
+            "samples with some of their calls of Python: more than 128, or unreadable",
+            cut,
+        );
+        let what = "calls of Python whose function could not be read";
+        self.add_loss(LossKind::Undecoded, what, unknown_code);
     }
 
     fn add_losses_of_stacks_and_rois(&mut self) {

@@ -158,13 +158,15 @@ impl Session<'_> {
         perf::write_into(&fd, self.open.ring_owner(placement.cpu)?)?;
         let id = perf::id(&fd)?;
         self.open.event_by_id.insert(id, event);
-        Ok(OpenEvent {
+        let opened = OpenEvent {
             fd,
             event,
             cpu: placement.cpu,
             id,
             leader,
-        })
+        };
+        self.recorder.python.attach(&opened, &self.requests[event]);
+        Ok(opened)
     }
 }
 

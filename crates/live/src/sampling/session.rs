@@ -16,6 +16,7 @@ use super::budget::{self, Window};
 use super::capabilities::pmu_capabilities;
 use super::merger::RecordMerger;
 use super::open::{EventOpener, OpenEvents, RequestedEvent, requested_event};
+use super::python::PythonSampler;
 use super::recorder::Recorder;
 use super::reference_counters::ReferenceCounters;
 use super::reopen::Reopening;
@@ -65,6 +66,9 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
     session.recorder.rois = RoiTracker::new(marks, requested_rois);
     if session.opener.whole_cpus && target.per_task {
         session.recorder.processes.target_pids = Some(target_pids(&options.target, run.pid()));
+    }
+    if options.tracing.is_none() {
+        session.read_python();
     }
     session.run(run)
 }
@@ -260,6 +264,19 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Reads frames of Python at samples. Must come before the program starts, since its threads and children
+    /// inherit events as they are then.
+    fn read_python(&mut self) {
+        let mut python = PythonSampler::load();
+        for (cpu, owner) in self.open.ring_owners() {
+            python.add_ring(cpu, owner, self.opener.monotonic);
+        }
+        for event in &self.open.events {
+            python.attach(event, &self.requests[event.event]);
+        }
+        self.recorder.python = python;
+    }
+
     /// Start of sampling on `CLOCK_MONOTONIC`.
     pub(super) fn monotonic_start_ns(&self) -> u64 {
         self.start_ns + self.clock_offset_ns
@@ -324,6 +341,7 @@ impl<'a> Session<'a> {
             Target::Command(_) => Ok(()),
             Target::Processes(ids) | Target::Threads(ids) => {
                 let mut ids = ids.iter();
+                ids.clone().for_each(|&id| recorder.python.add_running(id));
                 ids.try_for_each(|&id| recorder.processes.add_running(id, &mut recorder.writer))
             }
             _ => recorder.processes.add_all_running(&mut recorder.writer),

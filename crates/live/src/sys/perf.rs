@@ -21,6 +21,7 @@ const DISABLE: u64 = 0x2401;
 const PERIOD: u64 = 0x4008_2404;
 const SET_OUTPUT: u64 = 0x2405;
 const ID: u64 = 0x8008_2407;
+const SET_BPF: u64 = 0x4004_2408;
 
 /// The tasks that an event observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +117,14 @@ pub(crate) fn disable(leader: &OwnedFd) -> io::Result<()> {
 /// The error of `ioctl`.
 pub(crate) fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
     ioctl(event, SET_OUTPUT, owner.as_raw_fd() as u64)
+}
+
+/// Runs a BPF program at each sample of the event and of the events that tasks inherit from it.
+///
+/// # Errors
+/// The error of `ioctl`.
+pub(crate) fn run_at_samples(event: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    ioctl(event, SET_BPF, program.as_raw_fd() as u64)
 }
 
 /// Changes the period of a running event.
