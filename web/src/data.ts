@@ -441,6 +441,7 @@ export interface Timeline {
 }
 
 export interface PythonTable {
+  rank: string;
   share: number | null;
   lines: PythonRow[];
   other_lines: number;

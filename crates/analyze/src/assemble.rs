@@ -1,5 +1,6 @@
 //! Combines the results of the analyses into a [`Summary`].
 
+use memgauge_trace::catalogue::CYCLES;
 use memgauge_trace::{EventId, Loss, Manifest, RegionSpan, Thread};
 
 use crate::Analysis;
@@ -206,9 +207,14 @@ pub fn assemble(
         options,
     );
     let run_cycles = totals.get("cycles").copied().unwrap_or(0);
+    let sampled = chosen_event(&parts.samples, options).filter(|_| !parts.python.has_cycles());
+    let python_rank = match sampled {
+        Some(event) => (event, parts.samples.stood_for(event)),
+        None => (CYCLES, run_cycles),
+    };
     let python = parts
         .python
-        .table(run_cycles, &names, options.row_limit(python::MAX_ROWS));
+        .table(python_rank, &names, options.row_limit(python::MAX_ROWS));
     let python_without_lines = match python {
         None => python_without_lines(&hot.functions, manifest.machine.is_none()),
         Some(_) => None,

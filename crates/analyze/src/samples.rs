@@ -256,6 +256,11 @@ impl SampleTotals {
         })
     }
 
+    /// Number of events that the rows of an event stand for.
+    pub(crate) fn stood_for(&self, event: EventId) -> u64 {
+        self.events.get(&event).map_or(0, |sums| sums.stood_for)
+    }
+
     /// True if every counted event has a row.
     fn has_every(&self, event: &SampledEvent, names: &EventNames) -> bool {
         let rows = self

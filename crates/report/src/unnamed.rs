@@ -20,8 +20,8 @@ fn python_hint(summary: &Summary) -> Option<Hint> {
     let share = units::share(python.share);
     let rank = rank_name(&python.rank);
     let next = if python.is_sampled {
-        "Run it with `python3 -X perf` (3.12 or later) for functions, or with `memgauge -- python3 …` \
-         for lines."
+        "Record as root for lines of CPython 3.9 to 3.13; the notes say what else is missing. Or run \
+         it with `memgauge -- python3 …`."
     } else if summary.sets.is_some() {
         "Leave out --sets for lines of Python."
     } else {

@@ -1,9 +1,9 @@
-// Lines of Python by the cycles that they and the native code they called took.
+// Lines of Python by the cycles, or the samples, of them and the native code they called.
 
 import type { Data, PythonRow } from "../data";
 import { modelled } from "../data";
 import { Child } from "../dom";
-import { count, name } from "../format";
+import { amount, count, name } from "../format";
 import { shareBar, table } from "../table";
 import { section, Section } from "./section";
 
@@ -17,14 +17,18 @@ export function python(data: Data): Section | null {
   const of = (event: string) => ({ numeric: true, event, cell: (r: PythonRow) => count(r.counts[event] ?? 0), value: (r: PythonRow) => r.counts[event] ?? 0 });
   const fileName = (path: string) => path.split("/").pop() ?? path;
   const place = (r: PythonRow) => name(r.line === undefined ? fileName(r.file) : `${fileName(r.file)}:${r.line}`);
-  const columns = (first: { title: string; cell: (r: PythonRow) => Child; value: (r: PythonRow) => string }[]) => [
-    ...first,
-    { title: "Share", cell: (r: PythonRow) => shareBar(r.share), value: (r: PythonRow) => r.share },
-    { title: "Cycles", ...of("cycles") },
+  const isSampled = run.recording.machine === null;
+  const ofModel = [
     { title: "Stalled", numeric: true, about: "Cycles in which a core waited for memory", cell: (r: PythonRow) => count(r.stalled_cycles), value: (r: PythonRow) => r.stalled_cycles },
     { title: "L1D miss", ...of("l1d.miss") },
     { title: "LLC miss", ...of("llc.miss") },
     { title: "Instructions", ...of("instructions") },
+  ];
+  const columns = (first: { title: string; cell: (r: PythonRow) => Child; value: (r: PythonRow) => string }[]) => [
+    ...first,
+    { title: "Share", cell: (r: PythonRow) => shareBar(r.share), value: (r: PythonRow) => r.share },
+    { title: isSampled ? all.rank : "Cycles", ...of(all.rank), cell: (r: PythonRow) => amount(all.rank, r.counts[all.rank] ?? 0) },
+    ...(isSampled ? [] : ofModel),
   ];
   const line = { title: "Line", cell: place, value: (r: PythonRow) => `${r.file}:${r.line ?? 0}` };
   const called = { title: "Function", cell: (r: PythonRow) => name(r.function), value: (r: PythonRow) => r.function };
@@ -32,13 +36,14 @@ export function python(data: Data): Section | null {
   const others = all.other_lines > 0 ? `${count(all.other_lines)} more lines are not shown.` : "";
   return section(
     "python",
-    "Python lines by cycles",
+    `Python lines by ${all.rank}`,
     "Python",
     {
-      provenance: run.recording.machine !== null ? modelled(run) : "counted",
+      provenance: isSampled ? "sampled" : modelled(run),
       definition:
-        "Functions and lines of Python, with the native code that ran on their behalf. Every event is counted where it " +
-        "happened; functions are without the functions of Python that they call. Share: cycles of the line / cycles of the run.",
+        "Functions and lines of Python, with the native code that ran on their behalf; functions are without the functions of " +
+        `Python that they call. ${isSampled ? "Events that the samples stand for." : "Every event is counted where it happened."} ` +
+        `Share: ${all.rank} of the line / ${all.rank} of the run.`,
     },
     table<PythonRow>({ caption: "Python lines, whole run", fileName: "python-lines", isSearched: true, rows: all.lines, columns: columns([line, called]), foot: others }),
     table<PythonRow>({ caption: "Python functions, whole run", fileName: "python-functions", isSearched: true, rows: all.functions, columns: columns([called, file]) }),

@@ -1,7 +1,8 @@
 //! Lines of Python by the cycles that they and the native code they called took.
 //!
-//! The sums are exact: the source that writes them sees every instruction. Equal lines of several
-//! processes are one row.
+//! Under emulation the sums are exact: the source sees every instruction. Native samples have the
+//! events that the samples stand for, and the lines are sorted by the sampled event. Equal lines of
+//! several processes are one row.
 //!
 //! Memory: 300 bytes for each line that was executed.
 
@@ -28,7 +29,8 @@ pub struct PythonRow {
     /// Line in the source file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// Cycles of the line / cycles of the run, in 0..=1. `None` if the run took none.
+    /// Value of the table's sort order of the line / of the run, in 0..=1. `None` if the run has
+    /// none.
     pub share: Option<f64>,
     /// Cycles in which a core waited for memory.
     pub stalled_cycles: u64,
@@ -36,16 +38,19 @@ pub struct PythonRow {
     pub counts: Counts,
 }
 
-/// Lines and functions of Python, by falling cycles.
+/// Lines and functions of Python, by falling cycles, or by falling events that the samples stand
+/// for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PythonTable {
-    /// Cycles of all Python / cycles of the run, in 0..=1. `None` if the run took none.
+    /// Name of the sort order: `cycles`, or the sampled event.
+    pub rank: String,
+    /// Value of the sort order of all Python / of the run, in 0..=1. `None` if the run has none.
     pub share: Option<f64>,
-    /// Lines with the most cycles.
+    /// First lines of the sort order.
     pub lines: Vec<PythonRow>,
     /// Number of lines that are not listed.
     pub other_lines: u64,
-    /// Functions with the most cycles in them and in the native code that they called, but not in
+    /// First functions of the sort order, by events in them and in the native code that they called, but not in
     /// other functions of Python.
     pub functions: Vec<PythonRow>,
 }
@@ -80,10 +85,15 @@ impl Analysis for PythonSums {
 }
 
 impl PythonSums {
-    /// The table, for a run of so many cycles. `None` without Python.
+    /// True if lines have cycles of a modelled machine.
+    pub(crate) fn has_cycles(&self) -> bool {
+        self.0.values().any(|tally| tally.get(CYCLES) > 0)
+    }
+
+    /// The table by an event, of which the run has `total`. `None` without Python.
     pub(crate) fn table(
         self,
-        run_cycles: u64,
+        (event, total): (EventId, u64),
         names: &EventNames,
         max_rows: usize,
     ) -> Option<PythonTable> {
@@ -95,27 +105,28 @@ impl PythonSums {
         for ((file, function, _), tally) in &self.0 {
             let place = (file.clone(), function.clone(), None);
             functions.entry(place).or_default().add_all(tally);
-            all = all.saturating_add(tally.get(CYCLES));
+            all = all.saturating_add(tally.get(event));
         }
         let other_lines = self.0.len().saturating_sub(max_rows) as u64;
         Some(PythonTable {
-            share: ratio(all, run_cycles),
-            lines: rows(self.0, run_cycles, names, max_rows),
+            rank: names.name(event),
+            share: ratio(all, total),
+            lines: rows(self.0, (event, total), names, max_rows),
             other_lines,
-            functions: rows(functions, run_cycles, names, max_rows),
+            functions: rows(functions, (event, total), names, max_rows),
         })
     }
 }
 
 fn rows(
     sums: BTreeMap<Place, Tally>,
-    run_cycles: u64,
+    (event, total): (EventId, u64),
     names: &EventNames,
     max_rows: usize,
 ) -> Vec<PythonRow> {
     let mut sums: Vec<_> = sums.into_iter().collect();
     // Stable, so equal lines stay in the order of their names.
-    sums.sort_by_key(|(_, tally)| Reverse(tally.get(CYCLES)));
+    sums.sort_by_key(|(_, tally)| Reverse(tally.get(event)));
     sums.truncate(max_rows);
     let stalls: Vec<EventId> = STALLS.to_vec();
     let rows = sums.into_iter();
@@ -123,7 +134,7 @@ fn rows(
         function,
         file,
         line,
-        share: ratio(tally.get(CYCLES), run_cycles),
+        share: ratio(tally.get(event), total),
         stalled_cycles: tally.sum(&stalls),
         counts: tally.named(names),
     })
@@ -163,7 +174,9 @@ mod tests {
         let mut other = PythonSums::default();
         other.observe(&[row(2, "f", 2, CYCLES, 25)]);
         sums.merge(other);
-        let table = sums.table(200, &EventNames::default(), MAX_ROWS).unwrap();
+        let table = sums
+            .table((CYCLES, 200), &EventNames::default(), MAX_ROWS)
+            .unwrap();
         assert_eq!(table.share, Some(0.5));
         let found: Vec<_> = table.lines.iter().map(|r| (r.line, r.share)).collect();
         let expected = [(Some(2), 0.175), (Some(9), 0.175), (Some(3), 0.15)];
@@ -180,7 +193,7 @@ mod tests {
     #[test]
     fn run_without_python_has_no_table() {
         assert_eq!(
-            PythonSums::default().table(7, &EventNames::default(), MAX_ROWS),
+            PythonSums::default().table((CYCLES, 7), &EventNames::default(), MAX_ROWS),
             None
         );
     }

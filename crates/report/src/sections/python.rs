@@ -1,4 +1,4 @@
-//! Lines of Python by cycles.
+//! Lines of Python by cycles, or by the sampled event.
 
 use memgauge_analyze::{PythonRow, Summary, file_name};
 
@@ -29,27 +29,29 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
         return String::new();
     };
     let sort = sorted::column(summary, &python.lines);
-    let extra = sorted::unless_shown(sort, &KEYS);
-    let mut columns = vec![
-        ("share", Kind::Number),
-        ("cycles", Kind::Number),
-        ("stalled", Kind::Number),
-        ("L1D miss", Kind::Number),
-        ("LLC miss", Kind::Number),
-    ];
+    let is_sampled = summary.recording.machine.is_none();
+    let shown: Vec<&str> = KEYS.into_iter().chain([&*python.rank]).collect();
+    let extra = sorted::unless_shown(sort, &shown);
+    let mut columns = vec![("share", Kind::Number), (&*python.rank, Kind::Number)];
+    if !is_sampled {
+        columns.extend([
+            ("stalled", Kind::Number),
+            ("L1D miss", Kind::Number),
+            ("LLC miss", Kind::Number),
+        ]);
+    }
     let title = extra.map(|column| sorted::name(column, style));
     columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
     columns.extend([("line", Kind::Path), ("function", Kind::Text)]);
     let mut table = Table::new(&columns);
     for row in python.lines.iter().take(style.rows) {
-        let get = |event: &str| units::count(row.counts.get(event).copied().unwrap_or(0));
-        let mut cells = vec![
-            or_none(row.share, units::share, style),
-            get("cycles"),
-            units::count(row.stalled_cycles),
-            get("l1d.miss"),
-            get("llc.miss"),
-        ];
+        let number = |event: &str| row.counts.get(event).copied().unwrap_or(0);
+        let get = |event: &str| units::count(number(event));
+        let mut cells = vec![or_none(row.share, units::share, style), get(&python.rank)];
+        if !is_sampled {
+            let stalled = units::count(row.stalled_cycles);
+            cells.extend([stalled, get("l1d.miss"), get("llc.miss")]);
+        }
         cells.extend(extra.map(|column| sorted::cell(column, row, style)));
         cells.extend([style.name(&place(row)), style.name(&row.function)]);
         table.row(cells);
@@ -60,14 +62,18 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
         cells.extend([plural(others, "other line"), String::new()]);
         table.painted_row(Role::Quiet, cells);
     }
+    let what = match is_sampled {
+        true => "samples, with",
+        false => "every event, with",
+    };
     let note = format!(
-        "{}; every event, with the C code that a line ran; {} of the run",
+        "{}; {what} the C code that a line ran; {} of the run",
         provenance(summary),
         units::share(share)
     );
     let title = match sort {
         Some(column) => format!("Python lines by {}", sorted::name(column, style)),
-        None => "Python lines by cycles".to_owned(),
+        None => format!("Python lines by {}", python.rank),
     };
     style.heading(&title, &note) + &table.draw(style)
 }
