@@ -5,12 +5,12 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use harness::{Recorded, drawn, memgauge, needs, said};
+use harness::{Recorded, drawn, interpreters, memgauge, needs, said};
 
 /// Functions that each do something a number of times in a way of their own. Their integers stay
 /// below 2^30: CPython adds larger ones in another way.
@@ -74,27 +74,6 @@ def starts_K(n):
 const PROPORTIONAL: [&str; 8] = [
     "plain", "yields", "consumes", "deep", "raises", "catches", "key", "threaded",
 ];
-
-/// The interpreters of different versions of CPython that are here and supported.
-fn interpreters() -> BTreeMap<String, PathBuf> {
-    let names = ["python3".to_owned()].into_iter();
-    let names = names.chain((9..=13).map(|minor| format!("python3.{minor}")));
-    let mut found = BTreeMap::new();
-    for name in names {
-        let which = "import sys; print(sys.executable, *sys.version_info[:2])";
-        let output = Command::new(&name).args(["-c", which]).output();
-        let Ok(output) = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-        else {
-            continue;
-        };
-        if let [path, "3", minor] = output.split_whitespace().collect::<Vec<_>>()[..]
-            && matches!(minor.parse(), Ok(9..=13))
-        {
-            found.entry(minor.to_owned()).or_insert(path.into());
-        }
-    }
-    found
-}
 
 fn run(python: &Path, script: &str, options: &[&str]) -> Recorded {
     let folder = tempfile::tempdir().expect("room");
@@ -344,13 +323,6 @@ for i in range(int(sys.argv[1])):
         let text = String::from_utf8_lossy(&output.expect("memgauge runs").stdout).into_owned();
         text.lines().take(20).collect::<Vec<_>>().join(" ")
     };
-    let native = Recorded::by("clock", &[], &["python3", file, "3000000"], |_| ());
-    assert_eq!(native.code(), Some(0), "{}", native.said());
-    let report = native.report();
-    assert_eq!(report["python_without_lines"]["is_sampled"], true);
-    let top = top_of(&native);
-    assert!(top.contains("python3 -X perf"), "{top}");
-
     let parts = Recorded::new(&["--sets", "1/2"], &program);
     let top = top_of(&parts);
     assert!(top.contains("Leave out --sets"), "{top}");

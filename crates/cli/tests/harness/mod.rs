@@ -51,6 +51,29 @@ pub(crate) fn drawn(name: &str, from: u64, to: u64) -> u64 {
     number
 }
 
+/// The interpreters of different versions of CPython that are here and supported.
+pub(crate) fn interpreters() -> BTreeMap<String, PathBuf> {
+    let names = ["python3".to_owned()].into_iter();
+    let names = names.chain((9..=13).map(|minor| format!("python3.{minor}")));
+    let mut found = BTreeMap::new();
+    for name in names {
+        let which = "import sys; print(sys.executable, *sys.version_info[:2])";
+        let output = std::process::Command::new(&name)
+            .args(["-c", which])
+            .output();
+        let Ok(output) = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        else {
+            continue;
+        };
+        if let [path, "3", minor] = output.split_whitespace().collect::<Vec<_>>()[..]
+            && matches!(minor.parse(), Ok(9..=13))
+        {
+            found.entry(minor.to_owned()).or_insert(path.into());
+        }
+    }
+    found
+}
+
 /// A seccomp filter that refuses a system call, as in containers (linux/filter.h, linux/seccomp.h).
 const DENY: &str = r#"
 import ctypes, os, struct, sys
