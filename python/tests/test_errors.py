@@ -238,3 +238,9 @@ def test_module_runs_the_command(modelled):
         capture_output=True, text=True, check=True,
     )
     assert json.loads(run.stdout) == report(modelled)
+
+
+def test_command_in_one_string_is_refused():
+    for arguments in ({"command": "ls -l"}, {"command": ["ls"], "options": "--sets 1/8"}):
+        with pytest.raises(mg.UsageError, match="lists of words"):
+            mg.record(**arguments)

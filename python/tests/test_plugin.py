@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -109,3 +110,20 @@ def test_baseline_is_written_and_then_compared(tmp_path, monkeypatch, modelled):
             continue
         with pytest.raises(pytest.fail.Exception, match="gate `instructions > "):
             check(limit)
+
+
+def test_baselines_of_parameters_have_files_of_their_own():
+    parameters = ["x/b", "y/b", "x-b", "x b", "b[x]"]
+    items = [SimpleNamespace(nodeid=f"tests/test_it.py::test_p[{k}]", path=Path("tests/test_it.py")) for k in parameters]
+    paths = {pytest_plugin.baseline_path(item) for item in items}
+    assert len(paths) == len(parameters), paths
+    assert all(path.name.startswith("test_it.py-test_p-") for path in paths)
+    plain = SimpleNamespace(nodeid="tests/test_it.py::test_p", path=Path("tests/test_it.py"))
+    assert pytest_plugin.baseline_path(plain) == Path("tests/memgauge-baselines/test_it.py-test_p.json")
+
+
+def test_mark_with_unusable_arguments_fails_its_test_with_one_line(folder):
+    (folder / "test_it.py").write_text("import pytest\n\n@pytest.mark.memgauge\ndef test_it():\n    pass\n")
+    code, said = run(folder)
+    assert code == 1 and "mark `memgauge`: missing a required argument: 'max'" in said, said
+    assert "Traceback" not in said and "pytest_plugin.py" not in said, said

@@ -43,3 +43,16 @@ def test_region_without_a_recording_does_nothing():
     with pytest.raises(ValueError):
         with mg.roi("with \0 inside"):
             pass
+
+
+def test_functions_whose_body_runs_later_are_refused():
+    def generator():
+        yield 1
+
+    async def later():
+        pass
+
+    for function in (generator, later):
+        with pytest.raises(mg.UsageError, match="returns before its body runs"):
+            mg.roi("load")(function)
+    assert mg.roi("load")(lambda: 3)() == 3

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
-from ._memgauge import Error
+from ._memgauge import Error, UsageError
 from .recording import PathLike, Recording, open
 
 VARIABLE = "MEMGAUGE"
@@ -76,10 +76,13 @@ def record(
 
     `machine` is a modelled machine (`memgauge list` shows them), `source` where events come from
     (`emulate` by default), `output` the path of the recording (by default a new folder in
-    `$TMPDIR`), `options` further options of `memgauge record`, `environment` the command's variables. With `check`, a command that fails
+    `$TMPDIR`), `options` further options of `memgauge record`, `environment` all variables
+    of the command (by default those of this process). A folder in `$TMPDIR` stays until you remove it. With `check`, a command that fails
     raises `RecordError`. Ctrl-C ends the command and raises `KeyboardInterrupt`; the recording up to
     then is at `output`.
     """
+    if isinstance(command, (str, bytes)) or isinstance(options, (str, bytes)):
+        raise UsageError("a command and its options are lists of words: [\"ls\", \"-l\"]")
     if not command:
         raise RecordError("failed to record: no command is given")
     if output is None:

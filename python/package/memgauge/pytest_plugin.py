@@ -8,13 +8,15 @@ The test runs a second time in a process of its own under `memgauge record`, and
 compared with `memgauge-baselines/<test>.json` beside the test file. A limit is a relative difference
 (`+5%`), a difference (`+1k`) or a value (`1M`). `pytest --memgauge-update` writes the baselines.
 
-The test's call is a region of interest, and only this region is counted: the interpreter, imports, fixtures and
-pytest are not. `region="NAME"` counts a region that the test marks, `region=None` the whole process with
+The test's call is a region of interest, and only events in this region are counted: those of the interpreter,
+imports, fixtures and pytest are not. `heap.*` and `duration_ns` are of the whole process. `region="NAME"` counts a region that the test marks, `region=None` the whole process with
 its threads and children.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import os
 import re
 import sys
@@ -65,7 +67,11 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
         with roi(CALL):
             return (yield)
     result = yield
-    check(item, **mark.kwargs)
+    try:
+        asked = inspect.signature(check).bind(item, *mark.args, **mark.kwargs)
+    except TypeError as wrong:
+        pytest.fail(f"mark `memgauge`: {wrong}", pytrace=False)
+    check(*asked.args, **asked.kwargs)
     return result
 
 
@@ -94,16 +100,25 @@ def check(
             path.parent.mkdir(exist_ok=True)
             baseline(recording, path)
             return
+        failure = None
         try:
             diff(path, recording).gate(*limits)
         except GateFailed as failed:
-            pytest.fail(str(failed), pytrace=False)
+            failure = str(failed)
+        # Outside of the handler, so that the report has it once.
+        if failure is not None:
+            pytest.fail(failure, pytrace=False)
 
 
 def baseline_path(item: pytest.Item) -> Path:
     """File of the test's baseline."""
-    name = item.nodeid.split("/")[-1]
-    return item.path.parent / FOLDER / (re.sub(r"[^\w.-]+", "-", name).strip("-") + ".json")
+    within = item.nodeid.split("::")[1:]
+    name = "-".join([item.path.name, *within])
+    safe = re.sub(r"[^\w.-]+", "-", name).strip("-")
+    if safe != name:
+        # Other parameters may differ in these characters alone.
+        safe += "-" + hashlib.sha256(name.encode()).hexdigest()[:8]
+    return item.path.parent / FOLDER / f"{safe}.json"
 
 
 def command(item: pytest.Item) -> List[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from types import TracebackType
-from typing import Optional, Type
+from typing import Any, Callable, Optional, Type, TypeVar
 
 from . import _memgauge
+
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 class roi(contextlib.ContextDecorator):
@@ -14,10 +17,21 @@ class roi(contextlib.ContextDecorator):
 
     Every source that records the program sees it. It belongs to the thread. A mark takes about a
     microsecond, most of it for the call from Python; without a recording it does nothing.
+
+    Raises `UsageError` on a generator or an `async` function: its call returns before its body runs.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def __call__(self, function: Called) -> Called:
+        """Mark each call of a function."""
+        kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        if any(is_kind(function) for is_kind in kinds):
+            raise _memgauge.UsageError(
+                f"`{function.__name__}` returns before its body runs: use `with mg.roi(...)` in the body"
+            )
+        return super().__call__(function)
 
     def __enter__(self) -> roi:
         _memgauge.region_begin(self.name)
