@@ -1,5 +1,5 @@
 //! A program with one thread that runs twice with equal arguments and environment has exactly equal
-//! counts and virtual time.
+//! counts, virtual time, and lifetimes of allocations.
 //!
 //! The emulator places the program, its libraries and its stack at the same addresses in every run,
 //! regardless of the kernel's address randomisation. Two things still differ between runs: random
@@ -20,12 +20,15 @@ fn check(program: &[&str]) {
             command.env("PYTHONHASHSEED", "0");
         })
     };
-    let (first, second) = (run().totals(), run().totals());
+    let (first_run, second_run) = (run(), run());
+    let (first, second) = (first_run.totals(), second_run.totals());
     assert!(
         first["instructions"] > 50_000 && first["virtual_ns"] > 10_000,
         "{first:?}"
     );
     assert_eq!(first, second, "{program:?}");
+    let heap = |run: &Recorded| run.report()["heap"].clone();
+    assert_eq!(heap(&first_run), heap(&second_run), "{program:?}");
 }
 
 #[test]

@@ -609,6 +609,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         };
         // Earlier accesses belong to the objects of that time.
         self.complete(words);
+        // The time includes instructions since the last miss, wherever the batch of words began.
+        if let Some(before) = at.checked_sub(1) {
+            self.settle(words, before);
+        }
         let now_ns = self.core.time_ns();
         if let HeapMark::Allocated { by, .. } = &mut mark
             && self.program.python.is_used()
