@@ -5,7 +5,7 @@
 //! `Objects/locations.md` in its sources).
 //!
 //! A frame of Python is written as a call whose address stands for a function and a line, not for
-//! memory. Addresses start at [`FIRST_ADDRESS`], where no program has memory, and each line gets
+//! memory. Addresses start at `FIRST_ADDRESS`, where no program has memory, and each line gets
 //! its own. The table of generated code has their names.
 
 use std::collections::HashMap;

@@ -9,7 +9,7 @@
 //!
 //! Rows are written for lines with at least one HITM. Sorting by line at the end keeps a sample at
 //! one hash lookup. Memory: about 130 bytes for each thread, instruction and bytes of a line, for at
-//! most [`MAX_PLACES`].
+//! most `MAX_PLACES`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
