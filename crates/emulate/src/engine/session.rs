@@ -366,7 +366,7 @@ impl Session {
         told.store(worked.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Publishes whether a sleep is held, for new threads.
+    /// Publishes whether a sleep is held or was lately, for new threads.
     pub(crate) fn tell_holds(&self, holds: bool) {
         let told = self.control.u32(control::HOLDS);
         if told.load(Ordering::Relaxed) != u32::from(holds) {

@@ -218,6 +218,11 @@ const CROWD: usize = 8;
 /// commands of a pipe.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
+/// Host time after a sleep for which new threads wait until everything before their start has been
+/// read. A thread that polls and sleeps is not held while it is awake or asleep on the host, which
+/// a busy host prolongs. A program could start and finish all its short threads meanwhile.
+const SLEEPER_AWAKE: Duration = Duration::from_millis(100);
+
 /// How far to read a thread's words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
@@ -239,6 +244,8 @@ pub(crate) struct Followed<R: Reader> {
     is_over: bool,
     /// True if a thread that slept is held.
     holds: bool,
+    /// Host time at which a held thread was last seen.
+    held_at: Option<Instant>,
     /// True if the held threads were woken to check for their events and nobody has run since.
     held_have_looked: bool,
     worked: Worked,
@@ -265,6 +272,7 @@ impl<R: Reader> Followed<R> {
             born: ThreadBirth::default(),
             is_over: false,
             holds: false,
+            held_at: None,
             held_have_looked: false,
             worked: Worked::default(),
             starts: ThreadStarts::default(),
@@ -354,7 +362,11 @@ impl<R: Reader> Followed<R> {
             at_work = AtWork::Several;
             behind.add(usize::MAX, ns);
         }
-        session.tell_holds(self.holds);
+        if self.holds {
+            self.held_at = Some(at);
+        }
+        let held_lately = |held_at| at.duration_since(held_at) < SLEEPER_AWAKE;
+        session.tell_holds(self.held_at.is_some_and(held_lately));
         let (worked, more) = self.worked.look(at_work, at);
         session.tell_worked(worked);
         if let AtWork::Only(index) = at_work {
