@@ -1,28 +1,8 @@
-/* The kernel's types that the program uses, with the fields that it uses. The loader finds the
- * fields by name in the kernel's description of its types (BTF).
- */
+/* The kernel's types that the program uses, with the fields that it uses. */
 #ifndef MEMGAUGE_INTERPRETERS_KERNEL_H
 #define MEMGAUGE_INTERPRETERS_KERNEL_H
 
-typedef unsigned char __u8;
-typedef signed char __s8;
-typedef unsigned short __u16;
-typedef short __s16;
-typedef unsigned int __u32;
-typedef int __s32;
-typedef unsigned long long __u64;
-typedef long long __s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u64 __be64;
-typedef __u32 __wsum;
-typedef __u8 u8;
-typedef __u16 u16;
-typedef __u32 u32;
-typedef __s32 s32;
-typedef __u64 u64;
-typedef __s64 s64;
-#define NULL ((void *)0)
+#include <memgauge/types.h>
 
 /* Values of interfaces that the kernel keeps stable (linux/bpf.h). */
 enum {
@@ -33,8 +13,6 @@ enum {
 };
 #define BPF_F_CURRENT_CPU 0xffffffffull
 #define BPF_ANY 0
-
-#define KERNEL_TYPE __attribute__((preserve_access_index))
 
 /* linux/bpf_perf_event.h. The program only passes it on; its name tells the verifier what it is. */
 struct bpf_perf_event_data {

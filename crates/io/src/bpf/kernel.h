@@ -1,34 +1,15 @@
-/* The kernel's types that the programs use, with the fields that they use.
- *
- * The loader finds fields by name in the running kernel's own description of its types
- * (BTF), so order and size here mean nothing. A name with three underscores is another
- * version's form of the type before them. A generated header of all types was rejected:
- * 3 MB that hide what is relied on.
+/* The kernel's types that the programs use, with the fields that they use. A name with three
+ * underscores is another version's form of the type before them.
  */
 #ifndef MEMGAUGE_IO_KERNEL_H
 #define MEMGAUGE_IO_KERNEL_H
 
-typedef unsigned char __u8;
-typedef signed char __s8;
-typedef unsigned short __u16;
-typedef short __s16;
-typedef unsigned int __u32;
-typedef int __s32;
-typedef unsigned long long __u64;
-typedef long long __s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u64 __be64;
-typedef __u32 __wsum;
-typedef __u8 u8;
-typedef __u16 u16;
-typedef __u32 u32;
-typedef __u64 u64;
-typedef __s64 loff_t;
+#include <memgauge/types.h>
+
+typedef s64 loff_t;
 typedef _Bool bool;
 #define false 0
 #define true 1
-#define NULL ((void *)0)
 
 /* Values of interfaces that the kernel keeps stable (linux/bpf.h, linux/in.h). */
 enum {
@@ -66,8 +47,6 @@ enum { S_IFMT = 0170000, S_IFREG = 0100000 };
 /* preempt_count: in a softirq, a hard interrupt or an NMI, not merely with softirqs off. */
 enum { IN_INTERRUPT = 0x00ff0100 };
 enum { PAGE_SHIFT = 12, PAGE_SIZE = 1 << PAGE_SHIFT };
-
-#define KERNEL_TYPE __attribute__((preserve_access_index))
 
 struct task_struct {
 	u32 flags;

@@ -175,7 +175,6 @@ static __always_inline void say_datagrams(void)
 
 /* a lies before b in a stream whose positions wrap. */
 #define BEFORE(a, b) ((s32)((a) - (b)) < 0)
-typedef __s32 s32;
 
 #define PACKETS(operations, segments) ((u64)(operations) << 32 | (u32)(segments))
 
