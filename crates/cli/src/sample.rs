@@ -13,7 +13,7 @@ use memgauge_live::sampling::{self, Interval, Options, Outcome, Rate, default_ra
 use memgauge_live::target::Target;
 use memgauge_recording::Recording;
 use memgauge_report::{loss_sentences, sampling_notes};
-use memgauge_trace::CommandEnd;
+use memgauge_trace::{CommandEnd, SourceKind};
 
 use crate::args::{Record, Settings};
 use crate::{names, prepare};
@@ -130,7 +130,7 @@ impl SampledSource {
                 whole_processors: false,
                 tracing: None,
                 regions,
-                source: "pmu",
+                source: SourceKind::Pmu,
                 interval,
             }),
         })

@@ -118,7 +118,7 @@ fn recording_of_writes(path: &Path, bytes: u64) {
         command: vec!["./writer".to_owned()],
         clock: "monotonic".to_owned(),
         source: memgauge_trace::SourceFacts {
-            name: "io".to_owned(),
+            kind: memgauge_trace::SourceKind::Io,
             settings: [("no_counters".to_owned(), "none here".to_owned())].into(),
         },
         ..memgauge_trace::Manifest::default()

@@ -26,7 +26,7 @@ use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
 use memgauge_recording::Writer;
 use memgauge_trace::{
     CommandEnd, DeliveryFacts, EventDef, EventId, Loss, LossKind, Manifest, OwnCost, Provenance,
-    SourceFacts, catalogue as events,
+    SourceFacts, SourceKind, catalogue as events,
 };
 
 use engine::launch::not_started;
@@ -202,7 +202,7 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
         }
     }
     SourceFacts {
-        name: "emulate".to_owned(),
+        kind: SourceKind::Emulate,
         settings,
     }
 }

@@ -257,7 +257,7 @@ fn resource(summary: &Summary) -> Resource {
         text("host.name", &recording.host.name),
         text("host.cpu.model.name", &recording.host.cpu),
         text("os.type", "linux"),
-        text("memgauge.source", &recording.source.name),
+        text("memgauge.source", recording.source.kind.name()),
         text("memgauge.clock", &recording.clock),
     ];
     if let Some(machine) = &recording.machine {

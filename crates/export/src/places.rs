@@ -46,8 +46,8 @@ pub(crate) fn unit(summary: &Summary, event: &str) -> &'static str {
         Some(Unit::Cycles) => "cycles",
         _ if matches!(clock, "cpu-clock" | "task-clock") => "nanoseconds",
         None if event.ends_with("_ns") => "nanoseconds",
-        None if event.ends_with("_bytes") => "bytes",
-        Some(Unit::Count) | None => "count",
+        Some(Unit::Count) => "count",
+        None => Unit::of_event(event).name(),
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
 use memgauge_recording::{ErrorKind as RecordingErrorKind, Recording, read_manifest};
-use memgauge_trace::Manifest;
+use memgauge_trace::{Manifest, SourceKind};
 
 use crate::curve::{self, RecordedCurve};
 use crate::dataset::{Dataset, encode};
@@ -305,7 +305,7 @@ fn unreadable(name: &str, fetched: &Fetched, why: &memgauge_recording::Error) ->
 }
 
 fn unfinished(name: &str, manifest: &Manifest, path: &Path) -> Option<Skipped> {
-    if manifest.source.name == "io" {
+    if manifest.source.kind == SourceKind::Io {
         let why = "recordings of `memgauge io` have no functions";
         return Some(Skipped::OtherKind(format!("skipped `{name}`: {why}")));
     }

@@ -9,7 +9,7 @@ use memgauge_analyze::{
     HotRow, HotTable, Options, Rank, RegionTable, Summary, file_name, summarise,
 };
 use memgauge_recording::Recording;
-use memgauge_report::Measured;
+use memgauge_report::{Measured, MetricUnit};
 use memgauge_symbols::Symbols;
 use memgauge_trace::{Manifest, Provenance, SourceFacts, catalogue};
 
@@ -43,11 +43,12 @@ pub(crate) fn recording_id(manifest: &Manifest) -> String {
     let started_ns = started_unix_ns(manifest);
     let mut hash = crc32fast::Hasher::new();
     let texts = [
-        &manifest.host.name,
-        &manifest.source.name,
+        manifest.host.name.as_str(),
+        manifest.source.kind.name(),
         &manifest.recorder,
     ];
-    for text in texts.into_iter().chain(&manifest.command) {
+    let command = manifest.command.iter().map(String::as_str);
+    for text in texts.into_iter().chain(command) {
         hash.update(text.as_bytes());
         hash.update(&[0]);
     }
@@ -132,7 +133,7 @@ pub(crate) fn measure(
             .machine
             .as_ref()
             .map(|machine| machine.name.clone()),
-        source: manifest.source.name.clone(),
+        source: manifest.source.kind.name().to_owned(),
         recorder: manifest.recorder.clone(),
         format_version: manifest.format_version,
         started_unix_ns: started_unix_ns(manifest),
@@ -240,11 +241,13 @@ impl Rows {
         let provenance = of_level.map_or(self.provenance, |facts| facts.provenance);
         let unit = match metric {
             STALLED_CYCLES => "cycles",
-            "time_ns" | "duration_ns" => NS,
-            _ if metric.ends_with("bytes") => "bytes",
-            _ if metric.ends_with(".miss_ratio") => "ratio",
-            _ if metric.ends_with(".mpki") => "per 1000 instructions",
-            _ => "count",
+            _ => match MetricUnit::of(metric) {
+                MetricUnit::Count => "count",
+                MetricUnit::Bytes => "bytes",
+                MetricUnit::Nanoseconds => NS,
+                MetricUnit::Ratio => "ratio",
+                MetricUnit::PerThousand => "per 1000 instructions",
+            },
         };
         MetricFacts { unit, provenance }
     }

@@ -11,8 +11,8 @@ use memgauge_host::{Error, Result, maps, new_manifest};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{CUT, Stacks};
 use memgauge_trace::{
-    CommandEnd, FrameId, HeapUseRow, Loss, LossKind, Module, OwnCost, Pid, SourceFacts, Thread,
-    Tid, VirtAddr,
+    CommandEnd, FrameId, HeapUseRow, Loss, LossKind, Module, OwnCost, Pid, SourceFacts, SourceKind,
+    Thread, Tid, VirtAddr,
 };
 
 use crate::Options;
@@ -89,7 +89,7 @@ impl<'a> Recorder<'a> {
             options.period.to_string(),
         );
         let source = SourceFacts {
-            name: "malloc".to_owned(),
+            kind: SourceKind::Malloc,
             settings: [period].into(),
         };
         let manifest = new_manifest(source, options.command.clone(), "monotonic");

@@ -11,7 +11,8 @@ use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
     AccessKind, Cpu, DataFromFacts, DataSource, EventDef, EventId, FrameId, ImportFacts, Loss,
     LossKind, Manifest, Module, PhysAddr, Pid, Provenance, Sample as SampleRow, SampleRegister,
-    SampledFacts, SamplingFacts, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
+    SampledFacts, SamplingFacts, SeriesRow, SourceFacts, SourceKind, Tid, Unit, VirtAddr,
+    catalogue,
 };
 
 use super::background_writer::BackgroundWriter;
@@ -658,7 +659,7 @@ impl Converter {
             manifest.host = file.facts.host.clone();
             manifest.events = definitions;
             manifest.source = SourceFacts {
-                name: "import".to_owned(),
+                kind: SourceKind::Import,
                 settings: settings(&file.events, import.problems.is_empty()),
             };
             manifest.sampling = Some(sampling);

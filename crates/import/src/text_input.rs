@@ -8,7 +8,7 @@ use std::path::Path;
 use memgauge_recording::Writer;
 use memgauge_trace::{
     EventDef, ImportFacts, Loss, LossKind, Manifest, Provenance, SampledFacts, SamplingFacts,
-    SourceFacts, Thread, Tid, catalogue,
+    SourceFacts, SourceKind, Thread, Tid, catalogue,
 };
 
 use super::access_trace::AccessTrace;
@@ -232,7 +232,7 @@ fn finish(
         manifest.recorder = format!("{own}, from {creator}");
         manifest.command = command.split_whitespace().map(str::to_owned).collect();
         manifest.source = SourceFacts {
-            name: "import".to_owned(),
+            kind: SourceKind::Import,
             ..SourceFacts::default()
         };
         manifest.own_cost.recording_bytes = recording_bytes;

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
-use memgauge_trace::{CommandEnd, EventId, LossKind, Manifest, OwnCost, SeriesRow, SourceFacts};
+use memgauge_trace::{
+    CommandEnd, EventId, LossKind, Manifest, OwnCost, SeriesRow, SourceFacts, SourceKind,
+};
 
 use super::meter::IoInterval;
 use super::session::Loss;
@@ -43,7 +45,7 @@ impl IoRecorder {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()));
         let source = SourceFacts {
-            name: "io".to_owned(),
+            kind: SourceKind::Io,
             settings: settings.collect(),
         };
         let manifest = Manifest {

@@ -15,6 +15,7 @@ use crate::sampling::{self, Interval, Outcome, Rate, StackRequest};
 use crate::target::Target;
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
+use memgauge_trace::SourceKind;
 
 /// What to sample, and what to write.
 #[derive(Clone, Debug)]
@@ -86,7 +87,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         whole_processors: false,
         tracing: None,
         regions: options.regions.clone(),
-        source: "clock",
+        source: SourceKind::Clock,
         interval: options.interval.clone(),
     })
 }

@@ -9,7 +9,7 @@ use memgauge_live::events::{Pmus, parse};
 use memgauge_live::sampling::{Options, Outcome, Rate, record};
 use memgauge_live::target::Target;
 use memgauge_recording::{Recording, Row, Selection};
-use memgauge_trace::{Sample, Thread};
+use memgauge_trace::{Sample, SourceKind, Thread};
 
 fn options(output: &Path, whole_processors: bool) -> Options {
     let groups = parse("page-faults:u", &Pmus::default()).expect("an event");
@@ -28,7 +28,7 @@ fn options(output: &Path, whole_processors: bool) -> Options {
         whole_processors,
         tracing: None,
         regions: Vec::new(),
-        source: "pmu",
+        source: SourceKind::Pmu,
         interval: None,
     }
 }

@@ -152,7 +152,7 @@ fn manifest() -> Manifest {
         complete: true,
         end: Some(CommandEnd::Exited(0)),
         source: SourceFacts {
-            name: "emulate".to_owned(),
+            kind: SourceKind::Emulate,
             settings: [("period.llc.miss".to_owned(), "1000".to_owned())].into(),
         },
         host: HostFacts {

@@ -31,7 +31,7 @@ pub use facts::{
 pub use ids::{Cpu, FrameId, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 pub use manifest::{
-    CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts,
+    CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, SourceKind,
     TlbGeometry, WhatIfFacts,
 };
 pub use rows::{

@@ -114,12 +114,50 @@ pub enum CommandEnd {
     Interrupted,
 }
 
+/// Where the events of a recording come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceKind {
+    /// Hardware and kernel counters of perf_events.
+    Pmu,
+    /// Timer samples with reconstructed addresses.
+    Clock,
+    /// Calls of allocators, from a preloaded library.
+    Malloc,
+    /// A modelled machine that executes the program.
+    Emulate,
+    /// Transfers of devices, from BPF programs.
+    Io,
+    /// Another tool's recording.
+    Import,
+    /// A source that this version does not know.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl SourceKind {
+    /// Returns its name in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceKind::Pmu => "pmu",
+            SourceKind::Clock => "clock",
+            SourceKind::Malloc => "malloc",
+            SourceKind::Emulate => "emulate",
+            SourceKind::Io => "io",
+            SourceKind::Import => "import",
+            SourceKind::Unknown => "unknown",
+        }
+    }
+}
+
 /// Source and settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SourceFacts {
-    /// `pmu`, `clock`, `malloc`, `emulate`, `io` or `import`.
-    pub name: String,
+    /// The source.
+    #[serde(rename = "name")]
+    pub kind: SourceKind,
     /// Settings in effect by name, for example `qemu` or `period.llc.miss`.
     pub settings: BTreeMap<String, String>,
 }

@@ -98,7 +98,7 @@ pub fn no_references(recording: &Recording, problems: &[String]) -> String {
         true => format!(
             "failed to read addresses from `{path}`: no sample of this recording of source {} has \
              one: name a recording with sampled addresses, or a command after `--`",
-            recording.manifest().source.name,
+            recording.manifest().source.kind.name(),
         ),
     }
 }

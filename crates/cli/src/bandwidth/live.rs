@@ -7,7 +7,7 @@ use memgauge_console::terminal;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sampling::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
-use memgauge_trace::{CommandEnd, LINE_BYTES, is_page_fault};
+use memgauge_trace::{CommandEnd, LINE_BYTES, SourceKind, is_page_fault};
 
 use super::args::{Bandwidth, TraceSource};
 use crate::names;
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         overhead: None,
         whole_processors: false,
         regions: Vec::new(),
-        source: "pmu",
+        source: SourceKind::Pmu,
         interval: None,
     };
     let _output = record::make_room(&options.output, args.force || again)?;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use memgauge_recording::{FORMAT_VERSION, Writer};
 use memgauge_trace::{
     AccessKind, CacheGeometry, DataSource, EventId, HostFacts, MachineFacts, Manifest, Module, Pid,
-    Provenance, Sample, SiteCount, SourceFacts, SymbolRow, Tid, VirtAddr, catalogue,
+    Provenance, Sample, SiteCount, SourceFacts, SourceKind, SymbolRow, Tid, VirtAddr, catalogue,
 };
 
 /// What is generated.
@@ -165,7 +165,7 @@ impl Fleet {
             started_unix_ns: (day_s + number as u64) * 1_000_000_000,
             clock: "virtual".to_owned(),
             source: SourceFacts {
-                name: "emulate".to_owned(),
+                kind: SourceKind::Emulate,
                 ..SourceFacts::default()
             },
             host: HostFacts {

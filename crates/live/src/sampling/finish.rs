@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::{
     CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Loss, Manifest, OverheadFacts, OwnCost,
-    Provenance, SampledFacts, SamplingFacts, SourceFacts, Unit,
+    Provenance, SampledFacts, SamplingFacts, SourceFacts, SourceKind, Unit,
 };
 
 use super::attributes::{DroppedFeature, SamplingMethod};
@@ -91,7 +91,7 @@ pub(super) fn manifest(options: &Options, requests: &[RequestedEvent]) -> Manife
         .iter()
         .flat_map(|_| reference_counters::definitions());
     let source = SourceFacts {
-        name: options.source.to_owned(),
+        kind: options.source,
         settings,
     };
     Manifest {

@@ -45,7 +45,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
+use memgauge_trace::{
+    CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts, SourceKind,
+};
 
 pub use attached_thread::{
     AttachedThread, DecodedSample, PlanOptions, SampleEvent, SamplingPlan, WakeEvent, WakeupPolicy,
@@ -99,7 +101,7 @@ pub struct Options {
     /// Keep only samples taken inside these regions of interest. Empty keeps all.
     pub regions: Vec<String>,
     /// Name of the source in the recording.
-    pub source: &'static str,
+    pub source: SourceKind,
     /// What the run is if it is one interval of a continuous collection.
     pub interval: Option<Interval>,
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, Tid, Unit, catalogue,
+    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, SourceKind, Tid,
+    Unit, catalogue,
 };
 
 use super::open::TIMER;
@@ -75,7 +76,7 @@ fn facts(options: &Options) -> SourceFacts {
     }
     settings.insert("ring_pages".to_owned(), options.ring_pages.to_string());
     SourceFacts {
-        name: "pmu".to_owned(),
+        kind: SourceKind::Pmu,
         settings,
     }
 }

@@ -1,5 +1,7 @@
 //! Units of metrics, which follow from their names.
 
+use memgauge_trace::Unit;
+
 use crate::style::Style;
 use crate::units;
 
@@ -23,7 +25,7 @@ impl MetricUnit {
     pub fn of(name: &str) -> MetricUnit {
         match name {
             name if name.ends_with("_ns") || units::is_clock(name) => MetricUnit::Nanoseconds,
-            name if name.ends_with("bytes") => MetricUnit::Bytes,
+            name if Unit::of_event(name) == Unit::Bytes => MetricUnit::Bytes,
             name if name.ends_with(".miss_ratio") => MetricUnit::Ratio,
             name if name.ends_with(".mpki") => MetricUnit::PerThousand,
             _ => MetricUnit::Count,

@@ -3,6 +3,7 @@
 use memgauge_analyze::{Cell, SortColumn, SortRow, Summary};
 
 use super::hot::rank_name;
+use crate::MetricUnit;
 use crate::style::Style;
 use crate::units;
 
@@ -44,9 +45,7 @@ pub(super) fn cell(column: &SortColumn, row: &impl SortRow, style: &Style) -> St
             "start" => format!("{:#x}", number as u64),
             "share" => units::share(number),
             "pid" | "tid" => number.to_string(),
-            key if key.ends_with("_ns") => units::nanoseconds(number as u64, style),
-            key if key.ends_with("bytes") => units::bytes(number as u64),
-            key => units::events(key, number as u64, style),
+            key => MetricUnit::of(key).value(number, style),
         },
     }
 }
