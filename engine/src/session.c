@@ -311,7 +311,7 @@ static bool is_far_ahead(const struct mg_ring *r)
     return (int32_t)(r->number - atomic_load(&control->seen)) >= MG_MOST_UNSEEN;
 }
 
-/* If sleeps are held, or many threads were just started, the program waits until the recorder has
+/* If sleeps are or were lately held, or many threads were just started, the program waits until the recorder has
  * reached this thread's start. Otherwise, a program that starts one short thread or process after
  * another would finish while the recorder, and with it the sleeping threads, is at the first one,
  * and the recorder would need memory for all. */

@@ -78,7 +78,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 28u
+#define MG_WIRE_VERSION 29u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -192,7 +192,7 @@ struct mg_control {
     _Atomic uint64_t sequence; /* number of MG_MARK_SYNC marks so far */
     uint64_t sets;             /* recorder: classes of simulated lines; 0: all, as words */
     uint32_t models_time;      /* recorder: threads have clocks, so the ends of sleeps are held (hold.c) */
-    _Atomic uint32_t holds;    /* recorder: the end of a sleep is held (hold.c) */
+    _Atomic uint32_t holds;    /* recorder: the end of a sleep is or was lately held (hold.c) */
     _Atomic uint64_t worked_ns; /* recorder: host time in which some thread ran */
     uint64_t pid_space;        /* recorder: its PID namespace, by its number in /proc */
     _Atomic uint32_t apart;    /* number of processes and threads that may not write here */
@@ -319,7 +319,8 @@ struct mg_ring {
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
                       MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
                       MG_REC_CRASHED = 8, MG_REC_UNSUPPORTED = 9, MG_REC_PATH = 10,
-                      MG_REC_ALLOCATOR = 11, MG_REC_PYTHON = 12, MG_REC_REGION = 16 };
+                      MG_REC_ALLOCATOR = 11, MG_REC_PYTHON = 12, MG_REC_ADVISED = 13,
+                      MG_REC_REGION = 16 };
 
 struct mg_record {
     uint32_t kind;
@@ -363,7 +364,8 @@ struct mg_access {
  * AddressSanitizer's, which failed; CRASHED: child `start` was killed by signal `end`;
  * UNSUPPORTED: the program used what path names, and the engine refused it;
  * REGION: number `start` is the region named by path; ALLOCATOR: a function of line `start` of
- * the session's file is there. */
+ * the session's file is there. ADVISED: anonymous memory from start to end is to have huge pages,
+ * or not to have them if prot is 0. */
 struct mg_map {
     struct mg_record record;
     uint64_t start;

@@ -14,6 +14,12 @@ pub const LINE_BYTES: u32 = memgauge_trace::LINE_BYTES as u32;
 /// Bytes in a page, unless a machine has [huge pages](Config::huge_pages).
 pub const PAGE_BYTES: u64 = 4096;
 
+/// Number of bits by which the number of a huge page, of 2 MiB, is shorter than that of a page.
+pub(crate) const HUGE_SHIFT: u32 = 9;
+
+/// Bytes in a huge page.
+pub const HUGE_PAGE_BYTES: u64 = PAGE_BYTES << HUGE_SHIFT;
+
 /// Maximum number of ways: the widest last-level cache on the market has 48.
 const MAX_WAYS: u32 = 64;
 
@@ -317,7 +323,10 @@ impl Config {
     /// Number of bits by which the number of a huge page is shorter than that of a page. 0 with
     /// pages of 4 KiB.
     pub(crate) fn page_shift(&self) -> u32 {
-        if self.huge_pages { 9 } else { 0 }
+        match self.huge_pages {
+            true => HUGE_SHIFT,
+            false => 0,
+        }
     }
 
     /// Checks that the model can represent the machine.

@@ -6,15 +6,17 @@
 //! own cache misses.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use memgauge_trace::LINE_BYTES;
 
 #[cfg(target_arch = "x86_64")]
 use crate::cache::{Eights, Fours};
 use crate::cache::{Portable, Rows, Width, tag_of};
+use crate::config::HUGE_SHIFT;
 use crate::l1d::{L1d, Reuse};
 use crate::tlb::{Dtlb, STAMP_STEP};
-use crate::{Config, Core, Shared};
+use crate::{Config, Core, PAGE_BYTES, Shared};
 
 /// Address in the last page of the user's half, which Linux never maps. Touching it changes
 /// nothing. It fills entries that have no access.
@@ -27,16 +29,46 @@ pub(crate) struct FirstLevel {
     stamp: u64,
     /// Number of ways that the host searches at a time.
     width: Width,
-    /// [`Config::page_shift`]
-    page_shift: u32,
+    pages: PageSizes,
 }
 
-/// Returns the address by which the TLB knows the page of `addr`.
-#[inline(always)]
-fn page_address(addr: u64, page_shift: u32) -> u64 {
-    match addr {
-        NO_ACCESS => NO_ACCESS,
-        _ => addr >> page_shift,
+/// Distinguishes huge pages among small ones. User addresses have 47 bits.
+const HUGE_MARK: u64 = 1 << 47;
+
+/// Sizes of a program's pages.
+#[derive(Clone, Debug)]
+struct PageSizes {
+    /// [`Config::page_shift`]
+    shift: u32,
+    /// Ranges of addresses in huge pages, in order, on a machine with pages of 4 KiB.
+    huge: Arc<[Range<u64>]>,
+}
+
+impl PageSizes {
+    /// Returns the address by which the TLB knows the page of `addr`.
+    #[inline(always)]
+    fn address(&self, addr: u64) -> u64 {
+        if addr == NO_ACCESS {
+            return NO_ACCESS;
+        }
+        match self.huge.is_empty() {
+            true => addr >> self.shift,
+            false => self.address_in_mix(addr),
+        }
+    }
+
+    #[inline(never)]
+    fn address_in_mix(&self, addr: u64) -> u64 {
+        let after = self.huge.partition_point(|range| range.start <= addr);
+        let is_huge = after > 0 && addr < self.huge[after - 1].end;
+        match is_huge {
+            true => addr >> HUGE_SHIFT | HUGE_MARK,
+            false => addr,
+        }
+    }
+
+    fn are_small(&self) -> bool {
+        self.shift == 0 && self.huge.is_empty()
     }
 }
 
@@ -126,7 +158,10 @@ impl FirstLevel {
             dtlb: Dtlb::new(&config.dtlb),
             stamp: 0,
             width: Width::of_this_host(),
-            page_shift: config.page_shift(),
+            pages: PageSizes {
+                shift: config.page_shift(),
+                huge: Arc::default(),
+            },
         }
     }
 
@@ -139,11 +174,12 @@ impl FirstLevel {
     /// Returns the address by which the TLBs know the page of `addr`.
     #[inline(always)]
     pub(crate) fn page_of(&self, addr: u64) -> u64 {
-        page_address(addr, self.page_shift)
+        self.pages.address(addr)
     }
 
-    pub(crate) fn page_shift(&self) -> u32 {
-        self.page_shift
+    /// Returns the size of the smallest pages.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        PAGE_BYTES << self.pages.shift
     }
 
     /// Returns the stamp of the last use.
@@ -159,7 +195,7 @@ impl FirstLevel {
             dtlb: &mut self.dtlb,
             stamp: &mut self.stamp,
             width: self.width,
-            page_shift: self.page_shift,
+            pages: &self.pages,
         }
     }
 }
@@ -174,7 +210,7 @@ pub struct Touches<'a> {
     /// Stamp of the next access.
     next: u64,
     width: Width,
-    page_shift: u32,
+    pages: &'a PageSizes,
 }
 
 impl Touches<'_> {
@@ -187,11 +223,11 @@ impl Touches<'_> {
     /// store if any of them stores.
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
-        self.touch_in(page_address(addr, self.page_shift), addr, store)
+        self.touch_in(self.pages.address(addr), addr, store)
     }
 
-    /// As [`Touches::touch`], with huge pages known at compile time.
-    // Without huge pages, the loop over hits then does not shift.
+    /// As [`Touches::touch`]. Without `HUGE`, all pages have 4 KiB.
+    // The loop over hits then has nothing to do for pages.
     #[inline(always)]
     pub fn touch_with<const HUGE: bool>(&mut self, addr: u64, store: bool) -> bool {
         match HUGE {
@@ -224,7 +260,7 @@ impl Touches<'_> {
         let now = self.next;
         self.next += STAMP_STEP;
         let (l1d, dtlb) = (&mut *self.l1d, &mut *self.dtlb);
-        let page = page_address(addr, self.page_shift);
+        let page = self.pages.address(addr);
         #[allow(unsafe_code)]
         match self.width {
             Width::Any => take_portably(l1d, dtlb, page, addr, store, now),
@@ -354,9 +390,19 @@ impl Core {
         self.touches().touch(addr, store)
     }
 
-    /// Returns true if all memory is in huge pages.
+    /// Returns true if memory is in huge pages, all or some.
     pub fn has_huge_pages(&self) -> bool {
-        self.first.page_shift > 0
+        !self.first.pages.are_small()
+    }
+
+    /// Places these ranges of addresses in huge pages, and all others in pages of 4 KiB. They are in
+    /// order, do not overlap, and begin and end with a huge page. Nothing changes on a machine
+    /// that has all memory in [huge pages](Config::huge_pages).
+    pub fn use_huge_pages(&mut self, ranges: &Arc<[Range<u64>]>) {
+        let pages = &mut self.first.pages;
+        if pages.shift == 0 && !Arc::ptr_eq(&pages.huge, ranges) {
+            pages.huge = Arc::clone(ranges);
+        }
     }
 
     /// Returns true if an access of `size` bytes reaches beyond the line of `addr`.

@@ -72,8 +72,8 @@ mod write_combining;
 
 pub use coherence::LineBytes;
 pub use config::{
-    CacheConfig, Config, ConfigError, LINE_BYTES, PAGE_BYTES, Prefetch, Replacement, Timing,
-    TlbConfig,
+    CacheConfig, Config, ConfigError, HUGE_PAGE_BYTES, LINE_BYTES, PAGE_BYTES, Prefetch,
+    Replacement, Timing, TlbConfig,
 };
 pub use counts::Counts;
 pub use devices::DeviceOutcome;

@@ -332,11 +332,17 @@ impl Core {
         kind: AccessKind,
         out: &mut Outcome,
     ) -> u32 {
-        let page_bytes = PAGE_BYTES << self.first.page_shift();
+        let page_bytes = self.first.page_bytes();
         let pages = (last / page_bytes).wrapping_sub(addr / page_bytes) & (u64::MAX / page_bytes);
-        let mut cycles = 0;
+        let (mut cycles, mut before) = (0, None);
         for page in 0..=pages {
-            cycles += self.translate(addr.wrapping_add(page * page_bytes), kind, out);
+            let at = addr.wrapping_add(page * page_bytes);
+            // Several steps may stay in one huge page.
+            let page = self.first.page_of(at) >> PAGE_BYTES.trailing_zeros();
+            if before != Some(page) {
+                cycles += self.translate(at, kind, out);
+                before = Some(page);
+            }
         }
         cycles
     }

@@ -4,6 +4,9 @@
 
 mod twin;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use memgauge_machine::{
     AccessKind, CacheConfig, Config, Core, CoreId, Counts, Machine, Missed, NO_ACCESS, Outcome,
     PmuConfig, Prefetch, Replacement, Shared, TlbConfig,
@@ -229,6 +232,17 @@ fn check_outcomes_have_all_stalls(
 }
 
 fn check(config: &Config, ops: &[Op], cores: usize, is_coherent: bool) {
+    check_with_huge_pages(config, ops, cores, is_coherent, &[]);
+}
+
+/// As [`check`], with these ranges in huge pages.
+fn check_with_huge_pages(
+    config: &Config,
+    ops: &[Op],
+    cores: usize,
+    is_coherent: bool,
+    huge: &[Range<u64>],
+) {
     let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
     let mut sharing = is_coherent.then(TwinSharing::default);
     if is_coherent {
@@ -237,6 +251,11 @@ fn check(config: &Config, ops: &[Op], cores: usize, is_coherent: bool) {
     let mut running = 0;
     let ids: Vec<CoreId> = (0..cores).map(|_| machine.add_core(0)).collect();
     let mut twins: Vec<TwinCore> = (0..cores).map(|_| TwinCore::new(config)).collect();
+    let ranges: Arc<[Range<u64>]> = huge.into();
+    for (id, twin) in ids.iter().zip(&mut twins) {
+        machine.core_mut(*id).0.use_huge_pages(&ranges);
+        twin.huge = huge.to_vec();
+    }
     let mut llc = TwinLlc::new(config);
     let mut seen = [0u64; 7];
     let mut stalled = 0;
@@ -369,6 +388,16 @@ proptest! {
             ..config
         };
         check(&config, &ops, 3, true);
+    }
+
+    #[test]
+    fn some_pages_may_be_huge(
+        config in configs(),
+        ops in ops(1),
+        huge in prop::sample::subsequence(vec![0u64, 1, 0x5555_0000_0000 >> 21, 0x7fff_ff00_0000 >> 21], 0..4),
+    ) {
+        let huge: Vec<Range<u64>> = huge.into_iter().map(|page| page << 21..(page + 1) << 21).collect();
+        check_with_huge_pages(&config, &ops, 1, false, &huge);
     }
 
     #[test]

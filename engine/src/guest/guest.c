@@ -232,6 +232,33 @@ static void attached(uint64_t start, int id)
         now_mapped(start, whole_pages(segment.shm_segsz));
 }
 
+/* Arguments of madvise, for the visitor. */
+static __thread uint64_t advised_start, advised_end;
+static __thread bool wants_huge_pages;
+
+static void report_advised_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
+                               const char *path)
+{
+    (void)offset, (void)perms;
+    uint64_t from = advised_start + guest_base, to = advised_end + guest_base;
+    from = from < start ? start : from;
+    to = to > end ? end : to;
+    if (from < to && path[0] != '/')
+        report_map(MG_REC_ADVISED, from - guest_base, to - guest_base, 0, wants_huge_pages, NULL);
+}
+
+/* Only anonymous memory gets huge pages. */
+static void advised(uint64_t start, uint64_t bytes, int advice)
+{
+    if (advice != MADV_HUGEPAGE && advice != MADV_NOHUGEPAGE)
+        return;
+    advised_start = start;
+    advised_end = start + whole_pages(bytes);
+    wants_huge_pages = advice == MADV_HUGEPAGE;
+    for_each_host_map(report_advised_map);
+    mg_put_sync(MG_SYNC_MAPPED, 0, mg_catalogue_bytes());
+}
+
 /* ---- warnings for the user ---- */
 
 /* Called after a wait for a child. If the child crashed, QEMU may be the cause. */
@@ -312,6 +339,8 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
         attached(ret, (int)sys_arg[0]);
     } else if (num == G_BRK) {
         report_map(MG_REC_BRK, ret, ret, 0, PROT_READ | PROT_WRITE, NULL);
+    } else if (num == G_MADVISE) {
+        advised(sys_arg[0], sys_arg[1], (int)sys_arg[2]);
     } else if (num == G_WAIT4) {
         waited(ret, sys_arg[1]);
     }

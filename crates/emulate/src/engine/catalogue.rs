@@ -349,6 +349,8 @@ pub(crate) enum CatalogueEvent {
     /// Start address.
     Mapped(u64, Mapping),
     Unmapped(Range<u64>),
+    /// Anonymous memory that is to have huge pages, or not.
+    Advised(Range<u64>, bool),
     Break(u64),
     Program(String),
     NotFollowed(String),
@@ -659,6 +661,7 @@ fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
             Some(CatalogueEvent::Mapped(range.start, mapping))
         }
         wire::record::UNMAP => Some(CatalogueEvent::Unmapped(range)),
+        wire::record::ADVISED => Some(CatalogueEvent::Advised(range, prot != 0)),
         wire::record::BRK => Some(CatalogueEvent::Break(range.start)),
         wire::record::PROGRAM => Some(CatalogueEvent::Program(path)),
         wire::record::NOT_FOLLOWED => Some(CatalogueEvent::NotFollowed(path)),

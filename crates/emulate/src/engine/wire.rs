@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(crate) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(crate) const WIRE_VERSION: u32 = 28;
+pub(crate) const WIRE_VERSION: u32 = 29;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const BLOCK_WORDS: usize = 32768;
 pub(crate) const BLOCKS: usize = 8;
@@ -200,6 +200,7 @@ pub(crate) mod record {
     pub(crate) const PATH: u32 = 10;
     pub(crate) const ALLOCATOR: u32 = 11;
     pub(crate) const PYTHON: u32 = 12;
+    pub(crate) const ADVISED: u32 = 13;
     pub(crate) const REGION: u32 = 16;
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod calls;
 pub(crate) mod costs;
 pub(crate) mod data;
 pub mod geometry;
+pub(crate) mod huge_pages;
 pub(crate) mod moves;
 pub(crate) mod pending;
 pub(crate) mod python;

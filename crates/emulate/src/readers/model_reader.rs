@@ -15,9 +15,10 @@ use memgauge_trace::{LossKind, catalogue as events};
 use super::roi::{RegionMark, RegionMarkKind};
 use crate::engine::catalogue::{Block, Catalogue, CatalogueEvent};
 use crate::engine::session::{ProcessEntry, Ring, Session};
-use crate::engine::sync::Sync;
+use crate::engine::sync::{MarkKind, Sync};
 use crate::engine::wire;
 use crate::follow::{self, Origin, Reader, Taken, Words};
+use crate::model::huge_pages::HugePages;
 use crate::model::replay::{Cursor, Program};
 use crate::time::thread_starts::StartMark;
 use crate::time::waits::{Marker, Waits, host_ns};
@@ -34,6 +35,7 @@ pub(crate) struct ModelledProcess<P> {
     /// Latest virtual time of its threads.
     pub(crate) now_ns: u64,
     pub(crate) uncounted: Uncounted,
+    pub(crate) huge_pages: HugePages,
     /// The sink's data about it.
     pub(crate) sink: P,
 }
@@ -314,6 +316,8 @@ impl<S: ModelSink> ModelReader<S> {
         from: usize,
     ) -> usize {
         let (tid, core) = (running.tid, running.thread.core);
+        let huge_pages = running.process.kept.huge_pages.ranges();
+        self.machine.core_mut(core).0.use_huge_pages(huge_pages);
         let asleep = self.waits.sleeps(tid).then(|| self.instructions(core));
         let at = self.sink.replay(&mut self.machine, running, words, from);
         if asleep.is_some_and(|before| self.instructions(core) > before) {
@@ -334,6 +338,9 @@ impl<S: ModelSink> ModelReader<S> {
 
     /// Handles a release or a wait of a thread.
     fn synchronise(&mut self, running: &mut RunningThread<'_, S>, sync: &Sync) {
+        if let MarkKind::Mapped(bytes) = sync.what {
+            running.process.kept.huge_pages.reach(bytes);
+        }
         let (core, _) = self.machine.core_mut(running.thread.core);
         self.sink.synchronise(core, running, sync);
         let by = Marker::now(running.process.entry.pid, running.tid, core.time_ns());
@@ -365,6 +372,7 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         if let Some((parent, blocks)) = origin.parent {
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
             kept.regions = parent.kept.regions.clone();
+            kept.huge_pages = parent.kept.huge_pages.inherited();
             let forked_ns = self.waits.start(entry.birth);
             kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
         }
@@ -435,6 +443,7 @@ impl<S: ModelSink> Reader for ModelReader<S> {
     }
 
     fn observe(&mut self, process: &mut Process<S>, event: CatalogueEvent, bytes: u64) {
+        process.kept.huge_pages.observe(&event, bytes);
         match event {
             CatalogueEvent::Region(number, name) => {
                 self.sink.name_region(&name);

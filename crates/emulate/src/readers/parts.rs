@@ -195,6 +195,7 @@ impl Parts {
             // Data accessed so far was in the earlier mappings.
             CatalogueEvent::Program(_) => self.reach(bytes),
             CatalogueEvent::Unmapped(_)
+            | CatalogueEvent::Advised(..)
             | CatalogueEvent::NotFollowed(_)
             | CatalogueEvent::LeakSearch
             | CatalogueEvent::Crashed { .. }

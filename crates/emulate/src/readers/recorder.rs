@@ -508,8 +508,8 @@ impl ModelSink for RecordingSink {
             CatalogueEvent::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
-            // The reader keeps the names of regions.
-            CatalogueEvent::Region(..) => {}
+            // The reader keeps the names of regions and the huge pages.
+            CatalogueEvent::Region(..) | CatalogueEvent::Advised(..) => {}
             CatalogueEvent::Path(number, calls) => {
                 kept.sink.paths.insert(number, calls);
             }

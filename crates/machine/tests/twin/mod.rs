@@ -163,6 +163,8 @@ pub(crate) struct TwinCore {
     /// Line numbers of all misses of the first level.
     misses: Vec<u64>,
     config: Config,
+    /// Addresses in huge pages among small ones.
+    pub(crate) huge: Vec<std::ops::Range<u64>>,
 }
 
 /// The shared cache.
@@ -233,6 +235,7 @@ impl TwinCore {
             counts: HashMap::new(),
             misses: Vec::new(),
             config: config.clone(),
+            huge: Vec::new(),
         }
     }
 
@@ -396,12 +399,18 @@ impl TwinCore {
         self.count(c::MODIFIES, u64::from(kind == AccessKind::Modify));
         let last = addr + u64::from(size.max(1)) - 1;
         self.count(c::SPLITS, u64::from(addr / 64 != last / 64));
-        let page_bytes = if self.config.huge_pages {
-            2 << 20
-        } else {
-            4096
+        let page_of = |small: u64| {
+            let is_huge = self.huge.iter().any(|huge| huge.contains(&(small << 12)));
+            match self.config.huge_pages {
+                true => small >> 9,
+                // Numbers of huge pages among small ones have a bit more.
+                false if is_huge => small >> 9 | 1 << 35,
+                false => small,
+            }
         };
-        for page in addr / page_bytes..=last / page_bytes {
+        let mut pages: Vec<u64> = (addr >> 12..=last >> 12).map(page_of).collect();
+        pages.dedup();
+        for page in pages {
             self.translate(page);
         }
         for number in addr / 64..=last / 64 {

@@ -60,6 +60,7 @@ impl WhatIfMachine {
         // Executions and misses count once, on the recorded machine.
         program.set_outside(true);
         let (core, shared) = self.machine.core_mut(core);
+        core.use_huge_pages(process.kept.huge_pages.ranges());
         let mut due = NoSamples;
         let moves = self.moves.as_mut().map(|moves| MovesOf { moves, code });
         let mut replay = Replay::repeated(core, shared, program, cursor, &mut due, moves);
