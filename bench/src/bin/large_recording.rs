@@ -33,7 +33,7 @@ fn main() -> Result<()> {
         command: vec!["large".to_owned()],
         ..Manifest::default()
     };
-    manifest.source.name = "pmu".to_owned();
+    manifest.source.kind = SourceKind::Pmu;
     manifest.clock = "monotonic".to_owned();
     manifest.events = catalogue::definitions(Provenance::Sampled);
     let mut writer = Writer::create(Path::new(&folder), manifest)?;

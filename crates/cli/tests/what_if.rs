@@ -79,6 +79,70 @@ fn huge_pages_need_a_walk_for_each_two_mebibytes() {
     assert!(words.contains("Modelled change of the time: "), "{text}");
 }
 
+/// Random reads of 64 MiB, of which the program advises a part, and children, marks and new
+/// mappings.
+const ADVISES: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define HUGE (2ul << 20)
+#define BYTES (32 * HUGE)
+
+int main(int count, char **arguments)
+{
+    const char *how = arguments[1];
+    int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    unsigned long x = 88172645463325252ul, advised = atol(arguments[3]) * HUGE;
+    char *all = mmap(0, BYTES + HUGE, protection, flags, -1, 0);
+    char *memory = (char *)(((unsigned long)all + HUGE - 1) & ~(HUGE - 1));
+    /* Half a page less has as many whole ones. */
+    madvise(memory, advised + HUGE / 2, MADV_HUGEPAGE);
+    if (strcmp(how, "not") == 0)
+        madvise(memory, BYTES, MADV_NOHUGEPAGE);
+    if (strcmp(how, "again") == 0) {
+        munmap(memory, BYTES);
+        mmap(memory, BYTES, protection, flags | MAP_FIXED, -1, 0);
+    }
+    if (strcmp(how, "child") == 0 && fork() != 0)
+        return wait(0) < 0;
+    for (long n = atol(arguments[2]); n > 0; n--) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        ((volatile char *)memory)[x % BYTES];
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn memory_that_a_program_advises_has_huge_pages() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), ADVISES, &[]);
+    let steps = drawn("steps", 100_000, 200_000).to_string();
+    let advised = drawn("advised", 4, 28);
+    let walks = |how: &str, advised: u64| {
+        let program = [program.as_str(), how, &steps, &advised.to_string()];
+        let run = Recorded::new(&["--machine", "zen4"], &program);
+        assert_eq!(run.code(), Some(0), "{}", run.said());
+        run.totals()["dtlb.walk"]
+    };
+    let small = walks("not", 32);
+    assert_eq!(walks("again", 32), small);
+    for how in ["keep", "child"] {
+        let all = walks(how, 32);
+        assert!((32..200).contains(&all), "{how}: {all} of {small}");
+    }
+    // The second level holds some pages of the smaller rest, so it has fewer walks than its share.
+    let rest = walks("keep", advised) as f64 / small as f64;
+    let share = 1.0 - advised as f64 / 32.0;
+    let held = 3072.0 / (share * 16384.0);
+    let expected = share * (1.0 - held).max(0.0) / (1.0 - 3072.0 / 16384.0);
+    assert!((rest - expected).abs() < 0.03, "{rest} for {expected}");
+}
+
 #[test]
 fn threads_execute_the_same_on_every_machine() {
     let program = workload("threads --threads 3 --steps 50k");
