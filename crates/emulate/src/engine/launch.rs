@@ -4,13 +4,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 
+use crate::engine::session::Session;
 use crate::engine::wire::WIRE_VERSION;
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::maps;
-use memgauge_host::running_program::{DOS_LINE_END, find_on_path, locate, not_executable};
-use memgauge_host::sys::process::{effective_ids, has_capabilities};
+use memgauge_host::running_program::{DOS_LINE_END, Program, find_on_path, locate, not_executable};
+use memgauge_host::sys::process::{disable_aslr, effective_ids, has_capabilities};
+use memgauge_host::sys::signals;
+use memgauge_host::{add_jit_names, maps};
 
 /// An emulator that can record.
 #[derive(Clone, Debug)]
@@ -320,6 +322,42 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Starts a program under the engine.
+pub(crate) fn spawn(
+    command: &[String],
+    emulator: &Emulator,
+    session: &Session,
+    seed: Option<u64>,
+) -> Result<Program> {
+    let mut engine = engine_command(command, emulator, session, seed)?;
+    start(&mut engine, emulator).map(Program::from_child)
+}
+
+/// The command that runs a program under the engine.
+pub(crate) fn engine_command(
+    command: &[String],
+    emulator: &Emulator,
+    session: &Session,
+    seed: Option<u64>,
+) -> Result<Command> {
+    let (path, args) = resolve(command)?;
+    let mut engine = Command::new(&emulator.path);
+    engine
+        .args(["-0", &args[0], "-plugin", &option(session.dir(), seed)])
+        .arg(path)
+        .args(&args[1..]);
+    add_jit_names(&mut engine);
+    disable_aslr(&mut engine);
+    Ok(engine)
+}
+
+/// Starts a [command](engine_command).
+pub(crate) fn start(engine: &mut Command, emulator: &Emulator) -> Result<Child> {
+    signals::inherit_ignored(engine);
+    let spawned = engine.spawn();
+    spawned.map_err(|e| Error::system(format!("failed to start `{}`", emulator.path.display()), e))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How long a recorder that finds nothing to read sleeps.
+//! How often a recorder does what, and how long it sleeps if it finds nothing to read.
 //!
 //! A busy program is looked at often. Where nothing comes the sleeps grow, as under a
 //! program that waits, or one that starts many others and so leaves few words at a time.
@@ -6,6 +6,14 @@
 //! block is full, which costs it a system call a block.
 
 use std::time::Duration;
+
+/// Interval at which ended processes are checked.
+pub(crate) const REAP_EVERY: Duration = Duration::from_millis(50);
+/// Interval at which totals by instruction are written. Parts close at the same interval
+/// (docs/format.md).
+pub(crate) const FLUSH_EVERY: Duration = Duration::from_secs(2);
+/// Interval at which a program that is no longer recorded is checked.
+pub(crate) const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 
 /// First sleep; a ring holds several of these at full speed.
 const IDLE: Duration = Duration::from_micros(50);

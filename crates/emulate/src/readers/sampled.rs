@@ -26,12 +26,12 @@ use super::model_reader::{
 use super::roi::{RegionMark, RegionMarkKind};
 use crate::engine::catalogue::CatalogueEvent;
 use crate::engine::launch::{Emulator, not_started, resolve};
+use crate::engine::launch::{engine_command, spawn, start};
 use crate::engine::session::{Ring, Session};
-use crate::follow::pace::PollPace;
+use crate::follow::pace::{FLUSH_EVERY, PollPace, REAP_EVERY, UNRECORDED_IDLE};
 use crate::follow::{self, Followed, Words};
 use crate::model::replay::{OverflowSink, Replay};
 use crate::{Error, Result};
-use crate::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, engine_command, spawn, start};
 
 type Process = follow::Process<ModelledProcess<()>>;
 type Thread = follow::Thread<ModelledThread<SampledThread>>;

@@ -10,14 +10,16 @@ use std::time::Instant;
 
 use memgauge_trace::{CommandEnd, LossKind};
 
+use crate::MissingNames;
 use crate::engine::catalogue::{Catalogue, CatalogueEvent};
 use crate::engine::launch::not_started;
+use crate::engine::launch::{Emulator, resolve, spawn};
 use crate::engine::session::{ProcessEntry, Ring, Session};
 use crate::follow::pace::PollPace;
+use crate::follow::pace::REAP_EVERY;
 use crate::follow::{self, Followed, Origin, Reader, Taken, Words};
 use crate::readers::parts::{Inside, Names, Parts, PartsBy, RegionNames};
 use crate::readers::references::{References, Walk, WalkState};
-use crate::{Emulator, MissingNames, REAP_EVERY, resolve, spawn};
 use crate::{Error, Result};
 use memgauge_host::roi::RequestedNames;
 use memgauge_host::running_program::Program;
