@@ -817,16 +817,16 @@ impl Watch {
         if let Some(working_sets) = &self.working_sets {
             if working_sets.left_out() > 0 {
                 notes.push(format!(
-                    "processes without a working set: {}; reading all takes more than {:.0} % of \
-                     a processor: a longer --delay gives them time",
+                    "no working set of {} processes: a longer --delay gives them time (reading \
+                     all takes more than {:.0} % of a processor)",
                     working_sets.left_out(),
                     WORKING_SET_SHARE * 100.0
                 ));
             }
             if working_sets.refused() > 0 {
                 notes.push(format!(
-                    "processes without a working set: {}; kernel threads, other users', or watched \
-                     by another memgauge",
+                    "no working set of {} processes: kernel threads, other users', or watched by \
+                     another memgauge",
                     working_sets.refused()
                 ));
             }
