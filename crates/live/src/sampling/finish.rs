@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::{
     CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Loss, Manifest, OverheadFacts, OwnCost,
-    Provenance, SampledFacts, SamplingFacts, SourceFacts, SourceKind, Unit,
+    Provenance, SampledFacts, SamplingFacts, SourceFacts, Unit,
 };
 
 use super::attributes::{DroppedFeature, SamplingMethod};
