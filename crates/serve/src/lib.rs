@@ -27,7 +27,7 @@ pub use client::Client;
 pub use http::{Parsed, Request, Response, parse};
 pub use io_bytes::{IoSource, IoTransfer};
 pub use metrics::{Family, Kind, Labels, Value};
-pub use page_server::{PageContent, PageServer};
+pub use page_server::{PageContent, PageRequest, PageServer};
 pub use profilers::Limits;
 pub use programs::{NewProgram, ProgramSource};
 pub use push::{Push, ReportOutcome, SendMetrics};

@@ -1,4 +1,4 @@
-//! Serves the page of a recording to browsers on this machine.
+//! Serves the page of a recording, or pages of a dataset, to browsers on this machine.
 //!
 //! The server listens at 127.0.0.1 and answers only requests that carry the token of the printed
 //! address. Other users of the machine and pages of other sites in the same browser do not know it.
@@ -36,21 +36,40 @@ pub trait PageContent: Sync {
     /// Error of either document; its alternate form (`{:#}`) is sent to the browser.
     type Error: std::fmt::Display;
 
-    /// Returns the page as HTML. It is made for each request, since a recording may grow. The page
-    /// sends `token` with its own requests.
+    /// Returns the page as HTML. It is made for each request, since a recording may grow.
     ///
     /// # Errors
     /// If the recording cannot be read.
-    fn page(&self, token: &str) -> Result<String, Self::Error>;
+    fn page(&self, request: &PageRequest) -> Result<String, Self::Error>;
 
     /// Returns the part of the recording between two times in nanoseconds, as JSON.
     ///
     /// # Errors
     /// If the recording cannot be read in part.
-    fn part(&self, time_ns: Range<u64>) -> Result<String, Self::Error>;
+    fn part(&self, request: &PageRequest, time_ns: Range<u64>) -> Result<String, Self::Error>;
 }
 
-/// A listening server of one recording's page.
+/// A request for one of the documents.
+pub struct PageRequest<'a> {
+    token: &'a str,
+    request: &'a Request,
+}
+
+impl PageRequest<'_> {
+    /// The token, which the page sends with its own requests.
+    pub fn token(&self) -> &str {
+        self.token
+    }
+
+    /// The decoded value of a query parameter. An empty one counts as missing.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        let value = self.request.parameter(name)?;
+        let decoded = percent_encoding::percent_decode_str(value).decode_utf8_lossy();
+        Some(decoded.into_owned()).filter(|value| !value.is_empty())
+    }
+}
+
+/// A listening server of pages.
 pub struct PageServer {
     listener: TcpListener,
     token: String,
@@ -137,12 +156,16 @@ impl PageServer {
             response.headers.push(("Allow", "GET".to_owned()));
             return response;
         }
+        let of_page = PageRequest {
+            token: &self.token,
+            request,
+        };
         let answer = match request.path.as_str() {
-            "/" => content
-                .page(&self.token)
-                .map(|page| secured(200, HTML, page)),
+            "/" => content.page(&of_page).map(|page| secured(200, HTML, page)),
             "/part" => match time_range(request) {
-                Some(range) => content.part(range).map(|part| secured(200, JSON, part)),
+                Some(range) => content
+                    .part(&of_page, range)
+                    .map(|part| secured(200, JSON, part)),
                 None => return text(400, "give nanoseconds as in /part?from=0&to=1000"),
             },
             _ => return text(404, "the paths are / and /part"),
@@ -202,11 +225,12 @@ mod tests {
     impl PageContent for Content {
         type Error = &'static str;
 
-        fn page(&self, token: &str) -> Result<String, Self::Error> {
-            Ok(format!("<p>{token}"))
+        fn page(&self, request: &PageRequest) -> Result<String, Self::Error> {
+            let service = request.parameter("service");
+            Ok(format!("<p>{} {service:?}", request.token()))
         }
 
-        fn part(&self, _: Range<u64>) -> Result<String, Self::Error> {
+        fn part(&self, _: &PageRequest, _: Range<u64>) -> Result<String, Self::Error> {
             Err("failed to read it")
         }
     }
@@ -266,6 +290,21 @@ mod tests {
         assert_eq!(ask("GET /part?token=abc123"), 400);
         assert_eq!(ask("GET /part?token=abc123&from=5&to=5"), 400);
         assert_eq!(ask("GET /part?token=abc123&from=0&to=5"), 500);
+    }
+
+    #[test]
+    fn parameters_are_decoded_and_empty_ones_count_as_missing() {
+        for (query, expected) in [
+            ("", "None"),
+            ("&service=", "None"),
+            ("&service=a%20%2Fb%C3%A9", "Some(\"a /b\u{e9}\")"),
+            ("&service=%", "Some(\"%\")"),
+            ("&service=%FF", "Some(\"\u{fffd}\")"),
+        ] {
+            let head = format!("GET /?token=abc123{query} HTTP/1.1\r\nHost: localhost:4711\r\n");
+            let body = String::from_utf8(respond(&head).body).expect("text");
+            assert_eq!(body, format!("<p>abc123 {expected}"));
+        }
     }
 
     #[test]
