@@ -12,7 +12,114 @@ export interface Data {
   summary: Summary | null;
   curves: MissCurve[];
   memory?: RunningMemory | null;
-  served: { token: string; is_growing: boolean } | null;
+  fleet?: Fleet | null;
+  served: Served | null;
+}
+
+export interface Served {
+  token: string;
+  is_growing: boolean;
+  /** The recording's place in the dataset that is served. */
+  in_dataset?: { recording: string; service: string; dataset: string } | null;
+}
+
+/** A dataset of many recordings (docs/fleet.md). */
+export interface Fleet {
+  dataset: string;
+  facts: FleetFacts;
+  services: { name: string; recordings: number }[];
+  service: string | null;
+  metric: string;
+  provenances: string[];
+  metrics: string[];
+  histories: FleetHistory[];
+  other_services: number;
+  top: FleetTop | null;
+  outliers: { comparisons: number; not_compared: number; rows: FleetOutlier[] };
+  recordings: FleetRecording[];
+  other_recordings: number;
+}
+
+export interface FleetFacts {
+  recordings: number;
+  hosts: number;
+  services: number;
+  first_day: string;
+  last_day: string;
+  with_losses: number;
+}
+
+export type Ends = [number, number] | null;
+
+export interface FleetHistory {
+  service: string;
+  recordings: number;
+  without_metric: number;
+  versions: FleetVersion[];
+  older_versions: number;
+}
+
+export interface FleetVersion {
+  commit: string | null;
+  recordings: number;
+  first_unix_s: number;
+  last_unix_s: number;
+  mean: number;
+  interval: Ends;
+  change: { difference: number; relative: number | null; interval: Ends } | null;
+  points: FleetPoint[];
+}
+
+export interface FleetPoint {
+  first_unix_s: number;
+  last_unix_s: number;
+  unix_s: number;
+  recordings: number;
+  mean: number;
+  interval: Ends;
+}
+
+export interface FleetTop {
+  metric: string;
+  provenances: string[];
+  facts: FleetFacts;
+  without_metric: number;
+  rows: FleetFunction[];
+  other_rows: number;
+}
+
+export interface FleetFunction {
+  name: string | null;
+  module: string | null;
+  value: number;
+  share: number | null;
+  recordings: number;
+  mean: number;
+  interval: Ends;
+}
+
+export interface FleetOutlier {
+  service: string;
+  host: string;
+  metric: string;
+  recordings: number;
+  peer_recordings: number;
+  mean: number;
+  peer_mean: number;
+  relative: number | null;
+  interval: [number, number];
+}
+
+export interface FleetRecording {
+  recording: string;
+  service: string;
+  host: string;
+  commit: string | null;
+  started_unix_s: number;
+  duration_ns: number;
+  value: number | null;
+  kinds_of_losses: number;
+  path: string;
 }
 
 /** Memory of running processes: the JSON of `mrc -p` (docs/mrc.md). */

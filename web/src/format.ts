@@ -1,31 +1,30 @@
 // Numbers and names for people: the same rounding as the text report.
 
-function significant(x: number): string {
+function significant(x: number, digits = 3): string {
   if (x === 0) return "0";
-  const digits = x >= 100 ? 0 : x >= 10 ? 1 : 2;
-  return x.toFixed(digits);
+  return x.toFixed(digits - (x >= 100 ? 3 : x >= 10 ? 2 : 1));
 }
 
-/** A count with three significant digits: `1.24M`. */
-export function count(n: number): string {
+/** A count with three significant digits, or more: `1.24M`. */
+export function count(n: number, digits = 3): string {
   if (Math.abs(n) < 10_000) return String(Math.round(n));
   let x = n;
   for (const unit of ["k", "M", "G", "T", "P"]) {
     x /= 1000;
-    if (Math.abs(x) < 999.5) return significant(x) + unit;
+    if (Math.abs(x) < 999.5) return significant(x, digits) + unit;
   }
-  return significant(x / 1000) + "E";
+  return significant(x / 1000, digits) + "E";
 }
 
 /** Bytes in powers of 1024: `14.6 MiB`. */
-export function bytes(n: number): string {
+export function bytes(n: number, digits = 3): string {
   if (n < 1024) return `${Math.round(n)} B`;
   let x = n;
   for (const unit of ["KiB", "MiB", "GiB", "TiB"]) {
     x /= 1024;
-    if (x < 1023.5) return `${significant(x)} ${unit}`;
+    if (x < 1023.5) return `${significant(x, digits)} ${unit}`;
   }
-  return `${significant(x / 1024)} PiB`;
+  return `${significant(x / 1024, digits)} PiB`;
 }
 
 /** How much of an event: bytes and processor time in their units, all else counted. */

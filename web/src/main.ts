@@ -14,6 +14,8 @@ import { keep, keepSection, kept, keptSection, startKeeping } from "./state";
 import { Section } from "./sections/section";
 import { overTime } from "./sections/over_time";
 import { codeRegions } from "./sections/code_regions";
+import { fleetHeader, fleetSections } from "./sections/fleet";
+import { datesBetween } from "./dates";
 import { calls } from "./sections/calls";
 import { hot } from "./sections/hot";
 import { python } from "./sections/python";
@@ -34,24 +36,25 @@ function read(): Data {
   return data;
 }
 
-function chip(): HTMLElement {
+function chip(between: (from: number, to: number) => string): HTMLElement {
   const text = h("span", { role: "status", "aria-live": "polite" });
   const reset = h("button", { class: "small", click: () => select(null) }, "Show all");
   const element = h("div", { class: "chip", hidden: true }, text, reset);
   follow(() => {
     const [from, to] = current();
     element.hidden = isWhole();
-    text.textContent = isWhole() ? "" : `Selected: ${time(from, to)} to ${time(to)}`;
+    text.textContent = isWhole() ? "" : `Selected: ${between(from, to)}`;
   });
   return element;
 }
 
-function build(data: Data): void {
+/** The sections of a recording, of curves, or of running processes. */
+function sectionsOf(data: Data): Section[] {
   const timeline = data.summary?.timeline;
   const ends = [timeline?.duration_ns, data.summary?.run.duration_ns, data.summary?.io?.over_time?.duration_ns];
   setWhole(Math.max(1, ...ends.map((end) => end ?? 0)));
   const screen = overviewOf(data);
-  const sections: Section[] = [
+  return [
     screen,
     advice(data, screen === null),
     python(data),
@@ -67,22 +70,27 @@ function build(data: Data): void {
     threads(data),
     trust(data),
   ].filter((section): section is Section => section !== null);
+}
+
+function build(data: Data): void {
+  const sections = data.fleet ? fleetSections(data, data.fleet) : sectionsOf(data);
+  const between = data.fleet ? datesBetween : (from: number, to: number) => `${time(from, to)} to ${time(to)}`;
   const links = sections.map((s) => h("a", { href: `#${s.id}` }, s.short));
   const box = searchBox();
   const jump = h("select", { class: "jump", "aria-label": "Go to a section" }, ...sections.map((s) => h("option", { value: s.id }, s.short)));
   jump.addEventListener("change", () => (goTo(jump.value), keepSection(jump.value)));
   const theme = h("button", { class: "small theme", title: "Colours: auto, light or dark" }, "◐ auto");
   theme.addEventListener("click", () => (theme.textContent = `◐ ${nextTheme()}`));
-  const nav = h("nav", { "aria-label": "Sections" }, h("div", { class: "links" }, ...links), jump, box, theme, chip());
+  const nav = h("nav", { "aria-label": "Sections" }, h("div", { class: "links" }, ...links), jump, box, theme, chip(between));
   const main = h("main", { id: "top" });
   for (const section of sections) add(main, section.element);
   add(
     document.body,
-    h("a", { class: "skip", href: "#overview" }, "Skip to the overview"),
-    header(data),
+    h("a", { class: "skip", href: `#${sections[0]?.id ?? "top"}` }, "Skip to the overview"),
+    data.fleet ? fleetHeader(data, data.fleet) : header(data),
     nav,
     main,
-    h("footer", {}, `Made by memgauge ${name(data.memgauge)}. This file needs no network.`),
+    h("footer", {}, `Made by memgauge ${name(data.memgauge)}.${data.served === null ? " This file needs no network." : ""}`),
   );
   watchTheme();
   watchParts(data);

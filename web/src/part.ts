@@ -40,7 +40,8 @@ export function watchParts(data: Data): void {
     const [from, to] = [Math.floor(current()[0]), Math.ceil(current()[1])];
     const range = current();
     waiting = window.setTimeout(() => {
-      fetch(`/part?from=${from}&to=${to}&token=${encodeURIComponent(served.token)}`)
+      const recording = served.in_dataset ? `&recording=${encodeURIComponent(served.in_dataset.recording)}` : "";
+      fetch(`/part?from=${from}&to=${to}&token=${encodeURIComponent(served.token)}${recording}`)
         .then((answer) => (answer.ok ? (answer.json() as Promise<Timeline>) : null))
         .then((timeline) => {
           if (timeline === null || current() !== range) return;

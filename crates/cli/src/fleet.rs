@@ -26,6 +26,7 @@ Examples:
   memgauge fleet diff fleet --label commit=abc --label commit=def
   memgauge fleet curve fleet --service checkout    a service's summed miss-ratio curve
   memgauge fleet outliers fleet                    hosts that differ from their peers
+  memgauge view fleet                              a page of all of them in a browser
   memgauge fleet index s3://traces/web --to s3://traces/fleet";
 
 /// Index many recordings as one dataset of Parquet files, and ask about all of them
@@ -120,6 +121,12 @@ struct Top {
     /// Rank places that allocate, by their bytes at the peak
     #[arg(long, group = "scope")]
     heap: bool,
+    /// Rank programs by the bytes that they moved through devices (recordings of `memgauge io`)
+    #[arg(long, group = "scope")]
+    processes: bool,
+    /// Rank devices by their bytes (recordings of `memgauge io`)
+    #[arg(long, group = "scope")]
+    devices: bool,
     /// Rows to show
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ROWS)]
     rows: usize,
@@ -226,12 +233,12 @@ fn print(text: String) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn open(dataset: &str) -> anyhow::Result<Dataset> {
+pub(crate) fn open(dataset: &str) -> anyhow::Result<Dataset> {
     Dataset::open(dataset).map_err(explained)
 }
 
 /// A question that the dataset cannot answer is a mistake of the command line.
-fn explained(error: memgauge_fleet::Error) -> anyhow::Error {
+pub(crate) fn explained(error: memgauge_fleet::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::Question => usage(error.to_string()),
         _ => error.into(),
@@ -264,6 +271,7 @@ fn add(args: &Index) -> anyhow::Result<Exit> {
     let options = IndexOptions {
         labels: labels(&args.labels),
         threads: args.threads,
+        share: None,
     };
     let shows_progress = !args.quiet && terminal::stderr_is_terminal();
     let mut progress = |read: usize, all: usize| {
@@ -300,6 +308,8 @@ fn worst(args: &Top) -> anyhow::Result<Exit> {
         (args.regions, Scope::Region),
         (args.data, Scope::Data),
         (args.heap, Scope::Allocation),
+        (args.processes, Scope::Process),
+        (args.devices, Scope::Device),
     ];
     let scope = scopes.into_iter().find(|(is_asked, _)| *is_asked);
     let options = TopOptions {

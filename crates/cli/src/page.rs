@@ -17,6 +17,17 @@ pub(crate) fn summary(
     rows: Option<usize>,
     rank: Option<Rank>,
 ) -> anyhow::Result<Summary> {
+    let mut symbols = Symbols::of(recording.path());
+    summary_with(recording, &mut symbols, rows, rank)
+}
+
+/// The same with other names of code.
+pub(crate) fn summary_with(
+    recording: &Recording,
+    symbols: &mut Symbols,
+    rows: Option<usize>,
+    rank: Option<Rank>,
+) -> anyhow::Result<Summary> {
     let rows = rows.unwrap_or(ROWS);
     let options = Options {
         limits: Limits {
@@ -29,8 +40,7 @@ pub(crate) fn summary(
         rank,
         ..Options::default()
     };
-    let mut symbols = Symbols::of(recording.path());
-    Ok(summarise(recording, &mut symbols, &options)?)
+    Ok(summarise(recording, symbols, &options)?)
 }
 
 /// The page with a recording's summary. Its title is the recorded command.

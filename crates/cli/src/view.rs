@@ -1,7 +1,10 @@
-//! `memgauge view`: the page of a recording, served to this machine alone.
+//! `memgauge view`: the page of a recording, or the pages of a dataset of recordings, served to this
+//! machine alone.
+
+mod dataset;
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,16 +12,18 @@ use clap::Args;
 use memgauge_analyze::summarise_part;
 use memgauge_console::outcome::Exit;
 use memgauge_console::terminal;
+use memgauge_fleet::Dataset;
 use memgauge_recording::Recording;
-use memgauge_report::{Page, Served};
-use memgauge_serve::{PageContent, PageServer};
+use memgauge_report::{InDataset, Page, Served};
+use memgauge_serve::{PageContent, PageRequest, PageServer};
 use memgauge_symbols::Symbols;
 
 use crate::page;
+use dataset::DatasetPages;
 
 #[derive(Debug, Args)]
 pub(crate) struct View {
-    /// Recording to show
+    /// Recording to show, or dataset of `memgauge fleet`: a folder, or s3:// or gs://BUCKET/PREFIX
     #[arg(value_name = "DIR", default_value = "memgauge.mg")]
     recording: PathBuf,
     /// Port of 127.0.0.1 to listen at [default: any free port]
@@ -29,19 +34,28 @@ pub(crate) struct View {
 /// Serves until it is interrupted.
 pub(crate) fn view(args: &View) -> anyhow::Result<Exit> {
     page::check()?;
+    let name = args.recording.to_string_lossy();
+    if memgauge_storage::is_url(&name) || is_dataset(&args.recording) {
+        return serve(args.port, &DatasetPages::open(&name)?);
+    }
     Recording::open(&args.recording)?;
-    let server = PageServer::bind(args.port).with_context(|| {
-        format!(
-            "failed to listen at port {} of 127.0.0.1: choose another with --port",
-            args.port
-        )
-    })?;
-    terminal::print(&format!("{}\n", server.url()))?;
-    eprintln!("memgauge: open this address in a browser on this machine; Ctrl-C ends");
     let content = RecordingPage {
         path: args.recording.clone(),
     };
-    server.serve(&content, |message| eprintln!("memgauge: {message}"));
+    serve(args.port, &content)
+}
+
+fn is_dataset(folder: &Path) -> bool {
+    !folder.join("manifest.json").exists() && Dataset::is_at(folder)
+}
+
+fn serve(port: u16, content: &impl PageContent) -> anyhow::Result<Exit> {
+    let server = PageServer::bind(port).with_context(|| {
+        format!("failed to listen at port {port} of 127.0.0.1: choose another with --port")
+    })?;
+    terminal::print(&format!("{}\n", server.url()))?;
+    eprintln!("memgauge: open this address in a browser on this machine; Ctrl-C ends");
+    server.serve(content, |message| eprintln!("memgauge: {message}"));
     Ok(Exit::Success)
 }
 
@@ -53,25 +67,43 @@ struct RecordingPage {
 impl PageContent for RecordingPage {
     type Error = anyhow::Error;
 
-    fn page(&self, token: &str) -> anyhow::Result<String> {
+    fn page(&self, request: &PageRequest) -> anyhow::Result<String> {
         let recording = Recording::open(&self.path)?;
-        let summary = page::summary(&recording, None, None)?;
-        let page = Page {
-            served: Some(Served {
-                token: token.to_owned(),
-                is_growing: is_being_written(&recording),
-            }),
-            ..page::page(&summary, &recording)
-        };
-        page.html().context(memgauge_report::NO_FRONT_END)
+        let symbols = Symbols::of(recording.path());
+        recording_page(&recording, symbols, request.token(), None)
     }
 
-    fn part(&self, time_ns: Range<u64>) -> anyhow::Result<String> {
+    fn part(&self, _: &PageRequest, time_ns: Range<u64>) -> anyhow::Result<String> {
         let recording = Recording::open(&self.path)?;
-        let mut symbols = Symbols::of(recording.path());
-        let (timeline, _) = summarise_part(&recording, &mut symbols, time_ns)?;
-        serde_json::to_string(&timeline).context("failed to write JSON")
+        part(&recording, Symbols::of(recording.path()), time_ns)
     }
+}
+
+fn recording_page(
+    recording: &Recording,
+    mut symbols: Symbols,
+    token: &str,
+    in_dataset: Option<InDataset>,
+) -> anyhow::Result<String> {
+    let summary = page::summary_with(recording, &mut symbols, None, None)?;
+    let page = Page {
+        served: Some(Served {
+            token: token.to_owned(),
+            is_growing: is_being_written(recording),
+            in_dataset,
+        }),
+        ..page::page(&summary, recording)
+    };
+    page.html().context(memgauge_report::NO_FRONT_END)
+}
+
+fn part(
+    recording: &Recording,
+    mut symbols: Symbols,
+    time_ns: Range<u64>,
+) -> anyhow::Result<String> {
+    let (timeline, _) = summarise_part(recording, &mut symbols, time_ns)?;
+    serde_json::to_string(&timeline).context("failed to write JSON")
 }
 
 /// Whether the recording is incomplete and was written to in the last 15 seconds.

@@ -3,6 +3,9 @@
 mod buckets;
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
+#[allow(dead_code, reason = "each test file uses a part of it")]
+#[path = "page/served.rs"]
+mod served;
 #[path = "../../fleet/tests/synthetic/mod.rs"]
 mod synthetic;
 
@@ -13,6 +16,7 @@ use buckets::Server;
 use harness::memgauge;
 use memgauge_storage::Store;
 use serde_json::Value;
+use served::Served;
 use synthetic::Fleet;
 use tempfile::TempDir;
 
@@ -348,4 +352,37 @@ fn objects_that_are_no_recordings_are_named_and_do_nothing() {
         .expect("a folder")
         .count();
     assert_eq!(after, before);
+}
+
+#[test]
+fn the_page_of_a_bucket_opens_recordings_of_the_bucket() {
+    let Some(all) = Recordings::new(8) else {
+        return;
+    };
+    all.upload("runs/web", &all.packed());
+    all.succeeds(&[
+        "fleet",
+        "index",
+        "s3://fleet/runs",
+        "--to",
+        "s3://fleet/data",
+    ]);
+    all.succeeds(&["fleet", "index", "packed", "--to", "local"]);
+    let environment = all.server.environment();
+    let remote = Served::with(Path::new("s3://fleet/data"), environment.clone());
+    let local = Served::with(&all.folder.path().join("local"), environment);
+    let [found, expected] = [&remote, &local].map(|served| served.data("&metric=llc.miss"));
+    for part in ["histories", "top", "outliers", "facts"] {
+        assert_eq!(found["fleet"][part], expected["fleet"][part], "{part}");
+    }
+    let id = found["fleet"]["recordings"][0]["recording"].as_str();
+    let recording = format!("&recording={}", id.expect("an ID"));
+    let [own, same] = [&remote, &local].map(|served| served.data(&recording));
+    assert_eq!(own["summary"]["hot"], same["summary"]["hot"]);
+    let part = format!(
+        "/part?from=0&to=1000000&token={}{recording}",
+        remote.token()
+    );
+    let (status, body) = remote.get(&part, "127.0.0.1");
+    assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
 }

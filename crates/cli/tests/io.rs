@@ -115,7 +115,7 @@ fn a_command_is_accounted_with_its_children_and_keeps_its_exit_code() {
 /// A recording of one process that wrote `bytes` to a disk that a RAID is layered on.
 fn recording_of_writes(path: &Path, bytes: u64) {
     let manifest = memgauge_trace::Manifest {
-        command: vec!["./writer".to_owned()],
+        command: vec!["./writer".to_owned(), bytes.to_string()],
         clock: "monotonic".to_owned(),
         source: memgauge_trace::SourceFacts {
             kind: memgauge_trace::SourceKind::Io,
@@ -164,6 +164,71 @@ fn text(output: &Output) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     )
+}
+
+#[test]
+fn a_fleet_sums_recorded_io_by_program_and_device() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let least = harness::drawn("bytes", 1000, 1_000_000);
+    let runs = [least, least * 2, least * 3];
+    std::fs::create_dir(folder.path().join("runs")).expect("a folder");
+    for (number, bytes) in runs.iter().enumerate() {
+        recording_of_writes(&folder.path().join(format!("runs/{number}.mg")), *bytes);
+    }
+    let fleet = path("fleet");
+    let label = "service=writer";
+    let indexed = memgauge(&[
+        "fleet",
+        "index",
+        &path("runs"),
+        "--to",
+        &fleet,
+        "--label",
+        label,
+    ]);
+    assert!(text(&indexed).contains("added 3"), "{}", text(&indexed));
+    // Each recording has two rows of its bytes, at the RAID and at the disk below it.
+    let written = 2 * (runs.iter().sum::<u64>());
+    let top = |words: &[&str]| {
+        let answered = memgauge(&[&["fleet", "top", &fleet, "--json"], words].concat());
+        json(&answered.stdout)
+    };
+    for (words, expected) in [
+        (
+            ["--processes", "--by", "io.bytes"],
+            [("writer", Some("md0")), ("writer", Some("sda"))],
+        ),
+        (
+            ["--processes", "--by", "io.out_bytes"],
+            [("writer", Some("md0")), ("writer", Some("sda"))],
+        ),
+        (
+            ["--devices", "--by", "io.bytes"],
+            [("md0", None), ("sda", None)],
+        ),
+    ] {
+        let found = top(&words);
+        assert_eq!(found["units"], serde_json::json!(["bytes"]));
+        let rows = found["rows"].as_array().expect("rows");
+        let names = rows.iter().map(|row| {
+            let name = |what: &str| row[what].as_str();
+            (name("name").expect("a name"), name("module"))
+        });
+        assert_eq!(names.collect::<Vec<_>>(), expected, "{words:?}");
+        assert!(rows.iter().all(|row| row["value"].as_u64() == Some(written)
+            || row["value"].as_f64() == Some(written as f64)));
+    }
+    // Bytes that are passed on are in the totals once, as in a report.
+    let outliers = memgauge(&["fleet", "outliers", &fleet, "--by", "io.bytes", "--json"]);
+    assert_eq!(json(&outliers.stdout)["facts"]["recordings"], 3);
+    let refused = memgauge(&["fleet", "top", &fleet]);
+    assert!(text(&refused).contains("--processes"), "{}", text(&refused));
+    let shown = text(&memgauge(&["fleet", "top", &fleet, "--processes"]));
+    assert!(
+        shown.contains("Worst programs by io.bytes") && shown.contains("device"),
+        "{shown}"
+    );
 }
 
 #[test]

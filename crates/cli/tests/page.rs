@@ -11,6 +11,8 @@ mod dragging;
 mod driver;
 #[path = "page/first_screen.rs"]
 mod first_screen;
+#[path = "page/fleet.rs"]
+mod fleet;
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 #[path = "page/lanes.rs"]
@@ -19,21 +21,26 @@ mod lanes;
 mod memory_plot;
 #[path = "page/running_memory.rs"]
 mod running_memory;
+#[path = "page/served.rs"]
+mod served;
 #[path = "page/shared_lines.rs"]
 mod shared_lines;
 #[path = "page/sorting.rs"]
 mod sorting;
+#[path = "../../fleet/tests/synthetic/mod.rs"]
+mod synthetic;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use browser::{Look, NARROW, WIDE, chromium, look, look_at_all, open, with_scripts};
-use harness::{PROGRAM, folder, memgauge, said};
+use harness::{folder, memgauge, said};
 use memgauge_testing::{Need, skipped};
 use serde_json::{Value, json};
+use served::Served;
 use tempfile::TempDir;
 
 /// A recording of every source.
@@ -635,72 +642,6 @@ fn equal_recordings_make_equal_pages() {
         assert!(page_of(&fixture(name)) == page_of(&fixture(name)), "{name}");
     }
 }
-
-/// `memgauge view`, ended with the test.
-struct Served {
-    child: Child,
-    address: String,
-}
-
-impl Served {
-    fn of(recording: &Path) -> Served {
-        let mut child = Command::new(PROGRAM)
-            .arg("view")
-            .arg(recording)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("memgauge runs");
-        let mut address = String::new();
-        let out = child.stdout.take().expect("its output");
-        BufReader::new(out)
-            .read_line(&mut address)
-            .expect("an address");
-        Served {
-            child,
-            address: address.trim().to_owned(),
-        }
-    }
-
-    fn port(&self) -> &str {
-        let rest = self
-            .address
-            .strip_prefix("http://127.0.0.1:")
-            .expect("this machine");
-        rest.split('/').next().expect("a port")
-    }
-
-    fn token(&self) -> &str {
-        self.address.split("token=").nth(1).expect("a token")
-    }
-
-    /// Status line and body of an answer.
-    fn get(&self, path: &str, host: &str) -> (String, String) {
-        let mut stream =
-            TcpStream::connect(format!("127.0.0.1:{}", self.port())).expect("it listens");
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: {host}:{}\r\n\r\n",
-            self.port()
-        )
-        .expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (
-            head.lines().next().unwrap_or_default().to_owned(),
-            body.to_owned(),
-        )
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Browsers open connections ahead of their requests.
 #[test]
 fn a_connection_without_a_request_holds_up_no_other() {

@@ -5,6 +5,7 @@
 //! its own recordings to that. `PutMode::Update`, which replaces an object if it is unchanged, would
 //! need one file only, but folders do not support it.
 
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use arrow_array::RecordBatch;
@@ -68,6 +69,23 @@ impl Dataset {
     /// As the user named it.
     pub fn name(&self) -> &str {
         self.store.name()
+    }
+
+    /// Whether a folder of this machine is a dataset.
+    pub fn is_at(folder: &Path) -> bool {
+        let names = std::fs::read_dir(folder.join(FOLDER)).into_iter().flatten();
+        names.flatten().any(|entry| {
+            let name = entry.file_name();
+            version_number(&format!("{FOLDER}/{}", name.to_string_lossy())).is_some()
+        })
+    }
+
+    /// Number of recordings of the newest version.
+    ///
+    /// # Errors
+    /// There are none, or the storage fails.
+    pub fn recordings(&self) -> Result<usize> {
+        Ok(self.newest_with_recordings()?.recordings.len())
     }
 
     /// Files of all versions, the oldest first.

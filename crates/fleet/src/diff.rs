@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use memgauge_analyze::IoSummary;
 use memgauge_report::{Comparison, Measured, Shares};
 
 use crate::dataset::Dataset;
@@ -203,7 +204,11 @@ impl Collected {
             Scope::Data if place.name == "anon" => return,
             Scope::Data => run.data.entry(place.name),
             Scope::Allocation => run.heap.entry(place.name),
-            Scope::Interest => return,
+            Scope::Process if metric == IoSummary::BYTES => {
+                let name = format!("{} ({})", place.name, place.module);
+                run.io.entry(name)
+            }
+            Scope::Interest | Scope::Process | Scope::Device => return,
         };
         let metric = match row.scope {
             // Cycles of data are stalled cycles.

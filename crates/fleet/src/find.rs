@@ -91,6 +91,20 @@ impl Found {
     }
 }
 
+/// The recording of this name, as [`Found::name`] gives it.
+pub(crate) fn named(name: &str) -> Result<Found> {
+    if let Some(path) = local_path(name)? {
+        return Ok(Found::Local(path));
+    }
+    let (folder, object) = name.rsplit_once('/').unwrap_or((name, ""));
+    Ok(Found::Object(Object {
+        store: Store::open(folder)?,
+        path: object.to_owned(),
+        // Only `fetch_manifest` needs it.
+        bytes: 0,
+    }))
+}
+
 /// All recordings below a folder or URL, sorted by path. The input may be a recording itself.
 pub(crate) fn find(input: &Path) -> Result<Vec<Found>> {
     let name = input.to_string_lossy();

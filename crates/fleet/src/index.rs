@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
 use memgauge_recording::{ErrorKind as RecordingErrorKind, Recording, read_manifest};
-use memgauge_trace::{Manifest, SourceKind};
+use memgauge_trace::Manifest;
 
 use crate::curve::{self, RecordedCurve};
 use crate::dataset::{Dataset, encode};
@@ -45,6 +45,24 @@ pub struct IndexOptions {
     pub labels: BTreeMap<String, String>,
     /// Number of threads; 0: one for each processor.
     pub threads: usize,
+    /// Only this share of the recordings; `None`: all.
+    pub share: Option<Share>,
+}
+
+/// One of several shares of the recordings below some folders. A recording is in the same share however
+/// many others are added meanwhile, because its name alone decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Number of the share, from 0.
+    pub index: u32,
+    /// Number of shares.
+    pub count: u32,
+}
+
+impl Share {
+    fn has(self, name: &str) -> bool {
+        crc32fast::hash(name.as_bytes()) % self.count.max(1) == self.index
+    }
 }
 
 /// A recording that is not in the dataset, and why.
@@ -52,8 +70,6 @@ pub struct IndexOptions {
 pub enum Skipped {
     /// It is still being written, or its recorder was killed.
     Unfinished(String),
-    /// It is of a kind that has no functions.
-    OtherKind(String),
     /// It is damaged, or another version of memgauge wrote it.
     Unreadable(String),
 }
@@ -62,7 +78,7 @@ impl Skipped {
     /// The reason, with the recording's name.
     pub fn message(&self) -> &str {
         match self {
-            Skipped::Unfinished(why) | Skipped::OtherKind(why) | Skipped::Unreadable(why) => why,
+            Skipped::Unfinished(why) | Skipped::Unreadable(why) => why,
         }
     }
 }
@@ -92,6 +108,9 @@ pub fn index(
     let mut found = Vec::new();
     for input in inputs {
         found.extend(find(input)?);
+    }
+    if let Some(share) = options.share {
+        found.retain(|found| share.has(&found.name()));
     }
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -305,10 +324,6 @@ fn unreadable(name: &str, fetched: &Fetched, why: &memgauge_recording::Error) ->
 }
 
 fn unfinished(name: &str, manifest: &Manifest, path: &Path) -> Option<Skipped> {
-    if manifest.source.kind == SourceKind::Io {
-        let why = "recordings of `memgauge io` have no functions";
-        return Some(Skipped::OtherKind(format!("skipped `{name}`: {why}")));
-    }
     if !manifest.complete {
         return Some(Skipped::Unfinished(format!(
             "skipped `{name}`: it is still being written, or its recorder was killed; index again when \
@@ -420,15 +435,24 @@ fn read(
     Ok(read_fetched(&fetched, &found.name(), options))
 }
 
+fn absolute(path: &Path) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.display().to_string()
+}
+
 fn read_fetched(
     fetched: &Fetched,
     name: &str,
     options: &IndexOptions,
 ) -> std::result::Result<OfRecording, Skipped> {
     let path = fetched.path();
-    let measured =
-        Recording::open(path).and_then(|recording| measure(&recording, name, &options.labels));
+    let measured = Recording::open(path).and_then(|recording| measure(&recording, &options.labels));
     let mut rows = measured.map_err(|why| unreadable(name, fetched, &why))?;
+    rows.recording.path = match fetched {
+        // Readers of the dataset may work in another folder.
+        Fetched::Local(path) => absolute(path),
+        Fetched::Copy(_) => name.to_owned(),
+    };
     let curves = curve::read(&path.join(CURVES), &rows.recording.id);
     let curves = curves.unwrap_or_else(|why| {
         rows.problems.push(why);

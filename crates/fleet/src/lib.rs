@@ -13,8 +13,8 @@
 //! writers) do not belong to the version, and readers leave them out by joining on recording and
 //! file. So neither adding nor compacting ever shows a half state.
 //!
-//! [`index`] adds recordings, [`compact`] makes few files of many, [`top`], [`diff`], [`curve`] and
-//! [`outliers`] answer questions. `docs/fleet.md` describes the columns and the same questions in SQL.
+//! [`index`] adds recordings, [`compact`] makes few files of many, [`top`], [`diff`], [`curve`],
+//! [`outliers`] and [`overview`] answer questions, and [`open_recording`] opens what was indexed. `docs/fleet.md` describes the columns and the same questions in SQL.
 //!
 //! A dataset is a folder or a bucket's prefix (`memgauge_storage`). Rejected: a
 //! table format such as Delta Lake or Iceberg, because readers would need a library for it. Rejected:
@@ -32,12 +32,15 @@ mod find;
 mod index;
 mod measure;
 mod measurement;
+mod opened;
 mod outliers;
+mod overview;
 mod partition;
 mod query;
 mod recording_row;
 mod scan;
 mod top;
+mod totals;
 
 pub use collection::{Collected, Collection, CollectionOptions};
 pub use compact::{Compacted, compact};
@@ -45,8 +48,10 @@ pub use curve::curve;
 pub use dataset::{Dataset, RETENTION};
 pub use diff::diff;
 pub use error::{Error, ErrorKind, Result};
-pub use index::{IndexOptions, Indexed, Skipped, index};
+pub use index::{IndexOptions, Indexed, Share, Skipped, index};
 pub use measurement::Scope;
+pub use opened::{IndexedRecording, open_recording};
 pub use outliers::outliers;
+pub use overview::{OverviewOptions, overview};
 pub use query::Query;
 pub use top::{TopOptions, top};

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use memgauge_analyze::{
-    HotRow, HotTable, Options, Rank, RegionTable, Summary, file_name, summarise,
+    BothWays, HotRow, HotTable, IoSummary, Options, Rank, RegionTable, Summary, file_name,
+    summarise,
 };
 use memgauge_recording::Recording;
 use memgauge_report::{Measured, MetricUnit};
@@ -85,13 +86,12 @@ pub(crate) fn partition(manifest: &Manifest, defaults: &BTreeMap<String, String>
     }
 }
 
-/// Reads a recording.
+/// Reads a recording. The row has no path and no file yet.
 ///
 /// # Errors
 /// The file system fails.
 pub(crate) fn measure(
     recording: &Recording,
-    name: &str,
     defaults: &BTreeMap<String, String>,
 ) -> memgauge_recording::Result<RecordingRows> {
     let manifest = recording.manifest();
@@ -106,6 +106,7 @@ pub(crate) fn measure(
         rows.add_hot(&summarise(recording, &mut symbols, &options)?);
     }
     rows.add_data(&summary);
+    rows.add_io(&summary);
     let problems = match recording.is_damaged() {
         true => summary.problems.clone(),
         false => Vec::new(),
@@ -148,7 +149,7 @@ pub(crate) fn measure(
         seed: settings.get(SourceFacts::SEED).cloned(),
         losses,
         metrics,
-        path: name.to_owned(),
+        path: String::new(),
     };
     Ok(RecordingRows {
         recording,
@@ -350,6 +351,43 @@ impl Rows {
             self.add_counts(Scope::Interest, &place, &region.counts);
             self.add(Scope::Interest, &place, "time_ns", region.time_ns as f64);
             self.add(Scope::Interest, &place, "entries", region.entries as f64);
+        }
+    }
+
+    /// Bytes of programs at each device, and of devices by their own count.
+    fn add_io(&mut self, summary: &Summary) {
+        let Some(io) = &summary.io else {
+            return;
+        };
+        for line in &io.lines {
+            let place = PlaceName {
+                module: line.device.clone(),
+                ..named(&line.command)
+            };
+            self.add_moved(Scope::Process, &place, &line.moved);
+        }
+        for device in &io.devices {
+            let place = named(&device.name);
+            self.add_moved(Scope::Device, &place, &device.counted);
+            let unattributed = device.unattributed_in_bytes + device.unattributed_out_bytes;
+            self.add_bytes(
+                Scope::Device,
+                &place,
+                IoSummary::UNATTRIBUTED_BYTES,
+                unattributed,
+            );
+        }
+    }
+
+    fn add_moved(&mut self, scope: Scope, place: &PlaceName, moved: &BothWays) {
+        self.add_bytes(scope, place, IoSummary::BYTES, moved.bytes());
+        self.add_bytes(scope, place, IoSummary::IN_BYTES, moved.r#in.bytes);
+        self.add_bytes(scope, place, IoSummary::OUT_BYTES, moved.out.bytes);
+    }
+
+    fn add_bytes(&mut self, scope: Scope, place: &PlaceName, metric: &str, bytes: u64) {
+        if bytes > 0 {
+            self.add(scope, place, metric, bytes as f64);
         }
     }
 

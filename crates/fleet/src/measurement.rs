@@ -25,11 +25,15 @@ pub enum Scope {
     Allocation,
     /// A region of interest.
     Interest,
+    /// A program that moved bytes through a device.
+    Process,
+    /// A device that counted bytes.
+    Device,
 }
 
 impl Scope {
     /// All scopes.
-    pub const ALL: [Scope; 7] = [
+    pub const ALL: [Scope; 9] = [
         Scope::Total,
         Scope::Function,
         Scope::Line,
@@ -37,6 +41,8 @@ impl Scope {
         Scope::Data,
         Scope::Allocation,
         Scope::Interest,
+        Scope::Process,
+        Scope::Device,
     ];
 
     /// Name in the column `scope`.
@@ -49,6 +55,8 @@ impl Scope {
             Scope::Data => "data",
             Scope::Allocation => "allocation",
             Scope::Interest => "interest",
+            Scope::Process => "process",
+            Scope::Device => "device",
         }
     }
 
@@ -64,7 +72,7 @@ pub(crate) struct PlaceName {
     pub(crate) name: String,
     /// The function that contains a line.
     pub(crate) function: String,
-    /// File name of the module that contains a function or line.
+    /// File name of the module that contains a function or line; device of a program's bytes.
     pub(crate) module: String,
 }
 

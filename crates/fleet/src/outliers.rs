@@ -11,13 +11,9 @@ use memgauge_report::mean_difference_interval;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, ErrorKind, Result};
-use crate::measurement::Scope;
 use crate::query::{Query, facts};
 use crate::recording_row::RecordingRow;
-use crate::scan::{Rows, Wanted, scan};
-
-/// Values of a metric by recording.
-type Values = BTreeMap<String, Vec<(usize, f64)>>;
+use crate::totals::{Totals, totals};
 
 /// Compares hosts in all metrics of whole runs, or in one.
 ///
@@ -25,32 +21,21 @@ type Values = BTreeMap<String, Vec<(usize, f64)>>;
 /// No recording is selected or has the metric, or the storage fails.
 pub fn outliers(dataset: &Dataset, query: &Query, metric: Option<&str>) -> Result<FleetOutliers> {
     let selected = query.select(dataset.newest_with_recordings()?)?;
-    let wanted = Wanted {
-        scopes: vec![Scope::Total],
-        metric: metric.map(str::to_owned),
-    };
-    let visit = |values: &mut Values, rows: &Rows| {
-        for row in rows.iter() {
-            let of_metric = values.entry(row.metric().to_owned()).or_default();
-            of_metric.push((row.recording, row.value()));
-        }
-    };
-    let mut values = Values::new();
-    for part in scan(dataset, &selected, &wanted, Values::new, visit)? {
-        for (metric, of_metric) in part {
-            values.entry(metric).or_default().extend(of_metric);
-        }
-    }
-    if values.is_empty() {
+    let totals = totals(dataset, &selected, metric)?;
+    if totals.is_empty() {
         let metric = metric.unwrap_or_default();
         let message =
             format!("failed to compare hosts by `{metric}`: no selected recording has it");
         return Err(Error::new(ErrorKind::Question, message));
     }
+    Ok(outliers_of(&totals, &selected))
+}
+
+/// The same of numbers that were read.
+pub(crate) fn outliers_of(totals: &Totals, selected: &[RecordingRow]) -> FleetOutliers {
     let mut pairs: Vec<Pair> = Vec::new();
-    for (metric, mut of_metric) in values {
-        of_metric.sort_by_key(|value| value.0);
-        pairs.extend(Pair::all(&metric, &of_metric, &selected));
+    for (metric, total) in totals {
+        pairs.extend(Pair::all(metric, &total.values, selected));
     }
     let (compared, not): (Vec<Pair>, Vec<Pair>) = pairs.into_iter().partition(Pair::has_interval);
     let lone: BTreeSet<(&str, &str)> = not
@@ -69,12 +54,12 @@ pub fn outliers(dataset: &Dataset, query: &Query, metric: Option<&str>) -> Resul
             .total_cmp(&size(a))
             .then_with(|| names(a).cmp(&names(b)))
     });
-    Ok(FleetOutliers {
+    FleetOutliers {
         facts: facts(selected.iter()),
         comparisons: compared.len() as u64,
         not_compared: lone.len() as u64,
         rows,
-    })
+    }
 }
 
 /// A host, and the other hosts of its service.

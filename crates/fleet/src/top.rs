@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use memgauge_analyze::IoSummary;
 use memgauge_report::fleet::{FleetRow, FleetTop};
 use memgauge_report::mean_interval;
 
@@ -16,7 +17,7 @@ use crate::scan::{Rows, Wanted, scan};
 /// What [`top`] ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopOptions {
-    /// Functions, lines, regions or data.
+    /// Functions, lines, regions, data, allocations, programs or devices.
     pub scope: Scope,
     /// The metric; `None`: stalled cycles, cycles, or else what most recordings have.
     pub metric: Option<String>,
@@ -75,20 +76,30 @@ impl Sums {
 /// No recording is selected or has the metric, or the storage fails.
 pub fn top(dataset: &Dataset, query: &Query, options: &TopOptions) -> Result<FleetTop> {
     let selected = query.select(dataset.newest_with_recordings()?)?;
+    top_of(dataset, &selected, options)
+}
+
+/// The same of recordings that were selected.
+pub(crate) fn top_of(
+    dataset: &Dataset,
+    selected: &[RecordingRow],
+    options: &TopOptions,
+) -> Result<FleetTop> {
     let metric = match (&options.metric, options.scope) {
         (Some(metric), _) => metric.clone(),
         (None, Scope::Allocation) => "heap.peak_bytes".to_owned(),
-        (None, _) => usual_metric(&selected)?,
+        (None, Scope::Process | Scope::Device) => IoSummary::BYTES.to_owned(),
+        (None, _) => usual_metric(selected)?,
     };
     let wanted = Wanted {
         scopes: vec![options.scope],
         metric: Some(metric.clone()),
     };
-    let parts = scan(dataset, &selected, &wanted, Sums::default, Sums::visit)?;
+    let parts = scan(dataset, selected, &wanted, Sums::default, Sums::visit)?;
     let mut sums = Sums::default();
     parts.into_iter().for_each(|part| sums.merge(part));
     if sums.places.is_empty() {
-        return Err(no_such_metric(&selected, &metric, options.scope));
+        return Err(no_such_metric(selected, &metric, options.scope));
     }
     let has_metric: Vec<bool> = selected
         .iter()
@@ -183,7 +194,7 @@ fn usual_metric(selected: &[RecordingRow]) -> Result<String> {
         .max_by_key(|&(metric, count)| (count, std::cmp::Reverse(metric)));
     most.map(|(metric, _)| metric.to_owned()).ok_or_else(|| {
         let message = "failed to rank functions: the selected recordings have none; use other recordings \
-                       or --lines, --regions, --data";
+                       or --regions, --data, --processes, --devices";
         Error::new(ErrorKind::Question, message)
     })
 }
@@ -192,11 +203,14 @@ fn no_such_metric(selected: &[RecordingRow], metric: &str, scope: Scope) -> Erro
     let metrics = selected.iter().flat_map(|row| &row.metrics);
     let known: std::collections::BTreeSet<&str> = metrics.map(String::as_str).collect();
     let known: Vec<&str> = known.into_iter().collect();
+    let known = match known.as_slice() {
+        [] => "use --processes or --devices for recordings of `memgauge io`".to_owned(),
+        known => format!("functions have {}", known.join(", ")),
+    };
     let message = format!(
-        "failed to rank by `{metric}`: no {} of the {} selected recordings has it; functions have {}",
+        "failed to rank by `{metric}`: no {} of the {} selected recordings has it; {known}",
         scope.name(),
         selected.len(),
-        known.join(", ")
     );
     Error::new(ErrorKind::Question, message)
 }

@@ -1,5 +1,7 @@
 //! Answers about many recordings, as text and JSON. `docs/fleet.md` defines the numbers.
 
+mod overview;
+
 use serde::Serialize;
 use serde_json::json;
 
@@ -7,6 +9,11 @@ use crate::MetricUnit;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units::{self, capacity, plural};
+
+pub use overview::{
+    FleetChange, FleetHistory, FleetOverview, FleetPoint, FleetRecording, FleetService,
+    FleetVersion,
+};
 
 /// Version of the JSON form of these answers.
 const SCHEMA_VERSION: u32 = 1;
@@ -64,7 +71,8 @@ impl FleetFacts {
 /// Places ranked by a metric over many recordings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FleetTop {
-    /// What the places are: `function`, `line`, `region`, `data`, `allocation` or `interest`.
+    /// What the places are: `function`, `line`, `region`, `data`, `allocation`, `interest`, `process` or
+    /// `device`.
     pub scope: String,
     /// The metric.
     pub metric: String,
@@ -93,7 +101,7 @@ pub struct FleetRow {
     pub name: Option<String>,
     /// The function that contains a line.
     pub function: Option<String>,
-    /// File name of the module that contains a function or line.
+    /// File name of the module that contains a function or line; device of a program's bytes.
     pub module: Option<String>,
     /// Sum over all recordings.
     pub value: f64,
@@ -146,6 +154,7 @@ impl FleetTop {
         let value = |value: f64| MetricUnit::of(&self.metric).value(value, style);
         let is_line = self.scope == "line";
         let is_code = is_line || self.scope == "function";
+        let has_device = self.scope == "process";
         let mut columns = vec![
             ("share", Kind::Number),
             ("sum", Kind::Number),
@@ -160,6 +169,7 @@ impl FleetTop {
         match (is_line, is_code) {
             (true, _) => columns.push(("of", Kind::Text)),
             (false, true) => columns.push(("module", Kind::Text)),
+            (false, false) if has_device => columns.push(("device", Kind::Text)),
             (false, false) => {}
         }
         let mut table = Table::new(&columns);
@@ -178,7 +188,7 @@ impl FleetTop {
                     (found, _) => name(found),
                 },
             ];
-            if is_code {
+            if is_code || has_device {
                 cells.push(name(if is_line { &row.function } else { &row.module }));
             }
             table.row(cells);
@@ -192,6 +202,8 @@ impl FleetTop {
             "line" => "lines",
             "region" => "memory regions",
             "allocation" => "allocations",
+            "process" => "programs",
+            "device" => "devices",
             "interest" => "regions of interest",
             other => other,
         }

@@ -37,7 +37,7 @@ pub use compare::{
     mean_interval,
 };
 pub use io::{IoOrder, io_json, io_text};
-pub use page::{NO_FRONT_END, Page, Served, has_front_end};
+pub use page::{InDataset, NO_FRONT_END, Page, Served, has_front_end};
 pub use placement::placement_text;
 pub use sections::HeapOrder;
 pub use style::Style;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::causes::Statement;
+use crate::fleet::FleetOverview;
 use crate::overview;
 use crate::sections::what_if_cautions;
 use crate::style::{Style, is_direction};
@@ -18,7 +19,7 @@ include!(concat!(env!("OUT_DIR"), "/front_end.rs"));
 /// Version of the page's data. The embedded front end reads only this one.
 const PAGE_VERSION: u32 = 2;
 
-/// Contents of a page. At least one of the two kinds should be present.
+/// Contents of a page. At least one of the kinds should be present.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Page<'a> {
     /// Heading: a command or a recording.
@@ -29,6 +30,8 @@ pub struct Page<'a> {
     pub curves: Vec<Value>,
     /// Memory of running processes in the JSON form of `docs/mrc.md`.
     pub memory: Option<Value>,
+    /// Many recordings.
+    pub fleet: Option<FleetOverview>,
     /// Where the page can request parts of the recording, if a server shows it.
     pub served: Option<Served>,
 }
@@ -40,6 +43,19 @@ pub struct Served {
     pub token: String,
     /// True while the recording is being written.
     pub is_growing: bool,
+    /// The recording's place in the dataset that is served; `None` if it is served alone.
+    pub in_dataset: Option<InDataset>,
+}
+
+/// A recording of a dataset.
+#[derive(Clone, Debug, Serialize)]
+pub struct InDataset {
+    /// Identifies the recording.
+    pub recording: String,
+    /// Its service.
+    pub service: String,
+    /// The dataset as the user named it.
+    pub dataset: String,
 }
 
 #[derive(Serialize)]

@@ -5,13 +5,16 @@ import { caches } from "../data";
 import { add, h, withCode } from "../dom";
 import { bytes, capacity, count, middle, name, percent, rate, time } from "../format";
 import { table } from "../table";
+import { address } from "./fleet";
 import { facts, Section } from "./section";
 
 export function header(data: Data): HTMLElement {
   const run = data.summary;
+  const place = data.served?.in_dataset;
   return h(
     "header",
     {},
+    place && h("p", { class: "back" }, h("a", { href: address(data, { service: place.service }) }, "← ", h("bdi", {}, name(place.service)), " in ", h("bdi", {}, name(place.dataset)))),
     h("h1", {}, h("span", { class: "brand" }, "memgauge "), h("bdi", { title: name(data.title) }, middle(name(data.title), 120))),
     h("p", { class: "facts-line" }, ...(run === null ? [] : subtitle(run)), ...warning(data)),
   );

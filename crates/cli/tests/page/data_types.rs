@@ -7,7 +7,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::fleet::Indexed;
 use super::harness::{Recorded, needs};
+use super::served::Served;
 use super::{FIXTURES, fixture, has_front_end, page_of};
 
 /// Long arrays repeat their types, and the compiler takes seconds for thousands of literals.
@@ -117,6 +119,17 @@ fn the_front_end_declares_the_data_that_reports_have() {
         );
     }
     pages.push(("a program with threads".to_owned(), data.clone()));
+    let indexed = Indexed::new("types", 1);
+    let served = Served::of(&indexed.dataset());
+    let fleet = served.data("");
+    let recording = &fleet["fleet"]["recordings"][0]["recording"];
+    let recording = served.data(&format!(
+        "&recording={}",
+        recording.as_str().expect("an ID")
+    ));
+    assert!(recording["served"]["in_dataset"].is_object());
+    pages.push(("a dataset".to_owned(), fleet));
+    pages.push(("a recording of a dataset".to_owned(), recording));
     assert_eq!(complaints(&pages), "");
 
     // A number that became a text is found.

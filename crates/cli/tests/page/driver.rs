@@ -39,6 +39,22 @@ impl Driver {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let page = folder.path().join("page.html");
         std::fs::write(&page, html).expect("the page can be written");
+        Driver::start(
+            browser,
+            folder,
+            &format!("file://{}", page.display()),
+            width,
+            height,
+        )
+    }
+
+    /// Opens an address of this machine, as `open` does a page.
+    pub(crate) fn visit(browser: &Path, address: &str, width: u32, height: u32) -> Driver {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Driver::start(browser, folder, address, width, height)
+    }
+
+    fn start(browser: &Path, folder: TempDir, address: &str, width: u32, height: u32) -> Driver {
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null"])
             .arg(browser)
@@ -47,7 +63,7 @@ impl Driver {
             .args(["--disable-extensions", "--disable-background-networking"])
             .args(["--disable-component-update", "--disable-sync"])
             .args(["--disable-default-apps", "--disable-breakpad"])
-            .args(["--host-resolver-rules=MAP * ~NOTFOUND"])
+            .args(["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"])
             .arg("--remote-debugging-pipe")
             .arg(format!("--window-size={width},{height}"))
             .arg(format!("--user-data-dir={}", folder.path().display()))
@@ -68,7 +84,7 @@ impl Driver {
             sent: 0,
             folder,
         };
-        driver.attach(&page);
+        driver.attach(address);
         driver.set_size(width, height);
         driver.await_page();
         driver.frames();
@@ -95,9 +111,16 @@ impl Driver {
         self.frames();
     }
 
-    fn attach(&mut self, page: &Path) {
-        let url = format!("file://{}", page.display());
-        let target = self.send("Target.createTarget", json!({ "url": url }));
+    /// Does what leads to another page, and waits until that has drawn itself.
+    pub(crate) fn follow(&mut self, go: impl FnOnce(&mut Driver)) {
+        self.evaluate("document.documentElement.removeAttribute('data-ready')");
+        go(self);
+        self.await_page();
+        self.frames();
+    }
+
+    fn attach(&mut self, address: &str) {
+        let target = self.send("Target.createTarget", json!({ "url": address }));
         let target = json!({"targetId": target["targetId"], "flatten": true});
         let attached = self.send("Target.attachToTarget", target);
         let session = attached["sessionId"].as_str().expect("a session");
