@@ -14,6 +14,7 @@ mod bucket;
 mod comparison;
 mod curve;
 mod error;
+mod fleet;
 mod marks;
 mod recording;
 mod sys;
@@ -39,6 +40,8 @@ mod _memgauge {
     };
     #[pymodule_export]
     use crate::error::{DamagedError, Error, NewerVersionError, NotARecordingError, UsageError};
+    #[pymodule_export]
+    use crate::fleet::index_share;
     #[pymodule_export]
     use crate::marks::{region_begin, region_end, value};
     #[pymodule_export]

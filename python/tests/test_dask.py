@@ -1,8 +1,10 @@
 """Curves and recordings on a cluster equal those of one process."""
 
 import functools
+import glob
 import os
 import random
+import shutil
 import signal
 
 import numpy
@@ -13,7 +15,8 @@ from memgauge import _memgauge
 
 distributed = pytest.importorskip("distributed")
 
-from memgauge.dask import merge, observe, observe_share  # noqa: E402
+from conftest import command  # noqa: E402
+from memgauge.dask import index_share, merge, observe, observe_share  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +148,102 @@ def test_shares_of_different_recordings_are_refused(modelled, sampled):
         modelled._inner.summary_of_sums(one)
     with pytest.raises(mg.UsageError, match="version of memgauge"):
         _memgauge.merge_sums(b"", one)
+
+
+@pytest.fixture(scope="module")
+def fleet(modelled, longer, sampled, tmp_path_factory):
+    """Recordings in folders: one of them twice, one packed, one damaged, one unfinished."""
+    folder = tmp_path_factory.mktemp("fleet")
+    for number, recording in enumerate((modelled, longer, sampled)):
+        shutil.copytree(recording.path, folder / f"web-{number}" / "run.mg")
+    shutil.copytree(modelled.path, folder / "copy.mg")
+    command("pack", longer.path, "-o", folder / "packed.mg.tar")
+    shutil.copytree(modelled.path, folder / "damaged.mg")
+    (folder / "damaged.mg/manifest.json").write_text("{")
+    (folder / "begun.mg").mkdir()
+    return folder
+
+
+def rows(dataset):
+    """Rows of the newest version and their measurements, without what names files."""
+    polars = pytest.importorskip("polars")
+    newest = max(glob.glob(f"{dataset}/recordings/*.parquet"))
+    recordings = polars.read_parquet(newest)
+    measurements = polars.read_parquet(f"{dataset}/measurements/**/*.parquet", hive_partitioning=True)
+    measurements = measurements.join(recordings.select("recording", "file"), on=["recording", "file"], how="semi")
+    # Copies have the same rows, and either path may be that of the row.
+    recordings = recordings.drop("file", "curve_file", "version", "path").to_dicts()
+    measurements = measurements.drop("file").to_dicts()
+    return sorted(map(str, recordings)), sorted(map(str, measurements))
+
+
+@pytest.fixture(scope="module")
+def expected(fleet, tmp_path_factory):
+    """The rows of an index by the command."""
+    dataset = tmp_path_factory.mktemp("whole") / "dataset"
+    run = command("fleet", "index", fleet, "--to", dataset, "--label", "team=a", check=False)
+    assert run.returncode == 3 and "added 3 recordings" in run.stderr, run.stderr
+    return rows(dataset)
+
+
+def test_cluster_indexes_the_rows_of_the_command(fleet, expected, cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(fleet.parent)
+    for shares in (None, 1, 5):
+        dataset = tmp_path / f"of-{shares}"
+        indexed = mg.dask.index(fleet.name, dataset, {"team": "a"}, client=cluster, shares=shares)
+        assert (indexed.added, indexed.known) == (3, 2)
+        assert [len(indexed.unfinished), len(indexed.unreadable)] == [1, 1], indexed
+        assert "begun.mg" in indexed.unfinished[0] and "damaged.mg" in indexed.unreadable[0]
+        assert rows(dataset) == expected
+        again = mg.dask.index([fleet], dataset, {"team": "a"}, client=cluster, shares=3)
+        assert (again.added, again.known) == (0, 5)
+        assert rows(dataset) == expected
+
+
+def test_one_worker_indexes_the_same_rows(fleet, expected, tmp_path):
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as one, distributed.Client(one) as client:
+        mg.dask.index(fleet, tmp_path / "dataset", {"team": "a"}, client=client)
+    assert rows(tmp_path / "dataset") == expected
+
+
+def test_index_survives_lost_workers(fleet, expected, cluster, tmp_path, seed):
+    dataset = tmp_path / "dataset"
+    dataset.mkdir()
+    shares = 4
+    dice = random.Random(seed)
+    # Before its commit and after it: the share is done again.
+    lost = {share: dice.choice(["before", "after"]) for share in dice.sample(range(shares), 2)}
+    tasks = [
+        cluster.submit(
+            lose_index_once, [str(fleet)], str(dataset), share, shares, lost.get(share), pure=False
+        )
+        for share in range(shares)
+    ]
+    done = cluster.gather(tasks)
+    assert len(list(tmp_path.glob("lost-*"))) == 2
+    assert sum(each["added"] + each["known"] for each in done) == 5
+    assert rows(dataset) == expected
+
+
+def lose_index_once(inputs, to, share, shares, when):
+    """Kills its process once, before or after it has added its share."""
+    marker = os.path.join(os.path.dirname(to), f"lost-{share}")
+    is_lost = when is not None and not os.path.exists(marker)
+    if is_lost and when == "before":
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    indexed = index_share(inputs, to, {"team": "a"}, share, shares)
+    if is_lost:
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return indexed
+
+
+def test_an_index_without_inputs_or_shares_is_refused(cluster, tmp_path):
+    with pytest.raises(mg.UsageError, match="there are no inputs"):
+        mg.dask.index([], tmp_path, client=cluster)
+    with pytest.raises(mg.UsageError, match="at least 1"):
+        mg.dask.index(tmp_path, tmp_path, client=cluster, shares=0)
+    with pytest.raises(mg.Error, match="there is no such folder"):
+        mg.dask.index(tmp_path / "none", tmp_path / "dataset", client=cluster)

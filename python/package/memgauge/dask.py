@@ -1,5 +1,5 @@
-"""Curves of traces and summaries of recordings that are too large for one machine, on a cluster of
-`dask.distributed`.
+"""Curves of traces and summaries of recordings that are too large for one machine, and datasets of many
+recordings, on a cluster of `dask.distributed`.
 
 Each part becomes a state on a worker, the states are merged in a tree, and the last one is the result. It is
 equal to that of a single process for any division, number of workers and order.
@@ -7,7 +7,8 @@ equal to that of a single process for any division, number of workers and order.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Optional
+import os
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _memgauge
 from ._memgauge import UsageError
@@ -15,6 +16,8 @@ from .curves import MissCurve, batches, chunks
 from .recording import PathLike, Recording
 from .recording import open as open_recording
 from .table import require
+
+Inputs = Union[PathLike, Sequence[PathLike]]
 
 SHARES_PER_THREAD = 4
 """Shares of a recording for each thread of the cluster, so that all are busy to the end."""
@@ -78,6 +81,77 @@ def open(
     ]
     sums = _merged(states, _memgauge.merge_sums, client)
     return Recording(recording._inner, sums)
+
+
+class Indexed(NamedTuple):
+    """What became of the recordings that were found."""
+
+    added: int
+    """Recordings that were added. Those that a lost worker had added count as known."""
+    known: int
+    """Recordings that the dataset had, or that were found several times."""
+    unfinished: List[str]
+    """Messages about recordings that are still being written, or whose recorder was killed."""
+    unreadable: List[str]
+    """Messages about damaged recordings and those of a newer format."""
+
+
+def index(
+    inputs: Inputs,
+    to: PathLike,
+    labels: Optional[Mapping[str, str]] = None,
+    client: Optional[Any] = None,
+    shares: Optional[int] = None,
+) -> Indexed:
+    """Add recordings to a dataset, as `memgauge fleet index` does, with the workers of a cluster.
+
+    `inputs` is a folder or URL below which recordings are, or several, and `to` is the dataset: a folder, which
+    is made if it does not exist, or a URL. All workers must be able to read and write these. `labels` are those
+    of recordings that have none of the name. `shares` is the number of tasks, by default four for each thread
+    of the cluster.
+
+    A task adds the recordings whose names' hashes are in its share, and commits them by put-if-absent. So
+    a lost worker's share can be done again, copies of a recording count once, and other indexes may run
+    at the same time. The dataset's rows are the same for any number of shares and workers; their
+    division into files is not, and `memgauge fleet compact` makes few files of them.
+    """
+    client = _client(client, "index recordings on a cluster")
+    names = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    if not names:
+        raise UsageError("failed to index recordings: there are no inputs")
+    if shares is None:
+        shares = SHARES_PER_THREAD * max(1, sum(client.nthreads().values()))
+    if shares < 1:
+        raise UsageError("failed to index recordings: shares= must be at least 1")
+    places = [_absolute(name) for name in names]
+    dataset = _absolute(to)
+    if "://" not in dataset:
+        os.makedirs(dataset, mode=0o700, exist_ok=True)
+    tasks = [
+        client.submit(index_share, places, dataset, dict(labels or {}), share, shares, pure=False)
+        for share in range(shares)
+    ]
+    done = client.gather(tasks)
+    return Indexed(
+        sum(each["added"] for each in done),
+        sum(each["known"] for each in done),
+        sorted(message for each in done for message in each["unfinished"]),
+        sorted(message for each in done for message in each["unreadable"]),
+    )
+
+
+def index_share(
+    inputs: List[str], to: str, labels: Dict[str, str], share: int, shares: int
+) -> Dict[str, Any]:
+    """Add one share of the recordings to a dataset."""
+    indexed: Dict[str, Any] = _memgauge.index_share(inputs, to, labels, share, shares)
+    return indexed
+
+
+def _absolute(name: PathLike) -> str:
+    """A name that means the same in the workers' folders."""
+    text = os.fspath(name)
+    return text if "://" in text else os.path.abspath(text)
 
 
 def observe_share(path: str, index: int, shares: int) -> bytes:
