@@ -113,6 +113,7 @@ function versions(data: Data, fleet: Fleet, palette: Palette, choose: (chosen: C
   const show = shower(metric);
   const provenance = fleet.provenances.join(", ");
   const isOne = histories.length === 1;
+  const dots = fleet.other_recordings > 0 ? `A dot is one of the newest ${count(fleet.recordings.length)} recordings.` : "A dot is one recording.";
   const plots = histories.map((history) => {
     const { service } = history;
     const link = h("a", { href: address(data, { service, metric }) }, h("bdi", {}, middle(name(service), 40)));
@@ -139,7 +140,7 @@ function versions(data: Data, fleet: Fleet, palette: Palette, choose: (chosen: C
     {
       provenance,
       definition:
-        `The mean of ${spoken(metric)} over the runs of a version that started within one step of time, with its 95 % interval (Student's t). A dot is one recording. ` +
+        `The mean of ${spoken(metric)} over the runs of a version that started within one step of time, with its 95 % interval (Student's t). ${dots} ` +
         "A version is the label commit. The change is the difference to the version before it; intervals of all changes hold together at 95 % (Welch, Bonferroni). Times are in UTC, by the clocks of the hosts.",
     },
     h("div", { class: isOne ? "" : "plots" }, ...plots),
@@ -297,7 +298,9 @@ function recordings(data: Data, fleet: Fleet, palette: Palette): { section: Sect
     const rows = fleet.recordings.filter(isListed);
     const all = h("button", { class: "small", click: () => ((chosen = null), fill()) }, "Show all");
     const filter = chosen === null ? null : h("p", { class: "filter", role: "status" }, h("span", {}, described(chosen)), all);
-    place.replaceChildren(...(filter === null ? [] : [filter]), list(rows));
+    const isPart = fleet.other_recordings > 0 && (chosen !== null || !isWhole());
+    const lacking = `Only the newest ${count(fleet.recordings.length)} recordings are on this page.${fleet.service === null ? " Choose a service above for more of its own." : ""}`;
+    place.replaceChildren(...[filter, isPart ? h("p", { class: "hint" }, lacking) : null, list(rows)].filter((each): each is HTMLElement => each !== null));
   }
 
   function list(rows: FleetRecording[]): HTMLElement {
