@@ -93,9 +93,11 @@ static bool is_page_readable(uint64_t page)
 {
     uint64_t *known = &own.page[page % PAGES];
     char byte;
+    if (!page)
+        return false;
     if (*known == page)
         return true;
-    if (!page || !mg_guest_read(&byte, page * MG_PAGE, 1))
+    if (!mg_guest_read(&byte, page * MG_PAGE, 1))
         return false;
     *known = page;
     return true;
@@ -257,6 +259,7 @@ static uint64_t caller_of(uint64_t frame)
     return with_code(load_checked(frame + layout->previous_of_frame));
 }
 
+/* Marks the current frame. 0: the thread executes none, as when the interpreter starts and ends. */
 static void put_frame(uint64_t frame)
 {
     uint64_t code = load_checked(frame + layout->code_of_frame), previous = caller_of(frame);
@@ -290,6 +293,8 @@ static void on_block(unsigned vcpu, void *unused)
         at = caller_of(at);
     }
     own.frame = frame;
+    if (!frames)
+        put_frame(0);
     while (frames)
         put_frame(outer[--frames]);
     errno = saved;

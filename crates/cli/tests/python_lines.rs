@@ -213,6 +213,28 @@ fn lines_have_the_misses_and_the_native_code_that_ran_for_them() {
 }
 
 #[test]
+fn end_of_the_interpreter_belongs_to_no_line() {
+    if !needs(&["python3"]) {
+        return;
+    }
+    let n = drawn("n", 20_000, 40_000);
+    let script = format!("data = [[i] for i in range({n})]\nlast = 0\n");
+    for (version, python) in interpreters() {
+        let report = run(&python, &script, &[]).report();
+        let lines = counts(&report, "lines", "instructions");
+        let last = lines.get("<module>:2").copied().unwrap_or(0);
+        // The interpreter frees the lists when it ends. Each takes tens of instructions.
+        assert!(last < n, "3.{version}: {lines:?}");
+        let of_lines: u64 = lines.values().sum();
+        let all = report["totals"]["instructions"].as_u64().expect("a count");
+        assert!(
+            of_lines > 10 * n && of_lines + 10 * n < all,
+            "3.{version}: {of_lines} of {all}"
+        );
+    }
+}
+
+#[test]
 fn calls_of_python_are_between_the_native_ones() {
     if !needs(&["python3"]) {
         return;
