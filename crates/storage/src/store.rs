@@ -108,10 +108,12 @@ fn next_part(file: &mut File) -> std::result::Result<Vec<u8>, ObjectError> {
 
 /// Whether a name is a URL rather than a path.
 pub fn is_url(name: &str) -> bool {
-    name.contains("://")
+    // RFC 8089 also has the short form `file:/PATH`.
+    name.contains("://") || name.starts_with("file:/")
 }
 
-/// The path that a name means: its own if it is a path, and that of a URL `file:///…`. `None` for buckets.
+/// The path that a name means: its own if it is a path, and that of a URL `file:///…` or `file:/…`. `None` for
+/// buckets.
 ///
 /// # Errors
 /// The URL names neither.
