@@ -1,6 +1,6 @@
 //! The contents of a report as one value.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_trace::{
     CommandEnd, EventDef, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost, Provenance,
@@ -147,6 +147,36 @@ pub struct Summary {
     pub causes: Vec<Cause>,
     /// Definitions of the recording's events.
     pub events: Vec<EventDef>,
+}
+
+impl Summary {
+    /// Checks that code can be ranked by an event that the caller chose: some are counted, but not
+    /// by code location.
+    ///
+    /// # Errors
+    /// The event occurred, but no code location has counts of it. The message lists the events
+    /// with such counts.
+    pub fn check_rank(&self, event: &str) -> Result<(), String> {
+        let table = &self.hot.functions;
+        if table.total > 0 || self.totals.get(event).is_none_or(|&total| total == 0) {
+            return Ok(());
+        }
+        let counts = table.rows.iter().map(|row| &row.counts);
+        let counts = counts.chain([&table.others.counts]);
+        let known: BTreeSet<&str> = counts
+            .flat_map(|counts| counts.keys().map(String::as_str))
+            .collect();
+        let fix = match known.is_empty() {
+            true => "the recording has no counts by code location".to_owned(),
+            false => {
+                let known: Vec<&str> = known.into_iter().collect();
+                format!("use one of {}", known.join(", "))
+            }
+        };
+        Err(format!(
+            "failed to rank by event `{event}`: it is counted, but not by code location; {fix}"
+        ))
+    }
 }
 
 impl Summary {

@@ -83,6 +83,14 @@ pub(crate) fn ranked_by(recording: &Recording, event: &str) -> anyhow::Result<Ra
     Rank::named(event, recording.manifest()).map_err(usage)
 }
 
+/// Refuses a sort order by which no code location has counts.
+fn check_rank(summary: &Summary, rank: Option<&Rank>) -> anyhow::Result<()> {
+    match rank {
+        Some(rank) => summary.check_rank(&rank.name).map_err(usage),
+        None => Ok(()),
+    }
+}
+
 /// The report as text or JSON.
 pub(crate) fn render(
     recording: &Recording,
@@ -101,6 +109,7 @@ pub(crate) fn render(
         ..Options::default()
     };
     let summary = sorted_summary(recording, &options, shown.sort.as_ref())?;
+    check_rank(&summary, options.rank.as_ref())?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
@@ -138,7 +147,9 @@ fn write_page(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
     page::check()?;
     let curves = args.curves.as_deref().map(curves_of).transpose()?;
     let rank = args.event.as_deref().map(|e| ranked_by(recording, e));
-    let summary = page::summary(recording, args.rows, rank.transpose()?)?;
+    let rank = rank.transpose()?;
+    let summary = page::summary(recording, args.rows, rank.clone())?;
+    check_rank(&summary, rank.as_ref())?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
