@@ -22,9 +22,11 @@ use crate::data::address_gap::address_gap;
 use crate::data::heap_history::{HeapHistograms, HeapHistory};
 use crate::data::heat::{HeatMap, HeatMaps};
 use crate::data::regions::{RegionTable, Regions, RowLimit, SampledRegions};
-use crate::data::sharing::{SharedLineSums, SharedLines, SharingNames, shared_lines};
+use crate::data::sharing::{
+    SHARING_LIMITS, SharedLineSums, SharedLines, SharingLimits, SharingNames, shared_lines,
+};
 use crate::data::table::{self, Allocations, DataSums, HeapTables, data_results};
-use crate::data::types::type_table;
+use crate::data::types::{MAX_TYPES, type_table};
 use crate::findings::findings;
 use crate::io::IoSummary;
 use crate::levels::levels;
@@ -50,7 +52,8 @@ pub struct Options {
     pub limits: Limits,
     /// Maximum number of rows of each table of regions.
     pub regions: usize,
-    /// List all data, allocations and lines of Python, rather than those that cost most.
+    /// List all data, types, shared cache lines, allocations and lines of Python, rather than those
+    /// that cost most.
     pub all_data: bool,
     /// Include a [`Timeline`], and the source of hot lines if it can be read.
     pub timeline: bool,
@@ -112,6 +115,14 @@ impl Options {
     /// Maximum number of rows of a table that otherwise has at most `default` rows.
     pub(crate) fn row_limit(&self, default: usize) -> usize {
         if self.all_data { usize::MAX } else { default }
+    }
+
+    /// Limits of the list of shared cache lines.
+    pub(crate) fn sharing_limits(&self) -> SharingLimits {
+        SharingLimits {
+            lines: self.row_limit(SHARING_LIMITS.lines),
+            accesses: self.row_limit(SHARING_LIMITS.accesses),
+        }
     }
 }
 
@@ -197,7 +208,7 @@ pub fn assemble(
     let has_l2 = manifest.machine.as_ref().is_none_or(|m| m.has_l2());
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
-    let types = type_table(&parts.sites, symbols, &names);
+    let types = type_table(&parts.sites, symbols, &names, options.row_limit(MAX_TYPES));
     let sampled = (parts.sampled_sites, &parts.samples);
     let (mut hot, listings) = hot(
         parts.sites.with_sets(manifest.sets.as_ref()),
@@ -250,7 +261,12 @@ pub fn assemble(
         regions: &parts.regions,
         latency_share: parts.samples.transfer_latency_share(),
     };
-    let sharing: Option<SharedLines> = shared_lines(&parts.sharing, &sharing_names, symbols);
+    let sharing: Option<SharedLines> = shared_lines(
+        &parts.sharing,
+        &sharing_names,
+        symbols,
+        options.sharing_limits(),
+    );
     let mut heat = heat_map(parts.heat, &parts.samples, &names, options);
     let region_times = by_region(&parts.region_spans);
     let regions_over_time = over_time(&region_times, duration_ns);

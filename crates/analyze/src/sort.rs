@@ -19,6 +19,7 @@ use crate::code::python::{self, PythonRow};
 use crate::counts::{Counts, ratio};
 use crate::data::regions::{RegionRow, RegionTable};
 use crate::data::table::{self, AllocationSite, DataPlace};
+use crate::data::types::MAX_TYPES;
 use crate::sort_column::{DRAM_BYTES, STALLED_CYCLES, SortColumn};
 use crate::summary::Summary;
 use crate::threads::{ProcessRow, ThreadRow};
@@ -352,6 +353,16 @@ impl Summary {
                 heap.other_sites += 1;
                 heap.other_at_peak_bytes += site.at_peak_bytes;
             }
+        }
+        // Their order is that of costs, whatever the column is.
+        if let Some(types) = &mut self.types {
+            for row in cut_off(&mut types.rows, options.row_limit(MAX_TYPES)) {
+                types.other_rows += 1;
+                add(&mut types.other_counts, &row.counts);
+            }
+        }
+        if let Some(sharing) = &mut self.sharing {
+            sharing.cut(options.sharing_limits());
         }
         column.sort(&mut self.threads);
         column.sort(&mut self.processes);

@@ -16,10 +16,20 @@ use crate::data::regions::{SampledRegions, locate_exactly};
 use crate::data::table::{Allocations, DataKind, allocation_name};
 use crate::resolve::Resolve;
 
-/// Maximum number of listed lines.
-const MAX_LINES: usize = 50;
-/// Maximum number of listed accesses of a line.
-const MAX_ACCESSES: usize = 16;
+/// Default limits.
+pub(crate) const SHARING_LIMITS: SharingLimits = SharingLimits {
+    lines: 50,
+    accesses: 16,
+};
+
+/// Size limits of the lists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharingLimits {
+    /// Maximum number of lines.
+    pub(crate) lines: usize,
+    /// Maximum number of accesses of a line.
+    pub(crate) accesses: usize,
+}
 
 /// Accesses to shared lines. Only analyses over the same [`AddressSpaces`] may be merged.
 #[derive(Clone, Debug)]
@@ -237,6 +247,14 @@ pub struct SharedLine {
     pub other_accesses: u64,
 }
 
+impl SharedLine {
+    /// Lists at most so many accesses.
+    fn cut(&mut self, accesses: usize) {
+        self.other_accesses += self.accesses.len().saturating_sub(accesses) as u64;
+        self.accesses.truncate(accesses);
+    }
+}
+
 /// Lines that threads share, those that cost most first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SharedLines {
@@ -255,6 +273,19 @@ pub struct SharedLines {
     pub latency_share: Option<f64>,
 }
 
+impl SharedLines {
+    /// Lists no more than the limits. The misses of the other lines are summed.
+    pub(crate) fn cut(&mut self, limits: SharingLimits) {
+        for other in self.lines.split_off(limits.lines.min(self.lines.len())) {
+            self.other_lines += 1;
+            self.other_counts.add(&other.counts);
+        }
+        self.lines
+            .iter_mut()
+            .for_each(|line| line.cut(limits.accesses));
+    }
+}
+
 /// Sources of names.
 pub(crate) struct SharingNames<'a, 'b> {
     pub(crate) allocations: &'b Allocations,
@@ -269,6 +300,7 @@ pub(crate) fn shared_lines(
     sums: &SharedLineSums,
     names: &SharingNames,
     symbols: &mut dyn Resolve,
+    limits: SharingLimits,
 ) -> Option<SharedLines> {
     let mut totals = SharingCounts::default();
     let mut lines: Vec<(SharingCounts, (Pid, u64), &LineSums)> = Vec::new();
@@ -281,14 +313,18 @@ pub(crate) fn shared_lines(
         lines.push((counts, key, line));
     }
     lines.sort_by_key(|(counts, key, _)| (Reverse(counts.cost()), *key));
-    let others = lines.split_off(lines.len().min(MAX_LINES));
+    let others = lines.split_off(lines.len().min(limits.lines));
     let mut other_counts = SharingCounts::default();
     others
         .iter()
         .for_each(|(counts, _, _)| other_counts.add(counts));
     let named: Vec<SharedLine> = lines
         .into_iter()
-        .map(|(counts, key, line)| shared_line(sums.spaces, key, line, counts, names, symbols))
+        .map(|(counts, key, line)| {
+            let mut shared = shared_line(sums.spaces, key, line, counts, names, symbols);
+            shared.cut(limits.accesses);
+            shared
+        })
         .collect();
     (!named.is_empty()).then_some(SharedLines {
         totals,
@@ -378,8 +414,6 @@ fn shared_line(
         .collect();
     accesses.sort_by_key(|access| Reverse(access.counts.cost()));
     let name = line_name(&accesses);
-    let other_accesses = accesses.len().saturating_sub(MAX_ACCESSES) as u64;
-    accesses.truncate(MAX_ACCESSES);
     SharedLine {
         name,
         kind: match allocated {
@@ -391,7 +425,7 @@ fn shared_line(
         threads: threads.len() as u64,
         counts,
         accesses,
-        other_accesses,
+        other_accesses: 0,
     }
 }
 

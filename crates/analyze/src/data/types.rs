@@ -24,8 +24,8 @@ use crate::counts::{Counts, EventNames, Tally};
 use crate::resolve::Resolve;
 use crate::resolve::data_type::{DataAccess, DataType, NoType, TypeHole};
 
-/// Maximum number of types.
-const MAX_TYPES: usize = 100;
+/// Default maximum number of types.
+pub(crate) const MAX_TYPES: usize = 100;
 /// Minimum share of the misses or of the stalled cycles of a file whose types are looked up.
 const LEAST_SHARE: f64 = 0.01;
 /// Events that are summed by member.
@@ -133,6 +133,7 @@ pub(crate) fn type_table(
     sites: &SiteTotals,
     symbols: &mut dyn Resolve,
     names: &EventNames,
+    max_types: usize,
 ) -> Option<TypeTable> {
     let mut types: BTreeMap<Rc<DataType>, TypeSums> = BTreeMap::new();
     let mut untyped: BTreeMap<NoType, Tally> = BTreeMap::new();
@@ -163,7 +164,7 @@ pub(crate) fn type_table(
     };
     let mut rows: Vec<TypeSums> = types.into_values().collect();
     rows.sort_by_cached_key(|sums| (Reverse(cost(&sums.all)), Rc::clone(&sums.of)));
-    let others = rows.split_off(rows.len().min(MAX_TYPES));
+    let others = rows.split_off(rows.len().min(max_types));
     let mut other = Tally::default();
     others.iter().for_each(|sums| other.add_all(&sums.all));
     let mut untyped: Vec<(NoType, Tally)> = untyped.into_iter().collect();
