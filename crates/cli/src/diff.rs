@@ -9,7 +9,9 @@ use memgauge_analyze::{Options, Rank, Summary, summarise};
 use memgauge_console::outcome::{Exit, usage};
 use memgauge_console::{terminal, whole_file};
 use memgauge_recording::{Recording, is_recording};
-use memgauge_report::{Compared, Comparison, Gate, GateError, Measured, RunCurves};
+use memgauge_report::{
+    Compared, Comparison, Gate, GateError, Measured, RunCurves, check_event, check_group,
+};
 use memgauge_symbols::Symbols;
 
 #[derive(Debug, Args)]
@@ -104,7 +106,7 @@ fn of_runs(args: &Diff) -> anyhow::Result<Compared> {
     }
     if let Some(event) = event {
         let measured: Vec<&Measured> = runs.iter().map(|run| &run.1).collect();
-        check_event(event, &measured)?;
+        check_event(event, &measured).map_err(usage)?;
     }
     Ok(Compared::of(&runs, event, curves))
 }
@@ -138,32 +140,17 @@ fn of_groups(args: &Diff) -> anyhow::Result<Compared> {
             groups[number].push(measured);
             curves.push(over_time);
         }
-        check_group(&groups[number])?;
+        check_group(&groups[number]).map_err(usage)?;
     }
     let [before, after] = groups;
     if let Some(event) = event {
-        check_event(event, &before.iter().chain(&after).collect::<Vec<_>>())?;
+        let measured: Vec<&Measured> = before.iter().chain(&after).collect();
+        check_event(event, &measured).map_err(usage)?;
     }
     Ok(Compared::of_groups(
         Comparison::of(&before, &after, event),
         curves,
     ))
-}
-
-fn check_group(group: &[Measured]) -> anyhow::Result<()> {
-    let of = |run: &Measured| {
-        let (machine, regions) = (run.machine.clone(), run.only_regions.clone());
-        (machine, run.estimated_from, regions)
-    };
-    let first = group.first().map(of);
-    if group.iter().any(|run| Some(of(run)) != first) {
-        return Err(usage(
-            "failed to compare groups: the runs of a group modelled different machines, parts of \
-             their cache sets or regions: record them with the same --machine, --sets and \
-             --region",
-        ));
-    }
-    Ok(())
 }
 
 /// A shell passes on a pattern that no file matches as it is.
@@ -190,34 +177,6 @@ fn check_distinct<'a>(runs: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result
         }
     }
     Ok(())
-}
-
-/// Whether functions of all runs can be ranked by the event.
-fn check_event(event: &str, runs: &[&Measured]) -> anyhow::Result<()> {
-    let mut known: Option<BTreeSet<&str>> = None;
-    for run in runs {
-        let counted = run.functions.values().flat_map(|counts| counts.keys());
-        let sampled = run.sampled.iter().map(|shares| &shares.event);
-        let events: BTreeSet<&str> = counted.chain(sampled).map(String::as_str).collect();
-        known = Some(match known {
-            Some(known) => known.intersection(&events).copied().collect(),
-            None => events,
-        });
-    }
-    let known = known.unwrap_or_default();
-    if known.contains(event) {
-        return Ok(());
-    }
-    let fix = match known.is_empty() {
-        true => "no event has functions in all runs: leave --event out".to_owned(),
-        false => {
-            let names: Vec<&str> = known.into_iter().collect();
-            format!("take one of {}", names.join(", "))
-        }
-    };
-    Err(usage(format!(
-        "failed to rank functions by `{event}`: not all runs have counts of it: {fix}"
-    )))
 }
 
 /// A baseline file is read as it is, a recording is summarised. Of the former nothing over

@@ -247,7 +247,7 @@ fn groups_of_runs_have_intervals_and_name_functions_and_lines() {
         groups(&[before[0], &other], &after, &[]),
         "different machines",
     );
-    refused(groups(&before, &after, &["-e", "nosuch"]), "take one of");
+    refused(groups(&before, &after, &["-e", "nosuch"]), "use one of");
 }
 
 #[test]

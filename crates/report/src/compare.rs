@@ -5,6 +5,7 @@
 //! runs have a confidence interval. For two single runs, only shares of samples have one, because
 //! the spread of other numbers is unknown.
 
+mod checks;
 mod curves;
 mod estimates;
 mod flames;
@@ -27,6 +28,7 @@ use memgauge_analyze::IoSummary;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use checks::{check_event, check_group};
 pub use curves::RunCurves;
 pub use gate::{Gate, GateError};
 pub use headline::{Headline, HeadlinePlace};

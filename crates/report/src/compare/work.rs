@@ -16,8 +16,14 @@ const ALMOST: f64 = 0.001;
 impl Comparison {
     /// Returns a clause about the kind of change. `None` if it is unknown, as for native runs.
     pub fn kind_of_change(&self) -> Option<String> {
-        if self.machines.iter().any(Option::is_none) {
+        let [Some(before), Some(after)] = &self.machines else {
             return None;
+        };
+        if before != after {
+            return Some(format!(
+                "the runs modelled different machines ({before} and {after}), which alone can \
+                 change every number: record both with one --machine"
+            ));
         }
         let metric = |name: &str| self.metrics.iter().find(|metric| metric.name == name);
         let work: Option<Vec<&Metric>> = WORK.into_iter().map(metric).collect();
@@ -101,6 +107,13 @@ mod tests {
             random.contains("record both runs with one --seed"),
             "{random}"
         );
+        moved.machine = Some("i5-6600k".to_owned());
+        let machines = kind(seeded(1e6), moved.clone()).unwrap();
+        assert!(
+            machines.contains("different machines (zen4 and i5-6600k)"),
+            "{machines}"
+        );
+        assert!(!machines.contains("layout"), "{machines}");
         moved.machine = None;
         assert_eq!(kind(seeded(1e6), moved), None);
     }
