@@ -16,8 +16,7 @@ use memgauge_trace::Manifest;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A recording: a directory, or a file that [`pack`](crate::pack) wrote.
 ///
@@ -29,8 +28,10 @@ pub struct Recording {
     manifest: Manifest,
     parts: BTreeMap<&'static str, Vec<KnownPart>>,
     problems: Vec<String>,
-    /// Whether a part was found to be damaged while its rows were read.
-    has_skipped_parts: AtomicBool,
+    /// Number of parts that each table should have.
+    expected_parts: BTreeMap<&'static str, usize>,
+    /// Parts that were found to be damaged while their rows were read, in words.
+    skipped: Mutex<Vec<String>>,
 }
 
 /// A part whose footer was intact when the recording was opened.
@@ -51,7 +52,8 @@ impl Recording {
             manifest,
             parts: BTreeMap::new(),
             problems: damage.into_iter().chain(altered).collect(),
-            has_skipped_parts: AtomicBool::new(false),
+            expected_parts: BTreeMap::new(),
+            skipped: Mutex::default(),
         };
         macro_rules! find {
             ($($row:ident in $table:ident, $name:literal;)+) => {
@@ -75,6 +77,13 @@ impl Recording {
     /// Returns the number of parts of a table whose footers were intact when it was opened.
     pub fn part_count<R: Row>(&self) -> usize {
         self.parts.get(R::TABLE).map_or(0, Vec::len)
+    }
+
+    /// Returns whether a table has parts but each of them is missing or damaged, as far as it was
+    /// found when the recording was opened.
+    pub fn has_lost<R: Row>(&self) -> bool {
+        let expected = self.expected_parts.get(R::TABLE);
+        self.part_count::<R>() == 0 && expected.is_some_and(|&expected| expected > 0)
     }
 
     /// Returns the rows of a table in batches of at most 65 536, in the order of parts.
@@ -135,8 +144,7 @@ impl Recording {
             match batch {
                 Ok(rows) => visit(&rows),
                 Err(e) if e.kind() == ErrorKind::Corrupt => {
-                    self.has_skipped_parts.store(true, Ordering::Relaxed);
-                    let problem = e.to_string();
+                    let problem = self.skip(&e);
                     // A table can be read more than once.
                     if !problems.contains(&problem) {
                         problems.push(problem);
@@ -148,16 +156,34 @@ impl Recording {
         Ok(())
     }
 
-    /// Descriptions of missing and damaged parts; empty for an intact recording.
+    /// Descriptions of missing and damaged parts that were found when the recording was opened;
+    /// empty for an intact recording.
     pub fn problems(&self) -> Vec<String> {
         self.problems.clone()
     }
 
-    /// Returns whether a part is missing or damaged: [`Recording::problems`], and parts that
-    /// [`Recording::for_each_intact_batch`] has skipped so far. A recording of a killed writer is
-    /// not damaged, only shorter.
+    /// Notes a damaged part that a reader of [`Recording::rows`] or [`Recording::batches`] skips.
+    /// Returns its description.
+    pub fn skip(&self, damaged: &Error) -> String {
+        let problem = damaged.to_string();
+        let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
+        if !skipped.contains(&problem) {
+            skipped.push(problem.clone());
+        }
+        problem
+    }
+
+    /// Descriptions of the parts that were found to be damaged while their rows were read.
+    pub fn skipped_parts(&self) -> Vec<String> {
+        let skipped = self.skipped.lock();
+        skipped.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns whether a part is missing or damaged: [`Recording::problems`], and
+    /// [`Recording::skipped_parts`] so far. A recording of a killed writer is not damaged, only
+    /// shorter.
     pub fn is_damaged(&self) -> bool {
-        !self.problems.is_empty() || self.has_skipped_parts.load(Ordering::Relaxed)
+        !self.problems.is_empty() || !self.skipped_parts().is_empty()
     }
 
     fn find_parts<R: Row>(&mut self) {
@@ -181,6 +207,10 @@ impl Recording {
                 .iter()
                 .map(|gap| format!("{}: {gap}", R::TABLE)),
         );
+        let listed = self.manifest.tables.get(R::TABLE);
+        let listed = listed.map_or(0, |table| table.parts as usize);
+        self.expected_parts
+            .insert(R::TABLE, listed.max(numbers.len()));
         for number in numbers {
             self.check_part::<R>(number);
         }
@@ -241,6 +271,11 @@ pub struct Batches<R: Row> {
 }
 
 impl<R: Row> Batches<R> {
+    /// Returns the number of parts that have not been read yet.
+    pub fn remaining_parts(&self) -> usize {
+        self.parts.parts.len()
+    }
+
     /// Returns the schema of all batches.
     pub fn schema(&self) -> &Arc<Schema> {
         &self.schema
