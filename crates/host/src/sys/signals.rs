@@ -40,6 +40,16 @@ extern "C" fn on_interrupt(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
     // SAFETY: SA_SIGINFO is set, so the kernel hands over a valid siginfo.
     let code = unsafe { (*info).si_code };
     let number = COUNT.load(Ordering::SeqCst);
+    // The Python package passes on its interrupts and cannot know which of them a terminal has sent
+    // to memgauge, too. It therefore sends the number of each.
+    let is_known = code == libc::SI_QUEUE && {
+        // SAFETY: a queued signal has a value.
+        let sent = unsafe { (*info).si_value() }.sival_ptr as usize;
+        (1..=number as usize).contains(&sent)
+    };
+    if is_known {
+        return;
+    }
     if let Some(slot) = SIGNALS.get(number as usize) {
         // Processes send with SI_USER or similar. A terminal's driver is part of the kernel.
         let sign = if code == SI_KERNEL { -1 } else { 1 };
