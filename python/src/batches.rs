@@ -1,24 +1,51 @@
 //! Rows of large tables as a stream of record batches.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
-use memgauge_recording::{Batches as Rows, ErrorKind, Row};
-use pyo3::exceptions::{PyStopIteration, PyValueError};
+use memgauge_recording::{Batches as Rows, ErrorKind, Recording as Reader, Row};
+use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::error::from_recording;
-use crate::sys::{schema_capsule, stream_capsule};
+use crate::error::{DamagedError, UsageError, from_recording};
+use crate::sys::{arrow_error, schema_capsule, stream_capsule};
 use crate::table::Table;
 use crate::work::detached;
 
 type Problems = Arc<Mutex<Vec<String>>>;
 
-/// Batches of the intact parts. Damaged ones are listed.
+/// No part of a table can be read.
+#[derive(Debug)]
+struct Lost(String);
+
+impl Lost {
+    fn of<R: Row>(reader: &Reader, problems: &[String]) -> Lost {
+        Lost(format!(
+            "failed to read {} of `{}`: all parts are missing or damaged: {}",
+            R::TABLE,
+            reader.path().display(),
+            problems.join("; ")
+        ))
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// Batches of the intact parts. Damaged ones are listed, also by the recording. If all are damaged, the last one is
+/// an error, since no rows would look like a run without samples.
 struct IntactBatches<R: Row> {
+    reader: Arc<Reader>,
     rows: Rows<R>,
+    intact_parts: usize,
     problems: Problems,
 }
 
@@ -30,7 +57,13 @@ impl<R: Row> Iterator for IntactBatches<R> {
             match self.rows.next()? {
                 Ok(batch) => return Some(Ok(batch)),
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    lock(&self.problems).push(error.to_string());
+                    let problem = self.reader.skip(&error);
+                    lock(&self.problems).push(problem);
+                    self.intact_parts = self.intact_parts.saturating_sub(1);
+                    if self.intact_parts == 0 {
+                        let lost = Lost::of::<R>(&self.reader, &lock(&self.problems));
+                        return Some(Err(ArrowError::ExternalError(Box::new(lost))));
+                    }
                 }
                 Err(error) => return Some(Err(ArrowError::ExternalError(Box::new(error)))),
             }
@@ -58,18 +91,26 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    pub(crate) fn new<R: Row>(rows: Rows<R>) -> Batches {
+    /// # Errors
+    /// All parts of the table are missing or damaged.
+    pub(crate) fn new<R: Row>(reader: Arc<Reader>, rows: Rows<R>) -> PyResult<Batches> {
+        if reader.has_lost::<R>() {
+            let lost = Lost::of::<R>(&reader, &reader.problems());
+            return Err(DamagedError::new_err(lost.0));
+        }
         let problems = Problems::default();
         let schema = rows.schema().clone();
-        let reader = IntactBatches {
+        let batches = IntactBatches {
+            reader,
+            intact_parts: rows.remaining_parts(),
             rows,
             problems: problems.clone(),
         };
-        Batches {
+        Ok(Batches {
             schema,
-            reader: Mutex::new(Some(Box::new(reader))),
+            reader: Mutex::new(Some(Box::new(batches))),
             problems,
-        }
+        })
     }
 }
 
@@ -93,17 +134,12 @@ impl Batches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Table> {
-        let batch = detached(py, || lock(&self.reader).as_mut().and_then(Iterator::next));
+        let batch = detached(py, || lock(&self.reader).as_mut().map(Iterator::next));
         match batch {
-            None => Err(PyStopIteration::new_err(())),
-            Some(Ok(batch)) => Ok(Table::new(self.schema.clone(), vec![batch])),
-            Some(Err(ArrowError::ExternalError(error))) => {
-                Err(match error.downcast_ref::<memgauge_recording::Error>() {
-                    Some(error) => from_recording(error),
-                    None => PyValueError::new_err(error.to_string()),
-                })
-            }
-            Some(Err(error)) => Err(PyValueError::new_err(error.to_string())),
+            None => Err(taken()),
+            Some(None) => Err(PyStopIteration::new_err(())),
+            Some(Some(Ok(batch))) => Ok(Table::new(self.schema.clone(), vec![batch])),
+            Some(Some(Err(error))) => Err(of_batch(error)),
         }
     }
 
@@ -114,15 +150,36 @@ impl Batches {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         drop(requested_schema);
-        match lock(&self.reader).take() {
-            Some(reader) => stream_capsule(py, reader),
-            None => Err(PyValueError::new_err(
-                "failed to read the batches: another library has taken them",
-            )),
-        }
+        let mut reader = lock(&self.reader).take().ok_or_else(taken)?;
+        // Errors within the stream become exceptions of the other library. Those of a recording without intact parts
+        // come with the first batch.
+        let first = detached(py, || reader.next());
+        let first = first.transpose().map_err(of_batch)?;
+        let batches = first.into_iter().map(Ok).chain(reader);
+        let batches = RecordBatchIterator::new(batches, self.schema.clone());
+        stream_capsule(py, Box::new(batches))
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         schema_capsule(py, &self.schema)
     }
+}
+
+fn taken() -> PyErr {
+    UsageError::new_err(
+        "failed to read the batches: another library has taken them; call samples() again",
+    )
+}
+
+/// The exception for an error of the reader.
+fn of_batch(error: ArrowError) -> PyErr {
+    if let ArrowError::ExternalError(error) = &error {
+        if let Some(lost) = error.downcast_ref::<Lost>() {
+            return DamagedError::new_err(lost.0.clone());
+        }
+        if let Some(error) = error.downcast_ref::<memgauge_recording::Error>() {
+            return from_recording(error);
+        }
+    }
+    arrow_error(error)
 }

@@ -1,7 +1,9 @@
 //! Comparisons of runs, and gates on them.
 
 use memgauge_analyze::{Options, Rank, summarise};
-use memgauge_report::{Comparison as Compared, Gate, GateError, Measured};
+use memgauge_report::{
+    Comparison as Compared, Gate, GateError, Measured, check_event, check_group,
+};
 use memgauge_symbols::Symbols;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
@@ -68,11 +70,17 @@ impl Comparison {
         before: Vec<PyRef<'_, Run>>,
         after: Vec<PyRef<'_, Run>>,
         event: Option<&str>,
-    ) -> Comparison {
-        let measured = |runs: &[PyRef<'_, Run>]| -> Vec<Measured> {
-            runs.iter().map(|run| run.0.clone()).collect()
-        };
-        Comparison(Compared::of(&measured(&before), &measured(&after), event))
+    ) -> PyResult<Comparison> {
+        let [before, after] = [before, after]
+            .map(|runs| -> Vec<Measured> { runs.iter().map(|run| run.0.clone()).collect() });
+        if let Some(event) = event {
+            let runs: Vec<&Measured> = before.iter().chain(&after).collect();
+            check_event(event, &runs).map_err(UsageError::new_err)?;
+        }
+        for group in [&before, &after] {
+            check_group(group).map_err(UsageError::new_err)?;
+        }
+        Ok(Comparison(Compared::of(&before, &after, event)))
     }
 
     /// What `memgauge diff --json` prints.

@@ -162,6 +162,22 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     words.iter().map(|&word| u64::from_ne_bytes(word)).collect()
 }
 
+/// Refuses addresses that are negative as signed integers.
+#[pyfunction]
+pub(crate) fn check_not_negative(py: Python<'_>, addresses: PyBackedBytes) -> PyResult<()> {
+    let negative = detached(py, || {
+        let (words, _) = addresses.as_chunks::<8>();
+        let mut words = words.iter().map(|&word| i64::from_ne_bytes(word));
+        words.find(|&word| word < 0)
+    });
+    match negative {
+        Some(address) => Err(UsageError::new_err(format!(
+            "failed to read addresses: {address} is negative; use unsigned integers"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The state of a part of a trace, which is being made.
 #[pyclass(frozen, module = "memgauge._memgauge")]
 pub(crate) struct TracePartBuilder(Mutex<Option<PartBuilder>>);

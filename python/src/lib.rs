@@ -35,8 +35,8 @@ mod _memgauge {
     use crate::comparison::{Comparison, Run};
     #[pymodule_export]
     use crate::curve::{
-        CurveBuilder, MissCurve, TracePartBuilder, curve_of_recording, curve_of_trace_part,
-        merge_trace_parts,
+        CurveBuilder, MissCurve, TracePartBuilder, check_not_negative, curve_of_recording,
+        curve_of_trace_part, merge_trace_parts,
     };
     #[pymodule_export]
     use crate::error::{DamagedError, Error, NewerVersionError, NotARecordingError, UsageError};
@@ -49,7 +49,7 @@ mod _memgauge {
     #[pymodule_export]
     use crate::table::Table;
     #[pymodule_export]
-    use crate::work::interpreter_ends;
+    use crate::work::{interpreter_ends, interrupt};
 
     use super::*;
 

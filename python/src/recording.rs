@@ -66,6 +66,22 @@ impl Recording {
         })
     }
 
+    /// Refuses an event without samples, if the recorder says which ones it has sampled.
+    fn check_sampled(&self, event: &str) -> PyResult<()> {
+        let settings = self.reader.manifest().source.settings.keys();
+        let sampled: Vec<&str> = settings
+            .filter_map(|key| key.strip_prefix("period."))
+            .collect();
+        if sampled.is_empty() || sampled.contains(&event) {
+            return Ok(());
+        }
+        Err(UsageError::new_err(format!(
+            "failed to read samples of event `{event}`: it was counted, but not sampled; the recording has samples \
+             of {}",
+            sampled.join(", ")
+        )))
+    }
+
     pub(crate) fn reader(&self) -> &Arc<Reader> {
         &self.reader
     }
@@ -75,8 +91,10 @@ impl Recording {
         let manifest = self.reader.manifest();
         let rank = event.map(|event| Rank::named(event, manifest)).transpose();
         let rank = rank.map_err(UsageError::new_err)?;
+        let all_data = rows.is_none();
         let rows = rows.unwrap_or(usize::MAX);
         Ok(Options {
+            all_data,
             limits: Limits {
                 rows,
                 ..Limits::default()
@@ -89,13 +107,12 @@ impl Recording {
 
     fn summarised(&self, py: Python<'_>, options: Options) -> PyResult<Summary> {
         let reader = self.reader.clone();
+        let rank = options.rank.clone();
         let summary = interruptible(py, move || {
             summarise(&reader, &mut Symbols::of(reader.path()), &options)
         })?;
         let summary = summary.map_err(|error| from_recording(&error))?;
-        Ok(Summary {
-            summary: Arc::new(summary),
-        })
+        Summary::ranked(summary, rank)
     }
 }
 
@@ -130,10 +147,12 @@ impl Recording {
         to_python(py, &json!(self.reader.manifest()))
     }
 
-    /// Missing and damaged parts, in words.
+    /// Missing and damaged parts, in words, as far as parts have been read.
     #[getter]
     fn problems(&self) -> Vec<String> {
-        self.reader.problems()
+        let mut problems = self.reader.problems();
+        problems.extend(self.reader.skipped_parts());
+        problems
     }
 
     /// Whether a part is missing or damaged, as far as parts have been read.
@@ -158,6 +177,11 @@ impl Recording {
             (name, (value, unit))
         });
         Ok(totals.collect())
+    }
+
+    /// Refuses an event that the recording does not have.
+    fn check_event(&self, event: &str, purpose: &str) -> PyResult<()> {
+        self.event(event, purpose).map(drop)
     }
 
     /// Losses, without a pass over the large tables.
@@ -201,13 +225,12 @@ impl Recording {
         let options = self.options(event, rows)?;
         let sums = PartialSummary::from_bytes(sums).map_err(mismatched)?;
         let reader = self.reader.clone();
+        let rank = options.rank.clone();
         let summary = interruptible(py, move || {
             sums.finish(&reader, &mut Symbols::of(reader.path()), &options)
         })?;
         match summary {
-            Ok(summary) => Ok(Summary {
-                summary: Arc::new(summary),
-            }),
+            Ok(summary) => Summary::ranked(summary, rank),
             Err(PartialError::Mismatched(error)) => Err(mismatched(error)),
             Err(PartialError::Recording(error)) => Err(from_recording(&error)),
         }
@@ -229,6 +252,7 @@ impl Recording {
         let mut selection = Selection::all();
         if let Some(event) = event {
             selection = selection.event(self.event(event, "read samples")?);
+            self.check_sampled(event)?;
         }
         if let Some((start, end)) = time_ns {
             selection = selection.time(start..end);
@@ -237,8 +261,8 @@ impl Recording {
             selection = selection.columns(&columns.iter().map(String::as_str).collect::<Vec<_>>());
         }
         let rows = self.reader.batches::<Sample>(&selection);
-        rows.map(Batches::new)
-            .map_err(|error| from_recording(&error))
+        let rows = rows.map_err(|error| from_recording(&error))?;
+        Batches::new(self.reader.clone(), rows)
     }
 
     /// An event over time, of all threads together or of each.
@@ -323,6 +347,17 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
+    /// A summary whose code the caller may have ranked.
+    fn ranked(summary: memgauge_analyze::Summary, rank: Option<Rank>) -> PyResult<Summary> {
+        if let Some(rank) = rank {
+            let checked = summary.check_rank(&rank.name);
+            checked.map_err(UsageError::new_err)?;
+        }
+        Ok(Summary {
+            summary: Arc::new(summary),
+        })
+    }
+
     fn hot(&self, table: &HotTable, columns: &[Column]) -> PyResult<Table> {
         Table::of_rows(&table.rows, columns, &self.summary.events)
     }
@@ -363,6 +398,19 @@ impl Summary {
     #[pyo3(signature = (event=None))]
     fn regions(&self, event: Option<&str>) -> PyResult<Table> {
         let tables = self.summary.regions.iter();
+        if let Some(event) = event
+            && !tables.clone().any(|table| table.event == event)
+        {
+            let known: Vec<&str> = tables.map(|table| table.event.as_str()).collect();
+            let known = match known.is_empty() {
+                true => "no event".to_owned(),
+                false => known.join(", "),
+            };
+            return Err(UsageError::new_err(format!(
+                "failed to show regions of event `{event}`: the recording has no samples of it with \
+                 addresses; it has some of {known}"
+            )));
+        }
         let rows: Vec<Map<String, Value>> = tables
             .filter(|table| event.is_none_or(|event| event == table.event))
             .flat_map(|table| {

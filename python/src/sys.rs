@@ -1,4 +1,4 @@
-//! Arrow's C data interface: capsules for other libraries. Marks of regions of interest.
+//! Arrow's C data interface: capsules for other libraries. Marks of regions of interest. Interrupts.
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use arrow_array::RecordBatchReader;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{ArrowError, Schema};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
+
+use crate::error::Error;
 
 const STREAM: &CStr = c"arrow_array_stream";
 const SCHEMA: &CStr = c"arrow_schema";
@@ -38,7 +39,7 @@ pub(crate) fn schema_capsule<'py>(
 
 /// The exception for an error of the Arrow library.
 pub(crate) fn arrow_error(error: ArrowError) -> PyErr {
-    PyValueError::new_err(error.to_string())
+    Error::new_err(error.to_string())
 }
 
 // SAFETY: the declarations are those of `marks.c`.
@@ -64,4 +65,16 @@ pub(crate) fn region_end(name: &CStr) {
 pub(crate) fn report_value(name: &CStr, value: u64) {
     // SAFETY: as above.
     unsafe { memgauge_python_value(name.as_ptr(), value) }
+}
+
+/// Sends SIGINT with a number to a process.
+pub(crate) fn send_interrupt(pid: i32, number: i32) -> std::io::Result<()> {
+    let value = libc::sigval {
+        sival_ptr: number as usize as *mut libc::c_void,
+    };
+    // SAFETY: the call only reads its arguments.
+    match unsafe { libc::sigqueue(pid, libc::SIGINT, value) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }

@@ -85,3 +85,10 @@ pub(crate) fn interruptible<T: Send + 'static>(
         }
     }
 }
+
+/// Sends an interrupt to a recorder that this process has started. The recorder ignores one whose number is not
+/// above that of the interrupts it has got, for example from the terminal.
+#[pyfunction]
+pub(crate) fn interrupt(pid: i32, number: i32) -> PyResult<()> {
+    Ok(crate::sys::send_interrupt(pid, number)?)
+}

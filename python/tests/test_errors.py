@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import time
 import pytest
 
 import memgauge as mg
+from memgauge import _memgauge
 from conftest import command, report
 
 
@@ -59,6 +61,69 @@ def test_damaged_part_is_listed_and_the_others_are_read(tmp_path, modelled):
     assert "Not all of it could be read" in damaged._repr_html_()
 
 
+def damage(path):
+    """Change bytes in the middle of a part, whose footer stays intact."""
+    data = bytearray(path.read_bytes())
+    at = random.randrange(4, len(data) // 3)
+    data[at : at + 16] = bytes(255 - byte for byte in data[at : at + 16])
+    path.write_bytes(data)
+    print(f"bytes from {at} of {path.name} changed")
+
+
+READERS = {
+    "samples": lambda recording: list(recording.samples()),
+    "pyarrow": lambda recording: recording.samples().to_arrow(),
+    "functions": lambda recording: recording.functions(),
+    "curve": lambda recording: recording.curve(),
+    "report": lambda recording: recording.report(),
+    "tree": lambda recording: recording.stacks().tree(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_problems_list_a_damaged_part_whichever_method_read_it(tmp_path, sampled, reader):
+    path = copied(sampled, tmp_path)
+    [part] = (path / "samples").glob("part-*.parquet")
+    good = part.read_bytes()
+    part.with_name("part-000001.parquet").write_bytes(good)
+    damage(part)
+    damaged = mg.open(path)
+    assert not damaged.problems
+    try:
+        READERS[reader](damaged)
+    except mg.UsageError:
+        assert reader == "curve"  # the timer's samples have no addresses
+    assert any(part.name in problem for problem in damaged.problems), damaged.problems
+    assert damaged.is_damaged
+
+
+def test_samples_are_those_of_intact_parts_and_an_error_without_any(tmp_path, sampled):
+    path = copied(sampled, tmp_path)
+    [part] = (path / "samples").glob("part-*.parquet")
+    rows = sum(batch.num_rows for batch in sampled.samples())
+    part.with_name("part-000001.parquet").write_bytes(part.read_bytes())
+    damage(part)
+    damaged = mg.open(path)
+    batches = damaged.samples()
+    assert sum(batch.num_rows for batch in batches) == rows > 0
+    assert len(batches.problems) == 1 and batches.problems[0] in damaged.problems
+    assert mg.open(path).samples().to_arrow().num_rows == rows
+
+    part.with_name("part-000001.parquet").unlink()
+    lost = mg.open(path)
+    for read in (list, lambda batches: batches.to_arrow(), lambda batches: batches.to_polars()):
+        with pytest.raises(mg.DamagedError, match=f"all parts.*{part.name}"):
+            read(lost.samples())
+    assert part.name in lost.problems[0]
+
+    part.write_bytes(part.read_bytes()[:-50])
+    with pytest.raises(mg.DamagedError, match=f"all parts.*{part.name}"):
+        mg.open(path).samples()
+    part.unlink()
+    with pytest.raises(mg.DamagedError, match="missing"):
+        mg.open(path).samples()
+
+
 def test_totals_of_a_killed_recorder_are_summed_from_the_tables(tmp_path, modelled):
     path = copied(modelled, tmp_path)
     manifest = json.loads((path / "manifest.json").read_text())
@@ -92,7 +157,8 @@ def test_recording_still_being_written_has_the_parts_so_far(tmp_path):
 
 
 def test_path_may_be_a_file_url(modelled):
-    assert mg.open(f"file://{modelled.path}").totals == modelled.totals
+    for form in ("file://", "file:", "file://localhost"):
+        assert mg.open(f"{form}{modelled.path}").totals == modelled.totals
     with pytest.raises(mg.UsageError, match="use a path, `file:///PATH`, .* `gs://BUCKET/NAME.mg.tar`"):
         mg.open("ftp://bucket/x.mg")
 
@@ -154,6 +220,99 @@ def test_ctrl_c_ends_a_recording_in_order(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     said, errors = process.communicate(timeout=60)
     assert said.startswith("interrupted"), said + errors
+
+
+def test_interrupt_of_python_alone_is_passed_on_at_once(tmp_path):
+    output = tmp_path / "interrupted.mg"
+    # Had Python waited before it passes the interrupt on, this recording would not end.
+    patient = "import memgauge.program\nmemgauge.program.INTERRUPT_SECONDS = 1000\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", patient + RECORD_FOREVER, str(output)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(output.glob("*/part-*.parquet")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert said.startswith("interrupted"), said + errors
+
+
+# It counts the signals that reach it, and ends after a second without one.
+COUNT_INTERRUPTS = """
+import signal, sys, time
+seen = []
+signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+open(sys.argv[1], "w").close()
+while not seen:
+    time.sleep(0.01)
+time.sleep(1)
+open(sys.argv[1], "w").write(" ".join(map(str, map(int, seen))))
+"""
+
+RECORD_COUNTING = """
+import memgauge as mg, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    mg.record([sys.executable, "-c", sys.argv[3], sys.argv[2]], source="clock", output=sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_interrupt_of_the_whole_group_reaches_the_recorder_once(tmp_path):
+    output, seen = tmp_path / "interrupted.mg", tmp_path / "seen"
+    process = subprocess.Popen(
+        [sys.executable, "-c", RECORD_COUNTING, str(output), str(seen), COUNT_INTERRUPTS],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not seen.exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert said == "interrupted\n", said + errors
+    # A second interrupt would have been passed on as SIGTERM.
+    assert set(seen.read_text().split()) == {str(int(signal.SIGINT))}
+
+
+# It lists the signals that reach it, and ends with 7 when the file `stop` exists.
+LIST_SIGNALS = """
+import os, signal, sys, time
+def note(number, frame):
+    os.write(1, b"%d\\n" % number)
+signal.signal(signal.SIGINT, note)
+signal.signal(signal.SIGTERM, note)
+os.write(1, b"ready\\n")
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+os._exit(7)
+"""
+
+
+def test_recorder_ignores_the_number_of_an_interrupt_that_it_got(tmp_path):
+    stop = tmp_path / "stop"
+    recorder = subprocess.Popen(
+        [os.environ["MEMGAUGE"], "record", "-q", "--source", "clock", "-o", tmp_path / "x.mg", "--",
+         sys.executable, "-c", LIST_SIGNALS, stop],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )
+    assert recorder.stdout.readline() == "ready\n"
+    _memgauge.interrupt(recorder.pid, 1)
+    assert recorder.stdout.readline() == f"{int(signal.SIGINT)}\n"
+    # Signals that follow each other closely count as one.
+    time.sleep(0.3)
+    _memgauge.interrupt(recorder.pid, 1)
+    time.sleep(0.3)
+    _memgauge.interrupt(recorder.pid, 2)
+    assert recorder.stdout.readline() == f"{int(signal.SIGTERM)}\n"
+    # Had both counted, the last one would have been SIGKILL.
+    time.sleep(0.3)
+    stop.touch()
+    assert recorder.wait(60) == 7
 
 
 RECORD_INTERRUPTED_AT_START = """

@@ -40,7 +40,7 @@ def test_each_source_sees_regions(tmp_path, source):
 def test_region_without_a_recording_does_nothing():
     with mg.roi("load"):
         pass
-    with pytest.raises(ValueError):
+    with pytest.raises(mg.UsageError):
         with mg.roi("with \0 inside"):
             pass
 

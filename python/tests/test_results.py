@@ -1,6 +1,7 @@
 """Results are those of `memgauge report --json`."""
 
 import json
+import random
 import subprocess
 
 import pyarrow
@@ -112,6 +113,31 @@ def test_data_and_heap_are_those_of_the_report(recording, modelled):
         assert "allocated" in data["kind"] and sum(heap["allocations"]) > 0
 
 
+def test_tables_have_all_rows(tmp_path):
+    sites = random.randrange(120, 160)
+    print(f"sites {sites}")
+    source = tmp_path / "allocate.c"
+    source.write_text(
+        "#include <stdlib.h>\n#include <string.h>\n"
+        + "".join(f"void f{i}(void) {{ memset(malloc({4096 + 64 * i}), 1, 4096); }}\n" for i in range(sites))
+        + "int main(void) {\n"
+        + "".join(f"    f{i}();\n" for i in range(sites))
+        + "    return 0;\n}\n"
+    )
+    program = tmp_path / "allocate"
+    subprocess.run(["gcc", "-g", "-fno-builtin", "-o", program, source], check=True)
+    recording = mg.record([program], output=tmp_path / "allocate.mg")
+    listed = recording.report(rows=10)
+    for table, rows, others in (
+        (recording.heap(), listed["heap"]["sites"], listed["heap"]["other_sites"]),
+        (recording.data(), listed["data"]["rows"], listed["data"]["other_rows"]),
+    ):
+        assert len(table) == len(rows) + others >= sites > len(rows)
+        assert table["name"][: len(rows)] == [row["name"] for row in rows]
+    own = {name for name in recording.functions()["function"] if name.startswith("f") and name[1:].isdigit()}
+    assert len(own) == sites
+
+
 def test_heap_over_time_is_that_of_the_report(recording):
     history = report(recording).get("heap", {}).get("over_time")
     rows = rows_of(recording.heap_over_time())
@@ -136,8 +162,11 @@ def test_types_are_those_of_the_report(recording):
         members = row["members"] or [{"name": None, "counts": row["counts"]}]
         expected += [(row["name"], row["bytes"], member["name"]) for member in members]
     found = recording.types()
-    rows = rows_of(found)
-    assert [(row["type"], row["type_bytes"], row.get("member")) for row in rows] == expected
+    rows = [(row["type"], row["type_bytes"], row.get("member")) for row in rows_of(found)]
+    assert rows[: len(expected)] == expected
+    # The report has the first types, the table has all.
+    others = {row[:2] for row in rows[len(expected) :]} - {row[:2] for row in expected}
+    assert len(others) <= table.get("other_rows", 0) and bool(others) == bool(table.get("other_rows"))
 
 
 def test_python_lines_are_those_of_the_report(recording):
@@ -230,7 +259,7 @@ def test_sharing_is_that_of_the_report(tmp_path, modelled):
     ]
     assert rows_of(recording.sharing(by="access")) == accesses
     assert len(modelled.sharing()) == 0
-    with pytest.raises(mg.UsageError, match="use `line` or `access`"):
+    with pytest.raises(mg.UsageError, match='use "line" or "access"'):
         recording.sharing(by="tid")
     # As an estimate from samples, through perf's format.
     recording = mg.record([program], output=tmp_path / "sampled.mg", options=["-e", "l1d.miss:7"])

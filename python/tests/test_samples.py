@@ -1,7 +1,6 @@
 """Samples and series are those of the tables on disk."""
 
 import resource
-import shutil
 
 import pyarrow
 import pyarrow.parquet
@@ -55,8 +54,9 @@ def test_batches_are_bounded_and_read_once(modelled):
     assert list(stream) == []
     taken = modelled.samples()
     pyarrow.RecordBatchReader.from_stream(taken).read_all()
-    with pytest.raises(ValueError, match="another library"):
-        pyarrow.table(taken)
+    for read in (pyarrow.table, list):
+        with pytest.raises(mg.UsageError, match="another library"):
+            read(taken)
 
 
 def test_wrong_selections_are_refused(modelled):
@@ -66,19 +66,6 @@ def test_wrong_selections_are_refused(modelled):
         modelled.samples(event="nonsense")
     with pytest.raises(mg.UsageError, match="10 minutes"):
         modelled.samples(time=("10 minutes", "1s"))
-
-
-def test_damaged_part_of_samples_is_skipped_and_listed(tmp_path, modelled):
-    path = shutil.copytree(modelled.path, tmp_path / "copy.mg")
-    part = next((path / "samples").glob("part-*.parquet"))
-    data = bytearray(part.read_bytes())
-    data[100] ^= 0xFF
-    part.write_bytes(data)
-    samples = mg.open(path).samples()
-    read = sum(batch.num_rows for batch in samples)
-    lost = pyarrow.parquet.read_metadata(path_of(modelled, "samples") / part.name).num_rows
-    assert read == on_disk(modelled).num_rows - lost
-    assert part.name in samples.problems[0]
 
 
 def test_series_is_the_reports_bandwidth(modelled):
@@ -96,7 +83,7 @@ def test_series_of_threads_add_up(modelled):
         sums[row["tid"]] = sums.get(row["tid"], 0) + row["value"]
     threads = {row["tid"]: row["dram.read_bytes"] for row in modelled.threads()}
     assert sums == threads
-    with pytest.raises(mg.UsageError, match="`cpu`"):
+    with pytest.raises(mg.UsageError, match="by='cpu'"):
         modelled.series("dram.read_bytes", by="cpu")
 
 

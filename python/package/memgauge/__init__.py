@@ -13,7 +13,7 @@ pyarrow, polars and DuckDB read them without a copy.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ._memgauge import (
     DamagedError,
@@ -33,11 +33,15 @@ from .regions import roi, value
 from .table import MissingPackageError, Table
 
 
-def __getattr__(name: str) -> Any:
-    """`memgauge.dask` is imported when it is first used."""
-    if name == "dask":
-        return importlib.import_module(".dask", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:
+    from . import dask as dask
+else:
+    # A type checker would take every name for one of the module.
+    def __getattr__(name):
+        """`memgauge.dask` is imported when it is first used."""
+        if name == "dask":
+            return importlib.import_module(".dask", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [

@@ -8,11 +8,16 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _memgauge
 from ._memgauge import Error, UsageError
-from .recording import PathLike, Recording, is_in_bucket, local_path, open
+from .arguments import PathLike, items, optional_text, texts
+from .arguments import path as path_text
+from .recording import Recording, is_in_bucket, local_path, open
 from .table import Table
 
 Run = Union[Recording, PathLike]
 """A recording, its path, or the path of a baseline file (`memgauge report --baseline FILE`)."""
+
+
+RUNS = "a recording, its path, a baseline file, or a list of these"
 
 
 class GateFailed(Error, AssertionError):
@@ -56,11 +61,21 @@ class Diff:
         return Table(self._inner.lines())
 
     def failed(self, *gates: str) -> List[str]:
-        """A sentence for each gate that fails, and one about what kind of change it is."""
-        return self._inner.failed_gates(list(gates))
+        """A sentence for each gate that fails, and one about what kind of change it is.
+
+        Raises:
+            UsageError: It is not the text of a gate, or the runs have no such number.
+            Error: One of the runs lacks the number.
+        """
+        return self._inner.failed_gates(texts(gates, "gates"))
 
     def gate(self, *gates: str) -> Diff:
-        """Raise `GateFailed` if one of the gates fails, such as `cycles > +2%` (docs/diff.md)."""
+        """Raise `GateFailed` if one of the gates fails, such as `cycles > +2%` (docs/diff.md).
+
+        Raises:
+            GateFailed: A gate fails.
+            UsageError, Error: As for `failed`.
+        """
         failed = self.failed(*gates)
         if failed:
             raise GateFailed("\n".join(failed))
@@ -79,8 +94,14 @@ def diff(
     """Compare two runs, or two lists of at least two repeated runs each.
 
     Differences of lists have 95 % confidence intervals. `event` ranks functions and lines.
+
+    Raises:
+        UsageError: An argument is not a run or a list of runs; a list has only one run, has a run twice, or its
+            runs were not recorded alike; not all runs have counts of the event.
+        Error: A run cannot be read, as for `open`.
     """
-    groups = [_group(runs) for runs in (before, after)]
+    event = optional_text(event, "event")
+    groups = [_group(before, "before"), _group(after, "after")]
     sizes = [len(group) for group in groups]
     if min(sizes) == 0 or (max(sizes) > 1 and min(sizes) == 1):
         raise UsageError(
@@ -92,24 +113,37 @@ def diff(
 
 
 def baseline(run: Run, path: PathLike) -> None:
-    """Write the numbers of a run as a baseline file, as `memgauge report --baseline` does."""
-    Path(path).write_text(_measure(run, None).baseline())
+    """Write the numbers of a run as a baseline file, as `memgauge report --baseline` does.
+
+    Raises:
+        UsageError: An argument is not a run or a path.
+        Error: The run cannot be read, as for `open`, or the file cannot be written.
+    """
+    file = path_text(path)
+    text = _measure(_run(run, "run"), None).baseline()
+    try:
+        Path(file).write_text(text)
+    except OSError as error:
+        raise Error(f"failed to write `{file}`: {error.strerror}") from error
 
 
-def _group(runs: Union[Run, Sequence[Run]]) -> List[Run]:
-    if isinstance(runs, (Recording, str, os.PathLike)):
-        return [runs]
-    return list(runs)
+def _group(runs: Any, name: str) -> List[Union[Recording, str]]:
+    if isinstance(runs, (Recording, str, bytes, os.PathLike)):
+        return [_run(runs, name)]
+    return [_run(run, name) for run in items(runs, name, RUNS)]
 
 
-def _path(run: Run) -> str:
+def _run(run: Any, name: str) -> Union[Recording, str]:
+    return run if isinstance(run, Recording) else path_text(run, name, RUNS)
+
+
+def _path(run: Union[Recording, str]) -> str:
     if isinstance(run, Recording):
         return run.path
-    text = os.fspath(run)
-    return text if is_in_bucket(text) else local_path(text)
+    return run if is_in_bucket(run) else local_path(run)
 
 
-def _check_distinct(runs: Sequence[Run]) -> None:
+def _check_distinct(runs: Sequence[Union[Recording, str]]) -> None:
     seen = set()
     for path in map(_path, runs):
         real = os.path.realpath(path)
@@ -120,8 +154,8 @@ def _check_distinct(runs: Sequence[Run]) -> None:
         seen.add(real)
 
 
-def _measure(run: Run, event: Optional[str]) -> _memgauge.Run:
-    if not isinstance(run, Recording) and is_in_bucket(os.fspath(run)):
+def _measure(run: Union[Recording, str], event: Optional[str]) -> _memgauge.Run:
+    if not isinstance(run, Recording) and is_in_bucket(run):
         run = open(run)
     if isinstance(run, Recording):
         return _memgauge.Run.of_recording(run._inner, event)

@@ -11,13 +11,21 @@ import os
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _memgauge
-from ._memgauge import UsageError
+from ._memgauge import Error, UsageError
+from .arguments import PathLike, integer, items, refused, text
+from .arguments import path as path_text
+from .arguments import paths as path_texts
+from .arguments import share as sample_share
 from .curves import MissCurve, batches, chunks
-from .recording import PathLike, Recording
+from .recording import Recording
 from .recording import open as open_recording
 from .table import require
 
+__all__ = ["Indexed", "index", "mrc", "open"]
+
 Inputs = Union[PathLike, Sequence[PathLike]]
+
+MAX_SHARES = 1_000_000
 
 SHARES_PER_THREAD = 4
 """Shares of a recording for each thread of the cluster, so that all are busy to the end."""
@@ -43,7 +51,13 @@ def mrc(
 
     A worker needs memory for one batch of a part and, while it merges two states, up to 450 bytes for each distinct block (sampled
     block with `sample`). A lost worker's parts are computed again, and parts that were passed as functions are read again.
+
+    Raises:
+        UsageError: There are no parts or addresses, there is no cluster, or as for `memgauge.mrc`.
+        MissingPackageError: dask.distributed is not installed.
+        Error: The blocks need too much memory.
     """
+    block, sample, title = integer(block, "block", 1), sample_share(sample, "sample"), text(title, "title")
     client = _client(client, "make a curve on a cluster")
     states = [client.submit(observe, part, block, sample, pure=False) for part in _on_cluster(parts, client)]
     if not states:
@@ -67,14 +81,17 @@ def open(
     again. Names of functions and lines are looked up by the calling process. `samples`, `series`, `stacks`
     and plots read the recording there, too.
 
-    Raises `UsageError` if the recording grows meanwhile.
+    Raises:
+        UsageError: The recording grows meanwhile, there is no cluster, or `shares` is not an integer of at least 1.
+        MissingPackageError: dask.distributed is not installed.
+        Error: As for `memgauge.open`.
     """
+    if shares is not None:
+        shares = integer(shares, "shares", 1, MAX_SHARES)
     client = _client(client, "open a recording on a cluster")
     recording = open_recording(path)
     if shares is None:
         shares = SHARES_PER_THREAD * max(1, sum(client.nthreads().values()))
-    if shares < 1:
-        raise UsageError("failed to open a recording on a cluster: shares= must be at least 1")
     states = [
         client.submit(observe_share, recording.path, index, shares, pure=False)
         for index in range(shares)
@@ -114,21 +131,31 @@ def index(
     a lost worker's share can be done again, copies of a recording count once, and other indexes may run
     at the same time. The dataset's rows are the same for any number of shares and workers; their
     division into files is not, and `memgauge fleet compact` makes few files of them.
+
+    Raises:
+        UsageError: There are no inputs or there is no cluster; an argument has another type, or `shares` is not
+            an integer of at least 1.
+        MissingPackageError: dask.distributed is not installed.
+        Error: The inputs cannot be listed, or the dataset cannot be written.
     """
+    names = path_texts(inputs, "inputs")
+    dataset = _absolute(path_text(to, "to"))
+    known = _labels(labels)
+    if shares is not None:
+        shares = integer(shares, "shares", 1, MAX_SHARES)
     client = _client(client, "index recordings on a cluster")
-    names = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     if not names:
         raise UsageError("failed to index recordings: there are no inputs")
     if shares is None:
         shares = SHARES_PER_THREAD * max(1, sum(client.nthreads().values()))
-    if shares < 1:
-        raise UsageError("failed to index recordings: shares= must be at least 1")
     places = [_absolute(name) for name in names]
-    dataset = _absolute(to)
-    if "://" not in dataset:
-        os.makedirs(dataset, mode=0o700, exist_ok=True)
+    if not _is_url(dataset):
+        try:
+            os.makedirs(dataset, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise Error(f"failed to make dataset `{dataset}`: {error.strerror}") from error
     tasks = [
-        client.submit(index_share, places, dataset, dict(labels or {}), share, shares, pure=False)
+        client.submit(index_share, places, dataset, known, share, shares, pure=False)
         for share in range(shares)
     ]
     done = client.gather(tasks)
@@ -148,10 +175,21 @@ def index_share(
     return indexed
 
 
-def _absolute(name: PathLike) -> str:
+def _labels(labels: Any) -> Dict[str, str]:
+    if labels is None:
+        return {}
+    if not isinstance(labels, Mapping):
+        raise refused("labels", labels, "a dictionary of texts")
+    return {text(name, "labels"): text(value, "labels") for name, value in labels.items()}
+
+
+def _is_url(name: str) -> bool:
+    return "://" in name or name.startswith("file:/")
+
+
+def _absolute(name: str) -> str:
     """A name that means the same in the workers' folders."""
-    text = os.fspath(name)
-    return text if "://" in text else os.path.abspath(text)
+    return name if _is_url(name) else os.path.abspath(name)
 
 
 def observe_share(path: str, index: int, shares: int) -> bytes:
@@ -177,6 +215,8 @@ def _client(client: Optional[Any], purpose: str) -> Any:
     """The cluster to use."""
     distributed = require("distributed", purpose)
     if client is not None:
+        if not hasattr(client, "submit"):
+            raise refused("client", client, "a client of dask.distributed")
         return client
     try:
         return distributed.get_client()
@@ -206,7 +246,7 @@ def _on_cluster(parts: Any, client: Any) -> Iterable[Any]:
     if hasattr(parts, "to_delayed"):
         futures: Iterable[Any] = client.compute(list(parts.to_delayed().ravel()))
         return futures
-    return [_shared(part, client) for part in parts]
+    return [_shared(part, client) for part in items(parts, "parts", "a list of parts, or a Dask array")]
 
 
 def _shared(part: Any, client: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
+from .arguments import optional_text, refused, text
 from .table import require
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ TRAFFIC = [("dram.read_bytes", "read"), ("dram.write_bytes", "write")]
 def axes_or_new(axes: Optional[Axes]) -> Any:
     """The axes, or those of a new figure."""
     if axes is not None:
+        if not hasattr(axes, "plot"):
+            raise refused("axes", axes, "axes of matplotlib")
         return axes
     return require("matplotlib.pyplot", "plot").subplots()[1]
 
@@ -31,7 +34,12 @@ class Plots:
         self._recording = recording
 
     def bandwidth(self, axes: Optional[Axes] = None) -> Axes:
-        """Memory traffic over time in GB/s (10**9 bytes per second)."""
+        """Memory traffic over time in GB/s (10**9 bytes per second).
+
+        Raises:
+            MissingPackageError: matplotlib is not installed.
+            UsageError: The recording has no memory traffic.
+        """
         axes = axes_or_new(axes)
         for event, label in TRAFFIC:
             self._series(event, label, BYTES_PER_GB, axes)
@@ -41,7 +49,13 @@ class Plots:
         return axes
 
     def series(self, event: str, axes: Optional[Axes] = None) -> Axes:
-        """An event over time, per second."""
+        """An event over time, per second.
+
+        Raises:
+            MissingPackageError: matplotlib is not installed.
+            UsageError: The recording does not have the event.
+        """
+        event = text(event, "event")
         axes = axes_or_new(axes)
         self._series(event, event, 1, axes)
         axes.set(xlabel="time (s)", ylabel=f"{event} per second", ylim=(0, None))
@@ -57,12 +71,25 @@ class Plots:
     def curve(
         self, block: int = 64, sample: Optional[float] = None, axes: Optional[Axes] = None
     ) -> Axes:
-        """The miss-ratio curve of the sampled addresses."""
+        """The miss-ratio curve of the sampled addresses.
+
+        Raises:
+            MissingPackageError: matplotlib is not installed.
+            UsageError: As for `Recording.curve`.
+        """
         return plot_curve(self._recording.curve(block, sample), axes)
 
 
 def plot_curve(curve: MissCurve, axes: Optional[Axes] = None, label: Optional[str] = None) -> Axes:
-    """Draw a miss-ratio curve, with the 95 % band of a sampled one."""
+    """Draw a miss-ratio curve, with the 95 % band of a sampled one.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+        UsageError: It is not a curve.
+    """
+    if not hasattr(curve, "table"):
+        raise refused("curve", curve, "a curve of `mrc` or `Recording.curve`")
+    label = optional_text(label, "label")
     axes = axes_or_new(axes)
     points = [p for p in curve.table if p["miss_ratio"] is not None]
     sizes = [point["bytes"] for point in points]

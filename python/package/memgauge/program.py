@@ -13,10 +13,13 @@ import sysconfig
 import tempfile
 import threading
 from pathlib import Path
-from typing import Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
+from . import _memgauge
 from ._memgauge import Error, UsageError
-from .recording import PathLike, Recording, open
+from .arguments import PathLike, items, optional_text, refused, texts
+from .arguments import path as path_text
+from .recording import Recording, open
 
 VARIABLE = "MEMGAUGE"
 """Environment variable with the path of the program to use."""
@@ -25,7 +28,9 @@ FAILED = 125
 """Exit code of `memgauge` if it failed itself. Other codes are those of the recorded program."""
 
 INTERRUPT_SECONDS = 5
-"""Time for memgauge to end after Ctrl-C before the signal is sent to it."""
+"""Time for memgauge to end after an interrupt when the interpreter ends."""
+
+WORDS = 'a list of words: ["ls", "-l"]'
 
 
 running: Set["subprocess.Popen[bytes]"] = set()
@@ -37,7 +42,11 @@ class RecordError(Error):
 
 
 def path() -> str:
-    """Path of the program: `$MEMGAUGE`, else that of this package, else the one in `$PATH`."""
+    """Path of the program: `$MEMGAUGE`, else that of this package, else the one in `$PATH`.
+
+    Raises:
+        RecordError: There is none.
+    """
     named = os.environ.get(VARIABLE)
     if named:
         return named
@@ -57,9 +66,19 @@ def main() -> NoReturn:
     """Become the command, with this process's arguments."""
     try:
         program = path()
+        try:
+            os.execv(program, [program, *sys.argv[1:]])
+        except OSError as error:
+            raise _not_started(program, error) from error
     except RecordError as error:
         sys.exit(f"memgauge: {error}")
-    os.execv(program, [program, *sys.argv[1:]])
+
+
+def _not_started(program: str, error: OSError) -> RecordError:
+    """The exception for a program that cannot be started."""
+    named = os.environ.get(VARIABLE) == program
+    fix = f"; {VARIABLE} names it: correct or unset it" if named else ""
+    return RecordError(f"failed to run `{program}`: {error.strerror or error}{fix}")
 
 
 def record(
@@ -80,26 +99,57 @@ def record(
     of the command (by default those of this process). A folder in `$TMPDIR` stays until you remove it. With `check`, a command that fails
     raises `RecordError`. Ctrl-C ends the command and raises `KeyboardInterrupt`; the recording up to
     then is at `output`.
+
+    Raises:
+        RecordError: The command or memgauge cannot be started, or the recording failed; with `check`, the
+            command failed, too. The message is that of `memgauge record`.
+        UsageError: An argument has another type, such as a command in one text.
     """
     if isinstance(command, (str, bytes)) or isinstance(options, (str, bytes)):
         raise UsageError("a command and its options are lists of words: [\"ls\", \"-l\"]")
-    if not command:
+    recorded = [path_text(word, "command", WORDS) for word in items(command, "command", WORDS)]
+    further = texts(options, "options")
+    machine, source = optional_text(machine, "machine"), optional_text(source, "source")
+    variables = _variables(environment)
+    if not recorded:
         raise RecordError("failed to record: no command is given")
-    if output is None:
-        output = Path(tempfile.mkdtemp(prefix="memgauge-")) / "recording.mg"
-    words: List[str] = [path(), "record", "-q", "-o", os.fspath(output)]
+    folder = _new_folder() / "recording.mg" if output is None else path_text(output, "output")
+    output = os.fspath(folder)
+    words: List[str] = [path(), "record", "-q", "-o", output]
     if machine is not None:
         words += ["--machine", machine]
     if source is not None:
         words += ["--source", source]
-    words += [*options, "--", *(os.fspath(word) for word in command)]
-    code, said = _run(words, environment)
+    words += [*further, "--", *recorded]
+    code, said = _run(words, variables)
     has_recording = os.path.exists(os.path.join(output, "manifest.json"))
     if not has_recording or code == FAILED or (check and code != 0):
         own = [line for line in said.splitlines() if line.startswith("memgauge: ")]
         message = own[-1][len("memgauge: ") :] if own else said.strip()
         raise RecordError(message or f"failed to record: `{words[-1]}` ended with {code}")
     return open(output)
+
+
+def _new_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="memgauge-"))
+    except OSError as error:
+        raise RecordError(
+            f"failed to make a folder for the recording: {error.strerror}; pass output=, or set TMPDIR"
+        ) from error
+
+
+def _variables(environment: Any) -> Optional[Mapping[str, str]]:
+    """Environment variables that a process can have."""
+    if environment is None:
+        return None
+    if not isinstance(environment, Mapping):
+        raise refused("environment", environment, "a dictionary of texts")
+    for name, value in environment.items():
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if not is_text or not name or "=" in name or "\0" in name + value:
+            raise refused("environment", {name: value}, "names and values that are texts")
+    return environment
 
 
 @contextlib.contextmanager
@@ -126,19 +176,16 @@ def _run(words: Sequence[str], environment: Optional[Mapping[str, str]]) -> Tupl
         process = None
         try:
             with _deferred_interrupt():
-                process = subprocess.Popen(words, stderr=errors, env=environment)
+                try:
+                    process = subprocess.Popen(words, stderr=errors, env=environment)
+                except OSError as error:
+                    raise _not_started(words[0], error) from error
                 running.add(process)
             code = process.wait()
         except BaseException:
             if process is None:
                 raise
-            # A terminal has sent Ctrl-C to memgauge, too; a notebook has not. memgauge passes it to the
-            # command and then completes the recording, which SIGTERM would cut off.
-            try:
-                process.wait(INTERRUPT_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-            process.wait()
+            _pass_on_interrupts(process)
             raise
         finally:
             if process is not None:
@@ -147,16 +194,36 @@ def _run(words: Sequence[str], environment: Optional[Mapping[str, str]]) -> Tupl
         return code, errors.read().decode(errors="replace")
 
 
+def _pass_on_interrupts(process: "subprocess.Popen[bytes]") -> None:
+    """Pass an interrupt of this process, and further ones, on to memgauge, and wait for its end.
+
+    memgauge passes the first one to the command and then completes the recording, which SIGTERM would cut off. A
+    terminal sends Ctrl-C to memgauge, too; a notebook does not. Therefore each has its number: memgauge
+    ignores those that it got already.
+    """
+    number = 1
+    while True:
+        if process.poll() is None:
+            with contextlib.suppress(OSError):
+                _memgauge.interrupt(process.pid, number)
+        try:
+            process.wait()
+            return
+        except KeyboardInterrupt:
+            number += 1
+
+
 @atexit.register
 def end_recordings() -> None:
     """End the recordings of threads that do not outlive the interpreter, such as daemon threads.
 
-    memgauge passes the first SIGINT to the command, and then completes the recording. It ends a command that
-    goes on with the second and third one.
+    memgauge ends a command that goes on after the first interrupt with the second and third one.
     """
     for process in list(running):
-        for _ in range(3):
-            process.send_signal(signal.SIGINT)
+        for number in range(1, 4):
+            if process.poll() is None:
+                with contextlib.suppress(OSError):
+                    _memgauge.interrupt(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(INTERRUPT_SECONDS)
                 break

@@ -83,6 +83,8 @@ def check(
     options: Optional[List[str]] = None,
 ) -> None:
     """Compare a recording of the test with its baseline."""
+    if not isinstance(max, dict) or not max:
+        pytest.fail(f"mark `memgauge`: max={max!r} must be a dictionary such as {{'llc.miss': '+5%'}}", pytrace=False)
     limits = [f"{metric} > {limit}" for metric, limit in max.items()]
     path = baseline_path(item)
     words = [*(options or []), *(["--region", region] if region else [])]

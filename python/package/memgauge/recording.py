@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
 
 from . import _memgauge
 from ._memgauge import UsageError
+from .arguments import PathLike, integer, one_of, optional_text, share, text, texts
+from .arguments import path as path_text
 from .curves import MissCurve
 from .plots import Plots
 from .samples import Batches
 from .stacks import Stacks
 from .table import Table, cell
-from .times import Time, nanoseconds
-
-PathLike = Union[str, "os.PathLike[str]"]
+from .times import Time, span
 
 BUCKETS = ("s3://", "gs://")
 """What URLs of objects in buckets begin with."""
 
 REPORT_ROWS = 10
+
+MAX_ROWS = 2**32
+"""More than any table has."""
+
+MAX_BINS = 1_000_000
 
 SERIES_BINS = 480
 """Bins of a curve over time, as in the report."""
@@ -39,17 +45,24 @@ def open(path: PathLike) -> Recording:
     Only the manifest and the footers of the parts are read. Damaged parts are skipped and listed by
     `Recording.problems`. A recording that is still being written can be opened; it has the parts
     written so far.
+
+    Raises:
+        NotARecordingError: There is no recording at the path.
+        NewerVersionError: A newer memgauge wrote it.
+        DamagedError: It cannot be read, not even in part.
+        UsageError: The argument is not a path, or the URL cannot be used.
+        Error: The file system or the bucket fails.
     """
-    text = os.fspath(path)
-    if is_in_bucket(text):
-        folder, _, name = text.rpartition("/")
-        if not name or folder.endswith("/"):
+    name = path_text(path)
+    if is_in_bucket(name):
+        folder, _, object_name = name.rpartition("/")
+        if not object_name or folder.endswith("/"):
             raise UsageError(
-                f"failed to open recording `{text}`: it names no object; write "
-                f"`{text[:5]}BUCKET/NAME.mg.tar`"
+                f"failed to open recording `{name}`: it names no object; write "
+                f"`{name[:5]}BUCKET/NAME.mg.tar`"
             )
-        return Recording(_memgauge.Bucket(folder).recording(name))
-    return Recording(_memgauge.Recording(local_path(path)))
+        return Recording(_memgauge.Bucket(folder).recording(object_name))
+    return Recording(_memgauge.Recording(local_path(name)))
 
 
 def is_in_bucket(path: str) -> bool:
@@ -57,16 +70,16 @@ def is_in_bucket(path: str) -> bool:
     return path.startswith(BUCKETS)
 
 
-def local_path(path: PathLike) -> str:
-    """The path of a recording that may be given as a URL."""
-    text = os.fspath(path)
-    url = urlsplit(text)
-    if not url.scheme or "://" not in text:
-        return text
-    if url.scheme == "file" and url.netloc in ("", "localhost"):
-        return unquote(url.path)
+def local_path(name: str) -> str:
+    """The path of a recording that may be given as a URL: `file:///PATH`, or `file:/PATH`."""
+    if "://" not in name and not name.startswith("file:/"):
+        return name
+    with contextlib.suppress(ValueError):  # such as a broken host
+        url = urlsplit(name)
+        if url.scheme == "file" and url.netloc in ("", "localhost"):
+            return unquote(url.path)
     raise UsageError(
-        f"failed to open recording `{text}`: use a path, `file:///PATH`, `s3://BUCKET/NAME.mg.tar` or "
+        f"failed to open recording `{name}`: use a path, `file:///PATH`, `s3://BUCKET/NAME.mg.tar` or "
         "`gs://BUCKET/NAME.mg.tar`"
     )
 
@@ -102,6 +115,11 @@ class Totals(Mapping[str, Total]):
         self._totals = totals
 
     def __getitem__(self, event: str) -> Total:
+        """The sum of an event.
+
+        Raises:
+            KeyError: The recording does not count the event.
+        """
         if event not in self._totals:
             known = ", ".join(self._totals)
             raise KeyError(f"the recording has no event `{event}`; it has {known}")
@@ -131,7 +149,11 @@ def _cells(total: Total) -> List[object]:
 
 
 class Recording:
-    """A recording. Its tables are computed when they are first asked for."""
+    """A recording. Its tables are computed when they are first asked for, and have all rows.
+
+    Damaged parts are skipped by each method and then listed by `problems`. Every method and property raises
+    `Error` if the file system fails while it reads the recording.
+    """
 
     def __init__(self, inner: _memgauge.Recording, sums: Optional[bytes] = None) -> None:
         self._inner = inner
@@ -163,9 +185,14 @@ class Recording:
 
     @property
     def problems(self) -> List[str]:
-        """Missing and damaged parts, in words."""
+        """Missing and damaged parts, in words.
+
+        Opening a recording verifies the ends of its files. Damage within them is found and listed when a method
+        reads them.
+        """
         problems = list(self._inner.problems)
-        for summary in self._summaries.values():
+        summaries = [*self._summaries.values(), *([self._export] if self._export else [])]
+        for summary in summaries:
             problems += [problem for problem in summary.problems if problem not in problems]
         return problems
 
@@ -208,7 +235,12 @@ class Recording:
         """What `memgauge report --json` prints, as a dictionary (docs/metrics.md).
 
         `event` ranks functions and lines, `rows` limits the tables.
+
+        Raises:
+            UsageError: No code location has counts of the event, or `rows` is not an integer of at least 0.
         """
+        event = optional_text(event, "event")
+        rows = integer(rows, "rows", 0, MAX_ROWS)
         report: Dict[str, Any] = self._new_summary(event, rows).report()
         return report
 
@@ -235,27 +267,47 @@ class Recording:
         `by` is an event of `totals`, or `dram_bytes`. By default it is the event that ranks code
         best. `value` is the count of that event in its unit, `share` its part of the total (0 to 1),
         with 95 % intervals where numbers are estimates. A column for each event has its count.
+
+        Raises:
+            UsageError: The recording does not have the event, or no counts of it by code location.
         """
-        return Table(self._summary(by).functions())
+        return Table(self._ranked(by).functions())
 
     def lines(self, by: Optional[str] = None) -> Table:
-        """Source lines, with the columns of `functions` and `file` and `line`."""
-        return Table(self._summary(by).lines())
+        """Source lines, with the columns of `functions` and `file` and `line`.
+
+        Raises:
+            UsageError: As for `functions`.
+        """
+        return Table(self._ranked(by).lines())
 
     def instructions(self, by: Optional[str] = None) -> Table:
-        """Instructions, with the columns of `lines`; `offset` is the place in the module's file."""
-        return Table(self._summary(by).instructions())
+        """Instructions, with the columns of `lines`; `offset` is the place in the module's file.
+
+        Raises:
+            UsageError: As for `functions`.
+        """
+        return Table(self._ranked(by).instructions())
+
+    def _ranked(self, by: Any) -> _memgauge.Summary:
+        return self._summary(optional_text(by, "by"))
 
     def regions(self, event: Optional[str] = None) -> Table:
-        """Regions of memory by sampled event: name, start, size in bytes, samples, share."""
-        return Table(self._summary().regions(event))
+        """Regions of memory by sampled event: name, start, size in bytes, samples, share.
+
+        Raises:
+            UsageError: The recording has no samples of the event with addresses.
+        """
+        return Table(self._summary().regions(optional_text(event, "event")))
 
     def data(self) -> Table:
         """Allocations, variables and mappings by the cycles that accesses to them stalled, most first.
 
         `kind` is `allocated` or `mapped`, `share` the part of all stalled cycles (0 to 1). A column for
-        each event has its count; `cycles` are stalled cycles. At most 100 rows: the report has the sums
-        of the others. Empty if the source does not see every access.
+        each event has its count; `cycles` are stalled cycles. Empty if the source does not see every access.
+
+        Raises:
+            Error: The recording cannot be read.
         """
         return Table(self._summary().data())
 
@@ -264,7 +316,10 @@ class Recording:
 
         `function`, `file` and `line` name the line; `share` is its part of the run's cycles (0 to 1),
         `stalled_cycles` are those in which a core waited for memory. A column for each event has its
-        count. At most 1000 rows. Empty if no Python ran, or if the source does not see it.
+        count. Empty if no Python ran, or if the source does not see it.
+
+        Raises:
+            Error: The recording cannot be read.
         """
         return Table(self._summary().python_lines())
 
@@ -276,6 +331,9 @@ class Recording:
         type without members is one row without a name of a member. A column for each event has its
         count; `cycles` are stalled cycles. Empty if the program has no debug information, or if the
         source does not see every access.
+
+        Raises:
+            Error: The recording cannot be read.
         """
         return Table(self._summary().types())
 
@@ -283,7 +341,10 @@ class Recording:
         """Allocation sites by the bytes in use at the process's peak, most first.
 
         Allocations and frees, bytes requested, at the peak and never freed, mean lifetime in nanoseconds.
-        Limited like `data`. The report has the call path of each site.
+        The report has the call path of each site.
+
+        Raises:
+            Error: The recording cannot be read.
         """
         return Table(self._summary().heap())
 
@@ -293,6 +354,9 @@ class Recording:
         `time_ns` is the start of the bin. Rows without a `name` have the maximum of all sites in the bin;
         those of a site have its bytes at the end of the bin. The eight sites with most bytes at some time
         have rows, and `other sites` has the rest. Empty if the source does not record allocations.
+
+        Raises:
+            Error: The recording cannot be read.
         """
         return Table(self._summary().heap_over_time())
 
@@ -303,35 +367,55 @@ class Recording:
         are its bytes of the line, such as `0-7, 16`. `hitm` are misses whose line another core had
         modified, `stall_cycles` the cycles that cores waited. Empty if no lines are shared, or if the
         source does not see every access.
+
+        Raises:
+            UsageError: `by` is neither `line` nor `access`.
         """
-        if by == "line":
+        if one_of(by, "by", ["line", "access"]) == "line":
             return Table(self._summary().shared_lines())
-        if by == "access":
-            return Table(self._summary().shared_accesses())
-        raise UsageError(f"failed to show sharing by `{by}`: use `line` or `access`")
+        return Table(self._summary().shared_accesses())
 
     def what_if(self) -> Table:
         """The run on other machines, which `memgauge record --what-if` names.
 
         `busy_ns` is the time in which threads executed, summed; `relative` compares it with the recorded
         machine (-0.2 is 20 % less). A column for each event has its count. All are modelled.
+
+        Raises:
+            Error: The recording cannot be read.
         """
         return Table(self._summary().what_if())
 
     def regions_of_interest(self) -> Table:
-        """Regions of interest that the program marked: entries, time, count of each event."""
+        """Regions of interest that the program marked: entries, time, count of each event.
+
+        Raises:
+            Error: The recording cannot be read.
+        """
         return Table(self._summary().regions_of_interest())
 
     def threads(self) -> Table:
-        """Threads: run time and idle time in nanoseconds, count of each event."""
+        """Threads: run time and idle time in nanoseconds, count of each event.
+
+        Raises:
+            Error: The recording cannot be read.
+        """
         return Table(self._summary().threads())
 
     def processes(self) -> Table:
-        """Processes, with the sums over their threads."""
+        """Processes, with the sums over their threads.
+
+        Raises:
+            Error: The recording cannot be read.
+        """
         return Table(self._summary().processes())
 
     def levels(self) -> Table:
-        """Cache and TLB levels: lookups, hits, misses, miss ratio (0 to 1) and MPKI."""
+        """Cache and TLB levels: lookups, hits, misses, miss ratio (0 to 1) and MPKI.
+
+        Raises:
+            Error: The recording cannot be read.
+        """
         return Table(self._summary().levels())
 
     def samples(
@@ -344,30 +428,54 @@ class Recording:
 
         Times are nanoseconds since the recording began, or texts such as `10ms`. Columns are those of
         docs/format.md: `time_ns`, `pid`, `tid`, `event` (its number), `ip`, `addr`, `period` and others.
+
+        Raises:
+            UsageError: The recording does not have the event, or samples do not have the column; a time is
+                neither a number of at least 0 nor such a text.
+            DamagedError: All parts with samples are damaged. If they are found to be while they are read, the
+                batches raise it.
         """
-        span = (nanoseconds(time[0]), nanoseconds(time[1])) if time is not None else None
-        names = list(columns) if columns is not None else None
-        return Batches(self._inner.samples(event, span, names))
+        times = span(time) if time is not None else None
+        names = texts(columns, "columns") if columns is not None else None
+        return Batches(self._inner.samples(optional_text(event, "event"), times, names))
 
     def series(self, event: str, by: Optional[str] = None, bins: int = SERIES_BINS) -> Table:
         """An event over time: `start_ns`, `length_ns`, and `value` in the event's unit.
 
         `by="tid"` has a curve for each thread. There are at most `bins` bins.
+
+        Raises:
+            UsageError: The recording does not have the event; `by` is not `tid`; `bins` is not an integer of at
+                least 1 and at most a million.
         """
-        if by not in (None, "tid"):
-            raise UsageError(f"failed to separate a series by `{by}`: use `tid`")
-        return Table(self._inner.series(event, by == "tid", bins))
+        if by is not None:
+            one_of(by, "by", ["tid"])
+        bins = integer(bins, "bins", 1, MAX_BINS)
+        return Table(self._inner.series(text(event, "event"), by == "tid", bins))
 
     def curve(self, block: int = 64, sample: Optional[float] = None) -> MissCurve:
         """The miss-ratio curve of the sampled addresses, as of `memgauge mrc RECORDING`.
 
         `block` is in bytes. A recording of all accesses gives the exact curve; of samples, misses
         are scaled to all events, and distances are too small. `facts["note"]` says which.
+
+        Raises:
+            UsageError: The recording has no addresses; `block` is not a power of two; `sample` is not above 0
+                and at most 1.
+            Error: The blocks need too much memory.
         """
+        block, sample = integer(block, "block", 1), share(sample, "sample")
         return MissCurve(_memgauge.curve_of_recording(self._inner, block, sample))
 
     def stacks(self, event: Optional[str] = None) -> Stacks:
-        """Call stacks of an event, by default of the one with most samples."""
+        """Call stacks of an event, by default of the one with most samples.
+
+        Raises:
+            UsageError: The recording does not have the event.
+        """
+        event = optional_text(event, "event")
+        if event is not None:
+            self._inner.check_event(event, "show stacks")
         return Stacks(self, event)
 
     @property

@@ -9,7 +9,9 @@ from typing import Dict, Iterator, List, Optional, Sequence, Union, overload
 
 from . import _memgauge
 from ._memgauge import Error, NotARecordingError, UsageError
-from .recording import BUCKETS, PathLike, Recording, is_in_bucket, local_path, open
+from .arguments import PathLike
+from .arguments import paths as path_texts
+from .recording import BUCKETS, Recording, is_in_bucket, local_path, open
 from .table import Table
 
 
@@ -41,6 +43,12 @@ class Recordings(Sequence[Recording]):
     def __getitem__(self, index: slice) -> Recordings: ...
 
     def __getitem__(self, index: Union[int, slice]) -> Union[Recording, Recordings]:
+        """A recording, or some of them, as of a list.
+
+        Raises:
+            IndexError: There is no such recording.
+            TypeError: The index is neither an integer nor a slice.
+        """
         if isinstance(index, slice):
             return Recordings(self._recordings[index], self._unreadable)
         return self._recordings[index]
@@ -66,16 +74,20 @@ def open_many(paths: Union[PathLike, Sequence[PathLike]]) -> Recordings:
 
     A path that cannot be opened is listed by `Recordings.unreadable`. Damaged recordings open; their
     good parts are read.
+
+    Raises:
+        NotARecordingError: Nothing matches a pattern.
+        UsageError: The argument is not a path or a list of paths, or a URL cannot be used.
+        Error: A bucket cannot be listed.
     """
-    patterns = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    patterns = path_texts(paths, "paths")
     recordings: Dict[str, Recording] = {}
     unreadable: Dict[str, str] = {}
     for pattern in patterns:
-        text = os.fspath(pattern)
-        if is_in_bucket(text):
-            _open_matching(text, recordings, unreadable)
+        if is_in_bucket(pattern):
+            _open_matching(pattern, recordings, unreadable)
             continue
-        pattern = local_path(text)
+        pattern = local_path(pattern)
         found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         if not found:
             raise NotARecordingError(f"failed to open recordings: nothing matches `{pattern}`")
@@ -95,7 +107,10 @@ def _open_matching(
     if not folders.startswith(BUCKETS):
         raise UsageError(f"failed to open recordings `{pattern}`: name the bucket without a pattern")
     bucket = _memgauge.Bucket(folders)
-    matches = re.compile(_translated(pattern[len(folders) + 1 :])).fullmatch
+    try:
+        matches = re.compile(_translated(pattern[len(folders) + 1 :])).fullmatch
+    except re.error as error:
+        raise UsageError(f"failed to open recordings `{pattern}`: {error} in the pattern") from error
     found = [path for path in bucket.objects() if matches(path)]
     if not found:
         raise NotARecordingError(f"failed to open recordings: nothing matches `{pattern}`")

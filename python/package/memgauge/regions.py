@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Callable, Optional, Type, TypeVar
 
 from . import _memgauge
+from .arguments import integer, refused, text
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
@@ -18,14 +19,22 @@ class roi(contextlib.ContextDecorator):
     Every source that records the program sees it. It belongs to the thread. A mark takes about a
     microsecond, most of it for the call from Python; without a recording it does nothing.
 
-    Raises `UsageError` on a generator or an `async` function: its call returns before its body runs.
+    Raises:
+        UsageError: The name is not a text, or the decorated function is a generator or `async`, whose call
+            returns before its body runs.
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = text(name, "name")
 
     def __call__(self, function: Called) -> Called:
-        """Mark each call of a function."""
+        """Mark each call of a function.
+
+        Raises:
+            UsageError: It is not a function, or its call returns before its body runs.
+        """
+        if not callable(function):
+            raise refused("function", function, "a function")
         kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         if any(is_kind(function) for is_kind in kinds):
             raise _memgauge.UsageError(
@@ -47,5 +56,9 @@ class roi(contextlib.ContextDecorator):
 
 
 def value(name: str, number: int) -> None:
-    """Report a value, from 0 to 2**64 - 1. The report has its number, minimum, mean and maximum."""
-    _memgauge.value(name, number)
+    """Report a value, from 0 to 2**64 - 1. The report has its number, minimum, mean and maximum.
+
+    Raises:
+        UsageError: The name is not a text, or the number not an integer in this range.
+    """
+    _memgauge.value(text(name, "name"), integer(number, "number"))

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 class Batches:
     """Rows in batches of at most 65 536, which can be read once.
 
+    Damaged parts are skipped and listed by `problems`, also by that of the recording.
+
     Iterate over it, or pass it to a library that takes Arrow streams, such as
     `pyarrow.RecordBatchReader.from_stream`. One batch is in memory at a time.
+
+    Raises:
+        DamagedError: While it is read: all parts with such rows are damaged.
+        UsageError: Another library has taken the batches.
     """
 
     def __init__(self, inner: _memgauge.Batches) -> None:
@@ -37,15 +43,31 @@ class Batches:
         return map(Table, self._inner)
 
     def to_arrow(self) -> pyarrow.Table:
-        """All remaining rows as a `pyarrow.Table`."""
+        """All remaining rows as a `pyarrow.Table`.
+
+        Raises:
+            MissingPackageError: pyarrow is not installed.
+            DamagedError, UsageError: As for the iteration.
+        """
         return require("pyarrow", "make an Arrow table").table(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All remaining rows as a `pandas.DataFrame`."""
+        """All remaining rows as a `pandas.DataFrame`.
+
+        Raises:
+            MissingPackageError: pandas or pyarrow is not installed.
+            DamagedError, UsageError: As for the iteration.
+        """
+        require("pandas", "make a data frame")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> polars.DataFrame:
-        """All remaining rows as a `polars.DataFrame`."""
+        """All remaining rows as a `polars.DataFrame`.
+
+        Raises:
+            MissingPackageError: polars is not installed.
+            DamagedError, UsageError: As for the iteration.
+        """
         frame: polars.DataFrame = require("polars", "make a data frame").DataFrame(self)
         return frame
 

@@ -25,24 +25,40 @@ class Stacks:
         self._event = event
 
     def folded(self) -> str:
-        """Folded stacks, a line each: `outer;inner COUNT`, as `memgauge export -f folded` has them."""
+        """Folded stacks, a line each: `outer;inner COUNT`, as `memgauge export -f folded` has them.
+
+        Raises:
+            UsageError: The recording has no stacks and no functions of the event.
+        """
         return self._recording._export_summary().folded(self._event)
 
     def tree(self) -> List[Dict[str, Any]]:
         """Nodes of the call tree: function, module, index of the caller, events with and without callees.
 
-        Callers come before what they call. Empty if no stacks were recorded.
+        Callers come before what they call. Empty if no stacks were recorded, or none of the event.
+
+        Raises:
+            Error: The recording cannot be read.
         """
         trees = [t for t in self._recording._summary().calls() if self._event in (None, t["event"])]
         return list(trees[0]["nodes"]) if trees else []
 
     def to_hatchet(self) -> hatchet.GraphFrame:
-        """A `hatchet.GraphFrame`: metric `events` of the function, `events (inc)` with its callees."""
+        """A `hatchet.GraphFrame`: metric `events` of the function, `events (inc)` with its callees.
+
+        Raises:
+            MissingPackageError: hatchet is not installed.
+            UsageError: No stacks were recorded.
+        """
         package = require("hatchet", "make a GraphFrame")
         return package.GraphFrame.from_literal(self.literal())
 
     def literal(self) -> List[Dict[str, Any]]:
-        """The call tree in the form of `hatchet.GraphFrame.from_literal`."""
+        """The call tree in the form of `hatchet.GraphFrame.from_literal`.
+
+        Raises:
+            UsageError: No stacks were recorded.
+        """
         nodes = self.tree()
         if not nodes:
             raise UsageError(

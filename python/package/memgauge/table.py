@@ -6,7 +6,8 @@ import html
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
 from . import _memgauge
-from ._memgauge import Error
+from ._memgauge import Error, UsageError
+from .arguments import integer
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped, unused-ignore]
@@ -66,7 +67,14 @@ class Table:
         return self.num_rows
 
     def __getitem__(self, column: str) -> List[Any]:
-        """Values of a column, `None` where there is no number."""
+        """Values of a column, `None` where there is no number.
+
+        Raises:
+            KeyError: The table has no such column.
+        """
+        names = self.column_names
+        if column not in names:
+            raise KeyError(f"the table has no column {column!r}; it has {', '.join(names)}")
         return self._inner.column(column)
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
@@ -76,7 +84,15 @@ class Table:
             yield {name: values[row] for name, values in columns.items()}
 
     def row(self, index: int) -> Dict[str, Any]:
-        """One row as a dictionary."""
+        """One row as a dictionary. The last row has the index -1.
+
+        Raises:
+            UsageError: The table has no such row.
+        """
+        rows = self.num_rows
+        if rows == 0:
+            raise UsageError(f"failed to read row {index!r}: the table has no rows")
+        index = integer(index, "index", -rows, rows - 1)
         return {name: self._inner.column(name)[index] for name in self.column_names}
 
     def to_pydict(self) -> Dict[str, List[Any]]:
@@ -84,11 +100,19 @@ class Table:
         return {name: self._inner.column(name) for name in self.column_names}
 
     def to_arrow(self) -> pyarrow.Table:
-        """A `pyarrow.Table`, without a copy."""
+        """A `pyarrow.Table`, without a copy.
+
+        Raises:
+            MissingPackageError: pyarrow is not installed.
+        """
         return require("pyarrow", "make an Arrow table").table(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A `pandas.DataFrame`."""
+        """A `pandas.DataFrame`.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
         pandas = require("pandas", "make a data frame")
         try:
             frame = self.to_arrow().to_pandas()
@@ -97,7 +121,11 @@ class Table:
         return frame
 
     def to_polars(self) -> polars.DataFrame:
-        """A `polars.DataFrame`, without a copy."""
+        """A `polars.DataFrame`, without a copy.
+
+        Raises:
+            MissingPackageError: polars is not installed.
+        """
         frame: polars.DataFrame = require("polars", "make a data frame").DataFrame(self)
         return frame
 
