@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import subprocess
 import sys
 import types
 
@@ -254,6 +255,9 @@ def test_program_that_cannot_be_started_is_named(tmp_path, monkeypatch):
         monkeypatch.setenv("MEMGAUGE", program)
         with pytest.raises(mg.RecordError, match=f"failed to run `{program}`: {why}.*MEMGAUGE"):
             mg.record(["ls"], output=tmp_path / "x.mg")
+        run = subprocess.run([sys.executable, "-m", "memgauge", "list"], capture_output=True, text=True)
+        assert run.returncode == 1
+        assert run.stderr.startswith(f"memgauge: failed to run `{program}`") and run.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
