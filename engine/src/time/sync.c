@@ -490,6 +490,9 @@ static bool sleeps(int64_t num, const uint64_t arg[6])
 static enum mg_does what_it_does(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
+    /* They wait for nothing but QEMU's lock of the mappings, whose holder may lack a processor. */
+    case G_MMAP: case G_MUNMAP: case G_MREMAP: case G_MPROTECT: case G_MADVISE: case G_BRK:
+        return MG_RUNS;
     case G_CLONE: case G_FORK: case G_VFORK: case G_EXIT: case G_EXIT_GROUP: return MG_HANDS_ON;
     default: return sleeps(num, arg) ? MG_SLEEPS : MG_CALLS;
     }

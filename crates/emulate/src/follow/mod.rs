@@ -56,7 +56,7 @@ pub(crate) struct Thread<T> {
 
 impl<T> Thread<T> {
     /// Returns true if it still runs and all its words have been replayed.
-    fn is_dry(&self, at: Instant) -> bool {
+    fn is_dry(&mut self, at: Instant) -> bool {
         self.waits.is_none()
             && self.ring.unread_words() == 0
             && self
@@ -712,16 +712,17 @@ impl<R: Reader> Followed<R> {
         }
     }
 
-    /// Returns true if a thread has more words than a turn, and another thread comes first.
-    fn is_ahead(&self, index: usize, at: Instant) -> bool {
+    /// Returns true if a thread has more words than a turn, and another thread comes first, which
+    /// may not have appeared.
+    fn is_ahead(&mut self, index: usize, at: Instant) -> bool {
         let thread = &self.threads[index];
+        if thread.ring.unread_words() <= self.turn_words {
+            return false;
+        }
         let now = self.reader.now(&thread.kept);
-        let comes = |t: &Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0 || t.is_dry(at);
-        thread.ring.unread_words() > self.turn_words
-            && self
-                .threads
-                .iter()
-                .any(|t| comes(t) && self.reader.now(&t.kept) < now)
+        let has_words = |t: &Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
+        let mut others = self.threads.iter();
+        others.any(|t| self.reader.now(&t.kept) < now && has_words(t)) || self.reached(at) < now
     }
 
     /// Returns true if a thread is awake, or only sleeping threads remain of its process.

@@ -113,8 +113,9 @@ impl<R: Reader> Followed<R> {
         let fresh = self.processes.values().filter(|p| p.is_about_to_begin(at));
         let fresh = fresh.map(|p| self.reader.process_now(&p.kept));
         let first = fresh.chain(self.starts.pending_times(at)).min();
-        let dry = self.threads.iter().filter(|t| t.is_dry(at));
-        let reached = dry.map(|t| self.reader.now(&t.kept)).chain(first).min();
+        let threads = self.threads.iter_mut();
+        let dry = threads.filter_map(|t| t.is_dry(at).then(|| self.reader.now(&t.kept)));
+        let reached = dry.chain(first).min();
         reached.unwrap_or(u64::MAX)
     }
 
@@ -154,11 +155,16 @@ impl<R: Reader> Followed<R> {
                 continue;
             }
             any = true;
+            if let Some(reached) = &mut reached {
+                // The turn may have started a thread, which has not appeared.
+                let first = self.starts.pending_times(at).min();
+                *reached = first.map_or(*reached, |first| first.min(*reached));
+            }
             let now = self.reader.now(&self.threads[index].kept);
             if is_wanted(self, index) {
                 turns.add(index, now);
             } else if let Some(reached) = &mut reached {
-                let thread = &self.threads[index];
+                let thread = &mut self.threads[index];
                 if thread.waits.is_some() {
                     break;
                 }
@@ -209,6 +215,7 @@ impl<R: Reader> Followed<R> {
                 self.read_what_is_written();
             } else {
                 let is_before = |all: &Followed<R>, index: usize| all.is_before(index, &waits);
+                let reached = reached.map(|reached| self.reached_beside(reached, &waits));
                 self.go_in_turns(wire::BLOCKS + 1, reached, is_before);
             }
             match self.first_waiting() {
@@ -223,6 +230,22 @@ impl<R: Reader> Followed<R> {
         let (Waits { number, .. }, index) = first;
         self.step(index, Until::Now, number, self.threads[index].turn_words);
         true
+    }
+
+    /// Returns the time up to which threads are replayed before a waiting one continues. Others have
+    /// come further since the poll's `reached`, or have words and take no turns now.
+    fn reached_beside(&mut self, reached: u64, waits: &Waits) -> u64 {
+        let threads = 0..self.threads.len();
+        let (before, beside): (Vec<_>, Vec<_>) = threads.partition(|&n| self.is_before(n, waits));
+        let is_long = |&n: &usize| self.threads[n].ring.unread_words() > self.turn_words;
+        if !before.iter().any(is_long) {
+            return reached;
+        }
+        let has_words = |t: &&Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
+        let beside = beside.into_iter().map(|n| &self.threads[n]);
+        let beside = beside.filter(has_words).map(|t| self.reader.now(&t.kept));
+        let reached = beside.min().map_or(reached, |beside| beside.min(reached));
+        self.reached(Instant::now()).min(reached)
     }
 
     /// Returns true if a thread must be replayed before a waiting one continues. Others may write

@@ -26,8 +26,16 @@ const WAKE_DELAY: Duration = Duration::from_millis(1);
 /// After this time without progress, ask the kernel whether the thread is stopped.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A thread that has been in one system call for longer counts as waiting, without a check.
-const SCHEDULING_CHECK_LIMIT: Duration = Duration::from_millis(20);
+/// A thread that has been in one system call for longer is checked less and less often, because
+/// many threads may wait for long.
+const FREQUENT_CHECKS: Duration = Duration::from_millis(20);
+
+/// Share of a call's time so far after which the thread is checked again.
+const CHECK_AGAIN_AFTER: u32 = 4;
+
+/// A thread that executes code waits at most this long for a lock of the emulator, whose holder a
+/// busy host may leave without a processor. One that waits longer is stopped.
+const MAX_LOCK_WAIT: Duration = Duration::from_millis(200);
 
 /// A runnable thread makes progress at least this often, even on a very busy host.
 const MAX_SCHEDULING_DELAY: Duration = Duration::from_millis(500);
@@ -104,6 +112,8 @@ pub(crate) struct Activity {
     check_start: Progress,
     /// It executes hardly anything between its calls.
     only_calls: bool,
+    /// Latest check in its current call, and whether it was running.
+    check: Option<(Instant, bool)>,
 }
 
 impl Activity {
@@ -123,6 +133,7 @@ impl Activity {
             hold: None,
             check_start: progress,
             only_calls: false,
+            check: None,
         }
     }
 
@@ -141,6 +152,7 @@ impl Activity {
         let has_moved = has_called || progress.busy_ns != self.progress.busy_ns;
         if has_called {
             self.called_at = now;
+            self.check = None;
         }
         if has_moved {
             self.moved_at = now;
@@ -149,7 +161,7 @@ impl Activity {
             && now.duration_since(self.moved_at) >= STOP_CHECK_INTERVAL
         {
             self.moved_at = now;
-            self.is_stopped = !is_running();
+            self.is_stopped = now.duration_since(self.wrote_at) >= MAX_LOCK_WAIT && !is_running();
         }
         if has_moved || progress.unread_words > 0 {
             self.wrote_at = now;
@@ -185,8 +197,14 @@ impl Activity {
     ///
     /// A thread in a recent call may be waiting in it, or only for a host CPU, so `is_running` asks
     /// the kernel. Otherwise, on a busy host, the first thread that a program starts would overtake
-    /// the program while it allocates the next thread's stack.
-    pub(crate) fn runs(&self, calls: u32, now: Instant, is_running: impl FnOnce() -> bool) -> bool {
+    /// the program while it allocates the next thread's stack. A very busy host may leave it without
+    /// a processor for tenths of a second.
+    pub(crate) fn runs(
+        &mut self,
+        calls: u32,
+        now: Instant,
+        is_running: impl FnOnce() -> bool,
+    ) -> bool {
         let is_lost = now.saturating_duration_since(self.wrote_at) >= MAX_SCHEDULING_DELAY;
         if self.only_calls || is_lost {
             return false;
@@ -194,10 +212,17 @@ impl Activity {
         match activity(calls) {
             wire::RUNS => !self.is_stopped,
             wire::SLEEPS => false,
+            _ if calls != self.progress.calls => is_running(),
             _ => {
-                let has_called = calls != self.progress.calls;
                 let since = now.saturating_duration_since(self.called_at);
-                (has_called || since < SCHEDULING_CHECK_LIMIT) && is_running()
+                let is_recent = |checked_at: Instant| {
+                    since >= FREQUENT_CHECKS
+                        && now.saturating_duration_since(checked_at) < since / CHECK_AGAIN_AFTER
+                };
+                match self.check {
+                    Some((checked_at, was_running)) if is_recent(checked_at) => was_running,
+                    _ => self.check.insert((now, is_running())).1,
+                }
             }
         }
     }
@@ -370,58 +395,80 @@ mod tests {
             after(100_000),
             running
         ));
-        // The host runs others, or it is stopped and goes on.
+        // It waits for a lock, the host runs others, or it is stopped and goes on.
         let stopped = || false;
         assert!(activity.update(
             progress(word(2, wire::RUNS), 900, 0),
-            after(119_999),
+            after(140_000),
             stopped
         ));
         assert!(activity.update(
             progress(word(2, wire::RUNS), 900, 0),
-            after(150_000),
+            after(350_000),
             running
         ));
         assert!(activity.update(
             progress(word(2, wire::RUNS), 900, 0),
-            after(160_000),
+            after(360_000),
             stopped
         ));
         assert!(!activity.update(
             progress(word(2, wire::RUNS), 900, 0),
-            after(170_000),
+            after(370_000),
             stopped
         ));
         assert!(!activity.update(
             progress(word(2, wire::RUNS), 900, 0),
-            after(180_000),
+            after(380_000),
             running
         ));
         assert!(activity.update(
             progress(word(2, wire::RUNS), 900, 0),
-            after(190_000),
+            after(390_000),
             running
         ));
         assert!(activity.update(
             progress(word(2, wire::RUNS), 901, 0),
-            after(300_000),
+            after(500_000),
             stopped
         ));
         // What it wrote before it waited is still to be read.
-        assert!(activity.update(progress(word(3, CALL), 901, 0), after(300_000), running));
-        assert!(activity.update(progress(word(3, CALL), 901, 1), after(400_000), running));
-        assert!(!activity.update(progress(word(3, CALL), 901, 0), after(400_001), running));
+        assert!(activity.update(progress(word(3, CALL), 901, 0), after(500_000), running));
+        assert!(activity.update(progress(word(3, CALL), 901, 1), after(600_000), running));
+        assert!(!activity.update(progress(word(3, CALL), 901, 0), after(600_001), running));
         // A sleep needs no second look.
         assert!(!activity.update(
             progress(word(4, wire::SLEEPS), 901, 0),
-            after(400_002),
+            after(600_002),
             running
         ));
         assert!(activity.update(
             progress(word(4, wire::RUNS), 901, 0),
-            after(400_003),
+            after(600_003),
             running
         ));
+    }
+
+    #[test]
+    fn a_thread_in_a_call_is_checked_less_often_the_longer_it_takes() {
+        let start = Instant::now();
+        let mut activity = Activity::new(start);
+        activity.update(progress(word(1, CALL), 500, 0), start, running);
+        let mut checks = 0;
+        for ms in 0..MAX_SCHEDULING_DELAY.as_millis() as u64 {
+            let at = start + Duration::from_millis(ms);
+            let runs = activity.runs(word(1, CALL), at, || {
+                checks += 1;
+                true
+            });
+            assert!(runs, "after {ms} ms");
+        }
+        assert!((20..50).contains(&checks), "{checks} checks");
+        assert!(!activity.runs(word(1, CALL), start + MAX_SCHEDULING_DELAY, running));
+        // Another call is checked at once.
+        activity.update(progress(word(2, CALL), 500, 0), start, running);
+        assert!(!activity.runs(word(2, CALL), start, || false));
+        assert!(activity.runs(word(3, CALL), start, running));
     }
 
     #[test]
