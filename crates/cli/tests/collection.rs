@@ -134,11 +134,9 @@ fn check(path: &Path) -> Vec<Loss> {
     let manifest = recording.manifest();
     assert!(manifest.complete, "{}", path.display());
     assert_eq!(manifest.labels["commit"], "abc");
-    assert!(
-        manifest.tables.contains_key("symbols"),
-        "{}",
-        path.display()
-    );
+    // A busy host may give the program no time in an interval.
+    let has = |table| manifest.tables.contains_key(table);
+    assert!(has("symbols") || !has("samples"), "{}", path.display());
     losses(&recording)
 }
 

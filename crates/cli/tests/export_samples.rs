@@ -7,6 +7,7 @@ mod harness;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use harness::{PATH, Recorded, drawn, memgauge, needs};
 use memgauge_recording::{Recording, Selection};
@@ -228,9 +229,16 @@ impl ProfilerSession {
             folder,
             daemon,
         };
-        while !session.output(&["profile", "info"]).status.success() {
+        // A client that asks before the daemon listens removes the session.
+        let log = session.folder.join("test.log");
+        let is_loaded = || {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            log.contains("Profile loaded")
+        };
+        while !is_loaded() {
             let ended = session.daemon.try_wait().expect("a child process");
             assert!(ended.is_none(), "the daemon ended: {ended:?}");
+            std::thread::sleep(Duration::from_millis(20));
         }
         session
     }
