@@ -20,6 +20,11 @@ export function minute(unixS: number): string {
   return new Date(unixS * 1000).toISOString().slice(0, 16).replace("T", " ");
 }
 
+/** `14:05:30` */
+export function secondOfDay(unixS: number): string {
+  return new Date(unixS * 1000).toISOString().slice(11, 19);
+}
+
 /** Two times, the date of the second only if it is another. */
 export function between(first: number, last: number): string {
   const [from, to] = [minute(first), minute(last)];

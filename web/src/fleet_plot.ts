@@ -4,7 +4,7 @@
 import uPlot from "../vendor/uplot/uPlot.js";
 import { keys } from "./curves";
 import type { FleetHistory, FleetPoint, FleetRecording, FleetVersion } from "./data";
-import { between, minute, toRange, toUnixS } from "./dates";
+import { between, minute, secondOfDay, toRange, toUnixS } from "./dates";
 import { csv, h, save } from "./dom";
 import { SHORTEST_DRAG } from "./drag";
 import { count, middle, name } from "./format";
@@ -316,11 +316,13 @@ function changeText(version: FleetVersion, before: FleetVersion): string {
   return `${signed(relative)} ${from}${isChanged(version) ? "" : ", which may be chance"}`;
 }
 
-/** Ticks with the date where it changes. */
+/** Ticks with the date where it changes, and with seconds if minutes would repeat. */
 function dates(ticks: number[]): string[] {
   let last = "";
+  const repeats = ticks.length > 1 && ticks[1] - ticks[0] < 60;
   return ticks.map((tick) => {
-    const [date, clock] = minute(tick).split(" ");
+    const [date, ofMinute] = minute(tick).split(" ");
+    const clock = repeats ? secondOfDay(tick) : ofMinute;
     const isNew = date !== last;
     last = date;
     if (ticks.every((each) => minute(each).endsWith("00:00"))) return date;
