@@ -13,12 +13,11 @@ use memgauge_report::{mean_difference_interval, mean_interval};
 
 use crate::dataset::Dataset;
 use crate::error::{Error, ErrorKind, Result};
-use crate::measure::STALLED_CYCLES;
 use crate::measurement::Scope;
 use crate::outliers::outliers_of;
 use crate::query::{Query, facts};
 use crate::recording_row::RecordingRow;
-use crate::top::{TopOptions, top_of};
+use crate::top::{TopOptions, top_of, usual_of};
 use crate::totals::{Total, Totals, totals};
 
 /// What [`overview`] shows.
@@ -69,7 +68,7 @@ pub fn overview(
     let totals = totals(dataset, &selected, None)?;
     let metric = match &options.metric {
         Some(metric) => metric.clone(),
-        None => usual_metric(&totals).unwrap_or_default(),
+        None => usual_metric(&totals).unwrap_or_default().to_owned(),
     };
     let Some(total) = totals.get(&metric) else {
         return Err(no_such_metric(&metric, &totals));
@@ -116,18 +115,10 @@ fn services(rows: &[RecordingRow]) -> Vec<FleetService> {
     counts.into_iter().map(service).collect()
 }
 
-fn usual_metric(totals: &Totals) -> Option<String> {
-    const USUAL: [&str; 2] = [STALLED_CYCLES, "cycles"];
-    if let Some(metric) = USUAL
-        .into_iter()
-        .find(|metric| totals.contains_key(*metric))
-    {
-        return Some(metric.to_owned());
-    }
-    let most = totals
-        .iter()
-        .max_by_key(|(metric, total)| (total.values.len(), std::cmp::Reverse(*metric)));
-    most.map(|(metric, _)| metric.clone())
+fn usual_metric(totals: &Totals) -> Option<&str> {
+    let counts = totals.iter();
+    let counts = counts.map(|(metric, total)| (metric.as_str(), total.values.len()));
+    usual_of(&counts.collect())
 }
 
 fn no_such_metric(metric: &str, totals: &Totals) -> Error {

@@ -181,18 +181,22 @@ impl Place {
     }
 }
 
+/// The metric to show of those that have this many values each, if nobody asked for one.
+pub(crate) fn usual_of<'a>(counts: &BTreeMap<&'a str, usize>) -> Option<&'a str> {
+    if let Some(usual) = USUAL.into_iter().find(|metric| counts.contains_key(metric)) {
+        return Some(usual);
+    }
+    let counts = counts.iter();
+    let most = counts.max_by_key(|&(metric, count)| (count, std::cmp::Reverse(metric)));
+    most.map(|(metric, _)| *metric)
+}
+
 fn usual_metric(selected: &[RecordingRow]) -> Result<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for metric in selected.iter().flat_map(|row| &row.metrics) {
         *counts.entry(metric).or_default() += 1;
     }
-    if let Some(usual) = USUAL.into_iter().find(|metric| counts.contains_key(metric)) {
-        return Ok(usual.to_owned());
-    }
-    let most = counts
-        .into_iter()
-        .max_by_key(|&(metric, count)| (count, std::cmp::Reverse(metric)));
-    most.map(|(metric, _)| metric.to_owned()).ok_or_else(|| {
+    usual_of(&counts).map(str::to_owned).ok_or_else(|| {
         let message = "failed to rank functions: the selected recordings have none; use other recordings \
                        or --regions, --data, --processes, --devices";
         Error::new(ErrorKind::Question, message)

@@ -120,6 +120,11 @@ def texts(value: Any, name: str) -> List[str]:
     return [text(item, name) for item in items(value, name, usable)]
 
 
+def is_url(name: str) -> bool:
+    """Whether a path is a URL: `SCHEME://…`, or `file:/PATH`."""
+    return "://" in name or name.startswith("file:/")
+
+
 def _is_encodable(value: str) -> bool:
     try:
         value.encode()

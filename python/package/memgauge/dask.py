@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from . import _memgauge
 from ._memgauge import Error, UsageError
-from .arguments import PathLike, integer, items, refused, text
+from .arguments import PathLike, integer, is_url, items, refused, text
 from .arguments import path as path_text
 from .arguments import paths as path_texts
 from .arguments import share as sample_share
@@ -149,7 +149,7 @@ def index(
     if shares is None:
         shares = SHARES_PER_THREAD * max(1, sum(client.nthreads().values()))
     places = [_absolute(name) for name in names]
-    if not _is_url(dataset):
+    if not is_url(dataset):
         try:
             os.makedirs(dataset, mode=0o700, exist_ok=True)
         except OSError as error:
@@ -183,13 +183,9 @@ def _labels(labels: Any) -> Dict[str, str]:
     return {text(name, "labels"): text(value, "labels") for name, value in labels.items()}
 
 
-def _is_url(name: str) -> bool:
-    return "://" in name or name.startswith("file:/")
-
-
 def _absolute(name: str) -> str:
     """A name that means the same in the workers' folders."""
-    return name if _is_url(name) else os.path.abspath(name)
+    return name if is_url(name) else os.path.abspath(name)
 
 
 def observe_share(path: str, index: int, shares: int) -> bytes:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from . import _memgauge
 from ._memgauge import UsageError
-from .arguments import PathLike, integer, one_of, optional_text, share, text, texts
+from .arguments import PathLike, integer, is_url, one_of, optional_text, share, text, texts
 from .arguments import path as path_text
 from .curves import MissCurve
 from .plots import Plots
@@ -72,7 +72,7 @@ def is_in_bucket(path: str) -> bool:
 
 def local_path(name: str) -> str:
     """The path of a recording that may be given as a URL: `file:///PATH`, or `file:/PATH`."""
-    if "://" not in name and not name.startswith("file:/"):
+    if not is_url(name):
         return name
     with contextlib.suppress(ValueError):  # such as a broken host
         url = urlsplit(name)

@@ -1,4 +1,4 @@
-//! How often a recorder does what, and how long it sleeps if it finds nothing to read.
+//! Intervals of a recorder, and how long it sleeps if it finds nothing to read.
 //!
 //! A busy program is looked at often. Where nothing comes the sleeps grow, as under a
 //! program that waits, or one that starts many others and so leaves few words at a time.

@@ -235,16 +235,16 @@ impl<R: Reader> Followed<R> {
     /// Returns the time up to which threads are replayed before a waiting one continues. Others have
     /// come further since the poll's `reached`, or have words and take no turns now.
     fn reached_beside(&mut self, reached: u64, waits: &Waits) -> u64 {
-        let threads = 0..self.threads.len();
-        let (before, beside): (Vec<_>, Vec<_>) = threads.partition(|&n| self.is_before(n, waits));
-        let is_long = |&n: &usize| self.threads[n].ring.unread_words() > self.turn_words;
-        if !before.iter().any(is_long) {
+        let threads = || self.threads.iter().enumerate();
+        // Most waits are for a few words, and need no limit.
+        let is_long = |t: &Thread<_>| t.ring.unread_words() > self.turn_words;
+        if !threads().any(|(index, t)| is_long(t) && self.is_before(index, waits)) {
             return reached;
         }
-        let has_words = |t: &&Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
-        let beside = beside.into_iter().map(|n| &self.threads[n]);
-        let beside = beside.filter(has_words).map(|t| self.reader.now(&t.kept));
-        let reached = beside.min().map_or(reached, |beside| beside.min(reached));
+        let has_words = |t: &Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
+        let beside = threads().filter(|(index, t)| has_words(t) && !self.is_before(*index, waits));
+        let beside = beside.map(|(_, t)| self.reader.now(&t.kept)).min();
+        let reached = beside.map_or(reached, |beside| beside.min(reached));
         self.reached(Instant::now()).min(reached)
     }
 
