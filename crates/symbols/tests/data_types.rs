@@ -330,3 +330,31 @@ int main(int count, char **arguments) { struct node n = { 0 }; return text(&n, c
     assert_eq!(offset("first"), Some(11));
     assert_eq!(offset("after"), Some(32));
 }
+
+/// Compilers add the offset of an array within an object to an index into it.
+#[test]
+fn a_constant_in_an_index_belongs_to_the_offset() {
+    let program = c(r"
+#define APART __attribute__((noinline))
+struct cell { unsigned a : 3, b : 29; long value; struct { short x, y; } way[3]; } cells[1000];
+APART void global(const int *at, int n) {
+    for (int i = 0; i < n; i++) {
+        struct cell *c = &cells[at[i]];
+        c->b = i; c->value += i; c->way[i % 3].y = i;
+    }
+}
+struct pair { long first, second; };
+APART long second(struct pair *all, long n) { return all[n - 1].second; }
+int main(int argc, char **argv) {
+    struct pair pair = {argc, argc};
+    global(&argc, argc & 1);
+    return second(&pair, argc & 1);
+}
+");
+    check(
+        &program,
+        "global",
+        &["int", "cell.a…", "cell.value", "cell.way[].y"],
+    );
+    check(&program, "second", &["pair.second"]);
+}

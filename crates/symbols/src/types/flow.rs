@@ -48,6 +48,9 @@ enum Value {
     Unknown,
     /// Zero, which any pointer may be.
     Null,
+    /// A number like `Unknown`, plus a constant that is not zero. Compilers add the offset of an
+    /// array in a structure to an index.
+    Number(i64),
     /// What the instruction at `origin` loaded or the call there returned, plus an offset. A copy
     /// gets its type when a variable gives one to the other copy.
     Untyped {
@@ -419,7 +422,7 @@ impl Flow<'_> {
     fn rank(&mut self, value: Value) -> (u8, u64) {
         match value {
             Value::Unknown | Value::Null => (0, 0),
-            Value::Untyped { is_void: false, .. } => (0, 1),
+            Value::Number(_) | Value::Untyped { is_void: false, .. } => (0, 1),
             Value::Untyped { .. } => (1, 0),
             Value::Pointer { to, .. } => match &*self.debug.type_at(to) {
                 Type::Record(record) if !record.members.is_empty() => (4, record.bytes),
@@ -434,6 +437,25 @@ impl Flow<'_> {
 
     /// Value of the address that an operand has.
     fn address(&mut self, memory: &UsedMemory, state: &State) -> Value {
+        self.indexed_address(memory, state).0
+    }
+
+    /// The same without the constant part of an index into a variable, and this part: with `i - 1` as
+    /// an index, the address is not in the variable.
+    fn indexed_address(&mut self, memory: &UsedMemory, state: &State) -> (Value, i64) {
+        let value_of = |register| general(register).map_or(Value::Null, |n| state.registers[n]);
+        let (base, index) = (value_of(memory.base()), value_of(memory.index()));
+        let by = match memory.scale() == 1 && is_number(base) && !is_number(index) {
+            true => constant(base),
+            false => scaled(index, memory.scale()),
+        };
+        match self.address_without_index(memory, state) {
+            variable @ (Value::Address { .. } | Value::Stack(_)) => (variable, by),
+            other => (shifted(other, by, false), 0),
+        }
+    }
+
+    fn address_without_index(&mut self, memory: &UsedMemory, state: &State) -> Value {
         if memory.base() == Register::RIP || memory.base() == Register::EIP {
             let at = memory.displacement();
             return Value::Address { at, stepped: false };
@@ -458,8 +480,8 @@ impl Flow<'_> {
         let is_vector = memory.index() != Register::None && index.is_none();
         match (base, index_value) {
             (base, None) => shifted(base, displacement, is_vector),
-            (Value::Unknown | Value::Null | Value::Untyped { is_void: false, .. }, Some(index))
-                if memory.scale() == 1 && !matches!(index, Value::Unknown) =>
+            (base, Some(index))
+                if memory.scale() == 1 && is_number(base) && index != Value::Unknown =>
             {
                 shifted(index, displacement, true)
             }
@@ -479,7 +501,8 @@ impl Flow<'_> {
             return Err(NoType::ThreadLocal);
         }
         let ip = self.steps[at].instruction.ip();
-        let (to, offset, stepped) = match self.address(memory, state) {
+        let (address, by) = self.indexed_address(memory, state);
+        let (to, offset, stepped) = match address {
             Value::Pointer {
                 to,
                 offset,
@@ -491,17 +514,17 @@ impl Flow<'_> {
                 let found = self.debug.variable_at(ip, at, symbol);
                 let (of, start) = found.ok_or(NoType::UnknownVariable)?;
                 let (to, is_array) = self.debug.element(of);
-                let offset = at.wrapping_sub(start) as i64;
+                let offset = (at.wrapping_sub(start) as i64).wrapping_add(by);
                 (to, offset, stepped || is_array)
             }
             Value::Stack(offset) => {
                 let (of, within) = self.on_stack(ip, offset, state).ok_or(NoType::Stack)?;
                 let (to, _) = self.debug.element(of);
-                (to, within, true)
+                (to, within.wrapping_add(by), true)
             }
             Value::Untyped { is_void: true, .. } => return Err(NoType::VoidPointer),
             Value::Untyped { .. } => return Err(NoType::NoVariable),
-            Value::Unknown | Value::Null => return Err(NoType::NoVariable),
+            Value::Unknown | Value::Null | Value::Number(_) => return Err(NoType::NoVariable),
         };
         self.data_access(to, offset, stepped)
     }
@@ -713,12 +736,20 @@ impl Flow<'_> {
             Mnemonic::Sub if is_wide => match immediate(&instruction) {
                 Some(by) => self.advanced(old, by.wrapping_neg()),
                 None => match (old, self.operand(at, 1, state)) {
-                    (old, Value::Unknown | Value::Untyped { is_void: false, .. }) => {
-                        shifted(old, 0, true)
+                    (old, by) if is_number(by) && by != Value::Null => {
+                        indexed(old, constant(by).wrapping_neg())
                     }
                     _ => Value::Unknown,
                 },
             },
+            Mnemonic::Shl if is_wide => match immediate(&instruction) {
+                Some(by @ 0..64) => number(constant(old).wrapping_shl(by as u32)),
+                _ => Value::Unknown,
+            },
+            Mnemonic::Imul if is_wide && instruction.op_count() == 3 => {
+                let factor = instruction.immediate(2) as i64;
+                number(constant(self.operand(at, 1, state)).wrapping_mul(factor))
+            }
             Mnemonic::Inc if is_wide => self.advanced(old, 1),
             Mnemonic::Dec if is_wide => self.advanced(old, -1),
             // Pointers with flags in their lowest bits.
@@ -780,14 +811,21 @@ impl Flow<'_> {
             (Some(base), Some(index)) if instruction.memory_index_scale() == 1 => {
                 shifted(sum(base, index), displacement, false)
             }
-            (Some(base), Some(_)) => shifted(base, displacement, true),
+            (Some(base), Some(index)) => {
+                let by = scaled(index, instruction.memory_index_scale());
+                shifted(indexed(base, by), displacement, false)
+            }
             (None, Some(index)) if instruction.memory_index_scale() == 1 => {
                 shifted(index, displacement, false)
             }
-            (None, Some(_)) if displacement > 0 => Value::Address {
+            (None, Some(_)) if displacement >= LOWEST_ADDRESS => Value::Address {
                 at: displacement as u64,
                 stepped: true,
             },
+            (None, Some(index)) => {
+                let by = scaled(index, instruction.memory_index_scale());
+                number(by.wrapping_add(displacement))
+            }
             _ => Value::Unknown,
         }
     }
@@ -916,7 +954,55 @@ fn shifted(value: Value, by: i64, indexed: bool) -> Value {
             stepped: stepped || indexed,
             is_void,
         },
-        Value::Null | Value::Unknown => Value::Unknown,
+        Value::Null | Value::Unknown => number(by),
+        Value::Number(known) => number(known.wrapping_add(by)),
+    }
+}
+
+/// An unknown number plus a constant.
+fn number(constant: i64) -> Value {
+    match constant {
+        0 => Value::Unknown,
+        constant => Value::Number(constant),
+    }
+}
+
+/// True for values that are no addresses as far as is known.
+fn is_number(value: Value) -> bool {
+    matches!(
+        value,
+        Value::Unknown | Value::Null | Value::Number(_) | Value::Untyped { is_void: false, .. }
+    )
+}
+
+/// True for numbers that may not even be a pointer without a type.
+fn is_plain(value: Value) -> bool {
+    matches!(value, Value::Unknown | Value::Number(_))
+}
+
+/// The known part of a number.
+fn constant(value: Value) -> i64 {
+    match value {
+        Value::Number(constant) => constant,
+        Value::Untyped {
+            offset,
+            is_void: false,
+            ..
+        } => offset,
+        _ => 0,
+    }
+}
+
+/// The known part of an index in bytes.
+fn scaled(index: Value, scale: u32) -> i64 {
+    constant(index).wrapping_mul(i64::from(scale))
+}
+
+/// A value plus an index with a known part. Variables are found by their address without an index.
+fn indexed(value: Value, by: i64) -> Value {
+    match value {
+        Value::Address { .. } | Value::Stack(_) => shifted(value, 0, true),
+        value => shifted(value, by, true),
     }
 }
 
@@ -933,13 +1019,16 @@ fn sum(a: Value, b: Value) -> Value {
         (true, true) if matches!((a, b), (Value::Pointer { .. }, Value::Address { .. })) => {
             shifted(a, 0, true)
         }
-        (true, false) => shifted(a, 0, true),
-        (false, true) => shifted(b, 0, true),
+        (true, false) => indexed(a, constant(b)),
+        (false, true) => indexed(b, constant(a)),
         _ => match (a, b) {
-            (Value::Untyped { .. }, Value::Unknown) => shifted(a, 0, true),
-            (Value::Unknown, Value::Untyped { .. }) => shifted(b, 0, true),
-            (Value::Stack(_), Value::Unknown) => a,
-            (Value::Unknown, Value::Stack(_)) => b,
+            (Value::Untyped { .. }, by) | (by, Value::Untyped { .. }) if is_plain(by) => {
+                let value = if is_plain(a) { b } else { a };
+                indexed(value, constant(by))
+            }
+            (Value::Stack(_), by) if is_plain(by) => a,
+            (by, Value::Stack(_)) if is_plain(by) => b,
+            (a, b) if is_plain(a) && is_plain(b) => number(constant(a).wrapping_add(constant(b))),
             _ => Value::Unknown,
         },
     }
