@@ -645,7 +645,7 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
     format!(", and {} is for {of}", units::share(share))
 }
 
-/// Members with a smaller share of their type's accesses are cold.
+/// Members with a smaller share of their type's accesses are cold. Stores that fill the objects do not count ([`uses`]).
 const COLD_SHARE: f64 = 0.01;
 
 /// The type with the most stalls, if it has enough of them and half of its bytes are hardly
@@ -662,15 +662,15 @@ fn hot_members(kind: CauseKind, summary: &Summary) -> Option<HotMembers<'_>> {
     if of.share? < NAMED_SHARE {
         return None;
     }
-    let all = accesses(&of.counts) as f64;
-    let is_cold = |member: &&MemberRow| (accesses(&member.counts) as f64) < all * COLD_SHARE;
-    let cold = of.members.iter().filter(is_cold);
-    let cold_bytes: u64 = cold.map(|member| member.bytes * member.count).sum();
-    let hot: Vec<&MemberRow> = of
-        .members
+    let uses = uses(of);
+    let least = uses.iter().sum::<u64>() as f64 * COLD_SHARE;
+    let members = of.members.iter().zip(&uses);
+    let (cold, hot): (Vec<_>, Vec<_>) = members.partition(|(_, uses)| (**uses as f64) < least);
+    let cold_bytes: u64 = cold
         .iter()
-        .filter(|member| !is_cold(member))
-        .collect();
+        .map(|(member, _)| member.bytes * member.count)
+        .sum();
+    let hot = hot.into_iter().map(|(member, _)| member).collect();
     (cold_bytes * 2 >= of.bytes).then_some(HotMembers {
         of,
         hot,
@@ -678,9 +678,37 @@ fn hot_members(kind: CauseKind, summary: &Summary) -> Option<HotMembers<'_>> {
     })
 }
 
-fn accesses(counts: &Counts) -> u64 {
-    let events = ["loads", "stores"].into_iter();
-    events.filter_map(|event| counts.get(event)).sum()
+/// Loads and stores.
+fn accesses(counts: &Counts) -> [u64; 2] {
+    ["loads", "stores"].map(|event| counts.get(event).copied().unwrap_or(0))
+}
+
+/// Accesses to each member, without the stores that fill the objects: these do not show that a
+/// member is used. All accesses if less than half of the bytes are filled, or if the objects are
+/// hardly used otherwise.
+fn uses(of: &TypeRow) -> Vec<u64> {
+    let counts: Vec<[u64; 2]> = of.members.iter().map(|m| accesses(&m.counts)).collect();
+    let stored = || {
+        of.members
+            .iter()
+            .zip(&counts)
+            .filter(|(_, [_, stores])| *stores > 0)
+    };
+    let stored_bytes: u64 = stored()
+        .map(|(member, _)| member.bytes * member.count)
+        .sum();
+    let least = stored().map(|(_, [_, stores])| *stores).min();
+    let filling = least.filter(|_| stored_bytes * 2 >= of.bytes).unwrap_or(0);
+    let without = |filling: u64| -> Vec<u64> {
+        let uses = counts.iter();
+        uses.map(|[loads, stores]| loads + stores.saturating_sub(filling))
+            .collect()
+    };
+    let uses = without(filling);
+    match uses.iter().sum::<u64>() >= filling {
+        true => uses,
+        false => without(0),
+    }
 }
 
 /// A type most of whose bytes are hardly accessed.
@@ -870,9 +898,12 @@ mod tests {
             share: Some(miss_share),
             miss_share: Some(miss_share),
         };
-        let with = |cold_loads| {
+        let with_stores = |cold_loads, initial_stores| {
             let mut members = vec![member(0, 1000, 0.95)];
             members.extend((1..8).map(|n| member(n, cold_loads, 0.05 / 7.0)));
+            for member in &mut members {
+                member.counts.insert("stores".to_owned(), initial_stores);
+            }
             let mut summary = crate::fixture::empty();
             summary.types = Some(TypeTable {
                 totals: Counts::new(),
@@ -890,11 +921,19 @@ mod tests {
             });
             said(CauseKind::LatencyBound, 0.5, &summary)
         };
-        let text = with(1);
+        let with = |cold_loads| with_stores(cold_loads, 0);
         let sentence =
             "Of each fields (64 B), m0 has 95.0 % of the misses, and 56 B are hardly accessed.";
-        assert!(text.ends_with(sentence), "{text}");
+        // Filling the objects does not make members hot.
+        for text in [with(1), with_stores(1, 300), with_stores(0, 900)] {
+            assert!(text.ends_with(sentence), "{text}");
+        }
         assert!(!with(500).contains("Of each"), "every field is used");
+        assert!(!with_stores(500, 300).contains("Of each"));
+        assert!(
+            !with_stores(0, 5000).contains("Of each"),
+            "objects are mostly filled"
+        );
     }
 
     #[test]
