@@ -111,7 +111,7 @@ impl MoveAccesses for TypeLayout {
     fn place(&self, offset: u64) -> Option<MovedPart> {
         let place = self.layout()?.place(offset)?;
         Some(MovedPart {
-            array: place.array as u32,
+            array: place.array.map(|array| array as u32),
             stride: place.stride,
             offset: place.offset,
         })

@@ -349,6 +349,71 @@ fn split_members_miss_as_in_a_program_that_was_split_by_hand() {
     assert!(!text.contains("stayed at the old places"), "{text}");
 }
 
+/// Nodes whose first and last bytes are in two lines, each from a call of `malloc` or in an array.
+const NODES: &str = r#"
+#include <stdlib.h>
+#ifdef SPLIT
+struct hot { long key; long next; };
+struct node { char name[40]; long more; };
+#define HOT(i) (&hots[i])
+#elif defined REORDERED
+struct node { long next; long key; char name[40]; long more; };
+#define HOT NODE
+#else
+struct node { long key; char name[40]; long next; long more; };
+#define HOT NODE
+#endif
+int main(void) {
+    unsigned long sum = 0, x = 88172645463325252ul;
+#ifdef SPLIT
+    struct hot *hots = malloc(COUNT * sizeof *hots);
+#endif
+#ifdef EACH
+#define NODE(i) nodes[i]
+    struct node **nodes = malloc(COUNT * sizeof *nodes);
+    for (long i = 0; i < COUNT; i++) nodes[i] = malloc(sizeof *nodes[i]);
+#else
+#define NODE(i) (&nodes[i])
+    struct node *nodes = malloc(COUNT * sizeof *nodes);
+#endif
+    for (long i = 0; i < COUNT; i++) {
+        NODE(i)->more = i; NODE(i)->name[0] = i; HOT(i)->key = i; HOT(i)->next = i;
+    }
+    for (long n = 0; n < STEPS; n++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        sum += HOT(x % COUNT)->key + HOT(x % COUNT)->next;
+    }
+    return sum == 1;
+}
+"#;
+
+/// Compares a layout of the nodes with that of a program that has it.
+fn check_nodes(definitions: &[String], change: &str, real: &str) {
+    let definitions = [definitions, &["-DSTEPS=200000".to_owned()]].concat();
+    let (_, modelled, real) = modelled_and_real(NODES, &definitions, change, real);
+    for event in ["l1d.miss", "l2.miss", "llc.miss"] {
+        let (modelled, real) = (modelled[event], real[event]);
+        assert!(
+            is_near(modelled, real, 0.01),
+            "{change}, {event}: {modelled} and {real}"
+        );
+    }
+}
+
+#[test]
+fn objects_move_if_all_their_accesses_are_in_two_lines() {
+    let count = format!("-DCOUNT={}", drawn("count", 60_000, 120_000));
+    check_nodes(&[count], "split=node.key+next", "-DSPLIT");
+}
+
+/// The hot lines fit in the second level, but not into half of its sets.
+#[test]
+fn reordered_objects_stay_where_malloc_placed_them() {
+    let count = format!("-DCOUNT={}", drawn("count", 8_000, 12_000));
+    let definitions = [count, "-DEACH".to_owned()];
+    check_nodes(&definitions, "reorder=node.next+key", "-DREORDERED");
+}
+
 #[test]
 fn padded_members_are_no_longer_shared_falsely() {
     let definitions = [format!("-DROUNDS={}", drawn("rounds", 100_000, 200_000))];
@@ -387,6 +452,12 @@ fn reports_name_a_layout_to_model() {
         COUNTERS,
         &["-DROUNDS=200000"],
         "--what-if 'pad=counters.*' -- CMD",
+    );
+    // Each member is stored once, and then two are read.
+    told(
+        NODES,
+        &["-DCOUNT=300000", "-DSTEPS=1000000"],
+        "--what-if 'split=node.key+next' -- CMD",
     );
 }
 

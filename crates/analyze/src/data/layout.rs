@@ -55,6 +55,8 @@ pub struct Layout {
     parts: Vec<MovedPart>,
     /// Distances of two objects in each of the new arrays.
     strides: Vec<u64>,
+    /// Objects stay where they are, and only their members move.
+    is_in_place: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +71,9 @@ struct MovedPart {
 /// Where an access goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedOffset {
-    /// Number of the array that has this part of all objects.
-    pub array: usize,
+    /// Number of the array that has this part of all objects. `None` if each object stays where it
+    /// is.
+    pub array: Option<usize>,
     /// Size of its elements.
     pub stride: u64,
     /// Offset in the element.
@@ -205,6 +208,7 @@ impl LayoutChange {
             bytes: of.bytes,
             parts: Vec::new(),
             strides: Vec::new(),
+            is_in_place: false,
         };
         match self.kind {
             LayoutKind::Pad if named.is_empty() => {
@@ -241,6 +245,7 @@ impl LayoutChange {
                     layout.move_part(range, 0, offset);
                 }
                 layout.strides.push(element.stride());
+                layout.is_in_place = element.stride() == of.bytes;
             }
         }
         layout.parts.sort_by_key(|part| part.from.start);
@@ -289,7 +294,7 @@ impl Layout {
         let after = self.parts.partition_point(|part| part.from.start <= offset);
         let part = self.parts.get(after.checked_sub(1)?)?;
         part.from.contains(&offset).then(|| MovedOffset {
-            array: part.array,
+            array: (!self.is_in_place).then_some(part.array),
             stride: self.strides[part.array],
             offset: part.offset + (offset - part.from.start),
         })
@@ -416,9 +421,15 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(layout: &Layout, from: u64, array: usize, stride: u64, offset: u64) {
+    fn check(
+        layout: &Layout,
+        from: u64,
+        array: impl Into<Option<usize>>,
+        stride: u64,
+        offset: u64,
+    ) {
         let expected = MovedOffset {
-            array,
+            array: array.into(),
             stride,
             offset,
         };
@@ -473,10 +484,28 @@ mod tests {
 
     #[test]
     fn reordered_members_have_no_holes() {
+        let change: LayoutChange = "reorder=node".parse().unwrap();
+        let of = DataType {
+            bytes: 24,
+            members: vec![
+                member("a", 0, 1, 1),
+                member("b", 8, 8, 1),
+                member("c", 16, 4, 1),
+            ],
+            ..node()
+        };
+        let reordered = change.apply(&of).unwrap();
+        check(&reordered, 8, 0, 16, 0);
+        check(&reordered, 16, 0, 16, 8);
+        check(&reordered, 0, 0, 16, 12);
+    }
+
+    #[test]
+    fn objects_of_the_same_size_stay_where_they_are() {
         let reordered = layout("reorder=node.next");
-        check(&reordered, 48, 0, 56, 0);
-        check(&reordered, 8, 0, 56, 8);
-        check(&reordered, 0, 0, 56, 48);
+        check(&reordered, 48, None, 56, 0);
+        check(&reordered, 8, None, 56, 8);
+        check(&reordered, 0, None, 56, 48);
     }
 
     #[test]

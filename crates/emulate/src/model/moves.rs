@@ -5,7 +5,9 @@
 //! The address of the object follows from that of the access and its offset in the object, so
 //! allocations need not be followed. Objects keep their order and their relative distances: an
 //! object at address `a` gets the place `a / size` in a new array. Gaps between them are scaled
-//! with them.
+//! with them. Objects whose size stays, and that need no other alignment, remain where they are, as
+//! in a program with this layout: with gaps that are no multiple of the size, another place would use
+//! other sets of the caches.
 //!
 //! An index into an array within the object hides the offset. Such an access moves if an access
 //! with a known offset has shown the object before.
@@ -33,8 +35,8 @@ pub enum ObjectAccess {
 /// Where a part of an object goes in another layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedPart {
-    /// Number of the new array.
-    pub array: u32,
+    /// Number of the new array. `None` if the object stays where it is.
+    pub array: Option<u32>,
     /// Size of the elements of the new array.
     pub stride: u64,
     /// Offset in the element.
@@ -159,10 +161,15 @@ impl Moves {
                 (object, part)
             }
         };
-        let start = self.range(part, object >> CHUNK_SHIFT)?;
-        let number = object % CHUNK / self.object_bytes;
+        let element = match part.array {
+            None => object,
+            Some(array) => {
+                let start = self.range(array, part.stride, object >> CHUNK_SHIFT)?;
+                start + object % CHUNK / self.object_bytes * part.stride
+            }
+        };
         self.moved += 1;
-        Some(start + number * part.stride + part.offset)
+        Some(element + part.offset)
     }
 
     fn see(&mut self, object: u64, addr: u64) {
@@ -192,8 +199,9 @@ impl Moves {
         })
     }
 
-    fn range(&mut self, part: MovedPart, chunk: u64) -> Option<u64> {
-        let key = (part.array, chunk);
+    /// Start of the elements of a new array for the objects of a chunk.
+    fn range(&mut self, array: u32, stride: u64, chunk: u64) -> Option<u64> {
+        let key = (array, chunk);
         if let Some((last, start)) = self.last_range
             && last == key
         {
@@ -202,7 +210,7 @@ impl Moves {
         let elements = CHUNK / self.object_bytes + 1;
         let next = &mut self.next;
         let start = *self.ranges.entry(key).or_insert_with(|| {
-            let bytes = elements.checked_mul(part.stride)?;
+            let bytes = elements.checked_mul(stride)?;
             let end = next.checked_add(bytes)?.next_multiple_of(ARRAY_ALIGNMENT);
             (end <= ARRAYS.end).then(|| std::mem::replace(next, end))
         });
@@ -294,7 +302,7 @@ mod tests {
 
         fn place(&self, offset: u64) -> Option<MovedPart> {
             Some(MovedPart {
-                array: 0,
+                array: Some(0),
                 stride: self.stride,
                 offset,
             })

@@ -217,6 +217,8 @@ struct AccessPlace<'w> {
     block: u32,
     /// Index of the access in the catalogue.
     index: u32,
+    /// The access goes elsewhere on this machine.
+    is_moved: bool,
 }
 
 /// Returns true for marks that the caller handles: waits and regions of interest.
@@ -347,18 +349,31 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.core.expect(self.shared, addr, missed);
             let events = &mut self.cursor.events;
             events.note(at, PendingKind::AccessRun, addr, missed);
-            if let Some(moves) = &mut self.moves {
-                moves.moves.note_miss(addr);
-            }
+            self.note_stayed(false, addr);
         }
     }
 
-    /// Where the access with this index to `addr` goes.
-    fn moved(&mut self, index: u32, addr: u64) -> u64 {
+    /// Where the access with this index to `addr` goes, and whether it moved.
+    fn moved(&mut self, index: u32, addr: u64) -> (u64, bool) {
         let moves = self.moves.as_mut();
-        moves
-            .and_then(|moves| moves.place(index, addr))
-            .unwrap_or(addr)
+        match moves.and_then(|moves| moves.place(index, addr)) {
+            Some(moved) => (moved, true),
+            None => (addr, false),
+        }
+    }
+
+    /// Looks up which accesses of a block move.
+    fn look_up_moves(&mut self, block: u32) {
+        if let Some(moves) = &mut self.moves {
+            moves.concerns(block, &self.program.catalogue, &self.program.space);
+        }
+    }
+
+    /// Notes a miss of an access that no layout moved.
+    fn note_stayed(&mut self, is_moved: bool, addr: u64) {
+        if let Some(moves) = self.moves.as_mut().filter(|_| !is_moved) {
+            moves.moves.note_miss(addr);
+        }
     }
 
     /// Completes all recorded events in order.
@@ -655,17 +670,20 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.cursor.stray += 1;
             return;
         };
+        // All runs of a block may be in several lines.
+        self.look_up_moves(block);
         let first = word & wire::ADDRESS;
         let mut before = Touched::default();
         for index in run.accesses() {
             let delta = self.program.catalogue.access(index).delta;
-            let addr = self.moved(index, first.wrapping_add(delta as u64));
+            let (addr, is_moved) = self.moved(index, first.wrapping_add(delta as u64));
             let access = self.program.catalogue.access(index);
             let place = AccessPlace {
                 words,
                 at,
                 block,
                 index,
+                is_moved,
             };
             if access.is_non_temporal {
                 self.complete(words);
@@ -687,7 +705,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let noted = if Core::crosses_line(addr, size) {
             self.note_split(at, addr, size, kind)
         } else {
-            self.note_access(at, index, addr, kind);
+            self.note_access(place, addr, kind);
             true
         };
         if !noted || self.cursor.events.is_full() {
@@ -699,7 +717,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    fn note_access(&mut self, at: usize, index: u32, addr: u64, kind: AccessKind) {
+    fn note_access(&mut self, place: AccessPlace<'_>, addr: u64, kind: AccessKind) {
         let store = kind != AccessKind::Load;
         if self.core.touch(addr, store) {
             return;
@@ -708,11 +726,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if !missed.is_nothing() {
             self.core.expect(self.shared, addr, missed);
             let events = &mut self.cursor.events;
-            events.note(at, PendingKind::Access(index), addr, missed);
-            // Lines of the new arrays are none of the old lines.
-            if let Some(moves) = &mut self.moves {
-                moves.moves.note_miss(addr);
-            }
+            events.note(place.at, PendingKind::Access(place.index), addr, missed);
+            self.note_stayed(place.is_moved, addr);
         }
     }
 
@@ -738,6 +753,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let outcome = self.core.access(self.shared, addr, size, kind);
         if outcome.is_plain_hit() && !outcome.overflow {
             return true;
+        }
+        if outcome.l1d_misses > 0 {
+            self.note_stayed(place.is_moved, addr);
         }
         let bytes = LineBytes::of(addr, size, kind);
         self.charge_all(place, (addr, size), bytes, &outcome);
@@ -826,10 +844,16 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.complete(words);
         self.settle(words, at);
         sum.insns -= u32::from(special.goes_on(&mut self.cursor.repeating));
+        self.look_up_moves(number);
         let mut times = 1;
         loop {
             let mut hits = true;
             while let Some(access) = special.next(&self.program.catalogue) {
+                // An instruction that repeats passes through the members of an object.
+                let (addr, is_moved) = match access.varying {
+                    true => (access.addr, false),
+                    false => self.moved(access.index, access.addr),
+                };
                 if access.varying {
                     sum.access(access.kind);
                 }
@@ -838,13 +862,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                     at,
                     block: number,
                     index: access.index,
+                    is_moved,
                 };
                 if self.program.catalogue.access(access.index).is_non_temporal {
-                    self.store_non_temporal(place, access.addr, access.size);
+                    self.store_non_temporal(place, addr, access.size);
                     hits = false;
                     continue;
                 }
-                hits &= self.access(place, (access.kind, access.addr, access.size));
+                hits &= self.access(place, (access.kind, addr, access.size));
             }
             self.cursor.stray += special.left();
             // Repeated accesses that all hit in their lines hit again and change nothing.
