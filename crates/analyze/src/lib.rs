@@ -83,7 +83,7 @@ pub use data::sharing::{
 };
 pub use data::table::{
     AllocationCall, AllocationSite, Allocations, DataKind, DataPlace, DataSums, DataTable,
-    HeapErrors, HeapUse, metric_name,
+    HeapErrors, HeapUse, allocator_name, metric_name,
 };
 pub use data::types::{MemberRow, TypeRow, TypeTable, UntypedRow};
 pub use derived::{Derived, derived};

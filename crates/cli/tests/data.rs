@@ -547,3 +547,66 @@ fn recordings_without_data_have_no_tables_of_it() {
     );
     assert!(report_text(&recorded.path()).contains("Hottest memory regions"));
 }
+
+/// Three arrays from one function.
+const THREE: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+int main(int, char **arguments) {
+    long n = atol(arguments[1]);
+    char *first = (char *)malloc(n);
+    char *second = (char *)malloc(2 * n);
+    char *third = (char *)malloc(3 * n);
+    for (long i = 0; i < n; i += 64) first[i] = second[i] = third[i] = 1;
+    printf("%p %p %p\n", first, second, third);
+    return 0;
+}
+"#;
+
+#[test]
+fn calls_without_lines_have_offsets_that_lead_to_their_lines() {
+    if !needs(&["g++", "addr2line"]) {
+        return;
+    }
+    let [described, plain, stripped] = [&["-O1"][..], &["-O1", "-g0"], &["-O1", "-g0", "-s"]]
+        .map(|flags| (tempfile::tempdir().expect("a temporary folder"), flags));
+    let described = (
+        compiled(described.0.path(), THREE, described.1),
+        described.0,
+    );
+    let bytes = drawn("bytes", 10_000, 1_000_000);
+    let expected = [(1, 6), (2, 7), (3, 8)].map(|(times, line)| (times * bytes, line));
+    for (folder, flags) in [plain, stripped] {
+        let program = compiled(folder.path(), THREE, flags);
+        let recorded = Recorded::new(&[], &[&program, &bytes.to_string()]);
+        let report = recorded.report();
+        let sites = report["heap"]["sites"].as_array().expect("sites");
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        for site in sites {
+            let (name, call) = (site["name"].as_str().expect("a name"), &site["calls"][0]);
+            if call["module"].as_str() != Some(&program) {
+                continue;
+            }
+            let offset = call["offset"].as_u64().expect("an offset");
+            let place = format!("program+{offset:#x} (malloc)");
+            let of_function = format!("main at {place}");
+            let is_stripped = flags.contains(&"-s");
+            assert_eq!(name, if is_stripped { &place } else { &of_function });
+            let mut addr2line = Command::new("addr2line");
+            addr2line.args(["-e", &described.0, &format!("{offset:#x}")]);
+            let output = addr2line.output().expect("addr2line runs");
+            let line = String::from_utf8_lossy(&output.stdout).into_owned();
+            let line = line
+                .trim()
+                .rsplit(':')
+                .next()
+                .and_then(|line| line.parse().ok());
+            found.push((
+                site["bytes"].as_u64().expect("bytes"),
+                line.expect("a line"),
+            ));
+        }
+        found.sort_unstable();
+        assert_eq!(found, expected, "{flags:?}: {sites:?}");
+    }
+}

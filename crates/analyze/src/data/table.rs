@@ -14,7 +14,7 @@ use memgauge_trace::{AllocationRow, DataRow, EventId, FrameId, GeneratedCode, Pi
 use serde::Serialize;
 
 use crate::Analysis;
-use crate::code::address_spaces::{AddressSpaces, CodeLocation};
+use crate::code::address_spaces::{AddressSpaces, CodeLocation, is_file};
 use crate::code::hotspots::{module_of, place_symbol};
 use crate::code::stacks::Frames;
 use crate::counts::{Counts, EventNames, Tally};
@@ -151,6 +151,26 @@ pub struct AllocationCall {
     pub file: Option<String>,
     /// Line of the call, where known.
     pub line: Option<u32>,
+    /// Offset in the module of the call instruction's last byte. `None` if the line is known, and for
+    /// code that is in no file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+}
+
+impl AllocationCall {
+    /// Where the call is: `walk.c:9`, or without debug information `walk+0x11d9`.
+    pub fn place(&self) -> Option<String> {
+        match (&self.file, self.line, self.offset) {
+            (Some(file), Some(line), _) => Some(format!("{}:{line}", crate::file_name(file))),
+            (_, _, Some(offset)) => Some(format!("{}+{offset:#x}", crate::file_name(&self.module))),
+            _ => None,
+        }
+    }
+
+    /// True if only the module of the function is known.
+    pub fn is_unnamed(&self) -> bool {
+        self.function.ends_with(NO_SYMBOLS)
+    }
 }
 
 /// Half the width of the 95 % confidence interval of estimates from sampled allocations.
@@ -198,7 +218,8 @@ impl HeapErrors {
 /// Memory allocated by one place in the code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AllocationSite {
-    /// Function, place in the source and allocation function: `main at walk.c:9 (malloc)`.
+    /// Function, place of the call and allocation function: `main at walk.c:9 (malloc)`, or without
+    /// debug information `main at walk+0x11d9 (malloc)`.
     pub name: String,
     /// The allocation function: `malloc`, `_Znwm`.
     pub function: String,
@@ -499,10 +520,12 @@ fn allocation_site(
             innermost_python = Some(calls.len());
         }
         let module = module_of(spaces, place).to_owned();
+        let offset = is_file(spaces.path(place.0)).then_some(place.1);
         let Some(symbol) = place_symbol(symbols, spaces, place) else {
             calls.push(AllocationCall {
                 function: format!("{} {NO_SYMBOLS}", crate::file_name(&module)),
                 module,
+                offset,
                 ..AllocationCall::default()
             });
             continue;
@@ -510,6 +533,7 @@ fn allocation_site(
         calls.push(AllocationCall {
             function: symbol.name,
             module: module.clone(),
+            offset: offset.filter(|_| symbol.line.is_none()),
             file: symbol.file,
             line: symbol.line,
         });
@@ -522,6 +546,7 @@ fn allocation_site(
                     module: module.clone(),
                     file: caller.file,
                     line: caller.line,
+                    offset: None,
                 }),
         );
     }
@@ -568,22 +593,26 @@ fn is_interpreter(function: &str) -> bool {
     function.starts_with("_PyEval_EvalFrameDefault")
 }
 
-fn site_name(allocator: &str, call: Option<&AllocationCall>) -> String {
-    let allocator = match allocator {
+/// Name of an allocation function for users: `new` for `_Znwm`.
+pub fn allocator_name(function: &str) -> &str {
+    match function {
         name if name.starts_with("_Znw") => "new",
         name if name.starts_with("_Zna") => "new[]",
         name => name,
-    };
+    }
+}
+
+fn site_name(allocator: &str, call: Option<&AllocationCall>) -> String {
+    let allocator = allocator_name(allocator);
     let Some(call) = call else {
         return format!("unknown caller ({allocator})");
     };
-    let place = match (&call.file, call.line) {
-        (Some(file), Some(line)) => {
-            format!("{} at {}:{line}", call.function, crate::file_name(file))
-        }
-        _ => call.function.clone(),
-    };
-    format!("{place} ({allocator})")
+    let function = &call.function;
+    match call.place() {
+        Some(place) if call.is_unnamed() => format!("{place} ({allocator})"),
+        Some(place) => format!("{function} at {place} ({allocator})"),
+        None => format!("{function} ({allocator})"),
+    }
 }
 
 /// True if a call tells users where the allocation happens: not for code without symbols, and not

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, file_name};
+use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, allocator_name};
 
 use super::data::{SiteOrder, resets, sites, untouched};
 use super::heap_history;
@@ -151,18 +151,25 @@ impl Call {
     fn add(&mut self, path: &AllocationSite, value: u64) {
         self.value += value;
         let mut at = self;
-        let calls = path.calls.iter().rev();
-        for call in calls.skip_while(|call| is_startup(&call.function)) {
-            let name = match (&call.file, call.line) {
-                (Some(file), Some(line)) => {
-                    format!("{} ({}:{line})", readable(&call.function), file_name(file))
-                }
-                _ => readable(&call.function),
+        // The function `_start` of a program without symbols has another name.
+        let startup = path
+            .calls
+            .iter()
+            .position(|call| is_startup(&call.function));
+        for call in path.calls[..startup.unwrap_or(path.calls.len())]
+            .iter()
+            .rev()
+        {
+            let name = match call.place() {
+                Some(place) if call.is_unnamed() => place,
+                Some(place) => format!("{} ({place})", readable(&call.function)),
+                None => readable(&call.function),
             };
             at = at.callees.entry(name).or_default();
             at.value += value;
         }
-        at.callees.entry(path.function.clone()).or_default().value += value;
+        let allocator = allocator_name(&path.function).to_owned();
+        at.callees.entry(allocator).or_default().value += value;
     }
 
     /// Adds rows for the calls of a function. Only the branches of a path are indented, so that long
@@ -220,8 +227,7 @@ mod tests {
         let call = |name: &&str| AllocationCall {
             function: (*name).to_owned(),
             module: "prog".to_owned(),
-            file: None,
-            line: None,
+            ..AllocationCall::default()
         };
         AllocationSite {
             name: String::new(),
