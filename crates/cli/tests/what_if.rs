@@ -177,6 +177,7 @@ fn changes_that_cannot_be_made_are_refused_with_those_that_can() {
         assert!(said.contains(words), "{said}");
     };
     refused(&["--what-if", "faster"], "huge-pages, prefetch, l2=2x");
+    refused(&["--what-if", "faster"], "split=TYPE.MEMBER");
     refused(&["--what-if", "llc=1x"], "llc=2x");
     refused(&["--what-if", "machine=z80"], "zen4");
     refused(&["--what-if", "all", "--sets", "1/8"], "--sets");

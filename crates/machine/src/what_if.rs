@@ -100,7 +100,7 @@ impl FromStr for WhatIf {
             },
             _ => Err(format!(
                 "there is no change `{text}`: use huge-pages, prefetch, l2=2x, llc=2x, \
-                 machine=NAME or all"
+                 machine=NAME, all, pad=TYPE, split=TYPE.MEMBER or reorder=TYPE"
             )),
         }
     }

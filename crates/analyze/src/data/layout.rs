@@ -310,6 +310,12 @@ impl FromStr for LayoutChange {
         let kind = kind.map(|named| named.1).ok_or_else(|| {
             format!("there is no layout `{name}`: use pad=TYPE, split=TYPE.MEMBER or reorder=TYPE")
         })?;
+        // Debug information has the name alone.
+        let keywords = ["struct ", "class ", "union "];
+        let value = keywords
+            .iter()
+            .find_map(|word| value.strip_prefix(word))
+            .unwrap_or(value);
         let (type_name, members) = match value.rsplit_once('.') {
             None => (value, NamedMembers::None),
             Some((type_name, "*")) => (type_name, NamedMembers::All),
@@ -528,5 +534,7 @@ mod tests {
         }
         let change: LayoutChange = "pad=shapes::Circle<int>.radius".parse().unwrap();
         assert_eq!(change.type_name(), "shapes::Circle<int>");
+        let change: LayoutChange = "pad=struct node".parse().unwrap();
+        assert_eq!(change.to_string(), "pad=node");
     }
 }
