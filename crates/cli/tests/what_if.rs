@@ -364,6 +364,12 @@ struct node { long next; long key; char name[40]; long more; };
 struct node { long key; char name[40]; long next; long more; };
 #define HOT NODE
 #endif
+#ifdef FILLED
+#define IS_FILLED 1
+__attribute__((noinline)) static void fill(unsigned long *words, long n) { for (long i = 0; i < n; i++) words[i] = i; }
+#else
+#define IS_FILLED 0
+#endif
 int main(void) {
     unsigned long sum = 0, x = 88172645463325252ul;
 #ifdef SPLIT
@@ -377,7 +383,10 @@ int main(void) {
 #define NODE(i) (&nodes[i])
     struct node *nodes = malloc(COUNT * sizeof *nodes);
 #endif
-    for (long i = 0; i < COUNT; i++) {
+#ifdef FILLED
+    fill((unsigned long *)nodes, COUNT * sizeof *nodes / sizeof(long));
+#endif
+    for (long i = 0; i < COUNT && !IS_FILLED; i++) {
         NODE(i)->more = i; NODE(i)->name[0] = i; HOT(i)->key = i; HOT(i)->next = i;
     }
     for (long n = 0; n < STEPS; n++) {
@@ -405,6 +414,23 @@ fn check_nodes(definitions: &[String], change: &str, real: &str) {
 fn objects_move_if_all_their_accesses_are_in_two_lines() {
     let count = format!("-DCOUNT={}", drawn("count", 60_000, 120_000));
     check_nodes(&[count], "split=node.key+next", "-DSPLIT");
+}
+
+#[test]
+fn objects_that_code_of_unknown_type_filled_make_the_result_doubtful() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let count = format!("-DCOUNT={}", drawn("count", 60_000, 120_000));
+    for (filled, is_doubtful) in [("-DFILLED", true), ("-DTYPED", false)] {
+        let definitions = [&count, "-DSTEPS=200000", filled].map(str::to_owned);
+        let program = compiled(folder.path(), NODES, &definitions);
+        let run = Recorded::new(&["--machine", "zen4", "--what-if", "pad=node"], &[&program]);
+        let text = report_text(&run.path());
+        assert_eq!(
+            text.contains("stayed at the old places"),
+            is_doubtful,
+            "{text}"
+        );
+    }
 }
 
 /// The hot lines fit in the second level, but not into half of its sets.

@@ -16,7 +16,7 @@
 //! `memcpy`. Their misses in lines of moved objects are counted.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -75,7 +75,8 @@ const ARRAYS: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
 /// Alignment of a range of a new array: that of a huge page.
 const ARRAY_ALIGNMENT: u64 = 2 << 20;
 const LINE_SHIFT: u32 = 6;
-/// Maximum number of lines of moved objects that are remembered, in some 40 bytes each.
+/// Maximum number of lines of moved objects that are remembered, in some 40 bytes each, and of lines
+/// with other misses.
 const MAX_OLD_LINES: usize = 1 << 21;
 /// Maximum number of lines before an access in which its object may have been seen.
 const MAX_LINES_BACK: u64 = 8;
@@ -120,6 +121,9 @@ pub(crate) struct Moves {
     /// Start of the object seen last in each line.
     seen: HashMap<u64, u64>,
     last_object: u64,
+    /// Lines with a miss of an access that stayed, in which no object was seen yet: code of unknown
+    /// type may have filled it.
+    filled: HashSet<u64>,
     /// Number of accesses that moved.
     pub(crate) moved: u64,
     /// Number of misses in lines of moved objects by accesses that stayed.
@@ -142,6 +146,7 @@ impl Moves {
             next: ARRAYS.start,
             seen: HashMap::new(),
             last_object: 0,
+            filled: HashSet::new(),
             moved: 0,
             stayed: 0,
         }
@@ -177,7 +182,8 @@ impl Moves {
             self.last_object = object;
             let line = addr >> LINE_SHIFT;
             if self.seen.len() < MAX_OLD_LINES || self.seen.contains_key(&line) {
-                self.seen.insert(line, object);
+                let is_first = self.seen.insert(line, object).is_none();
+                self.stayed += u64::from(is_first && self.filled.remove(&line));
             }
         }
     }
@@ -220,7 +226,12 @@ impl Moves {
 
     /// Notes a miss of an access that stayed.
     pub(crate) fn note_miss(&mut self, addr: u64) {
-        self.stayed += u64::from(self.seen.contains_key(&(addr >> LINE_SHIFT)));
+        let line = addr >> LINE_SHIFT;
+        if self.seen.contains_key(&line) {
+            self.stayed += 1;
+        } else if self.filled.len() < MAX_OLD_LINES {
+            self.filled.insert(line);
+        }
     }
 }
 
@@ -375,5 +386,17 @@ mod tests {
         moves.note_miss(0x1030);
         moves.note_miss(0x1040);
         assert_eq!((moves.moved, moves.stayed), (1, 1));
+    }
+
+    #[test]
+    fn the_miss_that_filled_an_object_is_counted_when_it_is_seen() {
+        let mut moves = moves(40, 64);
+        for addr in [0x1000, 0x1008, 0x2000] {
+            moves.note_miss(addr);
+        }
+        assert_eq!(moves.stayed, 0);
+        at(&mut moves, 0, 0x1000);
+        at(&mut moves, 8, 0x1030);
+        assert_eq!((moves.moved, moves.stayed), (2, 1));
     }
 }

@@ -47,7 +47,7 @@ fn caution(row: &WhatIf) -> Option<String> {
     (stayed as f64 > misses as f64 * DOUBTFUL_SHARE).then(|| {
         format!(
             "{}: {} of the misses are in these objects, but by code of unknown type, whose accesses \
-             stayed at the old places.",
+             stayed at the old places. The change may gain more than the difference, or less.",
             row.change,
             units::share(stayed as f64 / misses as f64)
         )
