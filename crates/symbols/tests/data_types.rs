@@ -256,8 +256,13 @@ fn members_are_found_in_rust() {
         }
         #[inline(never)] pub fn summed(all: &[Node]) -> u64 { all.iter().map(|n| n.value).sum() }
         #[inline(never)] pub fn measured(s: &Shape) -> u64 { match s { Shape::Circle { radius } => *radius, Shape::Square(a, b) => a * b } }
+        pub struct Pair { pub first: u64, pub second: u32 }
+        #[inline(never)] pub fn pushed(all: &mut Vec<Pair>, n: u64) { for i in 0..n { all.push(Pair { first: i, second: 1 }); } }
+        #[no_mangle] #[inline(never)] pub fn indexed(all: &Vec<Box<Node>>, n: u64) -> u64 { all[n as usize % all.len()].value }
         fn main() {
             let n = std::env::args().count() as u64;
+            let (mut pairs, boxes) = (Vec::new(), vec![Box::new(Node { value: n, pad: [0; 14], next: None })]);
+            pushed(&mut pairs, n); println!("{}", pairs[0].first + indexed(&boxes, n));
             let all: Vec<Node> = (0..n).map(|value| Node { value, pad: [0; 14], next: None }).collect();
             let shape = if n > 1 { Shape::Circle { radius: n } } else { Shape::Square(n, n) };
             println!("{}", walk(&all[0]) + summed(&all) + measured(&shape));
@@ -266,6 +271,14 @@ fn members_are_found_in_rust() {
     let program = compiled("rustc", "rs", source, &["-O", "-g", "--edition", "2021"]);
     check(&program, "walk", &["p::Node.value", "p::Node.next"]);
     check(&program, "summed", &["p::Node.value"]);
+    for (function, expected) in [
+        ("pushed", &["p::Pair.first", "p::Pair.second"][..]),
+        ("indexed", &["p::Node *", "p::Node.value"]),
+    ] {
+        let members = program.members(function);
+        let has = |name: &&str| members.contains(*name);
+        assert!(expected.iter().all(has), "{function}: {members:?}");
+    }
     let members = program.members("measured");
     assert!(
         members.iter().all(|member| member.starts_with("p::Shape")),

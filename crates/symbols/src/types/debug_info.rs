@@ -22,6 +22,8 @@ use crate::debug_file::{DebugFile, MissingFiles, Slice, SplitFiles, contains, in
 
 type Entry = DebuggingInformationEntry<Slice>;
 
+/// Memory of a `Vec` or `VecDeque` of Rust. Its pointer is one to bytes since Rust 1.84.
+const RAW_VEC: &str = "alloc::raw_vec::RawVec<";
 /// Maximum number of typedefs and qualifiers around a type, and of references from an entry to
 /// the one that describes it.
 const MAX_REFERENCES: usize = 32;
@@ -857,6 +859,10 @@ impl DebugInfo {
                     members: self.read_members(unit, entry.offset(), tag)?,
                     is_union: tag == constants::DW_TAG_union_type
                         || has_variants(unit, entry.offset()),
+                    elements: match full.starts_with(RAW_VEC) {
+                        true => self.first_type_parameter(unit, entry.offset()),
+                        false => None,
+                    },
                     name: full,
                 })
             }
@@ -870,6 +876,18 @@ impl DebugInfo {
         let mut found = units.filter_map(|unit| unit.defined.get(full).copied());
         let first = found.next()?;
         Some(found.fold(first, usize::min))
+    }
+
+    fn first_type_parameter(&self, unit: &PlainUnit, entry: UnitOffset<usize>) -> Option<TypeRef> {
+        let mut tree = unit.unit.entries_tree(Some(entry)).ok()?;
+        let mut children = tree.root().ok()?.children();
+        while let Ok(Some(child)) = children.next() {
+            let entry = child.entry();
+            if entry.tag() == constants::DW_TAG_template_type_parameter {
+                return self.reference(unit, entry.attr_value(constants::DW_AT_type)?);
+            }
+        }
+        None
     }
 
     /// An array of several dimensions has as many elements as their product.

@@ -402,7 +402,9 @@ impl Flow<'_> {
         match *self.debug.type_at(scalar) {
             Type::Pointer { to: None } => UNTYPED,
             Type::Pointer { to: Some(to) } => {
-                let (to, is_array) = self.debug.element(to);
+                let elements = self.debug.erased_elements(of, part);
+                let (to, is_array) = self.debug.element(elements.unwrap_or(to));
+                let is_array = is_array || elements.is_some();
                 if matches!(*self.debug.type_at(to), Type::Unknown) {
                     return UNTYPED;
                 }

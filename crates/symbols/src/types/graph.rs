@@ -39,6 +39,8 @@ pub(super) struct Record {
     pub(super) members: Vec<Member>,
     /// Members overlap.
     pub(super) is_union: bool,
+    /// What its pointers to bytes point to: the elements of a `RawVec` of Rust.
+    pub(super) elements: Option<TypeRef>,
 }
 
 /// Member or base class of a record.
@@ -289,6 +291,24 @@ impl DebugInfo {
             Type::Pointer { to } => to,
             _ => None,
         }
+    }
+
+    /// The type of the elements that the pointer at an offset of a type leads to, if the type of the
+    /// pointer has it no longer, as in a `Vec` of Rust.
+    pub(super) fn erased_elements(&mut self, of: TypeRef, offset: u64) -> Option<TypeRef> {
+        let (mut of, mut offset) = (of, offset);
+        for _ in 0..MAX_DEPTH {
+            (of, offset) = match &*self.type_at(of) {
+                Type::Array { of, .. } => (*of, offset.checked_rem(self.bytes(*of))?),
+                Type::Record(record) if record.elements.is_some() => return record.elements,
+                Type::Record(record) => {
+                    let (inner, within, _) = self.member_of(record, offset)?;
+                    (inner, within)
+                }
+                _ => return None,
+            };
+        }
+        None
     }
 
     /// A type with its members in a row.
