@@ -5,7 +5,7 @@ mod harness;
 
 use std::path::{Path, PathBuf};
 
-use harness::memgauge;
+use harness::{drawn, memgauge};
 use serde_json::Value;
 
 /// Files of one test.
@@ -220,6 +220,113 @@ fn writes_expiry_and_warm_up_change_what_is_counted() {
     assert_eq!(with(&["--warmup", "2"]), (4, 2));
 }
 
+/// A warm-up ends at a record of the trace: whatever a write does, however many blocks a request
+/// touches, for each tenant, and in a sample.
+#[test]
+fn warm_up_ends_at_the_same_record_for_all() {
+    let folder = Folder::new();
+    let length = drawn("number of requests", 3000, 5000) as usize;
+    let warm_up = drawn("requests of the warm-up", 1, length as u64 - 1) as usize;
+    // One object has most of the early requests, so samples and tenants differ in time.
+    let rows: Vec<(u64, bool, usize)> = noise()
+        .take(length)
+        .enumerate()
+        .map(|(at, n)| {
+            let is_popular = at < length / 2 && n % 4 != 0;
+            let key = if is_popular { 0 } else { (n >> 8) % 2000 };
+            (key, (n >> 32) % 3 == 0, usize::from((n >> 40) % 4 == 0))
+        })
+        .collect();
+    let table: String = rows
+        .iter()
+        .map(|&(key, is_write, tenant)| {
+            let op = if is_write { "set" } else { "get" };
+            format!("{key},{op},{}\n", ["red", "blue"][tenant])
+        })
+        .collect();
+    let file = folder.write("t.csv", table);
+    // With room for everything, only first references miss.
+    let expected = |counts: &dyn Fn(bool, usize) -> bool| {
+        let mut seen = std::collections::HashSet::new();
+        let (mut references, mut misses) = (0, 0);
+        for (at, &(key, is_write, tenant)) in rows.iter().enumerate() {
+            if counts(is_write, tenant) {
+                let is_miss = u64::from(seen.insert(key));
+                references += u64::from(at >= warm_up);
+                misses += if at >= warm_up { is_miss } else { 0 };
+            }
+        }
+        (references, misses)
+    };
+    let counts = |curve: &Value| {
+        (
+            curve["references"].as_u64().expect("a number"),
+            misses(curve, 0)[0],
+        )
+    };
+    let warm_up_option = warm_up.to_string();
+    let with = |options: &[&str]| {
+        let common = ["--format", "csv:id=1,op=2,tenant=3", "--warmup"];
+        let common = [&common[..], &[&warm_up_option, "--sizes", "100000"]].concat();
+        curves_of(&file, &[&common[..], options].concat())
+    };
+    let curves = with(&["--by", "tenant"]);
+    assert_eq!(counts(&curves[0]), expected(&|_, _| true));
+    for (at, curve) in curves[1..].iter().enumerate() {
+        let title = curve["title"].as_str().expect("text");
+        let name = ["red", "blue"][at];
+        let curve = match title.ends_with(name) {
+            true => curve,
+            false => &curves[2 - at],
+        };
+        assert_eq!(counts(curve), expected(&|_, tenant| tenant == at));
+    }
+    // Notes are about the whole trace.
+    assert!(
+        curves[0]["note"]
+            .as_str()
+            .is_some_and(|note| note.contains(" reads, "))
+    );
+    assert!(curves[1..].iter().all(|curve| curve["note"].is_null()));
+    let ignored = with(&["--writes", "ignore"]);
+    assert_eq!(counts(&ignored[0]), expected(&|is_write, _| !is_write));
+    let (references, missed) = expected(&|_, _| true);
+    let sampled = &with(&["--sample", "1"])[0];
+    assert_eq!(sampled["references"].as_u64(), Some(references));
+    let ratio = sampled["policies"][0]["points"][0]["miss_ratio"].as_f64();
+    let exact = missed as f64 / references as f64;
+    assert!(
+        ratio.is_some_and(|r| (r - exact).abs() < 1e-9),
+        "{ratio:?} {exact}"
+    );
+
+    let ranges: String = rows
+        .iter()
+        .map(|&(key, ..)| format!("10,host,0,Read,{},8192,1\n", key * 8192))
+        .collect();
+    let file = folder.write("ranges.csv", ranges);
+    let options = [
+        "--format",
+        "msr",
+        "--sizes",
+        "1GiB",
+        "--warmup",
+        &warm_up_option,
+    ];
+    let (references, missed) = expected(&|_, _| true);
+    assert_eq!(
+        counts(&curve_of(&file, &options)),
+        (2 * references, 2 * missed)
+    );
+
+    let all = length.to_string();
+    let error = error_of(&file, &["--format", "msr", "--warmup", &all]);
+    assert!(
+        error.contains(&format!("the trace has {all} requests")),
+        "{error}"
+    );
+}
+
 #[test]
 fn each_tenant_has_a_curve_as_if_it_had_its_own_cache() {
     let folder = Folder::new();
@@ -327,6 +434,15 @@ fn what_cannot_be_simulated_is_refused_with_the_reason() {
     let empty = folder.write("empty", "");
     let error = error_of(&empty, &["--format", "twitter"]);
     assert!(error.contains("it has no requests: it is empty"), "{error}");
+    let colons = folder.write("colons", "a:1\nb:2\n");
+    let error = error_of(&colons, &["--format", "csv:id=2"]);
+    assert!(
+        error.contains("has 1 column: `a:1`; name the delimiter with --delimiter"),
+        "{error}"
+    );
+    let semicolons = folder.write("semicolons", "time;key\n1;2\n");
+    let error = error_of(&semicolons, &["--format", "csv:id=object"]);
+    assert!(error.contains("the heading is `time;key`"), "{error}");
     let wrong = folder.write("wrong", "a,b\nc,d\n");
     let error = error_of(&wrong, &["--format", "twitter"]);
     assert!(error.contains("2 lines, the first is line 1"), "{error}");

@@ -151,14 +151,10 @@ impl Store {
         }
     }
 
-    fn warm_up(&mut self, warm_up: WarmUp) {
-        let share = |requests: u64| match warm_up {
-            WarmUp::Share(share) => share,
-            WarmUp::Requests(n) => (n as f64 / requests.max(1) as f64).min(1.0),
-        };
+    fn warm_up(&mut self, records: u64) {
         match self {
-            Store::All(requests) => requests.warm_up(share(requests.len() as u64)),
-            Store::Sampled(sample) => sample.warm_up(share(sample.requests())),
+            Store::All(requests) => requests.warm_up(records),
+            Store::Sampled(sample) => sample.warm_up(records),
         }
     }
 
@@ -212,6 +208,9 @@ struct Collector<'a> {
     block: Option<u64>,
     whole: Store,
     tenants: Vec<Store>,
+    /// Records of the trace, used or not.
+    records: u64,
+    /// Requests in `whole`.
     requests: u64,
     too_long: u64,
     limit: usize,
@@ -224,6 +223,7 @@ impl<'a> Collector<'a> {
             block,
             whole: Store::new(args),
             tenants: Vec::new(),
+            records: 0,
             requests: 0,
             too_long: 0,
             limit: memory::limit(&args.making),
@@ -231,6 +231,8 @@ impl<'a> Collector<'a> {
     }
 
     fn push(&mut self, record: &Record) -> anyhow::Result<()> {
+        let position = self.args.trace.warmup.map(|_| self.records);
+        self.records += 1;
         let writes = self.args.trace.writes.unwrap_or_default();
         let kind = match (record.operation, writes) {
             (Operation::Read, _) | (Operation::Write, Writes::Allocate) => Kind::Reference,
@@ -251,6 +253,7 @@ impl<'a> Collector<'a> {
             kind,
             time_us: record.time_us,
             expires_us: ttl_us.map(|ttl| record.time_us.saturating_add(ttl)),
+            position,
         };
         let Some(block) = self.block else {
             return self.push_request(request, record.tenant);
@@ -284,6 +287,25 @@ impl<'a> Collector<'a> {
         if self.requests.is_multiple_of(CHECK_EVERY) {
             self.check_memory()?;
         }
+        Ok(())
+    }
+
+    /// Excludes the warm-up from the counts. It ends at the same record for all tenants.
+    fn warm_up(&mut self) -> anyhow::Result<()> {
+        let records = match self.args.trace.warmup {
+            None => return Ok(()),
+            Some(WarmUp::Share(share)) => (self.records as f64 * share) as u64,
+            Some(WarmUp::Requests(n)) => n,
+        };
+        if records >= self.records {
+            bail!(
+                "failed to simulate caches: the trace has {} requests, and --warmup leaves none of \
+                 them to count",
+                self.records
+            );
+        }
+        let stores = self.tenants.iter_mut().chain([&mut self.whole]);
+        stores.for_each(|store| store.warm_up(records));
         Ok(())
     }
 
@@ -357,6 +379,7 @@ fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
             name(input)
         );
     }
+    collector.warm_up()?;
     let mut tenant_names = summary.tenants.into_iter();
     let tenants = collector
         .tenants
@@ -410,6 +433,9 @@ fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
             Ok(())
         },
     )?;
+    if collector.requests > 0 {
+        collector.warm_up()?;
+    }
     Ok(Loaded {
         whole: collector.whole,
         tenants: Vec::new(),
@@ -466,16 +492,15 @@ pub(super) fn views(args: &Mrc) -> anyhow::Result<Simulated> {
     }
     let block = blocks.first().copied().flatten();
     let mut made = Vec::new();
-    for mut group in groups {
-        if let Some(warm_up) = args.trace.warmup {
-            group
-                .stores
-                .iter_mut()
-                .for_each(|store| store.warm_up(warm_up));
-        }
+    for group in groups {
         // A tenant that another one pushed beyond the limit has no requests.
         if group.stores.iter().any(|store| store.objects() > 0) {
-            made.push(view(args, &group, block, &notes)?);
+            // The notes are about whole inputs.
+            let notes: &[String] = match group.tenant {
+                None => &notes,
+                Some(_) => &[],
+            };
+            made.push(view(args, &group, block, notes)?);
         }
     }
     Ok(Simulated {

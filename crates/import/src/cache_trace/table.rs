@@ -265,16 +265,21 @@ fn preset<E: From<Error>>(
                 (0..times).try_for_each(|_| sink.push(line, record))
             }
             Err(why) => {
-                sink.summary.skip(line, || format!("{why}: {}", shown(row)));
+                sink.summary
+                    .skip(line, || format!("{why}: {}", shown(row, delimiter)));
                 Ok(())
             }
         }
     })
 }
 
-fn shown(row: &csv::ByteRecord) -> String {
+/// The beginning of a row. Tabs become spaces.
+fn shown(row: &csv::ByteRecord, delimiter: u8) -> String {
     let cells: Vec<_> = row.iter().map(String::from_utf8_lossy).collect();
-    let text = cells.join(",");
+    let text = match delimiter {
+        b'\t' => cells.join(" "),
+        _ => cells.join(char::from(delimiter).encode_utf8(&mut [0; 4])),
+    };
     text.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
@@ -375,9 +380,10 @@ pub(super) fn meta<E: From<Error>>(
     input: &mut dyn BufRead,
     sink: &mut Sink<'_, E>,
 ) -> Result<(), E> {
+    let delimiter = b',';
     let mut usecases = Names::default();
     let mut heading: Option<HashMap<Vec<u8>, usize>> = None;
-    each_row(input, b',', |line, row| {
+    each_row(input, delimiter, |line, row| {
         let Some(columns) = &heading else {
             let columns: HashMap<Vec<u8>, usize> = row
                 .iter()
@@ -388,7 +394,7 @@ pub(super) fn meta<E: From<Error>>(
                 if !columns.contains_key(name.as_bytes()) {
                     let why = format!(
                         "failed to read meta: the heading has no `{name}`: {}",
-                        shown(row)
+                        shown(row, delimiter)
                     );
                     return Err(bad_input(why).into());
                 }
@@ -425,7 +431,8 @@ pub(super) fn meta<E: From<Error>>(
                 (0..times).try_for_each(|_| sink.push(line, record))
             }
             Err(why) => {
-                sink.summary.skip(line, || format!("{why}: {}", shown(row)));
+                sink.summary
+                    .skip(line, || format!("{why}: {}", shown(row, delimiter)));
                 Ok(())
             }
         }
@@ -467,22 +474,33 @@ struct Positions {
 }
 
 impl Positions {
-    fn new(table: &Table, first_row: &csv::ByteRecord) -> Result<Positions, Error> {
+    fn new(table: &Table, first_row: &csv::ByteRecord, delimiter: u8) -> Result<Positions, Error> {
+        let has_one_cell = first_row.len() == 1 && table.delimiter.is_none();
+        let hint = match has_one_cell {
+            true => "; name the delimiter with --delimiter",
+            false => "",
+        };
         let find = |column: &Column| match column {
             Column::Number(number) if *number <= first_row.len() => Ok(number - 1),
             Column::Number(number) => Err(bad_input(format!(
-                "failed to find column {number}: the first row has {} columns: `{}`",
+                "failed to find column {number}: the first row has {} column{}: `{}`{hint}",
                 first_row.len(),
-                shown(first_row)
+                if first_row.len() == 1 { "" } else { "s" },
+                shown(first_row, delimiter)
             ))),
             Column::Name(name) => first_row
                 .iter()
                 .position(|cell| cell.trim_ascii() == name.as_bytes())
                 .ok_or_else(|| {
                     bad_input(format!(
-                        "failed to find column `{name}`: the heading is `{}`; a table without a \
-                         heading has numbered columns, as in --format csv:id=1",
-                        shown(first_row)
+                        "failed to find column `{name}`: the heading is `{}`{}",
+                        shown(first_row, delimiter),
+                        match has_one_cell {
+                            true => hint,
+                            false =>
+                                "; a table without a heading has numbered columns, as in \
+                                 --format csv:id=1",
+                        }
                     ))
                 }),
         };
@@ -537,7 +555,7 @@ pub(super) fn chosen<E: From<Error>>(
         let positions = match &found {
             Some(positions) => positions,
             None => {
-                let positions = Positions::new(table, row)?;
+                let positions = Positions::new(table, row, delimiter)?;
                 let guess = || positions.is_heading(table, row);
                 let is_heading = table.has_header.unwrap_or_else(guess);
                 let positions: &Positions = found.insert(positions);
@@ -587,7 +605,8 @@ pub(super) fn chosen<E: From<Error>>(
                 sink.push(line, record)
             }
             Err(why) => {
-                sink.summary.skip(line, || format!("{why}: {}", shown(row)));
+                sink.summary
+                    .skip(line, || format!("{why}: {}", shown(row, delimiter)));
                 Ok(())
             }
         }

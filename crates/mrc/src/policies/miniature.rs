@@ -18,6 +18,8 @@ const T_95: f64 = 2.365;
 /// A miniature cache needs room for this number of objects of mean size to behave like a large
 /// one.
 const MIN_OBJECTS: f64 = 64.0;
+/// Maximum number of [`Totals`] that are kept.
+const MAX_TOTALS: usize = 8192;
 /// The smallest queue of its policy needs room for this number. A window of one object made
 /// W-TinyLFU miss 2 % too often.
 const MIN_QUEUE_OBJECTS: f64 = 16.0;
@@ -29,6 +31,20 @@ pub struct Miniature {
     /// Share of the objects in each part.
     rate: f64,
     salt: u64,
+    /// Records seen.
+    records: u64,
+    /// References so far, sampled or not.
+    seen: Totals,
+    /// References before the counted ones.
+    warm_up: Totals,
+    /// What was seen at the start of each record whose number is a multiple of `stride`.
+    starts: Vec<Totals>,
+    stride: u64,
+}
+
+/// References, and the sizes of their objects together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
     requests: u64,
     bytes: u128,
 }
@@ -55,8 +71,11 @@ impl Miniature {
             parts: Default::default(),
             rate: rate / PARTS as f64,
             salt,
-            requests: 0,
-            bytes: 0,
+            records: 0,
+            seen: Totals::default(),
+            warm_up: Totals::default(),
+            starts: Vec::new(),
+            stride: 1,
         }
     }
 
@@ -65,10 +84,27 @@ impl Miniature {
     /// # Errors
     /// A sample is too long.
     pub fn push(&mut self, request: Request) -> Result<(), TooManyRequests> {
-        if request.kind != super::Kind::Removal {
-            self.requests += 1;
-            self.bytes += u128::from(request.size);
+        let position = request.position.unwrap_or(self.records);
+        while self.starts.len() as u64 * self.stride <= position {
+            self.starts.push(self.seen);
+            if self.starts.len() == MAX_TOTALS {
+                let mut at = 0;
+                self.starts.retain(|_| {
+                    at += 1;
+                    at % 2 == 1
+                });
+                self.stride *= 2;
+            }
         }
+        self.records = position + 1;
+        if request.kind != super::Kind::Removal {
+            self.seen.requests += 1;
+            self.seen.bytes += u128::from(request.size);
+        }
+        let request = Request {
+            position: Some(position),
+            ..request
+        };
         let hash = mix(request.key ^ mix(self.salt)) as f64 / 2f64.powi(64);
         match self.parts.get_mut((hash / self.rate) as usize) {
             Some(part) => part.push(request),
@@ -76,16 +112,33 @@ impl Miniature {
         }
     }
 
-    /// Excludes the first share of the requests from the counts.
-    pub fn warm_up(&mut self, share: f64) {
-        self.parts.iter_mut().for_each(|part| part.warm_up(share));
-        self.requests = (self.requests as f64 * (1.0 - share)) as u64;
-        self.bytes = (self.bytes as f64 * (1.0 - share)) as u128;
+    /// Excludes the requests of the first records from the counts.
+    pub fn warm_up(&mut self, records: u64) {
+        self.parts.iter_mut().for_each(|part| part.warm_up(records));
+        self.warm_up = self.seen_before(records);
+    }
+
+    /// What was seen before a record, interpolated between those whose totals were kept.
+    fn seen_before(&self, record: u64) -> Totals {
+        let record = record.min(self.records);
+        let at = (record / self.stride) as usize;
+        let start = self.starts.get(at).copied().unwrap_or(self.seen);
+        let (next, length) = match self.starts.get(at + 1) {
+            Some(next) => (*next, self.stride),
+            None => (self.seen, self.records - at as u64 * self.stride),
+        };
+        let part = record % self.stride;
+        let requests = u128::from(next.requests - start.requests) * u128::from(part);
+        let length = u128::from(length.max(1));
+        Totals {
+            requests: start.requests + (requests / length) as u64,
+            bytes: start.bytes + (next.bytes - start.bytes) / length * u128::from(part),
+        }
     }
 
     /// Number of requests that were counted, sampled or not.
     pub fn requests(&self) -> u64 {
-        self.requests
+        self.seen.requests - self.warm_up.requests
     }
 
     /// Estimated number of distinct objects.
@@ -140,14 +193,14 @@ impl Miniature {
         let min_objects = MIN_OBJECTS.max(MIN_QUEUE_OBJECTS / smallest_queue);
         let estimate = |at: usize| {
             let enough = scaled[at] as f64 >= min_objects * mean_size;
-            (enough && self.requests > 0).then(|| self.estimate(runs.each_ref().map(|r| r[at])))
+            (enough && self.requests() > 0).then(|| self.estimate(runs.each_ref().map(|r| r[at])))
         };
         (0..capacities.len()).map(estimate).collect()
     }
 
     fn estimate(&self, parts: [super::Misses; PARTS]) -> Estimated {
-        let requests = self.requests as f64 * self.rate;
-        let bytes = self.bytes as f64 * self.rate;
+        let requests = self.requests() as f64 * self.rate;
+        let bytes = (self.seen.bytes - self.warm_up.bytes) as f64 * self.rate;
         let (miss_ratio, half_band_95) = interval(parts.map(|p| p.misses as f64 / requests));
         let (byte_miss_ratio, byte_half_band_95) =
             interval(parts.map(|p| p.missed_bytes as f64 / bytes));

@@ -31,6 +31,9 @@ pub struct Request {
     pub time_us: u64,
     /// Time in microseconds after which the object is stale if this request inserts it.
     pub expires_us: Option<u64>,
+    /// Number of the trace's records before the one that this request is from. A warm-up ends at a
+    /// record. `None` counts the requests themselves.
+    pub position: Option<u64>,
 }
 
 /// A trace has more requests or objects than 32 bits count.
@@ -61,6 +64,8 @@ pub struct Requests {
     /// Empty if no object expires.
     pub(super) times_us: Vec<u64>,
     pub(super) expires_us: Vec<u64>,
+    /// Empty if each record is one request.
+    positions: Vec<u64>,
     /// Requests before this one warm the cache up and are not counted.
     pub(super) counted_from: usize,
     /// Bytes of the distinct objects, each with the largest size that it had.
@@ -110,6 +115,13 @@ impl Requests {
             self.expires_us.push(request.expires_us.unwrap_or(u64::MAX));
             self.times_us.push(request.time_us);
         }
+        let position = request.position.unwrap_or(at as u64);
+        if position != at as u64 && self.positions.is_empty() {
+            self.positions = (0..at as u64).collect();
+        }
+        if position != at as u64 || !self.positions.is_empty() {
+            self.positions.push(position);
+        }
         Ok(())
     }
 
@@ -146,15 +158,24 @@ impl Requests {
         !self.expires_us.is_empty()
     }
 
-    /// Excludes the first share of the requests from the counts. They still fill the cache.
-    pub fn warm_up(&mut self, share: f64) {
-        self.counted_from = (self.len() as f64 * share) as usize;
+    /// Excludes the requests of the first records from the counts. They still fill the cache.
+    pub fn warm_up(&mut self, records: u64) {
+        self.counted_from = match self.positions.is_empty() {
+            true => usize::try_from(records).map_or(self.len(), |n| n.min(self.len())),
+            false => self.positions.partition_point(|&at| at < records),
+        };
     }
 
     /// Memory in bytes that the trace takes, without unused capacity.
     pub fn memory_bytes(&self) -> usize {
         let per_object = 20 * self.ids.capacity() + 8 * self.largest.len();
-        let wide = self.sizes.len() + self.times_us.len() + self.expires_us.len();
+        let wide = [
+            &self.sizes,
+            &self.times_us,
+            &self.expires_us,
+            &self.positions,
+        ];
+        let wide: usize = wide.iter().map(|column| column.len()).sum();
         per_object + 4 * self.sequence.len() + 8 * wide + self.kinds.len()
     }
 

@@ -453,6 +453,7 @@ fn removals_expiry_and_writes_around_change_hits_to_misses() {
         size: 1,
         time_us: seconds * 1_000_000,
         expires_us: ttl.map(|ttl| (seconds + ttl) * 1_000_000),
+        position: None,
     };
     let reference = Kind::Reference;
     let trace = [
@@ -474,7 +475,7 @@ fn removals_expiry_and_writes_around_change_hits_to_misses() {
         let found = simulate(&requests, policy, &[40], 1)[0];
         assert_eq!((found.references, found.misses), (9, 5), "{policy:?}");
     }
-    requests.warm_up(0.5);
+    requests.warm_up(5);
     let found = simulate(&requests, Policy::Lru, &[40], 1)[0];
     assert_eq!((found.references, found.misses), (5, 3));
 }
@@ -501,6 +502,7 @@ fn random_removals_keep_every_policy_consistent() {
                 kind,
                 time_us,
                 expires_us,
+                position: None,
             };
             requests.push(request).unwrap();
         }
@@ -538,6 +540,36 @@ fn empty_traces_have_no_ratio() {
     for policy in Policy::ALL {
         let found = simulate(&Requests::default(), policy, &[1, 100], 1);
         assert_eq!(found[0].miss_ratio(), None, "{policy:?}");
+    }
+}
+
+/// The totals of a long trace are interpolated between those that are kept.
+#[test]
+fn sample_knows_how_many_references_follow_a_warm_up() {
+    let seed = fresh_seed();
+    let mut sample = Miniature::new(0.1, seed);
+    let mut removals = Vec::new();
+    for (at, noise) in numbers(seed).take(50_000).enumerate() {
+        // The share of removals grows in the course of the trace.
+        let is_removal = noise % 50_000 < at as u64 / 2;
+        removals.push(is_removal);
+        let kind = match is_removal {
+            true => Kind::Removal,
+            false => Kind::Reference,
+        };
+        let request = Request {
+            key: noise >> 20,
+            size: 1,
+            kind,
+            ..Request::default()
+        };
+        sample.push(request).unwrap();
+    }
+    for records in [0, 1, 1000, seed % 50_000, 49_999] {
+        sample.warm_up(records);
+        let counted = removals.iter().skip(records as usize).filter(|r| !**r);
+        let expected = counted.count() as u64;
+        assert!(sample.requests().abs_diff(expected) <= 8, "{records}");
     }
 }
 
