@@ -450,6 +450,36 @@ fn second_run_on_the_same_process_is_refused() {
     assert!(mrc(&["-p", &pid, "--seconds", "1"]).status.success());
 }
 
+/// The lock keeps only memgauge away from a process. The note shows that its bits were cleared by
+/// others, in the kernel or not.
+#[test]
+fn bits_that_something_else_clears_are_noticed() {
+    let Some(running) = Running::start("u", 4096, 20_000) else {
+        return skipped(Need::Packages, "no C compiler");
+    };
+    let pid = running.pid();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                std::fs::write(format!("/proc/{pid}/clear_refs"), "1").expect("it may be written");
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        });
+        let output = mrc(&["-p", &pid, "--seconds", "8", "--window", "2", "--json"]);
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        output
+    });
+    assert!(output.status.success(), "{}", harness::said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let notes = report["notes"].as_array().expect("notes");
+    let is_noticed = |note: &Value| {
+        let text = note.as_str().unwrap_or_default();
+        text.starts_with("something else also cleared accessed bits in ")
+    };
+    assert!(notes.iter().any(is_noticed), "{notes:?}");
+}
+
 #[test]
 fn process_that_ends_or_executes_another_program_keeps_earlier_numbers() {
     let check = |script: &str, words: &str| {

@@ -343,6 +343,13 @@ pub(super) fn notes(observation: &Observation, single: bool) -> Vec<String> {
             number_of(observation.stopped_epochs as u64, "epoch", "s")
         ));
     }
+    if observation.disturbed_epochs > 0 {
+        notes.push(format!(
+            "something else also cleared accessed bits in {} (reclaim, DAMON or another tool), so \
+             more memory is in use than the numbers show",
+            number_of(observation.disturbed_epochs as u64, "epoch", "s")
+        ));
+    }
     if memory.shared_bytes > memory.resident_bytes / 10 {
         notes.push(match single {
             true => format!(

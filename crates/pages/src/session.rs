@@ -40,6 +40,9 @@ const USE_AGAIN_S: f64 = 0.25e-6;
 /// Share of the resident memory from which on an epoch has nothing more to show.
 const ALL: f64 = 0.995;
 
+/// Share of the resident memory that must lose its accessed bits before an epoch counts as disturbed.
+const DISTURBED: f64 = 0.01;
+
 /// Longest sleep before interrupts are looked at.
 const NAP: Duration = Duration::from_millis(100);
 
@@ -80,6 +83,8 @@ pub struct Observation {
     pub memory: MemoryUse,
     /// Epochs left out because a process was stopped.
     pub stopped_epochs: usize,
+    /// Epochs in which something else cleared accessed bits as well: reclaim, DAMON, or another tool.
+    pub disturbed_epochs: usize,
     /// Duration.
     pub elapsed_s: f64,
     /// Processor time of memgauge.
@@ -249,6 +254,8 @@ impl Session<'_> {
         }
         self.observation.epochs.push(Epoch::default());
         let mut used_bytes = 0;
+        let mut previous: Vec<MemoryUse> = Vec::new();
+        let mut lost_bytes = 0;
         for &age in ages {
             if !self.sleep_until(zero + age) {
                 break;
@@ -260,11 +267,23 @@ impl Session<'_> {
             let middle = read_start + read_start.elapsed() / 2;
             let age_s = (middle - zero).as_secs_f64();
             self.push(age_s);
+            let processes = &self.observation.processes;
+            let now: Vec<MemoryUse> = processes.iter().map(|observed| observed.memory).collect();
+            lost_bytes += previous
+                .iter()
+                .zip(&now)
+                .map(|(before, now)| lost_use(before, now))
+                .sum::<u64>();
+            previous = now;
             let memory = self.observation.memory;
             used_bytes = memory.used_bytes;
             if used_bytes as f64 >= ALL * memory.resident_bytes as f64 {
                 break;
             }
+        }
+        let resident_bytes = self.observation.memory.resident_bytes as f64;
+        if lost_bytes as f64 > DISTURBED * resident_bytes {
+            self.observation.disturbed_epochs += 1;
         }
         used_bytes as f64
     }
@@ -358,8 +377,40 @@ impl Session<'_> {
     }
 }
 
+/// Bytes that were used and no longer have an accessed bit, between two readings of an epoch. Pages
+/// that the process gave back take their bits with them.
+fn lost_use(before: &MemoryUse, now: &MemoryUse) -> u64 {
+    let given_back = before.resident_bytes.saturating_sub(now.resident_bytes);
+    let fewer = before.used_bytes.saturating_sub(now.used_bytes);
+    fewer.saturating_sub(given_back)
+}
+
 fn running(processes: &mut [Observed]) -> impl Iterator<Item = &mut Observed> {
     processes
         .iter_mut()
         .filter(|observed| observed.end == End::Running)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use_is_lost_only_if_the_page_is_still_resident() {
+        let memory = |resident_bytes, used_bytes| MemoryUse {
+            resident_bytes,
+            used_bytes,
+            ..MemoryUse::default()
+        };
+        for (before, now, lost) in [
+            ((100, 50), (100, 60), 0),
+            ((100, 50), (100, 20), 30),
+            ((100, 50), (80, 30), 0),
+            ((100, 50), (90, 10), 30),
+            ((100, 50), (150, 40), 10),
+        ] {
+            let found = lost_use(&memory(before.0, before.1), &memory(now.0, now.1));
+            assert_eq!(found, lost, "{before:?} {now:?}");
+        }
+    }
 }
