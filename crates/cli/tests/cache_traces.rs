@@ -455,7 +455,12 @@ fn lists_of_addresses_have_policies_too() {
         .iter()
         .flat_map(|(key, _)| (key * 32).to_le_bytes())
         .collect();
+    let doubtful = folder.write("t.bin", &words);
+    let note = |file: &Path, options: &[&str]| curve_of(file, options)["note"].to_string();
+    assert!(note(&doubtful, &[]).contains("read as 64-bit addresses"));
+    assert_eq!(note(&doubtful, &["--format", "raw"]), "null");
     let file = folder.write("t.raw", words);
+    assert_eq!(note(&file, &[]), "null");
     let sizes = ["--sizes", "640,2KiB,6400"];
     let exact = curve_of(&file, &sizes);
     let simulated = curve_of(&file, &[&sizes[..], &["--policy", "lru,belady"]].concat());

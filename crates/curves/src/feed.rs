@@ -252,7 +252,14 @@ fn feed_file(
             addresses::read(file, format, &mut take).with_context(failed)?
         }
     };
-    Ok(junk.description())
+    // Records of an unknown format look like addresses if their numbers are small.
+    let is_doubtful = junk.is_guessed_raw && input.extension().is_none_or(|e| e != "raw");
+    let guess = is_doubtful.then(|| {
+        "read as 64-bit addresses, because the content shows no other format; --format names it"
+            .to_owned()
+    });
+    let notes: Vec<String> = guess.into_iter().chain(junk.description()).collect();
+    Ok((!notes.is_empty()).then(|| notes.join("; ")))
 }
 
 /// Feeds the addresses of a recording's samples. The note describes the samples.

@@ -124,7 +124,7 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
 
 /// Requests in memory, all or a sample.
 enum Store {
-    All(Requests),
+    All(Box<Requests>),
     Sampled(Box<Miniature>),
 }
 
@@ -132,7 +132,7 @@ impl Store {
     fn new(args: &Mrc) -> Store {
         match args.making.sample {
             Some(rate) => Store::Sampled(Box::new(Miniature::new(rate, args.making.salt))),
-            None => Store::All(Requests::default()),
+            None => Store::All(Box::default()),
         }
     }
 

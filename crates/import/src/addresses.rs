@@ -114,6 +114,8 @@ pub struct UnreadableInput {
     pub gaps: u64,
     /// Notes about a block trace.
     pub trace_notes: Vec<String>,
+    /// Whether 64-bit words were read because no format was recognised.
+    pub is_guessed_raw: bool,
 }
 
 impl UnreadableInput {
@@ -244,7 +246,10 @@ fn read_plain<E: From<Error>>(
         return read_guessed_text(input, take);
     }
     match format.unwrap_or(&guessed) {
-        Format::Raw => read_raw(input, take),
+        Format::Raw => read_raw(input, take).map(|read| UnreadableInput {
+            is_guessed_raw: format.is_none(),
+            ..read
+        }),
         Format::Csv(column) => read_csv(input, column, take),
         Format::Text => read_lines(input, |line| number(line).map(|n| (n, 1)).into(), take),
         Format::Hex => read_lines(input, |line| hex(line).map(|n| (n, 1)).into(), take),
