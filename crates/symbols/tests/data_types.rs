@@ -176,9 +176,17 @@ fn fresh_memory_has_the_type_of_the_variable_that_it_is_assigned_to() {
             for (long i = 0; i < n; i++) all[i].cold = i;
             return all;
         }
-        int main(int argc, char **argv) { return made(argc)->cold; }
+        __attribute__((noinline)) void each(struct pair **all, long n) {
+            for (long i = 0; i < n; i++) { all[i] = malloc(sizeof(struct pair)); all[i]->hot = i; }
+        }
+        int main(int argc, char **argv) {
+            struct pair *one[2];
+            each(one, argc & 1);
+            return made(argc)->cold;
+        }
     ");
     check(&program, "made", &["pair.cold"]);
+    check(&program, "each", &["pair *", "pair.hot"]);
 }
 
 #[test]
@@ -258,11 +266,16 @@ fn members_are_found_in_rust() {
         #[inline(never)] pub fn measured(s: &Shape) -> u64 { match s { Shape::Circle { radius } => *radius, Shape::Square(a, b) => a * b } }
         pub struct Pair { pub first: u64, pub second: u32 }
         #[inline(never)] pub fn pushed(all: &mut Vec<Pair>, n: u64) { for i in 0..n { all.push(Pair { first: i, second: 1 }); } }
+        #[inline(never)] pub fn filled(n: u64) -> Vec<Pair> {
+            let mut all = Vec::with_capacity(n as usize);
+            for i in 0..n { all.push(Pair { first: i * 3 ^ n, second: 1 }); }
+            all
+        }
         #[no_mangle] #[inline(never)] pub fn indexed(all: &Vec<Box<Node>>, n: u64) -> u64 { all[n as usize % all.len()].value }
         fn main() {
             let n = std::env::args().count() as u64;
             let (mut pairs, boxes) = (Vec::new(), vec![Box::new(Node { value: n, pad: [0; 14], next: None })]);
-            pushed(&mut pairs, n); println!("{}", pairs[0].first + indexed(&boxes, n));
+            pushed(&mut pairs, n); println!("{}", filled(n).len()); println!("{}", pairs[0].first + indexed(&boxes, n));
             let all: Vec<Node> = (0..n).map(|value| Node { value, pad: [0; 14], next: None }).collect();
             let shape = if n > 1 { Shape::Circle { radius: n } } else { Shape::Square(n, n) };
             println!("{}", walk(&all[0]) + summed(&all) + measured(&shape));
@@ -273,6 +286,7 @@ fn members_are_found_in_rust() {
     check(&program, "summed", &["p::Node.value"]);
     for (function, expected) in [
         ("pushed", &["p::Pair.first", "p::Pair.second"][..]),
+        ("filled", &["p::Pair.first", "p::Pair.second"]),
         ("indexed", &["p::Node *", "p::Node.value"]),
     ] {
         let members = program.members(function);

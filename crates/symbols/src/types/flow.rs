@@ -23,6 +23,8 @@ use super::graph::{Type, TypeRef};
 const MAX_PASSES: usize = 8;
 /// Maximum number of values on the stack that are followed.
 const MAX_SLOTS: usize = 256;
+/// Maximum distance between the store that initialises a variable and the beginning of its scope.
+const MAX_BYTES_TO_SCOPE: u64 = 32;
 /// Registers that a call may change: rax, rcx, rdx, rsi, rdi and r8 to r11.
 const CLOBBERED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 /// Smaller constants are no addresses (`vm.mmap_min_addr`).
@@ -155,6 +157,10 @@ fn decode(code: &[(Range<u64>, Vec<u8>)]) -> Vec<Step> {
         }
     }
     steps
+}
+
+fn is_thread_local(memory: &UsedMemory) -> bool {
+    matches!(memory.segment(), Register::FS | Register::GS)
 }
 
 /// Number of a general register, or of the one that it is a part of.
@@ -499,7 +505,7 @@ impl Flow<'_> {
         state: &State,
         symbol_at: &mut SymbolAt,
     ) -> Result<DataAccess, NoType> {
-        if matches!(memory.segment(), Register::FS | Register::GS) {
+        if is_thread_local(memory) {
             return Err(NoType::ThreadLocal);
         }
         let ip = self.steps[at].instruction.ip();
@@ -562,6 +568,26 @@ impl Flow<'_> {
         })
     }
 
+    /// Type of a variable on the stack that a store initialises just before its scope begins.
+    fn declared_next(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+        let ip = self.steps[at].instruction.ip();
+        let Value::Stack(slot) = self.address(memory, state) else {
+            return Value::Unknown;
+        };
+        let starts = self
+            .info
+            .locations
+            .iter()
+            .map(|location| location.range.start);
+        let next = starts
+            .filter(|start| (ip..=ip + MAX_BYTES_TO_SCOPE).contains(start))
+            .min();
+        let found = next.and_then(|start| self.on_stack(start, slot, state));
+        found.map_or(Value::Unknown, |(of, within)| {
+            u64::try_from(within).map_or(Value::Unknown, |within| self.pointer(of, within, 0))
+        })
+    }
+
     /// The variable on the stack at an offset from the canonical frame address, and the offset in
     /// it. Of several, the smallest.
     fn on_stack(&mut self, ip: u64, at: i64, state: &State) -> Option<(TypeRef, i64)> {
@@ -614,20 +640,27 @@ impl Flow<'_> {
     }
 
     fn known_load(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
-        if matches!(memory.segment(), Register::FS | Register::GS) {
+        if !is_thread_local(memory)
+            && let Value::Stack(slot) = self.address(memory, state)
+            && let Some(&value) = state.slots.get(&slot)
+        {
+            return value;
+        }
+        self.declared(at, memory, state)
+    }
+
+    /// Value that the declared type of the data at an operand gives.
+    fn declared(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+        if is_thread_local(memory) {
             return Value::Unknown;
         }
         let ip = self.steps[at].instruction.ip();
-        let (of, offset) = match self.address(memory, state) {
-            Value::Stack(slot) => {
-                if let Some(&value) = state.slots.get(&slot) {
-                    return value;
-                }
-                match self.on_stack(ip, slot, state) {
-                    Some((of, within)) => (of, within),
-                    None => return Value::Unknown,
-                }
-            }
+        let (address, by) = self.indexed_address(memory, state);
+        let (of, offset) = match address {
+            Value::Stack(slot) => match self.on_stack(ip, slot, state) {
+                Some((of, within)) => (of, within),
+                None => return Value::Unknown,
+            },
             Value::Pointer {
                 to,
                 offset,
@@ -641,7 +674,7 @@ impl Flow<'_> {
                 }
             }
             Value::Address { at, .. } => match self.debug.variable_at(ip, at, None) {
-                Some((of, start)) => (of, at.wrapping_sub(start) as i64),
+                Some((of, start)) => (of, (at.wrapping_sub(start) as i64).wrapping_add(by)),
                 None => return Value::Unknown,
             },
             _ => return Value::Unknown,
@@ -836,15 +869,41 @@ impl Flow<'_> {
         let Some(memory) = self.steps[at].memory else {
             return;
         };
+        let is_move = self.steps[at].instruction.mnemonic() == Mnemonic::Mov;
+        let bytes = memory.memory_size().size();
+        let value = match is_move && bytes == 8 {
+            true => self.stored(at, &memory, state),
+            false => Value::Unknown,
+        };
         if let Value::Stack(slot) = self.address(&memory, state) {
-            let is_move = self.steps[at].instruction.mnemonic() == Mnemonic::Mov;
-            let bytes = memory.memory_size().size();
-            let value = match is_move && bytes == 8 {
-                true => self.operand(at, 1, state),
-                false => Value::Unknown,
-            };
             set_slot(state, slot, value, bytes as i64);
         }
+    }
+
+    /// The value that a move stores. A register without a type gets that of the pointer that it is
+    /// stored in, such as fresh memory that becomes an element of an array.
+    fn stored(&mut self, at: usize, memory: &UsedMemory, state: &mut State) -> Value {
+        let value = self.operand(at, 1, state);
+        let is_on_stack = matches!(self.address(memory, state), Value::Stack(_));
+        let source = general(self.steps[at].instruction.op1_register());
+        let (Some(source), true) = (
+            source,
+            matches!(value, Value::Untyped { .. }) || is_on_stack && value == Value::Unknown,
+        ) else {
+            return value;
+        };
+        let declared = match self.declared(at, memory, state) {
+            Value::Unknown => self.declared_next(at, memory, state),
+            known => known,
+        };
+        if !matches!(declared, Value::Pointer { .. }) || self.rank(declared) <= self.rank(value) {
+            return value;
+        }
+        if let Value::Untyped { origin, offset, .. } = value {
+            give_type(state, (origin, offset), declared);
+        }
+        state.registers[source] = declared;
+        declared
     }
 
     fn call(&mut self, instruction: &Instruction, at: usize, state: &mut State) {
