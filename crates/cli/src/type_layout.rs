@@ -98,9 +98,16 @@ impl MoveAccesses for TypeLayout {
         if access.of != found.of {
             return None;
         }
-        Some(match access.offset {
-            Some(offset) => ObjectAccess::At(offset),
-            None => ObjectAccess::Within,
+        let layout = found.layout.as_ref().ok();
+        let member = access
+            .member
+            .and_then(|member| access.of.members.get(member));
+        Some(match (access.offset, member.zip(layout)) {
+            (Some(offset), _) => ObjectAccess::At(offset),
+            (None, Some((member, layout))) => {
+                ObjectAccess::Within(layout.member_around(member.offset)?)
+            }
+            (None, None) => return None,
         })
     }
 

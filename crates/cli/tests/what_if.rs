@@ -387,7 +387,7 @@ int main(void) {
     fill((unsigned long *)nodes, COUNT * sizeof *nodes / sizeof(long));
 #endif
     for (long i = 0; i < COUNT && !IS_FILLED; i++) {
-        NODE(i)->more = i; NODE(i)->name[0] = i; HOT(i)->key = i; HOT(i)->next = i;
+        NODE(i)->name[0] = i; NODE(i)->more = i; HOT(i)->key = i; HOT(i)->next = i;
     }
     for (long n = 0; n < STEPS; n++) {
         x ^= x << 13, x ^= x >> 7, x ^= x << 17;

@@ -289,11 +289,22 @@ impl Layout {
         self.bytes
     }
 
-    /// Where the byte at an offset of an object goes. `None` for bytes that are in no member.
-    pub fn place(&self, offset: u64) -> Option<MovedOffset> {
+    /// Offsets of the member of the outermost level that contains an offset. All of the object's if it
+    /// moves as a whole.
+    pub fn member_around(&self, offset: u64) -> Option<Range<u64>> {
+        Some(self.part_at(offset)?.from.clone())
+    }
+
+    fn part_at(&self, offset: u64) -> Option<&MovedPart> {
         let after = self.parts.partition_point(|part| part.from.start <= offset);
         let part = self.parts.get(after.checked_sub(1)?)?;
-        part.from.contains(&offset).then(|| MovedOffset {
+        part.from.contains(&offset).then_some(part)
+    }
+
+    /// Where the byte at an offset of an object goes. `None` for bytes that are in no member.
+    pub fn place(&self, offset: u64) -> Option<MovedOffset> {
+        let part = self.part_at(offset)?;
+        Some(MovedOffset {
             array: (!self.is_in_place).then_some(part.array),
             stride: self.strides[part.array],
             offset: part.offset + (offset - part.from.start),

@@ -10,7 +10,8 @@
 //! other sets of the caches.
 //!
 //! An index into an array within the object hides the offset. Such an access moves if an access
-//! with a known offset has shown the object before.
+//! with a known offset has shown the object before, or if an object right behind the last one has
+//! the accessed member there: code that fills an array may begin with such a member.
 //!
 //! Accesses of instructions without a known type stay where they are, for example copies by
 //! `memcpy`. Their misses in lines of moved objects are counted.
@@ -18,18 +19,20 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::engine::address_space::AddressSpace;
 use crate::engine::catalogue::Catalogue;
 
 /// What an instruction accesses of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectAccess {
     /// The bytes at this offset.
     At(u64),
-    /// An element of an array in the object, by an index.
-    Within,
+    /// An element of an array in the object, by an index. The range has the offsets of the member
+    /// that contains the array.
+    Within(Range<u64>),
 }
 
 /// Where a part of an object goes in another layout.
@@ -81,6 +84,9 @@ const MAX_OLD_LINES: usize = 1 << 21;
 /// Maximum number of lines before an access in which its object may have been seen.
 const MAX_LINES_BACK: u64 = 8;
 
+/// Maximum number of objects between the last one and the next one that is accessed in an array.
+const MAX_OBJECTS_AHEAD: u64 = 4;
+
 /// What is known about a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum KnownBlock {
@@ -101,11 +107,12 @@ pub(crate) struct MovedCode {
     accesses: Vec<Option<MovedAccess>>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum MovedAccess {
     /// The bytes at this offset go to the part.
     At(u64, MovedPart),
-    Within,
+    /// The bytes at one of these offsets.
+    Within(Range<u64>),
 }
 
 /// State of a machine with another layout.
@@ -121,6 +128,8 @@ pub(crate) struct Moves {
     /// Start of the object seen last in each line.
     seen: HashMap<u64, u64>,
     last_object: u64,
+    /// The object seen before it.
+    previous_object: u64,
     /// Lines with a miss of an access that stayed, in which no object was seen yet: code of unknown
     /// type may have filled it.
     filled: HashSet<u64>,
@@ -146,6 +155,7 @@ impl Moves {
             next: ARRAYS.start,
             seen: HashMap::new(),
             last_object: 0,
+            previous_object: 0,
             filled: HashSet::new(),
             moved: 0,
             stayed: 0,
@@ -160,8 +170,10 @@ impl Moves {
                 self.see(object, addr);
                 (object, part)
             }
-            MovedAccess::Within => {
-                let object = self.object_around(addr)?;
+            MovedAccess::Within(offsets) => {
+                let known = self.object_around(addr);
+                let object = known.or_else(|| self.next_object(addr, &offsets))?;
+                self.see(object, addr);
                 let part = self.layout.0.borrow().place(addr - object)?;
                 (object, part)
             }
@@ -179,7 +191,7 @@ impl Moves {
 
     fn see(&mut self, object: u64, addr: u64) {
         if object != self.last_object {
-            self.last_object = object;
+            self.previous_object = std::mem::replace(&mut self.last_object, object);
             let line = addr >> LINE_SHIFT;
             if self.seen.len() < MAX_OLD_LINES || self.seen.contains_key(&line) {
                 let is_first = self.seen.insert(line, object).is_none();
@@ -203,6 +215,18 @@ impl Moves {
                 .copied()
                 .filter(|&object| contains(object))
         })
+    }
+
+    /// Start of an object behind the last one in an array, if the address is at one of these offsets
+    /// in it.
+    fn next_object(&self, addr: u64, offsets: &Range<u64>) -> Option<u64> {
+        let behind = addr.checked_sub(self.last_object)?;
+        // Objects from `malloc` have other distances.
+        let distance = self.last_object.abs_diff(self.previous_object);
+        let is_array = self.previous_object > 0 && distance.is_multiple_of(self.object_bytes);
+        let is_near = behind / self.object_bytes <= MAX_OBJECTS_AHEAD;
+        let offset = behind % self.object_bytes;
+        (is_array && is_near && offsets.contains(&offset)).then_some(addr - offset)
     }
 
     /// Start of the elements of a new array for the objects of a chunk.
@@ -265,7 +289,7 @@ impl MovesOf<'_> {
                     let part = layout.place(offset);
                     part.map(|part| MovedAccess::At(offset, part))
                 }
-                Some(ObjectAccess::Within) => Some(MovedAccess::Within),
+                Some(ObjectAccess::Within(offsets)) => Some(MovedAccess::Within(offsets)),
                 None => None,
             };
             self.moves.object_bytes = layout.object_bytes();
@@ -285,7 +309,7 @@ impl MovesOf<'_> {
 
     /// Returns where the access with this index to `addr` goes. `None` if it stays.
     pub(crate) fn place(&mut self, index: u32, addr: u64) -> Option<u64> {
-        let access = *self.code.accesses.get(index as usize)?;
+        let access = self.code.accesses.get(index as usize)?.clone();
         self.moves.place(access?, addr)
     }
 }
@@ -372,11 +396,42 @@ mod tests {
         let mut moves = moves(200, 256);
         let (one, other) = (0x10_0000, 0x10_0000 + 3 * 200);
         let places = [one, other].map(|object| at(&mut moves, 8, object + 8) - 8);
-        let element = |moves: &mut Moves, addr| moves.place(MovedAccess::Within, addr);
+        let element = |moves: &mut Moves, addr| moves.place(MovedAccess::Within(100..200), addr);
         assert_eq!(element(&mut moves, other + 190), Some(places[1] + 190));
         assert_eq!(element(&mut moves, one + 199), Some(places[0] + 199));
-        assert_eq!(element(&mut moves, one + 200), None);
+        assert_eq!(element(&mut moves, one + 260), None);
         assert_eq!(element(&mut moves, one - 1), None);
+    }
+
+    #[test]
+    fn an_index_is_taken_within_the_object_behind_the_last_one() {
+        let mut moves = moves(200, 256);
+        let element = |moves: &mut Moves, addr| moves.place(MovedAccess::Within(100..200), addr);
+        at(&mut moves, 8, 0x10_0008 - 216);
+        at(&mut moves, 8, 0x10_0008);
+        let next = element(&mut moves, 0x10_0000 + 350);
+        assert_eq!(next, None, "they are no array");
+        at(&mut moves, 8, 0x10_0008 - 200);
+        let place = at(&mut moves, 8, 0x10_0008) - 8;
+        assert_eq!(
+            element(&mut moves, 0x10_0000 + 350),
+            Some(place + 256 + 150)
+        );
+        assert_eq!(
+            element(&mut moves, 0x10_0000 + 201),
+            Some(place + 256 + 1),
+            "it was seen"
+        );
+        assert_eq!(
+            element(&mut moves, 0x10_0000 + 450),
+            None,
+            "no array is there"
+        );
+        assert_eq!(
+            element(&mut moves, 0x10_0000 + 20 * 200 + 150),
+            None,
+            "too far"
+        );
     }
 
     #[test]
