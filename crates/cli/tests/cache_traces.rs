@@ -470,3 +470,71 @@ fn lists_of_addresses_have_policies_too() {
         assert!(misses(&simulated, 1)[at] <= expected);
     }
 }
+
+#[test]
+fn references_of_a_program_have_policies_too() {
+    let folder = Folder::new();
+    let length = drawn("numbers to sort", 200, 2000).to_string();
+    let made = |name: &str, options: &[&str]| -> Value {
+        let file = folder.0.path().join(name);
+        let output = memgauge()
+            .args(["mrc", "--seed", "1", "--sizes", "1KiB,8KiB,64KiB,1GiB"])
+            .arg(format!("--json={}", file.display()))
+            .args(options)
+            .args(["--", "seq", &length])
+            .output()
+            .expect("memgauge runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        // Standard output belongs to the program.
+        assert_eq!(
+            output
+                .stdout
+                .iter()
+                .filter(|&&b| b == b'\n')
+                .count()
+                .to_string(),
+            length
+        );
+        let text = std::fs::read(file).expect("a file");
+        let json: Value = serde_json::from_slice(&text).expect("JSON");
+        json["curves"][0].clone()
+    };
+    let exact = made("exact", &[]);
+    let simulated = made("simulated", &["--policy", "lru,fifo,belady"]);
+    let number = |value: &Value| value.as_f64().expect("a number") as u64;
+    assert_eq!(
+        number(&simulated["references"]),
+        number(&exact["references"])
+    );
+    assert_eq!(simulated["title"], exact["title"]);
+    let [lru, fifo, belady] = [0, 1, 2].map(|policy| misses(&simulated, policy));
+    for at in 0..4 {
+        assert_eq!(lru[at], number(&exact["points"][at]["misses"]));
+        assert!(belady[at] <= lru[at] && belady[at] <= fifo[at]);
+    }
+    assert_eq!(fifo[3], number(&exact["compulsory"]));
+    let warm = made("warm", &["--policy", "lru", "--warmup", "1000"]);
+    // Some of the first references touch two blocks.
+    let left_out = number(&exact["references"]) - number(&warm["references"]);
+    assert!((1000..1100).contains(&left_out), "{left_out}");
+
+    for (options, what) in [
+        (
+            &["--policy", "fifo", "--writes", "around"][..],
+            "a program has none",
+        ),
+        (&["--by", "tenant"], "a program has none"),
+        (&["--policy", "fifo", "--per-thread"], "--per-thread"),
+    ] {
+        let output = memgauge()
+            .arg("mrc")
+            .args(options)
+            .args(["--", "true"])
+            .output();
+        let output = output.expect("memgauge runs");
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(what), "{error}");
+    }
+}

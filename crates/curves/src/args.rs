@@ -34,6 +34,7 @@ Examples:
   memgauge mrc a.raw --against b.raw         two curves and how they differ
   memgauge mrc t.oracleGeneral.zst --policy lru,s3-fifo,belady   policies over a cache trace
   memgauge mrc t.csv --format csv:time=1,key=2,size=3 --policy lru,sieve
+  memgauge mrc --policy lru,belady -- ./prog policies over a program's references
   memgauge mrc -p 4711                       page faults of a running process by size of memory
   memgauge mrc -G system.slice/db.service --seconds 300   of all processes of a control group";
 

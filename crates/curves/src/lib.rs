@@ -76,9 +76,15 @@ pub fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     args.html.as_ref().map(|_| page::check()).transpose()?;
     let out = Outputs::open(args)?;
     if is_simulated {
+        if !args.command.is_empty() {
+            emulated::warn_about_rights(&args.command);
+        }
         let simulated = trace::views(args)?;
         out.write_policies(&simulated.views)?;
-        return Ok(Exit::after_reading(simulated.is_damaged));
+        return Ok(match &simulated.run {
+            Some(run) => Exit::of(&run.end),
+            None => Exit::after_reading(simulated.is_damaged),
+        });
     }
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args, out),

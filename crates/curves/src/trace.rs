@@ -1,14 +1,17 @@
 //! Curves of cache traces, and of eviction policies.
 //!
 //! A trace is held in memory as dense ids ([`Requests`]), because each policy and capacity reads
-//! it again. Lists of addresses are simulated in the same way if a policy is named.
+//! it again. Lists of addresses and the references of a program are simulated in the same way if a
+//! policy is named.
 
 use std::fs::File;
 use std::io::BufRead;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, bail};
+use memgauge_console::terminal;
+use memgauge_emulate::{StreamOptions, Streamed, stream};
 use memgauge_import::addresses::Format;
 use memgauge_import::cache_trace::{self, Operation, Record, TraceFormat};
 use memgauge_import::compression;
@@ -96,10 +99,6 @@ pub(super) fn is_simulated(args: &Mrc) -> anyhow::Result<bool> {
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let making = &args.making;
     let refused = [
-        (
-            !args.command.is_empty(),
-            "a program: record its addresses first",
-        ),
         (args.phases.is_some(), "--phases"),
         (args.against.is_some(), "--against"),
         (args.y != Axis::Ratio, "--y"),
@@ -274,6 +273,24 @@ impl<'a> Collector<'a> {
         })
     }
 
+    /// Takes references to memory. Sizes are those of references that touch several blocks.
+    fn push_addresses(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
+        let mut sizes = sizes.iter().peekable();
+        addresses.iter().enumerate().try_for_each(|(at, &key)| {
+            let bytes = sizes
+                .next_if(|&&(of, _)| of == at)
+                .map_or(1, |&(_, bytes)| bytes);
+            self.push(&Record {
+                key,
+                bytes: bytes.into(),
+                operation: Operation::Read,
+                time_us: 0,
+                ttl_s: None,
+                tenant: 0,
+            })
+        })
+    }
+
     fn push_request(&mut self, request: Request, tenant: u32) -> anyhow::Result<()> {
         self.whole.push(request)?;
         if self.args.by == Some(Part::Tenant) {
@@ -331,6 +348,8 @@ struct Loaded {
     tenants: Vec<(String, Store)>,
     notes: Vec<String>,
     block: Option<u64>,
+    /// True if each reference is a sample that stands for several.
+    is_of_samples: bool,
     is_damaged: bool,
 }
 
@@ -397,52 +416,75 @@ fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
         whole: collector.whole,
         notes,
         block,
+        is_of_samples: false,
         is_damaged: false,
     })
 }
 
-/// Returns the blocks of a list of addresses.
-fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
+/// Refuses options about what only cache traces contain.
+fn check_addresses(args: &Mrc, what: &str) -> anyhow::Result<()> {
     let trace = &args.trace;
-    if trace.writes.is_some() || trace.ttl.is_some() || args.by == Some(Part::Tenant) {
-        return Err(usage(
-            "failed to simulate writes, expiry or tenants: a list of addresses has none: name a \
-             cache trace, with --format if it is not recognised",
-        ));
+    match trace.writes.is_some() || trace.ttl.is_some() || args.by == Some(Part::Tenant) {
+        false => Ok(()),
+        true => Err(usage(format!(
+            "failed to simulate writes, expiry or tenants: {what}"
+        ))),
     }
+}
+
+/// Returns the blocks of a list of addresses, or of a recording.
+fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
+    check_addresses(
+        args,
+        "a list of addresses has none: name a cache trace, with --format if it is not recognised",
+    )?;
     let block = args.making.block[0];
     let mut collector = Collector::new(args, Some(block));
     let read = feed::references_of(
         input,
         args.making.format.as_ref(),
-        &mut |addresses, sizes| {
-            let mut sizes = sizes.iter().peekable();
-            for (at, &key) in addresses.iter().enumerate() {
-                let bytes = sizes
-                    .next_if(|&&(of, _)| of == at)
-                    .map_or(1, |&(_, bytes)| bytes);
-                collector.push(&Record {
-                    key,
-                    bytes: bytes.into(),
-                    operation: Operation::Read,
-                    time_us: 0,
-                    ttl_s: None,
-                    tenant: 0,
-                })?;
-            }
-            Ok(())
-        },
+        &mut |addresses, sizes| collector.push_addresses(addresses, sizes),
     )?;
-    if collector.requests > 0 {
-        collector.warm_up()?;
-    }
+    collector.warm_up()?;
     Ok(Loaded {
         whole: collector.whole,
         tenants: Vec::new(),
         notes: read.note.into_iter().collect(),
         block: Some(block),
+        is_of_samples: read.weight != 1.0,
         is_damaged: read.is_damaged,
     })
+}
+
+/// Runs the command under the emulator. Returns the blocks that it refers to.
+fn load_command(args: &Mrc) -> anyhow::Result<(Loaded, Streamed)> {
+    check_addresses(args, "a program has none: name a cache trace")?;
+    let block = args.making.block[0];
+    let mut collector = Collector::new(args, Some(block));
+    let wanted = StreamOptions {
+        granule: block,
+        parts: None,
+        ips: false,
+        functions: Vec::new(),
+        seed: args.seed,
+    };
+    terminal::catch_interrupts()?;
+    let run = stream(&args.command, wanted, &mut |batch| {
+        collector.push_addresses(batch.addresses, batch.crossing)
+    })?;
+    if collector.requests == 0 {
+        bail!("failed to simulate caches: the program refers to no memory");
+    }
+    collector.warm_up()?;
+    let loaded = Loaded {
+        whole: collector.whole,
+        tenants: Vec::new(),
+        notes: feed::lost(&run).into_iter().collect(),
+        block: Some(block),
+        is_of_samples: false,
+        is_damaged: false,
+    };
+    Ok((loaded, run))
 }
 
 /// Result of simulating caches over all inputs.
@@ -450,23 +492,35 @@ pub(super) struct Simulated {
     pub(super) views: Vec<PolicyView>,
     /// True if a part of an input could not be read.
     pub(super) is_damaged: bool,
+    /// The run of the command.
+    pub(super) run: Option<Streamed>,
 }
 
-/// Simulates caches over all inputs.
+/// Simulates caches over all inputs, or over the references of the command.
 pub(super) fn views(args: &Mrc) -> anyhow::Result<Simulated> {
     check(args)?;
-    let mut is_damaged = false;
+    let (mut is_damaged, mut is_of_samples, mut run) = (false, false, None);
     let mut groups = vec![Group {
         tenant: None,
         stores: Vec::new(),
     }];
     let (mut notes, mut blocks) = (Vec::new(), Vec::new());
+    let mut inputs = Vec::new();
+    if args.inputs.is_empty() {
+        let (loaded, ran) = load_command(args)?;
+        run = Some(ran);
+        inputs.push((args.command.join(" "), loaded));
+    }
     for input in &args.inputs {
-        let loaded = load(input, args)?;
+        inputs.push((name(input), load(input, args)?));
+    }
+    let names: Vec<String> = inputs.iter().map(|(name, _)| name.clone()).collect();
+    for (name, loaded) in inputs {
         is_damaged |= loaded.is_damaged;
-        let about = |note| match args.inputs.len() {
+        is_of_samples |= loaded.is_of_samples;
+        let about = |note| match names.len() {
             1 => note,
-            _ => format!("{}: {note}", name(input)),
+            _ => format!("{name}: {note}"),
         };
         notes.extend(loaded.notes.into_iter().map(about));
         blocks.push(loaded.block);
@@ -500,12 +554,20 @@ pub(super) fn views(args: &Mrc) -> anyhow::Result<Simulated> {
                 None => &notes,
                 Some(_) => &[],
             };
-            made.push(view(args, &group, block, notes)?);
+            let of_group = view(args, &group, block, notes)?;
+            let tenant = group.tenant.as_ref();
+            let tenant = tenant.map_or(String::new(), |tenant| format!(", tenant {tenant}"));
+            made.push(PolicyView {
+                title: names.join(" + ") + &tenant,
+                is_of_samples,
+                ..of_group
+            });
         }
     }
     Ok(Simulated {
         views: made,
         is_damaged,
+        run,
     })
 }
 
@@ -566,18 +628,9 @@ fn view(
         }
     });
     let curves: Vec<PolicyCurve> = curves.collect();
-    let names: Vec<String> = args
-        .inputs
-        .iter()
-        .map(|input: &PathBuf| name(input))
-        .collect();
-    let tenant = group
-        .tenant
-        .as_ref()
-        .map(|tenant| format!(", tenant {tenant}"));
     let total = |of: fn(&Store) -> u64| -> u64 { group.stores.iter().map(of).sum() };
     Ok(PolicyView {
-        title: names.join(" + ") + &tenant.unwrap_or_default(),
+        title: String::new(),
         notes,
         unit,
         references,
@@ -586,6 +639,7 @@ fn view(
         block_bytes: block,
         has_sizes,
         sample_rate: args.making.sample,
+        is_of_samples: false,
         capacities: capacities.iter().map(|c| c.saturating_mul(scale)).collect(),
         has_chosen_capacities: !args.sizes.is_empty(),
         curves,

@@ -81,6 +81,8 @@ pub struct PolicyView {
     pub has_sizes: bool,
     /// Share of the objects that the curves were estimated from.
     pub sample_rate: Option<f64>,
+    /// Whether the requests are samples of a recording, each of which stands for several.
+    pub is_of_samples: bool,
     /// Simulated capacities, ascending.
     pub capacities: Vec<u64>,
     /// Whether the user chose the capacities.
@@ -111,6 +113,7 @@ impl PolicyView {
         let style = style.at_least(80);
         let names: Vec<&str> = self.curves.iter().map(|c| c.policy.name()).collect();
         let how = match self.sample_rate {
+            None if self.is_of_samples => "every sample".to_owned(),
             None => "every request".to_owned(),
             Some(rate) => format!("miniature simulation with {} of the objects", percent(rate)),
         };
@@ -374,7 +377,7 @@ impl PolicyView {
         json!({
             "title": self.title,
             "note": (!self.notes.is_empty()).then(|| self.notes.join("; ")),
-            "provenance": if self.sample_rate.is_some() { "sampled" } else { "exact" },
+            "provenance": if self.sample_rate.is_some() || self.is_of_samples { "sampled" } else { "exact" },
             "sample_rate": self.sample_rate,
             "counted_up_to_bytes": null,
             "weight": 1.0,
@@ -459,6 +462,7 @@ mod tests {
             block_bytes: None,
             has_sizes: true,
             sample_rate: None,
+            is_of_samples: false,
             capacities: vec![1 << 20, 2 << 20, 4 << 20, 8 << 20],
             has_chosen_capacities: false,
             curves: curves.iter().map(curve).collect(),
