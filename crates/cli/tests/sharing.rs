@@ -424,3 +424,41 @@ fn accesses_to_globals_name_the_element_and_the_member() {
     let text = report_text(&run.path());
     assert!(text.contains(&names[0].1), "{text}");
 }
+
+/// Allocated memory with a drawn layout. Threads add to two of its members.
+const ALLOCATED: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+struct worker { char pad[PAD]; long done; int bytes[2]; };
+static void *one(void *p) { struct worker *w = p; for (int i = 0; i < 400000; i++) __atomic_fetch_add(&w->done, 1, __ATOMIC_SEQ_CST); return 0; }
+static void *two(void *p) { struct worker *w = p; for (int i = 0; i < 400000; i++) __atomic_fetch_add(&w->bytes[1], 1, __ATOMIC_SEQ_CST); return 0; }
+int main(void) {
+    struct worker *w = aligned_alloc(64, 64);
+    void *(*const work[])(void *) = { one, one, two, two };
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, work[i], w);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+}
+"#;
+
+#[test]
+fn accesses_to_allocated_memory_name_the_type_and_the_member() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let definitions = [("PAD", drawn("pad", 1, 32))];
+    let run = recorded(&compiled(folder.path(), ALLOCATED, &definitions, false));
+    let report = run.report();
+    let lines = report["sharing"]["lines"].as_array().expect("lines");
+    let accesses = || {
+        lines
+            .iter()
+            .flat_map(|line| line["accesses"].as_array().into_iter().flatten())
+    };
+    for (function, member) in [("one", "worker.done"), ("two", "worker.bytes[]")] {
+        let found = accesses().find(|access| access["function"] == function);
+        let access = found.unwrap_or_else(|| panic!("{function}: {lines:?}"));
+        assert_eq!(access["member"], member, "{access}");
+    }
+}

@@ -9,7 +9,7 @@ use memgauge_trace::{Pid, SharingRow, Tid};
 use serde::Serialize;
 
 use crate::Analysis;
-use crate::code::address_spaces::{AddressSpaces, PathId, When};
+use crate::code::address_spaces::{AddressSpaces, PathId, When, is_file};
 use crate::code::hotspots::{in_user_code, module_of, place_symbol};
 use crate::code::stacks::Frames;
 use crate::data::regions::{SampledRegions, locate_exactly};
@@ -208,8 +208,9 @@ pub struct SharedAccess {
     pub line: Option<u32>,
     /// The variable or allocation that the bytes belong to.
     pub data: String,
-    /// Element and member of the variable: `counters[3].hits`, or the first and the last one.
-    /// `None` without debug information, and for other data.
+    /// Element and member of the variable: `counters[3].hits`, or the first and the last one. Of
+    /// allocated memory, the type and member that the code accesses: `worker.done`, or only the type if
+    /// the bytes are more than the member's. `None` without debug information, and for other data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
     /// Threads that access these bytes here.
@@ -377,7 +378,12 @@ fn shared_line(
             line: symbol.and_then(|symbol| symbol.line),
             data: data_at(first, symbols),
             member: match allocated {
-                Some(_) => None,
+                Some(_) => accessed_member(
+                    symbols,
+                    spaces,
+                    (path, offset),
+                    u64::from(touched.count_ones()),
+                ),
                 None => members(
                     member_at(first, (path, offset), symbols),
                     member_at(last, (path, offset), symbols),
@@ -427,6 +433,26 @@ fn shared_line(
         accesses,
         other_accesses: 0,
     }
+}
+
+/// Type and member that code accesses, or only the type if it accesses more bytes than the member
+/// has. `None` for types without members.
+fn accessed_member(
+    symbols: &mut dyn Resolve,
+    spaces: &AddressSpaces,
+    (path, offset): (PathId, u64),
+    bytes: u64,
+) -> Option<String> {
+    if !is_file(spaces.path(path)) {
+        return None;
+    }
+    let access = symbols.accessed_data(spaces.file(path), offset).ok()?;
+    let of = &access.of;
+    let member = of.members.get(access.member?)?;
+    Some(match bytes <= member.bytes {
+        true => format!("{}.{}", of.name, member.name),
+        false => of.name.clone(),
+    })
 }
 
 /// `first`, or `first to last` if they differ.
