@@ -538,3 +538,26 @@ fn references_of_a_program_have_policies_too() {
         assert!(error.contains(what), "{error}");
     }
 }
+
+/// A reader of RFC 4180 takes the rows up to the next quote for a cell.
+#[test]
+fn stray_quote_in_a_key_loses_no_other_row() {
+    let folder = Folder::new();
+    let length = drawn("rows", 100, 1000);
+    let stray = drawn("row with the quote", 1, length - 1);
+    let rows = |columns: &dyn Fn(u64, &str) -> String| -> String {
+        let quote = |at| if at == stray { "\"" } else { "" };
+        (0..length).map(|at| columns(at, quote(at))).collect()
+    };
+    let table = rows(&|at, quote| format!("{at},{quote}k{},100\n", at % 50));
+    let table = folder.write("t.csv", table);
+    let options = ["--format", "csv:time=1,key=2,size=3", "--sizes", "1MiB"];
+    let curve = curve_of(&table, &options);
+    assert_eq!(curve["references"].as_u64(), Some(length));
+    let twitter = rows(&|at, quote| format!("{at},{quote}k{},10,90,1,get,0\n", at % 50));
+    let twitter = folder.write("t.twitter", twitter);
+    let curve = curve_of(&twitter, &["--format", "twitter"]);
+    assert_eq!(curve["references"].as_u64(), Some(length));
+    let curve = curve_of(&table, &["--format", "csv:1"]);
+    assert_eq!(curve["references"].as_f64(), Some(length as f64));
+}

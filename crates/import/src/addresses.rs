@@ -21,6 +21,7 @@ use memgauge_recording::Numbers;
 
 use crate::cache_trace::{self, Column, TraceFormat};
 use crate::lackey::{LackeyLine, digits_of};
+use crate::table_rows::TableRows;
 use crate::{Error, ErrorKind, compression, lackey};
 
 /// Format of addresses.
@@ -500,31 +501,19 @@ fn lackey_line(line: &str) -> Line {
 /// Reads the numbers of a column. A first row is a heading if its cell in that column is not a
 /// number.
 fn read_csv<E: From<Error>>(
-    input: impl Read,
+    input: impl BufRead,
     column: &Column,
     take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .comment(Some(b'#'))
-        .from_reader(input);
+    let mut rows = TableRows::new(input, b',');
     let mut accesses = Accesses::default();
     let mut junk = UnreadableInput::default();
-    let mut record = csv::ByteRecord::new();
     let mut position = None;
-    while reader
-        .read_byte_record(&mut record)
-        .map_err(|why| unreadable(why.into()))?
-    {
-        let is_blank = record.len() == 1 && record[0].trim_ascii().is_empty();
-        if is_blank {
-            continue;
-        }
+    while let Some((line, record)) = rows.next_row().map_err(unreadable)? {
         let is_first = position.is_none();
         let at = match position {
             Some(at) => at,
-            None => *position.insert(column_position(&record, column)?),
+            None => *position.insert(column_position(record, column)?),
         };
         let cell = record
             .get(at)
@@ -534,9 +523,8 @@ fn read_csv<E: From<Error>>(
             None if is_first => {}
             None => {
                 junk.lines += 1;
-                let line = record.position().map_or(0, csv::Position::line);
                 junk.first
-                    .get_or_insert_with(|| (line, shown(&joined(&record))));
+                    .get_or_insert_with(|| (line, shown(&joined(record))));
             }
         }
         if accesses.addresses.len() == BATCH {

@@ -21,6 +21,7 @@ mod counters;
 mod input;
 mod lackey;
 mod symfs;
+mod table_rows;
 mod text_format;
 mod text_input;
 mod threads;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::{Operation, Record, Sink, bad_input};
 use crate::Error;
+use crate::table_rows::TableRows;
 
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,24 +227,11 @@ fn each_row<E: From<Error>>(
     delimiter: u8,
     mut take: impl FnMut(u64, &csv::ByteRecord) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .comment(Some(b'#'))
-        .delimiter(delimiter)
-        .from_reader(input);
-    let mut row = csv::ByteRecord::new();
-    loop {
-        match reader.read_byte_record(&mut row) {
-            Ok(false) => return Ok(()),
-            Ok(true) => {}
-            Err(e) => return Err(bad_input(format!("failed to read the trace: {e}")).into()),
-        }
-        let is_blank = row.len() == 1 && row[0].trim_ascii().is_empty();
-        if !is_blank {
-            take(row.position().map_or(0, csv::Position::line), &row)?;
-        }
+    let mut rows = TableRows::new(input, delimiter);
+    while let Some((line, row)) = rows.next_row().map_err(super::unreadable)? {
+        take(line, row)?;
     }
+    Ok(())
 }
 
 /// Reads a preset: `parse` turns a row into a record and the number of times that it occurs.
