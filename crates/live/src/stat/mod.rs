@@ -33,8 +33,9 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use memgauge_trace::{CountingFacts, Loss, Manifest, SeriesRow, Thread};
+use smallvec::SmallVec;
 
-pub use series::{Counter, Row, Series, SeriesRecord, SeriesRecordKind, Values};
+pub use series::{Counter, Row, Series, SeriesRecord, SeriesRecordKind};
 pub use session::run;
 use ticks::TickStatistics;
 
@@ -49,6 +50,10 @@ pub const MIN_INTERVAL_NS: u64 = 10_000;
 /// Default size of a ring in pages. With its page of pointers it is what an unprivileged user may
 /// lock for each CPU (`perf_event_mlock_kb`, 516 KiB).
 pub const RING_PAGES: usize = 128;
+
+/// Values of a group's counters, the timer's first. The default events fit without an allocation,
+/// since there may be a hundred thousand ticks per second.
+pub type Values = SmallVec<[u64; 6]>;
 
 /// What to count, and how.
 #[derive(Clone, Debug)]

@@ -8,15 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use smallvec::SmallVec;
-
+use super::Values;
 use super::throttling::TimerThrottling;
 use memgauge_perf::abi::{Attr, flag};
 use memgauge_perf::record::{Layout, Reading, Record, Task, Trailer};
-
-/// Values of a group's counters, the timer's first. The default events fit without an allocation,
-/// since there may be a hundred thousand ticks per second.
-pub type Values = SmallVec<[u64; 6]>;
 
 /// One row: the increments of a group's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

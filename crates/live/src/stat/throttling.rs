@@ -21,8 +21,7 @@
 
 use std::collections::BTreeMap;
 
-use super::TickStatistics;
-use super::series::Values;
+use super::{TickStatistics, Values};
 
 /// Counts older than this count half. It spans several of the kernel's ticks, which are 1 to 10 ms
 /// apart (CONFIG_HZ).

@@ -6,7 +6,7 @@
 //! host's own cache miss.
 
 use super::FLAGS;
-use super::ordered::{Group, RowBefore, RowUse, WORDS};
+use super::row::{Group, RowBefore, RowUse, WORDS};
 
 /// The flags of a word in an [ordered set](super::ordered).
 const FLAG_BITS: u32 = FLAGS as u32;
@@ -34,7 +34,7 @@ pub(crate) trait Rows {
 
     /// Returns the smallest of `values`, or at least 2^63 - 16 if there are none.
     ///
-    /// This finds the least recently used entry of a fully associative TLB. RowBefore, a queue held
+    /// This finds the least recently used entry of a fully associative TLB. Before, a queue held
     /// the stamps in order of use, and recordings of xz (47 million misses of a TLB of 96 entries)
     /// took 8 % longer.
     fn least(values: &[u64]) -> u64;

@@ -17,6 +17,7 @@
 
 mod host;
 mod ordered;
+mod row;
 pub(crate) mod tree;
 mod wide;
 

@@ -23,6 +23,7 @@
 //! each way. A set of 16 ways took 152 bytes in three cache lines of the host.
 
 use super::host::{self, Width};
+use super::row::{Group, RowBefore, RowUse, WORDS};
 use super::wide::Wide;
 use crate::Replacement;
 
@@ -30,8 +31,6 @@ use super::{DIRTY, EMPTY, Evicted, FLAGS, Found, SPACE_SHIFT, SPACE_STEP, Sets, 
 
 /// Maximum number of ways.
 pub(super) const MOST_WAYS: usize = 48;
-/// Number of words in a group.
-pub(super) const WORDS: usize = 8;
 /// Number of bits of the quotient in a word.
 const QUOTIENT_BITS: u32 = 22;
 /// Position of the region in a word.
@@ -42,32 +41,6 @@ const MOST_REGIONS: usize = 255;
 const NO_LINE: u32 = EMPTY as u32;
 /// Number of recently used regions that are found without a search.
 const RECENT: usize = 64;
-
-/// Words of a set that the host handles at once.
-#[derive(Clone, Copy)]
-#[repr(C, align(32))]
-pub(super) struct Group(pub(super) [u32; WORDS]);
-
-/// A use of a line in its set.
-#[derive(Clone, Copy)]
-pub(super) struct RowUse {
-    /// The line's word without flags.
-    pub(super) line: u32,
-    /// Flags to set.
-    pub(super) set: u32,
-    /// Flags to clear if the line was held.
-    pub(super) clear: u32,
-    /// Number of ways of the set.
-    pub(super) ways: usize,
-}
-
-/// The set before a use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RowBefore {
-    pub(super) held: bool,
-    /// The line's word if it was held, otherwise the evicted one.
-    pub(super) word: u32,
-}
 
 /// The tags of a cache with LRU sets.
 #[derive(Clone)]

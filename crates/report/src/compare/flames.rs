@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use memgauge_analyze::{CallTree, file_name};
 
 use super::curves::RunCurves;
-use super::page::text;
+use super::html::text;
 use crate::names::readable;
 use crate::units;
 

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_analyze::{
-    HotRow, HotTable, IoSummary, RegionTable, SharingCounts, Summary, file_name,
-};
+use memgauge_analyze::{HotRow, HotTable, IoSummary, RegionTable, Summary, file_name};
 use memgauge_trace::SourceFacts;
 use serde::{Deserialize, Serialize};
 
-use super::estimates;
+use super::metric_intervals;
 use crate::sections::set_warnings;
 
 /// Version of the form of [`Measured`].
@@ -109,7 +107,7 @@ impl Measured {
             only_regions: (summary.recording.source.only_regions()).map(str::to_owned),
             seed: (summary.recording.source.settings.get(SourceFacts::SEED)).cloned(),
             metrics: metrics(summary),
-            intervals: estimates::of_metrics(summary),
+            intervals: metric_intervals::of(summary),
             function_intervals: intervals(&summary.hot.functions, function),
             line_intervals: intervals(&summary.hot.lines, line),
             functions: exact(&summary.hot.functions, function),
@@ -192,7 +190,7 @@ fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
             metrics.extend(value.map(|value| (format!("{name}.{what}"), value)));
         }
     }
-    for (name, count) in sampled_sharing_counts(summary) {
+    for (name, count) in metric_intervals::sampled_sharing(summary) {
         metrics.entry(name.to_owned()).or_insert(count as f64);
     }
     for device in summary.io.iter().flat_map(|io| &io.devices) {
@@ -206,22 +204,6 @@ fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
     }
     metrics
 }
-
-/// Sharing that was estimated from samples, by the names of the modelled events, with the number
-/// of samples in each.
-pub(super) fn sampled_sharing_counts(summary: &Summary) -> Vec<(&'static str, u64)> {
-    let totals = summary.sharing.as_ref().map(|sharing| sharing.totals);
-    let Some(totals) = totals.filter(SharingCounts::is_estimate) else {
-        return Vec::new();
-    };
-    vec![
-        (HITM, totals.hitm),
-        ("coherence.true_sharing", totals.true_sharing),
-        ("coherence.false_sharing", totals.false_sharing),
-    ]
-}
-
-const HITM: &str = "coherence.hitm";
 
 /// Sampled HITMs by line. Lines without a variable or allocation differ between runs.
 fn sampled_sharing(summary: &Summary) -> Option<Shares> {
@@ -237,7 +219,7 @@ fn sampled_sharing(summary: &Summary) -> Option<Shares> {
         *shares.entry(line.name.clone()).or_default() += share;
     }
     Some(Shares {
-        event: HITM.to_owned(),
+        event: metric_intervals::HITM.to_owned(),
         samples: sharing.totals.hitm_samples,
         shares,
     })

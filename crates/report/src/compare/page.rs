@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use super::curves::{self, RunCurve, RunCurves};
 use super::flames::flames;
+use super::html::text;
 use super::several::{Compared, Row, letter, value};
 use super::text::{BAR, signed_percent};
 use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
@@ -421,23 +422,6 @@ fn path(rates: &[f64], highest: f64, lasts: f64) -> String {
         let _ = write!(path, "{}{x:.1} {y:.1}", if number == 0 { "M" } else { "L" });
     }
     path
-}
-
-/// Text that is nothing else.
-pub(super) fn text(words: &str) -> String {
-    let mut out = String::with_capacity(words.len());
-    for c in words.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            c if c.is_control() => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// A name, whose direction is its own.

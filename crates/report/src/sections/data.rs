@@ -7,7 +7,6 @@ use memgauge_analyze::{
 };
 use memgauge_trace::SourceFacts;
 
-use super::heap::HeapOrder;
 use super::hot::waits_for;
 use super::{or_none, plural, provenance, sorted};
 use crate::names::readable;
@@ -156,6 +155,33 @@ fn without_functions(summary: &Summary, style: &Style) -> String {
 /// Such a program has its own allocator or is linked statically.
 const NO_FUNCTIONS: &str = "no file of the program has the symbol of a function that allocates, as in \
                             a static program that was stripped; --alloc and --free name others";
+
+/// Number by which allocations are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeapOrder {
+    /// Bytes in use at the peak.
+    Peak,
+    /// Requested bytes.
+    Bytes,
+    /// Number of allocations.
+    Allocations,
+    /// Bytes that were never freed.
+    Unfreed,
+    /// Bytes that no access reached.
+    Untouched,
+}
+
+impl HeapOrder {
+    pub(super) fn value(self, site: &AllocationSite) -> u64 {
+        match self {
+            HeapOrder::Peak => site.at_peak_bytes,
+            HeapOrder::Bytes => site.bytes,
+            HeapOrder::Allocations => site.allocations,
+            HeapOrder::Unfreed => site.live_bytes,
+            HeapOrder::Untouched => site.untouched_bytes.unwrap_or(0),
+        }
+    }
+}
 
 /// Order of allocation sites.
 #[derive(Clone, Copy)]

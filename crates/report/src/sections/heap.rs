@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use memgauge_analyze::{AllocationSite, HeapErrors, HeapUse, Summary, allocator_name};
 
-use super::data::{SiteOrder, resets, sites, untouched};
+use super::data::{HeapOrder, SiteOrder, resets, sites, untouched};
 use super::heap_history;
 use super::plural;
 use crate::names::readable;
@@ -19,32 +19,7 @@ const MIN_SHARE: f64 = 0.01;
 /// Maximum number of indented branches.
 const MAX_INDENT: usize = 16;
 
-/// Number by which allocations are sorted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeapOrder {
-    /// Bytes in use at the peak.
-    Peak,
-    /// Requested bytes.
-    Bytes,
-    /// Number of allocations.
-    Allocations,
-    /// Bytes that were never freed.
-    Unfreed,
-    /// Bytes that no access reached.
-    Untouched,
-}
-
 impl HeapOrder {
-    pub(super) fn value(self, site: &AllocationSite) -> u64 {
-        match self {
-            HeapOrder::Peak => site.at_peak_bytes,
-            HeapOrder::Bytes => site.bytes,
-            HeapOrder::Allocations => site.allocations,
-            HeapOrder::Unfreed => site.live_bytes,
-            HeapOrder::Untouched => site.untouched_bytes.unwrap_or(0),
-        }
-    }
-
     fn in_words(self) -> &'static str {
         match self {
             HeapOrder::Peak => "bytes in use at the peak",

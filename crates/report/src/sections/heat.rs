@@ -2,7 +2,7 @@
 
 use memgauge_analyze::{HeatMap, HotPlace, Stretch, Summary};
 
-use super::hot::rank_name;
+use super::sorted::rank_name;
 use super::{has_every, samples_note};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};

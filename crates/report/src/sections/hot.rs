@@ -88,16 +88,6 @@ fn location(row: &HotRow) -> String {
     }
 }
 
-/// Display name of a sort order or event.
-pub(super) fn rank_name(rank: &str) -> String {
-    match rank {
-        "dram_bytes" => "DRAM bytes".to_owned(),
-        LLC => "LLC misses".to_owned(),
-        L1D => "L1D misses".to_owned(),
-        other => other.to_owned(),
-    }
-}
-
 /// Options for showing a table of code.
 struct Shown {
     title: &'static str,
@@ -108,7 +98,7 @@ struct Shown {
 
 impl Shown {
     fn draw(&self, hot: &HotTable, summary: &Summary, style: &Style) -> String {
-        let rank = style.name(&rank_name(&hot.rank));
+        let rank = style.name(&sorted::rank_name(&hot.rank));
         let sort = sorted::column(summary, &hot.rows);
         let title = match sort {
             Some(column) => format!(

@@ -24,7 +24,7 @@ mod types;
 mod what_if;
 
 pub(crate) use closing::{findings, of_regions};
-pub use heap::HeapOrder;
+pub use data::HeapOrder;
 pub(crate) use sampling::notes as sampling_notes;
 pub(crate) use sets::warnings as set_warnings;
 pub(crate) use what_if::cautions as what_if_cautions;

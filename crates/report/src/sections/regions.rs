@@ -2,7 +2,8 @@
 
 use memgauge_analyze::{AddressGap, RegionRow, RegionTable, Summary};
 
-use super::hot::{events_title, rank_name};
+use super::hot::events_title;
+use super::sorted::rank_name;
 use super::{has_every, of_samples, or_none, plural, sorted, with_provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};

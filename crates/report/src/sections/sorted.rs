@@ -2,7 +2,6 @@
 
 use memgauge_analyze::{Cell, SortColumn, SortRow, Summary};
 
-use super::hot::rank_name;
 use crate::MetricUnit;
 use crate::style::Style;
 use crate::units;
@@ -21,6 +20,16 @@ pub(super) fn unless_shown<'a>(
     shown: &[&str],
 ) -> Option<&'a SortColumn> {
     column.filter(|column| !shown.contains(&column.key()))
+}
+
+/// Display name of a sort order or event.
+pub(super) fn rank_name(rank: &str) -> String {
+    match rank {
+        "dram_bytes" => "DRAM bytes".to_owned(),
+        "llc.miss" => "LLC misses".to_owned(),
+        "l1d.miss" => "L1D misses".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 /// Display name of the column.
