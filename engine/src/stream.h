@@ -365,7 +365,10 @@ struct mg_access {
  * UNSUPPORTED: the program used what path names, and the engine refused it;
  * REGION: number `start` is the region named by path; ALLOCATOR: a function of line `start` of
  * the session's file is there. ADVISED: anonymous memory from start to end is to have huge pages,
- * or not to have them if prot is 0. */
+ * or not to have them if prot is 0. A MAP with this bit in its file offset has the thread-local
+ * variables of one thread; the other bits are the offset in the file's TLS segment. Must equal
+ * memgauge_trace::Module::THREAD_LOCAL. */
+#define MG_THREAD_LOCAL (1ull << 62)
 struct mg_map {
     struct mg_record record;
     uint64_t start;

@@ -534,6 +534,80 @@ fn the_array_that_is_waited_for_comes_first_and_all_data_adds_up() {
     }
 }
 
+/// Each of two threads visits the lines of its own copy of a variable, and `main` those of three arrays.
+const COPIES: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+struct line { long visits, rest[7]; };
+static __thread __attribute__((aligned(64))) struct line own[LINES];
+static __thread volatile long single;
+static struct line first[LARGE], second[LARGE], third[LARGE];
+static int rounds;
+static void visit(struct line *all, int lines) { for (int i = 0; i < lines; i++) all[i].visits++; }
+static void *in_thread(void *) {
+    for (int round = 0; round < rounds; round++) visit(own, LINES);
+    single++;
+    return 0;
+}
+int main(int argc, char **argv) {
+    rounds = atoi(argv[1]);
+    visit(first, LARGE); visit(second, LARGE); visit(third, LARGE);
+    pthread_t thread[2];
+    for (auto &t : thread) pthread_create(&t, 0, in_thread, 0);
+    for (auto &t : thread) pthread_join(t, 0);
+    return 0;
+}
+"#;
+
+#[test]
+fn thread_local_and_large_variables_are_named_and_have_their_own_misses() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    // Both exceed the first level, and the large ones exceed what is charged by line.
+    let lines = drawn("lines", 2000, 4000);
+    let large = drawn("large", 120_000, 140_000);
+    let rounds = drawn("rounds", 3, 6);
+    let defines = [format!("-DLINES={lines}"), format!("-DLARGE={large}")];
+    for link in [&[][..], &["-static"], &["-no-pie"]] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let flags = [&["-O1", &*defines[0], &*defines[1]], link].concat();
+        let program = compiled(folder.path(), COPIES, &flags);
+        let recorded = Recorded::new(
+            &["--machine", "i5-6600k"],
+            &[&*program, &rounds.to_string()],
+        );
+        let report = recorded.report();
+        let misses = |name: &str| {
+            let mut rows = report["data"]["rows"].as_array().expect("rows").iter();
+            let named = |row: &&Value| row["name"] == format!("{name} (program)");
+            let row = rows.find(named);
+            let row = row.unwrap_or_else(|| panic!("{link:?}: no {name}: {}", report["data"]));
+            count(&row["counts"], "l1d.miss")
+        };
+        for name in ["first", "second", "third"] {
+            // A page with the end of one array and the start of the next counts for the first.
+            assert!(
+                misses(name).abs_diff(large) <= 64,
+                "{link:?} {name}: {} of {large}",
+                misses(name)
+            );
+        }
+        let visits = 2 * rounds * lines;
+        // The C library clears the three copies before, and writes control blocks behind them.
+        let cleared = 3 * (lines + 256);
+        let found = misses("own");
+        assert!(
+            (visits..=visits + cleared).contains(&found),
+            "{link:?}: {found} of {visits}"
+        );
+        let mut types = report["types"]["rows"].as_array().expect("rows").iter();
+        let line = types.find(|row| row["name"] == "line").expect("a type");
+        let loads = 3 * large + visits;
+        assert_eq!(count(&line["counts"], "loads"), loads, "{link:?}");
+    }
+}
+
 #[test]
 fn recordings_without_data_have_no_tables_of_it() {
     if !needs(&["ls"]) {

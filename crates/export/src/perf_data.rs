@@ -424,7 +424,8 @@ fn records<W: Write + Seek>(
     recording.for_each_intact_batch(&all, &mut written.problems, |rows: &[Module]| {
         // perf records only new mappings.
         let ends = |row: &Module| [Module::EXEC, Module::UNMAPPED].contains(&row.path.as_str());
-        let maps = rows.iter().filter(|row| !ends(row));
+        let is_part = |row: &Module| row.file_offset & Module::THREAD_LOCAL != 0;
+        let maps = rows.iter().filter(|row| !ends(row) && !is_part(row));
         side.extend(maps.map(|row| (row.time_ns, mapping(row, sample_type))));
     })?;
     side.sort_by_key(|(time_ns, _)| *time_ns);

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use memgauge_trace::Module;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, ObjectSymbolTable, ReadCache,
-    RelocationTarget, SymbolKind,
+    RelocationTarget, SymbolKind, elf,
 };
 
 use super::FetchDebugFile;
@@ -21,6 +23,9 @@ pub(super) struct Image {
     pub(super) has_lines: bool,
     pub(super) is_x86_64: bool,
     segments: Vec<Segment>,
+    /// Address to which the thread pointer points, in the terms of [`Self::data_address`]. `None` for
+    /// libraries and for programs without thread-local variables.
+    pub(super) thread_pointer: Option<u64>,
     /// Name and size of variables by address, read when first needed.
     variables: Option<BTreeMap<u64, (String, u64)>>,
     /// Functions of other files that PLT entries call, by address.
@@ -80,6 +85,7 @@ impl Image {
             has_lines: has_own || apart.is_some(),
             debug: Some(apart.unwrap_or_else(|| path.to_owned())),
             segments: segments.collect(),
+            thread_pointer: thread_pointer(&file),
             variables: None,
             plt_entries: plt_entries(&file),
         })
@@ -131,8 +137,12 @@ impl Image {
         self.data_segment(offset).is_some()
     }
 
-    /// Address of data at a file offset.
+    /// Address of data at a file offset. Thread-local variables have their offset in the segment and
+    /// [`Module::THREAD_LOCAL`].
     pub(super) fn data_address(&self, offset: u64) -> Option<u64> {
+        if offset & Module::THREAD_LOCAL != 0 {
+            return Some(offset);
+        }
         let segment = self.data_segment(offset)?;
         Some(segment.address + (offset - segment.file_offset))
     }
@@ -164,6 +174,32 @@ impl Image {
         let (start, (name, size)) = known.range(..=address).next_back()?;
         (address - start < *size).then_some((*start, name.as_str(), *size))
     }
+}
+
+/// Address after the thread-local variables of a program, at which code finds them.
+fn thread_pointer<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> Option<u64> {
+    let object::File::Elf64(file) = file else {
+        return None;
+    };
+    let endian = file.endian();
+    let flags = file.elf_section_table().dynamic(endian, file.data()).ok()?;
+    let is_pie = flags.is_some_and(|(entries, _)| {
+        let flags = entries
+            .iter()
+            .find(|entry| entry.tag(endian) == elf::DT_FLAGS_1);
+        flags.is_some_and(|flags| flags.val(endian) & elf::DF_1_PIE.0 != 0)
+    });
+    let is_program = file.elf_header().e_type(endian) == elf::ET_EXEC || is_pie;
+    let mut headers = file.elf_program_headers().iter();
+    let of_threads = headers.find(|header| header.p_type(endian) == elf::PT_TLS)?;
+    let align = of_threads.p_align(endian).max(1);
+    let first = of_threads.p_vaddr(endian).wrapping_neg() % align;
+    let bytes = of_threads
+        .p_memsz(endian)
+        .checked_sub(first)?
+        .checked_next_multiple_of(align)?
+        + first;
+    is_program.then_some(Module::THREAD_LOCAL + bytes)
 }
 
 /// Separate debug information that a file links to, if it is installed.
@@ -226,11 +262,16 @@ fn variables(path: &Path) -> BTreeMap<u64, (String, u64)> {
         return all;
     };
     for symbol in file.symbols().chain(file.dynamic_symbols()) {
-        if symbol.kind() == SymbolKind::Data
-            && symbol.size() > 0
+        // The address of a thread-local variable is its offset in the segment.
+        let bit = match symbol.kind() {
+            SymbolKind::Data => 0,
+            SymbolKind::Tls => Module::THREAD_LOCAL,
+            _ => continue,
+        };
+        if symbol.size() > 0
             && let Ok(name) = symbol.name()
         {
-            all.insert(symbol.address(), (name.to_owned(), symbol.size()));
+            all.insert(symbol.address() | bit, (name.to_owned(), symbol.size()));
         }
     }
     all

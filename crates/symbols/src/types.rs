@@ -100,13 +100,14 @@ impl FileTypes {
                 let bytes = read_code(image, range).ok_or(NoType::NoOperand)?;
                 code.push((range.clone(), bytes));
             }
+            let thread_pointer = image.thread_pointer;
             let symbols = &mut self.symbols;
             let mut symbol_at = |address| {
                 let known = symbols.entry(address);
                 let found = known.or_insert_with(|| image.variable_at_address(address));
                 found.clone()
             };
-            let found = flow::accesses(debug, &info, &code, &mut symbol_at);
+            let found = flow::accesses(debug, &info, &code, thread_pointer, &mut symbol_at);
             self.accesses.extend(found);
             let ranges = info.code.into_iter();
             self.read

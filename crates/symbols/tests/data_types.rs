@@ -97,6 +97,54 @@ fn name(access: &DataAccess) -> String {
     }
 }
 
+const COPIES: &str = r"
+#define APART __attribute__((noinline))
+struct counter { long hits, misses; };
+static __thread struct counter own[64] = { { 1, 2 } };
+__thread struct { int a, hot; } pair;
+__thread struct counter *latest;
+APART void hot_of_pair(void) { pair.hot++; }
+APART void index_of_own(int i) { own[i].misses++; }
+APART void each_of_own(int n) { for (int i = 0; i < n; i++) own[i].hits += i; }
+APART long pointed_to_own(void) { return latest->misses; }
+int main(int argc, char **argv) { hot_of_pair(); index_of_own(argc); each_of_own(argc); latest = own; return pointed_to_own(); }
+";
+
+#[test]
+fn thread_local_variables_of_programs_have_types_and_those_of_libraries_a_reason() {
+    for options in [
+        &["-O2"][..],
+        &["-O0"],
+        &["-O2", "-no-pie"],
+        &["-O2", "-static"],
+        &["-O1", "-gdwarf-4"],
+    ] {
+        let program = compiled("gcc", "c", COPIES, &[&["-g"], options].concat());
+        let typed = |function: &str| {
+            let mut found = program.members(function);
+            // The thread pointer itself is in the C library's block, and `i` may be on the stack.
+            found.retain(|member| member != "ThreadLocal" && member != "int");
+            found.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(typed("hot_of_pair"), ["(anonymous).hot"], "{options:?}");
+        assert_eq!(typed("index_of_own"), ["counter.misses"], "{options:?}");
+        assert_eq!(typed("each_of_own"), ["counter.hits"], "{options:?}");
+        assert_eq!(
+            typed("pointed_to_own"),
+            ["counter *", "counter.misses"],
+            "{options:?}"
+        );
+    }
+    let library = compiled(
+        "gcc",
+        "c",
+        COPIES,
+        &["-g", "-O2", "-shared", "-fPIC", "-ftls-model=initial-exec"],
+    );
+    let found = library.members("hot_of_pair");
+    assert!(!found.contains("(anonymous).hot"), "{found:?}");
+}
+
 #[track_caller]
 fn check(program: &Program, function: &str, expected: &[&str]) {
     let expected: BTreeSet<String> = expected.iter().map(|&name| name.to_owned()).collect();
@@ -116,6 +164,7 @@ APART long walk(struct node *n) { long s = 0; for (; n; n = n->next) s += n->val
 APART long nested(struct node *n, int i) { return n->at.y + n->way[i].x; }
 APART void array(struct node *all, int n) { for (int i = 0; i < n; i++) all[i].at.x += i; }
 APART void global(int i) { counters[i].hits++; total++; }
+APART void each_global(int n) { for (int i = 0; i < n; i++) counters[i].misses += i; }
 APART long through(struct table *t, int i) { return t->slots[i]->next->at.x + t->u.number; }
 APART struct node *find(struct table *t, long v) {
     struct node *n = t->slots[v % 64];
@@ -136,7 +185,7 @@ int main(int argc, char **argv) {
     whole.slots = calloc(64, sizeof *whole.slots);
     for (int i = 0; i < 64; i++) whole.slots[i] = n;
     n->value = argc - 1;
-    array(n, 8); global(argc); copy(n + 1, n);
+    array(n, 8); global(argc); each_global(argc); copy(n + 1, n);
     return walk(n) + nested(n, argc) + through(&whole, argc) + used_later(0) + stacked(argc) + odd(n);
 }
 ";
@@ -154,6 +203,10 @@ fn members_of_structures_are_found_in_c() {
         check(&program, "nested", &["node.at.y", "node.way[].x"]);
         check(&program, "array", &["node.at.x"]);
         check(&program, "global", &["counter.hits", "long int"]);
+        // Vector code has constants, too.
+        let mut members = program.members("each_global");
+        members.retain(|member| member != "UnknownVariable");
+        assert_eq!(Vec::from_iter(members), ["counter.misses"], "{options:?}");
         let members = ["table.slots", "table.u", "node *", "node.next", "node.at.x"];
         check(&program, "through", &members);
         let members = ["table.slots", "node *", "node.value", "node.next"];

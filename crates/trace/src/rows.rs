@@ -311,7 +311,8 @@ pub struct SiteCount {
 /// What accesses to some data of one process cost, from sources that see every access.
 ///
 /// The data is the memory allocated by one place in the code ([`AllocationRow`]), or a stretch
-/// of other memory: a cache line where variables of a file may lie, elsewhere a mapping. A reader
+/// of other memory: a cache line (a page or 64 KiB in large arrays) where variables of a
+/// file may lie, elsewhere a mapping. A reader
 /// adds up rows of equal data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataRow {
@@ -535,7 +536,8 @@ pub struct Module {
     pub start: VirtAddr,
     /// Address after the last byte.
     pub end: VirtAddr,
-    /// Offset of `start` in the file.
+    /// Offset of `start` in the file, or [`Module::THREAD_LOCAL`] and its offset in the file's segment
+    /// of thread-local variables.
     pub file_offset: u64,
     /// Path of the file, or `[heap]`, `[stack]`, `[stack TID]`, `[anon]`; or
     /// [`Module::EXEC`] or [`Module::UNMAPPED`].
@@ -555,6 +557,9 @@ impl Module {
     pub const EXEC: &str = "[exec]";
     /// Path of a row for an unmapping: earlier mappings in its range are gone.
     pub const UNMAPPED: &str = "[unmapped]";
+    /// Bit of [`Self::file_offset`]: the row is a thread's copy of the thread-local variables of the
+    /// file, up to the thread pointer, in memory that other rows describe.
+    pub const THREAD_LOCAL: u64 = 1 << 62;
 }
 
 /// Code that a program generated, with the name that it reported. Also code of imported files

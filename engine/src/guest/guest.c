@@ -183,6 +183,46 @@ static char *own_program(void)
     return at < end ? at : NULL;
 }
 
+/* The thread-local variables of the program begin this many bytes before the thread pointer; 0 if it
+ * has none. Those of libraries lie before them. */
+static char tls_path[PATH_MAX];
+static uint64_t tls_to_thread_pointer;
+
+static bool read_at(int fd, void *to, size_t bytes, uint64_t at)
+{
+    return pread(fd, to, bytes, at) == (ssize_t)bytes;
+}
+
+static void find_thread_local(const char *program)
+{
+    Elf64_Ehdr e;
+    Elf64_Phdr p;
+    int fd = program && realpath(program, tls_path) ? open(tls_path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    bool is_elf = read_at(fd, &e, sizeof e, 0) && memcmp(e.e_ident, ELFMAG, SELFMAG) == 0 &&
+                  e.e_ident[EI_CLASS] == ELFCLASS64 && e.e_phentsize == sizeof p;
+    for (unsigned n = 0; is_elf && n < e.e_phnum; n++) {
+        if (!read_at(fd, &p, sizeof p, e.e_phoff + n * sizeof p) || p.p_type != PT_TLS)
+            continue;
+        uint64_t align = p.p_align && !(p.p_align & (p.p_align - 1)) ? p.p_align : 1;
+        uint64_t first = -p.p_vaddr & (align - 1);
+        tls_to_thread_pointer = ((p.p_memsz - first + align - 1) & -align) + first;
+        break;
+    }
+    close(fd);
+}
+
+/* Reports where a thread has the program's thread-local variables. */
+static void report_thread_local(uint64_t thread_pointer)
+{
+    if (!tls_to_thread_pointer || thread_pointer < tls_to_thread_pointer)
+        return;
+    uint64_t start = thread_pointer - tls_to_thread_pointer;
+    report_map(MG_REC_MAP, start, thread_pointer, MG_THREAD_LOCAL, PROT_READ | PROT_WRITE, tls_path);
+    mg_put_sync(MG_SYNC_MAPPED, 0, mg_catalogue_bytes());
+}
+
 /* ps, pgrep and the program itself see its own name instead of the emulator's. A script has the
  * name of its interpreter. */
 static void take_name(const char *program)
@@ -197,6 +237,7 @@ void mg_guest_loaded(uint64_t base)
     guest_base = base;
     for_each_host_map(report_loaded_map);
     report_map(MG_REC_PROGRAM, 0, 0, 0, 0, program);
+    find_thread_local(program);
     if (program)
         take_name(program);
 }
@@ -343,6 +384,8 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
         advised(sys_arg[0], sys_arg[1], (int)sys_arg[2]);
     } else if (num == G_WAIT4) {
         waited(ret, sys_arg[1]);
+    } else if (num == G_ARCH_PRCTL && sys_arg[0] == G_SET_FS) {
+        report_thread_local(sys_arg[1]);
     }
     if (num == G_MMAP || num == G_MUNMAP || num == G_MREMAP || num == G_SHMAT ||
         num == G_BRK)
@@ -573,6 +616,8 @@ static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint
     uint64_t args[6] = { a1, a2, a3, a4, a5, a6 };
     int saved = errno;
     memcpy(sys_arg, args, sizeof args);
+    if (num == G_CLONE && args[0] & CLONE_SETTLS)
+        report_thread_local(args[G_CLONE_THREAD_POINTER]);
     mg_sync_before(num, args);
     if (num == G_EXECVE)
         follow(a1, a2, a3, -1);

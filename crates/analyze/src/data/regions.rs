@@ -26,6 +26,8 @@ use crate::set_groups::FollowedGroups;
 
 /// Granularity of data in files until symbols are resolved. No variable of interest is smaller.
 const GRANULE_BYTES: u64 = 8;
+/// Size of a cache line.
+const LINE_BYTES: u64 = 64;
 
 /// Owner of a data address before variables are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -507,6 +509,37 @@ impl SampledRegions<'_> {
                 }
             }
         }
+    }
+
+    /// As [`Self::describe`], of the first variable in a cache line that begins at `place`.
+    pub(crate) fn describe_line(
+        &self,
+        symbols: &mut dyn Resolve,
+        pid: Pid,
+        place: DataLocation,
+    ) -> (String, Extent) {
+        let mut first = place;
+        if let DataLocation::Data(path, start)
+        | DataLocation::ZeroData {
+            path,
+            offset: start,
+            ..
+        } = place
+            && self.spaces.holds_code(path)
+        {
+            let file = self.spaces.file(path);
+            let mut offsets =
+                (start..start.saturating_add(LINE_BYTES)).step_by(GRANULE_BYTES as usize);
+            let named = offsets.find(|&offset| symbols.resolve_data(file, offset).is_some());
+            if let (
+                Some(named),
+                DataLocation::Data(_, offset) | DataLocation::ZeroData { offset, .. },
+            ) = (named, &mut first)
+            {
+                *offset = named;
+            }
+        }
+        self.describe(symbols, pid, first)
     }
 
     fn variable(

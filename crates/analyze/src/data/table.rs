@@ -391,7 +391,7 @@ pub(crate) fn data_results(
     all.for_each(|tally| totals.add_all(tally));
     let mut mapped: BTreeMap<String, Tally> = BTreeMap::new();
     for (&(pid, place), tally) in &sums.by_place {
-        let (mut name, _): (String, Extent) = regions.describe(symbols, pid, place);
+        let (mut name, _): (String, Extent) = regions.describe_line(symbols, pid, place);
         if name == "[heap]" && has_allocations {
             name += " outside of allocations";
         }

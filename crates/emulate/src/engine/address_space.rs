@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use memgauge_trace::Module;
+
 /// Name of a nameless mapping.
 pub(crate) const ANON: &str = "[anon]";
+const PAGE: u64 = 4096;
+/// Name of the heap.
+const HEAP: &str = "[heap]";
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +38,11 @@ impl Mapping {
             number: 0,
         }
     }
+
+    /// True for a thread's copy of a program's thread-local variables, which is inside other memory.
+    pub(crate) fn is_thread_local(&self) -> bool {
+        self.file_offset & Module::THREAD_LOCAL != 0
+    }
 }
 
 /// A process's mappings by first byte; they never overlap.
@@ -46,6 +56,17 @@ pub(crate) struct AddressSpace {
 impl AddressSpace {
     /// Adds a mapping from `start` on, over whatever was there.
     pub(crate) fn map(&mut self, start: u64, mapping: Mapping) {
+        // A static program has thread-local variables in the heap, which goes on behind them.
+        let is_in_heap = |&(_, m): &(&u64, &Mapping)| m.path == HEAP && start < m.end;
+        if mapping.is_thread_local()
+            && self
+                .mappings
+                .range(..=start)
+                .next_back()
+                .is_some_and(|m| is_in_heap(&m))
+        {
+            self.heap = Some(mapping.end);
+        }
         self.unmap(&(start..mapping.end));
         if start < mapping.end {
             self.mappings.insert(start, mapping);
@@ -95,7 +116,7 @@ impl AddressSpace {
         if at <= start {
             return None;
         }
-        let mapping = Mapping::new(at, 0, false, "[heap]".to_owned());
+        let mapping = Mapping::new(at, 0, false, HEAP.to_owned());
         self.map(start, mapping.clone());
         Some((start, mapping))
     }
@@ -123,10 +144,18 @@ impl AddressSpace {
         around.end.checked_sub(address).filter(|&bytes| bytes > 0)
     }
 
-    /// Whether variables of a program or library may lie at `address`: in a mapped file, or in
+    /// Whether variables of a program or library may lie on the page of `address`: in a mapped file, in
     /// the nameless memory behind one that was mapped right after it, which holds the variables
-    /// that begin as zero.
+    /// that begin as zero, or in a thread's part of the page.
     pub(crate) fn has_variables(&self, address: u64) -> bool {
+        let page = address / PAGE * PAGE;
+        if self
+            .mappings
+            .range(page..page.saturating_add(PAGE))
+            .any(|(_, m)| m.is_thread_local())
+        {
+            return true;
+        }
         let mut below = self.mappings.range(..=address).rev();
         let Some((start, around)) = below.next().filter(|(_, m)| address < m.end) else {
             return false;
@@ -147,7 +176,8 @@ impl AddressSpace {
     /// The file mapped at an address, and the offset of the address in it.
     pub(crate) fn file_at(&self, address: u64) -> Option<(&str, u64)> {
         let (start, around) = self.mappings.range(..=address).next_back()?;
-        let is_file = address < around.end && around.path.starts_with('/');
+        let is_file =
+            address < around.end && around.path.starts_with('/') && !around.is_thread_local();
         is_file.then(|| {
             let offset = around.file_offset.wrapping_add(address - start);
             (around.path.as_str(), offset)

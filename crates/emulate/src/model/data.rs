@@ -34,6 +34,11 @@ const LINES: usize = (PAGE / LINE) as usize;
 /// Maximum number of pages of variables with costs by line: 27 MiB of costs. Further pages of
 /// larger arrays have costs by page.
 const MAX_PAGES_BY_LINE: usize = 4096;
+/// Number of pages from which on those of larger arrays are added up in pieces, so that there are
+/// fewer rows to write.
+const MANY_PAGES: usize = 1 << 16;
+/// Size of a piece.
+const PIECE: u64 = 64 << 10;
 /// Most recently used pages by the low bits of their number.
 const RECENT: usize = 512;
 /// Minimum size of objects that are found by their first byte instead of by granules.
@@ -876,6 +881,21 @@ impl DataMap {
         recent.1
     }
 
+    /// Charges accesses to a range by line from now on: variables were put into memory that has been
+    /// used for other data.
+    pub(crate) fn add_variables(&mut self, range: Range<u64>) {
+        for number in range.start / PAGE..range.end.div_ceil(PAGE) {
+            let Some(&place) = self.places.get(&number) else {
+                continue;
+            };
+            let page = &mut self.page[place as usize];
+            if page.lines.is_none() && self.by_line < MAX_PAGES_BY_LINE {
+                page.lines = Some(Box::new([DataSums::default(); LINES]));
+                self.by_line += 1;
+            }
+        }
+    }
+
     /// Charges the cost of an access to the data at `address`.
     #[inline]
     pub(crate) fn charge(&mut self, address: u64, outcome: &Outcome, space: &AddressSpace) {
@@ -1006,8 +1026,8 @@ impl DataMap {
             .collect()
     }
 
-    /// Increments of data outside objects by its first address: lines if there are variables,
-    /// otherwise mappings.
+    /// Increments of data outside objects by its first address: lines if there are variables, or
+    /// pages or pieces if there are too many; otherwise mappings.
     pub(crate) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataSums> {
         let mut all: BTreeMap<u64, DataSums> = BTreeMap::new();
         let mut add = |first: u64, sums: &mut DataSums| {
@@ -1016,16 +1036,28 @@ impl DataMap {
                 all.entry(first).or_default().add_all(&gained);
             }
         };
+        let piece = match self.page.len() < MANY_PAGES {
+            true => PAGE,
+            false => PIECE,
+        };
         for (number, &place) in &self.places {
             let (page, start) = (&mut self.page[place as usize], number * PAGE);
-            add(space.start_of(start).unwrap_or(start), &mut page.elsewhere);
+            let mapping = space.start_of(start).unwrap_or(start);
+            let first = match space.has_variables(start) {
+                true => mapping.max(start / piece * piece),
+                false => mapping,
+            };
+            add(first, &mut page.elsewhere);
             for (sums, n) in page
                 .lines
                 .iter_mut()
                 .flat_map(|lines| lines.iter_mut())
                 .zip(0..)
             {
-                add(start + n * LINE, sums);
+                let line = start + n * LINE;
+                // Thread-local variables may begin within a line.
+                let last = space.start_of(line + LINE - 1);
+                add(last.map_or(line, |start| start.max(line)), sums);
             }
         }
         all

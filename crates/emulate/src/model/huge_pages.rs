@@ -58,6 +58,8 @@ impl HugePages {
             CatalogueEvent::Advised(range, false) | CatalogueEvent::Unmapped(range) => {
                 Change::Clear(range.clone())
             }
+            // Inside memory that keeps its pages.
+            CatalogueEvent::Mapped(_, mapping) if mapping.is_thread_local() => return,
             CatalogueEvent::Mapped(start, mapping) => Change::Clear(*start..mapping.end),
             _ => return,
         };

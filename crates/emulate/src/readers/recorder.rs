@@ -737,6 +737,12 @@ impl RecordingSink {
         let kept = &mut process.kept;
         let mapped = &mut kept.sink.mapped;
         let rows = mapped.reach(bytes, now_ns, &mut kept.program.space);
+        if let Some(data) = &mut kept.program.data {
+            let of_threads = rows
+                .iter()
+                .filter(|row| row.file_offset & Module::THREAD_LOCAL != 0);
+            of_threads.for_each(|row| data.add_variables(row.start.0..row.end.0));
+        }
         let written = self.writer.extend(rows);
         self.note(written);
     }

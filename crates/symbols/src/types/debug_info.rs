@@ -16,6 +16,7 @@ use gimli::{
     Operation, Reader, Unit, UnitOffset, constants,
 };
 use memgauge_analyze::NoType;
+use memgauge_trace::Module;
 
 use super::graph::{FlatType, Member, Record, Type, TypeRef};
 use crate::debug_file::{DebugFile, MissingFiles, Slice, SplitFiles, contains, info_bytes};
@@ -696,6 +697,8 @@ impl DebugInfo {
         let (mut places, mut part) = (Vec::new(), 0);
         let mut place: Option<Place> = None;
         let mut is_clear = true;
+        // A constant that was pushed.
+        let mut offset: Option<u64> = None;
         while let Ok(Some(operation)) = operations.next() {
             match operation {
                 Operation::Register { register } if place.is_none() => {
@@ -737,6 +740,15 @@ impl DebugInfo {
                     place = address.ok().map(Place::Address);
                     is_clear &= place.is_some();
                 }
+                Operation::UnsignedConstant { value } if place.is_none() && offset.is_none() => {
+                    offset = Some(value);
+                }
+                Operation::TLS if place.is_none() => {
+                    place = offset
+                        .take()
+                        .map(|at| Place::Address(Module::THREAD_LOCAL | at));
+                    is_clear &= place.is_some();
+                }
                 Operation::StackValue => match place {
                     Some(Place::Memory { register, offset }) => {
                         place = Some(Place::Value { register, offset });
@@ -748,13 +760,13 @@ impl DebugInfo {
                         places.push((place, part));
                     }
                     part += size_in_bits / 8;
-                    is_clear = true;
+                    (is_clear, offset) = (true, None);
                 }
                 Operation::Nop => {}
                 _ => is_clear = false,
             }
         }
-        if let Some(place) = place.filter(|_| is_clear) {
+        if let Some(place) = place.filter(|_| is_clear && offset.is_none()) {
             places.push((place, part));
         }
         places

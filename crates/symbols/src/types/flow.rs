@@ -101,6 +101,7 @@ pub(super) fn accesses(
     debug: &mut DebugInfo,
     info: &FunctionInfo,
     code: &[(Range<u64>, Vec<u8>)],
+    thread_pointer: Option<u64>,
     symbol_at: &mut SymbolAt,
 ) -> Accesses {
     let steps = decode(code);
@@ -109,6 +110,7 @@ pub(super) fn accesses(
         debug,
         info,
         steps,
+        thread_pointer,
     };
     let starts = flow.solve();
     let mut found = Accesses::new();
@@ -193,6 +195,8 @@ struct Flow<'a> {
     info: &'a FunctionInfo,
     steps: Vec<Step>,
     active: Vec<Vec<u32>>,
+    /// Address of `fs:0`. `None` if it is not known where this file's thread-local variables are.
+    thread_pointer: Option<u64>,
 }
 
 impl Flow<'_> {
@@ -331,6 +335,23 @@ impl Flow<'_> {
         met
     }
 
+    /// Address of an element of the array that contains both addresses at the same offset in an element.
+    fn same_array(&mut self, first: u64, second: u64) -> Value {
+        let code = self.steps.first().map_or(0, |step| step.instruction.ip());
+        let Some((of, _)) = self.debug.variable_at(code, first, None) else {
+            return Value::Unknown;
+        };
+        let (element, is_array) = self.debug.element(of);
+        let bytes = self.debug.bytes(element);
+        match is_array && bytes > 0 && (second - first).is_multiple_of(bytes) {
+            true => Value::Address {
+                at: first,
+                stepped: true,
+            },
+            false => Value::Unknown,
+        }
+    }
+
     fn meet_values(&mut self, a: Value, b: Value) -> Value {
         match (a, b) {
             (a, b) if a == b => a,
@@ -356,6 +377,9 @@ impl Flow<'_> {
             }
             (Value::Address { at, .. }, Value::Address { at: other, .. }) if at == other => {
                 Value::Address { at, stepped: true }
+            }
+            (Value::Address { at, .. }, Value::Address { at: other, .. }) => {
+                self.same_array(at.min(other), at.max(other))
             }
             _ => Value::Unknown,
         }
@@ -470,6 +494,17 @@ impl Flow<'_> {
         }
         let index = general(memory.index());
         let displacement = memory.displacement() as i64;
+        if is_thread_local(memory) {
+            let is_constant = memory.base() == Register::None && memory.index() == Register::None;
+            return match self.thread_pointer {
+                // A register is an index, or with a library's variable its whole distance.
+                Some(at) if is_constant || displacement < 0 => Value::Address {
+                    at: at.wrapping_add_signed(displacement),
+                    stepped: !is_constant,
+                },
+                _ => Value::Unknown,
+            };
+        }
         let Some(base) = general(memory.base()) else {
             return match (index, memory.index()) {
                 // A table of a program with fixed addresses.
@@ -505,12 +540,16 @@ impl Flow<'_> {
         state: &State,
         symbol_at: &mut SymbolAt,
     ) -> Result<DataAccess, NoType> {
-        if is_thread_local(memory) {
-            return Err(NoType::ThreadLocal);
-        }
         let ip = self.steps[at].instruction.ip();
         let (address, by) = self.indexed_address(memory, state);
         let (to, offset, stepped) = match address {
+            Value::Unknown if is_thread_local(memory) => return Err(NoType::ThreadLocal),
+            // A field of the thread's control block, which the C library defines.
+            Value::Address { at, .. }
+                if Some(at) >= self.thread_pointer && is_thread_local(memory) =>
+            {
+                return Err(NoType::ThreadLocal);
+            }
             Value::Pointer {
                 to,
                 offset,
@@ -640,20 +679,19 @@ impl Flow<'_> {
     }
 
     fn known_load(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
-        if !is_thread_local(memory)
-            && let Value::Stack(slot) = self.address(memory, state)
-            && let Some(&value) = state.slots.get(&slot)
-        {
-            return value;
+        match self.address(memory, state) {
+            // The block at the thread pointer begins with its own address.
+            Value::Address { at, stepped } if Some(at) == self.thread_pointer => {
+                return Value::Address { at, stepped };
+            }
+            Value::Stack(slot) if state.slots.contains_key(&slot) => return state.slots[&slot],
+            _ => {}
         }
         self.declared(at, memory, state)
     }
 
     /// Value that the declared type of the data at an operand gives.
     fn declared(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
-        if is_thread_local(memory) {
-            return Value::Unknown;
-        }
         let ip = self.steps[at].instruction.ip();
         let (address, by) = self.indexed_address(memory, state);
         let (of, offset) = match address {
