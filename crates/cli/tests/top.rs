@@ -262,6 +262,48 @@ fn working_sets_are_the_memory_used_in_the_interval() {
     assert!((all - 0.1..all + 4.0).contains(&resident), "{all}: {text}");
 }
 
+/// Sleeps most of the time, so `top` does not find it at work when it starts.
+const WAKES_UP: &str = r#"
+#include <stdlib.h>
+int main(int count, char **arguments) {
+    size_t bytes = strtoul(arguments[1], 0, 10);
+    volatile char *memory = malloc(bytes);
+    for (int round = 0;; round++) {
+        for (size_t at = 0; at < 20 * bytes; at += 64) memory[at % bytes]++;
+        if (round == 0) close(1);
+        usleep(1200000);
+    }
+}
+"#;
+
+#[test]
+fn process_that_slept_at_the_start_has_a_working_set_in_the_first_interval() {
+    let Some(hot) = Hot::built() else { return };
+    let flags = ["-O1", "-include", "unistd.h"];
+    let program = compiled(hot.folder.path(), "wakes.c", WAKES_UP, &flags);
+    let used = 8 + Random::of_test("process_that_slept_at_the_start").below(24);
+    let mut child = Command::new(program.expect("gcc is installed"))
+        .arg((used << 20).to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    // Its output is closed once all memory is written.
+    let mut nothing = String::new();
+    let mut output = child.stdout.take().expect("a pipe");
+    std::io::Read::read_to_string(&mut output, &mut nothing).expect("the pipe can be read");
+    let running = Running(child);
+    let options = ["--once", "-d", "4s", "--no-io", "--source", "clock"];
+    let (text, errors) = said(&top(&[&options[..], &["--working-sets"]].concat()));
+    let cells = line(&text, &running.pid()).unwrap_or_else(|| panic!("{text}{errors}"));
+    // WSET, RSS, perhaps the state, and the command.
+    let sizes = cells.iter().filter(|cell| cell.ends_with('M'));
+    let [found, _] = sizes.collect::<Vec<_>>()[..] else {
+        panic!("{text}{errors}");
+    };
+    let (found, used) = (mebibytes(found), used as f64);
+    assert!((used - 0.1..used + 2.0).contains(&found), "{used}: {text}");
+}
+
 #[test]
 fn a_program_that_it_starts_has_its_regions_of_interest() {
     let Some(hot) = Hot::built() else { return };

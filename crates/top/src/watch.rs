@@ -275,10 +275,13 @@ impl Watch {
         }
         if let Some(working_sets) = &mut self.working_sets {
             let attached = self.profiler.all_statistics();
-            let mut pids: BTreeSet<u32> = attached.iter().map(|s| s.pid).collect();
-            pids.extend(&self.named);
+            let mut first: BTreeSet<u32> = attached.iter().map(|s| s.pid).collect();
+            first.extend(&self.named);
+            // Processes that sleep now may be shown at the end of the interval.
+            let others = self.processes.keys().filter(|pid| !first.contains(pid));
+            let pids: Vec<u32> = first.iter().chain(others).copied().collect();
             // Only clears the accessed bits, for the first interval.
-            working_sets.read(&Vec::from_iter(pids), FIRST_WORKING_SETS);
+            working_sets.read(&pids, FIRST_WORKING_SETS);
         }
         if has_started_program {
             // All activity of the started program belongs to the first interval.
