@@ -434,6 +434,12 @@ fn what_cannot_be_simulated_is_refused_with_the_reason() {
     let empty = folder.write("empty", "");
     let error = error_of(&empty, &["--format", "twitter"]);
     assert!(error.contains("it has no requests: it is empty"), "{error}");
+    let table = folder.write("table", "time;key;bytes\n0;a;100\n");
+    let error = error_of(&table, &[]);
+    assert!(
+        error.contains("--format csv:time=1,key=2,size=3"),
+        "{error}"
+    );
     let colons = folder.write("colons", "a:1\nb:2\n");
     let error = error_of(&colons, &["--format", "csv:id=2"]);
     assert!(

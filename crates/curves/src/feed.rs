@@ -94,7 +94,16 @@ pub(super) fn references_of(
     if references == 0 {
         let why = read.note.map_or_else(
             || "it is empty".to_owned(),
-            |note| format!("it has no addresses; {note}"),
+            |note| {
+                let hint = match format {
+                    None => {
+                        "; for a table, name the column of addresses, as in --format csv:2, or the \
+                         columns of a cache trace, as in --format csv:time=1,key=2,size=3"
+                    }
+                    Some(_) => "",
+                };
+                format!("it has no addresses; {note}{hint}")
+            },
         );
         bail!("failed to read addresses from `{}`: {why}", input.display());
     }

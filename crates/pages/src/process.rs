@@ -72,7 +72,13 @@ impl Target {
                 }
                 io::ErrorKind::PermissionDenied => failed(
                     ErrorKind::Refused,
-                    "permission denied; run as root or as the owner of the process",
+                    match rustix::process::geteuid().is_root() {
+                        true => {
+                            "permission denied; this takes CAP_SYS_PTRACE and the capabilities of \
+                             the process"
+                        }
+                        false => "permission denied; run as root or as the owner of the process",
+                    },
                 ),
                 _ => Error::system(format!("failed to open `{path}`"), e),
             })
