@@ -47,6 +47,9 @@ const SPLIT_SHARE: f64 = 0.1;
 /// Share of the time in which threads wait for each other's lines from which on it is worth a look. A
 /// line that moves between cores does so at every store, so the time grows with threads.
 const SHARING_SHARE: f64 = 0.05;
+/// Other stalls that are this many times as long come first. Lines of one's own are an easier change
+/// than another layout, so equal times are not enough.
+const MINOR_SHARING: f64 = 2.0;
 /// Minimum number of samples with HITM to name sharing as a cause.
 const HITM_SAMPLES: u64 = 10;
 /// Minimum number of page faults per second of CPU time. At about 0.5 µs each, they take a
@@ -285,6 +288,10 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         ..stalls
     };
     let shares = sharing.is_some();
+    let (sharing, minor_sharing) = match sharing {
+        Some(cause) if MINOR_SHARING * cause.value < stalls.data => (None, Some(cause)),
+        main => (main, None),
+    };
     found.extend(sharing);
     let order = order(evidence.totals, evidence.functions);
     if let Some(order) = order.filter(|_| !is_full && stalls.data >= STALL_SHARE) {
@@ -301,6 +308,7 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
             ..cause(kind, stalls.data, STALL_SHARE)
         });
     }
+    found.extend(minor_sharing);
     if stalls.translation >= STALL_SHARE {
         let first = stalls.translation > stalls.data && !is_full;
         let at = if first { 0 } else { found.len() };
@@ -459,6 +467,7 @@ fn phases(evidence: &Evidence) -> Option<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::sharing::SharingCounts;
 
     fn machine() -> MachineFacts {
         MachineFacts {
@@ -470,6 +479,14 @@ mod tests {
     /// The causes of a modelled run of 100 M instructions with these totals, and the
     /// part of the bandwidth that it uses.
     fn kinds(totals: &[(&str, u64)], used: f64) -> Vec<CauseKind> {
+        kinds_of_threads(totals, used, None)
+    }
+
+    fn kinds_of_threads(
+        totals: &[(&str, u64)],
+        used: f64,
+        sharing: Option<&SharedLines>,
+    ) -> Vec<CauseKind> {
         let mut all: Counts = [
             ("instructions", 100_000_000),
             ("loads", 30_000_000),
@@ -502,9 +519,38 @@ mod tests {
             sampling: None,
             threads: &[],
             functions: &HotTable::default(),
-            sharing: None,
+            sharing,
         });
         causes.into_iter().map(|c| c.kind).collect()
+    }
+
+    #[test]
+    fn sharing_comes_first_unless_other_stalls_take_more_than_twice_as_long() {
+        let lines = SharedLines {
+            totals: SharingCounts {
+                hitm: 10,
+                false_sharing: 10,
+                ..SharingCounts::default()
+            },
+            ..SharedLines::default()
+        };
+        for (other, expected) in [
+            (
+                119_000_000,
+                [CauseKind::FalseSharing, CauseKind::LatencyBound],
+            ),
+            (
+                121_000_000,
+                [CauseKind::LatencyBound, CauseKind::FalseSharing],
+            ),
+        ] {
+            let totals = [
+                ("cycles", 300_000_000),
+                ("stall.sharing", 60_000_000),
+                ("stall.irregular", other + 60_000_000),
+            ];
+            assert_eq!(kinds_of_threads(&totals, 0.2, Some(&lines)), expected);
+        }
     }
 
     #[test]

@@ -547,6 +547,9 @@ fn sharing_time(summary: &Summary) -> [&'static str; 2] {
     }
 }
 
+/// Share of the time of all shared lines below which the first one is only an example.
+const ONE_OF_MANY: f64 = 0.02;
+
 /// Names the line that threads contend for most, and the code that does.
 fn shared_line(kind: CauseKind, summary: &Summary) -> Option<String> {
     if !matches!(kind, CauseKind::FalseSharing | CauseKind::TrueSharing) {
@@ -579,8 +582,13 @@ fn shared_line(kind: CauseKind, summary: &Summary) -> Option<String> {
         DataKind::Allocated => format!("memory from {}", without_arguments(&line.name)),
         DataKind::Mapped => line.name.clone(),
     };
-    let share = units::share(share);
-    Some(format!("{share} of that is for one line of {data}{code}."))
+    Some(match share < ONE_OF_MANY {
+        true => format!("It is spread over many lines, such as one of {data}{code}."),
+        false => format!(
+            "{} of that is for one line of {data}{code}.",
+            units::share(share)
+        ),
+    })
 }
 
 /// Names the function that stalls most for this cause, with its hottest line.

@@ -257,7 +257,7 @@ impl SharedLine {
 }
 
 /// Lines that threads share, those that cost most first.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SharedLines {
     /// Misses of all lines.
     #[serde(flatten)]

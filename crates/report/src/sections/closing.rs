@@ -126,6 +126,25 @@ pub(crate) fn of_regions(names: &str, style: &Style) -> String {
     )
 }
 
+/// The main finding without its advice, for readers of the first lines only.
+pub(super) fn main_finding(summary: &Summary, style: &Style) -> String {
+    let Some(cause) = summary.causes.first() else {
+        return String::new();
+    };
+    let text = of_cause(cause, summary).text;
+    style.heading("Main finding", "what to do about it: see the last lines")
+        + &cause_sentence(text, style)
+}
+
+/// The sentence may contain a function name of the program.
+fn cause_sentence(text: String, style: &Style) -> String {
+    let sentence = match style.unicode {
+        true => text,
+        false => text.replace('µ', "u"),
+    };
+    style.wrap(&style.name(&sentence), 2)
+}
+
 pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
     let regions = summary.recording.source.only_regions();
     if summary.findings.is_empty() && summary.causes.is_empty() && regions.is_none() {
@@ -137,12 +156,7 @@ pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
     }
     for cause in summary.causes.iter().take(FINDINGS) {
         let said = of_cause(cause, summary);
-        let sentence = match style.unicode {
-            true => said.text,
-            false => said.text.replace('µ', "u"),
-        };
-        // The sentence may contain a function name of the program.
-        text += &style.wrap(&style.name(&sentence), 2);
+        text += &cause_sentence(said.text, style);
         text += &style.wrap(&said.next, 4);
     }
     for finding in findings(summary, style) {

@@ -53,6 +53,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     };
     vec![
         headline::headline(summary, style),
+        closing::main_finding(summary, style),
         headline::run(summary, style),
         io(summary, style),
         time_use::time_use(summary, style),
