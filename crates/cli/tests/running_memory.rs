@@ -16,7 +16,8 @@ use tempfile::TempDir;
 use harness::{PROGRAM, check_line, is_root};
 
 /// Uses pages of twice the memory that it then works on, at a fixed rate. Each line of its output is
-/// its number of references and its seconds. Mode `t` also maps 2 TiB and uses a page in each GiB.
+/// its number of references and its seconds. Mode `t` also maps 2 TiB and uses a page in each GiB. Mode
+/// `m` shares the memory with two children that do the same.
 const TARGET: &str = r#"
 #define _GNU_SOURCE
 #include <math.h>
@@ -24,7 +25,9 @@ const TARGET: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 static uint64_t state = 88172645463325252ull;
@@ -42,7 +45,8 @@ int main(int argc, char **argv) {
     long pages = atol(argv[2]), next = 0;
     double rate = atof(argv[3]), *sums = malloc(pages * sizeof(double)), sum = 0;
     size_t bytes = 2 * pages * 4096, huge = 2 << 20;
-    char *memory = mmap(0, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int sharing = mode == 'm' ? MAP_SHARED : MAP_PRIVATE;
+    char *memory = mmap(0, bytes + huge, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
     memory = (char *)(((uintptr_t)memory + huge - 1) & ~(huge - 1));
     madvise(memory, bytes, mode == 'h' ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     memset(memory, 1, bytes);
@@ -54,6 +58,11 @@ int main(int argc, char **argv) {
     }
     for (long i = 0; i < pages; i++) sums[i] = sum += pow(i + 1, -0.8);
     setvbuf(stdout, 0, _IOLBF, 0);
+    int is_child = 0;
+    for (int i = 0; mode == 'm' && i < 2 && !is_child; i++) {
+        is_child = fork() == 0;
+        if (is_child) { prctl(PR_SET_PDEATHSIG, SIGKILL); state += 7919 * (i + 1); }
+    }
     double start = now();
     for (long done = 0;; done += 32) {
         for (int i = 0; i < 32; i++) {
@@ -72,7 +81,7 @@ int main(int argc, char **argv) {
         }
         double ahead = start + done / rate - now();
         if (ahead > 0.0005) usleep(ahead * 1e6);
-        if (done % 1024 == 0) printf("%ld %.6f\n", done, now() - start);
+        if (done % 1024 == 0 && !is_child) printf("%ld %.6f\n", done, now() - start);
     }
 }
 "#;
@@ -583,6 +592,57 @@ fn several_processes_are_added_up_and_listed() {
         let is_it = |process: &&Value| process["pid"] == running.child.id();
         let process = processes.iter().find(is_it).unwrap();
         assert_pages(&process["working_set_bytes"], part * all, 1.0);
+    }
+}
+
+/// The kernel maps shared memory in each process, and it is in memory once.
+#[test]
+fn memory_that_processes_share_counts_once() {
+    if !can_walk() {
+        return;
+    }
+    let Some(running) = Running::start("m", PAGES, RATE) else {
+        return;
+    };
+    let own = running.pid();
+    let children = format!("/proc/{own}/task/{own}/children");
+    let pids = || {
+        let children = std::fs::read_to_string(&children).unwrap_or_default();
+        let pids = [own.clone()]
+            .into_iter()
+            .chain(children.split_whitespace().map(str::to_owned));
+        pids.collect::<Vec<_>>()
+    };
+    wait_for(|| pids().len() == 3);
+    let pids = pids().join(",");
+    let times = ["--seconds", "8", "--window", "4"];
+    let output = mrc(&[
+        &["-p", &pids, "--pages-source", "page-tables", "--json"][..],
+        &times,
+    ]
+    .concat());
+    assert!(output.status.success(), "{}", harness::said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let longest = report["working_sets"].as_array().unwrap().last().unwrap();
+    let pages = |value: &Value| number(value) / 4096.0;
+    let expected = f64::from(PAGES);
+    // Each process also uses pages of its stack, its code and the C library.
+    let range = 0.95 * expected..=1.05 * expected + 1000.0;
+    let all = pages(&longest["bytes"]["value"]);
+    assert!(range.contains(&all), "{all} pages, not {expected}");
+    let resident = pages(&report["resident_bytes"]);
+    let range = 2.0 * expected..=2.0 * expected + 2000.0;
+    assert!(
+        range.contains(&resident),
+        "{resident} resident pages, not {}",
+        2.0 * expected
+    );
+    for process in report["processes"].as_array().unwrap() {
+        let own = pages(&process["working_set_bytes"]);
+        assert!(
+            own >= 0.95 * expected,
+            "{own} pages of one process, not {expected}"
+        );
     }
 }
 

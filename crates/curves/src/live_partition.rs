@@ -22,13 +22,16 @@ pub(super) fn between_running(args: &Partition) -> anyhow::Result<Exit> {
     running::check_windows(&args.running)?;
     terminal::catch_interrupts()?;
     let (programs, mut notes) = open(&args.sharers)?;
-    let (source, source_note) = running::open_source(args.running.pages_source)?;
+    // Each program has a curve of its own, with what it shares.
+    let (mut source, source_note) = running::open_source(args.running.pages_source, false)?;
     let settings = running::settings(&args.running);
     let names = programs.iter().map(|program| program.name.clone());
     let names: Vec<String> = names.collect();
     let sizes: Vec<usize> = programs.iter().map(|p| p.targets.len()).collect();
     let targets = programs.into_iter().flat_map(|program| program.targets);
-    let observation = observe(targets.collect(), &source, &settings, &|| interrupts() > 0);
+    let observation = observe(targets.collect(), &mut source, &settings, &|| {
+        interrupts() > 0
+    });
 
     let mut processes = &observation.processes[..];
     let mut sharing = Vec::new();
@@ -49,7 +52,7 @@ pub(super) fn between_running(args: &Partition) -> anyhow::Result<Exit> {
             capacity(too_little.needed_bytes as u64),
         ))
     })?;
-    notes.extend(running::notes(&observation, false));
+    notes.extend(running::notes(&observation, false, false));
     notes.extend(source_note);
     let view = DivisionView {
         programs: sharing,

@@ -39,8 +39,9 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     terminal::catch_interrupts()?;
     let chosen = Chosen::open(&args.target)?;
     let settings = settings(&args.running);
-    let (source, source_note) = open_source(args.running.pages_source)?;
-    let observation = observe(chosen.targets, &source, &settings, &|| interrupts() > 0);
+    let several = chosen.targets.len() > 1;
+    let (mut source, source_note) = open_source(args.running.pages_source, several)?;
+    let observation = observe(chosen.targets, &mut source, &settings, &|| interrupts() > 0);
     let mut view = view(chosen.title, chosen.single, observation, &source)?;
     view.notes.extend(chosen.note);
     view.notes.extend(source_note);
@@ -58,12 +59,16 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-pub(super) fn open_source(choice: PagesSource) -> memgauge_host::Result<(Source, Option<String>)> {
-    let (source, why_not) = Source::open(match choice {
+pub(super) fn open_source(
+    choice: PagesSource,
+    several: bool,
+) -> memgauge_host::Result<(Source, Option<String>)> {
+    let choice = match choice {
         PagesSource::Auto => SourceChoice::Automatic,
         PagesSource::PageTables => SourceChoice::PageTables,
         PagesSource::ClearRefs => SourceChoice::Rollup,
-    })?;
+    };
+    let (source, why_not) = Source::open(choice, several)?;
     let note = why_not
         .map(|why| format!("smaps_rollup was read, which costs more than page tables: {why}"));
     Ok((source, note))
@@ -272,7 +277,11 @@ fn view(
         pages: pages.filter(|pages| !pages.columns.is_empty()),
         processes: processes.collect(),
         cost: cost(&observation),
-        notes: notes(&observation, single),
+        notes: notes(
+            &observation,
+            single,
+            matches!(source, Source::PageTables(_)),
+        ),
     })
 }
 
@@ -310,7 +319,7 @@ pub(super) fn cost(observation: &Observation) -> Cost {
 }
 
 /// Limits of the numbers, in sentences.
-pub(super) fn notes(observation: &Observation, single: bool) -> Vec<String> {
+pub(super) fn notes(observation: &Observation, single: bool, shares_once: bool) -> Vec<String> {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let memory = &observation.memory;
     let mut notes = Vec::new();
@@ -356,6 +365,9 @@ pub(super) fn notes(observation: &Observation, single: bool) -> Vec<String> {
                 "{} are shared with other processes",
                 mib(memory.shared_bytes)
             ),
+            false if shares_once => {
+                "pages that these processes share count once in the sums".to_owned()
+            }
             false => format!(
                 "shared pages ({}) count once for each process that maps them",
                 mib(memory.shared_bytes)

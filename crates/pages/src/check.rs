@@ -25,7 +25,7 @@ pub fn check() -> Check {
         Err(e) => format!("refused: {}", describe_os_error(&e)),
         Ok(_) if !works => "not in /proc/PID/smaps_rollup".to_owned(),
         Ok(_) => {
-            let reader = match PageTables::load() {
+            let reader = match PageTables::load(false) {
                 Ok(_) => "page tables (BPF) and smaps_rollup".to_owned(),
                 Err(why) => format!("smaps_rollup ({why})"),
             };

@@ -26,9 +26,13 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Words of `struct direct_map` in layout.h.
 const SETTINGS_WORDS: usize = 8;
 /// Words of `struct walk` in layout.h.
-const WALK_WORDS: usize = 10;
+const WALK_WORDS: usize = 13;
 /// Word of `struct walk` that asks for a list of the pages.
 const KEEP_WORD: usize = 7;
+/// Word of `struct walk` with the number of the reading.
+const READING_WORD: usize = 10;
+/// Frames in a value of the map `frames`.
+const FRAMES_PER_WORD: u64 = 32;
 /// Words of `struct table_use` in layout.h.
 const TABLE_WORDS: usize = 17;
 const TABLES_PER_BLOCK: usize = 256;
@@ -39,6 +43,8 @@ const NONCE_BYTES: usize = 32;
 #[derive(Debug)]
 pub struct PageTables {
     object: Object,
+    /// Number of the current reading. 0 if frames are not compared.
+    reading: u32,
 }
 
 /// What a walk over the page tables of a process found.
@@ -51,9 +57,19 @@ pub(crate) struct Walk {
     pub(crate) huge_pages: u64,
     /// Tables and mappings that were not read to their end.
     pub(crate) unread: u64,
+    /// Pages in frames that no process walked earlier in the same reading had, and those that none
+    /// had used.
+    pub(crate) first_resident_pages: u64,
+    pub(crate) first_used_pages: u64,
     /// Number of tables in the list, and of those that found no room in it.
     listed: u64,
     pub(crate) unlisted: u64,
+}
+
+/// What a walk does with pages.
+enum Pages {
+    Count,
+    List,
 }
 
 /// Pages of a process, one by one.
@@ -65,19 +81,27 @@ pub(crate) struct PageList {
 }
 
 impl PageTables {
-    /// Loads the programs and finds the direct map.
+    /// Loads the programs and finds the direct map. With `several` processes to walk, pages that they
+    /// share can be counted once.
     ///
     /// # Errors
     /// The machine, the kernel or the permissions of this process do not allow it. The message says
     /// why.
-    pub fn load() -> Result<PageTables> {
+    pub fn load(several: bool) -> Result<PageTables> {
         check_kernel().map_err(|why| missing(&why))?;
         // Messages of libbpf do not belong in the output.
         let previous = libbpf_rs::set_print(None);
         let loaded = ObjectBuilder::default()
             .name("memgauge_pages")
             .and_then(|builder| builder.open_memory(OBJECT))
-            .and_then(libbpf_rs::OpenObject::load);
+            .and_then(|mut object| {
+                if several
+                    && let Some(mut frames) = object.maps_mut().find(|map| map.name() == "frames")
+                {
+                    frames.set_max_entries(frame_words())?;
+                }
+                object.load()
+            });
         libbpf_rs::set_print(previous);
         let object = loaded.map_err(|e| match e.kind() {
             libbpf_rs::ErrorKind::PermissionDenied if !rustix::process::geteuid().is_root() => {
@@ -85,7 +109,10 @@ impl PageTables {
             }
             _ => missing(&format!("the kernel refused the BPF programs: {e}")),
         })?;
-        let tables = PageTables { object };
+        let tables = PageTables {
+            object,
+            reading: u32::from(several),
+        };
         tables.find_direct_map()?;
         Ok(tables)
     }
@@ -113,6 +140,13 @@ impl PageTables {
         }
     }
 
+    /// Begins a reading of all processes, in which each frame counts once.
+    pub(crate) fn begin_reading(&mut self) {
+        if self.reading > 0 {
+            self.reading = self.reading.checked_add(1).unwrap_or(1);
+        }
+    }
+
     /// Attaches the walk to a process.
     pub(crate) fn attach_walk(&self, pid: u32) -> io::Result<OwnedFd> {
         self.attach("walk", pid)
@@ -120,12 +154,12 @@ impl PageTables {
 
     /// Counts the pages of the process of a link. Returns `None` if it has no address space.
     pub(crate) fn walk(&self, link: &OwnedFd) -> io::Result<Option<Walk>> {
-        self.run_walk(link, false)
+        self.run_walk(link, Pages::Count)
     }
 
     /// Lists the pages of the process of a link, if its address space is this one.
     pub(crate) fn list(&self, link: &OwnedFd, address_space: u64) -> io::Result<Option<PageList>> {
-        let found = self.run_walk(link, true)?;
+        let found = self.run_walk(link, Pages::List)?;
         let Some(walk) = found.filter(|walk| walk.address_space == address_space) else {
             return Ok(None);
         };
@@ -146,9 +180,12 @@ impl PageTables {
         Ok(Some(list))
     }
 
-    fn run_walk(&self, link: &OwnedFd, keep: bool) -> io::Result<Option<Walk>> {
+    fn run_walk(&self, link: &OwnedFd, pages: Pages) -> io::Result<Option<Walk>> {
         let mut request = [0; WALK_WORDS];
-        request[KEEP_WORD] = u64::from(keep);
+        match pages {
+            Pages::Count => request[READING_WORD] = u64::from(self.reading),
+            Pages::List => request[KEEP_WORD] = 1,
+        }
         self.write("result", &request)?;
         sys::run(link.as_fd())?;
         let found = self.read("result", WALK_WORDS)?;
@@ -163,6 +200,9 @@ impl PageTables {
             _keep,
             listed,
             unlisted,
+            _reading,
+            first_resident_pages,
+            first_used_pages,
         ] = found[..]
         else {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
@@ -173,6 +213,14 @@ impl PageTables {
             used_pages,
             huge_pages,
             unread: unreadable + truncated,
+            first_resident_pages: match self.reading {
+                0 => resident_pages,
+                _ => first_resident_pages,
+            },
+            first_used_pages: match self.reading {
+                0 => used_pages,
+                _ => first_used_pages,
+            },
             listed,
             unlisted,
         }))
@@ -207,6 +255,34 @@ impl PageTables {
         let found = self.object.maps().find(|map| map.name() == name);
         found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     }
+}
+
+/// Number of values in the map `frames`, for all memory of the machine. Pages in frames beyond them count
+/// in each process.
+fn frame_words() -> u32 {
+    let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
+    let words = last_frame(&zones).div_ceil(FRAMES_PER_WORD);
+    u32::try_from(words).unwrap_or(u32::MAX).max(1)
+}
+
+/// End of the last zone of memory, as a number of frames.
+fn last_frame(zones: &str) -> u64 {
+    let number = |line: &str, name: &str| {
+        line.trim()
+            .strip_prefix(name)?
+            .trim_start_matches(':')
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    let (mut spanned, mut last) = (0, 0);
+    for line in zones.lines() {
+        spanned = number(line, "spanned").unwrap_or(spanned);
+        if let Some(start) = number(line, "start_pfn") {
+            last = last.max(start.saturating_add(spanned));
+        }
+    }
+    last
 }
 
 fn missing(why: &str) -> Error {
@@ -269,6 +345,21 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_frame_is_the_end_of_the_highest_zone() {
+        let zones = "\
+Node 0, zone      DMA
+        spanned  4095
+        present  3998
+  start_pfn:           1
+Node 0, zone   Normal
+        spanned  6291456
+  start_pfn:           1048576
+";
+        assert_eq!(last_frame(zones), 7_340_032);
+        assert_eq!(last_frame(""), 0);
+    }
 
     #[test]
     fn direct_map_is_read_from_the_symbol_where_the_kernel_lists_it() {

@@ -148,6 +148,8 @@ impl Target {
         Ok(MemoryUse {
             resident_bytes: found.resident_pages * page_bytes,
             used_bytes: found.used_pages * page_bytes,
+            first_resident_bytes: found.first_resident_pages * page_bytes,
+            first_used_bytes: found.first_used_pages * page_bytes,
             huge_bytes: found.huge_pages * page_bytes,
             unread_tables: found.unread,
             ..self.sums

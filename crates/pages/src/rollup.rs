@@ -7,6 +7,11 @@ pub struct MemoryUse {
     pub resident_bytes: u64,
     /// In memory and used since the accessed bits were cleared (`Referenced`).
     pub used_bytes: u64,
+    /// Part of the resident memory that no process read before in the same reading maps. The source
+    /// `smaps_rollup` cannot know, and has all resident memory here.
+    pub first_resident_bytes: u64,
+    /// Part of the used memory that no such process has used.
+    pub first_used_bytes: u64,
     /// Part of the resident memory that is mapped by huge pages (2 MiB on x86-64).
     pub huge_bytes: u64,
     /// Part of the resident memory that other processes map as well.
@@ -45,13 +50,17 @@ impl MemoryUse {
                 _ => {}
             }
         }
+        (found.first_resident_bytes, found.first_used_bytes) =
+            (found.resident_bytes, found.used_bytes);
         (has_resident && has_used).then_some(found)
     }
 
-    /// Adds the memory of another process.
+    /// Adds the memory of another process, without pages that an earlier one had.
     pub(crate) fn add(&mut self, other: &MemoryUse) {
-        self.resident_bytes += other.resident_bytes;
-        self.used_bytes += other.used_bytes;
+        self.resident_bytes += other.first_resident_bytes;
+        self.used_bytes += other.first_used_bytes;
+        self.first_resident_bytes += other.first_resident_bytes;
+        self.first_used_bytes += other.first_used_bytes;
         self.huge_bytes += other.huge_bytes;
         self.shared_bytes += other.shared_bytes;
         self.swapped_bytes += other.swapped_bytes;
@@ -85,6 +94,8 @@ Swap:                 12 kB
         let expected = MemoryUse {
             resident_bytes: kib(4096),
             used_bytes: kib(2048),
+            first_resident_bytes: kib(4096),
+            first_used_bytes: kib(2048),
             huge_bytes: kib(2048),
             shared_bytes: kib(1024),
             swapped_bytes: kib(12),

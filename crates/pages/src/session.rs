@@ -110,7 +110,7 @@ pub struct Observation {
 /// Observes processes until the time is over, all have ended, or `interrupted` says so.
 pub fn observe(
     targets: Vec<Target>,
-    source: &Source,
+    source: &mut Source,
     settings: &Settings,
     interrupted: &dyn Fn() -> bool,
 ) -> Observation {
@@ -148,7 +148,7 @@ pub fn observe(
 struct Session<'a> {
     start: Instant,
     end: Instant,
-    source: &'a Source,
+    source: &'a mut Source,
     settings: &'a Settings,
     interrupted: &'a dyn Fn() -> bool,
     observation: Observation,
@@ -219,6 +219,8 @@ impl Session<'_> {
                 observed.memory = MemoryUse {
                     resident_bytes: observed.memory.resident_bytes,
                     used_bytes: observed.memory.used_bytes,
+                    first_resident_bytes: observed.memory.first_resident_bytes,
+                    first_used_bytes: observed.memory.first_used_bytes,
                     huge_bytes: observed.memory.huge_bytes,
                     ..sums
                 };
@@ -329,6 +331,7 @@ impl Session<'_> {
         let start = Instant::now();
         let mut all = MemoryUse::default();
         let mut is_any_left = false;
+        self.source.begin_reading();
         for observed in running(&mut self.observation.processes) {
             match observed.target.read(self.source) {
                 Ok(memory) => {

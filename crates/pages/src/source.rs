@@ -25,19 +25,26 @@ pub enum Source {
 }
 
 impl Source {
-    /// Opens the source. With [`SourceChoice::Automatic`], also returns why page tables cannot be
+    /// Opens the source, for one or for `several` processes. With [`SourceChoice::Automatic`], also returns why page tables cannot be
     /// read.
     ///
     /// # Errors
     /// Page tables were asked for and cannot be read.
-    pub fn open(choice: SourceChoice) -> Result<(Source, Option<Error>)> {
+    pub fn open(choice: SourceChoice, several: bool) -> Result<(Source, Option<Error>)> {
         match choice {
             SourceChoice::Rollup => Ok((Source::Rollup, None)),
-            SourceChoice::PageTables => Ok((Source::PageTables(PageTables::load()?), None)),
-            SourceChoice::Automatic => Ok(match PageTables::load() {
+            SourceChoice::PageTables => Ok((Source::PageTables(PageTables::load(several)?), None)),
+            SourceChoice::Automatic => Ok(match PageTables::load(several) {
                 Ok(tables) => (Source::PageTables(tables), None),
                 Err(why) => (Source::Rollup, Some(why)),
             }),
+        }
+    }
+
+    /// Begins a reading of all processes.
+    pub(crate) fn begin_reading(&mut self) {
+        if let Source::PageTables(tables) = self {
+            tables.begin_reading();
         }
     }
 

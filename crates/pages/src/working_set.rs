@@ -33,7 +33,7 @@ impl WorkingSets {
     /// Opens the best source of accessed bits. Where the kernel tracks soft-dirty bits, the TLB is
     /// not flushed (docs/mrc.md), so that pages in constant use may be missed.
     pub fn open() -> WorkingSets {
-        let source = Source::open(SourceChoice::Automatic).map(|(source, _)| source);
+        let source = Source::open(SourceChoice::Automatic, false).map(|(source, _)| source);
         WorkingSets {
             source: source.unwrap_or(Source::Rollup),
             flush: !tracks_soft_dirty(),

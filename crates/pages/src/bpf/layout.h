@@ -23,7 +23,20 @@ struct walk {
 	u64 keep;            /* 1: list the pages in `blocks` */
 	u64 listed;          /* number of elements of `blocks` that are in use */
 	u64 unlisted;        /* tables that found no room there */
+	u64 reading;         /* number of the reading, below 2^32; 0: count no frames */
+	u64 first_resident_pages; /* resident pages in frames that are new in this reading */
+	u64 first_used_pages;     /* pages that are the first to use their frame in this reading */
 };
+
+/* Frames that a reading of several processes has found. The upper half of each word is the number of
+ * the reading, so that nothing must be cleared for the next one.
+ */
+struct frames {
+	u64 resident;
+	u64 used;
+};
+
+#define FRAMES_PER_WORD 32
 
 /* Pages of one mapping in one table. Bit n % 64 of word n / 64 is the page n of those from `address`
  * on.
@@ -41,7 +54,7 @@ struct block {
 };
 
 _Static_assert(sizeof(struct direct_map) == 8 * 8, "page_tables.rs: SETTINGS_WORDS");
-_Static_assert(sizeof(struct walk) == 10 * 8, "page_tables.rs: WALK_WORDS");
+_Static_assert(sizeof(struct walk) == 13 * 8, "page_tables.rs: WALK_WORDS");
 _Static_assert(sizeof(struct table_use) == 17 * 8, "page_tables.rs: TABLE_WORDS");
 
 #endif

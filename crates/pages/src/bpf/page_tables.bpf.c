@@ -62,6 +62,14 @@ struct {
 	__type(value, struct block);
 } blocks SEC(".maps");
 
+/* memgauge sets the size by the memory of the machine, if it observes several processes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct frames);
+} frames SEC(".maps");
+
 struct table {
 	u64 entries[ENTRIES];
 };
@@ -173,6 +181,56 @@ static __always_inline void list_large(struct walk *walk, u64 address, u64 pages
 	}
 }
 
+/* Adds the frame to those of a reading. Returns whether it is new there. */
+static __always_inline u64 is_new(u64 *word, u64 reading, u64 bit)
+{
+	u64 known = *word >> FRAMES_PER_WORD == reading ? *word : reading << FRAMES_PER_WORD;
+
+	*word = known | bit;
+	return !(known & bit);
+}
+
+/* Counts `pages` pages unless an earlier process of this reading had the frame of the first one. */
+static __always_inline void count_frame(struct walk *walk, u64 entry, u64 pages)
+{
+	u64 frame = (entry & PHYSICAL) >> PAGE_SHIFT;
+	u64 bit = 1ull << (frame % FRAMES_PER_WORD);
+	u32 key = frame / FRAMES_PER_WORD;
+	struct frames *seen = bpf_map_lookup_elem(&frames, &key);
+
+	if (!seen) {
+		walk->first_resident_pages += pages;
+		walk->first_used_pages += entry & ACCESSED ? pages : 0;
+		return;
+	}
+	if (is_new(&seen->resident, walk->reading, bit))
+		walk->first_resident_pages += pages;
+	if (entry & ACCESSED && is_new(&seen->used, walk->reading, bit))
+		walk->first_used_pages += pages;
+}
+
+#define FRAMES_PER_STEP 16
+
+/* Counts the frames of 16 entries of the copy; `context` is the number of valid ones. */
+static long count_frames_of_copy(u64 index, void *context)
+{
+	u32 zero = 0, count = *(u32 *)context;
+	struct walk *walk = bpf_map_lookup_elem(&result, &zero);
+	struct table *table = bpf_map_lookup_elem(&copy, &zero);
+
+	if (!walk || !table || index >= ENTRIES / FRAMES_PER_STEP)
+		return 1;
+	for (u32 n = 0; n < FRAMES_PER_STEP; n++) {
+		u64 entry = table->entries[index * FRAMES_PER_STEP + n];
+
+		if (index * FRAMES_PER_STEP + n >= count)
+			break;
+		if (entry & (PRESENT | NO_ACCESS) && !(entry & SPECIAL))
+			count_frame(walk, entry, 1);
+	}
+	return 0;
+}
+
 /* Counts the `count` pages from `address` on, which one table maps. */
 static __always_inline void count_small(struct cursor *c, u64 entry, u32 count, struct walk *walk)
 {
@@ -217,6 +275,8 @@ static __always_inline void count_small(struct cursor *c, u64 entry, u32 count, 
 	}
 	walk->resident_pages += resident;
 	walk->used_pages += used;
+	if (walk->reading)
+		bpf_loop((count + FRAMES_PER_STEP - 1) / FRAMES_PER_STEP, count_frames_of_copy, &count, 0);
 }
 
 /* Counts what one entry of the second lowest level maps, or skips to the next mapped part. */
@@ -245,6 +305,8 @@ static long step(u64 index, void *context)
 			list_large(walk, c->address, pages, found.entry);
 			if (found.entry & ACCESSED)
 				walk->used_pages += pages;
+			if (walk->reading)
+				count_frame(walk, found.entry, pages);
 		}
 	} else {
 		count_small(c, found.entry, pages, walk);
