@@ -194,12 +194,12 @@ fn thread_pointer<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> Option<u6
     let of_threads = headers.find(|header| header.p_type(endian) == elf::PT_TLS)?;
     let align = of_threads.p_align(endian).max(1);
     let first = of_threads.p_vaddr(endian).wrapping_neg() % align;
-    let bytes = of_threads
-        .p_memsz(endian)
-        .checked_sub(first)?
+    let after_first = of_threads.p_memsz(endian).checked_sub(first)?;
+    let bytes = after_first
         .checked_next_multiple_of(align)?
-        + first;
-    is_program.then_some(Module::THREAD_LOCAL + bytes)
+        .checked_add(first)?;
+    let end = Module::THREAD_LOCAL.checked_add(bytes)?;
+    is_program.then_some(end)
 }
 
 /// Separate debug information that a file links to, if it is installed.

@@ -884,10 +884,21 @@ impl DataMap {
     /// Charges accesses to a range by line from now on: variables were put into memory that has been
     /// used for other data.
     pub(crate) fn add_variables(&mut self, range: Range<u64>) {
-        for number in range.start / PAGE..range.end.div_ceil(PAGE) {
-            let Some(&place) = self.places.get(&number) else {
-                continue;
+        let numbers = range.start / PAGE..range.end.div_ceil(PAGE);
+        // A damaged program may claim any size.
+        let known: Vec<u32> =
+            match numbers.end.saturating_sub(numbers.start) < self.places.len() as u64 {
+                true => numbers
+                    .filter_map(|n| self.places.get(&n).copied())
+                    .collect(),
+                false => {
+                    let all = self.places.iter();
+                    all.filter(|(number, _)| numbers.contains(number))
+                        .map(|(_, &place)| place)
+                        .collect()
+                }
             };
+        for place in known {
             let page = &mut self.page[place as usize];
             if page.lines.is_none() && self.by_line < MAX_PAGES_BY_LINE {
                 page.lines = Some(Box::new([DataSums::default(); LINES]));
