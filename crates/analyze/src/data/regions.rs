@@ -68,6 +68,27 @@ impl DataLocation {
             _ => None,
         }
     }
+
+    /// The data at another offset in the file. Other data stays as it is.
+    fn map_offset(self, change: impl FnOnce(u64) -> u64) -> DataLocation {
+        match self {
+            DataLocation::Data(path, offset) => DataLocation::Data(path, change(offset)),
+            DataLocation::ZeroData {
+                path,
+                offset,
+                together,
+                start,
+                end,
+            } => DataLocation::ZeroData {
+                path,
+                offset: change(offset),
+                together,
+                start,
+                end,
+            },
+            place => place,
+        }
+    }
 }
 
 impl Weight {
@@ -161,23 +182,7 @@ impl<'a> Regions<'a> {
 }
 
 pub(crate) fn locate(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) -> DataLocation {
-    match locate_exactly(spaces, pid, addr, time_ns) {
-        DataLocation::Data(path, offset) => DataLocation::Data(path, granule(offset)),
-        DataLocation::ZeroData {
-            path,
-            offset,
-            together,
-            start,
-            end,
-        } => DataLocation::ZeroData {
-            path,
-            offset: granule(offset),
-            together,
-            start,
-            end,
-        },
-        place => place,
-    }
+    locate_exactly(spaces, pid, addr, time_ns).map_offset(granule)
 }
 
 /// As [`locate`], to the byte.
@@ -518,27 +523,16 @@ impl SampledRegions<'_> {
         pid: Pid,
         place: DataLocation,
     ) -> (String, Extent) {
-        let mut first = place;
-        if let DataLocation::Data(path, start)
-        | DataLocation::ZeroData {
-            path,
-            offset: start,
-            ..
-        } = place
-            && self.spaces.holds_code(path)
-        {
+        let in_code = place
+            .in_file()
+            .filter(|&(path, _)| self.spaces.holds_code(path));
+        let named = in_code.and_then(|(path, start)| {
             let file = self.spaces.file(path);
-            let mut offsets =
-                (start..start.saturating_add(LINE_BYTES)).step_by(GRANULE_BYTES as usize);
-            let named = offsets.find(|&offset| symbols.resolve_data(file, offset).is_some());
-            if let (
-                Some(named),
-                DataLocation::Data(_, offset) | DataLocation::ZeroData { offset, .. },
-            ) = (named, &mut first)
-            {
-                *offset = named;
-            }
-        }
+            let line = start..start.saturating_add(LINE_BYTES);
+            let mut offsets = line.step_by(GRANULE_BYTES as usize);
+            offsets.find(|&offset| symbols.resolve_data(file, offset).is_some())
+        });
+        let first = named.map_or(place, |offset| place.map_offset(|_| offset));
         self.describe(symbols, pid, first)
     }
 

@@ -57,14 +57,9 @@ impl AddressSpace {
     /// Adds a mapping from `start` on, over whatever was there.
     pub(crate) fn map(&mut self, start: u64, mapping: Mapping) {
         // A static program has thread-local variables in the heap, which goes on behind them.
-        let is_in_heap = |&(_, m): &(&u64, &Mapping)| m.path == HEAP && start < m.end;
-        if mapping.is_thread_local()
-            && self
-                .mappings
-                .range(..=start)
-                .next_back()
-                .is_some_and(|m| is_in_heap(&m))
-        {
+        let around = self.mappings.range(..=start).next_back();
+        let is_in_heap = around.is_some_and(|(_, m)| m.path == HEAP && start < m.end);
+        if is_in_heap && mapping.is_thread_local() {
             self.heap = Some(mapping.end);
         }
         self.unmap(&(start..mapping.end));

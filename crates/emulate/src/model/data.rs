@@ -1041,10 +1041,11 @@ impl DataMap {
     /// pages or pieces if there are too many; otherwise mappings.
     pub(crate) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataSums> {
         let mut all: BTreeMap<u64, DataSums> = BTreeMap::new();
-        let mut add = |first: u64, sums: &mut DataSums| {
+        // Most lines have gained nothing, so where they are is looked up last.
+        let mut add = |sums: &mut DataSums, first: &dyn Fn() -> u64| {
             let gained = std::mem::take(sums);
             if gained != DataSums::default() {
-                all.entry(first).or_default().add_all(&gained);
+                all.entry(first()).or_default().add_all(&gained);
             }
         };
         let piece = match self.page.len() < MANY_PAGES {
@@ -1053,22 +1054,21 @@ impl DataMap {
         };
         for (number, &place) in &self.places {
             let (page, start) = (&mut self.page[place as usize], number * PAGE);
-            let mapping = space.start_of(start).unwrap_or(start);
-            let first = match space.has_variables(start) {
-                true => mapping.max(start / piece * piece),
-                false => mapping,
-            };
-            add(first, &mut page.elsewhere);
-            for (sums, n) in page
-                .lines
-                .iter_mut()
-                .flat_map(|lines| lines.iter_mut())
-                .zip(0..)
-            {
+            add(&mut page.elsewhere, &|| {
+                let mapping = space.start_of(start).unwrap_or(start);
+                match space.has_variables(start) {
+                    true => mapping.max(start / piece * piece),
+                    false => mapping,
+                }
+            });
+            let lines = page.lines.iter_mut().flat_map(|lines| lines.iter_mut());
+            for (sums, n) in lines.zip(0..) {
                 let line = start + n * LINE;
-                // Thread-local variables may begin within a line.
-                let last = space.start_of(line + LINE - 1);
-                add(last.map_or(line, |start| start.max(line)), sums);
+                add(sums, &|| {
+                    // Thread-local variables may begin within a line.
+                    let last = space.start_of(line + LINE - 1);
+                    last.map_or(line, |start| start.max(line))
+                });
             }
         }
         all
