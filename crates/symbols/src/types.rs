@@ -1,13 +1,14 @@
 //! Finds the type and the member that an instruction accesses, as `perf annotate --data-type`
 //! does.
 //!
-//! `debug_info` reads types and variables, `graph` lays out types, and `flow` follows them through
+//! `debug_info` reads types and variables into `definitions`, `graph` lays out types, and `flow` follows them through
 //! the code of a function. A function is read as a whole when one of its instructions is asked
 //! for first.
 //!
 //! Not read: debug information in type units (`-fdebug-types-section`).
 
 mod debug_info;
+mod definitions;
 mod flow;
 mod graph;
 

@@ -18,7 +18,7 @@ use gimli::{
 use memgauge_analyze::NoType;
 use memgauge_trace::Module;
 
-use super::graph::{FlatType, Member, Record, Type, TypeRef};
+use super::definitions::{FlatType, Member, Record, Type, TypeRef};
 use crate::debug_file::{DebugFile, MissingFiles, Slice, SplitFiles, contains, info_bytes};
 
 type Entry = DebuggingInformationEntry<Slice>;

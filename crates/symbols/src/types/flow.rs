@@ -16,7 +16,7 @@ use iced_x86::{
 use memgauge_analyze::{DataAccess, NoType};
 
 use super::debug_info::{DebugInfo, FunctionInfo, Place, VariableLocation};
-use super::graph::{Type, TypeRef};
+use super::definitions::{Type, TypeRef};
 
 /// Maximum number of passes over a function until the values at its blocks must agree. What still
 /// changes then is unknown.
