@@ -403,10 +403,11 @@ export interface HeapClass {
   allocations: number;
 }
 
-/** The same run on another machine. */
+/** The same run on another machine, or with another layout of a type. */
 export interface WhatIf {
   name: string;
   change: string;
+  changes: "program" | "machine";
   machine: string;
   busy_ns: number;
   relative: number;

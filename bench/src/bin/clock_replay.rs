@@ -176,6 +176,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
     let options = emulate::Options {
         command: command.to_vec(),
         output: output.clone(),
+        discards_output: false,
         machine: geometry::host(),
         pmu: PmuConfig::default(),
         traces: None,

@@ -70,7 +70,8 @@ pub use data::heap_history::{
     HeapClass, HeapClassSums, HeapCurve, HeapHistograms, HeapHistory, HeapOverTime,
 };
 pub use data::heat::{HeatByEvent, HeatMap, HeatMaps, HotPlace, Stretch};
-pub use data::layout::{Layout, LayoutChange, LayoutError, MovedOffset, outermost_member};
+pub use data::layout::{Layout, LayoutChange, LayoutError, MovedOffset};
+pub use data::layouts_to_try::{HotMembers, layouts_to_try};
 pub use data::placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };
@@ -118,7 +119,7 @@ pub use time::region_times::{
 pub use time::series::{Curve, Curves, Peak, Series};
 pub use time::time_use::{TimePart, TimeUse};
 pub use time::timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
-pub use what_if::WhatIf;
+pub use what_if::{Changed, WhatIf};
 
 /// One way of reading one table.
 pub trait Analysis {

@@ -14,6 +14,8 @@ pub struct WhatIf {
     pub name: String,
     /// The change in words: `LLC twice as large`.
     pub change: String,
+    /// What is changed.
+    pub changes: Changed,
     /// Name of the machine.
     pub machine: String,
     /// Nanoseconds in which its threads executed, summed; waits are not part of it.
@@ -31,6 +33,16 @@ pub struct WhatIf {
     /// so that the layout may gain less or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses_of_others: Option<u64>,
+}
+
+/// What a change concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Changed {
+    /// The program, or the size of its pages: something that its users can change.
+    Program,
+    /// The machine.
+    Machine,
 }
 
 impl WhatIf {
@@ -67,6 +79,11 @@ pub(crate) fn what_ifs(manifest: &Manifest, totals: &Counts) -> Vec<WhatIf> {
         Some(WhatIf {
             name: facts.name.clone(),
             change: in_words(&facts.name),
+            changes: match facts.name == "huge-pages" || facts.name.parse::<LayoutChange>().is_ok()
+            {
+                true => Changed::Program,
+                false => Changed::Machine,
+            },
             machine: facts.machine.name.clone(),
             busy_ns: ns,
             relative: ns / own_ns - 1.0,
@@ -124,6 +141,7 @@ mod tests {
         assert_eq!(found[0].busy_ns, 1500.0);
         assert_eq!(found[0].relative, -0.25);
         assert_eq!(found[0].change, "machine fast");
+        assert_eq!(found[0].changes, Changed::Machine);
         assert_eq!(what_ifs(&manifest, &totals(0)), []);
     }
 }

@@ -1,19 +1,29 @@
-//! `memgauge advise`: what limits a program, and what changes of the machine would gain.
+//! `memgauge advise`: what limits a program, and what other layouts of its types and other machines
+//! would gain.
+//!
+//! A layout can only be modelled by name, and which types a program waits for is known when it has
+//! run. A program is therefore run again if it has such types. The user sees that before it starts.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{IsTerminal, Seek, SeekFrom, stdin};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
-use memgauge_analyze::{Options, summarise};
+use anyhow::Context;
+use memgauge_analyze::{Options, Summary, layouts_to_try, summarise};
 use memgauge_console::Source;
 use memgauge_console::outcome::{Exit, usage};
 use memgauge_recording::Recording;
-use memgauge_report::advice_text;
+use memgauge_report::{advice_text, as_typed};
 use memgauge_symbols::Symbols;
+use memgauge_trace::CommandEnd;
 
 use crate::args::Settings;
-use crate::units::Changes;
+use crate::units::{Changes, changes};
 use crate::{record, sample};
 
-/// Show what limits a program and what another machine would gain
+/// Show what limits a program and what other layouts of its types and other machines would gain
 #[derive(Debug, clap::Args)]
 pub(crate) struct Advise {
     /// Recording to advise on
@@ -25,7 +35,11 @@ pub(crate) struct Advise {
     recording: PathBuf,
     #[command(flatten)]
     settings: Settings,
-    /// Record this program with `--what-if all`, unless other changes are given
+    /// Run the program only once: name the layouts of types that are worth modelling, but model none
+    #[arg(long, requires = "command")]
+    once: bool,
+    /// Record this program with `--what-if all`, and again with other layouts of the types that it
+    /// waits for, without its output. With --what-if: once, with these changes
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
@@ -40,11 +54,108 @@ pub(crate) fn advise(args: &Advise) -> anyhow::Result<Exit> {
         }
         return record::show(&args.recording, advice);
     }
-    let mut settings = args.settings.clone();
-    if settings.what_if.is_empty() && models_whole_run(&settings) {
-        settings.what_if = vec![Changes::common()];
+    if args.settings.what_if.is_empty() && models_whole_run(&args.settings) {
+        return choose_and_show(args);
     }
-    record::run_and_show(&settings, &args.command, advice)
+    record::run_and_show(&args.settings, &args.command, advice)
+}
+
+/// Records a program with the common changes, and again with the layouts that may gain something.
+fn choose_and_show(args: &Advise) -> anyhow::Result<Exit> {
+    let mut settings = args.settings.clone();
+    settings.what_if = vec![Changes::common()];
+    let input = Input::here();
+    let end = record::run(&settings, &args.command, !settings.quiet)?;
+    let layouts = layouts_to_try(&summary_of(&Recording::open(&settings.output)?)?);
+    let chosen = changes(&layouts.join(","))
+        .ok()
+        .filter(|_| !layouts.is_empty());
+    if let Some(chosen) = chosen {
+        let listed = layouts.join(",");
+        let obstacle = match (args.once, &end, &input) {
+            (true, ..) => Some("--once"),
+            (_, CommandEnd::Exited(0), Input::Lost) => Some("its input cannot be read again"),
+            (_, CommandEnd::Exited(0), _) => None,
+            _ => Some("it failed"),
+        };
+        if let Some(why) = obstacle {
+            let command = args.command.iter().map(String::as_str);
+            let again = ["memgauge", "advise", "--what-if", &listed, "--"];
+            eprintln!(
+                "memgauge: the program is not run again with other layouts of its types ({why}): to \
+                 model them, use `{}`",
+                as_typed(again.into_iter().chain(command))
+            );
+        } else {
+            eprintln!("memgauge: running the program again, without its output, to model {listed}");
+            settings.what_if.push(chosen);
+            record_again(&settings, &args.command, &input)?;
+        }
+    }
+    record::show_after(&settings, end, advice)
+}
+
+/// Replaces the recording by one of another run.
+fn record_again(settings: &Settings, command: &[String], input: &Input) -> anyhow::Result<()> {
+    input.rewind()?;
+    let mut again = settings.clone();
+    again.output = beside(&settings.output);
+    again.force = true;
+    again.discards_output = true;
+    record::run(&again, command, !settings.quiet)?;
+    let replaced = std::fs::remove_dir_all(&settings.output)
+        .and_then(|()| std::fs::rename(&again.output, &settings.output));
+    replaced.with_context(|| {
+        format!(
+            "failed to move the recording `{}` to `{}`",
+            again.output.display(),
+            settings.output.display()
+        )
+    })
+}
+
+/// `x.mg` becomes `x.mg.again`.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".again");
+    PathBuf::from(name)
+}
+
+/// Standard input of a program that may run twice.
+enum Input {
+    /// A file, and the offset at which the program starts to read.
+    File(File, u64),
+    /// A terminal, which the program is not expected to read to its end.
+    Terminal,
+    /// A pipe or a socket. What the program reads is gone.
+    Lost,
+}
+
+impl Input {
+    fn here() -> Input {
+        if stdin().is_terminal() {
+            return Input::Terminal;
+        }
+        let Ok(copy) = stdin().as_fd().try_clone_to_owned() else {
+            return Input::Terminal;
+        };
+        let mut file = File::from(copy);
+        match file.stream_position() {
+            Ok(offset) => Input::File(file, offset),
+            Err(_) => Input::Lost,
+        }
+    }
+
+    fn rewind(&self) -> anyhow::Result<()> {
+        let Input::File(file, offset) = self else {
+            return Ok(());
+        };
+        // Copies of a descriptor share the offset.
+        let mut file: &File = file;
+        file.seek(SeekFrom::Start(*offset))
+            .context("failed to rewind standard input")?;
+        Ok(())
+    }
 }
 
 /// Whether other machines can be fed the run: only the emulator sees every access, and `--sets`,
@@ -60,9 +171,13 @@ fn models_whole_run(settings: &Settings) -> bool {
         && settings.functions.is_empty()
 }
 
-fn advice(recording: &Recording, style: &memgauge_report::Style) -> anyhow::Result<String> {
+fn summary_of(recording: &Recording) -> anyhow::Result<Summary> {
     let mut symbols = Symbols::of(recording.path());
-    let summary = summarise(recording, &mut symbols, &Options::default())?;
+    Ok(summarise(recording, &mut symbols, &Options::default())?)
+}
+
+fn advice(recording: &Recording, style: &memgauge_report::Style) -> anyhow::Result<String> {
+    let summary = summary_of(recording)?;
     if summary.io.is_some() {
         return Err(usage(format!(
             "failed to advise on `{}`: it is a recording of I/O, without memory accesses; use \

@@ -20,6 +20,9 @@ pub(crate) struct Settings {
     /// Replace an existing recording instead of keeping it as DIR.old
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Whether the program's standard output goes nowhere
+    #[arg(skip)]
+    pub(crate) discards_output: bool,
     /// Where events come from
     #[arg(long, value_enum, default_value_t)]
     pub(crate) source: Source,

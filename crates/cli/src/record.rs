@@ -98,6 +98,15 @@ pub(crate) fn run_and_show(
     text: impl Fn(&Recording, &Style) -> anyhow::Result<String>,
 ) -> anyhow::Result<Exit> {
     let end = run(settings, command, !settings.quiet)?;
+    show_after(settings, end, text)
+}
+
+/// Shows the recording of a program that has ended on standard error.
+pub(crate) fn show_after(
+    settings: &Settings,
+    end: CommandEnd,
+    text: impl Fn(&Recording, &Style) -> anyhow::Result<String>,
+) -> anyhow::Result<Exit> {
     let style = terminal::style(terminal::stderr_is_terminal());
     eprint!("{}", text(&Recording::open(&settings.output)?, &style)?);
     if !settings.quiet {
@@ -182,6 +191,7 @@ pub(crate) fn run(
     let options = Options {
         command: command.to_vec(),
         output: settings.output.clone(),
+        discards_output: settings.discards_output,
         what_if: others.machines,
         machine,
         pmu: pmu(settings)?,

@@ -5,6 +5,7 @@
 mod harness;
 
 use std::path::Path;
+use std::process::{Output, Stdio};
 
 use harness::{Recorded, drawn, memgauge, report_text, totals_of, workloads, write_machine};
 use serde_json::Value;
@@ -323,6 +324,79 @@ fn modelled_and_real(
 
 fn is_near(a: i64, b: i64, share: f64) -> bool {
     a.abs_diff(b) as f64 <= b as f64 * share
+}
+
+/// Runs `advise` on a program that reads its input.
+fn advised(folder: &Path, options: &[&str], program: &str, input: impl Into<Stdio>) -> Output {
+    let mut command = memgauge();
+    command.args(["advise", "--machine", "zen4", "-o"]);
+    command.arg(folder.join("advised.mg")).args(options);
+    let output = command.args(["--", program]).stdin(input).output();
+    output.expect("memgauge runs")
+}
+
+#[test]
+fn advise_models_layouts_of_the_types_that_the_program_waits_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let definitions = [
+        format!("-DCOUNT={}", drawn("count", 60_000, 120_000)),
+        "-DNAME=48".to_owned(),
+        "-DPASSES=5".to_owned(),
+    ];
+    // Prints its input, so that a second run that reads nothing or prints is noticed.
+    let source = RECORDS.replacen(
+        "int main(void) {",
+        "#include <stdio.h>\nint main(void) { int c; while ((c = getchar()) != EOF) putchar(c); \
+         fflush(stdout); if (ftell(stdin) != 6) return 7;",
+        1,
+    );
+    let program = compiled(folder.path(), &source, &definitions);
+    let input = folder.path().join("input");
+    std::fs::write(&input, "word\n\n").expect("the folder is writable");
+    let opened = || std::fs::File::open(&input).expect("it was written");
+
+    let found = advised(folder.path(), &[], &program, opened());
+    let said = harness::said(&found);
+    assert_eq!(found.status.code(), Some(0), "{said}");
+    assert_eq!(found.stdout, b"word\n\n", "the second run prints nothing");
+    for words in [
+        "running the program again, without its output, to model split=rec.key",
+        "key of rec in an array of their own",
+        "LLC twice as large",
+    ] {
+        assert!(said.contains(words), "{words} in {said}");
+    }
+    let shown = harness::report(&folder.path().join("advised.mg"));
+    let report: Value = serde_json::from_slice(&shown.stdout).expect("the report is JSON");
+    let split = what_if(&report, "split=rec.key");
+    assert!(split["relative"].as_f64() < Some(-0.05), "{split}");
+    assert_eq!(split["changes"], "program");
+    assert_eq!(what_if(&report, "llc=2x")["changes"], "machine");
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .flatten()
+        .collect();
+    let is_recording = |name: &str| name.starts_with("advised.mg");
+    let names: Vec<String> = left
+        .iter()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| is_recording(name))
+        .collect();
+    assert_eq!(names, ["advised.mg"], "the first run is replaced");
+
+    let once = advised(folder.path(), &["--once"], &program, opened());
+    let said = harness::said(&once);
+    let words = "not run again with other layouts of its types (--once): to model them, use \
+                 `memgauge advise --what-if ";
+    assert!(said.contains(words), "{said}");
+    assert!(!said.contains("in an array of their own"), "{said}");
+
+    let mut writer = std::process::Command::new("cat");
+    let mut writer = writer.arg(&input).stdout(Stdio::piped()).spawn().unwrap();
+    let piped = advised(folder.path(), &[], &program, writer.stdout.take().unwrap());
+    writer.wait().unwrap();
+    let said = harness::said(&piped);
+    assert!(said.contains("its input cannot be read again"), "{said}");
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Options {
     pub command: Vec<String>,
     /// Directory of the recording.
     pub output: PathBuf,
+    /// Whether the program's standard output goes nowhere.
+    pub discards_output: bool,
     /// The machine to model.
     pub machine: Config,
     /// Samples and ticks of its PMU.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use memgauge_host::roi::RequestedNames;
@@ -13,7 +14,7 @@ use memgauge_trace::{
     CommandEnd, DeliveryFacts, Loss, LossKind, OwnCost, SourceFacts, catalogue as events,
 };
 
-use crate::engine::launch::{Emulator, not_started, resolve, spawn};
+use crate::engine::launch::{Emulator, engine_command, not_started, resolve, start};
 use crate::engine::session::Session;
 use crate::facts::{NOT_WITH_SETS, manifest};
 use crate::follow::pace::{FLUSH_EVERY, PollPace, REAP_EVERY, UNRECORDED_IDLE};
@@ -44,9 +45,13 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let others = options.what_if.iter().map(WhatIfMachine::new);
     let others = others.collect::<Result<Vec<_>>>()?;
     let recorder = Recorder::new(machine, writer, asked.regions.clone(), others, options);
+    let mut engine = engine_command(&options.command, &emulator, &session, options.seed)?;
+    if options.discards_output {
+        engine.stdout(Stdio::null());
+    }
     let mut run = EmulatedRun {
         started: Instant::now(),
-        program: spawn(&options.command, &emulator, &session, options.seed)?,
+        program: start(&mut engine, &emulator).map(Program::from_child)?,
         recorder,
         asked,
     };

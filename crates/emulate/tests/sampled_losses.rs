@@ -76,6 +76,7 @@ fn recorded(sampled: &SampledOptions, output: &Path) -> BTreeMap<LossKind, u64> 
     let options = Options {
         command: sampled.command.clone(),
         output: output.to_owned(),
+        discards_output: false,
         machine: sampled.machine.clone(),
         pmu: PmuConfig {
             samples: vec![sampled.event],

@@ -1,8 +1,8 @@
 //! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
 use memgauge_analyze::{
-    BandwidthCurve, Cause, CauseKind, Counts, DataKind, LossRow, MemberRow, SharedAccess, Summary,
-    TypeRow, WhatIf, file_name, outermost_member, sentence,
+    BandwidthCurve, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
+    SharedAccess, Summary, TypeRow, WhatIf, file_name, sentence,
 };
 use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
 use serde::Serialize;
@@ -350,7 +350,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
     let members = hot_members(cause.kind, summary);
     let text = place
         .into_iter()
-        .chain(members.as_ref().map(HotMembers::in_words))
+        .chain(members.as_ref().map(hot_members_in_words))
         .fold(text, |text, sentence| format!("{text} {sentence}"));
     Statement {
         kind: if is_caution { "caution" } else { "cause" },
@@ -653,9 +653,6 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
     format!(", and {} is for {of}", units::share(share))
 }
 
-/// Members with a smaller share of their type's accesses are cold. Stores that fill the objects do not count ([`uses`]).
-const COLD_SHARE: f64 = 0.01;
-
 /// The type with the most stalls, if it has enough of them and half of its bytes are hardly
 /// accessed.
 fn hot_members(kind: CauseKind, summary: &Summary) -> Option<HotMembers<'_>> {
@@ -670,90 +667,22 @@ fn hot_members(kind: CauseKind, summary: &Summary) -> Option<HotMembers<'_>> {
     if of.share? < NAMED_SHARE {
         return None;
     }
-    let uses = uses(of);
-    let least = uses.iter().sum::<u64>() as f64 * COLD_SHARE;
-    let members = of.members.iter().zip(&uses);
-    let (cold, hot): (Vec<_>, Vec<_>) = members.partition(|(_, uses)| (**uses as f64) < least);
-    let cold_bytes: u64 = cold
-        .iter()
-        .map(|(member, _)| member.bytes * member.count)
-        .sum();
-    let hot = hot.into_iter().map(|(member, _)| member).collect();
-    (cold_bytes * 2 >= of.bytes).then_some(HotMembers {
-        of,
-        hot,
-        cold_bytes,
-    })
+    HotMembers::new(of)
 }
 
-/// Loads and stores.
-fn accesses(counts: &Counts) -> [u64; 2] {
-    ["loads", "stores"].map(|event| counts.get(event).copied().unwrap_or(0))
-}
-
-/// Accesses to each member, without the stores that fill the objects: these do not show that a
-/// member is used. All accesses if less than half of the bytes are filled, or if the objects are
-/// hardly used otherwise.
-fn uses(of: &TypeRow) -> Vec<u64> {
-    let counts: Vec<[u64; 2]> = of.members.iter().map(|m| accesses(&m.counts)).collect();
-    let stored = || {
-        of.members
-            .iter()
-            .zip(&counts)
-            .filter(|(_, [_, stores])| *stores > 0)
-    };
-    let stored_bytes: u64 = stored()
-        .map(|(member, _)| member.bytes * member.count)
-        .sum();
-    let least = stored().map(|(_, [_, stores])| *stores).min();
-    let filling = least.filter(|_| stored_bytes * 2 >= of.bytes).unwrap_or(0);
-    let without = |filling: u64| -> Vec<u64> {
-        let uses = counts.iter();
-        uses.map(|[loads, stores]| loads + stores.saturating_sub(filling))
-            .collect()
-    };
-    let uses = without(filling);
-    match uses.iter().sum::<u64>() >= filling {
-        true => uses,
-        false => without(0),
-    }
-}
-
-/// A type most of whose bytes are hardly accessed.
-struct HotMembers<'a> {
-    of: &'a TypeRow,
-    /// The others.
-    hot: Vec<&'a MemberRow>,
-    cold_bytes: u64,
-}
-
-impl HotMembers<'_> {
-    fn in_words(&self) -> String {
-        let share = |member: &MemberRow| member.miss_share.unwrap_or(0.0);
-        let members = self.of.members.iter();
-        let hottest = members.max_by(|a, b| share(a).total_cmp(&share(b)));
-        let (name, share) = hottest.map_or(("", 0.0), |member| (&*member.name, share(member)));
-        format!(
-            "Of each {} ({}), {} has {} of the misses, and {} are hardly accessed.",
-            readable(&self.of.name),
-            units::bytes(self.of.bytes),
-            readable(name),
-            units::share(share),
-            units::bytes(self.cold_bytes),
-        )
-    }
-
-    /// The change that moves these members to an array of their own. `None` if there are none.
-    fn split(&self) -> Option<String> {
-        let mut names: Vec<&str> = Vec::new();
-        for member in &self.hot {
-            let name = outermost_member(&member.name);
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        (!names.is_empty()).then(|| format!("split={}.{}", self.of.name, names.join("+")))
-    }
+fn hot_members_in_words(members: &HotMembers<'_>) -> String {
+    let share = |member: &MemberRow| member.miss_share.unwrap_or(0.0);
+    let members = members.of.members.iter();
+    let hottest = members.max_by(|a, b| share(a).total_cmp(&share(b)));
+    let (name, share) = hottest.map_or(("", 0.0), |member| (&*member.name, share(member)));
+    format!(
+        "Of each {} ({}), {} has {} of the misses, and {} are hardly accessed.",
+        readable(&members.of.name),
+        units::bytes(members.of.bytes),
+        readable(name),
+        units::share(share),
+        units::bytes(members.cold_bytes),
+    )
 }
 
 /// A range of a run and its share of the memory traffic.

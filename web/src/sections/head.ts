@@ -93,15 +93,22 @@ export function advice(data: Data, isFirst: boolean): Section | null {
   return { id, short: isFirst ? "Overview" : "Advice", element };
 }
 
-/** Other machines that were fed the same run, and what their results leave out. */
-function whatIf(machines: WhatIf[], cautions: string[]): HTMLElement[] {
-  if (machines.length === 0) return [];
-  const isLayout = machines.every((machine) => machine.moved_accesses !== undefined);
-  const change = isLayout ? "instructions with another layout of a type" : "instructions and accesses on another machine";
+/** The same run with changes of the program and on other machines, and what the results leave out. */
+function whatIf(changes: WhatIf[], cautions: string[]): HTMLElement[] {
+  const notes = cautions.map((caution) => h("p", { class: "state warn" }, name(caution)));
+  return [
+    ...changeTable("What if the program changes", "what_if", changes.filter((row) => row.changes === "program")),
+    ...changeTable("What if the machine is another", "what_if_machine", changes.filter((row) => row.changes === "machine")),
+    ...notes,
+  ];
+}
+
+function changeTable(title: string, fileName: string, changes: WhatIf[]): HTMLElement[] {
+  if (changes.length === 0) return [];
   const rows = table<WhatIf>({
-    caption: `What if: the same ${change}, modelled`,
-    fileName: "what_if",
-    rows: [...machines].sort((a, b) => a.relative - b.relative),
+    caption: `${title}: the same instructions and accesses, modelled`,
+    fileName,
+    rows: [...changes].sort((a, b) => a.relative - b.relative),
     columns: [
       { title: "Change", cell: (r) => r.change, value: (r) => r.change },
       { title: "Time", numeric: true, about: "Time in which its threads executed, summed", cell: (r) => time(r.busy_ns), value: (r) => r.busy_ns },
@@ -110,8 +117,7 @@ function whatIf(machines: WhatIf[], cautions: string[]): HTMLElement[] {
       { title: "TLB walks", numeric: true, event: "dtlb.walk", cell: (r) => count(r.totals["dtlb.walk"] ?? 0), value: (r) => r.totals["dtlb.walk"] ?? 0 },
     ],
   });
-  const notes = cautions.map((caution) => h("p", { class: "state warn" }, name(caution)));
-  return [rows, ...notes];
+  return [rows];
 }
 
 function difference(relative: number): string {

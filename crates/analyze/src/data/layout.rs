@@ -289,6 +289,11 @@ impl Layout {
         self.bytes
     }
 
+    /// Size of an object with this layout, in all its arrays together.
+    pub fn new_bytes(&self) -> u64 {
+        self.strides.iter().sum()
+    }
+
     /// Offsets of the member of the outermost level that contains an offset. All of the object's if it
     /// moves as a whole.
     pub fn member_around(&self, offset: u64) -> Option<Range<u64>> {

@@ -72,6 +72,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     let options = emulate::Options {
         command: args.command.clone(),
         output: args.output.clone(),
+        discards_output: false,
         machine: args.modelled.config()?,
         pmu: PmuConfig {
             samples: vec![SampleSpec {

@@ -1,7 +1,7 @@
 //! ARC.
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //! Objects that are never referenced again leave first. Their order does not change the number of
 //! misses: the sum of their bytes and the free bytes stays the same.
 
-use super::simulation::Cache;
+use super::cache::Cache;
 use super::sizes::{Sizes, fits};
 
 /// Position of an object that is not cached.

@@ -1,7 +1,7 @@
 //! CLOCK with one reference bit, as a list whose oldest end is the hand.
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 pub(super) struct Clock<S> {

@@ -2,8 +2,8 @@
 //! chained in the order of their counts (K. Shah and others, "An O(1) algorithm for implementing
 //! the LFU cache eviction scheme", 2010).
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 const NO_BUCKET: u32 = u32::MAX;

@@ -1,8 +1,8 @@
 //! LIRS. The resident HIR objects have a hundredth of the capacity. Stack S holds at most twice
 //! the capacity: beyond that, the non-resident objects that were evicted first leave it.
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! LRU.
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 pub(super) struct Lru<S> {

@@ -13,6 +13,7 @@
 
 mod arc;
 mod belady;
+mod cache;
 mod clock;
 mod fifo;
 mod lfu;

@@ -1,6 +1,6 @@
 //! Random eviction, with a seed.
 
-use super::simulation::Cache;
+use super::cache::Cache;
 use super::sizes::{Sizes, fits};
 
 const ABSENT: u32 = u32::MAX;

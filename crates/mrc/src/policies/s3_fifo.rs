@@ -2,8 +2,8 @@
 //! FIFO that remembers nine tenths of the capacity. An object moves from the small to the main
 //! FIFO if it was referenced at least twice after its insertion.
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 /// References after the insertion with which an object moves to the main FIFO.

@@ -3,6 +3,7 @@
 use super::Policy;
 use super::arc::Arc;
 use super::belady::Belady;
+use super::cache::Cache;
 use super::clock::Clock;
 use super::fifo::Fifo;
 use super::lfu::Lfu;
@@ -15,20 +16,6 @@ use super::sieve::Sieve;
 use super::sizes::{Bytes, Sizes, Unit};
 use super::two_q::TwoQ;
 use super::w_tiny_lfu::WTinyLfu;
-
-/// A cache with a policy.
-pub(super) trait Cache {
-    /// Whether the object is cached.
-    fn holds(&self, id: u32) -> bool;
-    /// Looks the object of the request at position `at` up, and tells the policy of the
-    /// reference. Returns whether it was cached.
-    fn refer(&mut self, id: u32, at: u32) -> bool;
-    /// Inserts an object that [`refer`](Cache::refer) has just missed, unless the policy refuses
-    /// it, and evicts others to make room.
-    fn insert(&mut self, id: u32, size: u64, at: u32);
-    /// Removes a cached object.
-    fn remove(&mut self, id: u32);
-}
 
 /// Counts of a simulated cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! 2Q, full version: `A1in` has a quarter of the capacity, `A1out` remembers half of it.
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 #[derive(Clone, Copy, PartialEq, Eq)]

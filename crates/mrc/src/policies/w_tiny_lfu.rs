@@ -6,8 +6,8 @@
 //! collisions. All are halved after ten references per cached object. A count is halved only when
 //! it is read, or a small cache would spend its time halving.
 
+use super::cache::Cache;
 use super::lists::{List, Lists};
-use super::simulation::Cache;
 use super::sizes::{Sizes, fits};
 
 const MAX_COUNT: u32 = 15;

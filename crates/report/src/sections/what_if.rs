@@ -1,6 +1,6 @@
 //! The same run on other machines.
 
-use memgauge_analyze::{Summary, WhatIf};
+use memgauge_analyze::{Changed, Summary, WhatIf};
 
 use super::time_use::words;
 use crate::style::Style;
@@ -11,15 +11,18 @@ pub(super) fn what_if(summary: &Summary, style: &Style) -> String {
     if summary.what_if.is_empty() {
         return String::new();
     }
-    let note = match summary
-        .what_if
-        .iter()
-        .all(|row| row.moved_accesses.is_some())
-    {
-        true => "modelled: the same instructions with another layout of a type",
-        false => "modelled: the same instructions and accesses on another machine",
-    };
-    let mut text = style.heading("What if", note) + &table(summary, style).draw(style);
+    let mut text = style.heading("What if", "modelled: the same instructions and accesses");
+    let tables = [
+        (Changed::Program, "change of the program"),
+        (Changed::Machine, "other machine"),
+    ];
+    for (changes, title) in tables {
+        let rows = summary.what_if.iter().filter(|row| row.changes == changes);
+        let rows: Vec<&WhatIf> = rows.collect();
+        if !rows.is_empty() {
+            text += &table(rows, title, summary, style).draw(style);
+        }
+    }
     for caution in cautions(summary) {
         text += &style.wrap(&caution, 2);
     }
@@ -54,14 +57,14 @@ fn caution(row: &WhatIf) -> Option<String> {
     })
 }
 
-fn table(summary: &Summary, style: &Style) -> Table {
+/// Changes by falling gain.
+fn table(mut rows: Vec<&WhatIf>, title: &str, summary: &Summary, style: &Style) -> Table {
     let mut table = Table::new(&[
         ("time", Kind::Number),
         ("difference", Kind::Number),
         ("largest part of it", Kind::Text),
-        ("change", Kind::Text),
+        (title, Kind::Text),
     ]);
-    let mut rows: Vec<&WhatIf> = summary.what_if.iter().collect();
     rows.sort_by(|a, b| a.relative.total_cmp(&b.relative));
     let hz = summary.recording.machine.as_ref();
     let hz = hz.map_or(1.0, |machine| machine.frequency_hz as f64);
