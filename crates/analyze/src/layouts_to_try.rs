@@ -5,9 +5,9 @@
 
 use memgauge_trace::LINE_BYTES;
 
-use super::layout::{LayoutChange, outermost_member};
-use super::types::{MemberRow, TypeRow};
 use crate::counts::Counts;
+use crate::data::layout::{LayoutChange, outermost_member};
+use crate::data::types::{MemberRow, TypeRow};
 use crate::resolve::data_type::{DataType, TypeMember};
 use crate::summary::Summary;
 

@@ -25,6 +25,7 @@ mod data;
 mod derived;
 mod findings;
 mod io;
+mod layouts_to_try;
 mod levels;
 mod listed;
 mod losses;
@@ -71,7 +72,6 @@ pub use data::heap_history::{
 };
 pub use data::heat::{HeatByEvent, HeatMap, HeatMaps, HotPlace, Stretch};
 pub use data::layout::{Layout, LayoutChange, LayoutError, MovedOffset};
-pub use data::layouts_to_try::{HotMembers, layouts_to_try};
 pub use data::placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };
@@ -93,6 +93,7 @@ pub use io::curves::{IoCurve, IoOverTime};
 pub use io::memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
 pub use io::moved::{BothWays, IoDeviceLine, IoLine, Moved};
 pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
+pub use layouts_to_try::{HotMembers, layouts_to_try};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use part::summarise_part;

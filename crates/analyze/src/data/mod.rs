@@ -6,7 +6,6 @@ pub(crate) mod fine_heat;
 pub(crate) mod heap_history;
 pub(crate) mod heat;
 pub(crate) mod layout;
-pub(crate) mod layouts_to_try;
 pub(crate) mod placement;
 pub(crate) mod references;
 pub(crate) mod regions;
