@@ -1,5 +1,8 @@
 //! A run of `memgauge record -e`, from the first event to the last sample.
 
+mod finish;
+mod reopen;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -7,6 +10,7 @@ use std::time::{Duration, Instant};
 use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, Loss, LossKind, OverheadFacts, PebsFacts};
 
+use self::reopen::Reopening;
 use super::Options;
 use super::attributes::{
     IBS_PERIOD_STEP, PmuCapabilities, Rate, SampleRequest, SamplingMethod, is_timer, min_period,
@@ -19,7 +23,6 @@ use super::open::{EventOpener, OpenEvents, RequestedEvent, requested_event};
 use super::python::PythonSampler;
 use super::recorder::Recorder;
 use super::reference_counters::ReferenceCounters;
-use super::reopen::Reopening;
 use super::roi::RoiTracker;
 use super::roi_marks::{self, MarkFile};
 use crate::events::{Event, Pmus};
@@ -215,7 +218,7 @@ impl<'a> Session<'a> {
             open,
             opener,
         } = opened;
-        let writer = Writer::create(&options.output, super::finish::manifest(options, &requests))?;
+        let writer = Writer::create(&options.output, finish::manifest(options, &requests))?;
         let mut recorder = Recorder::new(writer, &requests, options);
         let reference = options.tracing.as_ref();
         let reference =

@@ -12,9 +12,9 @@ use std::fs::{read_dir, read_to_string};
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::attributes::SamplingMethod;
-use super::open::OpenEvent;
-use super::session::Session;
+use super::Session;
+use crate::sampling::attributes::SamplingMethod;
+use crate::sampling::open::OpenEvent;
 use crate::sys::perf::{self, EventScope};
 use crate::target::Placement;
 

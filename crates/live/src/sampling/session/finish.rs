@@ -7,11 +7,11 @@ use memgauge_trace::{
     Provenance, SampledFacts, SamplingFacts, SourceFacts, Unit,
 };
 
-use super::attributes::{DroppedFeature, SamplingMethod};
-use super::open::{OpenEvent, RequestedEvent};
-use super::recorder::event_id;
-use super::session::Session;
-use super::{EventOutcome, Options, Outcome, reference_counters, throttling};
+use super::Session;
+use crate::sampling::attributes::{DroppedFeature, SamplingMethod};
+use crate::sampling::open::{OpenEvent, RequestedEvent};
+use crate::sampling::recorder::event_id;
+use crate::sampling::{EventOutcome, Options, Outcome, reference_counters, throttling};
 use crate::sys::perf;
 use crate::{Unwritten, host};
 use memgauge_host::program::ProgramFiles;
