@@ -22,6 +22,12 @@ const LEAST_STALLED_SHARE: f64 = 0.03;
 /// Number of types with the most stalled cycles that are considered.
 const MAX_TYPES: usize = 3;
 
+/// Smallest share of all false sharing that an instruction's accesses to a variable have.
+const LEAST_SHARING_SHARE: f64 = 0.02;
+
+/// Number of falsely shared variables that are considered.
+const MAX_VARIABLES: usize = 3;
+
 /// Padding may make objects larger by this factor.
 const MAX_GROWTH: f64 = 1.5;
 
@@ -75,8 +81,8 @@ impl<'a> HotMembers<'a> {
     }
 }
 
-/// Layouts that may gain something, as for `--what-if`: those of the types that the program waits
-/// for, which have debug information.
+/// Layouts that may gain something, as for `--what-if`: those of the types and variables that the
+/// program waits for, which have debug information.
 pub fn layouts_to_try(summary: &Summary) -> Vec<String> {
     let (Some(types), Some(&cycles)) = (&summary.types, summary.totals.get("cycles")) else {
         return Vec::new();
@@ -84,11 +90,46 @@ pub fn layouts_to_try(summary: &Summary) -> Vec<String> {
     let is_waited_for =
         |of: &&TypeRow| count(&of.counts, "cycles") as f64 >= cycles as f64 * LEAST_STALLED_SHARE;
     let rows = types.rows.iter().filter(|of| !of.members.is_empty());
-    rows.take(MAX_TYPES)
+    let of_types = rows
+        .take(MAX_TYPES)
         .filter(is_waited_for)
-        .flat_map(layouts_of)
-        .filter(|change| change.parse::<LayoutChange>().is_ok())
+        .flat_map(layouts_of);
+    let sharing = summary.sharing.as_ref();
+    let shares = sharing.is_some_and(|sharing| {
+        sharing.totals.stall_cycles as f64 >= cycles as f64 * LEAST_STALLED_SHARE
+    });
+    let variables = falsely_shared_variables(summary).into_iter();
+    let of_variables = variables
+        .filter(|_| shares)
+        .map(|name| format!("pad={name}"));
+    let all = of_types.chain(of_variables);
+    all.filter(|change| change.parse::<LayoutChange>().is_ok())
         .collect()
+}
+
+/// Variables that are no structures and that threads share falsely, the costliest first. Structures
+/// are changed by their type.
+pub fn falsely_shared_variables(summary: &Summary) -> Vec<String> {
+    let Some(sharing) = &summary.sharing else {
+        return Vec::new();
+    };
+    let least = sharing.totals.false_sharing as f64 * LEAST_SHARING_SHARE;
+    let mut names: Vec<String> = Vec::new();
+    for access in sharing.lines.iter().flat_map(|line| &line.accesses) {
+        // Elements and members are known with debug information: `hits[3]`, `hits[0] to hits[2]`, `worker.done`.
+        let Some(member) = access.member.as_deref() else {
+            continue;
+        };
+        let name = member.split(['[', ' ']).next().unwrap_or(member);
+        let is_plain = !member.contains('.');
+        let is_costly =
+            access.counts.false_sharing > 0 && access.counts.false_sharing as f64 >= least;
+        if is_plain && is_costly && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names.truncate(MAX_VARIABLES);
+    names
 }
 
 fn layouts_of(of: &TypeRow) -> Vec<String> {
@@ -145,30 +186,38 @@ fn accesses(counts: &Counts) -> [u64; 2] {
     ["loads", "stores"].map(|event| count(counts, event))
 }
 
-/// Accesses to each member, without the stores that fill the objects: these do not show that a
+/// Bytes that an instruction moves at least when objects are filled or copied as a whole.
+const MOVED_AT_ONCE: u64 = 16;
+
+/// Accesses to each member, without those that fill or copy whole objects: these do not show that a
 /// member is used. All accesses if less than half of the bytes are filled, or if the objects are
 /// hardly used otherwise.
 fn uses(of: &TypeRow) -> Vec<u64> {
     let counts: Vec<[u64; 2]> = of.members.iter().map(|m| accesses(&m.counts)).collect();
-    let stored = || {
-        of.members
-            .iter()
-            .zip(&counts)
-            .filter(|(_, [_, stores])| *stores > 0)
+    // Smallest number of accesses to a member, of those that cover half of the bytes.
+    let least = |of_kind: fn(&[u64; 2]) -> u64| -> u64 {
+        let members = of.members.iter().zip(counts.iter().map(of_kind));
+        let accessed: Vec<_> = members.filter(|(_, count)| *count > 0).collect();
+        let bytes: u64 = accessed.iter().map(|(m, _)| m.bytes * m.count).sum();
+        let least = accessed.iter().map(|(_, count)| *count).min();
+        least.filter(|_| bytes * 2 >= of.bytes).unwrap_or(0)
     };
-    let stored_bytes: u64 = stored()
-        .map(|(member, _)| member.bytes * member.count)
-        .sum();
-    let least = stored().map(|(_, [_, stores])| *stores).min();
-    let filling = least.filter(|_| stored_bytes * 2 >= of.bytes).unwrap_or(0);
-    let without = |filling: u64| -> Vec<u64> {
-        let uses = counts.iter();
-        uses.map(|[loads, stores]| loads + stores.saturating_sub(filling))
-            .collect()
-    };
-    let uses = without(filling);
+    let filling = least(|[_, stores]| *stores);
+    // A copy has a load for each store.
+    let copying = least(|[loads, _]| *loads).min(filling);
+    let members = of.members.iter().zip(&counts);
+    let uses = members.map(|(member, [loads, stores])| {
+        let moves = (member.bytes * member.count / MOVED_AT_ONCE).max(1);
+        let copied = copying.saturating_mul(moves);
+        let filled = filling.saturating_mul(moves);
+        loads.saturating_sub(copied) + stores.saturating_sub(filled)
+    });
+    let uses: Vec<u64> = uses.collect();
     match uses.iter().sum::<u64>() >= filling {
         true => uses,
-        false => without(0),
+        false => counts
+            .iter()
+            .map(|[loads, stores]| loads + stores)
+            .collect(),
     }
 }

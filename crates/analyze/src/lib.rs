@@ -93,7 +93,7 @@ pub use io::curves::{IoCurve, IoOverTime};
 pub use io::memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
 pub use io::moved::{BothWays, IoDeviceLine, IoLine, Moved};
 pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
-pub use layouts_to_try::{HotMembers, layouts_to_try};
+pub use layouts_to_try::{HotMembers, falsely_shared_variables, layouts_to_try};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use part::summarise_part;

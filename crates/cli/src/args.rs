@@ -45,7 +45,8 @@ pub(crate) struct Settings {
     /// Also feed other machines, and report what they make of the program: huge-pages, prefetch,
     /// l2=2x, llc=2x, machine=NAME, or all for the first four. Or other layouts of a type of C, C++
     /// or Rust: pad=TYPE, pad=TYPE.MEMBER+MEMBER (on lines of their own), split=TYPE.MEMBER (into an
-    /// array of their own), reorder=TYPE.MEMBER (first). Each takes the time of a replay
+    /// array of their own), reorder=TYPE.MEMBER (first), pad=VARIABLE (or each of its elements on a
+    /// line of its own). Each takes the time of a replay
     #[arg(long = "what-if", value_name = "CHANGES", value_parser = changes)]
     pub(crate) what_if: Vec<Changes>,
     /// How the modelled PMU turns overflows into samples, with which cost and losses: ideal,

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
+use memgauge_analyze::LayoutChange;
 use memgauge_console::Source;
 use memgauge_console::emulated::{missing_names, warn_about_rights};
 use memgauge_console::outcome::{Exit, usage};
@@ -20,7 +21,7 @@ use memgauge_trace::{CommandEnd, catalogue};
 use crate::args::{Launch, Record, Settings};
 use crate::prepare::{modelled, refuse_unused};
 use crate::sample::SampledSource;
-use crate::type_layout::TypeLayout;
+use crate::type_layout::{TypeLayout, VariableLayout};
 use crate::units::{Change, labels};
 use crate::{collect, malloc, names, page, progress, report, sample};
 
@@ -221,10 +222,8 @@ pub(crate) fn run(
     };
     let why = (settings.source == Source::Auto).then_some(why);
     let end = emulated(&options, settings.force, verbose, why)?;
-    for layout in &others.layouts {
-        if let Some(problem) = layout.borrow().problem() {
-            eprintln!("memgauge: {problem}");
-        }
+    for problem in others.problems.iter().filter_map(|problem| problem()) {
+        eprintln!("memgauge: {problem}");
     }
     Ok(end)
 }
@@ -245,19 +244,17 @@ fn other_machines(
                 (change.to_string(), config, None)
             }
             Change::Layout(change) => {
-                let layout = TypeLayout::new(change, command)?;
-                (change.to_string(), machine.clone(), Some(layout))
+                let (name, layout) = others.layout(change, command)?;
+                (name, machine.clone(), Some(layout))
             }
         };
         if others.machines.iter().any(|known| known.name == name) {
             continue;
         }
-        let layout = layout.map(|layout| Rc::new(RefCell::new(layout)));
-        others.layouts.extend(layout.clone());
         others.machines.push(OtherMachine {
             name,
             config,
-            layout: layout.map(|layout| SharedLayout(layout)),
+            layout,
         });
     }
     let is_part =
@@ -271,11 +268,34 @@ fn other_machines(
     Ok(others)
 }
 
-/// The machines of `--what-if`, and those of them with another layout of a type.
+/// The machines of `--what-if`.
 #[derive(Default)]
 struct OtherMachines {
     machines: Vec<OtherMachine>,
-    layouts: Vec<Rc<RefCell<TypeLayout>>>,
+    /// After the run: why a layout moved nothing.
+    problems: Vec<Box<dyn Fn() -> Option<String>>>,
+}
+
+impl OtherMachines {
+    /// The name of a change and its layout, of a variable of the program or else of a type.
+    fn layout(
+        &mut self,
+        change: &LayoutChange,
+        command: &[String],
+    ) -> anyhow::Result<(String, SharedLayout)> {
+        if let Some((change, layout)) = VariableLayout::of_program(change, command)? {
+            let layout = Rc::new(RefCell::new(layout));
+            let shared = SharedLayout(Rc::clone(&layout) as _);
+            self.problems
+                .push(Box::new(move || layout.borrow().problem()));
+            return Ok((change.to_string(), shared));
+        }
+        let layout = Rc::new(RefCell::new(TypeLayout::new(change, command)?));
+        let shared = SharedLayout(Rc::clone(&layout) as _);
+        self.problems
+            .push(Box::new(move || layout.borrow().problem()));
+        Ok((change.to_string(), shared))
+    }
 }
 
 /// Runs a command on the modelled machine. `chosen` explains why, if the user did not request it.

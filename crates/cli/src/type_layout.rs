@@ -1,4 +1,5 @@
-//! Layouts of types for `--what-if`: which instructions access a type, by its debug information.
+//! Layouts of types for `--what-if`: which instructions access a type, by its debug information. And
+//! those of variables: where they lie.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,8 +7,8 @@ use std::rc::Rc;
 
 use memgauge_analyze::{DataType, Layout, LayoutChange, LayoutError, ModuleFile, Resolve};
 use memgauge_console::outcome::usage;
-use memgauge_emulate::{MoveAccesses, MovedPart, ObjectAccess, resolve};
-use memgauge_symbols::Symbols;
+use memgauge_emulate::{MoveAccesses, MovedPart, MovedVariable, ObjectAccess, resolve};
+use memgauge_symbols::{Symbols, Variable};
 
 /// Another layout of a type of the recorded program.
 pub(crate) struct TypeLayout {
@@ -121,6 +122,116 @@ impl MoveAccesses for TypeLayout {
             array: place.array.map(|array| array as u32),
             stride: place.stride,
             offset: place.offset,
+        })
+    }
+}
+
+/// The elements of a variable on lines of their own.
+pub(crate) struct VariableLayout {
+    name: String,
+    symbols: Symbols,
+    /// The variable by path of a file. `None` for files without it.
+    files: HashMap<String, Option<FoundVariable>>,
+}
+
+#[derive(Clone, Copy)]
+struct FoundVariable {
+    of: Variable,
+    element_bytes: u64,
+}
+
+impl VariableLayout {
+    pub(crate) fn new(name: &str) -> VariableLayout {
+        VariableLayout {
+            name: name.to_owned(),
+            symbols: Symbols::of(Path::new("")),
+            files: HashMap::new(),
+        }
+    }
+
+    /// Looks the variable of a change up in the program of a command. Returns the change as it is
+    /// called in the recording, and its layout. `None` if the change is one of a type.
+    ///
+    /// # Errors
+    /// The elements of the variable are unknown.
+    pub(crate) fn of_program(
+        change: &LayoutChange,
+        command: &[String],
+    ) -> anyhow::Result<Option<(LayoutChange, VariableLayout)>> {
+        let Some(name) = change.variable_name() else {
+            return Ok(None);
+        };
+        let mut layout = VariableLayout::new(name);
+        let (program, _) = resolve(command)?;
+        let file = file_at(&program.to_string_lossy());
+        if !change.is_of_elements() && layout.symbols.type_named(&file, name).is_some() {
+            return Ok(None);
+        }
+        let Some(of) = layout.symbols.variable_named(&file, name) else {
+            return Ok(change.is_of_elements().then(|| (change.clone(), layout)));
+        };
+        match of.element_bytes {
+            None => Err(usage(format!(
+                "failed to change the layout of `{name}`: the program has no debug information about \
+                 it: compile it with -g"
+            ))),
+            Some(bytes) if bytes < of.bytes => Ok(Some((LayoutChange::of_elements(name), layout))),
+            Some(_) => Ok(Some((change.clone(), layout))),
+        }
+    }
+
+    /// Why nothing moved, for the user.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let is_found = self.files.values().any(Option::is_some);
+        (!is_found).then(|| {
+            let name = &self.name;
+            format!(
+                "--what-if pad={name}[]: no program or library that ran has a variable `{name}` with \
+                 debug information: compile it with -g"
+            )
+        })
+    }
+
+    fn found_in(&mut self, path: &str) -> Option<FoundVariable> {
+        if let Some(known) = self.files.get(path) {
+            return *known;
+        }
+        let of = self.symbols.variable_named(&file_at(path), &self.name);
+        let found = of.and_then(|of| {
+            Some(FoundVariable {
+                of,
+                element_bytes: of.element_bytes?,
+            })
+        });
+        self.files.insert(path.to_owned(), found);
+        found
+    }
+}
+
+impl MoveAccesses for VariableLayout {
+    fn access(&mut self, _: &str, _: u64) -> Option<ObjectAccess> {
+        None
+    }
+
+    fn object_bytes(&self) -> u64 {
+        0
+    }
+
+    fn place(&self, _: u64) -> Option<MovedPart> {
+        None
+    }
+
+    fn is_of_variable(&self) -> bool {
+        true
+    }
+
+    fn variable(&mut self, path: &str, offset: u64, ip: u64) -> Option<MovedVariable> {
+        let found = self.found_in(path)?;
+        let linked = self.symbols.code_address(&file_at(path), offset)?;
+        let start = ip.wrapping_sub(linked).wrapping_add(found.of.address);
+        Some(MovedVariable {
+            memory: start..start.checked_add(found.of.bytes)?,
+            element_bytes: found.element_bytes,
         })
     }
 }

@@ -30,7 +30,7 @@ pub use engine::launch::{Emulator, resolve, would_gain_rights};
 pub use engine::session::SHARED_MEMORY_BYTES;
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use model::geometry;
-pub use model::moves::{MoveAccesses, MovedPart, ObjectAccess, SharedLayout};
+pub use model::moves::{MoveAccesses, MovedPart, MovedVariable, ObjectAccess, SharedLayout};
 pub use model::sets::SetSample;
 pub use readers::parts::PartsBy;
 pub use readers::sampled;

@@ -2,7 +2,7 @@
 
 use memgauge_analyze::{
     BandwidthCurve, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
-    SharedAccess, Summary, TypeRow, WhatIf, file_name, sentence,
+    SharedAccess, Summary, TypeRow, WhatIf, falsely_shared_variables, file_name, sentence,
 };
 use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
 use serde::Serialize;
@@ -426,12 +426,14 @@ fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
     }
 }
 
-/// What the model says of another layout of the type that this cause is about, or how to ask it.
+/// What the model says of another layout of the type or variable that this cause is about, or how to ask it.
 fn effect_of_layout(kind: CauseKind, hot: Option<&HotMembers<'_>>, summary: &Summary) -> String {
+    let variables = falsely_shared_variables(summary);
     let (change, name) = match (kind, hot) {
-        (CauseKind::FalseSharing, _) => match shared_type(summary) {
-            Some(of) => (format!("pad={}.*", of.name), &of.name),
-            None => return String::new(),
+        (CauseKind::FalseSharing, _) => match (shared_type(summary), variables.first()) {
+            (Some(of), _) => (format!("pad={}.*", of.name), &of.name),
+            (None, Some(name)) => (format!("pad={name}"), name),
+            (None, None) => return String::new(),
         },
         (_, Some(hot)) => match hot.split() {
             Some(change) => (change, &hot.of.name),
@@ -445,7 +447,7 @@ fn effect_of_layout(kind: CauseKind, hot: Option<&HotMembers<'_>>, summary: &Sum
             ["pad", "split"].contains(&kind)
                 && rest
                     .strip_prefix(name.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         })
     };
     let rows = summary.what_if.iter().filter(is_of_type);
@@ -670,18 +672,18 @@ fn hot_members(kind: CauseKind, summary: &Summary) -> Option<HotMembers<'_>> {
     HotMembers::new(of)
 }
 
-fn hot_members_in_words(members: &HotMembers<'_>) -> String {
+fn hot_members_in_words(found: &HotMembers<'_>) -> String {
     let share = |member: &MemberRow| member.miss_share.unwrap_or(0.0);
-    let members = members.of.members.iter();
+    let members = found.of.members.iter();
     let hottest = members.max_by(|a, b| share(a).total_cmp(&share(b)));
     let (name, share) = hottest.map_or(("", 0.0), |member| (&*member.name, share(member)));
     format!(
         "Of each {} ({}), {} has {} of the misses, and {} are hardly accessed.",
-        readable(&members.of.name),
-        units::bytes(members.of.bytes),
+        readable(&found.of.name),
+        units::bytes(found.of.bytes),
         readable(name),
         units::share(share),
-        units::bytes(members.cold_bytes),
+        units::bytes(found.cold_bytes),
     )
 }
 

@@ -123,6 +123,21 @@ impl Image {
         Some((name.to_owned(), start))
     }
 
+    /// Address and size of the variable of this name, as it is written, or of a variable of a function
+    /// (`counter.0`). No thread-local one.
+    pub(super) fn variable_of_name(&mut self, name: &str) -> Option<(u64, u64)> {
+        let known = self.variables().iter();
+        let shared = known.filter(|(start, _)| **start & Module::THREAD_LOCAL == 0);
+        let named = shared.filter(|(_, (symbol, _))| {
+            let symbol = demangle(symbol);
+            symbol == name
+                || symbol
+                    .split_once('.')
+                    .is_some_and(|(plain, _)| plain == name)
+        });
+        named.map(|(start, (_, bytes))| (*start, *bytes)).next()
+    }
+
     /// Segment that contains an offset. Zero-initialised data follows the segment's bytes in the
     /// file.
     fn data_segment(&self, offset: u64) -> Option<&Segment> {
@@ -163,15 +178,19 @@ impl Image {
         Some((name, size))
     }
 
+    /// Names and sizes of variables by address.
+    fn variables(&mut self) -> &BTreeMap<u64, (String, u64)> {
+        let (debug, own) = (&self.debug, &self.path);
+        self.variables.get_or_insert_with(|| {
+            let apart = debug.iter().filter(|debug| *debug != own);
+            let files = apart.chain([own]);
+            files.flat_map(|path| variables(path)).collect()
+        })
+    }
+
     /// First address, name and size of the variable at an address.
     fn symbol_at_address(&mut self, address: u64) -> Option<(u64, &str, u64)> {
-        if self.variables.is_none() {
-            let apart = self.debug.iter().filter(|debug| **debug != self.path);
-            let files = apart.chain([&self.path]);
-            self.variables = Some(files.flat_map(|path| variables(path)).collect());
-        }
-        let known = self.variables.as_ref()?;
-        let (start, (name, size)) = known.range(..=address).next_back()?;
+        let (start, (name, size)) = self.variables().range(..=address).next_back()?;
         (address - start < *size).then_some((*start, name.as_str(), *size))
     }
 }

@@ -74,6 +74,17 @@ pub fn function_names(path: &Path) -> Vec<String> {
     image::function_names(path).unwrap_or_default()
 }
 
+/// A variable of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its address, as it is linked.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Size of an element, or of the variable if it is no array. `None` without debug information.
+    pub element_bytes: Option<u64>,
+}
+
 impl Symbols {
     /// Symbols for the recording at this path.
     pub fn of(recording: &Path) -> Symbols {
@@ -132,6 +143,24 @@ impl Symbols {
     pub fn type_named(&mut self, file: &ModuleFile, name: &str) -> Option<Rc<DataType>> {
         let (types, _) = self.file_types(file).ok()?;
         types.record(name)
+    }
+
+    /// The variable of this name in a file. Reads all of its debug information.
+    pub fn variable_named(&mut self, file: &ModuleFile, name: &str) -> Option<Variable> {
+        let (address, bytes) = self.image(file, NameKind::Code)?.variable_of_name(name)?;
+        let types = self.file_types(file).ok();
+        let element_bytes = types.and_then(|(types, _)| types.element_bytes(address));
+        let is_part = |element: &u64| *element > 0 && *element <= bytes;
+        Some(Variable {
+            address,
+            bytes,
+            element_bytes: element_bytes.filter(is_part),
+        })
+    }
+
+    /// Address of the instruction at an offset in a file, as it is linked.
+    pub fn code_address(&mut self, file: &ModuleFile, offset: u64) -> Option<u64> {
+        self.image(file, NameKind::Code)?.code_address(offset)
     }
 
     /// Types that the code of a file accesses.

@@ -73,6 +73,13 @@ impl FileTypes {
         Some(Rc::clone(&debug.flat(of).data_type))
     }
 
+    /// Size of an element of the variable that begins at an address, or its own if it is no array.
+    pub(super) fn element_bytes(&mut self, address: u64) -> Option<u64> {
+        let debug = self.debug.as_mut().ok()?;
+        let of = debug.variable_beginning_at(address)?;
+        Some(debug.element_bytes(of))
+    }
+
     /// Element and member at an address of a variable: `[3].hits`. Empty for a plain variable.
     pub(super) fn variable_part(
         &mut self,

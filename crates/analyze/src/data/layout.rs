@@ -1,4 +1,5 @@
-//! Other layouts of a type's objects, for `--what-if pad=…`, `split=…` and `reorder=…`.
+//! Other layouts of a type's objects, for `--what-if pad=…`, `split=…` and `reorder=…`, and of the elements
+//! of a variable.
 //!
 //! A layout moves whole members of the outermost level. What is within one stays together. It
 //! changes addresses only: a copy of an object has the size that the compiler gave it.
@@ -39,7 +40,7 @@ enum NamedMembers {
 }
 
 /// A change of the layout of a type: `pad=TYPE`, `pad=TYPE.a+b`, `split=TYPE.a+b` or
-/// `reorder=TYPE.a+b`.
+/// `reorder=TYPE.a+b`. Or of an array: `pad=VARIABLE[]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutChange {
     kind: LayoutKind,
@@ -151,7 +152,7 @@ fn is_within(of: &DataType, name: &str, offset: u64) -> bool {
 
 /// The member of the outermost level that contains a listed one: `inner` of `inner.x`, `slots` of
 /// `slots[].key`, `Base` of `Base::x`.
-pub fn outermost_member(name: &str) -> &str {
+pub(crate) fn outermost_member(name: &str) -> &str {
     let end = name.find("::").into_iter().chain(name.find(['.', '[']));
     &name[..end.min().unwrap_or(name.len())]
 }
@@ -187,10 +188,34 @@ impl Element {
     }
 }
 
+/// What follows the name of an array.
+const ELEMENTS: &str = "[]";
+
 impl LayoutChange {
     /// Name of the type, as debug information has it.
     pub fn type_name(&self) -> &str {
         &self.type_name
+    }
+
+    /// Name of the variable, if it may be one: that of an array, or a name without members.
+    pub fn variable_name(&self) -> Option<&str> {
+        let is_whole = (self.kind, &self.members) == (LayoutKind::Pad, &NamedMembers::None);
+        let name = self.type_name.strip_suffix(ELEMENTS);
+        is_whole.then(|| name.unwrap_or(&self.type_name))
+    }
+
+    /// Whether it names the elements of an array, and no type.
+    pub fn is_of_elements(&self) -> bool {
+        self.type_name.ends_with(ELEMENTS)
+    }
+
+    /// The change for the elements of an array of this name.
+    pub fn of_elements(name: &str) -> LayoutChange {
+        LayoutChange {
+            kind: LayoutKind::Pad,
+            type_name: format!("{name}{ELEMENTS}"),
+            members: NamedMembers::None,
+        }
     }
 
     /// Applies the change to a type of that name.
@@ -349,6 +374,14 @@ impl FromStr for LayoutChange {
                 "`{text}` names no type: use {name}=TYPE.MEMBER+MEMBER, such as {name}=node.next+key"
             ));
         }
+        if type_name.ends_with(ELEMENTS)
+            && (kind != LayoutKind::Pad || members != NamedMembers::None)
+        {
+            return Err(format!(
+                "`{text}` changes the members of an array's elements: name their type; of an array, only \
+                 pad=VARIABLE[] is possible"
+            ));
+        }
         if kind == LayoutKind::Split && !matches!(members, NamedMembers::These(_)) {
             return Err(format!(
                 "`{text}` does not say which members to split off: use split={type_name}.MEMBER+MEMBER"
@@ -394,7 +427,10 @@ impl LayoutChange {
         };
         let of = &self.type_name;
         match self.kind {
-            LayoutKind::Pad if names.is_empty() => format!("each {of} on lines of its own"),
+            LayoutKind::Pad if names.is_empty() => match of.strip_suffix(ELEMENTS) {
+                Some(array) => format!("each element of {array} on lines of its own"),
+                None => format!("each {of} on lines of its own"),
+            },
             LayoutKind::Pad => format!("{names} of {of} on lines of their own"),
             LayoutKind::Split => format!("{names} of {of} in an array of their own"),
             LayoutKind::Reorder if names.is_empty() => format!("{of} by falling alignment"),

@@ -33,6 +33,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
     let options = emulate::Options {
         command: args.command.clone(),
         output: output.clone(),
+        discards_output: false,
         machine: geometry::machine("host")?,
         pmu: PmuConfig {
             samples: Vec::new(),

@@ -13,6 +13,9 @@
 //! with a known offset has shown the object before, or if an object right behind the last one has
 //! the accessed member there: code that fills an array may begin with such a member.
 //!
+//! A variable instead of a type has its elements on lines of their own: each access to its memory
+//! moves, whatever the instruction.
+//!
 //! Accesses of instructions without a known type stay where they are, for example copies by
 //! `memcpy`. Their misses in lines of moved objects are counted.
 
@@ -21,9 +24,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 
 use crate::engine::address_space::AddressSpace;
 use crate::engine::catalogue::Catalogue;
+use crate::engine::wire;
+use crate::engine::words::load;
 
 /// What an instruction accesses of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +52,31 @@ pub struct MovedPart {
     pub offset: u64,
 }
 
-/// Another layout of a type.
+/// A variable in a process's memory, the elements of which go to lines of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedVariable {
+    /// Its addresses.
+    pub memory: Range<u64>,
+    /// Size of an element: that of the variable if it is no array.
+    pub element_bytes: u64,
+}
+
+impl MovedVariable {
+    /// Where the byte at an address goes. `None` if it is none of the variable's.
+    fn place(&self, addr: u64) -> Option<u64> {
+        let offset = addr.checked_sub(self.memory.start)?;
+        let stride = self.element_bytes.next_multiple_of(1 << LINE_SHIFT);
+        let element = ARRAYS.start + offset / self.element_bytes * stride;
+        (addr < self.memory.end).then_some(element + offset % self.element_bytes)
+    }
+
+    fn has_line_of(&self, addr: u64) -> bool {
+        let lines = self.memory.start >> LINE_SHIFT..=(self.memory.end - 1) >> LINE_SHIFT;
+        lines.contains(&(addr >> LINE_SHIFT))
+    }
+}
+
+/// Another layout of a type, or of a variable.
 pub trait MoveAccesses {
     /// What the instruction at `offset` of the file at `path` accesses of an object of the type.
     /// `None` if it does not access the type.
@@ -57,6 +87,17 @@ pub trait MoveAccesses {
 
     /// Where the byte at an offset of an object goes. `None` if it stays.
     fn place(&self, offset: u64) -> Option<MovedPart>;
+
+    /// Whether it is the layout of a variable, and not of a type.
+    fn is_of_variable(&self) -> bool {
+        false
+    }
+
+    /// The variable in the memory of a process, in which `ip` is the address of the instruction at
+    /// `offset` of the file at `path`. `None` if this file does not have it.
+    fn variable(&mut self, _path: &str, _offset: u64, _ip: u64) -> Option<MovedVariable> {
+        None
+    }
 }
 
 /// Another layout, shared between the options of a recording and their user.
@@ -105,6 +146,8 @@ pub(crate) struct MovedCode {
     blocks: Vec<KnownBlock>,
     /// By index of the access.
     accesses: Vec<Option<MovedAccess>>,
+    /// The variable that moves, once code of its file ran.
+    variable: Option<MovedVariable>,
 }
 
 #[derive(Clone)]
@@ -118,6 +161,7 @@ enum MovedAccess {
 /// State of a machine with another layout.
 pub(crate) struct Moves {
     layout: SharedLayout,
+    is_of_variable: bool,
     object_bytes: u64,
     /// Start of the range of a new array, by array and upper bits of the objects' addresses.
     /// `None` if there is no room.
@@ -147,8 +191,10 @@ pub(crate) struct MovesOf<'a> {
 
 impl Moves {
     pub(crate) fn new(layout: SharedLayout) -> Moves {
+        let is_of_variable = layout.0.borrow().is_of_variable();
         Moves {
             layout,
+            is_of_variable,
             object_bytes: 0,
             ranges: HashMap::new(),
             last_range: None,
@@ -250,6 +296,9 @@ impl Moves {
 
     /// Notes a miss of an access that stayed.
     pub(crate) fn note_miss(&mut self, addr: u64) {
+        if self.is_of_variable {
+            return;
+        }
         let line = addr >> LINE_SHIFT;
         if self.seen.contains_key(&line) {
             self.stayed += 1;
@@ -274,6 +323,32 @@ impl MovesOf<'_> {
         }
     }
 
+    /// Returns true if some access of the run of the word at `at` moves.
+    pub(crate) fn concerns_run(
+        &mut self,
+        block: u32,
+        words: &[AtomicU64],
+        at: usize,
+        catalogue: &Catalogue,
+        space: &AddressSpace,
+    ) -> bool {
+        if !self.concerns(block, catalogue, space) {
+            return false;
+        }
+        let Some(variable) = &self.code.variable else {
+            return true;
+        };
+        let is_other_line = |&at: &usize| load(words, at).is_some_and(wire::is_other_line);
+        let mut first = at;
+        while first > 0 && is_other_line(&first) {
+            first -= 1;
+        }
+        let others = (first + 1..words.len()).take_while(is_other_line);
+        let lines = std::iter::once(first).chain(others);
+        let mut lines = lines.filter_map(|at| Some(load(words, at)? & wire::ADDRESS));
+        lines.any(|addr| variable.has_line_of(addr))
+    }
+
     #[cold]
     fn look_up(&mut self, number: u32, catalogue: &Catalogue, space: &AddressSpace) -> bool {
         let Some(block) = catalogue.block(number) else {
@@ -281,6 +356,20 @@ impl MovesOf<'_> {
         };
         let mut layout = self.moves.layout.0.borrow_mut();
         let mut known = KnownBlock::Stays;
+        if self.moves.is_of_variable && self.code.variable.is_none() {
+            let ip = block.vaddr;
+            let found = space
+                .file_at(ip)
+                .and_then(|(path, offset)| layout.variable(path, offset, ip));
+            if found.is_some() {
+                // Blocks that ran before may access it, too.
+                self.code.blocks.clear();
+                self.code.variable = found;
+            }
+        }
+        if self.code.variable.is_some() {
+            known = KnownBlock::Moves;
+        }
         for index in block.accesses.clone() {
             let file = space.file_at(catalogue.ip(number, index).0);
             let access = file.and_then(|(path, offset)| layout.access(path, offset));
@@ -309,6 +398,11 @@ impl MovesOf<'_> {
 
     /// Returns where the access with this index to `addr` goes. `None` if it stays.
     pub(crate) fn place(&mut self, index: u32, addr: u64) -> Option<u64> {
+        if let Some(variable) = &self.code.variable {
+            let place = variable.place(addr);
+            self.moves.moved += u64::from(place.is_some());
+            return place;
+        }
         let access = self.code.accesses.get(index as usize)?.clone();
         self.moves.place(access?, addr)
     }

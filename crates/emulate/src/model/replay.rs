@@ -323,7 +323,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             let block = origin(words, at).map(|(block, _)| block);
             let moves = self.moves.as_mut();
             let is_moved = block.zip(moves).is_some_and(|(block, moves)| {
-                moves.concerns(block, &self.program.catalogue, &self.program.space)
+                let program = &self.program;
+                moves.concerns_run(block, words, at, &program.catalogue, &program.space)
             });
             match is_moved {
                 // The word of the first line has all accesses of the run.

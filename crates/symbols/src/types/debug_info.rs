@@ -315,6 +315,16 @@ impl DebugInfo {
         None
     }
 
+    /// Type of the variable that begins at an address, in any unit.
+    pub(super) fn variable_beginning_at(&mut self, address: u64) -> Option<TypeRef> {
+        let skeletons: Vec<usize> = self.skeletons.keys().copied().collect();
+        for skeleton in skeletons {
+            self.whole_unit(skeleton);
+        }
+        let mut units = self.unit_starts.clone().into_iter();
+        units.find_map(|unit| self.unit(unit)?.variables.get(&address).copied())
+    }
+
     /// The unit with the code at an address.
     ///
     /// # Errors

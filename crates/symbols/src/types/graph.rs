@@ -51,6 +51,14 @@ impl DebugInfo {
         self.bytes_within(of, 0)
     }
 
+    /// Size of an element of an array, or of another type. 0 if unknown.
+    pub(super) fn element_bytes(&mut self, of: TypeRef) -> u64 {
+        match &*self.type_at(of) {
+            Type::Array { of, .. } => self.bytes(*of),
+            _ => self.bytes(of),
+        }
+    }
+
     /// The same for sums with offsets; 0 if it is too large.
     pub(super) fn signed_bytes(&mut self, of: TypeRef) -> i64 {
         i64::try_from(self.bytes(of)).unwrap_or(0)
