@@ -358,8 +358,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         rule,
         next: format!(
             "{next}{}{}",
-            modelled_effect(cause.kind, summary),
-            effect_of_layout(cause.kind, members.as_ref(), summary)
+            effect_of_layout(cause.kind, members.as_ref(), summary),
+            modelled_effect(cause.kind, summary)
         ),
     }
 }
