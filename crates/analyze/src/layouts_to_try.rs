@@ -153,7 +153,7 @@ fn layouts_of(of: &TypeRow) -> Vec<String> {
         changes.push(by_alignment);
     }
     let padded = of.bytes.next_multiple_of(LINE_BYTES);
-    let crosses_lines = LINE_BYTES % of.bytes.max(1) != 0 && padded != of.bytes;
+    let crosses_lines = !LINE_BYTES.is_multiple_of(of.bytes.max(1)) && padded != of.bytes;
     if crosses_lines && padded as f64 <= of.bytes as f64 * MAX_GROWTH {
         changes.push(format!("pad={name}"));
     }
