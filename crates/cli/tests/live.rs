@@ -202,6 +202,49 @@ fn processes_that_run_already_are_observed_until_they_end() {
     assert!(said(&output).contains("context-switches"));
 }
 
+/// Children that start one after another, so that some start while the recording begins.
+const CHILDREN: &str = "j=0; while [ $j -lt 40 ]; do j=$((j+1)); \
+    sh -c 'i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done'; done";
+
+#[test]
+fn code_of_processes_that_start_while_the_recording_begins_is_known() {
+    if !perf_works() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut running = Command::new("sh")
+        .args(["-c", CHILDREN])
+        .spawn()
+        .expect("sh runs");
+    let pid = running.id().to_string();
+    let recorded = memgauge()
+        .current_dir(folder.path())
+        .args(["record", "--source", "clock", "-p", &pid, "-o", "x.mg"])
+        .output()
+        .expect("memgauge runs");
+    running.wait().expect("sh ends");
+    assert!(recorded.status.success(), "{}", said(&recorded));
+    let report = memgauge()
+        .current_dir(folder.path())
+        .args(["report", "x.mg", "--json", "--rows", "1000"])
+        .output()
+        .expect("memgauge runs");
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let functions = &report["hot"]["functions"];
+    let rows = functions["rows"].as_array().expect("rows");
+    let samples = |rows: &[&Value]| {
+        let samples = rows
+            .iter()
+            .map(|row| row["samples"].as_u64().expect("a count"));
+        samples.sum::<u64>()
+    };
+    let is_unknown = |row: &&Value| row["function"] == "[unknown]";
+    let all: Vec<&Value> = rows.iter().collect();
+    let unknown: Vec<&Value> = rows.iter().filter(is_unknown).collect();
+    let (all, unknown) = (samples(&all), samples(&unknown));
+    assert!(all > 100 && unknown * 100 <= all, "{unknown} of {all}");
+}
+
 fn check_refusal(arguments: &[&str], code: i32, words: &[&str]) {
     let output = memgauge().args(arguments).output().expect("memgauge runs");
     let said = said(&output);

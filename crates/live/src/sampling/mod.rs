@@ -36,6 +36,7 @@ mod roi;
 pub mod roi_marks;
 mod sample_cost;
 mod session;
+mod started_meanwhile;
 mod throttling;
 mod time_order;
 

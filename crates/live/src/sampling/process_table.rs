@@ -2,7 +2,8 @@
 //! `/proc` for processes that were running before.
 
 use std::collections::HashSet;
-use std::fs::{read_dir, read_to_string};
+use std::fs::{read_dir, read_link, read_to_string};
+use std::path::PathBuf;
 
 use memgauge_recording::Writer;
 use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
@@ -26,6 +27,8 @@ pub(super) struct ProcessTable {
     ended: Vec<Thread>,
     /// Code by address, for deriving data addresses.
     pub(super) code: CodeReader,
+    /// Programs of the processes that were read from `/proc`.
+    programs: HashMap<u32, PathBuf>,
     /// Processes of the target. `None` if only the target is sampled.
     pub(super) target_pids: Option<HashSet<u32>>,
 }
@@ -39,6 +42,7 @@ impl ProcessTable {
             files: ProgramFiles::new(),
             ended: Vec::new(),
             code: CodeReader::default(),
+            programs: HashMap::default(),
             target_pids: None,
         }
     }
@@ -213,6 +217,8 @@ impl ProcessTable {
     pub(super) fn add_running(&mut self, id: u32, writer: &mut Writer) -> Result<()> {
         let pid = pid_of_thread(id).unwrap_or(id);
         self.files.attached(pid);
+        // Before the mappings, so that a program that is executed in between is noticed later.
+        self.programs.extend(program(pid).map(|path| (pid, path)));
         for line in maps::of_process(pid) {
             let path = match line.path.as_str() {
                 "" => "//anon",
@@ -235,6 +241,22 @@ impl ProcessTable {
         Ok(())
     }
 
+    /// Adds a running process unless it is known and executes the same program as before. Returns whether
+    /// it was added.
+    pub(super) fn add_started(&mut self, pid: u32, writer: &mut Writer) -> Result<bool> {
+        // Threads of the kernel have none, and nor do processes that have ended.
+        let Some(program) = program(pid) else {
+            return Ok(false);
+        };
+        match self.programs.get(&pid) {
+            Some(known) if *known == program => return Ok(false),
+            Some(_) => self.exec(pid, pid, 0, writer)?,
+            None => {}
+        }
+        self.add_running(pid, writer)?;
+        Ok(true)
+    }
+
     /// Adds all running processes.
     pub(super) fn add_all_running(&mut self, writer: &mut Writer) -> Result<()> {
         let entries = read_dir("/proc").into_iter().flatten().flatten();
@@ -252,6 +274,10 @@ impl ProcessTable {
         all.sort_by_key(|t| (t.start_ns, t.tid));
         all
     }
+}
+
+fn program(pid: u32) -> Option<PathBuf> {
+    read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 fn pid_of_thread(tid: u32) -> Option<u32> {

@@ -25,6 +25,7 @@ use super::recorder::Recorder;
 use super::reference_counters::ReferenceCounters;
 use super::roi::RoiTracker;
 use super::roi_marks::{self, MarkFile};
+use super::started_meanwhile::descendants;
 use crate::events::{Event, Pmus};
 use crate::run::ObservedRun;
 use crate::sys::perf::{self, EventScope, PollResult, Ring};
@@ -62,6 +63,7 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
         .map(|file| (roi_marks::ENV_VARIABLE, file.path()));
     let while_running = options.while_running.as_ref();
     let run = ObservedRun::prepare(&options.target, while_running, environment)?;
+    let older = descendants(&options.target);
     let target = OpenTarget::open(&options.target, run.pid())?;
     let capabilities = pmu_capabilities(&Pmus::default());
     let opened = open_events(options, &target, &capabilities)?;
@@ -73,7 +75,7 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
     if options.tracing.is_none() {
         session.read_python();
     }
-    session.run(run)
+    session.run(run, &older)
 }
 
 /// The events, what is open for them, and how it was opened.
@@ -290,7 +292,7 @@ impl<'a> Session<'a> {
         perf::monotonic_ns().saturating_sub(self.clock_offset_ns)
     }
 
-    fn run(mut self, mut run: ObservedRun) -> Result<super::Outcome> {
+    fn run(mut self, mut run: ObservedRun, older: &BTreeSet<u32>) -> Result<super::Outcome> {
         self.start_ns = self.now_ns();
         self.round_ns = self.start_ns;
         self.recorder.begin(self.start_ns);
@@ -308,6 +310,7 @@ impl<'a> Session<'a> {
         if !begins_on_exec || self.recorder.processes.target_pids.is_some() {
             self.open.enable()?;
         }
+        self.add_started_meanwhile(older)?;
         self.note_time_before();
         if let Some(interval) = &self.options.interval {
             run.end_after(interval.length, interval.ends_with);

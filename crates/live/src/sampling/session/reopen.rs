@@ -171,7 +171,7 @@ impl Session<'_> {
 }
 
 /// All threads of the thread's process.
-fn threads_of_process(tid: u32) -> Vec<u32> {
+pub(super) fn threads_of_process(tid: u32) -> Vec<u32> {
     let entries = read_dir(format!("/proc/{tid}/task")).into_iter().flatten();
     let number =
         |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
@@ -179,7 +179,7 @@ fn threads_of_process(tid: u32) -> Vec<u32> {
 }
 
 /// Processes that the thread has started.
-fn child_processes(tid: u32) -> Vec<u32> {
+pub(super) fn child_processes(tid: u32) -> Vec<u32> {
     let path = format!("/proc/{tid}/task/{tid}/children");
     let all = read_to_string(path).unwrap_or_default();
     all.split_whitespace()
