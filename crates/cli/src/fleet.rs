@@ -289,8 +289,9 @@ fn add(args: &Index) -> anyhow::Result<Exit> {
     }
     if !args.quiet {
         eprintln!(
-            "memgauge: added {} recordings to {}; {} were there, {} skipped",
+            "memgauge: added {} recording{} to {}; {} were there already or are copies, {} skipped",
             indexed.added,
+            if indexed.added == 1 { "" } else { "s" },
             args.to,
             indexed.known,
             indexed.skipped.len()

@@ -7,9 +7,10 @@
 
 use std::path::{Path, PathBuf};
 
-use memgauge_storage::{LocalCopy, Store, local_path};
+use memgauge_storage::{Listing, LocalCopy, Store, local_path};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::index::Skipped;
 
 const MANIFEST: &str = "manifest.json";
 
@@ -41,6 +42,29 @@ pub(crate) enum Fetched {
     Copy(LocalCopy),
 }
 
+/// Why one recording cannot be read although the storage works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It was removed after it had been listed, for example by a collection that keeps the newest alone.
+    Gone,
+    /// The server denies access to it.
+    Denied(String),
+}
+
+impl Absent {
+    pub(crate) fn skipped(&self, name: &str) -> Skipped {
+        match self {
+            Absent::Gone => {
+                Skipped::Unfinished(format!("skipped `{name}`: it was removed meanwhile"))
+            }
+            Absent::Denied(why) => Skipped::Unreadable(format!("skipped `{name}`: {why}")),
+        }
+    }
+}
+
+/// A recording, or why it is absent.
+pub(crate) type Fetch<T> = Result<std::result::Result<T, Absent>>;
+
 impl Fetched {
     pub(crate) fn path(&self) -> &Path {
         match self {
@@ -60,33 +84,31 @@ impl Found {
     }
 
     /// The whole recording.
-    pub(crate) fn fetch(&self) -> Result<Fetched> {
+    pub(crate) fn fetch(&self) -> Fetch<Fetched> {
         self.fetch_prefix(None)
     }
 
-    /// Enough of the recording to read its manifest. `None` if only the whole recording is enough.
-    pub(crate) fn fetch_manifest(&self) -> Result<Option<Fetched>> {
-        match self {
-            Found::Object(object) if object.bytes > PREFIX_BYTES => {
-                let prefix = self.fetch_prefix(Some(PREFIX_BYTES))?;
-                let has_manifest = memgauge_recording::read_manifest(prefix.path()).is_ok();
-                Ok(has_manifest.then_some(prefix))
-            }
-            _ => Ok(None),
+    /// Enough of the recording to read its manifest.
+    pub(crate) fn fetch_manifest(&self) -> Fetch<Fetched> {
+        let is_long = |object: &Object| object.bytes > PREFIX_BYTES;
+        if !matches!(self, Found::Object(object) if is_long(object)) {
+            return self.fetch();
+        }
+        match self.fetch_prefix(Some(PREFIX_BYTES))? {
+            Ok(prefix) if memgauge_recording::read_manifest(prefix.path()).is_err() => self.fetch(),
+            fetched => Ok(fetched),
         }
     }
 
-    fn fetch_prefix(&self, max_bytes: Option<u64>) -> Result<Fetched> {
-        match self {
-            Found::Local(path) => Ok(Fetched::Local(path.clone())),
-            Found::Object(Object { store, path, .. }) => {
-                let copy = store.download(path, max_bytes)?;
-                let gone = || {
-                    let message = format!("failed to read `{}`: it is gone", self.name());
-                    Error::new(ErrorKind::Storage, message)
-                };
-                copy.map(Fetched::Copy).ok_or_else(gone)
-            }
+    fn fetch_prefix(&self, max_bytes: Option<u64>) -> Fetch<Fetched> {
+        let Object { store, path, .. } = match self {
+            Found::Local(path) => return Ok(Ok(Fetched::Local(path.clone()))),
+            Found::Object(object) => object,
+        };
+        match store.download(path, max_bytes) {
+            Ok(copy) => Ok(copy.map(Fetched::Copy).ok_or(Absent::Gone)),
+            Err(why) if why.is_denied() => Ok(Err(Absent::Denied(why.to_string()))),
+            Err(why) => Err(why.into()),
         }
     }
 }
@@ -105,93 +127,123 @@ pub(crate) fn named(name: &str) -> Result<Found> {
     }))
 }
 
-/// All recordings below a folder or URL, sorted by path. The input may be a recording itself.
-pub(crate) fn find(input: &Path) -> Result<Vec<Found>> {
-    let name = input.to_string_lossy();
-    let folder = match local_path(&name)? {
-        None => return in_bucket(&name),
-        // A path need not be text.
-        Some(_) if !memgauge_storage::is_url(&name) => input.to_owned(),
-        Some(path) => path,
-    };
-    let mut found = in_folder(&folder)?;
-    found.sort();
-    Ok(found.into_iter().map(Found::Local).collect())
+/// What is below some folders and URLs.
+#[derive(Default)]
+pub(crate) struct Search {
+    pub(crate) found: Vec<Found>,
+    /// What cannot be looked into or read by its name.
+    pub(crate) skipped: Vec<Skipped>,
 }
 
-fn in_bucket(url: &str) -> Result<Vec<Found>> {
-    let packed = |name: &str| is_named(name.rsplit('/').next().unwrap_or(name), PACKED);
-    // A listing has what is below a prefix, and not the object of this name.
-    let (folder, only) = match url.rsplit_once('/') {
-        Some((folder, name)) if packed(name) => (folder, Some(name)),
-        _ => (url, None),
-    };
-    let store = Store::open(folder)?;
-    let objects = store.list("")?.into_iter();
-    let wanted = objects.filter(|object| match only {
-        Some(name) => object.path == name,
-        None => packed(&object.path),
-    });
-    let found: Vec<Found> = wanted
-        .map(|object| {
-            Found::Object(Object {
-                store: store.clone(),
-                path: object.path,
-                bytes: object.bytes,
-            })
-        })
-        .collect();
-    if found.is_empty() {
-        let message = format!(
-            "failed to read recordings of `{url}`: there is no packed recording `NAME.mg.tar`; upload some \
-             that `memgauge pack` wrote"
-        );
-        return Err(Error::new(ErrorKind::Storage, message));
+impl Search {
+    /// Adds all recordings below a folder or URL, sorted by path. The input may be a recording itself.
+    pub(crate) fn add(&mut self, input: &Path) -> Result<()> {
+        let name = input.to_string_lossy();
+        let folder = match local_path(&name)? {
+            None => return self.add_bucket(&name),
+            // A path need not be text.
+            Some(_) if !memgauge_storage::is_url(&name) => input.to_owned(),
+            Some(path) => path,
+        };
+        let mut paths = self.in_folder(&folder)?;
+        paths.sort();
+        self.found.extend(paths.into_iter().map(Found::Local));
+        Ok(())
     }
-    Ok(found)
+
+    fn add_bucket(&mut self, url: &str) -> Result<()> {
+        let packed = |name: &str| is_named(name.rsplit('/').next().unwrap_or(name), PACKED);
+        // A listing has what is below a prefix, and not the object of this name.
+        let (folder, only) = match url.rsplit_once('/') {
+            Some((folder, name)) if packed(name) => (folder, Some(name)),
+            _ => (url, None),
+        };
+        let store = Store::open(folder)?;
+        let Listing { objects, unusable } = store.list_all("")?;
+        let is_wanted = |path: &str| match only {
+            Some(name) => path == name,
+            None => packed(path),
+        };
+        let (before, skipped) = (self.found.len(), self.skipped.len());
+        self.found.extend(
+            objects
+                .into_iter()
+                .filter(|object| is_wanted(&object.path))
+                .map(|object| {
+                    Found::Object(Object {
+                        store: store.clone(),
+                        path: object.path,
+                        bytes: object.bytes,
+                    })
+                }),
+        );
+        for path in unusable.iter().filter(|path| is_wanted(path)) {
+            self.skipped.push(Skipped::Unreadable(format!(
+                "skipped {:?}: its name has an empty part, `.`, `..` or a control character; copy it to \
+                 another name",
+                store.name_of(path)
+            )));
+        }
+        if self.found.len() == before && self.skipped.len() == skipped {
+            let message = format!(
+                "failed to read recordings of `{url}`: there is no packed recording `NAME.mg.tar`; upload \
+                 some that `memgauge pack` wrote"
+            );
+            return Err(Error::new(ErrorKind::Storage, message));
+        }
+        Ok(())
+    }
+
+    fn in_folder(&mut self, folder: &Path) -> Result<Vec<PathBuf>> {
+        if folder.is_file() && folder.to_string_lossy().ends_with(PACKED) {
+            return Ok(vec![folder.to_owned()]);
+        }
+        if !folder.is_dir() {
+            let why = match folder.exists() {
+                true => {
+                    "it is a file, but not a packed recording `NAME.mg.tar`; name a folder with recordings"
+                }
+                false => "there is no such folder",
+            };
+            let message = format!("failed to read recordings of `{}`: {why}", folder.display());
+            return Err(Error::new(ErrorKind::Storage, message));
+        }
+        if folder.join(MANIFEST).exists() {
+            return Ok(vec![folder.to_owned()]);
+        }
+        let mut found = Vec::new();
+        let failed = |why| Error::storage(format_args!("list `{}`", folder.display()), &why);
+        self.walk(folder, &mut found).map_err(failed)?;
+        Ok(found)
+    }
+
+    /// Does not follow links, which may form circles or lead elsewhere.
+    fn walk(&mut self, folder: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            let ending = if kind.is_dir() { DIRECTORY } else { PACKED };
+            let is_recording = is_named(entry.file_name().to_str().unwrap_or_default(), ending);
+            if is_recording && (kind.is_dir() || kind.is_file()) {
+                found.push(entry.path());
+            } else if kind.is_dir()
+                && let Err(why) = self.walk(&entry.path(), found)
+            {
+                let name = entry.path();
+                self.skipped.push(match why.kind() {
+                    std::io::ErrorKind::NotFound => {
+                        Absent::Gone.skipped(&name.display().to_string())
+                    }
+                    _ => Skipped::Unreadable(format!("skipped `{}`: {why}", name.display())),
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 fn is_named(name: &str, ending: &str) -> bool {
     name.ends_with(ending) && name.len() > ending.len()
-}
-
-fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
-    if folder.is_file() && folder.to_string_lossy().ends_with(PACKED) {
-        return Ok(vec![folder.to_owned()]);
-    }
-    if !folder.is_dir() {
-        let why = match folder.exists() {
-            true => {
-                "it is a file, but not a packed recording `NAME.mg.tar`; name a folder with recordings"
-            }
-            false => "there is no such folder",
-        };
-        let message = format!("failed to read recordings of `{}`: {why}", folder.display());
-        return Err(Error::new(ErrorKind::Storage, message));
-    }
-    if folder.join(MANIFEST).exists() {
-        return Ok(vec![folder.to_owned()]);
-    }
-    let mut found = Vec::new();
-    walk(folder, &mut found)?;
-    Ok(found)
-}
-
-/// Does not follow links, which may form circles or lead elsewhere.
-fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = |why| Error::storage(format_args!("list `{}`", folder.display()), &why);
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let Ok(kind) = entry.file_type() else {
-            continue;
-        };
-        let ending = if kind.is_dir() { DIRECTORY } else { PACKED };
-        let is_recording = is_named(entry.file_name().to_str().unwrap_or_default(), ending);
-        if is_recording && (kind.is_dir() || kind.is_file()) {
-            found.push(entry.path());
-        } else if kind.is_dir() {
-            walk(&entry.path(), found)?;
-        }
-    }
-    Ok(())
 }

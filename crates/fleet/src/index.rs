@@ -5,7 +5,7 @@
 //! least every [`COMMIT_INTERVAL`]. What an index that was killed wrote since then is not part of any
 //! version and is removed by the next compaction.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc;
@@ -16,8 +16,8 @@ use memgauge_trace::Manifest;
 
 use crate::curve::{self, RecordedCurve};
 use crate::dataset::{Dataset, encode};
-use crate::error::{Error, Result};
-use crate::find::{Fetched, Found, find};
+use crate::error::{Error, ErrorKind, Result};
+use crate::find::{Absent, Fetched, Found, Search};
 use crate::measure::{RecordingRows, measure, partition, recording_id};
 use crate::measurement::{self, Measurement};
 use crate::partition::Partition;
@@ -88,7 +88,7 @@ impl Skipped {
 pub struct Indexed {
     /// Recordings that were added.
     pub added: usize,
-    /// Recordings that were there before, or were found several times.
+    /// Recordings that were there before, and copies of recordings.
     pub known: usize,
     /// Recordings that were not added, sorted by name.
     pub skipped: Vec<Skipped>,
@@ -98,19 +98,29 @@ pub struct Indexed {
 /// so far and of all new ones.
 ///
 /// # Errors
-/// The storage fails. Recordings that cannot be read are in [`Indexed::skipped`].
+/// The storage fails. What was read until then has been added. Recordings that cannot be read are in
+/// [`Indexed::skipped`].
 pub fn index(
     dataset: &Dataset,
     inputs: &[PathBuf],
     options: &IndexOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Indexed> {
-    let mut found = Vec::new();
+    let mut search = Search::default();
     for input in inputs {
-        found.extend(find(input)?);
+        search.add(input)?;
     }
+    let Search { mut found, skipped } = search;
+    let mut indexed = Indexed {
+        skipped,
+        ..Indexed::default()
+    };
     if let Some(share) = options.share {
         found.retain(|found| share.has(&found.name()));
+        // What has no name that can be read is named by one of the shares.
+        if share.index > 0 {
+            indexed.skipped.clear();
+        }
     }
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -118,9 +128,47 @@ pub fn index(
     };
     let known = dataset.newest()?.recordings;
     let known: BTreeSet<String> = known.into_iter().map(|row| row.id).collect();
-    let mut indexed = Indexed::default();
-    let groups = new_groups(found, &known, options, threads, &mut indexed)?;
-    let all: usize = groups.iter().map(|group| group.recordings.len()).sum();
+    let mut copies = new_copies(found, &known, options, threads, &mut indexed)?;
+    let mut commits = Commits::new(dataset);
+    let (mut read, mut all) = (0, 0);
+    // If the first copy of a recording is damaged, the next one may be intact.
+    loop {
+        let groups = next_groups(&mut copies);
+        if groups.is_empty() {
+            break;
+        }
+        all += groups
+            .iter()
+            .map(|group| group.recordings.len())
+            .sum::<usize>();
+        let added = write_groups(dataset, groups, options, threads, |written: Written| {
+            read += written.rows.len() + written.skipped.len();
+            progress(read, all);
+            for row in &written.rows {
+                let others = copies.remove(&row.id);
+                indexed.known += others.map_or(0, |others| others.len());
+            }
+            indexed.skipped.extend(written.skipped);
+            commits.add(written.rows)
+        });
+        // What could be read before the storage failed is not read again next time.
+        let committed = commits.commit();
+        added.and(committed)?;
+    }
+    indexed.added += commits.added;
+    indexed.known += commits.known;
+    indexed.skipped.sort_by(|a, b| a.message().cmp(b.message()));
+    Ok(indexed)
+}
+
+/// Writes groups with several threads, and passes on what became of each.
+fn write_groups(
+    dataset: &Dataset,
+    groups: Vec<Group>,
+    options: &IndexOptions,
+    threads: usize,
+    mut pass_on: impl FnMut(Written) -> Result<()>,
+) -> Result<()> {
     let tasks = Mutex::new(groups.into_iter());
     let (sender, results) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -136,22 +184,12 @@ pub fn index(
             });
         }
         drop(sender);
-        let mut commits = Commits::new(dataset);
-        let mut read = 0;
-        for written in &results {
-            let written = written?;
-            read += written.rows.len() + written.skipped.len();
-            progress(read, all);
-            indexed.skipped.extend(written.skipped);
-            commits.add(written.rows)?;
+        // Without a receiver, the threads end after their group.
+        for written in results {
+            pass_on(written?)?;
         }
-        commits.commit()?;
-        indexed.added += commits.added;
-        indexed.known += commits.known;
-        Ok::<(), Error>(())
-    })?;
-    indexed.skipped.sort_by(|a, b| a.message().cmp(b.message()));
-    Ok(indexed)
+        Ok(())
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -221,20 +259,29 @@ impl<'a> Commits<'a> {
 }
 
 /// What a manifest says about whether and where its recording is added.
-#[derive(Clone)]
 enum Judged {
     New { id: String, partition: Partition },
     Skipped(Skipped),
+    Absent(Absent),
 }
 
-/// Reads the manifests of all recordings, and groups those that are new.
-fn new_groups(
+/// A recording that can be added, unless its tables are damaged.
+struct Candidate {
+    partition: Partition,
+    found: Found,
+}
+
+/// Copies of new recordings that were not read yet, by ID.
+type Copies = BTreeMap<String, VecDeque<Candidate>>;
+
+/// Reads the manifests of all recordings, and keeps those that are new.
+fn new_copies(
     found: Vec<Found>,
     known: &BTreeSet<String>,
     options: &IndexOptions,
     threads: usize,
     indexed: &mut Indexed,
-) -> Result<Vec<Group>> {
+) -> Result<Copies> {
     // Storage that is far away answers many requests at a time.
     let is_remote = matches!(found.first(), Some(Found::Object(_)));
     let threads = if is_remote {
@@ -258,18 +305,40 @@ fn new_groups(
             let joined = thread.join();
             joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        let judged: Result<Vec<_>> = threads.into_iter().map(join).collect();
-        Ok::<_, Error>(judged?.concat())
+        let judged: Result<Vec<Vec<_>>> = threads.into_iter().map(join).collect();
+        Ok::<_, Error>(judged?.into_iter().flatten().collect())
     })?;
-    let mut partitions: BTreeMap<Partition, Vec<Found>> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
+    let denied = |judged: &Judged| match judged {
+        Judged::Absent(Absent::Denied(why)) => Some(why.clone()),
+        _ => None,
+    };
+    // If nothing can be read, credentials or rights are wrong, and one message says so.
+    if let Some(why) = judged.first().and_then(denied)
+        && judged.iter().all(|judged| denied(judged).is_some())
+    {
+        return Err(Error::new(ErrorKind::Storage, why));
+    }
+    let mut copies = Copies::new();
     for (found, judged) in found.into_iter().zip(judged) {
         match judged {
             Judged::Skipped(skipped) => indexed.skipped.push(skipped),
-            Judged::New { id, .. } if known.contains(&id) || !seen.insert(id.clone()) => {
-                indexed.known += 1;
+            Judged::Absent(absent) => indexed.skipped.push(absent.skipped(&found.name())),
+            Judged::New { id, .. } if known.contains(&id) => indexed.known += 1,
+            Judged::New { id, partition } => {
+                let candidate = Candidate { partition, found };
+                copies.entry(id).or_default().push_back(candidate);
             }
-            Judged::New { partition, .. } => partitions.entry(partition).or_default().push(found),
+        }
+    }
+    Ok(copies)
+}
+
+/// Takes the next copy of each recording.
+fn next_groups(copies: &mut Copies) -> Vec<Group> {
+    let mut partitions: BTreeMap<Partition, Vec<Found>> = BTreeMap::new();
+    for candidates in copies.values_mut() {
+        if let Some(Candidate { partition, found }) = candidates.pop_front() {
+            partitions.entry(partition).or_default().push(found);
         }
     }
     let mut groups = Vec::new();
@@ -285,13 +354,13 @@ fn new_groups(
     }
     // The largest first, so that no thread is left with one at the end.
     groups.sort_by_key(|group| std::cmp::Reverse(group.recordings.len()));
-    Ok(groups)
+    groups
 }
 
 fn judge(found: &Found, options: &IndexOptions) -> Result<Judged> {
     let fetched = match found.fetch_manifest()? {
-        Some(prefix) => prefix,
-        None => found.fetch()?,
+        Ok(fetched) => fetched,
+        Err(absent) => return Ok(Judged::Absent(absent)),
     };
     let (name, path) = (found.name(), fetched.path());
     Ok(match read_manifest(path) {
@@ -308,6 +377,8 @@ fn judge(found: &Found, options: &IndexOptions) -> Result<Judged> {
 
 fn unreadable(name: &str, fetched: &Fetched, why: &memgauge_recording::Error) -> Skipped {
     match (why.kind(), fetched) {
+        // As one that a collection removed since it was listed.
+        (_, Fetched::Local(path)) if !path.exists() => Absent::Gone.skipped(name),
         // A copy on its way may not have its manifest yet.
         (RecordingErrorKind::NotARecording, Fetched::Local(path)) if path.is_dir() => {
             Skipped::Unfinished(format!(
@@ -431,8 +502,11 @@ fn read(
     found: &Found,
     options: &IndexOptions,
 ) -> Result<std::result::Result<OfRecording, Skipped>> {
-    let fetched = found.fetch()?;
-    Ok(read_fetched(&fetched, &found.name(), options))
+    let name = found.name();
+    Ok(match found.fetch()? {
+        Ok(fetched) => read_fetched(&fetched, &name, options),
+        Err(absent) => Err(absent.skipped(&name)),
+    })
 }
 
 fn absolute(path: &Path) -> String {

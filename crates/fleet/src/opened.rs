@@ -6,7 +6,7 @@ use memgauge_recording::read_manifest;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, ErrorKind, Result};
-use crate::find::{Fetched, named};
+use crate::find::{Absent, Fetched, named};
 use crate::measure::recording_id;
 
 /// A recording of a dataset, on this machine. A copy from a bucket is removed with it.
@@ -51,9 +51,13 @@ pub fn open_recording(dataset: &Dataset, id: &str) -> Result<IndexedRecording> {
         );
         Error::new(ErrorKind::Question, message)
     };
-    let fetched = named(name)?.fetch()?;
+    let gone = || moved(&"there is no such file, directory or object");
+    let fetched = named(name)?.fetch()?.map_err(|absent| match absent {
+        Absent::Gone => gone(),
+        Absent::Denied(why) => Error::new(ErrorKind::Storage, why),
+    })?;
     if !fetched.path().exists() {
-        return Err(moved(&"there is no such file or directory"));
+        return Err(gone());
     }
     let manifest = read_manifest(fetched.path()).map_err(|why| moved(&why))?;
     match recording_id(&manifest) == id {

@@ -7,6 +7,8 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
+use crate::listing::{ListingConnector, UnusableKeys};
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a server may send nothing while a request waits for it.
@@ -83,17 +85,19 @@ impl Service {
         }
     }
 
-    /// Opens a bucket with the settings of the environment. It is not asked yet.
+    /// Opens a bucket with the settings of the environment. It is not asked yet. Listings leave out
+    /// unusable keys and add them to `unusable`.
     pub(crate) fn open(
         self,
         bucket: &str,
         environment: impl IntoIterator<Item = (String, String)>,
+        unusable: UnusableKeys,
     ) -> object_store::Result<Arc<dyn ObjectStore>> {
         // Fails if there is a provider already, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         match self {
-            Service::S3 => s3(bucket, environment),
-            Service::Google => google(bucket, environment),
+            Service::S3 => s3(bucket, environment, unusable),
+            Service::Google => google(bucket, environment, unusable),
         }
     }
 }
@@ -101,6 +105,7 @@ impl Service {
 fn s3(
     bucket: &str,
     environment: impl IntoIterator<Item = (String, String)>,
+    unusable: UnusableKeys,
 ) -> object_store::Result<Arc<dyn ObjectStore>> {
     let mut builder = AmazonS3Builder::new();
     let mut is_plain = false;
@@ -116,6 +121,7 @@ fn s3(
     let builder = builder
         .with_bucket_name(bucket)
         .with_client_options(client(is_plain))
+        .with_http_connector(ListingConnector { unusable })
         .with_retry(retries());
     Ok(Arc::new(builder.build()?))
 }
@@ -123,6 +129,7 @@ fn s3(
 fn google(
     bucket: &str,
     environment: impl IntoIterator<Item = (String, String)>,
+    unusable: UnusableKeys,
 ) -> object_store::Result<Arc<dyn ObjectStore>> {
     let mut builder = GoogleCloudStorageBuilder::new();
     let mut is_plain = false;
@@ -138,6 +145,7 @@ fn google(
     let builder = builder
         .with_bucket_name(bucket)
         .with_client_options(client(is_plain))
+        .with_http_connector(ListingConnector { unusable })
         .with_retry(retries());
     Ok(Arc::new(builder.build()?))
 }

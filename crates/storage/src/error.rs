@@ -12,12 +12,18 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error with its cause and remedy in the message.
 #[derive(Debug)]
-pub struct Error(String);
+pub struct Error {
+    message: String,
+    is_denied: bool,
+}
 
 impl Error {
     /// What failed, and why.
     pub(crate) fn new(what: impl fmt::Display, why: impl fmt::Display) -> Error {
-        Error(format!("failed to {what}: {why}"))
+        Error {
+            message: format!("failed to {what}: {why}"),
+            is_denied: false,
+        }
     }
 
     /// As [`new`](Self::new), of a request to a service, or of a folder.
@@ -26,13 +32,27 @@ impl Error {
         why: &ObjectError,
         service: Option<Service>,
     ) -> Error {
-        Error::new(what, explained(why, service.unwrap_or(Service::S3)))
+        Error {
+            is_denied: is_denied(why),
+            ..Error::new(what, explained(why, service.unwrap_or(Service::S3)))
+        }
     }
+
+    /// Whether the server knows this client and refuses the request. Others may succeed.
+    pub fn is_denied(&self) -> bool {
+        self.is_denied
+    }
+}
+
+fn is_denied(error: &ObjectError) -> bool {
+    let text = causes(error).last().map(ToString::to_string);
+    matches!(error, ObjectError::PermissionDenied { .. })
+        || text.is_some_and(|text| text.contains("status code: 403"))
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
 }
 

@@ -17,8 +17,9 @@
 mod bucket;
 mod debuginfod;
 mod error;
+mod listing;
 mod store;
 
 pub use debuginfod::Debuginfod;
 pub use error::{Error, Result};
-pub use store::{LocalCopy, Object, Store, is_url, local_path};
+pub use store::{Listing, LocalCopy, Object, Store, fetch, is_url, local_path};

@@ -1,8 +1,9 @@
 //! A folder or a bucket's prefix.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -21,6 +22,7 @@ use url::Url;
 
 use crate::bucket::Service;
 use crate::error::{Error, Result, is_timeout};
+use crate::listing::UnusableKeys;
 
 /// Larger files are uploaded in parts of this size. S3 has at most 10 000 parts.
 const UPLOAD_PART_BYTES: usize = 16 << 20;
@@ -36,6 +38,19 @@ pub struct Store {
     /// Buckets have a service and a runtime.
     service: Option<Service>,
     runtime: Option<Arc<Runtime>>,
+    /// Prefix of a bucket's keys: empty, or ending in a slash.
+    prefix: String,
+    unusable: UnusableKeys,
+}
+
+/// Objects of a bucket or files of a folder.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Sorted by path.
+    pub objects: Vec<Object>,
+    /// Paths of objects in a bucket that cannot be read, because they are no paths: with an empty part, `.`, `..` or
+    /// a control character.
+    pub unusable: Vec<String>,
 }
 
 /// An object in a listing.
@@ -61,13 +76,32 @@ impl LocalCopy {
     }
 }
 
+/// A file that becomes the one at this path, private to the user as are the folders that are made for it.
+fn new_file(path: &Path) -> std::io::Result<NamedTempFile> {
+    let folder = path.parent().unwrap_or(path);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    NamedTempFile::new_in(folder)
+}
+
 /// Copies a file to a path, where it appears when it is complete.
 fn copy_into(path: &Path, file: &mut File) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(path);
-    std::fs::create_dir_all(folder)?;
-    let mut copy = NamedTempFile::new_in(folder)?;
+    let mut copy = new_file(path)?;
     std::io::copy(file, &mut copy)?;
     copy.persist(path).map(drop).map_err(|why| why.error)
+}
+
+/// Writes a file, which appears when it is complete. Returns false if there is one.
+fn create(path: &Path, bytes: &[u8]) -> std::io::Result<bool> {
+    let mut file = new_file(path)?;
+    file.write_all(bytes)?;
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(true),
+        Err(why) if why.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(why) => Err(why.error),
+    }
 }
 
 /// Writes a file as an object, a large one in parts.
@@ -135,6 +169,16 @@ pub fn local_path(name: &str) -> Result<Option<PathBuf>> {
     }
 }
 
+/// Copies the object of a bucket's URL to this machine.
+///
+/// # Errors
+/// There is no such object, or as for [`Store::open`] and [`Store::download`].
+pub fn fetch(url: &str) -> Result<LocalCopy> {
+    let (folder, name) = url.rsplit_once('/').unwrap_or((url, ""));
+    let copy = Store::open(folder)?.download(name, None)?;
+    copy.ok_or_else(|| Error::new(format_args!("read `{url}`"), "there is no such object"))
+}
+
 impl Store {
     /// Opens a folder, which must exist, or a bucket's prefix. The bucket is not asked yet.
     ///
@@ -167,6 +211,8 @@ impl Store {
             folder: Some(path),
             service: None,
             runtime: None,
+            prefix: String::new(),
+            unusable: UnusableKeys::default(),
         })
     }
 
@@ -182,8 +228,9 @@ impl Store {
             let why = format!("it names no bucket; use `{scheme}://BUCKET/PREFIX`");
             return Err(Error::new(format_args!("open `{name}`"), why));
         }
+        let unusable = UnusableKeys::default();
         let objects = service
-            .open(bucket, environment)
+            .open(bucket, environment, unusable.clone())
             .map_err(|why| Error::of_object(format_args!("open `{name}`"), &why, Some(service)))?;
         let prefix = ObjectPath::parse(prefix)
             .map_err(|why| Error::new(format_args!("open `{name}`"), why))?;
@@ -193,6 +240,11 @@ impl Store {
             .build()
             .map_err(|why| Error::new(format_args!("open `{name}`"), why))?;
         Ok(Store {
+            prefix: match prefix.as_ref() {
+                "" => String::new(),
+                prefix => format!("{prefix}/"),
+            },
+            unusable,
             objects: Arc::new(PrefixStore::new(objects, prefix)),
             name: name.trim_end_matches('/').to_owned(),
             folder: None,
@@ -311,12 +363,16 @@ impl Store {
     }
 
     /// Writes an object if none has this path. Returns false if one has, which may be the one that this
-    /// call wrote, if the server's first answer was lost.
+    /// call wrote, if the server's first answer was lost. In a folder, it is private to the user.
     ///
     /// # Errors
     /// The storage fails.
     pub fn put_if_absent(&self, path: &str, bytes: Vec<u8>) -> Result<bool> {
         let location = self.location(path)?;
+        if let Some(folder) = &self.folder {
+            return create(&folder.join(location.as_ref()), &bytes)
+                .map_err(|why| Error::new(format_args!("write `{}`", self.name_of(path)), why));
+        }
         let payload = PutPayload::from(bytes);
         // `object_store` repeats all but timeouts, after which the object may have been written.
         // Then the next attempt finds it.
@@ -348,11 +404,19 @@ impl Store {
             .map_err(|why| self.cannot_write(path, &why))
     }
 
-    /// All objects below a folder, sorted by path.
+    /// All objects below a folder, sorted by path. Those of [`Listing::unusable`] are left out.
     ///
     /// # Errors
     /// The storage fails.
     pub fn list(&self, folder: &str) -> Result<Vec<Object>> {
+        self.list_all(folder).map(|listing| listing.objects)
+    }
+
+    /// All objects below a folder.
+    ///
+    /// # Errors
+    /// The storage fails.
+    pub fn list_all(&self, folder: &str) -> Result<Listing> {
         let location = self.location(folder)?;
         let found = self.wait(self.objects.list(Some(&location)).try_collect::<Vec<_>>());
         let found = found.map_err(|why| {
@@ -367,7 +431,17 @@ impl Store {
             })
             .collect();
         objects.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(objects)
+        let folder = match folder {
+            "" => self.prefix.clone(),
+            folder => format!("{}{folder}/", self.prefix),
+        };
+        let unusable = self.unusable.below(&folder).into_iter();
+        Ok(Listing {
+            objects,
+            unusable: unusable
+                .map(|key| key[self.prefix.len()..].to_owned())
+                .collect(),
+        })
     }
 
     /// Removes an object. It may be gone already.

@@ -244,3 +244,28 @@ fn an_object_that_is_missing_is_none() {
     assert_eq!(store.get("x").expect("an answer"), None);
     assert!(store.download("x", None).expect("an answer").is_none());
 }
+
+#[test]
+fn one_key_that_is_no_path_does_not_hide_the_others() {
+    let object = |key: &str| {
+        format!(
+            "<Contents><Key>prefix/{key}</Key><LastModified>2026-11-28T12:00:00.000Z</LastModified>\
+             <ETag>\"1\"</ETag><Size>5</Size></Contents>"
+        )
+    };
+    let keys = ["a.mg.tar", "../b.mg.tar", "c//d.mg.tar", "e &amp; f.mg.tar"];
+    let objects: String = keys.iter().map(|key| object(key)).collect();
+    let listing = format!(
+        "<ListBucketResult><KeyCount>4</KeyCount><IsTruncated>false</IsTruncated>{objects}\
+         </ListBucketResult>"
+    );
+    for store in [
+        store(vec![answer("200 OK", &listing)]),
+        google_store(vec![answer("200 OK", &listing)]),
+    ] {
+        let listed = store.list_all("").expect("a listing");
+        let paths: Vec<&str> = listed.objects.iter().map(|object| &*object.path).collect();
+        assert_eq!(paths, ["a.mg.tar", "e & f.mg.tar"]);
+        assert_eq!(listed.unusable, ["../b.mg.tar", "c//d.mg.tar"]);
+    }
+}
