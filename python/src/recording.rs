@@ -9,6 +9,7 @@ use memgauge_analyze::{
     PartialSummary, Rank, Series, run_totals, summarise, summarise_end,
 };
 use memgauge_export::{Format, write as export};
+use memgauge_fleet::service_and_host;
 use memgauge_recording::{Recording as Reader, Selection, Share};
 use memgauge_report::{MetricUnit, json_value};
 use memgauge_storage::LocalCopy;
@@ -601,9 +602,17 @@ pub(crate) fn recordings_table(
 fn facts(reader: &Reader, name: &str) -> memgauge_recording::Result<Map<String, Value>> {
     let manifest = reader.manifest();
     let totals = run_totals(reader)?.totals;
+    let [service, host] = service_and_host(manifest);
+    let labels = manifest
+        .labels
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
     let row = json!({
         "path": name,
-        "host": manifest.host.name,
+        "service": service,
+        "host": host,
+        "commit": manifest.labels.get("commit"),
+        "labels": labels.collect::<Vec<_>>(),
         "cpu": manifest.host.cpu,
         "command": manifest.command,
         "started_unix_ns": manifest.started_unix_ns,
@@ -793,7 +802,14 @@ const WHAT_IF: &[Column] = &[
 
 const RECORDINGS: &[Column] = &[
     text("path"),
+    text("service"),
     text("host"),
+    text("commit"),
+    Column {
+        name: "labels",
+        kind: Kind::Texts,
+        unit: "",
+    },
     text("cpu"),
     Column {
         name: "command",

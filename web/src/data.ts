@@ -47,6 +47,7 @@ export interface FleetFacts {
   first_day: string;
   last_day: string;
   with_losses: number;
+  machines: string[];
 }
 
 export type Ends = [number, number] | null;

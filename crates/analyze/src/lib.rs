@@ -54,7 +54,10 @@ pub use cause::{Cause, CauseKind};
 pub use code::address_spaces::{AddressSpaces, Generated, Modules};
 pub use code::disassembly::{CodeListing, ListedInstruction};
 pub use code::excerpts::Excerpt;
-pub use code::hotspots::{HotRow, HotTable, HotTables, Limits, OtherRows, Rank, hot_tables};
+pub use code::hotspots::{
+    HotRow, HotTable, HotTables, Limits, OtherRows, Rank, STARTUP, STARTUP_MATTERS_PERCENT,
+    hot_tables, is_startup_code,
+};
 pub use code::named_code::symbol_rows;
 pub use code::python::{PythonRow, PythonSums, PythonTable};
 pub use code::roi::{CodeRegionRow, CodeRegions, CodeValueRow, CodeValues};

@@ -311,7 +311,7 @@ pub(crate) struct Collect {
 
 #[derive(Debug, Args)]
 pub(crate) struct Report {
-    /// Recording to show
+    /// Recording to show; also the URL of a packed one in a bucket, s3:// or gs://BUCKET/NAME.mg.tar
     #[arg(
         value_name = "DIR",
         default_value = "memgauge.mg",

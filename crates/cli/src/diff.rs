@@ -14,6 +14,8 @@ use memgauge_report::{
 };
 use memgauge_symbols::Symbols;
 
+use crate::fetched::fetch;
+
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// Runs, each a recording or a file of `report --baseline`: the second and further ones are
@@ -186,6 +188,8 @@ fn measured(
     event: Option<&str>,
     (name, group): (&str, usize),
 ) -> anyhow::Result<(Measured, RunCurves)> {
+    let fetched = fetch(path)?;
+    let path = fetched.path();
     if !path.is_file() || is_recording(path) {
         let recording = Recording::open(path)?;
         let summary = summary(&recording, event)?;

@@ -314,7 +314,7 @@ fn worst(args: &Top) -> anyhow::Result<Exit> {
     ];
     let scope = scopes.into_iter().find(|(is_asked, _)| *is_asked);
     let options = TopOptions {
-        scope: scope.map_or(Scope::Function, |(_, scope)| scope),
+        scope: scope.map(|(_, scope)| scope),
         metric: args.by.clone(),
         rows: args.rows,
     };

@@ -17,6 +17,7 @@ mod debug_packages;
 mod diff;
 mod doctor;
 mod export;
+mod fetched;
 mod fleet;
 mod heap;
 mod import;

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::args::Report;
 use crate::debug_packages::debug_package;
+use crate::fetched::fetch;
 use crate::{diff, page};
 
 /// Default number of rows in each table.
@@ -21,7 +22,8 @@ pub(crate) const DEFAULT_ROWS: usize = Style::ROWS;
 /// Prints a recording to standard output.
 pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let path = args.input.as_ref().unwrap_or(&args.recording);
-    let recording = Recording::open(path)?;
+    let fetched = fetch(path)?;
+    let recording = Recording::open(fetched.path())?;
     if args.html {
         return write_page(&recording, args);
     }

@@ -18,12 +18,14 @@ use memgauge_report::{InDataset, Page, Served};
 use memgauge_serve::{PageContent, PageRequest, PageServer};
 use memgauge_symbols::Symbols;
 
+use crate::fetched::{Fetched, fetch, is_packed_url};
 use crate::page;
 use dataset::DatasetPages;
 
 #[derive(Debug, Args)]
 pub(crate) struct View {
-    /// Recording to show, or dataset of `memgauge fleet`: a folder, or s3:// or gs://BUCKET/PREFIX
+    /// Recording to show, or dataset of `memgauge fleet`: a folder, or s3:// or gs://BUCKET/PREFIX. A packed recording
+    /// in a bucket is s3:// or gs://BUCKET/NAME.mg.tar
     #[arg(value_name = "DIR", default_value = "memgauge.mg")]
     recording: PathBuf,
     /// Port of 127.0.0.1 to listen at [default: any free port]
@@ -35,13 +37,14 @@ pub(crate) struct View {
 pub(crate) fn view(args: &View) -> anyhow::Result<Exit> {
     page::check()?;
     let name = args.recording.to_string_lossy();
-    if memgauge_storage::is_url(&name) || is_dataset(&args.recording) {
+    let is_url = memgauge_storage::is_url(&name) && !is_packed_url(&name);
+    if is_url || is_dataset(&args.recording) {
         return serve(args.port, &DatasetPages::open(&name)?);
     }
-    Recording::open(&args.recording)?;
     let content = RecordingPage {
-        path: args.recording.clone(),
+        fetched: fetch(&args.recording)?,
     };
+    Recording::open(content.fetched.path())?;
     serve(args.port, &content)
 }
 
@@ -59,22 +62,22 @@ fn serve(port: u16, content: &impl PageContent) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The page of the recording at `path`, which may still grow.
+/// The page of a recording, which may still grow.
 struct RecordingPage {
-    path: PathBuf,
+    fetched: Fetched,
 }
 
 impl PageContent for RecordingPage {
     type Error = anyhow::Error;
 
     fn page(&self, request: &PageRequest) -> anyhow::Result<String> {
-        let recording = Recording::open(&self.path)?;
+        let recording = Recording::open(self.fetched.path())?;
         let symbols = Symbols::of(recording.path());
         recording_page(&recording, symbols, request.token(), None)
     }
 
     fn part(&self, _: &PageRequest, time_ns: Range<u64>) -> anyhow::Result<String> {
-        let recording = Recording::open(&self.path)?;
+        let recording = Recording::open(self.fetched.path())?;
         part(&recording, Symbols::of(recording.path()), time_ns)
     }
 }

@@ -198,7 +198,7 @@ fn damaged_recordings_are_named_and_the_exit_code_says_so() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said.matches("skipped `recordings/").count(), 3, "{said}");
     assert!(
-        said.contains("added 5 recordings to fleet; 0 were there, 3 skipped"),
+        said.contains("added 5 recordings to fleet; 0 were there already or are copies, 3 skipped"),
         "{said}"
     );
     let shown = run(folder.path(), &["fleet", "top", "fleet"]);

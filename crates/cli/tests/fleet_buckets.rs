@@ -389,3 +389,85 @@ fn the_page_of_a_bucket_opens_recordings_of_the_bucket() {
     let (status, body) = remote.get(&part, "127.0.0.1");
     assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
 }
+
+#[test]
+fn a_packed_recording_is_read_by_its_url() {
+    let Some(all) = Recordings::new(2) else {
+        return;
+    };
+    let packed = all.packed();
+    all.upload("runs", &packed);
+    let names: Vec<&str> = packed
+        .iter()
+        .map(|path| path.file_name().expect("a name").to_str().expect("text"))
+        .collect();
+    let urls: Vec<String> = names
+        .iter()
+        .map(|n| format!("s3://fleet/runs/{n}"))
+        .collect();
+    let files: Vec<String> = names.iter().map(|n| format!("packed/{n}")).collect();
+    let [found, expected] = [&urls, &files].map(|names| {
+        let report = all.json(&["report", "--json", &names[0]]);
+        let compared = all.json(&["diff", "--json", &names[0], &names[1]]);
+        (report["hot"].clone(), compared["metrics"].clone())
+    });
+    assert_eq!(found, expected);
+    let environment = all.server.environment();
+    let remote = Served::with(Path::new(&urls[0]), environment.clone());
+    let local = Served::with(&packed[0], environment);
+    let [found, expected] = [&remote, &local].map(|served| served.data(""));
+    assert_eq!(found["summary"]["hot"], expected["summary"]["hot"]);
+    let missing = all.fails(&["report", "s3://fleet/runs/none.mg.tar"]);
+    assert!(missing.contains("there is no such object"), "{missing}");
+}
+
+#[test]
+fn a_recording_to_which_access_is_denied_does_not_stop_an_index() {
+    let Some(all) = Recordings::new(3) else {
+        return;
+    };
+    let packed = all.packed();
+    all.upload("runs", &packed[..2]);
+    // A name that is no path, and one that the server below refuses.
+    all.put("runs//empty.mg.tar", &packed[2]);
+    all.put("runs/denied.mg.tar", &packed[2]);
+    all.put("runs/gone.mg.tar", &packed[2]);
+    all.put("only/denied.mg.tar", &packed[2]);
+    let gate = all.server.gate();
+    let index = |prefix: &str| {
+        let mut memgauge = memgauge();
+        let indexed = memgauge
+            .current_dir(all.folder.path())
+            .envs(all.server.environment())
+            .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{gate}"))
+            .args([
+                "fleet",
+                "index",
+                &format!("s3://fleet/{prefix}"),
+                "--to",
+                "set",
+            ])
+            .output()
+            .expect("memgauge runs");
+        let said = String::from_utf8_lossy(&indexed.stderr).into_owned();
+        (indexed.status.code(), said)
+    };
+    let (code, said) = index("runs");
+    assert_eq!(code, Some(3), "{said}");
+    for why in [
+        "skipped `s3://fleet/runs/denied.mg.tar`: failed to read",
+        "access denied",
+        "skipped `s3://fleet/runs/gone.mg.tar`: it was removed meanwhile",
+        "skipped \"s3://fleet/runs//empty.mg.tar\": its name has an empty part",
+        "added 2 recordings to set",
+    ] {
+        assert!(said.contains(why), "{why}: {said}");
+    }
+    // Nothing can be read: the settings are wrong.
+    let (code, said) = index("only");
+    assert_eq!(code, Some(125), "{said}");
+    assert!(
+        !said.contains("skipped") && said.contains("check AWS_ACCESS_KEY_ID"),
+        "{said}"
+    );
+}

@@ -49,6 +49,7 @@ pub use dataset::{Dataset, RETENTION};
 pub use diff::diff;
 pub use error::{Error, ErrorKind, Result};
 pub use index::{IndexOptions, Indexed, Share, Skipped, index};
+pub use measure::service_and_host;
 pub use measurement::Scope;
 pub use opened::{IndexedRecording, open_recording};
 pub use outliers::outliers;

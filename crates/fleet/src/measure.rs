@@ -70,6 +70,12 @@ fn started_unix_ns(manifest: &Manifest) -> u64 {
     }
 }
 
+/// Service and host of a recording: its labels, or else its program and the machine's name.
+pub fn service_and_host(manifest: &Manifest) -> [String; 2] {
+    let partition = partition(manifest, &BTreeMap::new());
+    [partition.service, partition.host]
+}
+
 /// Day, service and host of a recording.
 pub(crate) fn partition(manifest: &Manifest, defaults: &BTreeMap<String, String>) -> Partition {
     let labels = labels(manifest, defaults);

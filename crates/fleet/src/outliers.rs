@@ -1,7 +1,8 @@
 //! Hosts that differ from the other hosts of their service.
 //!
 //! For each metric of whole runs, the recordings of a host are compared with those of all other hosts
-//! of the service. The intervals of all comparisons hold together at 95 %, so a fleet of equal hosts
+//! of the service that were modelled on the same machine and have the same source: the difference of two models is not
+//! one of two hosts. The intervals of all comparisons hold together at 95 %, so a fleet of equal hosts
 //! has an outlier in one of twenty runs of this analysis, however many hosts it has.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,10 +39,7 @@ pub(crate) fn outliers_of(totals: &Totals, selected: &[RecordingRow]) -> FleetOu
         pairs.extend(Pair::all(metric, &total.values, selected));
     }
     let (compared, not): (Vec<Pair>, Vec<Pair>) = pairs.into_iter().partition(Pair::has_interval);
-    let lone: BTreeSet<(&str, &str)> = not
-        .iter()
-        .map(|pair| (&*pair.service, &*pair.host))
-        .collect();
+    let lone: BTreeSet<(&Kind, &str)> = not.iter().map(|pair| (&pair.kind, &*pair.host)).collect();
     let mut rows: Vec<FleetOutlier> = compared
         .iter()
         .filter_map(|pair| pair.outlier(compared.len()))
@@ -62,9 +60,27 @@ pub(crate) fn outliers_of(totals: &Totals, selected: &[RecordingRow]) -> FleetOu
     }
 }
 
+/// Recordings whose numbers mean the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    service: String,
+    machine: Option<String>,
+    source: String,
+}
+
+impl Kind {
+    fn of(row: &RecordingRow) -> Kind {
+        Kind {
+            service: row.partition.service.clone(),
+            machine: row.machine.clone(),
+            source: row.source.clone(),
+        }
+    }
+}
+
 /// A host, and the other hosts of its service.
 struct Pair {
-    service: String,
+    kind: Kind,
     host: String,
     metric: String,
     own: Vec<f64>,
@@ -73,18 +89,18 @@ struct Pair {
 
 impl Pair {
     fn all(metric: &str, values: &[(usize, f64)], selected: &[RecordingRow]) -> Vec<Pair> {
-        let mut services: BTreeMap<&str, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+        let mut kinds: BTreeMap<Kind, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
         for &(recording, value) in values {
-            let partition = &selected[recording].partition;
-            let hosts = services.entry(&partition.service).or_default();
-            hosts.entry(&partition.host).or_default().push(value);
+            let row = &selected[recording];
+            let hosts = kinds.entry(Kind::of(row)).or_default();
+            hosts.entry(&row.partition.host).or_default().push(value);
         }
         let mut pairs = Vec::new();
-        for (service, hosts) in &services {
+        for (kind, hosts) in &kinds {
             for (&host, own) in hosts {
                 let peers = hosts.iter().filter(|(peer, _)| **peer != host);
                 pairs.push(Pair {
-                    service: (*service).to_owned(),
+                    kind: kind.clone(),
                     host: host.to_owned(),
                     metric: metric.to_owned(),
                     own: own.clone(),
@@ -108,7 +124,9 @@ impl Pair {
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let (own, peers) = (mean(&self.own), mean(&self.peers));
         Some(FleetOutlier {
-            service: self.service.clone(),
+            service: self.kind.service.clone(),
+            machine: self.kind.machine.clone(),
+            source: self.kind.source.clone(),
             host: self.host.clone(),
             metric: self.metric.clone(),
             recordings: self.own.len() as u64,

@@ -78,7 +78,7 @@ pub fn overview(
     let (recordings, other_recordings) = recordings(&selected, &values, options.recordings);
     let has_functions = |metric: &String| selected.iter().any(|row| row.metrics.contains(metric));
     let functions = TopOptions {
-        scope: Scope::Function,
+        scope: Some(Scope::Function),
         metric: Some(metric.clone()).filter(has_functions),
         rows: options.functions,
     };
@@ -136,15 +136,23 @@ fn started_s(row: &RecordingRow) -> f64 {
 
 /// A recording's start in seconds, and its value.
 #[derive(Clone, Copy)]
-struct Run {
+struct Run<'a> {
     start_s: f64,
     value: f64,
+    kind: Kind<'a>,
+}
+
+/// Runs are compared only if both were modelled on the same machine and have the same source.
+#[derive(Clone, Copy, PartialEq)]
+struct Kind<'a> {
+    machine: Option<&'a str>,
+    source: &'a str,
 }
 
 /// Histories of the services with the most recordings, and how many services have none.
 fn histories(selected: &[RecordingRow], total: &Total) -> (Vec<FleetHistory>, u64) {
     let step_s = step_s(selected);
-    let mut services: BTreeMap<&str, BTreeMap<Option<&str>, Vec<Run>>> = BTreeMap::new();
+    let mut services: BTreeMap<&str, BTreeMap<Option<&str>, Vec<Run<'_>>>> = BTreeMap::new();
     for &(at, value) in &total.values {
         let row = &selected[at];
         let versions = services.entry(&row.partition.service).or_default();
@@ -152,6 +160,10 @@ fn histories(selected: &[RecordingRow], total: &Total) -> (Vec<FleetHistory>, u6
         versions.entry(commit).or_default().push(Run {
             start_s: started_s(row),
             value,
+            kind: Kind {
+                machine: row.machine.as_deref(),
+                source: &row.source,
+            },
         });
     }
     let names: BTreeSet<&str> = selected.iter().map(|row| &*row.partition.service).collect();
@@ -160,7 +172,7 @@ fn histories(selected: &[RecordingRow], total: &Total) -> (Vec<FleetHistory>, u6
         of_service.count() as u64
     };
     let mut runs: Vec<_> = services.into_iter().collect();
-    let size = |versions: &BTreeMap<Option<&str>, Vec<Run>>| -> usize {
+    let size = |versions: &BTreeMap<Option<&str>, Vec<Run<'_>>>| -> usize {
         versions.values().map(Vec::len).sum()
     };
     runs.sort_by_key(|(name, versions)| (std::cmp::Reverse(size(versions)), *name));
@@ -169,7 +181,7 @@ fn histories(selected: &[RecordingRow], total: &Total) -> (Vec<FleetHistory>, u6
     let mut comparisons = Vec::new();
     for (name, versions) in runs {
         let recordings = size(&versions) as u64;
-        let mut versions: Vec<(Option<&str>, Vec<Run>)> = versions.into_iter().collect();
+        let mut versions: Vec<(Option<&str>, Vec<Run<'_>>)> = versions.into_iter().collect();
         for (_, runs) in &mut versions {
             runs.sort_by(|a, b| {
                 (a.start_s.total_cmp(&b.start_s)).then_with(|| a.value.total_cmp(&b.value))
@@ -207,7 +219,7 @@ fn step_s(selected: &[RecordingRow]) -> f64 {
         .unwrap_or(STEPS_S[STEPS_S.len() - 1])
 }
 
-fn values(runs: &[Run]) -> Vec<f64> {
+fn values(runs: &[Run<'_>]) -> Vec<f64> {
     runs.iter().map(|run| run.value).collect()
 }
 
@@ -216,8 +228,8 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// A version from its runs, of which there is at least one, by start.
-fn fleet_version(commit: Option<&str>, runs: &[Run], step_s: f64) -> FleetVersion {
-    let point = |runs: &[Run]| {
+fn fleet_version(commit: Option<&str>, runs: &[Run<'_>], step_s: f64) -> FleetVersion {
+    let point = |runs: &[Run<'_>]| {
         let values = values(runs);
         FleetPoint {
             first_unix_s: runs[0].start_s,
@@ -229,7 +241,7 @@ fn fleet_version(commit: Option<&str>, runs: &[Run], step_s: f64) -> FleetVersio
         }
     };
     // Steps begin at whole minutes, hours and days of UTC.
-    let step = |run: &Run| (run.start_s / step_s).floor();
+    let step = |run: &Run<'_>| (run.start_s / step_s).floor();
     let whole = point(runs);
     FleetVersion {
         commit: commit.map(str::to_owned),
@@ -246,14 +258,21 @@ fn fleet_version(commit: Option<&str>, runs: &[Run], step_s: f64) -> FleetVersio
     }
 }
 
-/// Compares each version with the one before it. The intervals hold together at 95 %.
-fn add_changes(histories: &mut [FleetHistory], runs: &[Vec<(Option<&str>, Vec<Run>)>]) {
+/// Compares each version with the one before it, if their runs are of one kind. The intervals hold together at 95 %.
+fn add_changes(histories: &mut [FleetHistory], runs: &[Vec<(Option<&str>, Vec<Run<'_>>)>]) {
     let comparisons: usize = runs
         .iter()
         .map(|versions| versions.len().saturating_sub(1))
         .sum();
     for (history, versions) in histories.iter_mut().zip(runs) {
         for (pair, version) in versions.windows(2).zip(&mut history.versions[1..]) {
+            let kind = pair[0].1[0].kind;
+            if !pair
+                .iter()
+                .all(|(_, runs)| runs.iter().all(|run| run.kind == kind))
+            {
+                continue;
+            }
             let [before, after] = [values(&pair[0].1), values(&pair[1].1)];
             let difference = mean(&after) - mean(&before);
             version.change = Some(FleetChange {

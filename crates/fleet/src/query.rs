@@ -112,6 +112,10 @@ pub(crate) fn facts<'a>(rows: impl Iterator<Item = &'a RecordingRow>) -> FleetFa
         services: distinct(|row| &row.partition.service),
         first_day: days().min().cloned().unwrap_or_default(),
         last_day: days().max().cloned().unwrap_or_default(),
+        machines: {
+            let machines = rows.iter().filter_map(|row| row.machine.clone());
+            machines.collect::<BTreeSet<_>>().into_iter().collect()
+        },
         with_losses: rows.iter().filter(|row| !row.losses.is_empty()).count() as u64,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use memgauge_analyze::IoSummary;
+use memgauge_analyze::{IoSummary, STARTUP, STARTUP_MATTERS_PERCENT, is_startup_code};
 use memgauge_report::fleet::{FleetRow, FleetTop};
 use memgauge_report::mean_interval;
 
@@ -17,8 +17,9 @@ use crate::scan::{Rows, Wanted, scan};
 /// What [`top`] ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopOptions {
-    /// Functions, lines, regions, data, allocations, programs or devices.
-    pub scope: Scope,
+    /// Functions, lines, regions, data, allocations, programs or devices. `None`: functions, or what the
+    /// recordings have if none has functions.
+    pub scope: Option<Scope>,
     /// The metric; `None`: stalled cycles, cycles, or else what most recordings have.
     pub metric: Option<String>,
     /// Maximum number of rows.
@@ -85,33 +86,35 @@ pub(crate) fn top_of(
     selected: &[RecordingRow],
     options: &TopOptions,
 ) -> Result<FleetTop> {
-    let metric = match (&options.metric, options.scope) {
+    let has_functions = selected.iter().any(|row| !row.metrics.is_empty());
+    let scope = match options.scope {
+        Some(scope) => scope,
+        None if has_functions || options.metric.is_some() => Scope::Function,
+        None => return top_without_functions(dataset, selected, options),
+    };
+    let metric = match (&options.metric, scope) {
         (Some(metric), _) => metric.clone(),
         (None, Scope::Allocation) => "heap.peak_bytes".to_owned(),
         (None, Scope::Process | Scope::Device) => IoSummary::BYTES.to_owned(),
         (None, _) => usual_metric(selected)?,
     };
     let wanted = Wanted {
-        scopes: vec![options.scope],
+        scopes: vec![scope],
         metric: Some(metric.clone()),
     };
     let parts = scan(dataset, selected, &wanted, Sums::default, Sums::visit)?;
     let mut sums = Sums::default();
     parts.into_iter().for_each(|part| sums.merge(part));
     if sums.places.is_empty() {
-        return Err(no_such_metric(selected, &metric, options.scope));
+        return Err(no_such_metric(selected, &metric, scope));
     }
     let has_metric: Vec<bool> = selected
         .iter()
         .map(|row| row.metrics.contains(&metric))
         .collect();
-    let of_functions = matches!(options.scope, Scope::Function | Scope::Line);
+    let of_functions = matches!(scope, Scope::Function | Scope::Line);
     let mut places: Vec<Place> = (sums.places.into_iter()).map(Place::new).collect();
-    places.sort_by(|a, b| {
-        b.value
-            .total_cmp(&a.value)
-            .then_with(|| a.name.cmp(&b.name))
-    });
+    sort(&mut places);
     // Recordings in which the metric was not recorded say nothing about the mean.
     let counted: Vec<bool> = match of_functions {
         true => has_metric,
@@ -128,11 +131,14 @@ pub(crate) fn top_of(
         .filter(|(_, counted)| **counted);
     let facts = facts(recordings.map(|(row, _)| row));
     let total: f64 = places.iter().map(|place| place.value).sum();
+    if of_functions {
+        fold_startup(&mut places, scope, total);
+    }
     let others = places.split_off(places.len().min(options.rows));
     let recordings = facts.recordings;
     let row = |place: Place| place.row(recordings as usize, total);
     Ok(FleetTop {
-        scope: options.scope.name().to_owned(),
+        scope: scope.name().to_owned(),
         metric,
         units: sums.units.into_iter().collect(),
         provenances: sums.provenances.into_iter().collect(),
@@ -143,6 +149,65 @@ pub(crate) fn top_of(
         other_rows: others.len() as u64,
         other_value: others.iter().map(|place| place.value).sum(),
     })
+}
+
+/// Programs by their bytes, or else allocations.
+fn top_without_functions(
+    dataset: &Dataset,
+    selected: &[RecordingRow],
+    options: &TopOptions,
+) -> Result<FleetTop> {
+    for scope in [Scope::Process, Scope::Allocation] {
+        let options = TopOptions {
+            scope: Some(scope),
+            ..options.clone()
+        };
+        match top_of(dataset, selected, &options) {
+            Err(why) if why.kind() == ErrorKind::Question => {}
+            found => return found,
+        }
+    }
+    usual_metric(selected).map(|_| FleetTop::default())
+}
+
+fn sort(places: &mut [Place]) {
+    places.sort_by(|a, b| {
+        b.value
+            .total_cmp(&a.value)
+            .then_with(|| a.name.cmp(&b.name))
+    });
+}
+
+/// Sums the dynamic loader and startup in one place unless they matter, as reports do.
+fn fold_startup(places: &mut Vec<Place>, scope: Scope, total: f64) {
+    let is_startup = |place: &Place| {
+        let function = match scope {
+            Scope::Line => &place.name.function,
+            _ => &place.name.name,
+        };
+        is_startup_code(&place.name.module, function)
+    };
+    let startup = places.iter().filter(|place| is_startup(place));
+    let value: f64 = startup.map(|place| place.value).sum();
+    let limit = total * STARTUP_MATTERS_PERCENT as f64 / 100.0;
+    if value >= limit {
+        return;
+    }
+    let (startup, mut rest): (Vec<Place>, Vec<Place>) =
+        std::mem::take(places).into_iter().partition(is_startup);
+    let mut values: BTreeMap<usize, f64> = BTreeMap::new();
+    for &(recording, value) in startup.iter().flat_map(|place| &place.values) {
+        *values.entry(recording).or_default() += value;
+    }
+    let name = PlaceName {
+        name: STARTUP.to_owned(),
+        ..PlaceName::default()
+    };
+    if !values.is_empty() {
+        rest.push(Place::new((name, values.into_iter().collect())));
+    }
+    sort(&mut rest);
+    *places = rest;
 }
 
 struct Place {
@@ -217,4 +282,40 @@ fn no_such_metric(selected: &[RecordingRow], metric: &str, scope: Scope) -> Erro
         selected.len(),
     );
     Error::new(ErrorKind::Question, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str, module: &str, values: &[(usize, f64)]) -> Place {
+        let name = PlaceName {
+            name: name.to_owned(),
+            module: module.to_owned(),
+            ..PlaceName::default()
+        };
+        Place::new((name, values.to_vec()))
+    }
+
+    #[test]
+    fn startup_has_one_place_below_a_tenth_of_the_sum() {
+        let folded = |main: f64| {
+            let mut places = vec![
+                place("main", "prog", &[(0, main), (1, main)]),
+                place(
+                    "do_lookup_x",
+                    "ld-linux-x86-64.so.2",
+                    &[(0, 30.0), (1, 31.0)],
+                ),
+                place("_start", "prog", &[(1, 9.0)]),
+            ];
+            let total = places.iter().map(|place| place.value).sum();
+            fold_startup(&mut places, Scope::Function, total);
+            let row = |place: Place| (place.name.name, place.value, place.values);
+            places.into_iter().map(row).collect::<Vec<_>>()
+        };
+        let expected = (STARTUP.to_owned(), 70.0, vec![(0, 30.0), (1, 40.0)]);
+        assert_eq!(folded(400.0)[1..], [expected]);
+        assert_eq!(folded(300.0).len(), 3);
+    }
 }

@@ -3,6 +3,7 @@
 mod synthetic;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +12,7 @@ use memgauge_fleet::{
     index, outliers, top,
 };
 use memgauge_recording::amend;
+use memgauge_report::fleet::FleetOutlier;
 use memgauge_report::{Comparison, Measured};
 use synthetic::{Fleet, Known};
 use tempfile::TempDir;
@@ -65,7 +67,7 @@ impl Indexing {
 
 fn top_of(dataset: &Dataset, query: &Query, metric: &str) -> BTreeMap<String, f64> {
     let options = TopOptions {
-        scope: Scope::Function,
+        scope: Some(Scope::Function),
         metric: Some(metric.to_owned()),
         rows: usize::MAX,
     };
@@ -167,7 +169,7 @@ fn selections_are_by_service_day_label_and_age() {
         ..all()
     };
     let options = TopOptions {
-        scope: Scope::Function,
+        scope: Some(Scope::Function),
         metric: None,
         rows: 1,
     };
@@ -235,6 +237,50 @@ fn packed_recordings_are_those_that_were_packed() {
     assert!(tar.expect("tar runs").success());
     assert_eq!(indexing.index().known, 7);
     assert_eq!(indexing.index_folder(&first).known, 1);
+}
+
+#[test]
+fn a_damaged_copy_does_not_hide_an_intact_one() {
+    let indexing = Indexing::new(small(3));
+    let first = &indexing.known[0].path;
+    // Read before and after the intact one, as names are in order; and one that is cut off after its manifest.
+    for name in ["0", "z"] {
+        let copy = indexing.recordings().join(name).with_extension("mg");
+        copy_folder(first, &copy);
+        std::fs::write(copy.join("sites/part-000000.parquet"), "damaged").expect("a file");
+    }
+    let packed = indexing.recordings().join("1.mg.tar");
+    let mut file = std::fs::File::create(&packed).expect("a file");
+    memgauge_recording::pack(first, &mut file).expect("the recording is packed");
+    let bytes = file.metadata().expect("a size").len();
+    file.set_len(bytes / 2).expect("a shorter file");
+    let indexed = indexing.index();
+    assert_eq!((indexed.added, indexed.known), (3, 1), "{indexed:?}");
+    let skipped: Vec<_> = indexed.skipped.iter().map(Skipped::message).collect();
+    assert_eq!(skipped.len(), 2, "{skipped:?}");
+    assert!(
+        skipped[0].contains("/0.mg`") && skipped[1].contains("/1.mg.tar`"),
+        "{skipped:?}"
+    );
+    assert_eq!(
+        indexing.top("cycles"),
+        sums(indexing.known.iter(), "cycles")
+    );
+}
+
+#[test]
+fn files_in_a_folder_that_others_can_read_are_private() {
+    let indexing = Indexing::new(small(2));
+    let dataset = indexing.dataset_path();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&dataset, open).expect("rights");
+    indexing.index();
+    let files = files_below(&dataset);
+    assert!(files.len() > 1, "{files:?}");
+    for file in files {
+        let mode = file.metadata().expect("a file").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{} {mode:o}", file.display());
+    }
 }
 
 fn copy_folder(from: &Path, to: &Path) {
@@ -518,4 +564,26 @@ fn the_host_that_misses_more_is_an_outlier_and_no_other_is() {
     assert_eq!((row.recordings, row.peer_recordings), (10, 30));
     let relative = row.relative.expect("peers miss too");
     assert!((0.45..0.55).contains(&relative), "{row:?}");
+}
+
+#[test]
+fn hosts_are_compared_within_a_modelled_machine() {
+    let indexing = Indexing::new(small(120));
+    for known in indexing.known.iter().filter(|known| known.host == "host-1") {
+        let amended = amend(&known.path, |manifest| {
+            let machine = manifest.machine.as_mut().expect("a machine");
+            machine.name = "skylake-sp".to_owned();
+        });
+        amended.expect("a manifest");
+    }
+    indexing.index();
+    let dataset = indexing.dataset();
+    let found = outliers(&dataset, &Query::default(), Some("llc.miss")).expect("outliers");
+    // One comparison in twenty may differ by chance, but not by much.
+    let large = |row: &&FleetOutlier| {
+        row.host == "host-1" || row.relative.is_none_or(|part| part.abs() > 0.02)
+    };
+    assert_eq!(found.rows.iter().find(large), None);
+    assert_eq!(found.facts.machines, ["skylake-sp", "zen4"]);
+    assert!(found.not_compared > 0 && found.comparisons > 0, "{found:?}");
 }

@@ -33,6 +33,8 @@ pub struct FleetFacts {
     pub last_day: String,
     /// Recordings whose recorder counted losses.
     pub with_losses: u64,
+    /// Names of the modelled machines.
+    pub machines: Vec<String>,
 }
 
 impl FleetFacts {
@@ -55,15 +57,30 @@ impl FleetFacts {
     }
 
     fn notes(&self, style: &Style) -> String {
-        match self.with_losses {
-            0 => String::new(),
-            n => style.wrap(
-                &format!(
-                    "{} counted losses; the column `losses` of the dataset's recordings has them.",
-                    plural(n, "recording")
-                ),
-                0,
-            ),
+        let mut notes = self.machines_note(style);
+        if self.with_losses > 0 {
+            let line = format!(
+                "{} counted losses; the column `losses` of the dataset's recordings has them.",
+                plural(self.with_losses, "recording")
+            );
+            notes += &style.wrap(&line, 0);
+        }
+        notes
+    }
+
+    /// Numbers of different models are not of the same kind.
+    fn machines_note(&self, style: &Style) -> String {
+        match self.machines.as_slice() {
+            [] | [_] => String::new(),
+            machines => {
+                let names = machines.iter().map(|name| style.name(name));
+                let line = format!(
+                    "Modelled on {} machines ({}); --only machine=NAME chooses one.",
+                    machines.len(),
+                    names.collect::<Vec<_>>().join(", ")
+                );
+                style.wrap(&line, 0)
+            }
         }
     }
 }
@@ -280,16 +297,21 @@ impl FleetCurve {
             );
             text += &style.wrap(&line, 0);
         }
-        let banded = self.points.iter().any(|point| point.half_band > 0.0);
+        // Less memory than a block is none.
+        let first = self
+            .points
+            .partition_point(|point| point.bytes < self.block_bytes);
+        let points = &self.points[first..];
+        let banded = points.iter().any(|point| point.half_band > 0.0);
         let mut table = Table::new(&[
             ("memory", Kind::Number),
             ("misses", Kind::Number),
             ("miss ratio", Kind::Number),
             ("95 % band", Kind::Number),
         ]);
-        let step = self.points.len().div_ceil(LISTED_POINTS).max(1);
+        let step = points.len().div_ceil(LISTED_POINTS).max(1);
         // From the end, so that the size from which on the curve is flat is listed.
-        let mut listed: Vec<&FleetCurvePoint> = self.points.iter().rev().step_by(step).collect();
+        let mut listed: Vec<&FleetCurvePoint> = points.iter().rev().step_by(step).collect();
         listed.reverse();
         for point in listed {
             table.row(vec![
@@ -329,6 +351,10 @@ pub struct FleetOutlier {
     pub service: String,
     /// The host.
     pub host: String,
+    /// Modelled machine of the compared recordings.
+    pub machine: Option<String>,
+    /// Their source.
+    pub source: String,
     /// The metric, of whole runs.
     pub metric: String,
     /// Recordings of the host.
@@ -368,10 +394,11 @@ impl FleetOutliers {
         }
         text += &self.facts.notes(style);
         if self.rows.is_empty() {
-            let line = format!(
-                "No host differs by more than chance in {}.",
-                plural(self.comparisons, "comparison")
-            );
+            let line = match self.comparisons {
+                0 => "No two hosts of a service have two recordings each of one modelled machine and source."
+                    .to_owned(),
+                n => format!("No host differs by more than chance in {}.", plural(n, "comparison")),
+            };
             return style.shown(text + &style.wrap(&line, 0));
         }
         text.push('\n');

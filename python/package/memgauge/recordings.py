@@ -24,8 +24,10 @@ class Recordings(Sequence[Recording]):
 
     @property
     def table(self) -> Table:
-        """A row for each recording: path, host, command, start, source, machine, and its totals.
+        """A row for each recording: path, labels, command, start, source, machine, and its totals.
 
+        `service`, `host` and `commit` are these labels, as in a dataset of `memgauge fleet`: without them, `service` is the file name of
+        the program and `host` the machine's name. `labels` has all labels as `NAME=VALUE`.
         `started_unix_ns` is in nanoseconds since 1970. A column for each event has its total; it is null
         if the recording does not count the event. `problems` lists missing and damaged parts.
         """

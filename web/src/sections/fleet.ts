@@ -66,7 +66,8 @@ export function fleetHeader(data: Data, fleet: Fleet): HTMLElement {
   const plural = (n: number, word: string): string => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
   const days = facts.first_day === facts.last_day ? name(facts.first_day) : `${name(facts.first_day)} to ${name(facts.last_day)}`;
   const losses = facts.with_losses === 0 ? "no losses" : `${plural(facts.with_losses, "recording")} with losses`;
-  const parts = [plural(facts.recordings, "recording"), plural(facts.services, "service"), plural(facts.hosts, "host"), days, losses];
+  const machines = facts.machines.length > 1 ? [`modelled on ${facts.machines.map(name).join(", ")}`] : [];
+  const parts = [plural(facts.recordings, "recording"), plural(facts.services, "service"), plural(facts.hosts, "host"), days, ...machines, losses];
   const go = (parameters: Record<string, string | null>): void => location.assign(address(data, { service: fleet.service, metric: fleet.metric, ...parameters }));
   const choice = (label: string, options: HTMLElement[], change: (value: string) => void): HTMLElement => {
     const choices = h("select", { "aria-label": label }, ...options);
@@ -141,7 +142,7 @@ function versions(data: Data, fleet: Fleet, palette: Palette, choose: (chosen: C
       provenance,
       definition:
         `The mean of ${spoken(metric)} over the runs of a version that started within one step of time, with its 95 % interval (Student's t). ${dots} ` +
-        "A version is the label commit. The change is the difference to the version before it; intervals of all changes hold together at 95 % (Welch, Bonferroni). Times are in UTC, by the clocks of the hosts.",
+        "A version is the label commit. The change is the difference to the version before it; intervals of all changes hold together at 95 % (Welch, Bonferroni). There is none between versions that were modelled on several machines or have several sources. Times are in UTC, by the clocks of the hosts.",
     },
     h("div", { class: isOne ? "" : "plots" }, ...plots),
     hidden,

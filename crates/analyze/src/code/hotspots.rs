@@ -402,14 +402,18 @@ fn is_library_source(file: &str) -> bool {
 
 /// Minimum share of the sort order, in per cent, for which the dynamic loader and startup get rows
 /// of their own. Below it, these rows would only displace the program's code.
-const STARTUP_MATTERS_PERCENT: u64 = 10;
+pub const STARTUP_MATTERS_PERCENT: u64 = 10;
 
 /// Name of the row for the dynamic loader and startup.
-pub(crate) const STARTUP: &str = "[dynamic loader and startup]";
+pub const STARTUP: &str = "[dynamic loader and startup]";
+
+fn is_startup(name: &Name) -> bool {
+    is_startup_code(&name.module, &name.function)
+}
 
 /// True for code that runs before `main`: glibc's dynamic loader and the callers of `main`.
-fn is_startup(name: &Name) -> bool {
-    let module = crate::file_name(&name.module);
+pub fn is_startup_code(module: &str, function: &str) -> bool {
+    let module = crate::file_name(module);
     // musl's dynamic loader is its libc, so it does not count as startup.
     let is_loader = module.starts_with("ld-linux")
         || module
@@ -417,7 +421,7 @@ fn is_startup(name: &Name) -> bool {
             .is_some_and(|rest| rest.starts_with("2."));
     is_loader
         || matches!(
-            name.function.as_str(),
+            function,
             "_start"
                 | "_init"
                 | "call_init"

@@ -75,7 +75,8 @@ pub struct FleetVersion {
     pub mean: f64,
     /// Its 95 % interval by Student's t. `None` of a single recording.
     pub interval: Option<[f64; 2]>,
-    /// Difference to the version before. `None` of the first one.
+    /// Difference to the version before. `None` of the first one, and if their recordings were modelled on several machines
+    /// or have several sources.
     pub change: Option<FleetChange>,
     /// The same by time.
     pub points: Vec<FleetPoint>,

@@ -1,0 +1,38 @@
+//! Recordings that are named by a path or by the URL of a packed one in a bucket.
+
+use std::path::{Path, PathBuf};
+
+use memgauge_storage::{LocalCopy, is_url, local_path};
+
+/// A recording on this machine.
+pub(crate) enum Fetched {
+    Local(PathBuf),
+    /// A private copy of one in a bucket, which is removed when this is dropped.
+    Copy(LocalCopy),
+}
+
+impl Fetched {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Fetched::Local(path) => path,
+            Fetched::Copy(copy) => copy.path(),
+        }
+    }
+}
+
+/// Copies a recording that is in a bucket. Whether there is one at a path is not checked.
+pub(crate) fn fetch(recording: &Path) -> anyhow::Result<Fetched> {
+    let name = recording.to_string_lossy();
+    if !is_url(&name) {
+        return Ok(Fetched::Local(recording.to_owned()));
+    }
+    Ok(match local_path(&name)? {
+        Some(path) => Fetched::Local(path),
+        None => Fetched::Copy(memgauge_storage::fetch(&name)?),
+    })
+}
+
+/// Whether this is the URL of a packed recording rather than of a dataset.
+pub(crate) fn is_packed_url(name: &str) -> bool {
+    is_url(name) && name.ends_with(".mg.tar")
+}
