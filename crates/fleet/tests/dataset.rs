@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memgauge_fleet::{
-    Dataset, ErrorKind, IndexOptions, Indexed, Query, Scope, Skipped, TopOptions, compact, diff,
-    index, outliers, top,
+    Dataset, ErrorKind, IndexOptions, Indexed, OverviewOptions, Query, Scope, Skipped, TopOptions,
+    compact, diff, index, outliers, overview, top,
 };
 use memgauge_recording::amend;
 use memgauge_report::fleet::FleetOutlier;
@@ -586,4 +586,33 @@ fn hosts_are_compared_within_a_modelled_machine() {
     assert_eq!(found.rows.iter().find(large), None);
     assert_eq!(found.facts.machines, ["skylake-sp", "zen4"]);
     assert!(found.not_compared > 0 && found.comparisons > 0, "{found:?}");
+}
+
+#[test]
+fn versions_of_different_modelled_machines_are_not_compared() {
+    let indexing = Indexing::new(small(120));
+    let of_one = indexing
+        .known
+        .iter()
+        .filter(|known| known.service == "service-0");
+    for known in of_one.filter(|known| known.commit == "new") {
+        let amended = amend(&known.path, |manifest| {
+            let machine = manifest.machine.as_mut().expect("a machine");
+            machine.name = "skylake-sp".to_owned();
+        });
+        amended.expect("a manifest");
+    }
+    indexing.index();
+    let options = OverviewOptions {
+        metric: Some("llc.miss".to_owned()),
+        functions: 1,
+        recordings: 1,
+    };
+    let shown = overview(&indexing.dataset(), &Query::default(), &options).expect("an overview");
+    assert!(shown.histories.len() > 1, "{shown:?}");
+    for history in shown.histories {
+        let change = &history.versions[1].change;
+        let is_mixed = history.service == "service-0";
+        assert_eq!(change.is_none(), is_mixed, "{} {change:?}", history.service);
+    }
 }
