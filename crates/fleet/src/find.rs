@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use memgauge_storage::{Listing, LocalCopy, Store, local_path};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::Skipped;
+use crate::skipped::Skipped;
 
 const MANIFEST: &str = "manifest.json";
 

@@ -22,6 +22,7 @@ use crate::measure::{RecordingRows, measure, partition, recording_id};
 use crate::measurement::{self, Measurement};
 use crate::partition::Partition;
 use crate::recording_row::{RecordingRow, curves_path, measurements_path};
+use crate::skipped::Skipped;
 
 /// A thread holds the rows of these in memory, about a megabyte each.
 const MAX_RECORDINGS_IN_FILE: usize = 128;
@@ -62,24 +63,6 @@ pub struct Share {
 impl Share {
     fn has(self, name: &str) -> bool {
         crc32fast::hash(name.as_bytes()) % self.count.max(1) == self.index
-    }
-}
-
-/// A recording that is not in the dataset, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Skipped {
-    /// It is still being written, or its recorder was killed.
-    Unfinished(String),
-    /// It is damaged, or another version of memgauge wrote it.
-    Unreadable(String),
-}
-
-impl Skipped {
-    /// The reason, with the recording's name.
-    pub fn message(&self) -> &str {
-        match self {
-            Skipped::Unfinished(why) | Skipped::Unreadable(why) => why,
-        }
     }
 }
 

@@ -36,7 +36,6 @@ mod roi;
 pub mod roi_marks;
 mod sample_cost;
 mod session;
-mod started_meanwhile;
 mod throttling;
 mod time_order;
 

@@ -2,6 +2,7 @@
 
 mod finish;
 mod reopen;
+mod started_meanwhile;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::{OwnedFd, RawFd};
@@ -11,6 +12,7 @@ use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, Loss, LossKind, OverheadFacts, PebsFacts};
 
 use self::reopen::Reopening;
+use self::started_meanwhile::{candidates, descendants};
 use super::Options;
 use super::attributes::{
     IBS_PERIOD_STEP, PmuCapabilities, Rate, SampleRequest, SamplingMethod, is_timer, min_period,
@@ -25,7 +27,6 @@ use super::recorder::Recorder;
 use super::reference_counters::ReferenceCounters;
 use super::roi::RoiTracker;
 use super::roi_marks::{self, MarkFile};
-use super::started_meanwhile::descendants;
 use crate::events::{Event, Pmus};
 use crate::run::ObservedRun;
 use crate::sys::perf::{self, EventScope, PollResult, Ring};
@@ -352,6 +353,17 @@ impl<'a> Session<'a> {
             }
             _ => recorder.processes.add_all_running(&mut recorder.writer),
         }
+    }
+
+    /// Adds processes that have started, or execute another program, since the events were opened.
+    fn add_started_meanwhile(&mut self, older: &BTreeSet<u32>) -> Result<()> {
+        let recorder = &mut self.recorder;
+        for pid in candidates(&self.options.target, older) {
+            if recorder.processes.add_started(pid, &mut recorder.writer)? {
+                recorder.python.add_running(pid);
+            }
+        }
+        Ok(())
     }
 
     fn record_until_end(&mut self, run: &mut ObservedRun) -> Result<Option<CommandEnd>> {
