@@ -83,7 +83,7 @@ pub use memgauge_trace::{AccessKind, DataSource};
 pub use outcome::{Outcome, Sharing, Stalled};
 pub use pmu::{Delivered, Delivery, Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
-pub use processor::{Core, LineAccess};
+pub use processor::{Core, LineAccess, string_millicycles};
 pub use sets::{CLASSES, class_of};
 pub use uncore::Shared;
 pub use what_if::WhatIf;

@@ -258,6 +258,16 @@ impl Ends {
     }
 }
 
+/// Counts of the executions of a special block, which differ from each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExecutedSums {
+    pub(crate) instructions: u64,
+    pub(crate) loads: u64,
+    pub(crate) stores: u64,
+    /// Millicycles of the elements of string instructions.
+    pub(crate) string_millicycles: u64,
+}
+
 /// A block of code.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -278,8 +288,8 @@ pub(crate) struct Block {
     pub(crate) accesses: Range<u32>,
     /// Executions since the last reading, for a block that is sent as a mark.
     pub(crate) execs: u64,
-    /// Instructions, loads and stores of a special block since the last reading.
-    pub(crate) sums: [u64; 3],
+    /// Counts of a special block since the last reading.
+    pub(crate) sums: ExecutedSums,
     /// Number of mappings that the catalogue reported before this block.
     pub(crate) mappings: u32,
 }
@@ -297,7 +307,7 @@ impl Block {
             runs: 0,
             accesses: 0..0,
             execs: 0,
-            sums: [0; 3],
+            sums: ExecutedSums::default(),
             mappings: 0,
         }
     }
@@ -516,7 +526,7 @@ impl Catalogue {
             self.entries.take(id);
         }
         for block in &mut self.blocks {
-            (block.execs, block.sums) = (0, [0; 3]);
+            (block.execs, block.sums) = (0, ExecutedSums::default());
         }
     }
 
@@ -616,7 +626,7 @@ impl Catalogue {
         let mut blocks = self.blocks.clone();
         blocks.truncate(count as usize);
         for block in &mut blocks {
-            (block.execs, block.sums) = (0, [0; 3]);
+            (block.execs, block.sums) = (0, ExecutedSums::default());
         }
         Catalogue {
             entries: self.entries.inherited(count as usize),

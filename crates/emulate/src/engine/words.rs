@@ -79,6 +79,8 @@ pub(crate) struct Executed {
     pub(crate) size: u32,
     /// True if not every execution of the block performs it.
     pub(crate) varying: bool,
+    /// True if it is by an instruction that repeats.
+    pub(crate) repeats: bool,
 }
 
 impl<'a> Special<'a> {
@@ -164,6 +166,7 @@ impl<'a> Special<'a> {
                     addr,
                     size,
                     varying: true,
+                    repeats: false,
                 });
             }
             self.to_come.start += 1;
@@ -184,6 +187,7 @@ impl<'a> Special<'a> {
             self.to_come = 0..0;
             return None;
         };
+        let repeats = self.rep == Some(catalogue.ip(self.block, index));
         Some(Executed {
             index,
             kind: access.kind,
@@ -191,7 +195,8 @@ impl<'a> Special<'a> {
                 .wrapping_add(access.delta as u64)
                 .wrapping_add(self.moved),
             size: u32::from(access.size),
-            varying: self.rep == Some(catalogue.ip(self.block, index)),
+            varying: repeats,
+            repeats,
         })
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct LineSums {
     pub(crate) code: Rc<PythonCode>,
     pub(crate) line: Option<u32>,
     pub(crate) instructions: u64,
+    /// Millicycles of the elements of string instructions.
+    pub(crate) string_millicycles: u64,
     pub(crate) costs: DataSums,
 }
 
@@ -98,6 +100,7 @@ impl PythonProgram {
             code: sums.code.clone(),
             line: sums.line,
             instructions: std::mem::take(&mut sums.instructions),
+            string_millicycles: std::mem::take(&mut sums.string_millicycles),
             costs: std::mem::take(&mut sums.costs),
         })
     }
@@ -109,6 +112,7 @@ impl PythonProgram {
                 code: code.clone(),
                 line,
                 instructions: 0,
+                string_millicycles: 0,
                 costs: DataSums::default(),
             });
             sums.len() as u32 - 1
@@ -226,10 +230,21 @@ impl PythonPath {
 
     /// Charges the cost of an access by the current line.
     pub(crate) fn charge(&self, program: &mut PythonProgram, outcome: &Outcome) {
-        let place = self.frames.last().map(|frame| frame.place as usize);
-        if let Some(sums) = place.and_then(|place| program.sums.get_mut(place)) {
+        if let Some(sums) = self.line_sums(program) {
             sums.costs.add(outcome);
         }
+    }
+
+    /// Charges the time of the elements of a string instruction to the current line.
+    pub(crate) fn charge_string(&self, program: &mut PythonProgram, millicycles: u64) {
+        if let Some(sums) = self.line_sums(program) {
+            sums.string_millicycles += millicycles;
+        }
+    }
+
+    fn line_sums<'a>(&self, program: &'a mut PythonProgram) -> Option<&'a mut LineSums> {
+        let frame = self.frames.last()?;
+        program.sums.get_mut(frame.place as usize)
     }
 
     /// Number of the current frames, of which the innermost [`ALLOCATION_FRAMES`] count.

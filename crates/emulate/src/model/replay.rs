@@ -11,7 +11,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_machine::{Core, LINE_BYTES, LineAccess, LineBytes, Missed, Outcome, Shared};
+use memgauge_machine::{
+    Core, LINE_BYTES, LineAccess, LineBytes, Missed, Outcome, Shared, string_millicycles,
+};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use crate::engine::address_space::AddressSpace;
@@ -112,6 +114,9 @@ pub(crate) trait OverflowSink {
 
     /// Charges the cost of an access to the line of Python at the words followed so far.
     fn charge_python(&mut self, _program: &mut Program, _outcome: &Outcome) {}
+
+    /// Charges the time of the elements of a string instruction to that line.
+    fn charge_python_string(&mut self, _program: &mut Program, _millicycles: u64) {}
 
     /// Returns the number of the frames of Python at the words followed so far, or 0 without any.
     fn python_frames(&mut self, _program: &mut Program) -> u32 {
@@ -849,7 +854,11 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let mut times = 1;
         loop {
             let mut hits = true;
+            let mut string = StringElement::default();
             while let Some(access) = special.next(&self.program.catalogue) {
+                if access.repeats {
+                    string.add(access.kind, access.size);
+                }
                 // An instruction that repeats passes through the members of an object.
                 let (addr, is_moved) = match access.varying {
                     true => (access.addr, false),
@@ -875,6 +884,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.cursor.stray += special.left();
             // Repeated accesses that all hit in their lines hit again and change nothing.
             times += if hits { special.pass_repeats() } else { 0 };
+            sum.string_millicycles = string.millicycles();
             self.count_special(number, sum, times, words, at);
             if !special.repeat(&self.program.catalogue) {
                 break;
@@ -900,11 +910,15 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let block = self.program.catalogue.block_mut(number);
         if let Some(block) = block.filter(|_| is_inside) {
             block.execs += u64::from(times);
-            let all = block
-                .sums
-                .iter_mut()
-                .zip([sum.insns, sum.loads, sum.stores]);
-            all.for_each(|(all, n)| *all += u64::from(n));
+            block.sums.instructions += u64::from(sum.insns);
+            block.sums.loads += u64::from(sum.loads);
+            block.sums.stores += u64::from(sum.stores);
+            block.sums.string_millicycles += sum.string_millicycles;
+        }
+        if sum.string_millicycles > 0 && is_inside && self.program.python.is_used() {
+            self.due.follow(self.program, words, at + 1);
+            self.due
+                .charge_python_string(self.program, sum.string_millicycles);
         }
         // A sample belongs to the iteration that overflows.
         if self.core.may_overflow(sum.insns, sum.loads, sum.stores) {
@@ -917,6 +931,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     fn retire_sum(&mut self, sum: Sum, words: &[AtomicU64], at: usize) {
         let (insns, loads) = (sum.insns, sum.loads);
+        if sum.string_millicycles > 0 {
+            self.core.repeat_string(sum.string_millicycles);
+        }
         if self.core.retire(insns, loads, sum.stores, sum.modifies) {
             self.take_due(words, at);
         }
@@ -975,6 +992,31 @@ struct Sum {
     loads: u32,
     stores: u32,
     modifies: u32,
+    /// Time of the elements of a string instruction.
+    string_millicycles: u64,
+}
+
+/// What an iteration of a string instruction accesses.
+#[derive(Default)]
+struct StringElement {
+    accesses: u32,
+    stored_bytes: u32,
+}
+
+impl StringElement {
+    fn add(&mut self, kind: AccessKind, bytes: u32) {
+        self.accesses += 1;
+        if kind != AccessKind::Load {
+            self.stored_bytes += bytes;
+        }
+    }
+
+    fn millicycles(&self) -> u64 {
+        match self.accesses {
+            0 => 0,
+            _ => string_millicycles(u64::from(self.stored_bytes)),
+        }
+    }
 }
 
 impl Sum {
@@ -984,6 +1026,7 @@ impl Sum {
             loads: tally.loads(),
             stores: tally.stores(),
             modifies: tally.modifies(),
+            string_millicycles: 0,
         }
     }
 
@@ -998,6 +1041,7 @@ impl Sum {
             loads: self.loads * times,
             stores: self.stores * times,
             modifies: self.modifies * times,
+            string_millicycles: self.string_millicycles * u64::from(times),
         }
     }
 

@@ -13,7 +13,7 @@ use memgauge_machine::{Core, CoreId, Delivered, Machine};
 use memgauge_trace::{LossKind, catalogue as events};
 
 use super::roi::{RegionMark, RegionMarkKind};
-use crate::engine::catalogue::{Block, Catalogue, CatalogueEvent};
+use crate::engine::catalogue::{Block, Catalogue, CatalogueEvent, ExecutedSums};
 use crate::engine::session::{ProcessEntry, Ring, Session};
 use crate::engine::sync::{MarkKind, Sync};
 use crate::engine::wire;
@@ -177,7 +177,7 @@ impl Uncounted {
         &mut self,
         catalogue: &mut Catalogue,
         sums_are_exact: bool,
-        mut each: impl FnMut(&Catalogue, &Block, u64, [u64; 3]),
+        mut each: impl FnMut(&Catalogue, &Block, u64, ExecutedSums),
     ) {
         for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
             self.missing_runs -= catalogue.entries.take(further as usize) as i64;

@@ -24,6 +24,7 @@ const TWO_RUNS: u64 = 9;
 const FAR: u64 = 0xff10;
 const THERE_AND_BACK: u64 = 10;
 const TWO_LINES: u64 = 11;
+const REP_SCASB: u64 = 12;
 
 fn program() -> Program {
     let mut program = Program::default();
@@ -42,6 +43,7 @@ fn program() -> Program {
             rep,
             vec![access(0, 0, 1, Load), access(1, 0, 1, Store)],
         ),
+        (REP_SCASB, 1, rep, vec![access(0, 0, 1, Load)]),
         (VARYING, 3, 4, vec![access(wire::RUN_VARYING, 16, 0, Load)]),
         (NOTHING, 7, 0, vec![]),
         (
@@ -307,6 +309,43 @@ fn a_repeated_string_instruction_is_one_instruction() {
             (events::STORES, 4),
         ],
     );
+}
+
+/// A copy takes a cycle for 32 bytes, and a scan two cycles for each element.
+#[test]
+fn elements_of_a_string_instruction_take_time() {
+    let line = |n: u64| {
+        let (from, to) = (0x10_0000 + n * LINE, 0x20_0000 + n * LINE);
+        [
+            marked(REP_MOVSB),
+            block(0, from),
+            further(to),
+            wire::MARK_REPEAT | (LINE - 1),
+        ]
+    };
+    let copy: Vec<u64> = (0..100).flat_map(line).collect();
+    let scan = [
+        marked(REP_SCASB),
+        block(0, 0x10_0000),
+        wire::MARK_REPEAT | (LINE - 1),
+    ];
+    let after = [block(MODIFY, 0x9000)];
+    let run = |words: &[&[u64]]| {
+        let words = words.concat();
+        run_in_slices(&words, &[words.len()], true)
+    };
+    let string = |ran: &Ran, number: u64| {
+        let block = ran.program.catalogue.block(number as u32).unwrap();
+        block.sums.string_millicycles
+    };
+    // The second copy hits in the first level.
+    let once = run(&[&copy, &after]);
+    let twice = run(&[&copy, &copy, &after]);
+    assert_eq!(string(&twice, REP_MOVSB), 2 * 100 * LINE * 31);
+    let cycles = twice.counts.get(events::CYCLES) - once.counts.get(events::CYCLES);
+    assert!((198..=199).contains(&cycles), "{cycles}");
+    let scanned = run(&[&copy, &scan, &after]);
+    assert_eq!(string(&scanned, REP_SCASB), LINE * 2000);
 }
 
 /// A copy of 200 bytes, with a word for each iteration, or with those in the lines of the previous one

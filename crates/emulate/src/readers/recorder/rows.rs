@@ -156,6 +156,10 @@ impl OverflowSink for Rows<'_> {
         self.python.charge(&mut program.python, outcome);
     }
 
+    fn charge_python_string(&mut self, program: &mut Program, millicycles: u64) {
+        self.python.charge_string(&mut program.python, millicycles);
+    }
+
     fn python_frames(&mut self, program: &mut Program) -> u32 {
         self.python.frames_number(&mut program.python)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use memgauge_trace::{EventId, Pid, PythonLine, SiteCount, VirtAddr, catalogue as events};
 
 use super::Process;
-use crate::engine::catalogue::{Block, Catalogue, Tally};
+use crate::engine::catalogue::{Block, Catalogue, ExecutedSums, Tally};
 use crate::engine::session::Ring;
 use crate::model::costs::{SiteMisses, SiteStalls};
 use crate::model::replay::Program;
@@ -83,7 +83,7 @@ pub(super) fn take_blocks(
     let kept = &mut process.kept;
     let (catalogue, sink) = (&mut kept.program.catalogue, &mut kept.sink);
     let (mapped, cycles_carry) = (&sink.mapped, &mut sink.carries.cycles);
-    let charge = |catalogue: &Catalogue, block: &Block, execs: u64, sums: [u64; 3]| {
+    let charge = |catalogue: &Catalogue, block: &Block, execs: u64, sums: ExecutedSums| {
         let code_ns = Some(mapped.code_ns(block.mappings));
         let mut add = |ip, event, count| {
             rows.extend((count > 0).then_some(SiteCount {
@@ -95,20 +95,27 @@ pub(super) fn take_blocks(
                 code_ns,
             }));
         };
-        let each = [
-            block.tally.insns(),
-            block.tally.loads(),
-            block.tally.stores(),
-        ];
-        let plain = each.map(|n| execs * u64::from(n));
-        let varies = block.is_special() && !sums_are_exact;
-        let [insns, loads, stores] = if varies { sums } else { plain };
-        add(VirtAddr(block.vaddr), events::INSTRUCTIONS, insns);
+        let plain = |n: u32| execs * u64::from(n);
+        let sums = match block.is_special() && !sums_are_exact {
+            true => sums,
+            false => ExecutedSums {
+                instructions: plain(block.tally.insns()),
+                loads: plain(block.tally.loads()),
+                stores: plain(block.tally.stores()),
+                string_millicycles: 0,
+            },
+        };
+        let instructions = sums.instructions;
+        add(VirtAddr(block.vaddr), events::INSTRUCTIONS, instructions);
         if !sums_are_exact {
-            let cycles = cycles_carry.add(insns * instruction_millicycles);
-            add(VirtAddr(block.vaddr), events::CYCLES, cycles);
+            let work = instructions * instruction_millicycles + sums.string_millicycles;
+            add(
+                VirtAddr(block.vaddr),
+                events::CYCLES,
+                cycles_carry.add(work),
+            );
         }
-        for (ip, [loads, stores]) in accesses(catalogue, block, execs, [loads, stores]) {
+        for (ip, [loads, stores]) in accesses(catalogue, block, execs, [sums.loads, sums.stores]) {
             add(ip, events::LOADS, loads);
             add(ip, events::STORES, stores);
         }
@@ -210,7 +217,7 @@ pub(super) fn python_rows(process: &mut Process, instruction_millicycles: u64) -
     let mut rows = Vec::new();
     for sums in process.kept.program.python.take() {
         let (instructions, costs) = (sums.instructions, &sums.costs);
-        let own = instructions * instruction_millicycles;
+        let own = instructions * instruction_millicycles + sums.string_millicycles;
         let [(_, stalled), stalls @ ..] = carries.stalls(&costs.stalls);
         let counts = [
             (events::INSTRUCTIONS, instructions),
