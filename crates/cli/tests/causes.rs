@@ -101,6 +101,37 @@ fn compiled_in(folder: &TempDir, name: &str, source: &str) -> String {
     memgauge_testing::compiled(folder.path(), &file, source, &["-O1"]).expect("gcc is installed")
 }
 
+/// Transposes a matrix of 512 rows and columns several times. Argument: elements from row to row.
+const TRANSPOSE: &str = r#"
+#include <stdlib.h>
+enum { N = 512 };
+int main(int argc, char **argv) {
+    size_t pitch = atol(argv[argc - 1]);
+    double *from = calloc(N * pitch, 8), *to = calloc(N * pitch, 8);
+    for (int pass = 0; pass < 6; pass++)
+        for (size_t i = 0; i < N; i++)
+            for (size_t j = 0; j < N; j++) to[i * pitch + j] = from[j * pitch + i];
+    return to[7] != 0;
+}
+"#;
+
+/// The rows that it writes are in order between the columns that it reads.
+#[test]
+fn columns_of_rows_a_power_of_two_apart_conflict_also_beside_data_in_order() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled_in(&folder, "transpose", TRANSPOSE);
+    let of_pitch = |pitch| causes(FAST, &[&program, pitch]);
+    assert_eq!(of_pitch("512")[0], "cache_conflicts");
+    let padded = of_pitch("520");
+    assert!(
+        !padded.contains(&"cache_conflicts".to_owned()),
+        "{padded:?}"
+    );
+}
+
 /// Fills 16 MiB in order, then adds up 64-byte lines of it: `random` of them in no order, and all
 /// of them in order `passes` times.
 const FILL_THEN_READ: &str = r#"
