@@ -205,7 +205,23 @@ impl Style {
     }
 }
 
-/// Words of a text. A command in backquotes is one word if it is not longer than `room`.
+/// Units that stay on the line of their number.
+const UNITS: [&str; 13] = [
+    "%", "B", "KiB", "MiB", "GiB", "TiB", "GB/s", "ns", "µs", "us", "ms", "s", "cycles",
+];
+
+/// True if `word` is a number, and `next` begins with its unit.
+fn is_quantity(word: &str, next: &str) -> bool {
+    let number = word.trim_start_matches(['(', '<', '>', '+', '-', '−', '±']);
+    let unit = next.split(' ').next().unwrap_or_default();
+    let unit = unit.trim_end_matches([',', '.', ';', ':', ')']);
+    number.starts_with(|c: char| c.is_ascii_digit())
+        && !number.ends_with([',', '.', ';', ':', ')'])
+        && UNITS.contains(&unit)
+}
+
+/// Words of a text. A command in backquotes is one word if it is not longer than `room`, and so is a
+/// number with its unit.
 fn pieces(text: &str, room: usize) -> Vec<&str> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     loop {
@@ -220,7 +236,13 @@ fn pieces(text: &str, room: usize) -> Vec<&str> {
             let piece = &rest[..end];
             width(piece) <= room && quotes(piece) % 2 == 0
         });
-        let end = whole.unwrap_or(word.len());
+        let with_unit = || {
+            let next = rest.get(word.len() + 1..)?;
+            let unit = next.split(' ').next().unwrap_or_default();
+            let end = word.len() + 1 + unit.len();
+            (is_quantity(word, next) && width(&rest[..end]) <= room).then_some(end)
+        };
+        let end = whole.or_else(with_unit).unwrap_or(word.len());
         pieces.push(&rest[..end]);
         match rest.get(end + 1..) {
             Some(more) => rest = more,
@@ -271,6 +293,15 @@ mod tests {
         let text = || "2 ± 1 µs, 3 × 4 … – é".to_owned();
         assert_eq!(plain.shown(text()), "2 +- 1 us, 3 x 4 .. - ?");
         assert_eq!(STYLE.shown(text()), text());
+    }
+
+    #[test]
+    fn a_number_stays_on_the_line_of_its_unit() {
+        let text = STYLE.wrap("most of its hits (84.5 %), at 205 GB/s.", 2);
+        let expected = "  most of its hits\n  (84.5 %), at\n  205 GB/s.\n";
+        assert_eq!(text, expected);
+        let text = STYLE.wrap("seventeen letters 3 ms", 2);
+        assert_eq!(text, "  seventeen letters\n  3 ms\n");
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
+/// Minimum number of samples of a page or line. Those with fewer are as hot as many others.
+const FEWEST_SAMPLES: u64 = 5;
+
 pub(super) fn heat(summary: &Summary, style: &Style) -> String {
     summary.heat.as_ref().map_or_else(String::new, |map| {
         let every = has_every(summary, &map.event);
@@ -56,6 +59,13 @@ fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
 }
 
 fn places(heading: &str, places: &[HotPlace], every: bool, style: &Style) -> String {
+    let places = places
+        .iter()
+        .filter(|place| place.samples >= FEWEST_SAMPLES);
+    let places: Vec<&HotPlace> = places.collect();
+    if places.is_empty() {
+        return String::new();
+    }
     let mut columns = vec![("share", Kind::Number)];
     columns.extend((!every).then_some(("95 % interval", Kind::Number)));
     columns.extend([("n", Kind::Number), ("address", Kind::Number)]);
@@ -106,6 +116,20 @@ mod tests {
             false,
             &crate::fixture::plain(80, unicode),
         )
+    }
+
+    #[test]
+    fn places_with_few_samples_are_no_hot_places() {
+        let mut map = example();
+        let style = crate::fixture::plain(80, true);
+        let text = |map: &HeatMap| drawn(map, "n = 100", false, &style);
+        assert!(text(&map).contains("100040"), "{}", text(&map));
+        map.lines[0].samples = 4;
+        let few = text(&map);
+        assert!(
+            few.contains("Hottest pages") && !few.contains("cache lines"),
+            "{few}"
+        );
     }
 
     #[test]
