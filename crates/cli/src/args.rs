@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     #[command(flatten)]
     pub(crate) modelled: Modelled,
     /// Events to sample: NAME or NAME:PERIOD of the modelled machine
-    /// [default: llc.miss:127,l1d.miss:4099], or an event of this machine as in perf
+    /// [default: llc.miss:127,l1d.miss:4099, with -g also cycles:20011], or an event of this machine as in perf
     /// (page-faults, cpu/mem-loads,ldlat=30/P, ibs_op//, mem:ADDR/LEN:rw)
     #[arg(short, long = "event", value_name = "EVENTS")]
     pub(crate) events: Vec<String>,

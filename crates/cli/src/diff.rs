@@ -31,7 +31,7 @@ pub(crate) struct Diff {
     /// Repeated runs after, two or more
     #[arg(long = "after", value_name = "RUN", num_args = 1.., requires = "runs_before")]
     runs_after: Vec<PathBuf>,
-    /// Event that ranks functions and lines (default: docs/diff.md)
+    /// Event that ranks functions and lines [default: cycles, if all runs have them]
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
     /// End with 1 if this holds of any run but the first: 'dram.read_bytes > +5%' and

@@ -145,7 +145,7 @@ struct Diff {
     /// Label of the recordings after; may be repeated
     #[arg(long, value_name = "NAME=VALUE", requires = "before")]
     after: Vec<Label>,
-    /// Event that ranks functions and lines (default: docs/diff.md)
+    /// Event that ranks functions and lines [default: cycles, if all runs have them]
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
     /// End with 1 if this holds, for example 'llc.mpki > +5%'; may be repeated

@@ -21,6 +21,8 @@ const HOST: &str = "host";
 /// Default sampled events of the modelled machine: those that a report needs, rare enough to cost
 /// little.
 const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
+/// The same with call stacks, which show who calls the code that takes time.
+const MODELLED_WITH_CALLS: &str = "cycles:20011,llc.miss:127,l1d.miss:4099";
 
 /// Refuses options without effect on the source, since a user who sets one expects an effect.
 pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Result<()> {
@@ -158,6 +160,7 @@ pub(crate) fn refuse_regions_of_running(
 /// The requested events as events of the modelled machine.
 pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
     let text = match settings.events.is_empty() {
+        true if settings.stacks => MODELLED_WITH_CALLS.to_owned(),
         true => MODELLED.to_owned(),
         false => settings.events.join(","),
     };

@@ -11,10 +11,11 @@
 
 mod times;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memgauge_recording::stacks::MAX_FRAMES;
-use memgauge_trace::{EventId, Frame, FrameId, GeneratedCode, Pid, Sample};
+use memgauge_trace::{EventId, Frame, FrameId, GeneratedCode, Pid, Sample, catalogue};
 use serde::{Deserialize, Serialize};
 
 pub use times::TimedCalls;
@@ -378,7 +379,7 @@ impl CallTree {
         }
         let mut all: Vec<_> = sums.into_iter().collect();
         all.retain(|((function, _), _)| ![OTHERS, OMITTED_CALLS].contains(function));
-        all.sort_by_key(|&(_, (events, _, first))| (std::cmp::Reverse(events), first));
+        all.sort_by_key(|&(_, (events, _, first))| (Reverse(events), first));
         let share = |events| ratio(events, self.events);
         let all = all.into_iter().take(functions);
         let row = |((function, module), (events, own, _))| InclusiveRow {
@@ -410,7 +411,7 @@ impl CallTree {
             sums.1.push(node);
         }
         let mut all: Vec<_> = all.into_iter().collect();
-        all.sort_by_key(|&(name, (events, _))| (std::cmp::Reverse(events), name));
+        all.sort_by_key(|&(name, (events, _))| (Reverse(events), name));
         let share = |events| ratio(events, self.events);
         let mut hottest = Vec::new();
         for ((function, _), (events, mut nodes)) in all.into_iter().take(functions) {
@@ -419,7 +420,7 @@ impl CallTree {
                 let caller = node.caller.and_then(|at| self.nodes.get(at as usize));
                 caller.is_some_and(|caller| caller.function == OTHERS)
             };
-            nodes.sort_by_key(|node| (is_of_others(node), std::cmp::Reverse(node.own_events)));
+            nodes.sort_by_key(|node| (is_of_others(node), Reverse(node.own_events)));
             let path = |node: &CallNode| (share(node.own_events), self.callers(node));
             hottest.push(CalledFrom {
                 function,
@@ -457,7 +458,9 @@ pub(crate) fn call_trees(
         builder.tree(event, names.name(event), &stacks)
     });
     let mut trees: Vec<CallTree> = trees.collect();
-    trees.sort_by(|a, b| (b.samples, &a.event).cmp(&(a.samples, &b.event)));
+    // Callers of the code that takes time come before those of any other event.
+    let is_time = |tree: &CallTree| Some(tree.event.as_str()) == catalogue::name(catalogue::CYCLES);
+    trees.sort_by_cached_key(|tree| (!is_time(tree), Reverse(tree.samples), tree.event.clone()));
     trees
 }
 
@@ -559,7 +562,7 @@ impl Tree {
         let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
         order.sort_by_key(|&at| {
             let node = &self.nodes[at as usize];
-            (std::cmp::Reverse((node.own_events, node.events)), at)
+            (Reverse((node.own_events, node.events)), at)
         });
         let mut is_kept = vec![false; self.nodes.len()];
         let mut left = MAX_NODES;
@@ -745,7 +748,7 @@ impl TreeBuilder<'_> {
             list.sort_by_key(|&at| {
                 let node = &tree.nodes[at as usize];
                 (
-                    std::cmp::Reverse(node.events),
+                    Reverse(node.events),
                     &self.functions.names[node.function as usize],
                 )
             });
@@ -802,7 +805,7 @@ impl TreeBuilder<'_> {
             }
         }
         let mut largest: Vec<_> = summed.into_iter().collect();
-        largest.sort_by_key(|&(key, (_, events))| (std::cmp::Reverse(events), key));
+        largest.sort_by_key(|&(key, (_, events))| (Reverse(events), key));
         largest.truncate(MAX_LISTED_OTHERS);
         let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
         for ((within, function), (samples, events)) in largest {
