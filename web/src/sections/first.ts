@@ -1,7 +1,7 @@
 // The first screen: where the time goes, bandwidth with its phases, the places that take most
 // time with their source lines, and the data that misses most.
 
-import type { Data, DataTable, HotRow, RegionTable, Summary, Timeline } from "../data";
+import type { Data, DataTable, HotRow, PythonRow, RegionTable, Summary, Timeline } from "../data";
 import { hasEvery } from "../data";
 import { add, Child, h } from "../dom";
 import { amount, bytes, count, middle, name, percent, rate, readable, time } from "../format";
@@ -23,7 +23,7 @@ const STARTUP = "[dynamic loader and startup]";
 
 export function first(run: Summary): Section | null {
   const bar = timeUse(run);
-  const places = topPlaces(run);
+  const places = topCode(run);
   const side = [bandwidth(run), topData(run)].filter((part): part is HTMLElement => part !== null);
   if (bar === null && places === null && side.length === 0) return null;
   const title = bar === null ? "Overview" : `Where ${count(run.totals["cycles"] ?? 0)} cycles went`;
@@ -49,6 +49,50 @@ function timeUse(run: Summary): HTMLElement | null {
   );
 }
 
+/** A program whose time is mostly that of Python. Its lines come before the functions in C. */
+const MOSTLY_PYTHON = 0.5;
+
+/** The code that takes most. */
+function topCode(run: Summary): HTMLElement | null {
+  const [python, places] = [topPython(run), topPlaces(run)];
+  return python === null ? places : h("div", {}, python, places);
+}
+
+/** The lines of Python that take most, with the native code that they run. */
+function topPython(run: Summary): HTMLElement | null {
+  const table = run.python;
+  if (table === undefined || (table.share ?? 0) < MOSTLY_PYTHON) return null;
+  const rows = table.lines.filter((row) => (row.share ?? 0) >= LEAST_SHARE).slice(0, PLACES);
+  if (rows.length === 0) return null;
+  const isDivided = table.rank === "cycles" && knowsStalls(run);
+  const estimated = run.recording.machine === null ? ", from samples" : "";
+  const title = `Where ${rankInWords(table.rank)} ${table.rank === "cycles" ? "go" : "come from"}, by line of Python${estimated}`;
+  return h("div", {}, h("h3", {}, title), h("ol", { class: "places" }, ...rows.map((row) => pythonPlace(row, isDivided))));
+}
+
+function pythonPlace(row: PythonRow, isDivided: boolean): HTMLElement {
+  const file = row.file.split("/").pop() ?? row.file;
+  const line = row.line === undefined ? "" : `:${row.line}`;
+  const why = isDivided ? wait(row.counts) : null;
+  const bar = isDivided ? h("span", { class: "place-bar" }, stallBar(row.counts)) : shareBar(row.share);
+  if (isDivided) bar.style.width = `${(100 * (row.share ?? 0)).toFixed(1)}%`;
+  return h(
+    "li",
+    {},
+    h("p", { class: "place-name" }, h("bdi", { class: "name", title: name(`${row.file}${line}`) }, middle(name(`${file}${line}`), 40)), h("b", {}, percent(row.share))),
+    h("div", { class: "place-track" }, bar),
+    h("p", { class: "place-where" }, h("bdi", { class: "name", title: name(row.function) }, middle(name(row.function), 40)), why !== null && ` · ${why}`),
+  );
+}
+
+/** What most of these cycles wait for, or that few do. */
+function wait(counts: HotRow["counts"]): string | null {
+  const most = cause(counts);
+  const part = STALLS.find((stall) => stall.level === most);
+  if (part === undefined) return most === "work" ? "mostly work" : null;
+  return `${percent((counts[part.event] ?? 0) / Math.max(1, counts.cycles ?? 0))} ${part.words}`;
+}
+
 /** The functions that take most, each with its hottest line. */
 function topPlaces(run: Summary): HTMLElement | null {
   const { functions, lines } = run.hot;
@@ -59,7 +103,7 @@ function topPlaces(run: Summary): HTMLElement | null {
     return place(run, row, line);
   });
   const estimated = functions.samples !== null && !hasEvery(run, functions.rank) ? ", from samples" : "";
-  return h("div", {}, h("h3", {}, `Where ${rankInWords(functions.rank)} ${functions.rank === "cycles" ? "go" : "come from"}${estimated}`), h("ol", { class: "places" }, ...items));
+  return h("div", {}, h("h3", {}, `Where ${rankInWords(functions.rank)} ${functions.rank === "cycles" ? "go" : "come from"}${topPython(run) === null ? "" : ", by function in C"}${estimated}`), h("ol", { class: "places" }, ...items));
 }
 
 function sameCallers(a: HotRow, b: HotRow): boolean {
@@ -71,9 +115,7 @@ function place(run: Summary, row: HotRow, line: HotRow | null): HTMLElement {
   const excerpt = (run.sources ?? []).find((e) => line?.line != null && e.file === line.file && line.line >= e.first_line && line.line < e.first_line + e.lines.length);
   const text = excerpt === undefined || line?.line == null ? null : excerpt.lines[line.line - excerpt.first_line].trim();
   const isDivided = rank === "cycles" && knowsStalls(run);
-  const most = isDivided ? cause(row.counts) : null;
-  const part = STALLS.find((stall) => stall.level === most);
-  const why = part === undefined ? (most === "work" ? "mostly work" : null) : `${percent((row.counts[part.event] ?? 0) / Math.max(1, row.counts.cycles ?? 0))} ${part.words}`;
+  const why = isDivided ? wait(row.counts) : null;
   const where: Child[] = [
     line === null || line.file === null ? name(row.module.split("/").pop() ?? "") : h("bdi", { class: "name", title: name(`${line.file}:${line.line ?? ""}`) }, middle(placeOf(line), 36)),
     line !== null && line.value < row.value && line.file !== null && ` (${percent(line.value / row.value)} of it)`,
@@ -106,9 +148,10 @@ function phaseStrip(timeline: Timeline): HTMLElement | null {
   const buttons = found.map((phase, i) => {
     const said = `${rate(bytesPerSecond(timeline, phase) / 1e9)} GB/s`;
     const where = sampledFunction(timeline, phase);
+    const short = h("span", { class: "phase-text" }, h("b", {}, said), where === null ? null : ` ${readable(name(where))}`);
     const span = `${time(phase.from, phase.to)} to ${time(phase.to)}`;
     const title = `Phase ${i + 1}, ${span}: ${said}${where === null ? "" : `, mostly ${name(where)}`}. Click to select it.`;
-    return h("button", { class: "phase", title, "aria-label": title, click: () => select([phase.from, phase.to]) }, h("b", {}, said), where === null ? null : ` ${readable(name(where))}`);
+    return h("button", { class: "phase", title, "aria-label": title, click: () => select([phase.from, phase.to]) }, short);
   });
   add(strip, ...buttons);
   const draw = (): void => {

@@ -110,6 +110,59 @@ fn the_first_screen_names_the_places_their_lines_and_the_data() {
     }
 }
 
+/// Python whose time is in one line, and a function in C with a long name.
+#[test]
+fn the_first_screen_of_a_script_begins_with_its_lines() {
+    let Some(browser) = chromium().filter(|_| has_front_end() && needs(&["python3"])) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script = folder.path().join("dedupe.py");
+    let text = "def dedupe(items):\n    seen = []\n    for item in items:\n        \
+                if item not in seen:\n            seen.append(item)\n    return seen\n\
+                print(len(dedupe(range(1500))))\n";
+    std::fs::write(&script, text).expect("the script can be written");
+    let script = script.to_str().expect("temporary paths are text");
+    let recorded = Recorded::new(&["--machine", "i5-6600k"], &["python3", script]);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    let mut driver = Driver::open(&browser, &page_of(&recorded.path()), 1280, 800);
+    let titles = texts(&mut driver, ".first h3");
+    assert_eq!(titles[0], "Where cycles go, by line of Python");
+    assert_eq!(titles[1], "Where cycles go, by function in C");
+    let names = texts(&mut driver, ".places .place-name bdi");
+    assert_eq!(names[0], "dedupe.py:4");
+    let bottom =
+        driver.evaluate("document.querySelector('.places').getBoundingClientRect().bottom");
+    assert!(bottom.as_f64() < Some(800.0), "{bottom}");
+}
+
+#[test]
+fn a_long_name_stays_in_its_column() {
+    let Some(browser) = chromium().filter(|_| has_front_end() && needs(&["gcc"])) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let source = folder.path().join("long.c");
+    let text = "__attribute__((noinline)) long NAME(long n)\n\
+                { volatile long sum = 0; while (n--) sum += n; return sum; }\n\
+                int main(void) { return NAME(9000000) == 1; }\n";
+    let text = text.replace("NAME", &"wmw_mwm_".repeat(7));
+    std::fs::write(&source, text).expect("the source can be written");
+    let program = folder.path().join("long");
+    let mut gcc = std::process::Command::new("gcc");
+    let gcc = gcc.args(["-O2", "-g", "-o"]).arg(&program).arg(&source);
+    assert!(gcc.status().expect("gcc runs").success());
+    let program = program.to_str().expect("temporary paths are text");
+    let recorded = Recorded::new(&["--machine", "i5-6600k"], &[program]);
+    let mut driver = Driver::open(&browser, &page_of(&recorded.path()), 1280, 800);
+    let widths = driver.evaluate(
+        "[...document.querySelectorAll('.place-name')].map((e) => [e.scrollWidth, e.clientWidth])",
+    );
+    for width in widths.as_array().expect("widths") {
+        assert!(width[0].as_u64() <= width[1].as_u64(), "{widths}");
+    }
+}
+
 /// The tables of data and of the heap add up, and a row opens the calls that allocated it.
 #[test]
 fn rows_of_data_open_the_calls_that_allocated_it() {
