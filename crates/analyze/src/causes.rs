@@ -69,6 +69,11 @@ const LLC_MPKI: f64 = 5.0;
 /// Minimum standard deviation of the traffic's rate relative to its mean. It is 0 for a steady run,
 /// and 1 for a run that moves all its bytes in half of the time.
 const PHASE_VARIATION: f64 = 0.5;
+/// Maximum share of the run in which half of the traffic falls. A short burst at the start makes a
+/// steady run vary, too.
+const PHASE_TIME: f64 = 0.3;
+/// Minimum share of the cycles that wait for memory for its phases to matter.
+const PHASE_STALLS: f64 = 0.05;
 
 /// Results in which causes are searched.
 pub(crate) struct Evidence<'a> {
@@ -458,10 +463,37 @@ fn phases(evidence: &Evidence) -> Option<Cause> {
         return None;
     }
     let mean = all / bins as f64;
+    let time = time_of_half(&both);
+    if time > PHASE_TIME || memory_stalls(evidence).is_some_and(|share| share < PHASE_STALLS) {
+        return None;
+    }
     let squares: f64 = both.iter().map(|bytes| (bytes - mean).powi(2)).sum();
     let variation = (squares / bins as f64).sqrt() / mean;
-    let found = cause(CauseKind::Phases, variation, PHASE_VARIATION);
-    (variation >= PHASE_VARIATION).then_some(found)
+    (variation >= PHASE_VARIATION).then(|| Cause {
+        other: Some(time),
+        ..cause(CauseKind::Phases, variation, PHASE_VARIATION)
+    })
+}
+
+/// Smallest share of the bins that have half of the bytes.
+fn time_of_half(bytes_by_bin: &[f64]) -> f64 {
+    let mut falling = bytes_by_bin.to_vec();
+    falling.sort_by(|a, b| b.total_cmp(a));
+    let half = falling.iter().sum::<f64>() / 2.0;
+    let sums = falling.iter().scan(0.0, |sum, bytes| {
+        *sum += bytes;
+        Some(*sum)
+    });
+    let needed = 1 + sums.take_while(|sum| *sum < half).count();
+    needed as f64 / bytes_by_bin.len().max(1) as f64
+}
+
+/// Share of the cycles that wait for memory. `None` if the recording does not count them.
+fn memory_stalls(evidence: &Evidence) -> Option<f64> {
+    let cycles = total(evidence, "cycles").filter(|&c| c > 0.0)?;
+    let dram = total(evidence, "stall.dram")?;
+    let others = ["stall.queue", "stall.stores"].map(|event| total(evidence, event));
+    Some((dram + others.into_iter().flatten().sum::<f64>()) / cycles)
 }
 
 #[cfg(test)]
@@ -814,6 +846,42 @@ mod tests {
             functions: &HotTable::default(),
             sharing: None,
         })
+    }
+
+    /// Whether traffic of these bytes in each of 100 bins has phases, if memory stalls this share.
+    fn has_phases(bytes_by_bin: impl Fn(u64) -> u64, stalled: f64) -> bool {
+        let curve = BandwidthCurve {
+            bin_ns: 1000,
+            duration_ns: 100_000,
+            read_bytes: Some((0..100).map(bytes_by_bin).collect()),
+            write_bytes: None,
+        };
+        let stalled = (stalled * 1e6) as u64;
+        let totals = [("cycles", 1_000_000), ("stall.dram", stalled)];
+        let totals = totals.map(|(event, n)| (event.to_owned(), n)).into();
+        let found = phases(&Evidence {
+            manifest: &Manifest::default(),
+            totals: &totals,
+            run: &RunFacts::default(),
+            dram: &Dram::default(),
+            bandwidth: &curve,
+            counting: None,
+            sampling: None,
+            threads: &[],
+            functions: &HotTable::default(),
+            sharing: None,
+        });
+        found.is_some()
+    }
+
+    #[test]
+    fn bursts_are_phases_and_a_steady_run_with_a_burst_at_its_start_is_not() {
+        let bursts = |bin: u64| if bin % 10 == 0 { 1_000_000 } else { 1000 };
+        assert!(has_phases(bursts, 0.06));
+        assert!(!has_phases(bursts, 0.04));
+        // The burst has 28 % of the bytes.
+        let filled_first = |bin: u64| if bin < 2 { 1_900_000 } else { 100_000 };
+        assert!(!has_phases(filled_first, 0.5));
     }
 
     #[test]

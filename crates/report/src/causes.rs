@@ -1,7 +1,9 @@
 //! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
+use std::collections::BTreeMap;
+
 use memgauge_analyze::{
-    BandwidthCurve, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
+    BandwidthCurve, CallTree, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
     SharedAccess, Summary, TypeRow, WhatIf, falsely_shared_variables, file_name, sentence,
 };
 use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
@@ -32,6 +34,10 @@ pub struct Statement {
     /// The next step, or empty.
     pub next: String,
 }
+
+/// The model has no coherence between processes.
+const SEPARATE_PROCESSES: &str = " Lines of memory that several processes share are modelled as if \
+     each process had its own, so passing them to and fro costs nothing here.";
 
 /// Next step for a run that is too short. It may have been longer than the recording.
 fn longer_run(summary: &Summary) -> &'static str {
@@ -67,9 +73,6 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             units::few_gigabytes(core.bytes_per_s),
             core.misses_in_flight,
         ),
-        _ if cause.kind == CauseKind::LatencyBound => {
-            format!("only {} of memory's {limit} GB/s", percent(other))
-        }
         _ => format!("{} of memory's {limit} GB/s", percent(other)),
     };
     let is_caution = matches!(cause.kind, CauseKind::Tiny | CauseKind::FewSamples);
@@ -175,16 +178,15 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         }
         CauseKind::LatencyBound => (
             format!(
-                "It waits for single cache lines: {} of its cycles wait for caches and memory, at \
-                 {rate}.",
-                percent(value)
+                "It waits for single cache lines: {} of its cycles wait for caches and memory, {}.",
+                percent(value),
+                slowest_level(summary, &rate)
             ),
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
-            "Use more of each line: place data that is used together next to each other, access it \
-             in that order (swap the loops over a matrix that is read by columns), and make it \
-             smaller. If each load needs the one before (lists, trees, \
-             hash chains), shorten the chain. Rows or nodes at a large power of two apart compete \
-             for few cache sets: pad them. The table of data, or of regions, names it.",
+            "If the order of the accesses is free, follow the order in memory: swap the loops over \
+             a matrix that is read by columns, and pad rows that are a large power of two apart. If \
+             each load needs the one before (list, tree, hash chain), shorten the chain. Otherwise \
+             use more of each line: make the data smaller, and keep together what is used together.",
         ),
         CauseKind::CacheConflicts => (
             format!(
@@ -197,15 +199,15 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                 "at least {threshold} of the cycles stalled, at least half of the L1D misses \
                  conflicts"
             ),
-            "Lines at a multiple of the same power of two apart share a set, such as the rows of a \
-             matrix in a column, or nodes at the start of pages. Make each row longer by a cache \
-             line, or access the data in another order (swap loops, work in blocks).",
+            "Lines at a multiple of the same power of two apart share a set, such as a column of a \
+             matrix, or nodes at the start of pages. Access the data in the order in memory (swap \
+             loops, or work in blocks), or make each row longer by a cache line.",
         ),
         CauseKind::StreamBound => (
             format!(
-                "It streams: it reads data in order, and {} of its cycles wait for the lines, at \
-                 {rate}.",
-                percent(value)
+                "It streams: it reads data in order, and {} of its cycles wait for the lines, {}.",
+                percent(value),
+                slowest_level(summary, &rate)
             ),
             format!("at least {threshold} of the cycles stalled, most misses in order, {LINE_USE}"),
             "Load each line fewer times: join loops over the same data, work in blocks that fit a \
@@ -215,8 +217,9 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::StrideBound => (
             format!(
                 "It reads data in order with about one access per line, and {} of its cycles wait \
-                 for the lines, at {rate}.",
-                percent(value)
+                 for the lines, {}.",
+                percent(value),
+                slowest_level(summary, &rate)
             ),
             format!(
                 "at least {threshold} of the cycles stalled, most misses in order, but not {LINE_USE}"
@@ -319,6 +322,19 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             ),
             format!("less than {threshold} of the cycles stalled for data, and for translation"),
             match summary.threads.len() {
+                _ if allocation(summary).is_some() => {
+                    "Allocate less: reuse buffers, reserve the size that a container will have, and \
+                     borrow or move instead of copying. The table of the heap has the calls."
+                }
+                _ if few_threads_run(summary).is_some() && is_pipeline(summary) => {
+                    "If more processes should run, find which one the others wait for: the table of \
+                     processes shows how long each one ran and waited."
+                }
+                _ if few_threads_run(summary).is_some() => {
+                    "If more threads should run, find what they wait for: a lock that all of them \
+                     take, or work that one thread does alone. The table of threads shows how long \
+                     each one waits."
+                }
                 threads if threads <= 1 || models_sharing(summary) => {
                     "Look for fewer instructions and accesses: a better algorithm, values kept in \
                      registers, vector instructions."
@@ -334,34 +350,258 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::Phases => (
             match busy_stretch(&summary.bandwidth) {
-                Some(stretch) => stretch.in_words(summary.run.duration_ns),
-                None => "Its memory traffic comes in phases.".to_owned(),
+                Some(stretch) if stretch.is_short(summary.run.duration_ns) => {
+                    stretch.in_words(summary.run.duration_ns)
+                }
+                _ => format!(
+                    "Its memory traffic comes in bursts: half of it falls into {} of the time.",
+                    percent(other)
+                ),
             },
             format!(
                 "the rate of the traffic has a standard deviation of {} of its mean, at least \
                  {threshold}",
                 percent(value)
             ),
-            "Select this stretch in the plot of bandwidth (`report --html` makes a page that has it): \
+            "Select a busy stretch in the plot of bandwidth (`report --html` makes a page that has it): \
              the tables then show it alone.",
         ),
     };
-    let place = shared_line(cause.kind, summary).or_else(|| stalled_function(cause.kind, summary));
+    let is_compute = cause.kind == CauseKind::L1Bound;
+    let allocation = allocation(summary).filter(|_| is_compute);
+    let python = python_line(cause.kind, summary);
+    let function = hottest_function(cause.kind, summary).filter(|_| allocation.is_none());
     let members = hot_members(cause.kind, summary);
-    let text = place
+    let next = match cause.kind {
+        CauseKind::LatencyBound if !waits_for_stores(summary) => order_advice(summary, next),
+        _ => next.to_owned(),
+    };
+    let sentences = [
+        python.as_ref().map(|python| python.text.clone()),
+        allocation,
+        shared_line(cause.kind, summary),
+        function.as_ref().map(|function| function.text.clone()),
+        few_threads_run(summary).filter(|_| is_compute),
+        members.as_ref().map(hot_members_in_words),
+    ];
+    let text = sentences
         .into_iter()
-        .chain(members.as_ref().map(hot_members_in_words))
+        .flatten()
         .fold(text, |text, sentence| format!("{text} {sentence}"));
+    let callers = python
+        .or(function)
+        .and_then(|function| function.how_to_find_calls(summary));
     Statement {
         kind: if is_caution { "caution" } else { "cause" },
         text,
         rule,
         next: format!(
-            "{next}{}{}",
+            "{next}{}{}{}{}{}",
+            size_of_data(cause.kind, summary).unwrap_or_default(),
+            callers.unwrap_or_default(),
+            match is_compute && summary.processes.len() > 1 {
+                true => SEPARATE_PROCESSES,
+                false => "",
+            },
             effect_of_layout(cause.kind, members.as_ref(), summary),
             modelled_effect(cause.kind, summary)
         ),
     }
+}
+
+/// Names the level that most of the stalls on data wait for. `rate` is the use of memory, which
+/// says nothing about the caches.
+fn slowest_level(summary: &Summary, rate: &str) -> String {
+    let total = |event: &str| summary.totals.get(event).copied().unwrap_or(0);
+    let levels = [
+        ("L2", total("stall.l2")),
+        ("the LLC", total("stall.llc")),
+        ("DRAM", total("stall.dram") + total("stall.queue")),
+    ];
+    let all: u64 = levels.iter().map(|level| level.1).sum();
+    let slowest = levels.into_iter().max_by_key(|level| level.1);
+    let Some((level, stalled)) = slowest.filter(|_| all > 0) else {
+        return format!("at {rate}");
+    };
+    let most = match stalled * 2 > all {
+        true => "most of them for",
+        false => "the largest part for",
+    };
+    match level {
+        "DRAM" => format!("{most} DRAM, at {rate}"),
+        _ => format!("{most} {level}"),
+    }
+}
+
+/// Compares the size of the data that stalls most with the caches, if it was allocated.
+fn size_of_data(kind: CauseKind, summary: &Summary) -> Option<String> {
+    let causes = [CauseKind::LatencyBound, CauseKind::StreamBound];
+    if !causes.contains(&kind) {
+        return None;
+    }
+    let first = summary.data.as_ref()?.rows.first()?;
+    if first.share? < NAMED_SHARE {
+        return None;
+    }
+    let bytes = first.allocation.as_ref()?.at_peak_bytes;
+    let model = summary.recording.machine.as_ref()?.model.as_ref()?;
+    let capacity = |level: &str| model.get(level)?.get("size_bytes")?.as_u64();
+    let levels = [("L1D", "l1d"), ("L2", "l2"), ("the LLC", "llc")];
+    let largest = levels.into_iter().rev().find_map(|(name, level)| {
+        let capacity = capacity(level).filter(|&capacity| 0 < capacity && capacity < bytes)?;
+        Some((name, capacity))
+    })?;
+    let (name, capacity) = largest;
+    Some(format!(
+        " The data that it waits for most takes {}; {name} has {}.",
+        units::bytes(bytes),
+        units::bytes(capacity)
+    ))
+}
+
+/// Names the line of Python that costs most.
+fn python_line(kind: CauseKind, summary: &Summary) -> Option<NamedFunction> {
+    let (measure, of) = measure(kind)?;
+    summary.recording.machine.as_ref()?;
+    let lines = summary.python.as_ref()?.lines.iter();
+    let first = lines.max_by_key(|row| measure(&row.counts))?;
+    let all = measure(&summary.totals);
+    let share = measure(&first.counts) as f64 / all.max(1) as f64;
+    if share < NAMED_SHARE {
+        return None;
+    }
+    let line = first.line.map_or(String::new(), |line| format!(":{line}"));
+    let is_library = ["/site-packages/", "/lib/python", "<frozen "];
+    Some(NamedFunction {
+        text: format!(
+            "{} {of} in {} at {}{line} (Python).",
+            units::share(share),
+            first.function,
+            file_name(&first.file)
+        ),
+        name: first.function.clone(),
+        is_library: is_library.iter().any(|part| first.file.contains(part)),
+    })
+}
+
+/// Advice on single cache lines that fits the data: objects, plain values, or arrays of numpy.
+fn order_advice(summary: &Summary, general: &str) -> String {
+    let measure: Measure = stalls_on_data;
+    let functions = summary.hot.functions.rows.iter();
+    let hottest = functions.max_by_key(|row| measure(&row.counts));
+    if hottest.is_some_and(|row| file_name(&row.module).starts_with("_multiarray_umath")) {
+        return "Follow the order in memory: numpy stores rows one after the other, unless an array \
+                was made otherwise. Work along rows, use a copy in the order of the access \
+                (np.asfortranarray), or sort the indices that select elements."
+            .to_owned();
+    }
+    let types = summary.types.as_ref().map(|types| types.rows.as_slice());
+    let first = types.and_then(<[TypeRow]>::first);
+    let Some(first) = first.filter(|row| row.share.is_some_and(|share| share >= NAMED_SHARE))
+    else {
+        return general.to_owned();
+    };
+    match first.members.len() {
+        0 => {
+            "If the order of the accesses is free, follow the order in memory: swap the loops over \
+              a matrix that is read by columns, and pad rows that are a large power of two apart. \
+              If they are look-ups at random, make the table smaller: narrower types, fewer unused \
+              entries."
+                .to_owned()
+        }
+        _ => format!(
+            "If each {0} is reached through the one before (list, tree, hash chain), shorten the \
+             chain, or allocate neighbours next to each other. Otherwise make {0} smaller, keep \
+             together what is used together, and visit them in the order of their addresses.",
+            readable(&first.name)
+        ),
+    }
+}
+
+/// Function names of the C library's allocator and of C++.
+const ALLOCATOR: [&str; 10] = [
+    "malloc",
+    "malloc_consolidate",
+    "free_merge_chunk",
+    "calloc",
+    "realloc",
+    "free",
+    "cfree",
+    "unlink_chunk",
+    "operator new",
+    "operator delete",
+];
+
+/// Names what allocates, if much of the time is in the allocator.
+fn allocation(summary: &Summary) -> Option<String> {
+    let is_allocator = |name: &str| {
+        let name = name.trim_start_matches("__GI_").trim_start_matches('_');
+        let name = ["libc_", "int_"]
+            .iter()
+            .fold(name, |name, prefix| name.trim_start_matches(prefix));
+        let starts = |known: &&str| {
+            let rest = name.strip_prefix(*known);
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        };
+        ALLOCATOR.iter().any(|known| starts(&known))
+    };
+    let cycles = |counts: &Counts| counts.get("cycles").copied().unwrap_or(0);
+    let rows = summary.hot.functions.rows.iter().filter(|row| {
+        let callers = row.inlined_into.iter().map(|caller| &caller.function);
+        callers
+            .chain([&row.function])
+            .any(|name| is_allocator(name))
+    });
+    let inside: u64 = rows.map(|row| cycles(&row.counts)).sum();
+    let share = inside as f64 / cycles(&summary.totals).max(1) as f64;
+    let heap = summary.heap.as_ref().filter(|_| share >= NAMED_SHARE)?;
+    let site = heap.sites.iter().max_by_key(|site| site.allocations)?;
+    Some(format!(
+        "{} of its cycles allocate and free memory: {} of its {} allocations are by {}.",
+        units::share(share),
+        units::count(site.allocations),
+        units::count(heap.allocations),
+        without_arguments(&site.name)
+    ))
+}
+
+/// Whether each process has one thread.
+fn is_pipeline(summary: &Summary) -> bool {
+    summary.processes.len() > 1 && summary.processes.len() == summary.threads.len()
+}
+
+/// Minimum number of threads to speak of those that run at a time.
+const SEVERAL_THREADS: usize = 3;
+
+/// How many threads run at a time, if most of them wait.
+fn few_threads_run(summary: &Summary) -> Option<String> {
+    let threads = &summary.threads;
+    let end_ns = summary.run.duration_ns;
+    if threads.len() < SEVERAL_THREADS || end_ns == 0 {
+        return None;
+    }
+    let times = threads.iter().map(|thread| {
+        let lived = thread.end_ns.unwrap_or(end_ns);
+        let lived = lived.saturating_sub(thread.start_ns.unwrap_or(0));
+        Some((lived, lived.saturating_sub(thread.idle_ns?)))
+    });
+    let times: Option<Vec<(u64, u64)>> = times.collect();
+    let times = times?;
+    let sum = |of: fn(&(u64, u64)) -> u64| times.iter().map(of).sum::<u64>() as f64;
+    let (lived, ran) = (sum(|time| time.0), sum(|time| time.1));
+    // A thread that starts the others and waits for them is one that waits.
+    let others = (lived - end_ns as f64).max(0.0);
+    (ran < 0.75 * others).then(|| {
+        let what = match is_pipeline(summary) {
+            true => "processes",
+            false => "threads",
+        };
+        format!(
+            "Of {:.1} {what} that exist at a time, {:.1} run; the others wait.",
+            lived / end_ns as f64,
+            ran / end_ns as f64
+        )
+    })
 }
 
 /// Smallest difference in time that is worth a word.
@@ -581,8 +821,10 @@ fn shared_line(kind: CauseKind, summary: &Summary) -> Option<String> {
         places => format!(", in {}", places.join(" and ")),
     };
     let data = match line.kind {
-        DataKind::Allocated => format!("memory from {}", without_arguments(&line.name)),
-        DataKind::Mapped => line.name.clone(),
+        DataKind::Allocated => {
+            format!("memory allocated by {}", without_arguments(&line.name))
+        }
+        DataKind::Mapped => mapped(&line.name),
     };
     Some(match share < ONE_OF_MANY {
         true => format!("It is spread over many lines, such as one of {data}{code}."),
@@ -593,25 +835,107 @@ fn shared_line(kind: CauseKind, summary: &Summary) -> Option<String> {
     })
 }
 
-/// Names the function that stalls most for this cause, with its hottest line.
-fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
-    let is_of_cause: fn(EventId) -> bool = match kind {
+/// Sum of the counts that a cause is about.
+type Measure = fn(&Counts) -> u64;
+
+fn sum_of(counts: &Counts, is_of_cause: fn(EventId) -> bool) -> u64 {
+    let events = catalogue::STALLS.into_iter();
+    events
+        .filter(|&event| is_of_cause(event))
+        .filter_map(|event| counts.get(catalogue::name(event)?))
+        .sum()
+}
+
+fn stalls_on_data(counts: &Counts) -> u64 {
+    sum_of(counts, |event| {
+        !matches!(event, catalogue::STALL_TLB | catalogue::STALL_SHARING)
+    })
+}
+
+/// What to add up for a place that causes this, and how a sentence relates a share of it.
+fn measure(kind: CauseKind) -> Option<(Measure, &'static str)> {
+    Some(match kind {
         CauseKind::LatencyBound
         | CauseKind::StreamBound
         | CauseKind::StrideBound
-        | CauseKind::CacheConflicts => {
-            |event| !matches!(event, catalogue::STALL_TLB | catalogue::STALL_SHARING)
-        }
-        CauseKind::TlbBound => |event| event == catalogue::STALL_TLB,
+        | CauseKind::CacheConflicts => (stalls_on_data, "of that time is"),
+        CauseKind::BandwidthBound => (stalls_on_data, "of the stalled cycles are"),
+        CauseKind::TlbBound => (
+            |counts| sum_of(counts, |event| event == catalogue::STALL_TLB),
+            "of that time is",
+        ),
+        CauseKind::L1Bound => (
+            |counts| counts.get("cycles").copied().unwrap_or(0),
+            "of its cycles are",
+        ),
         _ => return None,
-    };
-    let stalled = |counts: &Counts| -> u64 {
-        let events = catalogue::STALLS.into_iter();
-        events
-            .filter(|&event| is_of_cause(event))
-            .filter_map(|event| counts.get(catalogue::name(event)?))
-            .sum()
-    };
+    })
+}
+
+/// The function in a finding.
+struct NamedFunction {
+    text: String,
+    name: String,
+    is_library: bool,
+}
+
+impl NamedFunction {
+    /// How to find the calls of a function of a library.
+    fn how_to_find_calls(&self, summary: &Summary) -> Option<String> {
+        let is_named = self.is_library && !self.name.ends_with("[no symbols]");
+        (is_named && calls_by_time(summary).is_none()).then(|| {
+            format!(
+                " `memgauge record -g -- CMD` shows which calls lead to {}.",
+                self.name
+            )
+        })
+    }
+}
+
+fn is_library(module: &str) -> bool {
+    let file = file_name(module);
+    file.ends_with(".so") || file.contains(".so.")
+}
+
+/// Call paths of the samples of time.
+fn calls_by_time(summary: &Summary) -> Option<&CallTree> {
+    let mut trees = summary.calls.iter();
+    trees.find(|tree| tree.event == catalogue::name(catalogue::CYCLES).unwrap_or_default())
+}
+
+/// Names the function outside of libraries that calls a function of a library most, directly or
+/// not.
+fn caller(function: &str, summary: &Summary) -> Option<String> {
+    let tree = calls_by_time(summary)?;
+    let mut all = 0;
+    let mut by_caller: BTreeMap<&str, u64> = BTreeMap::new();
+    let inside = tree.nodes.iter().filter(|node| node.function == function);
+    for node in inside.filter(|node| node.own_events > 0) {
+        all += node.own_events;
+        let mut at = node;
+        while let Some(next) = at.caller.and_then(|index| tree.nodes.get(index as usize)) {
+            if !is_library(&next.module) {
+                *by_caller.entry(&next.function).or_default() += node.own_events;
+                break;
+            }
+            at = next;
+        }
+    }
+    let (name, events) = by_caller.into_iter().max_by_key(|&(_, events)| events)?;
+    let share = events as f64 / all.max(1) as f64;
+    (share >= NAMED_SHARE).then(|| {
+        format!(
+            " {} of that is called by {}.",
+            units::share(share),
+            without_arguments(name)
+        )
+    })
+}
+
+/// Names the function that costs most for this cause, with its hottest line.
+fn hottest_function(kind: CauseKind, summary: &Summary) -> Option<NamedFunction> {
+    let (stalled, of) = measure(kind)?;
+    let is_compute = kind == CauseKind::L1Bound;
     let functions = summary.hot.functions.rows.iter();
     let first = functions.max_by_key(|row| stalled(&row.counts))?;
     let all = stalled(&summary.totals);
@@ -629,10 +953,20 @@ fn stalled_function(kind: CauseKind, summary: &Summary) -> Option<String> {
     });
     let share = units::share(share);
     let function = without_arguments(&first.function);
-    let data = data(summary, &stalled);
-    Some(format!(
-        "{share} of that time is in {function}{line}{data}."
-    ))
+    let data = match is_compute {
+        true => String::new(),
+        false => data(summary, &stalled),
+    };
+    let is_library = is_library(&first.module);
+    let called_by = match is_library {
+        true => caller(&first.function, summary).unwrap_or_default(),
+        false => String::new(),
+    };
+    Some(NamedFunction {
+        text: format!("{share} {of} in {function}{line}{data}.{called_by}"),
+        name: function,
+        is_library,
+    })
 }
 
 /// Names the data that most of these stalls waited for, if a single piece has enough of them.
@@ -649,10 +983,20 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
         return String::new();
     }
     let of = match first.kind {
-        DataKind::Allocated => format!("memory from {}", without_arguments(&first.name)),
-        DataKind::Mapped => first.name.clone(),
+        DataKind::Allocated => {
+            format!("memory allocated by {}", without_arguments(&first.name))
+        }
+        DataKind::Mapped => mapped(&first.name),
     };
     format!(", and {} is for {of}", units::share(share))
+}
+
+/// Data that was not allocated, in a sentence.
+fn mapped(name: &str) -> String {
+    match name.strip_prefix("anon ") {
+        Some(address) => format!("anonymous memory at {address}"),
+        None => name.to_owned(),
+    }
 }
 
 /// The type with the most stalls, if it has enough of them and half of its bytes are hardly
@@ -696,6 +1040,13 @@ struct BusyStretch {
 }
 
 impl BusyStretch {
+    /// True if it takes at most 30 % of the run, as the bursts of the cause do.
+    fn is_short(&self, duration_ns: u64) -> bool {
+        let end_ns = self.end_ns.min(duration_ns);
+        let length_ns = end_ns.saturating_sub(self.start_ns);
+        length_ns as f64 <= 0.3 * duration_ns as f64
+    }
+
     fn in_words(&self, duration_ns: u64) -> String {
         let style = Style {
             width: usize::MAX,
@@ -751,7 +1102,10 @@ fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memgauge_analyze::{Counting, ThreadRow, TypeRow, TypeTable};
+    use memgauge_analyze::{
+        AllocationSite, CallNode, Counting, HeapUse, HotRow, ProcessRow, PythonRow, PythonTable,
+        ThreadRow, TypeRow, TypeTable,
+    };
     use memgauge_trace::MachineFacts;
 
     fn stated(kind: CauseKind, value: f64, summary: &Summary) -> Statement {
@@ -766,6 +1120,242 @@ mod tests {
 
     fn said(kind: CauseKind, value: f64, summary: &Summary) -> String {
         stated(kind, value, summary).text
+    }
+
+    fn counts<const N: usize>(pairs: [(&str, u64); N]) -> Counts {
+        pairs.map(|(event, n)| (event.to_owned(), n)).into()
+    }
+
+    fn function(name: &str, module: &str, cycles: u64) -> HotRow {
+        HotRow {
+            function: name.to_owned(),
+            module: module.to_owned(),
+            counts: counts([("cycles", cycles), ("stall.llc", cycles / 2)]),
+            ..HotRow::default()
+        }
+    }
+
+    /// A run of 1000 cycles, of which half wait for the LLC, in these functions.
+    fn in_functions(rows: Vec<HotRow>) -> Summary {
+        let mut summary = crate::fixture::empty();
+        summary.recording.machine = Some(MachineFacts::default());
+        summary.totals = counts([("cycles", 1000), ("stall.llc", 500)]);
+        summary.hot.functions.rows = rows;
+        summary
+    }
+
+    #[test]
+    fn a_run_that_does_not_wait_names_the_function_that_takes_its_cycles() {
+        let mut summary = in_functions(vec![function("primes", "/bin/divide", 900)]);
+        summary.hot.lines.rows = vec![HotRow {
+            file: Some("/src/divide.c".to_owned()),
+            line: Some(5),
+            ..function("primes", "/bin/divide", 900)
+        }];
+        let found = stated(CauseKind::L1Bound, 0.01, &summary);
+        let expected = "90.0 % of its cycles are in primes (most at divide.c:5).";
+        assert!(found.text.ends_with(expected), "{}", found.text);
+        assert!(!found.next.contains("record -g"), "{}", found.next);
+    }
+
+    #[test]
+    fn how_to_find_the_calls_of_a_library_function_is_said() {
+        let of_library = in_functions(vec![function("strlen", "/lib/libc.so.6", 900)]);
+        let next = stated(CauseKind::StreamBound, 0.5, &of_library).next;
+        let hint = "`memgauge record -g -- CMD` shows which calls lead to strlen.";
+        assert!(next.contains(hint), "{next}");
+    }
+
+    #[test]
+    fn the_function_that_calls_a_library_is_named_if_calls_are_recorded() {
+        let node = |function: &str, module: &str, caller, own_events| CallNode {
+            function: function.to_owned(),
+            module: module.to_owned(),
+            caller,
+            samples: own_events,
+            events: own_events,
+            own_events,
+        };
+        let libc = "/lib/libc.so.6";
+        let mut summary = in_functions(vec![function("strlen", libc, 900)]);
+        summary.calls = vec![CallTree {
+            event: "cycles".to_owned(),
+            nodes: vec![
+                node("main", "/bin/upper", None, 10),
+                node("upper", "/bin/upper", Some(0), 0),
+                node("puts", libc, Some(1), 0),
+                node("strlen", libc, Some(2), 50),
+                node("strlen", libc, Some(1), 25),
+                node("strlen", libc, Some(0), 25),
+            ],
+            ..CallTree::default()
+        }];
+        let found = stated(CauseKind::L1Bound, 0.01, &summary);
+        let expected = "90.0 % of its cycles are in strlen. 75.0 % of that is called by upper.";
+        assert!(found.text.ends_with(expected), "{}", found.text);
+        assert!(!found.next.contains("record -g"), "{}", found.next);
+    }
+
+    #[test]
+    fn time_in_the_allocator_is_that_of_the_calls_that_allocate() {
+        let site = |name: &str, allocations| AllocationSite {
+            name: name.to_owned(),
+            allocations,
+            ..crate::fixture::allocation_site()
+        };
+        let mut summary = in_functions(vec![
+            function("_int_malloc", "/lib/libc.so.6", 200),
+            function("__GI___libc_free", "/lib/libc.so.6", 110),
+            function("freeze", "/bin/rows", 300),
+            function("malloc_statistics", "/bin/rows", 300),
+        ]);
+        summary.heap = Some(HeapUse {
+            allocations: 100,
+            sites: vec![site("load at a.c:1", 20), site("copy at a.c:9", 80)],
+            ..HeapUse::default()
+        });
+        let found = stated(CauseKind::L1Bound, 0.01, &summary);
+        let expected = "31.0 % of its cycles allocate and free memory: 80 of its 100 allocations \
+                        are by copy at a.c:9.";
+        assert!(found.text.ends_with(expected), "{}", found.text);
+        assert!(found.next.starts_with("Allocate less"), "{}", found.next);
+        summary.hot.functions.rows.truncate(1);
+        summary.hot.functions.rows[0].counts = counts([("cycles", 199)]);
+        let less = said(CauseKind::L1Bound, 0.01, &summary);
+        assert!(!less.contains("allocate"), "{less}");
+    }
+
+    #[test]
+    fn threads_that_wait_for_a_lock_are_named_and_a_thread_that_joins_them_is_not() {
+        let threads = |idle: [u64; 3]| -> Vec<ThreadRow> {
+            let thread = |idle| ThreadRow {
+                start_ns: Some(0),
+                end_ns: Some(1000),
+                idle_ns: Some(idle),
+                ..ThreadRow::default()
+            };
+            idle.map(thread).into()
+        };
+        let mut summary = in_functions(vec![]);
+        summary.run.duration_ns = 1000;
+        summary.threads = threads([1000, 500, 600]);
+        let text = said(CauseKind::L1Bound, 0.01, &summary);
+        let expected = "Of 3.0 threads that exist at a time, 0.9 run; the others wait.";
+        assert!(text.ends_with(expected), "{text}");
+        summary.threads = threads([1000, 100, 100]);
+        let text = said(CauseKind::L1Bound, 0.01, &summary);
+        assert!(!text.contains("threads"), "{text}");
+    }
+
+    #[test]
+    fn the_line_of_python_that_waits_comes_before_the_native_function() {
+        let umath = "/np/_multiarray_umath.cpython-311-x86_64-linux-gnu.so";
+        let mut summary = in_functions(vec![function("take", umath, 800)]);
+        let row = |file: &str, cycles| PythonRow {
+            function: "pick".to_owned(),
+            file: file.to_owned(),
+            line: Some(5),
+            share: None,
+            stalled_cycles: 0,
+            counts: counts([("cycles", cycles), ("stall.llc", cycles / 2)]),
+        };
+        let mut table = PythonTable {
+            rank: "cycles".to_owned(),
+            share: Some(1.0),
+            lines: vec![row("/me/gather.py", 700)],
+            other_lines: 0,
+            functions: vec![],
+        };
+        summary.python = Some(table.clone());
+        let found = stated(CauseKind::LatencyBound, 0.5, &summary);
+        let expected = "70.0 % of that time is in pick at gather.py:5 (Python). 80.0 % of that \
+                        time is in take.";
+        assert!(found.text.ends_with(expected), "{}", found.text);
+        assert!(found.next.contains("numpy"), "{}", found.next);
+        assert!(!found.next.contains("record -g"), "{}", found.next);
+        table.lines = vec![row("/usr/lib/python3.11/json/decoder.py", 700)];
+        summary.python = Some(table.clone());
+        let next = stated(CauseKind::LatencyBound, 0.5, &summary).next;
+        assert!(next.contains("which calls lead to pick"), "{next}");
+        table.lines = vec![row("/me/gather.py", 190)];
+        summary.python = Some(table);
+        let text = said(CauseKind::LatencyBound, 0.5, &summary);
+        assert!(!text.contains("Python"), "{text}");
+    }
+
+    #[test]
+    fn the_level_that_it_waits_for_is_named_and_memory_is_used_only_by_waiting_for_it() {
+        let mut summary = in_functions(vec![]);
+        let llc = said(CauseKind::LatencyBound, 0.5, &summary);
+        assert!(llc.ends_with("memory, most of them for the LLC."), "{llc}");
+        summary
+            .totals
+            .extend(counts([("stall.dram", 400), ("stall.l2", 200)]));
+        let llc = said(CauseKind::LatencyBound, 0.5, &summary);
+        assert!(
+            llc.ends_with("memory, the largest part for the LLC."),
+            "{llc}"
+        );
+        summary.totals.extend(counts([("stall.queue", 200)]));
+        let dram = said(CauseKind::StreamBound, 0.5, &summary);
+        assert!(
+            dram.contains("the largest part for DRAM, at 25.0 % of memory's"),
+            "{dram}"
+        );
+    }
+
+    #[test]
+    fn advice_on_single_lines_fits_the_type_of_the_data() {
+        let next = |members: Vec<MemberRow>, share| {
+            let mut summary = in_functions(vec![]);
+            summary.types = Some(TypeTable {
+                totals: Counts::new(),
+                rows: vec![TypeRow {
+                    name: "node".to_owned(),
+                    bytes: 64,
+                    counts: Counts::new(),
+                    share: Some(share),
+                    members,
+                    holes: Vec::new(),
+                }],
+                other_rows: 0,
+                other_counts: Counts::new(),
+                untyped: Vec::new(),
+            });
+            stated(CauseKind::LatencyBound, 0.5, &summary).next
+        };
+        let member = MemberRow {
+            name: "next".to_owned(),
+            type_name: "node *".to_owned(),
+            offset: 0,
+            bytes: 8,
+            count: 1,
+            counts: counts([("loads", 1)]),
+            share: Some(1.0),
+            miss_share: Some(1.0),
+        };
+        let object = next(vec![member], 0.5);
+        assert!(object.contains("make node smaller"), "{object}");
+        assert!(!object.contains("matrix"), "{object}");
+        let value = next(vec![], 0.5);
+        assert!(
+            value.contains("matrix") && !value.contains("list"),
+            "{value}"
+        );
+        let unknown = next(vec![], 0.1);
+        assert!(
+            unknown.contains("matrix") && unknown.contains("list"),
+            "{unknown}"
+        );
+    }
+
+    #[test]
+    fn processes_that_share_memory_are_said_to_be_modelled_apart() {
+        let mut summary = in_functions(vec![]);
+        let alone = stated(CauseKind::L1Bound, 0.01, &summary).next;
+        summary.processes = vec![ProcessRow::default(), ProcessRow::default()];
+        let next = stated(CauseKind::L1Bound, 0.01, &summary).next;
+        assert_eq!(next, alone + SEPARATE_PROCESSES);
     }
 
     #[test]
@@ -884,10 +1474,7 @@ mod tests {
         let limit = "at 99.0 % of the 15.4 GB/s that one core can move (12 misses in flight";
         assert!(text.contains(limit), "{text}");
         let text = said(CauseKind::LatencyBound, 0.5, &on_a_fast_machine(1e9, loads));
-        assert!(
-            text.contains("at only 25.0 % of memory's 400 GB/s"),
-            "{text}"
-        );
+        assert!(text.contains("at 25.0 % of memory's 400 GB/s"), "{text}");
     }
 
     #[test]

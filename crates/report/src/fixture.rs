@@ -73,6 +73,26 @@ pub(crate) fn empty() -> Summary {
     assemble(&manifest, parts, &mut NoSymbols, &Options::default())
 }
 
+/// An allocation site without allocations.
+pub(crate) fn allocation_site() -> AllocationSite {
+    AllocationSite {
+        name: String::new(),
+        function: "malloc".to_owned(),
+        paths: 1,
+        calls: Vec::new(),
+        named_by: 0,
+        allocations: 0,
+        bytes: 0,
+        frees: 0,
+        at_peak_bytes: 0,
+        live_bytes: 0,
+        untouched_bytes: None,
+        mean_lifetime_ns: None,
+        temporary: 0,
+        errors: None,
+    }
+}
+
 /// A style without colours.
 pub(crate) fn plain(width: usize, unicode: bool) -> Style {
     Style {

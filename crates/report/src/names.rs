@@ -17,6 +17,7 @@ pub(crate) fn readable(name: &str) -> String {
 /// As [`readable`], for names of any length. Used in sentences.
 ///
 /// Parentheses behind a space are not arguments: `main at a.c:5 (malloc)`, `(anonymous namespace)`.
+/// Behind a dot, they are a receiver of Go: `main.(*Node).insert`.
 /// Rust names a method of a trait after its type, `<vec::Iter<T> as Iterator>::next`, which becomes
 /// `vec::Iter<>::next`.
 pub(crate) fn without_arguments(name: &str) -> String {
@@ -34,7 +35,7 @@ pub(crate) fn without_arguments(name: &str) -> String {
             let rest = &name[at + own.bytes..];
             return short + &without_arguments(own.name) + &without_arguments(rest);
         }
-        let is_kept = depth == 0 && c == '(' && matches!(before, ' ' | ':');
+        let is_kept = depth == 0 && c == '(' && matches!(before, ' ' | ':' | '.');
         if depth == 0 && kept > 0 && c == ')' {
             kept -= 1;
         } else if (c == ')' || c == '>' && before != '-') && depth > 0 {
@@ -133,6 +134,8 @@ mod tests {
         assert_eq!(readable(long), "std::_Hashtable<>::_M_find() const");
         assert_eq!(readable("sum(int)"), "sum(int)");
         assert_eq!(without_arguments("sum(int)"), "sum()");
+        let go = "main.(*Node).insert";
+        assert_eq!(without_arguments(go), go);
         let site = "engine::read(int, char const*) at read.cc:5 (malloc)";
         assert_eq!(
             without_arguments(site),

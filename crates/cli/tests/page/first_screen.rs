@@ -97,6 +97,14 @@ fn the_first_screen_names_the_places_their_lines_and_the_data() {
     let lines = texts(&mut driver, ".place-source");
     let line = lines.iter().find(|line| line.contains("owner.find("));
     assert!(line.is_some(), "{lines:?}");
+    // The rate of a phase is whole, or only in the tooltip of one that is too narrow.
+    let cut = driver.evaluate(
+        "[...document.querySelectorAll('.phase b')].filter((rate) =>
+           getComputedStyle(rate).visibility === 'visible' &&
+           rate.getBoundingClientRect().right > rate.closest('.phase').getBoundingClientRect().right)
+         .map((rate) => rate.textContent)",
+    );
+    assert_eq!(cut, json!([]));
     // All of it is on the screen before anything is scrolled.
     let ends = driver.evaluate(
         "['.time-use', '.places', '.u-over', '.phases', '.top-data'].map((part) => {
