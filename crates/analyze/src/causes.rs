@@ -876,7 +876,13 @@ mod tests {
 
     #[test]
     fn bursts_are_phases_and_a_steady_run_with_a_burst_at_its_start_is_not() {
-        let bursts = |bin: u64| if bin % 10 == 0 { 1_000_000 } else { 1000 };
+        let bursts = |bin: u64| {
+            if bin.is_multiple_of(10) {
+                1_000_000
+            } else {
+                1000
+            }
+        };
         assert!(has_phases(bursts, 0.06));
         assert!(!has_phases(bursts, 0.04));
         // The burst has 28 % of the bytes.

@@ -543,7 +543,7 @@ fn allocation(summary: &Summary) -> Option<String> {
             let rest = name.strip_prefix(*known);
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
         };
-        ALLOCATOR.iter().any(|known| starts(&known))
+        ALLOCATOR.iter().any(starts)
     };
     let cycles = |counts: &Counts| counts.get("cycles").copied().unwrap_or(0);
     let rows = summary.hot.functions.rows.iter().filter(|row| {
