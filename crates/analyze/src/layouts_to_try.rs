@@ -221,3 +221,88 @@ fn uses(of: &TypeRow) -> Vec<u64> {
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(of: &[(&str, u64)]) -> Counts {
+        let counts = of.iter().map(|&(event, count)| (event.to_owned(), count));
+        counts.collect()
+    }
+
+    /// Members of these sizes one behind the other, with loads and stores.
+    fn type_of(members: &[(u64, [u64; 2])], bytes: u64, of: &[(&str, u64)]) -> TypeRow {
+        let mut offset = 0;
+        let members = members.iter().enumerate().map(|(n, &(size, accesses))| {
+            let [loads, stores] = accesses;
+            let at = offset.next_multiple_of(size.min(8));
+            offset = at + size;
+            MemberRow {
+                name: format!("m{n}"),
+                type_name: "long".to_owned(),
+                offset: at,
+                bytes: size,
+                count: 1,
+                counts: counts(&[("loads", loads), ("stores", stores)]),
+                share: None,
+                miss_share: None,
+            }
+        });
+        TypeRow {
+            name: "node".to_owned(),
+            bytes,
+            members: members.collect(),
+            counts: counts(of),
+            share: Some(1.0),
+            holes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn types_that_threads_share_are_padded() {
+        let members = [(8, [100, 100]), (8, [100, 100])];
+        let of = type_of(&members, 16, &[("cycles", 100), ("stall.sharing", 60)]);
+        assert_eq!(layouts_of(&of), ["pad=node", "pad=node.*"]);
+        let of = type_of(&members, 16, &[("cycles", 100), ("stall.sharing", 40)]);
+        assert_eq!(layouts_of(&of), [""; 0]);
+    }
+
+    #[test]
+    fn members_that_are_used_are_split_from_the_others() {
+        let members = [(8, [1000, 1]), (48, [0, 1]), (8, [500, 1])];
+        assert_eq!(
+            layouts_of(&type_of(&members, 64, &[])),
+            ["split=node.m0+m2"]
+        );
+        let members = [(8, [1000, 1]), (112, [0, 1]), (8, [500, 1])];
+        assert_eq!(
+            layouts_of(&type_of(&members, 128, &[])),
+            ["split=node.m0+m2", "reorder=node.m0+m2"]
+        );
+    }
+
+    /// Each object is filled, copied once, and 48 bytes of it are moved in three pieces.
+    #[test]
+    fn copies_of_whole_objects_are_no_use_of_their_members() {
+        let members = [(8, [100, 200]), (48, [300, 600]), (8, [1100, 200])];
+        assert_eq!(layouts_of(&type_of(&members, 64, &[])), ["split=node.m2"]);
+        let members = [(8, [700, 200]), (48, [900, 600]), (8, [1100, 200])];
+        assert_eq!(layouts_of(&type_of(&members, 64, &[])), [""; 0]);
+    }
+
+    #[test]
+    fn types_that_get_smaller_are_sorted_by_alignment() {
+        let members = [(1, [9, 9]), (8, [9, 9]), (1, [9, 9]), (8, [9, 9])];
+        assert_eq!(layouts_of(&type_of(&members, 32, &[])), ["reorder=node"]);
+    }
+
+    #[test]
+    fn objects_that_cross_lines_are_padded_if_they_grow_by_half_at_most() {
+        for (words, expected) in [(5, vec![]), (6, vec!["pad=node"]), (8, vec![])] {
+            let members = vec![(8, [9, 9]); words];
+            let of = type_of(&members, 8 * words as u64, &[]);
+            assert_eq!(layouts_of(&of), expected as Vec<&str>, "{words}");
+        }
+    }
+}
