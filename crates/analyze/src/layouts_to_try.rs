@@ -233,7 +233,7 @@ mod tests {
 
     /// Members of these sizes one behind the other, with loads and stores.
     fn type_of(members: &[(u64, [u64; 2])], bytes: u64, of: &[(&str, u64)]) -> TypeRow {
-        let mut offset = 0;
+        let mut offset = 0u64;
         let members = members.iter().enumerate().map(|(n, &(size, accesses))| {
             let [loads, stores] = accesses;
             let at = offset.next_multiple_of(size.min(8));

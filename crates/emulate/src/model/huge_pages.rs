@@ -75,12 +75,14 @@ impl HugePages {
             let Some((_, change)) = self.ahead.pop_front() else {
                 break;
             };
-            has_changed = true;
             let (Change::Advise(range) | Change::Clear(range)) = &change;
+            // Advice for no bytes must not divide a range either.
+            if range.is_empty() {
+                continue;
+            }
+            has_changed = true;
             self.clear(range);
-            if let Change::Advise(range) = change
-                && !range.is_empty()
-            {
+            if let Change::Advise(range) = change {
                 self.advise(range);
             }
         }
@@ -185,6 +187,18 @@ mod tests {
                 .collect();
             prop_assert_eq!(found, expected);
         }
+    }
+
+    #[test]
+    fn advice_for_no_bytes_changes_nothing() {
+        let mut pages = HugePages::default();
+        let range = HUGE_PAGE_BYTES..2 * HUGE_PAGE_BYTES;
+        let inside = range.start + PAGE..range.start + PAGE;
+        for (range, is_advised) in [(&range, true), (&inside, true), (&inside, false)] {
+            pages.observe(&CatalogueEvent::Advised(range.clone(), is_advised), 1);
+        }
+        pages.reach(1);
+        assert_eq!(**pages.ranges(), [range]);
     }
 
     #[test]
