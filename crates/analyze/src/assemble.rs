@@ -83,6 +83,7 @@ impl Options {
                 resolved_places: usize::MAX,
                 user_code: true,
                 fold_startup: false,
+                instructions: true,
             },
             regions: usize::MAX,
             ..Options::default()

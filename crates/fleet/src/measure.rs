@@ -92,6 +92,13 @@ pub(crate) fn partition(manifest: &Manifest, defaults: &BTreeMap<String, String>
     }
 }
 
+/// All functions, lines and regions. The dataset has no instructions.
+fn options(rank: Option<Rank>) -> Options {
+    let mut options = Options::every_place(rank);
+    options.limits.instructions = false;
+    options
+}
+
 /// Reads a recording. The row has no path and no file yet.
 ///
 /// # Errors
@@ -102,14 +109,13 @@ pub(crate) fn measure(
 ) -> memgauge_recording::Result<RecordingRows> {
     let manifest = recording.manifest();
     let mut symbols = Symbols::recorded(recording);
-    let summary = summarise(recording, &mut symbols, &Options::every_place(None))?;
+    let summary = summarise(recording, &mut symbols, &options(None))?;
     let mut rows = Rows::new(&summary, recording_id(manifest));
     rows.add_totals(&summary);
     rows.add_hot(&summary);
     for rank in other_sampled_events(&summary, manifest) {
         // A summary has functions of one sampled event.
-        let options = Options::every_place(Some(rank));
-        rows.add_hot(&summarise(recording, &mut symbols, &options)?);
+        rows.add_hot(&summarise(recording, &mut symbols, &options(Some(rank)))?);
     }
     rows.add_data(&summary);
     rows.add_io(&summary);

@@ -130,6 +130,8 @@ pub struct Limits {
     pub user_code: bool,
     /// Sum the dynamic loader and startup in one row unless they matter.
     pub fold_startup: bool,
+    /// List instructions. They are most of the rows if there is no limit.
+    pub instructions: bool,
 }
 
 impl Default for Limits {
@@ -140,6 +142,7 @@ impl Default for Limits {
             resolved_places: 50_000,
             user_code: true,
             fold_startup: true,
+            instructions: true,
         }
     }
 }
@@ -268,9 +271,12 @@ pub fn hot_tables(
             false => place_names(symbols, sites.spaces, *place),
         };
         let by_set = sites.by_group.get(place);
-        for (group, name) in groups.iter_mut().zip(names) {
+        let tables = if limits.instructions { 3 } else { 2 };
+        for (group, name) in groups.iter_mut().zip(names).take(tables) {
             group.add(name, tally, *samples, by_set);
         }
+        let unlisted = groups.iter_mut().skip(tables);
+        unlisted.for_each(|group| group.skip(tally));
     }
     for (_, tally, _) in unasked {
         groups.iter_mut().for_each(|group| group.skip(tally));
