@@ -551,7 +551,7 @@ fn a_report_of_clock_samples_shows_where_and_how() {
         "Data addresses",
         "previous: an operand",
         "Heat map",
-        "Hottest pages",
+        "Hottest memory regions",
     ] {
         assert!(
             said(&output).contains(words),

@@ -398,7 +398,7 @@ fn a_report_shows_the_samples() {
         "stand for",
         "page-faults",
         "Heat map",
-        "Hottest pages",
+        "Hottest memory regions",
     ] {
         assert!(text.contains(words), "`{words}` is not in {text}");
     }
