@@ -793,6 +793,7 @@ const SHARED_ACCESSES: &[Column] = &[
 const WHAT_IF: &[Column] = &[
     text("name"),
     text("change"),
+    text("changes"),
     text("machine"),
     real("busy_ns", "ns"),
     real("relative", "ratio"),

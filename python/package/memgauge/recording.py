@@ -376,9 +376,9 @@ class Recording:
         return Table(self._summary().shared_accesses())
 
     def what_if(self) -> Table:
-        """The run on other machines, which `memgauge record --what-if` names.
+        """The run with the changes of `memgauge record --what-if`.
 
-        `busy_ns` is the time in which threads executed, summed; `relative` compares it with the recorded
+        `changes` is what one concerns: `program` or `machine`. `busy_ns` is the time in which threads executed, summed; `relative` compares it with the recorded
         machine (-0.2 is 20 % less). A column for each event has its count. All are modelled.
 
         Raises:
