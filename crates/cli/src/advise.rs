@@ -95,14 +95,22 @@ fn choose_and_show(args: &Advise) -> anyhow::Result<Exit> {
     record::show_after(&settings, end, advice)
 }
 
-/// Replaces the recording by one of another run.
+/// Replaces the recording by one of another run, if that ends as the first one did.
 fn record_again(settings: &Settings, command: &[String], input: &Input) -> anyhow::Result<()> {
     input.rewind()?;
     let mut again = settings.clone();
     again.output = beside(&settings.output);
     again.force = true;
     again.discards_output = true;
-    record::run(&again, command, !settings.quiet)?;
+    let end = record::run(&again, command, !settings.quiet)?;
+    if end != CommandEnd::Exited(0) {
+        eprintln!(
+            "memgauge: the second run ended otherwise than the first one, so its layouts are not shown; \
+             its recording is `{}`",
+            again.output.display()
+        );
+        return Ok(());
+    }
     let replaced = std::fs::remove_dir_all(&settings.output)
         .and_then(|()| std::fs::rename(&again.output, &settings.output));
     replaced.with_context(|| {

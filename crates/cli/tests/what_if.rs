@@ -395,6 +395,25 @@ fn advise_models_layouts_of_the_types_that_the_program_waits_for() {
     assert!(said.contains(words), "{said}");
     assert!(!said.contains("in an array of their own"), "{said}");
 
+    // The second run finds the file of the first one.
+    let marker = folder.path().join("marker");
+    let fails = source.replacen("int c;", "int c; if (!fopen(ONCE, \"wx\")) return 9;", 1);
+    let flags = [
+        &definitions[..],
+        &[format!("-DONCE=\"{}\"", marker.display())],
+    ]
+    .concat();
+    let failing = compiled(folder.path(), &fails, &flags);
+    let kept = advised(folder.path(), &["-f"], &failing, opened());
+    let said = harness::said(&kept);
+    assert_eq!(kept.status.code(), Some(0), "{said}");
+    let words = "the second run ended otherwise than the first one";
+    assert!(
+        said.contains(words) && said.contains("LLC twice as large"),
+        "{said}"
+    );
+    let program = compiled(folder.path(), &source, &definitions);
+
     let mut writer = std::process::Command::new("cat");
     let mut writer = writer.arg(&input).stdout(Stdio::piped()).spawn().unwrap();
     let piped = advised(folder.path(), &[], &program, writer.stdout.take().unwrap());
