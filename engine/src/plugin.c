@@ -15,6 +15,7 @@
 #include "heap.h"
 #include "python.h"
 #include "region.h"
+#include "repeats.h"
 #include "runs.h"
 #include "seed.h"
 #include "session.h"
@@ -31,17 +32,6 @@ static bool loaded;
 static inline void advance(struct mg_ring *r, uint64_t *w)
 {
     __atomic_store_n(&r->w, w, __ATOMIC_RELEASE);
-}
-
-/* An iteration of a rep instruction, where a block begins within one of QEMU's blocks. */
-static void begin_block(uint64_t word)
-{
-    struct mg_ring *r = mg_own_ring();
-    uint64_t *w = r->w;
-    if (UNLIKELY(w >= r->end)) /* a block cannot begin there */
-        w = mg_ring_turn();
-    *w = word;
-    advance(mg_own_ring(), w + 1);
 }
 
 static uint64_t run_udata(uint64_t id, const struct mg_hook *h)
@@ -107,89 +97,6 @@ void mg_on_wide_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, v
         mg_on_run(vcpu, info, vaddr, run);
 }
 
-/* The current iteration of a rep instruction whose accesses are runs. */
-static __thread struct {
-    uint64_t first, second; /* addresses of its load and store, or of its only access */
-    uint64_t *again;        /* word that counts iterations like the last recorded one */
-    bool skipped;           /* counted there instead of recorded */
-} iteration;
-
-/* A rep instruction begins that QEMU repeats within one execution of its block. Every iteration but
- * the first is recorded as an execution of a block with that instruction alone (udata: its number).
- * */
-static void on_rep(unsigned vcpu, void *alone)
-{
-    (void)vcpu;
-    struct mg_ring *r = mg_own_ring();
-    r->rep_block = (uintptr_t)alone;
-    r->rep_accesses = 0;
-    iteration.again = NULL;
-}
-
-/* Called before an access of a rep instruction with `all` accesses per iteration. Returns true if
- * this iteration is recorded as an execution of its own. */
-static bool repeats_alone(uint32_t all)
-{
-    struct mg_ring *r = mg_own_ring();
-    uint32_t before = r->rep_accesses++;
-    if (before >= all && before % all == 0)
-        begin_block(MG_MARK_BLOCK | r->rep_block);
-    return before >= all;
-}
-
-static inline bool in_one_line(uint64_t vaddr, uint64_t bytes)
-{
-    return vaddr % MG_LINE_BYTES + bytes <= MG_LINE_BYTES;
-}
-
-static inline bool stays(uint64_t before, uint64_t now, uint64_t bytes)
-{
-    return before / MG_LINE_BYTES == now / MG_LINE_BYTES && in_one_line(before, bytes) &&
-           in_one_line(now, bytes);
-}
-
-/* Counts an iteration. The recorder reads the word when the next block begins. */
-static void count_iteration(bool down)
-{
-    struct mg_ring *r = mg_own_ring();
-    uint64_t *w = r->w;
-    if (iteration.again && w == iteration.again + 1) {
-        ++*iteration.again;
-        return;
-    }
-    iteration.again = w;
-    *w = MG_MARK_REPEAT | (down ? MG_REPEAT_DOWN : 0) | 1;
-    advance(r, w + 1);
-}
-
-/* An iteration in the lines of the previous one changes nothing in any cache, so it is only
- * counted. The second iteration is always recorded, so that the instruction has a block. */
-static void on_rep_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
-{
-    uint64_t bytes = (uintptr_t)run >> MG_SIZE_BITS & 0xff, step = vaddr - iteration.first;
-    struct mg_ring *r = mg_own_ring();
-    bool skips = r->rep_accesses > 1 && stays(iteration.first, vaddr, bytes) &&
-                 stays(iteration.second, iteration.second + step, bytes);
-    iteration.first = vaddr;
-    iteration.skipped = skips;
-    if (skips) {
-        iteration.second += step;
-        count_iteration((int64_t)step < 0);
-        return;
-    }
-    iteration.second = vaddr; /* unless another access follows */
-    repeats_alone(1);
-    mg_on_run(vcpu, info, vaddr, run);
-}
-
-static void on_rep_further(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
-{
-    if (iteration.skipped)
-        return;
-    iteration.second = vaddr;
-    mg_on_run(vcpu, info, vaddr, run);
-}
-
 /* A varying access, piece by piece. udata: number of the instruction. */
 static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *insn)
 {
@@ -210,13 +117,13 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
 /* Comparison of strings: two loads per iteration, in QEMU's order. */
 static void on_rep_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *insn)
 {
-    on_piece(vcpu, info, vaddr, repeats_alone(2) ? NULL : insn);
+    on_piece(vcpu, info, vaddr, mg_repeats_alone(2) ? NULL : insn);
 }
 
 static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, uint64_t id)
 {
-    qemu_plugin_vcpu_mem_cb_t callback = h->begins_rep ? on_rep_run
-                                         : h->follows_rep ? on_rep_further
+    qemu_plugin_vcpu_mem_cb_t callback = h->begins_rep ? mg_on_rep_run
+                                         : h->follows_rep ? mg_on_rep_further
                                          : h->size > 8 ? mg_on_wide_run : mg_on_run;
     enum qemu_plugin_mem_rw rw = h->kind & MG_LOAD ? QEMU_PLUGIN_MEM_R : QEMU_PLUGIN_MEM_W;
     qemu_plugin_register_vcpu_mem_cb(insn, callback, QEMU_PLUGIN_CB_NO_REGS, rw,
@@ -236,7 +143,7 @@ static void hook_block(struct qemu_plugin_tb *tb, uint64_t number, uint64_t alon
         const struct mg_hook *h = &block.hook[i];
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, h->insn);
         if (h->begins_rep)
-            qemu_plugin_register_vcpu_insn_exec_cb(insn, on_rep, QEMU_PLUGIN_CB_NO_REGS,
+            qemu_plugin_register_vcpu_insn_exec_cb(insn, mg_on_rep, QEMU_PLUGIN_CB_NO_REGS,
                                                    (void *)(uintptr_t)alone);
         if (h->varying) {
             qemu_plugin_register_vcpu_mem_cb(insn, h->begins_rep ? on_rep_piece : on_piece,

@@ -224,12 +224,12 @@ static uint64_t *count_of(struct mg_ring *r, uint32_t block)
     return (uint64_t *)((uint8_t *)r + MG_COUNTS_AT) + block;
 }
 
-/* Counts an access that is not part of a block's counts. */
-static void count_access(const struct site *site, bool stores)
+/* Counts accesses that are not part of a block's counts. */
+static void count_accesses(const struct site *site, bool stores, uint64_t times)
 {
     struct mg_ring *r = mg_own_ring();
-    ++*count_of(r, site->load + stores);
-    r->ran += stores ? MG_RAN(0, 0, 1, 0) : MG_RAN(0, 1, 0, 0);
+    *count_of(r, site->load + stores) += times;
+    r->ran += times * (stores ? MG_RAN(0, 0, 1, 0) : MG_RAN(0, 1, 0, 0));
     if (r->ran & (stores ? MG_RAN(0, 0, 0x8000, 0) : MG_RAN(0, 0x8000, 0, 0)))
         mg_put_sum();
 }
@@ -255,15 +255,59 @@ static void keep_lines(const struct site *site, uint64_t vaddr, unsigned size, b
 }
 
 /* One access of a rep instruction. */
-static void on_element(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *of)
+static void on_element(const struct site *site, uint64_t vaddr, unsigned size, bool stores)
+{
+    count_accesses(site, stores, 1);
+    mg_own_ring()->piece_lines = 0;
+    keep_lines(site, vaddr, size, stores);
+    note_rep(mg_own_ring());
+}
+
+static void on_rep_access(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *of)
 {
     (void)vcpu;
+    on_element(of, vaddr, 1u << qemu_plugin_mem_size_shift(info), qemu_plugin_mem_is_store(info));
+}
+
+/* Number of elements from `vaddr` on that can only be counted: in a line that is not simulated, and
+ * before the sum is full. */
+static uint64_t only_counted(uint64_t vaddr, int64_t step, bool stores)
+{
     struct mg_ring *r = mg_own_ring();
-    bool stores = qemu_plugin_mem_is_store(info);
-    count_access(of, stores);
-    r->piece_lines = 0;
-    keep_lines(of, vaddr, 1u << qemu_plugin_mem_size_shift(info), stores);
-    note_rep(mg_own_ring());
+    uint32_t room = 0x7fff - (r->ran >> (stores ? 16 : 32) & 0x7fff);
+    unsigned bytes = step < 0 ? -step : step;
+    if (table(r)[vaddr / MG_LINE_BYTES % MG_CLASSES] & MG_HERE ||
+        vaddr % MG_LINE_BYTES + bytes > MG_LINE_BYTES)
+        return 0;
+    return MIN(1 + mg_rest(vaddr, step, MG_LINE_BYTES), room);
+}
+
+void mg_keep_iterations(struct mg_iterations these, const void *load, const void *store)
+{
+    unsigned bytes = these.step < 0 ? -these.step : these.step;
+    while (these.times) {
+        uint64_t times = these.times;
+        if (load)
+            times = MIN(times, only_counted(these.from, these.step, false));
+        if (store)
+            times = MIN(times, only_counted(these.to, these.step, true));
+        if (times) {
+            if (load)
+                count_accesses(load, false, times);
+            if (store)
+                count_accesses(store, true, times);
+            note_rep(mg_own_ring());
+        } else {
+            times = 1;
+            if (load)
+                on_element(load, these.from, bytes, false);
+            if (store)
+                on_element(store, these.to, bytes, true);
+        }
+        these.from += these.step * times;
+        these.to += these.step * times;
+        these.times -= times;
+    }
 }
 
 /* A rep instruction begins. QEMU repeats it about ten thousand times and then executes it again as
@@ -301,7 +345,7 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
     bool goes_on = r->piece_bytes && r->piece_stores == stores && r->piece_next == vaddr &&
                    r->piece_bytes + size <= site->bytes;
     if (!goes_on) {
-        count_access(site, stores);
+        count_accesses(site, stores, 1);
         r->piece_bytes = r->piece_lines = 0;
         r->piece_stores = stores;
     }
@@ -359,7 +403,7 @@ static void hook_site(struct qemu_plugin_insn *insn, const struct mg_hook *h, bo
         qemu_plugin_register_vcpu_insn_exec_cb(insn, on_rep, QEMU_PLUGIN_CB_NO_REGS, site);
     else if (h->varying && !repeats)
         qemu_plugin_register_vcpu_insn_exec_cb(insn, on_varying, QEMU_PLUGIN_CB_NO_REGS, site);
-    qemu_plugin_register_vcpu_mem_cb(insn, repeats ? on_element : on_piece,
+    qemu_plugin_register_vcpu_mem_cb(insn, repeats ? on_rep_access : on_piece,
                                      QEMU_PLUGIN_CB_NO_REGS, rw, site);
 }
 

@@ -4,6 +4,7 @@
 
 #include "qemu/qemu-plugin.h"
 #include "guest/decode.h"
+#include "repeats.h"
 #include "stream.h"
 
 /* Returns the classes of lines that are simulated for this process. Processes begin at different
@@ -21,6 +22,9 @@ void mg_put_sum(void);
 
 /* An access in a call, as in mg_on_run. */
 void mg_keep_run(uint64_t vaddr, uint64_t run);
+
+/* Iterations of a rep instruction. `load`, `store`: what the calls for its accesses have, or NULL. */
+void mg_keep_iterations(struct mg_iterations these, const void *load, const void *store);
 
 /* Makes a block that is being translated, with this number and decoded form, send the simulated
  * runs. */
