@@ -102,12 +102,21 @@ impl Conflicts {
         self.lines.insert(line);
     }
 
+    /// False if even the set with most misses has too few for a narrow stretch. Sorting all sets takes
+    /// much longer.
+    fn may_be_narrow(&self, by_set: &[u8; MAX_SETS]) -> bool {
+        let most = by_set.iter().fold(0, |most, &misses| most.max(misses));
+        u32::from(most) * self.few_sets as u32 >= NARROW
+    }
+
     #[inline(never)]
     fn end_stretch(&mut self) -> u64 {
         let mut by_set = std::mem::replace(&mut self.by_set, [0; MAX_SETS]);
-        by_set.sort_unstable_by(|a, b| b.cmp(a));
-        let few = by_set[..self.few_sets].iter();
-        self.is_narrow = few.map(|&misses| u32::from(misses)).sum::<u32>() >= NARROW;
+        self.is_narrow = self.may_be_narrow(&by_set) && {
+            by_set.sort_unstable_by(|a, b| b.cmp(a));
+            let few = by_set[..self.few_sets].iter();
+            few.map(|&misses| u32::from(misses)).sum::<u32>() >= NARROW
+        };
         self.misses = 0;
         let repeated = std::mem::take(&mut self.repeated);
         if self.is_narrow { repeated } else { 0 }

@@ -70,6 +70,7 @@ mod uncore;
 mod what_if;
 mod write_combining;
 
+pub use cache::fetch_early;
 pub use coherence::LineBytes;
 pub use config::{
     CacheConfig, Config, ConfigError, HUGE_PAGE_BYTES, LINE_BYTES, PAGE_BYTES, Prefetch,

@@ -39,6 +39,7 @@ impl SiteMisses {
 
 /// Millicycles that an access of the code stalled its core, by what it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct SiteStalls {
     pub(crate) l2: u64,
     pub(crate) llc: u64,

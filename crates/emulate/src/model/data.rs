@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 
 use memgauge_host::heap_classes::HeapClasses;
 use memgauge_host::heap_peak::{HeapAmount, HeapPeak};
-use memgauge_machine::{LINE_BYTES, Outcome};
+use memgauge_machine::{LINE_BYTES, Outcome, fetch_early};
 use memgauge_trace::{HeapClassRow, HeapUseRow, Pid};
 
 use crate::engine::address_space::AddressSpace;
@@ -126,16 +126,19 @@ impl HeapMark {
 }
 
 /// Misses and stalls of accesses to the same data.
+// What most misses add to comes first: one line of the host's cache, where the sums of a large array
+// rarely stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(16))]
 pub(crate) struct DataSums {
     pub(crate) l1d: u64,
+    pub(crate) stalls: SiteStalls,
     pub(crate) l2: u64,
     pub(crate) llc: u64,
     pub(crate) dtlb: u64,
     pub(crate) walks: u64,
     pub(crate) dram_read_bytes: u64,
     pub(crate) dram_write_bytes: u64,
-    pub(crate) stalls: SiteStalls,
 }
 
 impl DataSums {
@@ -251,22 +254,25 @@ impl Object {
 }
 
 #[derive(Clone, Debug, Default)]
+// In this order, so that a miss needs one line of the host's cache.
+#[repr(C)]
 struct Page {
     /// Small objects by granule.
     small: Option<Box<[u32; GRANULES]>>,
+    /// Costs of data outside objects by line, if there are variables.
+    lines: Option<Box<[DataSums; LINES]>>,
+    /// Whether a large object was on this page after this number of changes.
+    changes: u64,
+    has_large: bool,
     /// The large object found most recently on this page.
     large: u32,
-    /// Whether a large object was on this page after this number of changes.
-    has_large: bool,
-    changes: u64,
     /// Bits of lines of objects that no access has reached.
     untouched: u64,
     /// Number of the large object that `untouched` belongs to if it has all lines of the page. Its
     /// other pages would take too long to visit when it is allocated.
     owner: u64,
-    /// Costs of data outside objects, by line if there are variables.
+    /// Costs of data outside objects, if not by line.
     elsewhere: DataSums,
-    lines: Option<Box<[DataSums; LINES]>>,
 }
 
 /// What a place that allocates has gained.
@@ -904,6 +910,18 @@ impl DataMap {
                 page.lines = Some(Box::new([DataSums::default(); LINES]));
                 self.by_line += 1;
             }
+        }
+    }
+
+    /// Prefetches what [`Self::charge`] adds to for a variable at `address`.
+    #[inline]
+    pub(crate) fn expect(&self, address: u64) {
+        let (number, place) = self.recent[(address / PAGE) as usize % RECENT];
+        if number != address / PAGE {
+            return;
+        }
+        if let Some(lines) = &self.page[place as usize].lines {
+            fetch_early(&lines[(address % PAGE / LINE) as usize].l1d);
         }
     }
 

@@ -406,7 +406,12 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             return;
         }
         match self.access_at(words, event) {
-            Some(index) => event.what = PendingKind::Access(index),
+            Some(index) => {
+                event.what = PendingKind::Access(index);
+                if let Some(data) = &self.program.data {
+                    data.expect(event.addr);
+                }
+            }
             None => self.cursor.stray += 1,
         }
     }

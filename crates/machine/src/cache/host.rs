@@ -431,7 +431,7 @@ impl Width {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 #[inline(always)]
-pub(super) fn fetch_early<T>(value: &T) {
+pub fn fetch_early<T>(value: &T) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     let start = std::ptr::from_ref(value).cast::<i8>();
     for offset in (0..size_of::<T>()).step_by(64) {
@@ -442,7 +442,7 @@ pub(super) fn fetch_early<T>(value: &T) {
 
 /// No portable prefetch exists.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn fetch_early<T>(_value: &T) {}
+pub fn fetch_early<T>(_value: &T) {}
 
 /// Maximum number of values in a row.
 const MOST_WAYS: usize = 16;

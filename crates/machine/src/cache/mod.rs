@@ -22,6 +22,7 @@ pub(crate) mod tree;
 mod wide;
 
 use crate::{CacheConfig, Replacement};
+pub use host::fetch_early;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::{Eights, Fours};
 pub(crate) use host::{Portable, Rows, Width};
