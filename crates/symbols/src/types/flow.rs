@@ -104,14 +104,14 @@ pub(super) fn accesses(
     thread_pointer: Option<u64>,
     symbol_at: &mut SymbolAt,
 ) -> Accesses {
-    let steps = decode(code);
     let mut flow = Flow {
-        active: active(&steps, &info.locations),
         debug,
         info,
-        steps,
+        steps: decode(code),
+        variables: Vec::new(),
         thread_pointer,
     };
+    flow.variables = flow.variables_in_registers();
     let starts = flow.solve();
     let mut found = Accesses::new();
     for (block, state) in flow.blocks().into_iter().zip(starts) {
@@ -171,35 +171,63 @@ fn general(register: Register) -> Option<usize> {
     full.is_gpr64().then(|| full.number())
 }
 
-/// Locations that tell what a register contains, by instruction.
-fn active(steps: &[Step], locations: &[VariableLocation]) -> Vec<Vec<u32>> {
-    let mut active = vec![Vec::new(); steps.len()];
-    let mut by_address: Vec<(u64, usize)> = steps
-        .iter()
-        .enumerate()
-        .map(|(n, step)| (step.instruction.ip(), n))
-        .collect();
-    by_address.sort_unstable();
-    for (number, location) in (0u32..).zip(locations) {
-        let first = by_address.partition_point(|(ip, _)| *ip < location.range.start);
-        let within = by_address[first..].iter();
-        for (_, step) in within.take_while(|(ip, _)| *ip < location.range.end) {
-            active[*step].push(number);
-        }
-    }
-    active
-}
-
 struct Flow<'a> {
     debug: &'a mut DebugInfo,
     info: &'a FunctionInfo,
     steps: Vec<Step>,
-    active: Vec<Vec<u32>>,
+    /// Registers that contain variables before each instruction, and the values of the variables.
+    variables: Vec<Vec<(usize, Value)>>,
     /// Address of `fs:0`. `None` if it is not known where this file's thread-local variables are.
     thread_pointer: Option<u64>,
 }
 
 impl Flow<'_> {
+    fn variables_in_registers(&mut self) -> Vec<Vec<(usize, Value)>> {
+        let mut variables = vec![Vec::new(); self.steps.len()];
+        let steps = self.steps.iter().enumerate();
+        let mut by_address: Vec<(u64, usize)> =
+            steps.map(|(at, step)| (step.instruction.ip(), at)).collect();
+        by_address.sort_unstable();
+        for location in &self.info.locations {
+            let first = by_address.partition_point(|(ip, _)| *ip < location.range.start);
+            let end = by_address.partition_point(|(ip, _)| *ip < location.range.end);
+            let within = by_address.get(first..end).unwrap_or_default();
+            if within.is_empty() {
+                continue;
+            }
+            if let Some(variable) = self.variable_in_register(location) {
+                for (_, at) in within {
+                    variables[*at].push(variable);
+                }
+            }
+        }
+        variables
+    }
+
+    /// Number of the register that contains the variable or its address, and the register's value.
+    fn variable_in_register(&mut self, location: &VariableLocation) -> Option<(usize, Value)> {
+        let (of, part) = (location.of, location.part);
+        let (register, value) = match location.place {
+            Place::Register(register) => (register, self.pointer(of, part, 0)),
+            Place::Value { register, offset } => {
+                (register, self.pointer(of, part, offset.wrapping_neg()))
+            }
+            Place::Memory { register, offset } => {
+                let (to, stepped) = self.debug.element(of);
+                let offset = offset.wrapping_neg();
+                let value = Value::Pointer {
+                    to,
+                    offset,
+                    stepped,
+                };
+                (register, value)
+            }
+            Place::Frame(_) | Place::Address(_) => return None,
+        };
+        let register = *BY_DWARF_NUMBER.get(usize::from(register))?;
+        Some((register, value))
+    }
+
     /// Ranges of instructions that are entered at the first and left after the last one.
     fn blocks(&self) -> Vec<Range<usize>> {
         let by_address = self.by_address();
@@ -387,35 +415,14 @@ impl Flow<'_> {
 
     /// Puts variables into the registers that contain them before an instruction.
     fn add_variables(&mut self, at: usize, state: &mut State) {
-        for n in 0..self.active[at].len() {
-            let location = &self.info.locations[self.active[at][n] as usize];
-            let (place, of, part) = (location.place, location.of, location.part);
-            let (register, value) = match place {
-                Place::Register(register) => (register, self.pointer(of, part, 0)),
-                Place::Value { register, offset } => {
-                    (register, self.pointer(of, part, offset.wrapping_neg()))
-                }
-                Place::Memory { register, offset } => {
-                    let (to, stepped) = self.debug.element(of);
-                    let offset = offset.wrapping_neg();
-                    (
-                        register,
-                        Value::Pointer {
-                            to,
-                            offset,
-                            stepped,
-                        },
-                    )
-                }
-                Place::Frame(_) | Place::Address(_) => continue,
-            };
-            let Some(&register) = BY_DWARF_NUMBER.get(usize::from(register)) else {
-                continue;
-            };
+        for n in 0..self.variables[at].len() {
+            let (register, value) = self.variables[at][n];
             let known = state.registers[register];
-            if self.rank(value) > self.rank(known)
-                || self.rank(value) == self.rank(known) && !matches!(known, Value::Stack(_))
-            {
+            if known == value {
+                continue;
+            }
+            let (rank, known_rank) = (self.rank(value), self.rank(known));
+            if rank > known_rank || rank == known_rank && !matches!(known, Value::Stack(_)) {
                 if let Value::Untyped { origin, offset, .. } = known {
                     give_type(state, (origin, offset), value);
                 }
