@@ -99,7 +99,7 @@ fn a_full_disk_leaves_a_counted_run_its_totals() {
     let script = "mkdir small none && mount -t tmpfs -o size=200k none small || exit 77
          mount -t tmpfs -o size=64k none none || exit 77
          $MG stat -I 10us -e page-faults,context-switches -o small/r.mg -- \
-             sh -c 'i=0; while [ $i -lt 80000 ]; do i=$((i+1)); done; echo done > ended; exit 5'
+             sh -c 'i=0; while [ $i -lt 24000 ]; do i=$((i+1)); done; echo done > ended; exit 5'
          echo code $?
          $MG report small/r.mg
          echo code $?

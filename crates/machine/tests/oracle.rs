@@ -400,6 +400,12 @@ proptest! {
         check_with_huge_pages(&config, &ops, 1, false, &huge);
     }
 
+}
+
+// Caches of full size take a hundred times as long to build.
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(50))]
+
     #[test]
     fn full_size_tlb_and_first_level_count_as_their_twins(
         jumps in prop::collection::vec((0u64..2000, any::<bool>()), 1..3000),
