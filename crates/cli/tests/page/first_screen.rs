@@ -107,7 +107,7 @@ fn the_first_screen_names_the_places_their_lines_and_the_data() {
     assert_eq!(cut, json!([]));
     // All of it is on the screen before anything is scrolled.
     let ends = driver.evaluate(
-        "['.time-use', '.places', '.u-over', '.phases', '.top-data'].map((part) => {
+        "['.main-finding', '.time-use', '.places', '.u-over', '.phases', '.top-data'].map((part) => {
            const { top, bottom } = document.querySelector(part).getBoundingClientRect();
            return [part, top, bottom];
          })",
@@ -115,6 +115,27 @@ fn the_first_screen_names_the_places_their_lines_and_the_data() {
     for part in ends.as_array().expect("parts") {
         let (top, bottom) = (part[1].as_f64(), part[2].as_f64());
         assert!(top > Some(0.0) && bottom <= Some(800.0), "{part}");
+    }
+}
+
+#[test]
+fn the_page_begins_with_the_main_finding() {
+    let Some((html, browser)) = page() else {
+        return;
+    };
+    for width in [1280, 400] {
+        let mut driver = Driver::open(&browser, html, width, 800);
+        let [first, ..] = &texts(&mut driver, "#advice .cause .said")[..] else {
+            panic!("no finding");
+        };
+        let found = texts(&mut driver, "#overview .main-finding");
+        assert_eq!(found, [format!("{first} What to do")]);
+        let bottom = driver
+            .evaluate("document.querySelector('.main-finding').getBoundingClientRect().bottom");
+        assert!(bottom.as_f64() < Some(600.0), "{width} pixels: {bottom}");
+        click(&mut driver, "document.querySelector('.main-finding a')");
+        let top = driver.evaluate("document.querySelector('#advice').getBoundingClientRect().top");
+        assert!(top.as_f64() < Some(400.0), "{width} pixels: {top}");
     }
 }
 

@@ -185,8 +185,9 @@ impl Flow<'_> {
     fn variables_in_registers(&mut self) -> Vec<Vec<(usize, Value)>> {
         let mut variables = vec![Vec::new(); self.steps.len()];
         let steps = self.steps.iter().enumerate();
-        let mut by_address: Vec<(u64, usize)> =
-            steps.map(|(at, step)| (step.instruction.ip(), at)).collect();
+        let mut by_address: Vec<(u64, usize)> = steps
+            .map(|(at, step)| (step.instruction.ip(), at))
+            .collect();
         by_address.sort_unstable();
         for location in &self.info.locations {
             let first = by_address.partition_point(|(ip, _)| *ip < location.range.start);
