@@ -468,6 +468,44 @@ fn emulated(folder: &Path, options: &[&str], program: &Path) -> Value {
     json(&path)
 }
 
+/// Computes in registers alone: nine tenths for one caller.
+const COMPUTES: &str = "
+__attribute__((noinline)) long spin(long n) {
+    for (long i = 0; i < n; i++)
+        __asm__ volatile (\"\" : \"+r\"(i));
+    return n;
+}
+__attribute__((noinline)) long often(long n) { return spin(9 * n) + 1; }
+__attribute__((noinline)) long rarely(long n) { return spin(n) + 2; }
+int main(void) {
+    long sum = 0;
+    for (int turn = 0; turn < 40; turn++)
+        sum += often(100000) + rarely(100000);
+    return sum == 0;
+}
+";
+
+#[test]
+fn callers_of_code_without_misses_are_known_by_cycles() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("room");
+    let flags = ["-O1", "-g", "-fno-optimize-sibling-calls"];
+    let program = memgauge_testing::compiled(folder.path(), "p.c", COMPUTES, &flags);
+    let program = PathBuf::from(program.expect("gcc is installed"));
+    let report = emulated(folder.path(), &[], &program);
+    let tree = &report["calls"][0];
+    assert_eq!(tree["event"], "cycles");
+    let chains = chains(tree);
+    let cycles_of = |caller: &str| {
+        let names = ["main", caller, "spin"].map(str::to_owned).to_vec();
+        chains.get(&names).copied().unwrap_or(0) as f64
+    };
+    let share = cycles_of("often") / (cycles_of("often") + cycles_of("rarely"));
+    assert!((0.88..0.92).contains(&share), "{share} in {chains:?}");
+}
+
 /// What is left by a jump, an exception, another stack or a handler's end is no caller.
 #[test]
 fn functions_that_were_left_call_nothing() {
