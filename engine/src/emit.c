@@ -201,6 +201,19 @@ void mg_emit_call(uintptr_t sp, uint64_t returns_to)
     tcg_temp_free_i64(top);
 }
 
+/* Shows the address as that of a read, for which the decoder expects a word. Nothing is read. A word
+ * has no room for addresses beyond the program's half of memory, so they become 0. */
+void mg_emit_prefetch(uintptr_t address)
+{
+    if (!tcg_ctx->plugin_insn)
+        return;
+    TCGv_i64 given = (TCGv_i64)address, shown = tcg_temp_ebb_new_i64();
+    tcg_gen_movcond_i64(TCG_COND_LTU, shown, given, tcg_constant_i64(MG_NO_ACCESS), given,
+                        tcg_constant_i64(0));
+    tcg_gen_plugin_mem_cb(shown, make_plugin_meminfo(make_memop_idx(MO_8, 0), QEMU_PLUGIN_MEM_R));
+    tcg_temp_free_i64(shown);
+}
+
 /* A block is left by a fault. Before the instruction it had stored this many words more than the
  * ring knows. */
 void mg_words_written(CPUState *cpu, uint64_t words);

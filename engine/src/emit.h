@@ -36,6 +36,9 @@ extern bool mg_heap_is_on;
 /* Called by the translator after the store of a call (engine/qemu.patch). `sp`: a TCGv_i64. */
 void mg_emit_call(uintptr_t sp, uint64_t returns_to);
 
+/* Called by the translator for a prefetch of `address` (a TCGv_i64). */
+void mg_emit_prefetch(uintptr_t address);
+
 /* QEMU function (mmap_lock is held): retranslates the blocks with code from `start` to `last`. */
 void tb_invalidate_phys_range(uint64_t start, uint64_t last);
 

@@ -38,7 +38,7 @@ static uint64_t run_udata(uint64_t id, const struct mg_hook *h)
 {
     const struct mg_run *run = &block.run[h->run];
     /* Others are always sent as if they were in two lines. */
-    bool fits = run->down + run->up < MG_LINE_BYTES && !run->non_temporal;
+    bool fits = run->down + run->up < MG_LINE_BYTES && !run->apart;
     uint64_t down = fits ? run->down : MG_LINE_BYTES;
     uint64_t room = fits ? MG_LINE_BYTES - 1 - run->down - run->up : 0;
     return id << MG_ID_SHIFT | down << MG_DOWN_BITS | room << MG_ROOM_BITS |

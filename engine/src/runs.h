@@ -5,7 +5,7 @@
  * leaves in a line, and the number of bytes that QEMU accesses.
  *
  * If only some sets are simulated, it has the numbers of run and block in place of the id, and
- * whether the run stores, is a line of an access that is a block of its own, or is non-temporal.
+ * whether the run stores, is a line of an access that is a block of its own, or is apart.
  */
 #ifndef MG_RUNS_H
 #define MG_RUNS_H
@@ -14,7 +14,7 @@
 #include "stream.h"
 
 enum { MG_DOWN_BITS = 0, MG_SIZE_BITS = 8, MG_ROOM_BITS = 16, MG_STORES_BIT = 24, MG_PIECE_BIT = 25,
-       MG_NON_TEMPORAL_BIT = 26, MG_RUN_BITS = 28, MG_BLOCK_BITS = 40 };
+       MG_APART_BIT = 26, MG_RUN_BITS = 28, MG_BLOCK_BITS = 40 };
 #define MG_ID_BITS (~0ull << MG_ID_SHIFT)
 
 /* Calls for accesses that QEMU's helpers perform. The words of all others are written inline

@@ -91,7 +91,7 @@ PART void put(struct mg_ring *r, uint64_t address, uint64_t run, bool several)
     uint64_t *w = r->w, ran = executed(r);
     w[0] = (several ? MG_SEVERAL : 0) | (run >> MG_RUN_BITS & 0xfff) << MG_ID_SHIFT | address;
     w[1] = ran;
-    /* Multiplied, also MG_KEPT_PIECE and MG_KEPT_NON_TEMPORAL. */
+    /* Multiplied, also MG_KEPT_PIECE and MG_KEPT_APART. */
     w[2] = run >> MG_BLOCK_BITS | (run >> MG_STORES_BIT & 7) * MG_KEPT_STORES;
     __atomic_store_n(&r->w, w + 3, __ATOMIC_RELEASE);
     r->ran = r->full ? MG_ATTENTION : 0;
@@ -413,7 +413,7 @@ static void hook_plain(struct qemu_plugin_insn *insn, const struct mg_decoded *b
     const struct mg_run *run = &b->run[h->run];
     uint64_t what = (uint64_t)number << MG_BLOCK_BITS | (uint64_t)h->run << MG_RUN_BITS |
                     (uint64_t)run->stores << MG_STORES_BIT |
-                    (uint64_t)run->non_temporal << MG_NON_TEMPORAL_BIT |
+                    (uint64_t)run->apart << MG_APART_BIT |
                     (MG_LINE_BYTES - 1 - run->down - run->up) << MG_ROOM_BITS |
                     (uint64_t)h->size << MG_SIZE_BITS | run->down << MG_DOWN_BITS;
     qemu_plugin_register_vcpu_mem_cb(insn, h->size > 8 ? mg_on_wide_run : mg_on_run,

@@ -23,8 +23,8 @@
  * with the address MG_NO_ACCESS. Further runs of a block have MG_FURTHER_LOADS, or
  * MG_FURTHER_STORES if one of the accesses stores.
  *
- * s is set for a run that lies in two lines, and for a run of non-temporal stores, which does not use
- * the caches. The recorder also accepts a second word for the other
+ * s is set for a run that lies in two lines, and for a run apart: non-temporal stores, which do not use
+ * the caches, or a prefetch, which is no access. The recorder also accepts a second word for the other
  * line, with the address of the run's last access and MG_OTHER_LINE_LOADS or _STORES. The engine no
  * longer writes such words, because they need a branch (emit.c).
  *
@@ -60,7 +60,7 @@
  *   | executed since the last    |   as in mg_ring.ran
  *   | such word                  |
  *   +----------------------------+
- *   | flags       | block (32)   |   MG_KEPT_STORES, _PIECE, _NON_TEMPORAL
+ *   | flags       | block (32)   |   MG_KEPT_STORES, _PIECE, _APART
  *   +----------------------------+
  *
  * One word with the sums of executed code follows MG_MARK_SUM and MG_MARK_PEEK | begins. The latter
@@ -78,7 +78,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 29u
+#define MG_WIRE_VERSION 30u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -301,11 +301,11 @@ struct mg_ring {
 #define MG_SPACE_STEP 0x19e37u
 #define MG_SPACES ((1u << 18) - 1)
 
-/* Flags of a sent run: it stores; it is a line of an access that is a block of its own; its stores
- * are non-temporal. */
+/* Flags of a sent run: it stores; it is a line of an access that is a block of its own; it is apart
+ * (non-temporal stores or a prefetch). */
 #define MG_KEPT_STORES (1ull << 32)
 #define MG_KEPT_PIECE (1ull << 33)
-#define MG_KEPT_NON_TEMPORAL (1ull << 34)
+#define MG_KEPT_APART (1ull << 34)
 /* Codes of a line of an access that is a block of its own, in place of a run. */
 #define MG_PIECE_BEGINS 0u
 #define MG_PIECE_SECOND_LINE 1u
@@ -347,8 +347,9 @@ enum mg_code_end { MG_ENDS_CALL = 1, MG_ENDS_RETURN };
 #define MG_CODE_PIECE 8u       /* a single access, if some sets are simulated */
 
 #define MG_RUN_VARYING 0xffffu
-/* MG_NON_TEMPORAL is a flag beside MG_STORE. */
-enum mg_access_kind { MG_LOAD = 1, MG_STORE = 2, MG_MODIFY = 3, MG_NON_TEMPORAL = 4 };
+/* MG_NON_TEMPORAL is a flag beside MG_STORE. A prefetch names an address and accesses nothing. */
+enum mg_access_kind { MG_LOAD = 1, MG_STORE = 2, MG_MODIFY = 3, MG_NON_TEMPORAL = 4,
+                      MG_PREFETCH = 8 };
 
 struct mg_access {
     int64_t delta;             /* from the run's first access; size of the operand if varying */

@@ -293,3 +293,141 @@ fn some_sets_estimate_what_non_temporal_stores_write() {
     assert_eq!(totals["dram.write_bytes"], expected);
     assert_eq!(totals["dram.read_bytes"], 0);
 }
+
+/// Prefetches of the line at `rdi`.
+const PREFETCHES: [&str; 9] = [
+    "prefetcht0 (%rdi)",
+    "prefetcht1 63(%rdi)",
+    "prefetcht2 (%rdi)",
+    "prefetchnta (%rdi)",
+    "prefetchw (%rdi)",
+    "prefetchwt1 (%rdi)",
+    ".byte 0x0f, 0x0d, 0x07", // prefetch (%rdi)
+    "prefetcht0 (%rdi,%rbp,8)",
+    "xchg %rdi, %rsi\n prefetcht0 (%rsi)\n xchg %rdi, %rsi",
+];
+
+/// A program that executes `code` for each line of a buffer of `lines` lines, and then loads them.
+fn scans(folder: &Path, code: &str, lines: u64) -> String {
+    let each_line = |code: &str| {
+        format!(
+            "lea buffer(%rip), %rdi\n mov ${lines}, %rbx\n\
+             1: {code}\n add $64, %rdi\n dec %rbx\n jnz 1b\n"
+        )
+    };
+    let text = format!(
+        ".globl _start\n_start: xor %ebp, %ebp\n {}{}\
+         xor %edi, %edi\n mov $60, %eax\n syscall\n\
+         .bss\n.balign 4096\nbuffer: .zero {}\n",
+        each_line(code),
+        each_line("mov (%rdi), %rax"),
+        lines * 64
+    );
+    assembled(folder, &text)
+}
+
+#[test]
+fn prefetches_fetch_lines_before_they_are_loaded() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let pages = drawn("pages", 16, 64);
+    let lines = 64 * pages;
+    for code in PREFETCHES {
+        let program = scans(folder.path(), code, lines);
+        let totals = Recorded::new(&["--machine", "zen4"], &[&program]).totals();
+        let expected = [
+            ("loads", lines),
+            ("stores", 0),
+            ("prefetches", lines),
+            ("prefetch.hits", lines),
+            ("l1d.miss", lines),
+            ("l2.hit", lines),
+            ("llc.miss", 0),
+            ("dtlb.walk", pages),
+            ("dram.read_bytes", 64 * lines),
+        ];
+        for (event, count) in expected {
+            assert_eq!(totals[event], count as i64, "{event} of {code}");
+        }
+        // Each class of lines has an eighth of each page.
+        let sets = Recorded::new(&["--machine", "zen4", "--sets", "1/8"], &[&program]).totals();
+        for event in ["prefetches", "prefetch.hits", "dram.read_bytes"] {
+            assert_eq!(sets[event], totals[event], "{event} of {code}");
+        }
+    }
+}
+
+#[test]
+fn prefetches_without_memory_do_nothing() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Nothing is mapped there, no program may map it, or it is no address at all.
+    let addresses = [
+        0u64,
+        0xffff,
+        0x10_0000_0000,
+        0x7fff_ffff_f000,
+        0x8000_0000_0000,
+        1 << 63,
+        u64::MAX,
+    ];
+    let mut text = ".globl _start\n_start: lea buffer(%rip), %rdi\n".to_owned();
+    for address in addresses {
+        // Between accesses of one line, which otherwise need a single word.
+        let code = "mov (%rdi), %rcx\n prefetcht0 (%rax)\n mov 8(%rdi), %rdx\n";
+        writeln!(text, "mov ${address:#x}, %rax\n{code}").expect("text can be written");
+    }
+    // An instruction that repeats, and one with a mask.
+    text += "prefetcht0 (%rax)\n lea 64(%rdi), %rsi\n mov $8, %ecx\n rep movsb\n\
+             vpcmpeqb %ymm0, %ymm0, %ymm0\n prefetcht0 128(%rsi)\n vpmaskmovd (%rsi), %ymm0, %ymm1\n\
+             prefetcht0 (%rax)\n xor %edi, %edi\n mov $60, %eax\n syscall\n\
+             .bss\n.balign 4096\nbuffer: .zero 4096\n";
+    let program = assembled(folder.path(), &text);
+    let run = Recorded::new(&["--machine", "zen4"], &[&program]);
+    let totals = run.totals();
+    let expected = [
+        ("prefetches", 1),
+        ("loads", 2 * addresses.len() as i64 + 8 + 1),
+        ("stores", 8),
+        ("l1d.miss", 2),
+        ("dtlb.walk", 1),
+        ("dram.read_bytes", 3 * 64),
+    ];
+    for (event, count) in expected {
+        assert_eq!(totals[event], count, "{event}");
+    }
+    assert_eq!(
+        run.report()["losses"].as_array().map(Vec::len),
+        Some(0),
+        "{}",
+        run.said()
+    );
+}
+
+#[test]
+fn prefetches_are_no_references_of_a_curve() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lines = 64 * drawn("pages", 16, 64);
+    let curve = |code: &str| {
+        let program = scans(folder.path(), code, lines);
+        let json = folder.path().join("curve.json");
+        let mut command = memgauge();
+        command
+            .args(["mrc", "--exact", "--block", "64,4096"])
+            .arg(format!("--json={}", json.display()))
+            .args(["--", &program]);
+        let output = command.output().expect("memgauge runs");
+        assert!(output.status.success(), "{output:?}");
+        let text = std::fs::read_to_string(&json).expect("a curve");
+        let curve: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        curve["curves"].to_string()
+    };
+    assert_eq!(curve("prefetcht0 (%rdi)"), curve("nopl (%rdi)"));
+}

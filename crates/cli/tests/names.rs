@@ -755,8 +755,8 @@ fn share_of(report: &Value, word: &str) -> f64 {
     row.map_or(0.0, |row| row["share"].as_f64().expect("a share"))
 }
 
-/// Without names, the report advises `--jit-names`.
-fn names_are_missed(command: &[&str], advice: &str) {
+/// Asserts that a report without names of generated code advises `--jit-names`.
+fn report_advises_jit_names(command: &[&str], advice: &str) {
     let without = Recorded::by("clock", &[], command, |_| ());
     let report = without.report();
     let unnamed = &report["unnamed"][0];
@@ -769,8 +769,8 @@ fn names_are_missed(command: &[&str], advice: &str) {
     assert!(top.contains("--jit-names") && top.contains(advice), "{top}");
 }
 
-/// A recording with names, with an option set before that must stay.
-fn names_appear(source: &str, command: &[&str], kept: (&str, &str)) {
+/// Asserts that `--jit-names` gives names, and keeps a value that the user has set in its variable.
+fn jit_names_appear(source: &str, command: &[&str], kept: (&str, &str)) {
     let named = Recorded::by(source, &["--jit-names"], command, |memgauge| {
         memgauge.env(kept.0, kept.1);
     });
@@ -803,10 +803,10 @@ fn code_that_java_compiles_has_names_with_jit_names() {
     // Fewer threads and one compiler, so that the start takes less.
     let java = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
     let sweeps = |rounds| [&java[..], &["-cp", classes, "Sweeps", rounds]].concat();
-    names_are_missed(&sweeps("3000"), "DumpPerfMapAtExit");
+    report_advises_jit_names(&sweeps("3000"), "DumpPerfMapAtExit");
     let kept = ("JAVA_TOOL_OPTIONS", "-Dkept=true");
-    names_appear("clock", &sweeps("3000"), kept);
-    names_appear("emulate", &sweeps("40"), kept);
+    jit_names_appear("clock", &sweeps("3000"), kept);
+    jit_names_appear("emulate", &sweeps("40"), kept);
 }
 
 #[test]
@@ -818,10 +818,10 @@ fn code_that_node_compiles_has_names_with_jit_names() {
     let script = folder.path().join("sweeps.js");
     fs::write(&script, JAVASCRIPT).expect("room");
     let script = script.to_str().expect("UTF-8");
-    names_are_missed(&["node", script, "3000"], "--perf-basic-prof");
+    report_advises_jit_names(&["node", script, "3000"], "--perf-basic-prof");
     let kept = ("NODE_OPTIONS", "--stack-trace-limit=5");
-    names_appear("clock", &["node", script, "3000"], kept);
-    names_appear("emulate", &["node", script, "40"], kept);
+    jit_names_appear("clock", &["node", script, "3000"], kept);
+    jit_names_appear("emulate", &["node", script, "40"], kept);
 }
 
 #[test]

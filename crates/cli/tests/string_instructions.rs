@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Recorded, memgauge, needs};
+use harness::{Recorded, drawn, memgauge, needs};
 
 /// Compiles the program with a prefix before each string instruction.
-fn program(folder: &Path, name: &str, prefix: &str) -> String {
+fn program(folder: &Path, name: &str, prefix: &str, seed: u64) -> String {
     let source = folder.join("random.c");
     std::fs::write(&source, include_str!("string_instructions/random.c"))
         .expect("the source can be written");
@@ -21,7 +21,8 @@ fn program(folder: &Path, name: &str, prefix: &str) -> String {
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-no-pie", "-o"])
         .args([&program, &source])
-        .arg(format!("-DPREFIX=\"{prefix}\""));
+        .arg(format!("-DPREFIX=\"{prefix}\""))
+        .arg(format!("-DSEED={seed}"));
     assert!(cc.status().expect("cc runs").success());
     program
         .to_str()
@@ -61,8 +62,9 @@ fn iterations_executed_at_once_are_recorded_one_by_one() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let once = program(folder.path(), "fast_strings", "0x3e");
-    let each = program(folder.path(), "slow_strings", "0x67");
+    let seed = drawn("seed", 0, 1 << 31);
+    let once = program(folder.path(), "fast_strings", "0x3e", seed);
+    let each = program(folder.path(), "slow_strings", "0x67", seed);
     for options in [
         &["--machine", "skylake-sp"][..],
         &["--machine", "i5-6600k", "-c", "11"],
@@ -81,8 +83,9 @@ fn iterations_executed_at_once_have_the_same_curve() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let seed = drawn("seed", 0, 1 << 31);
     let curve = |name: &str, prefix: &str| {
-        let program = program(folder.path(), name, prefix);
+        let program = program(folder.path(), name, prefix, seed);
         let json = folder.path().join("curve.json");
         let mut command = memgauge();
         command

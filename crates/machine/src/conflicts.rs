@@ -102,8 +102,8 @@ impl Conflicts {
         self.lines.insert(line);
     }
 
-    /// False if even the set with most misses has too few for a narrow stretch. Sorting all sets takes
-    /// much longer.
+    /// Returns false if even the set with most misses has too few for a narrow stretch. This is much
+    /// faster than sorting all sets.
     fn may_be_narrow(&self, by_set: &[u8; MAX_SETS]) -> bool {
         let most = by_set.iter().fold(0, |most, &misses| most.max(misses));
         u32::from(most) * self.few_sets as u32 >= NARROW

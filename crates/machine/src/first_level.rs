@@ -105,6 +105,14 @@ impl Missed {
         Missed { left, flags: 0 }
     }
 
+    /// The same, with a missing page.
+    pub(crate) fn with_page(self) -> Missed {
+        Missed {
+            flags: self.flags | Missed::PAGE,
+            ..self
+        }
+    }
+
     /// Returns true if line and page hit.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {

@@ -10,6 +10,7 @@ use crate::cache::{DIRTY, EMPTY, Found, PREFETCHED, Portable, SPACE_SHIFT, tag_i
 use crate::clock::Clock;
 use crate::coherence::LineUse;
 use crate::events::*;
+use crate::software_prefetch::Arrival;
 use crate::uncore::Recalls;
 use crate::{Config, Core, LINE_BYTES, Outcome, Shared};
 
@@ -183,19 +184,16 @@ impl Core {
         self.counts[L1D_CONFLICT] += self.conflicts.add(tag >> 2);
         let is_hitm = shared.is_coherent() && self.claim(shared, tag, line_use, out);
         let (mut source, eager) = self.fetch(shared, tag, out);
+        let mut prefetched = None;
         if is_hitm {
             source = DataSource::OtherCore;
+        } else if source == DataSource::L2 && eager {
+            prefetched = self.arrivals.of(tag);
         }
-        let waited = if source == DataSource::Dram {
-            self.transfer(shared)
+        if let Some(arrival) = prefetched {
+            self.use_prefetched(arrival, kind, pattern.regular, out);
         } else {
-            0
-        };
-        self.costs.deliver(source, (waited / 1000) as u32, out);
-        if is_load(kind) {
-            self.stall_for_load(source, pattern.regular, waited, out);
-        } else {
-            self.stall_for_store(order_of(pattern.regular), waited, out);
+            self.use_fetched(shared, source, kind, pattern.regular, out);
         }
         if self.prefetch.next_line && eager {
             self.prefetch_line(shared, tag, 1, out);
@@ -206,16 +204,66 @@ impl Core {
         }
     }
 
+    /// Accounts for the time until a line from `source` arrives.
+    #[inline(always)]
+    fn use_fetched(
+        &mut self,
+        shared: &mut Shared,
+        source: DataSource,
+        kind: AccessKind,
+        regular: bool,
+        out: &mut Outcome,
+    ) {
+        let waited = if source == DataSource::Dram {
+            self.transfer(shared)
+        } else {
+            0
+        };
+        self.costs.deliver(source, (waited / 1000) as u32, out);
+        if is_load(kind) {
+            let latency = self.costs.stall[source as usize][usize::from(regular)];
+            self.stall_for_load(source, regular, latency, waited, out);
+        } else {
+            self.stall_for_store(order_of(regular), waited, out);
+        }
+    }
+
+    /// Accounts for the first use of a line that the program has prefetched. A load waits until the
+    /// line arrives, but not longer than without the prefetch.
+    #[cold]
+    fn use_prefetched(
+        &mut self,
+        arrival: Arrival,
+        kind: AccessKind,
+        regular: bool,
+        out: &mut Outcome,
+    ) {
+        let left = arrival.at.saturating_sub(self.now());
+        if left == 0 {
+            return self.costs.deliver(DataSource::L2, 0, out);
+        }
+        let l2_cycles = self.costs.latency[DataSource::L2 as usize];
+        out.latency_cycles = out.latency_cycles.max(l2_cycles + (left / 1000) as u32);
+        if arrival.source as u8 > out.source as u8 {
+            out.source = arrival.source;
+        }
+        if is_load(kind) {
+            let whole = self.costs.stall[arrival.source as usize][usize::from(regular)];
+            let latency = whole.min(left * u64::from(self.costs.weight));
+            self.stall_for_load(arrival.source, regular, latency, 0, out);
+        }
+    }
+
     /// Stalls for a load that missed: for the latency of its line or the queue to memory, whichever
     /// is longer.
     fn stall_for_load(
         &mut self,
         source: DataSource,
         regular: bool,
+        latency: u64,
         waited: u64,
         out: &mut Outcome,
     ) {
-        let latency = self.costs.stall[source as usize][usize::from(regular)];
         let queue = waited.saturating_sub(latency);
         if latency + queue == 0 {
             return;
@@ -292,7 +340,7 @@ impl Core {
         }
     }
 
-    fn read_dram(&mut self, out: &mut Outcome) {
+    pub(crate) fn read_dram(&mut self, out: &mut Outcome) {
         self.counts[DRAM_READ_BYTES] += u64::from(LINE_BYTES);
         out.dram_read_bytes += LINE_BYTES;
     }
@@ -306,7 +354,7 @@ impl Core {
 
     /// Handles a line that was evicted from the second level. A dirty one is written to the
     /// last-level cache.
-    fn leave_l2(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
+    pub(crate) fn leave_l2(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
         if left & DIRTY != 0 {
             self.counts[L2_WRITEBACK] += 1;
             self.fill_llc(shared, tag_in(left), DIRTY, out);
@@ -347,10 +395,12 @@ impl Core {
         start - now
     }
 
-    /// Reserves a transfer that nothing waits for, unless the queue is too long.
-    pub(crate) fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) {
+    /// Reserves a transfer that nothing waits for, unless the queue is too long. Returns the
+    /// millicycles until it can start.
+    pub(crate) fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) -> u64 {
         let waited = self.transfer(shared);
         self.stall_for_store(STALL_WRITEBACKS, waited, out);
+        waited
     }
 
     /// Prefetches the line at `distance` lines if it is in the same page and not in the second

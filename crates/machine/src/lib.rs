@@ -64,6 +64,7 @@ pub mod pmu;
 mod presets;
 mod processor;
 mod sets;
+mod software_prefetch;
 mod streams;
 mod tlb;
 mod uncore;

@@ -104,8 +104,8 @@ impl Core {
         out
     }
 
-    /// Nothing waits for the data of a store that finds a buffer.
-    fn outcome_past_caches(&self) -> Outcome {
+    /// Returns the outcome of a store that finds a buffer, or of a prefetch: nothing waits for data.
+    pub(crate) fn outcome_past_caches(&self) -> Outcome {
         Outcome {
             source: DataSource::Unknown,
             latency_cycles: 0,

@@ -330,6 +330,90 @@ fn a_non_temporal_store_across_pages_translates_both() {
     check(&counts, &[(c::SPLITS, 1), (c::DTLB_WALK, 2)]);
 }
 
+/// Counts of a core that loads the first line of each of 32 pages. With `gap`, it prefetches each
+/// line and executes this many instructions before the load.
+fn run_prefetched(gap: Option<u32>) -> Counts {
+    // One huge page, so that translation takes no time after the first load.
+    let config = Config {
+        huge_pages: true,
+        ..small()
+    };
+    let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    for page in 0..32 {
+        // Far apart, so that no load is regular and none waits for memory.
+        let addr = BASE + page * 40 * 4096 + 1024;
+        core.retire(10_000, 0, 0, 0);
+        if let Some(gap) = gap {
+            let missed = core.look_up_prefetch(addr);
+            assert!(!missed.is_nothing());
+            core.prefetch(shared, missed, addr);
+            core.retire(gap, 0, 0, 0);
+        }
+        core.retire(0, 1, 0, 0);
+        core.access(shared, addr, 8, AccessKind::Load);
+    }
+    core.counts()
+}
+
+#[test]
+fn a_prefetch_hides_the_time_until_the_load() {
+    let timing = small().timing;
+    let without = run_prefetched(None);
+    check(&without, &[(c::LLC_MISS, 32), (c::PREFETCHES, 0)]);
+
+    let early = run_prefetched(Some(10_000));
+    let expected = [
+        (c::PREFETCHES, 32),
+        (c::PREFETCH_HITS, 32),
+        (c::L1D_MISS, 32),
+        (c::L2_HIT, 32),
+        (c::LLC_MISS, 0),
+        (c::DRAM_READ_BYTES, 32 * 64),
+        (c::STALL_DRAM, 0),
+        (c::STALL_L2, 0),
+    ];
+    check(&early, &expected);
+
+    let late = run_prefetched(Some(0));
+    assert_eq!(late.get(c::STALL_DRAM), without.get(c::STALL_DRAM));
+
+    // A quarter of the latency has passed.
+    let latency = u64::from(timing.dram_latency_ns) * small().frequency_hz / 1_000_000_000;
+    let gap = latency * 1000 / 4 / u64::from(timing.cycles_per_1000_instructions);
+    let stalled = run_prefetched(Some(gap as u32)).get(c::STALL_DRAM);
+    let expected = 32 * latency * 3 / 4;
+    assert!(stalled.abs_diff(expected) < 64, "{stalled} of {expected}");
+}
+
+#[test]
+fn a_prefetch_of_a_line_that_is_there_does_nothing() {
+    let mut machine = Machine::new(small(), PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    core.access(shared, BASE, 8, AccessKind::Store);
+    let before = core.counts();
+    assert!(core.look_up_prefetch(BASE + 32).is_nothing());
+    // The first level loses the line, and the second has it.
+    for way in 1..=8 {
+        core.access(
+            shared,
+            BASE + way * small().l1d.size_bytes,
+            8,
+            AccessKind::Load,
+        );
+    }
+    let missed = core.look_up_prefetch(BASE);
+    core.prefetch(shared, missed, BASE);
+    let counts = core.counts();
+    check(&counts, &[(c::PREFETCHES, 0)]);
+    assert_eq!(
+        counts.get(c::DRAM_READ_BYTES) - before.get(c::DRAM_READ_BYTES),
+        8 * 64
+    );
+}
+
 /// Nanoseconds an access takes.
 fn ns_per_access(config: &Config, addresses: &[u64]) -> f64 {
     let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();

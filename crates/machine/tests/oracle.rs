@@ -26,6 +26,8 @@ struct Op {
     retire_first: bool,
     /// Whether the quick path is tried.
     quick: bool,
+    /// Whether it is a prefetch of the address instead of an access.
+    prefetches: bool,
 }
 
 fn kinds() -> impl Strategy<Value = AccessKind> {
@@ -56,15 +58,19 @@ fn ops(cores: usize) -> impl Strategy<Value = Vec<Op>> {
         kinds(),
         any::<bool>(),
         any::<bool>(),
+        prop::bool::weighted(0.2),
     )
-        .prop_map(|(core, addr, size, kind, retire_first, quick)| Op {
-            core,
-            addr,
-            size,
-            kind,
-            retire_first,
-            quick,
-        });
+        .prop_map(
+            |(core, addr, size, kind, retire_first, quick, prefetches)| Op {
+                core,
+                addr,
+                size,
+                kind,
+                retire_first,
+                quick,
+                prefetches,
+            },
+        );
     let op = op.boxed();
     // Runs over an array, so that patterns and latest lines occur too.
     let run = (op.clone(), 1u64..200, 1usize..12).prop_map(|(op, step, times)| {
@@ -124,6 +130,10 @@ fn configs() -> impl Strategy<Value = Config> {
 }
 
 fn retire(core: &mut Core, op: &Op) {
+    if op.prefetches {
+        core.retire(5, 0, 0, 0);
+        return;
+    }
     let loads = u32::from(op.kind != AccessKind::Store);
     let stores = u32::from(op.kind != AccessKind::Load);
     core.retire(5, loads, stores, loads & stores);
@@ -150,16 +160,26 @@ fn feed_split(core: &mut Core, op: &Op, store: bool) -> bool {
     hit
 }
 
+fn prefetch(core: &mut Core, shared: &mut Shared, addr: u64) -> Outcome {
+    let missed = core.look_up_prefetch(addr);
+    match missed.is_nothing() {
+        true => Outcome::default(),
+        false => core.prefetch(shared, missed, addr),
+    }
+}
+
 /// Feeds as a front end does.
 fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
     if op.retire_first {
         retire(core, op);
     }
     let store = op.kind != AccessKind::Load;
-    let quick = op.quick && feed_quickly(core, op, store);
-    let outcome = match quick {
-        true => Outcome::default(),
-        false => core.access(shared, op.addr, op.size, op.kind),
+    let outcome = if op.prefetches {
+        prefetch(core, shared, op.addr)
+    } else if op.quick && feed_quickly(core, op, store) {
+        Outcome::default()
+    } else {
+        core.access(shared, op.addr, op.size, op.kind)
     };
     if !op.retire_first {
         retire(core, op);
@@ -280,12 +300,16 @@ fn check_with_huge_pages(
         let out = feed(core, shared, op);
         let last = op.addr.saturating_add(u64::from(op.size.max(1) - 1));
         let lines = op.addr / 64..=last / 64;
-        let is_first = lines.filter(|line| fresh.remove(&(line * 64))).count() > 0;
+        let is_use = |line: &u64| !op.prefetches && fresh.remove(&(line * 64));
+        let is_first = lines.filter(is_use).count() > 0;
         assert!(!is_first || out.l1d_misses > 0 || out.first_use, "{op:?}");
         assert!(is_first || !out.first_use || cores > 1, "{op:?}");
         let (twin, mut peers) = Peers::split(&mut twins, op.core, sharing.as_mut());
         twin.retire(5);
-        twin.access(&mut llc, op.addr, op.size, op.kind, &mut peers);
+        match op.prefetches {
+            true => twin.prefetch(&mut llc, op.addr),
+            false => twin.access(&mut llc, op.addr, op.size, op.kind, &mut peers),
+        }
         let gained = [
             out.l1d_misses,
             out.l2_misses,
@@ -329,7 +353,10 @@ fn check_with_huge_pages(
 fn supply(core: &mut Core, shared: &mut Shared, waiting: &mut Vec<(Op, Missed)>) {
     for (op, missed) in waiting.drain(..) {
         retire(core, &op);
-        if !missed.is_nothing() {
+        if missed.is_nothing() {
+        } else if op.prefetches {
+            core.prefetch(shared, missed, op.addr);
+        } else {
             core.supply(shared, missed, op.addr, op.size, op.kind);
         }
     }
@@ -344,6 +371,10 @@ fn counts_ahead(config: &Config, ops: &[Op], ahead: usize) -> Vec<(EventId, u64)
     for op in ops {
         if waiting.len() >= ahead || Core::crosses_line(op.addr, op.size) {
             supply(core, shared, &mut waiting);
+        }
+        if op.prefetches {
+            waiting.push((*op, core.look_up_prefetch(op.addr)));
+            continue;
         }
         if Core::crosses_line(op.addr, op.size) {
             retire(core, op);
@@ -381,12 +412,14 @@ proptest! {
     }
 
     #[test]
-    fn coherent_cores_count_as_their_twins(config in configs(), ops in ops(3)) {
+    fn coherent_cores_count_as_their_twins(config in configs(), mut ops in ops(3)) {
+        // The directory does not know prefetched copies.
         let config = Config {
             inclusive_llc: false,
             prefetch: Prefetch::default(),
             ..config
         };
+        ops.iter_mut().for_each(|op| op.prefetches = false);
         check(&config, &ops, 3, true);
     }
 
@@ -399,10 +432,9 @@ proptest! {
         let huge: Vec<Range<u64>> = huge.into_iter().map(|page| page << 21..(page + 1) << 21).collect();
         check_with_huge_pages(&config, &ops, 1, false, &huge);
     }
-
 }
 
-// Caches of full size take a hundred times as long to build.
+// Fewer cases, because caches of full size take long to build.
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
@@ -414,7 +446,7 @@ proptest! {
         let config = Config::preset(name).unwrap();
         let op = |(n, quick): (u64, bool)| {
             let addr = (n % 150) * 4096 * 7 + n % 64 * 64;
-            Op { core: 0, addr, size: 8, kind: AccessKind::Load, retire_first: true, quick }
+            Op { core: 0, addr, size: 8, kind: AccessKind::Load, retire_first: true, quick, prefetches: false }
         };
         check(&config, &jumps.into_iter().map(op).collect::<Vec<_>>(), 1, false);
     }
@@ -436,6 +468,7 @@ proptest! {
             kind: AccessKind::Load,
             retire_first: true,
             quick: true,
+            prefetches: false,
         };
         let accesses = (0..columns).flat_map(|j| (0..rows).map(move |i| i * pitch_lines * 64 + j * 8));
         let mut accesses: Vec<Op> = accesses.map(op).collect();

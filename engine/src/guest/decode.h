@@ -14,7 +14,7 @@
 struct mg_run {
     uint8_t down, up; /* its first and last byte, relative to the first access's address */
     bool stores;
-    bool non_temporal; /* all its accesses are non-temporal stores */
+    bool apart;       /* all its accesses are non-temporal stores, or it is a prefetch */
     uint16_t first;   /* index of its first access */
 };
 

@@ -21,14 +21,14 @@ const REGIONS = 4;
 /** `STARTUP` of `analyze`. */
 const STARTUP = "[dynamic loader and startup]";
 
-export function first(run: Summary, found: string | null): Section | null {
+export function first(run: Summary, finding: string | null): Section | null {
   const bar = timeUse(run);
   const places = topCode(run);
   const side = [bandwidth(run), topData(run)].filter((part): part is HTMLElement => part !== null);
   if (bar === null && places === null && side.length === 0) return null;
   const title = bar === null ? "Overview" : `Where ${count(run.totals["cycles"] ?? 0)} cycles went`;
   const element = h("section", { id: "overview", "aria-labelledby": "overview-title" }, h("h2", { id: "overview-title" }, title));
-  if (found !== null) add(element, h("p", { class: "main-finding" }, name(found), " ", h("a", { href: "#advice", class: "more-link" }, "What to do")));
+  if (finding !== null) add(element, h("p", { class: "main-finding" }, name(finding), " ", h("a", { href: "#advice", class: "more-link" }, "What to do")));
   add(element, bar);
   add(element, h("div", { class: "first" }, places, side.length > 0 && h("div", {}, ...side)));
   return { id: "overview", short: "Overview", element };
@@ -240,6 +240,6 @@ function topRegions(run: Summary): HTMLElement | null {
 
 /** What a page of other recordings begins with. */
 export function overviewOf(data: Data): Section | null {
-  const found = data.overview.find((said) => said.kind === "cause")?.text ?? null;
-  return data.summary === null ? null : first(data.summary, found);
+  const finding = data.overview.find((said) => said.kind === "cause")?.text ?? null;
+  return data.summary === null ? null : first(data.summary, finding);
 }

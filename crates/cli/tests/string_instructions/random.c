@@ -1,7 +1,7 @@
 // Copies and fills by repeated string instructions: random sizes, places, directions and overlaps, at
 // pages that a signal handler makes accessible. Checks each result and the registers at each fault.
 //
-// PREFIX is 0x67 (addresses of 32 bits) or 0x3e, which does nothing.
+// PREFIX is 0x67 (addresses of 32 bits) or 0x3e, which does nothing. SEED draws the operations.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ static unsigned faults;
 
 static unsigned below(unsigned end)
 {
-    static uint64_t state = 1;
+    static uint64_t state = SEED;
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 33) % end;
 }

@@ -33,8 +33,18 @@ pub(crate) struct Access {
     pub(crate) run: u16,
     pub(crate) size: u8,
     pub(crate) kind: AccessKind,
-    /// True for a store that bypasses the caches.
-    pub(crate) is_non_temporal: bool,
+    pub(crate) path: AccessPath,
+}
+
+/// How an access uses the caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AccessPath {
+    #[default]
+    Cached,
+    /// A store that bypasses the caches.
+    NonTemporal,
+    /// A prefetch, which requests a line and accesses nothing. Its kind is a load.
+    Prefetch,
 }
 
 impl Access {
@@ -85,7 +95,14 @@ impl Tally {
         self.field(3)
     }
 
-    /// Adds one access.
+    /// Adds one access. A prefetch is none.
+    fn add_access(&mut self, access: &Access) {
+        if access.path != AccessPath::Prefetch {
+            self.access(access.kind);
+        }
+    }
+
+    /// Adds one access of a kind.
     pub(crate) fn access(&mut self, kind: AccessKind) {
         self.0 += u64::from(kind != AccessKind::Store) << 16;
         self.0 += u64::from(kind != AccessKind::Load) << 32;
@@ -416,11 +433,12 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
-    let (kind, is_non_temporal) = match bytes.get(at + 15)? {
-        1 => (AccessKind::Load, false),
-        2 => (AccessKind::Store, false),
-        3 => (AccessKind::Modify, false),
-        6 => (AccessKind::Store, true),
+    let (kind, path) = match bytes.get(at + 15)? {
+        1 => (AccessKind::Load, AccessPath::Cached),
+        2 => (AccessKind::Store, AccessPath::Cached),
+        3 => (AccessKind::Modify, AccessPath::Cached),
+        6 => (AccessKind::Store, AccessPath::NonTemporal),
+        8 => (AccessKind::Load, AccessPath::Prefetch),
         _ => return None,
     };
     Some(Access {
@@ -430,7 +448,7 @@ fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
         run: u16_at(bytes, at + 12)?,
         size: bytes[at + 14],
         kind,
-        is_non_temporal,
+        path,
     })
 }
 
@@ -551,7 +569,7 @@ impl Catalogue {
         let mut tally = Tally::instructions(insns);
         let all = &self.accesses[to_usize(accesses)];
         let plain = all.iter().filter(|a| a.is_plain(insns, flags));
-        plain.for_each(|a| tally.access(a.kind));
+        plain.for_each(|a| tally.add_access(a));
         tally
     }
 
@@ -563,7 +581,7 @@ impl Catalogue {
         all.chunk_by(|a, b| a.offset == b.offset)
             .map(move |accesses| {
                 let mut tally = Tally::default();
-                accesses.iter().for_each(|a| tally.access(a.kind));
+                accesses.iter().for_each(|a| tally.add_access(a));
                 let is_plain = accesses.iter().all(|a| a.is_plain(insns, flags));
                 let ip = VirtAddr(start + u64::from(accesses[0].offset));
                 (ip, tally, is_plain)
@@ -610,6 +628,10 @@ impl Catalogue {
 
     pub(crate) fn access(&self, index: u32) -> Access {
         self.accesses[index as usize]
+    }
+
+    pub(crate) fn is_prefetch(&self, index: u32) -> bool {
+        self.accesses[index as usize].path == AccessPath::Prefetch
     }
 
     pub(crate) fn accesses(&self, range: Range<u32>) -> &[Access] {
@@ -737,7 +759,12 @@ pub(crate) mod tests {
             for half in [a.offset, a.insn, a.run] {
                 body.extend(half.to_le_bytes());
             }
-            body.extend([a.size, a.kind as u8 | u8::from(a.is_non_temporal) << 2]);
+            let kind = match a.path {
+                AccessPath::Cached => a.kind as u8,
+                AccessPath::NonTemporal => a.kind as u8 | 4,
+                AccessPath::Prefetch => 8,
+            };
+            body.extend([a.size, kind]);
         }
         body
     }
@@ -750,7 +777,7 @@ pub(crate) mod tests {
             run,
             size,
             kind,
-            is_non_temporal: false,
+            path: AccessPath::Cached,
         }
     }
 

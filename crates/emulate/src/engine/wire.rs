@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(crate) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(crate) const WIRE_VERSION: u32 = 29;
+pub(crate) const WIRE_VERSION: u32 = 30;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const BLOCK_WORDS: usize = 32768;
 pub(crate) const BLOCKS: usize = 8;
@@ -50,7 +50,7 @@ pub(crate) const REGION_VALUE: u64 = 3;
 /// Flags of a kept run, above its block.
 pub(crate) const KEPT_STORES: u64 = 1 << 32;
 pub(crate) const KEPT_PIECE: u64 = 1 << 33;
-pub(crate) const KEPT_NON_TEMPORAL: u64 = 1 << 34;
+pub(crate) const KEPT_APART: u64 = 1 << 34;
 pub(crate) const SYNC_KIND_SHIFT: u32 = 40;
 pub(crate) const SYNC_RELEASE: u64 = 1;
 pub(crate) const SYNC_ACQUIRE: u64 = 2;

@@ -125,9 +125,8 @@ impl HeapMark {
     }
 }
 
-/// Misses and stalls of accesses to the same data.
-// What most misses add to comes first: one line of the host's cache, where the sums of a large array
-// rarely stay.
+/// Misses and stalls of accesses to the same data. The fields that most misses add to come first, in
+/// one line of the host's cache: the sums of a large array rarely stay there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub(crate) struct DataSums {
@@ -253,16 +252,17 @@ impl Object {
     }
 }
 
+/// A page of memory. The fields that a miss needs come first, in one line of the host's cache.
 #[derive(Clone, Debug, Default)]
-// In this order, so that a miss needs one line of the host's cache.
 #[repr(C)]
 struct Page {
     /// Small objects by granule.
     small: Option<Box<[u32; GRANULES]>>,
     /// Costs of data outside objects by line, if there are variables.
     lines: Option<Box<[DataSums; LINES]>>,
-    /// Whether a large object was on this page after this number of changes.
+    /// Number of changes of large objects when `has_large` was last looked up.
     changes: u64,
+    /// True if a large object was on this page then.
     has_large: bool,
     /// The large object found most recently on this page.
     large: u32,
@@ -915,7 +915,7 @@ impl DataMap {
 
     /// Prefetches what [`Self::charge`] adds to for a variable at `address`.
     #[inline]
-    pub(crate) fn expect(&self, address: u64) {
+    pub(crate) fn prefetch_sums(&self, address: u64) {
         let (number, place) = self.recent[(address / PAGE) as usize % RECENT];
         if number != address / PAGE {
             return;
@@ -932,14 +932,34 @@ impl DataMap {
         let id = self.object_at(place, address);
         if id != NONE {
             self.touch_line(place, id, address);
+        }
+        self.sums_of(id, place, address).add(outcome);
+    }
+
+    /// The sums of an object, or of the line or page of an address outside of objects.
+    #[inline]
+    fn sums_of(&mut self, id: u32, place: u32, address: u64) -> &mut DataSums {
+        if id != NONE {
             let site = self.objects[id as usize].site;
-            return self.sites[site as usize].1.data.add(outcome);
+            return &mut self.sites[site as usize].1.data;
         }
         let page = &mut self.page[place as usize];
         match &mut page.lines {
-            Some(lines) => lines[(address % PAGE / LINE) as usize].add(outcome),
-            None => page.elsewhere.add(outcome),
+            Some(lines) => &mut lines[(address % PAGE / LINE) as usize],
+            None => &mut page.elsewhere,
         }
+    }
+
+    /// Charges the cost of a prefetch to the data at `address`, which it does not touch.
+    pub(crate) fn charge_prefetch(
+        &mut self,
+        address: u64,
+        outcome: &Outcome,
+        space: &AddressSpace,
+    ) {
+        let place = self.page_of(address, || space.has_variables(address));
+        let id = self.object_at(place, address);
+        self.sums_of(id, place, address).add(outcome);
     }
 
     /// The object at an address of a page.

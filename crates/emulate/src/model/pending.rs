@@ -28,6 +28,8 @@ pub(crate) enum PendingKind {
     AccessRun,
     /// Supply this access of the catalogue.
     Access(u32),
+    /// Perform this prefetch of the catalogue.
+    Prefetch(u32),
 }
 
 #[derive(Clone, Copy, Debug)]

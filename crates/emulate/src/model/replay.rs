@@ -17,7 +17,7 @@ use memgauge_machine::{
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use crate::engine::address_space::AddressSpace;
-use crate::engine::catalogue::{AccessRun, Catalogue, Entries, Tally};
+use crate::engine::catalogue::{AccessPath, AccessRun, Catalogue, Entries, Tally};
 use crate::engine::wire;
 use crate::engine::words::{Special, load, origin};
 use crate::model::calls::ProcessCalls;
@@ -392,6 +392,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.retire_until(words, event.at as usize, event.ran);
             match event.what {
                 PendingKind::Access(index) => self.supply(words, event, index),
+                PendingKind::Prefetch(index) => self.prefetch(words, event, index),
                 PendingKind::Split => self.core.count_split(),
                 PendingKind::AccessRun | PendingKind::Settle => {}
             }
@@ -409,7 +410,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             Some(index) => {
                 event.what = PendingKind::Access(index);
                 if let Some(data) = &self.program.data {
-                    data.expect(event.addr);
+                    data.prefetch_sums(event.addr);
                 }
             }
             None => self.cursor.stray += 1,
@@ -696,12 +697,18 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 index,
                 is_moved,
             };
-            if access.is_non_temporal {
-                self.complete(words);
-                self.settle(words, at);
-                self.store_non_temporal(place, addr, u32::from(access.size));
-            } else if !before.covers(addr, u32::from(access.size), access.kind) {
-                self.access_ahead(place, addr);
+            match access.path {
+                AccessPath::NonTemporal => {
+                    self.complete(words);
+                    self.settle(words, at);
+                    self.store_non_temporal(place, addr, u32::from(access.size));
+                }
+                AccessPath::Prefetch => self.prefetch_ahead(place, addr),
+                AccessPath::Cached => {
+                    if !before.covers(addr, u32::from(access.size), access.kind) {
+                        self.access_ahead(place, addr);
+                    }
+                }
             }
         }
     }
@@ -725,6 +732,42 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if !noted {
             self.settle(words, at);
             self.access(place, (kind, addr, size));
+        }
+    }
+
+    /// Looks up a prefetch in the first level and notes it if anything is missing. A prefetch where
+    /// nothing is mapped does nothing.
+    fn prefetch_ahead(&mut self, place: AccessPlace<'_>, addr: u64) {
+        if self.program.space.left_from(addr).is_none() {
+            return;
+        }
+        let missed = self.core.look_up_prefetch(addr);
+        if missed.is_nothing() {
+            return;
+        }
+        self.core.expect(self.shared, addr, missed);
+        let events = &mut self.cursor.events;
+        events.note(place.at, PendingKind::Prefetch(place.index), addr, missed);
+        if events.is_full() {
+            self.complete(place.words);
+        }
+    }
+
+    /// Performs a prefetch that the first level lacked a part of.
+    fn prefetch(&mut self, words: &[AtomicU64], event: &Event, index: u32) {
+        let outcome = self.core.prefetch(self.shared, event.missed, event.addr);
+        if !self.program.is_outside {
+            charge(self.program, index, &outcome);
+            let Program { data, space, .. } = &mut *self.program;
+            if let Some(data) = data.as_mut().filter(|_| !self.is_repeated) {
+                data.charge_prefetch(event.addr, &outcome, space);
+            }
+        }
+        let at = event.at as usize;
+        self.charge_python(words, at, &outcome);
+        if outcome.overflow {
+            let block = origin(words, at).map_or(0, |(block, _)| block);
+            self.take_overflow(words, at, (block, index));
         }
     }
 
@@ -879,12 +922,19 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                     index: access.index,
                     is_moved,
                 };
-                if self.program.catalogue.access(access.index).is_non_temporal {
-                    self.store_non_temporal(place, addr, access.size);
-                    hits = false;
-                    continue;
+                match self.program.catalogue.access(access.index).path {
+                    AccessPath::NonTemporal => {
+                        self.store_non_temporal(place, addr, access.size);
+                        hits = false;
+                    }
+                    AccessPath::Prefetch => {
+                        self.prefetch_ahead(place, addr);
+                        self.complete(words);
+                    }
+                    AccessPath::Cached => {
+                        hits &= self.access(place, (access.kind, addr, access.size));
+                    }
                 }
-                hits &= self.access(place, (access.kind, addr, access.size));
             }
             self.cursor.stray += special.left();
             // Repeated accesses that all hit in their lines hit again and change nothing.

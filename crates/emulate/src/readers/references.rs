@@ -187,6 +187,9 @@ impl Walk<'_> {
 
     fn push_all(&mut self, block: u32, accesses: Range<u32>, first: u64) {
         let catalogue = self.catalogue;
+        if catalogue.is_prefetch(accesses.start) {
+            return;
+        }
         if self.by_instruction {
             self.note_instructions(block, accesses.clone());
         }
@@ -286,6 +289,9 @@ impl Walk<'_> {
         self.out.instructions += u64::from(insns) - u64::from(again);
         loop {
             while let Some(access) = special.next(catalogue) {
+                if catalogue.is_prefetch(access.index) {
+                    continue;
+                }
                 if self.by_instruction {
                     self.note_instructions(number, access.index..access.index + 1);
                 }

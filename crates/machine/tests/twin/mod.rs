@@ -404,16 +404,9 @@ impl TwinCore {
         self.count(c::MODIFIES, u64::from(kind == AccessKind::Modify));
         let last = addr + u64::from(size.max(1)) - 1;
         self.count(c::SPLITS, u64::from(addr / 64 != last / 64));
-        let page_of = |small: u64| {
-            let is_huge = self.huge.iter().any(|huge| huge.contains(&(small << 12)));
-            match self.config.huge_pages {
-                true => small >> 9,
-                // Numbers of huge pages among small ones have a bit more.
-                false if is_huge => small >> 9 | 1 << 35,
-                false => small,
-            }
-        };
-        let mut pages: Vec<u64> = (addr >> 12..=last >> 12).map(page_of).collect();
+        let mut pages: Vec<u64> = (addr >> 12..=last >> 12)
+            .map(|small| self.page_of(small))
+            .collect();
         pages.dedup();
         for page in pages {
             self.translate(page);
@@ -427,6 +420,25 @@ impl TwinCore {
                 stores,
             };
             self.line(llc, &access, peers);
+        }
+    }
+
+    /// Executes a prefetch of the program.
+    pub(crate) fn prefetch(&mut self, llc: &mut TwinLlc, addr: u64) {
+        self.translate(self.page_of(addr >> 12));
+        if self.l1d.get(addr / 64).is_none() && self.l2.get(addr / 64).is_none() {
+            self.request(llc, addr / 64);
+        }
+    }
+
+    /// Number of the page with this page of 4 KiB.
+    fn page_of(&self, small: u64) -> u64 {
+        let is_huge = self.huge.iter().any(|huge| huge.contains(&(small << 12)));
+        match self.config.huge_pages {
+            true => small >> 9,
+            // Numbers of huge pages among small ones have a bit more.
+            false if is_huge => small >> 9 | 1 << 35,
+            false => small,
         }
     }
 
@@ -486,11 +498,11 @@ impl TwinCore {
         self.claim(llc, access, peers);
         let eager = self.fetch(llc, number);
         if self.config.prefetch.next_line && eager {
-            self.prefetch(llc, number, 1);
+            self.prefetch_near(llc, number, 1);
         }
         if self.config.prefetch.stride && stride != 0 {
-            self.prefetch(llc, number, stride);
-            self.prefetch(llc, number, 2 * stride);
+            self.prefetch_near(llc, number, stride);
+            self.prefetch_near(llc, number, 2 * stride);
         }
     }
 
@@ -572,11 +584,15 @@ impl TwinCore {
         if times >= 2 { now } else { 0 }
     }
 
-    fn prefetch(&mut self, llc: &mut TwinLlc, number: u64, distance: i64) {
+    fn prefetch_near(&mut self, llc: &mut TwinLlc, number: u64, distance: i64) {
         let wanted = number.wrapping_add_signed(distance);
         if wanted / LINES_PER_PAGE != number / LINES_PER_PAGE || self.l2.get(wanted).is_some() {
             return;
         }
+        self.request(llc, wanted);
+    }
+
+    fn request(&mut self, llc: &mut TwinLlc, wanted: u64) {
         self.count(c::PREFETCHES, 1);
         let left = self.l2.put(Line {
             number: wanted,

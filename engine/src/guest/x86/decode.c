@@ -141,7 +141,8 @@ static void add_hook(struct mg_decoded *b, uint16_t run, unsigned size, unsigned
 {
     b->hook[b->hooks++] = (struct mg_hook){
         .insn = b->insns, .run = run, .size = size, .varying = run == MG_RUN_VARYING,
-        .kind = kind & MG_LOAD ? MG_LOAD : MG_STORE, /* a read-modify-write reads once */
+        /* A read-modify-write reads once. QEMU shows the address of a prefetch as a read. */
+        .kind = kind & (MG_LOAD | MG_PREFETCH) ? MG_LOAD : MG_STORE,
     };
 }
 
@@ -209,11 +210,11 @@ static void simple_access(struct mg_decoded *b, const struct insn *in, struct pl
 {
     /* Registers change between iterations of a rep instruction, and with a count of zero there is
      * no access. */
-    bool own = repeats(in->z) || is_atomic(in->z);
+    bool own = repeats(in->z) || is_atomic(in->z) || kind == MG_PREFETCH;
     if (own || !join(b, &p.key, p.add, size, kind)) {
         b->run[b->runs++] = (struct mg_run){
             .up = size - 1, .stores = (kind & MG_STORE) != 0,
-            .non_temporal = (kind & MG_NON_TEMPORAL) != 0, .first = b->accesses,
+            .apart = (kind & (MG_NON_TEMPORAL | MG_PREFETCH)) != 0, .first = b->accesses,
         };
         current.open = !own;
         current.non_temporal = (kind & MG_NON_TEMPORAL) != 0;
@@ -232,6 +233,23 @@ static void varying_access(struct mg_decoded *b, const struct insn *in, unsigned
     current.open = false;
     add_access(b, in, MG_RUN_VARYING, bytes, 0, kind);
     add_hook(b, MG_RUN_VARYING, 0, kind);
+}
+
+/* Prefetches of data. Must be instructions for which QEMU calls mg_emit_prefetch. */
+static bool is_prefetch(const ZydisDecodedInstruction *z)
+{
+    switch (z->mnemonic) {
+    case ZYDIS_MNEMONIC_PREFETCH:
+    case ZYDIS_MNEMONIC_PREFETCHNTA:
+    case ZYDIS_MNEMONIC_PREFETCHT0:
+    case ZYDIS_MNEMONIC_PREFETCHT1:
+    case ZYDIS_MNEMONIC_PREFETCHT2:
+    case ZYDIS_MNEMONIC_PREFETCHW:
+    case ZYDIS_MNEMONIC_PREFETCHWT1:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* Operands that look like memory but are not accessed. */
@@ -355,6 +373,12 @@ static bool stack_place(const struct insn *in, const ZydisDecodedOperand *op, st
 static void memory_operands(struct mg_decoded *b, const struct insn *in)
 {
     unsigned n = in->z->operand_count;
+    if (is_prefetch(in->z)) {
+        for (unsigned i = 0; i < n; i++)
+            if (in->ops[i].type == ZYDIS_OPERAND_TYPE_MEMORY)
+                simple_access(b, in, place_of(in, &in->ops[i].mem), 1, MG_PREFETCH);
+        return;
+    }
     if (touches_nothing(in->z))
         return;
     unsigned non_temporal = is_non_temporal(in->z) ? MG_NON_TEMPORAL : 0;

@@ -7,7 +7,7 @@ use memgauge_machine::{Core, Missed, Outcome, Shared, class_of};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::{Cursor, LINE, OverflowSink, Program};
-use crate::engine::catalogue::{Access, Block};
+use crate::engine::catalogue::{Access, AccessPath, Block};
 use crate::engine::wire;
 use crate::engine::words::load;
 use crate::model::costs::SiteMisses;
@@ -158,7 +158,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
             let look = &mut self.cursor.peek.look;
             look.read(&self.sums.first_level, class, addr / LINE);
         }
-        let is_apart = kept & (wire::KEPT_PIECE | wire::KEPT_NON_TEMPORAL) != 0;
+        let is_apart = kept & (wire::KEPT_PIECE | wire::KEPT_APART) != 0;
         let is_plain = word & wire::SEVERAL == 0 && !is_apart;
         if is_plain && self.cursor.first_store.is_some() {
             self.plain(word, kept);
@@ -202,10 +202,12 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         };
         self.note_store(first, run.accesses());
         let index = run.accesses().start;
-        let is_non_temporal = self.program.catalogue.access(index).is_non_temporal;
-        if word & wire::SEVERAL == 0 && !is_non_temporal {
-            self.line(number, index, first, run.stores);
-            return;
+        match self.program.catalogue.access(index).path {
+            AccessPath::Prefetch => return self.prefetch(number, index, first),
+            AccessPath::Cached if word & wire::SEVERAL == 0 => {
+                return self.line(number, index, first, run.stores);
+            }
+            _ => {}
         }
         for index in run.accesses() {
             let access = self.program.catalogue.access(index);
@@ -246,7 +248,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         let stores = access.kind != AccessKind::Load;
         let last = addr.wrapping_add(u64::from(access.size.max(1)) - 1);
         let lines = (last / LINE).wrapping_sub(addr / LINE) & (u64::MAX / LINE);
-        if access.is_non_temporal {
+        if access.path == AccessPath::NonTemporal {
             for part in 0..=lines {
                 let first = (addr / LINE)
                     .wrapping_add(part)
@@ -300,6 +302,18 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         let (size, kind) = (u32::from(access.size), access.kind);
         let outcome: Outcome = self.core.supply(self.shared, missed, addr, size, kind);
         self.charge(block, index, addr, &outcome);
+    }
+
+    /// Prefetches a line if its set is simulated.
+    fn prefetch(&mut self, block: u32, index: u32, addr: u64) {
+        if !self.follows(addr) || self.program.space.left_from(addr).is_none() {
+            return;
+        }
+        let missed = self.core.look_up_prefetch_line(addr);
+        if !missed.is_nothing() {
+            let outcome = self.core.prefetch(self.shared, missed, addr);
+            self.charge(block, index, addr, &outcome);
+        }
     }
 
     /// Performs the part of a non-temporal store from `addr` to `last` that is in the line of
