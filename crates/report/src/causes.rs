@@ -186,7 +186,10 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             "If the order of the accesses is free, follow the order in memory: swap the loops over \
              a matrix that is read by columns, and pad rows that are a large power of two apart. If \
              each load needs the one before (list, tree, hash chain), shorten the chain. Otherwise \
-             use more of each line: make the data smaller, and keep together what is used together.",
+             use more of each line: make the data smaller, and keep together what is used together. \
+             Addresses that are known some steps ahead can be prefetched (`__builtin_prefetch` in \
+             C). Another recording shows an upper bound of the gain, because processors overlap loads \
+             that do not depend on each other.",
         ),
         CauseKind::CacheConflicts => (
             format!(
@@ -506,13 +509,17 @@ fn order_advice(summary: &Summary, general: &str) -> String {
             "If the order of the accesses is free, follow the order in memory: swap the loops over \
               a matrix that is read by columns, and pad rows that are a large power of two apart. \
               If they are look-ups at random, make the table smaller: narrower types, fewer unused \
-              entries."
+              entries. Or prefetch the entries of several look-ups before the first one needs \
+              its own (`__builtin_prefetch` in C). Another recording shows an upper bound of the \
+              gain, because processors overlap loads that do not depend on each other."
                 .to_owned()
         }
         _ => format!(
             "If each {0} is reached through the one before (list, tree, hash chain), shorten the \
              chain, or allocate neighbours next to each other. Otherwise make {0} smaller, keep \
-             together what is used together, and visit them in the order of their addresses.",
+             together what is used together, and visit them in the order of their addresses, or \
+             prefetch them some steps ahead (`__builtin_prefetch` in C; another recording shows \
+             an upper bound of the gain).",
             readable(&first.name)
         ),
     }

@@ -177,7 +177,7 @@ pub mod catalogue {
         L2_WRITEBACK = 17, "l2.writeback", Count;
         /// Dirty lines the last-level cache wrote to memory.
         LLC_WRITEBACK = 18, "llc.writeback", Count;
-        /// Lines the prefetchers brought in from memory or a lower level.
+        /// Lines that prefetchers and prefetch instructions brought in from memory or a lower level.
         PREFETCHES = 19, "prefetches", Count;
         /// Prefetched lines a load or store used before they were evicted.
         PREFETCH_HITS = 20, "prefetch.hits", Count;

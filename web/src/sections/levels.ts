@@ -20,6 +20,8 @@ export function levels(data: Data): Section | null {
     const of = run.sets?.estimates[MISSES[level] ?? ""];
     return of === undefined ? "–" : `${count(of.low)} to ${count(of.high)}`;
   };
+  const prefetched = run.totals.prefetches ?? 0;
+  const used = (run.totals["prefetch.hits"] ?? 0) / prefetched;
   const number = (n: number | null): string => (n === null ? "–" : count(n));
   return section(
     "levels",
@@ -45,6 +47,7 @@ export function levels(data: Data): Section | null {
           ? [{ title: "Misses, 95 %", numeric: true, cell: (l: { name: string }) => interval(l.name), value: (l: { name: string }) => interval(l.name) }]
           : []),
       ],
+      foot: prefetched > 0 ? `${count(prefetched)} lines were prefetched, and ${percent(used)} of them were used.` : "",
     }),
   );
 }

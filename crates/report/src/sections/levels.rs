@@ -32,7 +32,28 @@ pub(super) fn levels(summary: &Summary, style: &Style) -> String {
         provenance(summary)
     );
     let note = note.trim_start_matches("; ");
-    style.heading("Caches and TLBs", note) + &table.draw(style)
+    style.heading("Caches and TLBs", note) + &table.draw(style) + &prefetched(summary, style)
+}
+
+/// Lines that the machine's prefetchers and the program's prefetch instructions brought in.
+fn prefetched(summary: &Summary, style: &Style) -> String {
+    let total = |event| {
+        summary
+            .totals
+            .get(event)
+            .copied()
+            .filter(|&count| count > 0)
+    };
+    let Some(lines) = total("prefetches") else {
+        return String::new();
+    };
+    let used = total("prefetch.hits").unwrap_or(0) as f64 / lines as f64;
+    let text = format!(
+        "{} lines were prefetched, and {} of them were used.",
+        units::count(lines),
+        units::share(used)
+    );
+    style.wrap(&text, 2)
 }
 
 fn row(level: &Level, machine: Option<&MachineFacts>, style: &Style) -> Vec<String> {
