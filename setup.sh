@@ -18,7 +18,7 @@ DEMO="sqlite3"
 DIST="debootstrap busybox-static"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4 dwz"
 # Tests skip without these packages, and say so. They are installed only if no installed package changes.
-WELCOME="mdadm linux-perf chromium nodejs node-typescript"
+WELCOME="mdadm linux-perf chromium nodejs node-typescript musl-tools"
 # Node.js of other packagers brings its own.
 command -v npm >/dev/null || WELCOME="$WELCOME npm"
 

@@ -14,11 +14,12 @@ use memgauge_recording::{Recording, Selection};
 use memgauge_symbols::Symbols;
 use memgauge_trace::{CodeValue, EventId};
 
+use crate::fetched::fetch;
 use crate::report::sorted_summary;
 
 #[derive(Debug, Args)]
 pub(crate) struct Export {
-    /// Recording
+    /// Recording, or the URL of a packed one
     #[arg(value_name = "DIR")]
     recording: PathBuf,
     /// Format (docs/export.md)
@@ -111,16 +112,20 @@ pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
             "--sort is for arrow and csv: the other formats have no order"
         ));
     }
+    // Removed when this function returns if it is a copy.
+    let fetched;
     let recording = match args.format.is_folder() {
         true => {
             let folder = folder(args)?;
-            let recording = Recording::open(&args.recording)?;
+            fetched = fetch(&args.recording)?;
+            let recording = Recording::open(fetched.path())?;
             to_folder(args, &recording, folder)?;
             recording
         }
         false => {
             check_output(args)?;
-            let recording = Recording::open(&args.recording)?;
+            fetched = fetch(&args.recording)?;
+            let recording = Recording::open(fetched.path())?;
             match args.format {
                 Format::Perf => to_perf(args, &recording)?,
                 _ => to_file(args, &recording)?,
@@ -179,7 +184,7 @@ fn firefox(
     out: &mut Vec<u8>,
 ) -> anyhow::Result<Result<(), Error>> {
     let event = sampled_event(args, recording)?;
-    let mut symbols = Symbols::of(&args.recording);
+    let mut symbols = Symbols::of(recording.path());
     let (stacked, mut problems) = stacked_samples(recording, &mut symbols, event)?;
     let mut values: Vec<CodeValue> = Vec::new();
     recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows| {

@@ -409,7 +409,8 @@ fn a_packed_recording_is_read_by_its_url() {
     let [found, expected] = [&urls, &files].map(|names| {
         let report = all.json(&["report", "--json", &names[0]]);
         let compared = all.json(&["diff", "--json", &names[0], &names[1]]);
-        (report["hot"].clone(), compared["metrics"].clone())
+        let stacks = all.succeeds(&["export", "-f", "folded", &names[0]]);
+        (report["hot"].clone(), compared["metrics"].clone(), stacks)
     });
     assert_eq!(found, expected);
     let environment = all.server.environment();

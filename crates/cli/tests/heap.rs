@@ -4,6 +4,7 @@
 mod harness;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use harness::{drawn, memgauge, needs};
 use memgauge_testing::compiled;
@@ -736,12 +737,16 @@ fn native_site(report: &serde_json::Value, function: &str) -> NativeSite {
 }
 
 /// Compiles a program, records it with source `malloc`, and returns the report.
-fn native(source: &str, defines: &[String], options: &[&str]) -> serde_json::Value {
+fn native(compiler: &str, source: &str, count: u64, options: &[&str]) -> serde_json::Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut flags = vec!["-O1", "-g", "-pthread", "-fno-builtin-malloc"];
-    flags.extend(defines.iter().map(String::as_str));
-    let program = compiled(folder.path(), "prog.c", source, &flags);
-    let program = PathBuf::from(program.expect("gcc is installed"));
+    let (text, program) = (folder.path().join("prog.c"), folder.path().join("prog"));
+    std::fs::write(&text, source).expect("the source can be written");
+    let mut compile = Command::new(compiler);
+    compile.args(["-O1", "-g", "-pthread", "-fno-builtin-malloc"]);
+    // A compiler for musl itself adds this table, without which call stacks end in the program.
+    compile.args(["-Wl,--eh-frame-hdr", &format!("-DCOUNT={count}"), "-o"]);
+    compile.args([&program, &text]);
+    assert!(compile.status().expect("the compiler runs").success());
     let recording = folder.path().join("x.mg");
     memgauge()
         .args(["record", "--source", "malloc", "-q"])
@@ -761,11 +766,22 @@ fn native(source: &str, defines: &[String], options: &[&str]) -> serde_json::Val
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn natively_recorded_allocations_have_known_numbers_in_threads_children_and_programs() {
-    if !needs(&["gcc"]) {
-        return;
+    if needs(&["gcc"]) {
+        check_native("gcc");
     }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn natively_recorded_allocations_have_known_numbers_with_musl() {
+    if needs(&["musl-gcc"]) {
+        check_native("musl-gcc");
+    }
+}
+
+fn check_native(compiler: &str) {
     let count = drawn("count", 50, 500);
-    let report = native(NATIVE, &[format!("-DCOUNT={count}")], &["-c", "1"]);
+    let report = native(compiler, NATIVE, count, &["-c", "1"]);
     let expected = [
         // function, allocations, bytes, at the peak, not freed
         ("keep", count, count * 128, count * 128, count * 128),
@@ -826,7 +842,7 @@ fn sampled_allocations_are_within_their_intervals() {
         return;
     }
     let count = drawn("count", 20_000, 40_000);
-    let report = native(SAMPLED, &[format!("-DCOUNT={count}")], &[]);
+    let report = native("gcc", SAMPLED, count, &[]);
     let expected = [
         ("small", 10 * count, 10 * count * 48, 10 * count * 48),
         ("middle", count, count * 3000, count / 2 * 3000),

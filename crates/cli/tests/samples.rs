@@ -594,3 +594,72 @@ fn the_clock_names_the_very_element_that_an_instruction_accesses() {
         named.len()
     );
 }
+
+const LOOKUPS: &str = r#"
+#include <stdlib.h>
+#include <unistd.h>
+enum { ENTRIES = 1 << 22 };
+static unsigned long state = 1;
+static unsigned next(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % ENTRIES;
+}
+__attribute__((noinline)) static long lookups(const long *table, int times)
+{
+    long sum = 0;
+    while (times--) sum += table[next()]; /* the hottest line */
+    return sum;
+}
+__attribute__((noinline)) static void fill(long *table, int times)
+{
+    for (int i = 0; i < times; i++)
+        table[next()] = i;
+}
+int main(int count, char **words)
+{
+    long *table = calloc(ENTRIES, sizeof *table);
+    int times = atoi(words[1]);
+    fill(table, times / 8);
+    long sum = lookups(table, times);
+    usleep(atoi(words[2]) * 1000);
+    return sum == 1;
+}
+"#;
+
+#[test]
+fn the_main_finding_of_samples_of_time_is_where_most_of_it_is() {
+    if !needs(&["gcc"]) || !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let program = memgauge_testing::compiled(folder.path(), "p.c", LOOKUPS, &["-O1", "-g"]);
+    let program = program.expect("gcc is installed");
+    let line = LOOKUPS
+        .lines()
+        .position(|line| line.contains("hottest line"));
+    let line = format!("p.c:{}", 1 + line.expect("it is marked"));
+    let finding = |options: &[&str], sleep_ms: &str| {
+        let path = folder
+            .path()
+            .join(format!("{}{sleep_ms}.mg", options.len()));
+        let run = record(&path, options, &[&program, "20000000", sleep_ms]);
+        assert!(run.status.success(), "{}", said(&run));
+        // Line breaks depend on the width.
+        let text = harness::report_text(&path);
+        let (_, text) = text.split_once("Main finding").expect("a finding");
+        let text = text.split_once("\n\n").map_or(text, |(text, _)| text);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let busy = finding(&["--source", "clock"], "0");
+    for part in ["of the processor time is in lookups", &line, "(32.0 MiB)"] {
+        assert!(busy.contains(part), "{part}: {busy}");
+    }
+    let idle = finding(&["--source", "clock"], "3000");
+    assert!(idle.contains("used a processor in only"), "{idle}");
+    let faults = finding(&["-e", "page-faults", "-c", "1"], "0");
+    assert!(
+        faults.contains("the events page-faults is in fill"),
+        "{faults}"
+    );
+}

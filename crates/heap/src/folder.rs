@@ -101,3 +101,46 @@ fn create_in(base: &Path, attempt: u32) -> io::Result<Folder> {
     library.set_permissions(fs::Permissions::from_mode(0o500))?;
     Ok(folder)
 }
+
+#[cfg(test)]
+mod tests {
+    use object::{Object, ObjectSection};
+
+    use super::*;
+
+    /// A library that names no other library and no version of a symbol loads with any C library.
+    #[test]
+    fn the_library_needs_no_version_of_a_c_library() {
+        const DT_NULL: u64 = 0;
+        const DT_NEEDED: u64 = 1;
+        if LIBRARY_BYTES.is_empty() {
+            return;
+        }
+        let library = object::File::parse(LIBRARY_BYTES).expect("an ELF file");
+        assert!(library.section_by_name(".gnu.version_r").is_none());
+        let dynamic = library
+            .section_by_name(".dynamic")
+            .expect("a dynamic library");
+        let dynamic = dynamic.data().expect("its data").to_vec();
+        let tags = dynamic.chunks_exact(16).map(|entry| {
+            let (tag, _) = entry.split_at(8);
+            u64::from_le_bytes(tag.try_into().expect("eight bytes"))
+        });
+        let tags: Vec<u64> = tags.take_while(|&tag| tag != DT_NULL).collect();
+        assert!(!tags.is_empty() && !tags.contains(&DT_NEEDED), "{tags:?}");
+        // What glibc 2.17 and musl have, and may lack.
+        let imports = library.imports().expect("its imports");
+        for import in imports {
+            let name = String::from_utf8_lossy(import.name());
+            let known = [
+                "dl_iterate_phdr",
+                "clock_gettime",
+                "pthread_key_create",
+                "pthread_setspecific",
+                "pthread_atfork",
+                "__register_atfork",
+            ];
+            assert!(known.contains(&name.as_ref()), "{name}");
+        }
+    }
+}

@@ -18,6 +18,8 @@ pub(crate) const FINDINGS: usize = 3;
 
 /// Bytes of a cache line.
 const LINE_BYTES: u64 = 64;
+/// Event by which time is sampled in a modelled machine.
+const CYCLES: &str = "cycles";
 
 /// Distinguishes sequential access from strides.
 const LINE_USE: &str = "at least 1.5 accesses per miss";
@@ -508,10 +510,10 @@ fn order_advice(summary: &Summary, general: &str) -> String {
         0 => {
             "If the order of the accesses is free, follow the order in memory: swap the loops over \
               a matrix that is read by columns, and pad rows that are a large power of two apart. \
-              If they are look-ups at random, make the table smaller: narrower types, fewer unused \
-              entries. Or prefetch the entries of several look-ups before the first one needs \
-              its own (`__builtin_prefetch` in C). Another recording shows an upper bound of the \
-              gain, because processors overlap loads that do not depend on each other."
+              If each look-up gives the place of the next one (a chain of indices), shorten the \
+              chain. Otherwise make the table smaller (narrower types, fewer unused entries), or \
+              prefetch the entries of several look-ups before the first is needed \
+              (`__builtin_prefetch` in C; another recording shows an upper bound of the gain)."
                 .to_owned()
         }
         _ => format!(
@@ -779,7 +781,7 @@ fn writes_past_caches(summary: &Summary) -> bool {
 }
 
 /// Minimum share of the stalls to name a single function or piece of data.
-const NAMED_SHARE: f64 = 0.2;
+pub(crate) const NAMED_SHARE: f64 = 0.2;
 
 /// Whether lines move between the cores of the model.
 fn models_sharing(summary: &Summary) -> bool {
@@ -890,7 +892,7 @@ impl NamedFunction {
     /// How to find the calls of a function of a library.
     fn how_to_find_calls(&self, summary: &Summary) -> Option<String> {
         let is_named = self.is_library && !self.name.ends_with("[no symbols]");
-        (is_named && calls_by_time(summary).is_none()).then(|| {
+        (is_named && calls_by(CYCLES, summary).is_none()).then(|| {
             format!(
                 " `memgauge record -g -- CMD` shows which calls lead to {}.",
                 self.name
@@ -899,21 +901,20 @@ impl NamedFunction {
     }
 }
 
-fn is_library(module: &str) -> bool {
+pub(crate) fn is_library(module: &str) -> bool {
     let file = file_name(module);
     file.ends_with(".so") || file.contains(".so.")
 }
 
-/// Call paths of the samples of time.
-fn calls_by_time(summary: &Summary) -> Option<&CallTree> {
-    let mut trees = summary.calls.iter();
-    trees.find(|tree| tree.event == catalogue::name(catalogue::CYCLES).unwrap_or_default())
+/// Call paths of the samples of an event.
+fn calls_by<'a>(event: &str, summary: &'a Summary) -> Option<&'a CallTree> {
+    summary.calls.iter().find(|tree| tree.event == event)
 }
 
 /// Names the function outside of libraries that calls a function of a library most, directly or
 /// not.
-fn caller(function: &str, summary: &Summary) -> Option<String> {
-    let tree = calls_by_time(summary)?;
+pub(crate) fn caller(function: &str, event: &str, summary: &Summary) -> Option<String> {
+    let tree = calls_by(event, summary)?;
     let mut all = 0;
     let mut by_caller: BTreeMap<&str, u64> = BTreeMap::new();
     let inside = tree.nodes.iter().filter(|node| node.function == function);
@@ -966,7 +967,7 @@ fn hottest_function(kind: CauseKind, summary: &Summary) -> Option<NamedFunction>
     };
     let is_library = is_library(&first.module);
     let called_by = match is_library {
-        true => caller(&first.function, summary).unwrap_or_default(),
+        true => caller(&first.function, CYCLES, summary).unwrap_or_default(),
         false => String::new(),
     };
     Some(NamedFunction {
@@ -999,7 +1000,7 @@ fn data(summary: &Summary, stalled: &dyn Fn(&Counts) -> u64) -> String {
 }
 
 /// Data that was not allocated, in a sentence.
-fn mapped(name: &str) -> String {
+pub(crate) fn mapped(name: &str) -> String {
     match name.strip_prefix("anon ") {
         Some(address) => format!("anonymous memory at {address}"),
         None => name.to_owned(),

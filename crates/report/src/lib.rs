@@ -18,6 +18,7 @@ mod overview;
 mod page;
 mod placement;
 mod plot;
+mod sampled;
 mod sections;
 mod style;
 mod table;

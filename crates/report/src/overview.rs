@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::causes::{FINDINGS, Statement, of_cause};
 use crate::style::Style;
 use crate::unnamed::hints;
-use crate::{sections, units};
+use crate::{sampled, sections, units};
 
 fn fact(text: String) -> Statement {
     Statement {
@@ -30,6 +30,12 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
         .take(FINDINGS)
         .map(|c| of_cause(c, summary))
         .collect();
+    let of_samples = match said.is_empty() {
+        true => sampled::main_finding(summary),
+        false => None,
+    };
+    let has_finding = !said.is_empty() || of_samples.is_some();
+    said.extend(of_samples);
     said.extend(hints(summary).into_iter().map(|hint| Statement {
         kind: "caution",
         text: hint.text,
@@ -55,9 +61,11 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
             ..fact(format!("Caution: {warning}."))
         }));
     }
-    said.extend(hottest(summary));
+    if !summary.causes.is_empty() {
+        said.extend(hottest(summary));
+    }
     said.extend(sections::findings(summary, style).into_iter().map(fact));
-    if summary.causes.is_empty() && regions.is_none() && summary.io.is_none() {
+    if !has_finding && regions.is_none() && summary.io.is_none() {
         said.push(Statement {
             next: NEXT.to_owned(),
             ..fact(
@@ -90,18 +98,8 @@ fn hottest(summary: &Summary) -> Option<Statement> {
         "Look first at {}: {} of {}{interval}.",
         row.function,
         units::share(share),
-        events_in_words(&table.rank)
+        sampled::measure_in_words(&table.rank)
     )))
-}
-
-fn events_in_words(rank: &str) -> String {
-    match rank {
-        "dram_bytes" => "the bytes between last-level cache and memory".to_owned(),
-        "llc.miss" => "the misses of the last-level cache".to_owned(),
-        "l1d.miss" => "the misses of the first-level cache".to_owned(),
-        "cpu-clock" | "task-clock" => "the processor time".to_owned(),
-        event => format!("the events {event}"),
-    }
 }
 
 /// Conclusions about the memory of running processes in its JSON form.

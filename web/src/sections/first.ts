@@ -10,7 +10,7 @@ import { Phase, phases } from "../phases";
 import { current, follow, select } from "../range";
 import { shareBar } from "../table";
 import { dataName } from "./allocations";
-import { functionName, placeOf, rankInWords, stallBar } from "./hot";
+import { functionName, placeOf, stallBar, whereRankComesFrom } from "./hot";
 import { bandwidthPlot } from "./over_time";
 import { Section } from "./section";
 
@@ -68,7 +68,7 @@ function topPython(run: Summary): HTMLElement | null {
   if (rows.length === 0) return null;
   const isDivided = table.rank === "cycles" && knowsStalls(run);
   const estimated = run.recording.machine === null ? ", from samples" : "";
-  const title = `Where ${rankInWords(table.rank)} ${table.rank === "cycles" ? "go" : "come from"}, by line of Python${estimated}`;
+  const title = `${whereRankComesFrom(table.rank)}, by line of Python${estimated}`;
   return h("div", {}, h("h3", {}, title), h("ol", { class: "places" }, ...rows.map((row) => pythonPlace(row, isDivided))));
 }
 
@@ -105,7 +105,7 @@ function topPlaces(run: Summary): HTMLElement | null {
     return place(run, row, line);
   });
   const estimated = functions.samples !== null && !hasEvery(run, functions.rank) ? ", from samples" : "";
-  return h("div", {}, h("h3", {}, `Where ${rankInWords(functions.rank)} ${functions.rank === "cycles" ? "go" : "come from"}${topPython(run) === null ? "" : ", by function in C"}${estimated}`), h("ol", { class: "places" }, ...items));
+  return h("div", {}, h("h3", {}, `${whereRankComesFrom(functions.rank)}${topPython(run) === null ? "" : ", by function in C"}${estimated}`), h("ol", { class: "places" }, ...items));
 }
 
 function sameCallers(a: HotRow, b: HotRow): boolean {

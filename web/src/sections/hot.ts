@@ -49,7 +49,7 @@ export function hot(data: Data): Section | null {
     {
       provenance: exact ? (run.recording.machine === null ? "counted" : modelled(run)) : "sampled",
       definition:
-        `Where ${rankInWords(rank)} come from: the share of all of them. ` +
+        `${whereRankComesFrom(rank)}: the share of all of them. ` +
         (exact
           ? (ofSets
               ? "Estimated from some of the cache sets: the interval holds the true share in 95 of 100 choices of sets; "
@@ -63,8 +63,19 @@ export function hot(data: Data): Section | null {
   );
 }
 
+/** The title of a list of places. */
+export function whereRankComesFrom(rank: string): string {
+  if (rank === "cycles") return "Where cycles go";
+  return isClock(rank) ? "Where processor time goes" : `Where ${rankInWords(rank)} come from`;
+}
+
+function isClock(rank: string): boolean {
+  return /^(cpu|task)-clock\b/.test(rank);
+}
+
 export function rankInWords(rank: string): string {
   if (rank === "cycles") return "cycles";
+  if (isClock(rank)) return "processor time";
   return rank === "dram_bytes" ? "bytes between last-level cache and memory" : `events ${name(rank)}`;
 }
 

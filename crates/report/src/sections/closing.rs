@@ -6,9 +6,9 @@ use memgauge_trace::OwnCost;
 use super::clock;
 use super::headline::recorded_inside;
 use super::levels::title;
-use crate::causes::{FINDINGS, of_cause};
+use crate::causes::{FINDINGS, Statement, of_cause};
 use crate::style::{Role, Style};
-use crate::{grid, units};
+use crate::{grid, sampled, units};
 
 /// Maximum number of losses listed one by one.
 const LOSSES: usize = 12;
@@ -128,10 +128,10 @@ pub(crate) fn of_regions(names: &str, style: &Style) -> String {
 
 /// The main finding without its advice, for readers of the first lines only.
 pub(super) fn main_finding(summary: &Summary, style: &Style) -> String {
-    let Some(cause) = summary.causes.first() else {
+    let first = summary.causes.first().map(|cause| of_cause(cause, summary));
+    let Some(Statement { text, .. }) = first.or_else(|| sampled::main_finding(summary)) else {
         return String::new();
     };
-    let text = of_cause(cause, summary).text;
     style.heading("Main finding", "what to do about it: see the last lines")
         + &cause_sentence(text, style)
 }
@@ -147,17 +147,21 @@ fn cause_sentence(text: String, style: &Style) -> String {
 
 pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
     let regions = summary.recording.source.only_regions();
-    if summary.findings.is_empty() && summary.causes.is_empty() && regions.is_none() {
+    let causes = summary.causes.iter().take(FINDINGS);
+    let mut causes: Vec<Statement> = causes.map(|cause| of_cause(cause, summary)).collect();
+    if causes.is_empty() {
+        causes.extend(sampled::main_finding(summary));
+    }
+    if summary.findings.is_empty() && causes.is_empty() && regions.is_none() {
         return String::new();
     }
     let mut text = style.heading("In short", "");
     if let Some(names) = regions {
         text += &style.wrap(&of_regions(names, style), 2);
     }
-    for cause in summary.causes.iter().take(FINDINGS) {
-        let said = of_cause(cause, summary);
-        text += &cause_sentence(said.text, style);
-        text += &style.wrap(&said.next, 4);
+    for cause in causes {
+        text += &cause_sentence(cause.text, style);
+        text += &style.wrap(&cause.next, 4);
     }
     for finding in findings(summary, style) {
         text += &style.wrap(&finding, 2);

@@ -1,0 +1,159 @@
+//! Main finding of a recording that has only samples, of time or of an event: where most of them are.
+//! What limits the program is known of modelled machines alone (`causes`).
+
+use memgauge_analyze::{HotRow, PythonRow, RegionTable, Summary, file_name};
+use memgauge_trace::event_meaning;
+
+use crate::causes::{NAMED_SHARE, Statement, caller, is_library, mapped};
+use crate::names::without_arguments;
+use crate::units;
+
+/// Below this share, no function stands out.
+const FEW: f64 = 0.1;
+/// From this share of the data addresses on, a region is named.
+const MOST: f64 = 0.5;
+/// Below this share of a processor, a program waited more than it ran.
+const MOSTLY_IDLE: f64 = 0.5;
+
+/// Names the function, line and data with most of the samples. `None` without samples of code, and for
+/// recordings with exact counts.
+pub(crate) fn main_finding(summary: &Summary) -> Option<Statement> {
+    let table = &summary.hot.functions;
+    let samples = table.samples.filter(|&n| n > 0)?;
+    let row = table.rows.first()?;
+    let share = row.share?;
+    let measure = measure_in_words(&table.rank);
+    let interval = interval(row, samples);
+    let python = python_line(summary).filter(|_| share >= FEW);
+    let mut text = match python {
+        _ if share < FEW => format!(
+            "No function stands out: the first one, {}, has {} of {measure}{interval}.",
+            without_arguments(&row.function),
+            units::share(share)
+        ),
+        Some(line) => format!(
+            "{} of {measure} is in {} at {}{} (Python){}.",
+            units::share(line.share.unwrap_or(0.0)),
+            line.function,
+            file_name(&line.file),
+            line.line.map_or(String::new(), |line| format!(":{line}")),
+            native_part(row)
+        ),
+        None => format!(
+            "{} of {measure} is in {}{}{interval}.",
+            units::share(share),
+            without_arguments(&row.function),
+            hottest_line(row, summary)
+        ),
+    };
+    if is_library(&row.module) && share >= FEW && python.is_none() {
+        text += &caller(&row.function, &table.rank, summary).unwrap_or_default();
+    }
+    text += &data(summary, &table.rank).unwrap_or_default();
+    text += &idle(summary).unwrap_or_default();
+    Some(Statement {
+        kind: "cause",
+        text,
+        rule: "the function with most samples".to_owned(),
+        next: next_step(&table.rank).to_owned(),
+    })
+}
+
+/// The sampled event in a sentence.
+pub(crate) fn measure_in_words(event: &str) -> String {
+    match event_meaning(event) {
+        "dram_bytes" => "the bytes between last-level cache and memory".to_owned(),
+        "llc.miss" => "the misses of the last-level cache".to_owned(),
+        "l1d.miss" => "the misses of the first-level cache".to_owned(),
+        "cpu-clock" | "task-clock" => "the processor time".to_owned(),
+        "cycles" => "the cycles".to_owned(),
+        event => format!("the events {event}"),
+    }
+}
+
+fn interval(row: &HotRow, samples: u64) -> String {
+    match (row.share_low, row.share_high) {
+        (Some(low), Some(high)) => format!(
+            " (95 % interval {} to {}, n = {})",
+            units::share(low),
+            units::share(high),
+            units::count(samples)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// The line of Python with most samples, if it has enough of them.
+fn python_line(summary: &Summary) -> Option<&PythonRow> {
+    let python = summary.python.as_ref()?;
+    let first = python.lines.first()?;
+    let is_same = python.rank == summary.hot.functions.rank;
+    (is_same && first.share? >= NAMED_SHARE).then_some(first)
+}
+
+/// The native function that a line of Python spends its time in, unless it is the interpreter's loop.
+fn native_part(row: &HotRow) -> String {
+    match row.share {
+        Some(share) if share >= NAMED_SHARE && !row.function.starts_with("_PyEval") => format!(
+            "; {} of all is in {}",
+            units::share(share),
+            without_arguments(&row.function)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// The line of a function with most samples.
+fn hottest_line(function: &HotRow, summary: &Summary) -> String {
+    let lines = summary.hot.lines.rows.iter();
+    let mut lines =
+        lines.filter(|row| (&row.function, &row.module) == (&function.function, &function.module));
+    let line = lines.next();
+    let line = line.and_then(|row| Some((row.file.as_deref()?, row.line?)));
+    line.map_or(String::new(), |(file, line)| {
+        format!(", most at {}:{line}", file_name(file))
+    })
+}
+
+/// The memory that most data addresses are in, if enough samples have one.
+fn data(summary: &Summary, event: &str) -> Option<String> {
+    let is_reliable = |table: &&RegionTable| {
+        table.event == event
+            && table.address_gap.is_none()
+            && table.samples > table.samples_without_address
+    };
+    let table = summary.regions.iter().find(is_reliable)?;
+    let first = table.rows.first()?;
+    let share = first.share.filter(|&share| share >= MOST)?;
+    let size = first
+        .bytes
+        .map_or(String::new(), |bytes| format!(" ({})", units::bytes(bytes)));
+    Some(format!(
+        " {} of the samples with a data address are in {}{size}.",
+        units::share(share),
+        mapped(&first.name)
+    ))
+}
+
+/// A program that memgauge started and that waited most of the time.
+fn idle(summary: &Summary) -> Option<String> {
+    let length_s = summary.run.duration_ns as f64 / 1e9;
+    let busy = summary.own_cost.program_cpu_s / length_s;
+    (0.0 < busy && busy < MOSTLY_IDLE).then(|| {
+        format!(
+            " But it used a processor in only {} of the time. Samples do not show what it waited \
+             for: a processor, a device, a lock.",
+            units::share(busy)
+        )
+    })
+}
+
+fn next_step(event: &str) -> &'static str {
+    if units::is_clock(event) || event_meaning(event) == "cycles" {
+        "Time alone does not tell computing from waiting for memory. `memgauge -- CMD` models the \
+         caches and shows how much of it waits, and for which data."
+    } else {
+        "`memgauge -- CMD` counts every miss in a modelled machine and shows how much time it costs, \
+         and for which data."
+    }
+}
