@@ -409,8 +409,13 @@ fn a_packed_recording_is_read_by_its_url() {
     let [found, expected] = [&urls, &files].map(|names| {
         let report = all.json(&["report", "--json", &names[0]]);
         let compared = all.json(&["diff", "--json", &names[0], &names[1]]);
-        let stacks = all.succeeds(&["export", "-f", "folded", &names[0]]);
-        (report["hot"].clone(), compared["metrics"].clone(), stacks)
+        let exported = all.run(&["export", "-f", "folded", &names[0]]);
+        assert!(!exported.stdout.is_empty(), "{exported:?}");
+        (
+            report["hot"].clone(),
+            compared["metrics"].clone(),
+            exported.stdout,
+        )
     });
     assert_eq!(found, expected);
     let environment = all.server.environment();
