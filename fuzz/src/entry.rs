@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their input: put it in the place of a file of
+//! Treatment of the input by the fuzz targets: put it in the place of a file of
 //! a recording, and read everything. Nothing may panic, hang or take memory
 //! beyond a batch; errors are right answers.
 

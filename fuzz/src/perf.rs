@@ -1,4 +1,4 @@
-//! What the fuzz targets of live collection do with their input: parse all of it.
+//! Treatment of the input by the fuzz targets of live collection: parse all of it.
 //! Nothing may panic, hang or take memory beyond a record; errors are right
 //! answers.
 

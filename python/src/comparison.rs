@@ -14,13 +14,13 @@ use crate::table::{Column, Kind, Table};
 use crate::values::to_python;
 use crate::work::interruptible;
 
-/// What is compared of a run.
+/// Numbers of a run that are compared.
 #[pyclass(frozen, module = "memgauge._memgauge")]
 pub(crate) struct Run(Measured);
 
 #[pymethods]
 impl Run {
-    /// Of a recording. `event` is the one that ranks functions.
+    /// Creates it from a recording. `event` is the one that ranks functions.
     #[staticmethod]
     #[pyo3(signature = (recording, event=None))]
     fn of_recording(
@@ -41,7 +41,7 @@ impl Run {
         measured.map(Run).map_err(|error| from_recording(&error))
     }
 
-    /// Of the text of a baseline file.
+    /// Creates it from the text of a baseline file.
     #[staticmethod]
     fn of_baseline(text: &str, name: &str) -> PyResult<Run> {
         Measured::parse(text).map(Run).map_err(|why| {
@@ -83,7 +83,7 @@ impl Comparison {
         Ok(Comparison(Compared::of(&before, &after, event)))
     }
 
-    /// What `memgauge diff --json` prints.
+    /// Returns the output of `memgauge diff --json`.
     fn json(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &self.0.json())
     }

@@ -377,7 +377,7 @@ pub(crate) struct MissCurve(CurveView);
 
 #[pymethods]
 impl MissCurve {
-    /// What `memgauge mrc --json` prints of a curve.
+    /// Returns the output of `memgauge mrc --json` for a curve.
     fn json(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &self.0.json())
     }

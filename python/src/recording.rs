@@ -366,7 +366,7 @@ impl Summary {
 
 #[pymethods]
 impl Summary {
-    /// What `memgauge report --json` prints.
+    /// Returns the output of `memgauge report --json`.
     fn report(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &json_value(&self.summary))
     }

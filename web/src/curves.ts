@@ -318,6 +318,6 @@ export function drawCurves(): void {
     width = window.innerWidth;
     draw();
   });
-  // What was hidden in a closed part has no width yet.
+  // Plots in a closed part have no width yet.
   document.addEventListener("toggle", draw, true);
 }

@@ -93,7 +93,7 @@ export function searchBox(): HTMLElement {
   const before = kept("find");
   if (before !== null) {
     input.value = before;
-    // What is searched is built after the box.
+    // The searched entries are built after the box.
     requestAnimationFrame(fill);
   }
   return box;

@@ -1,4 +1,4 @@
-// What the page shows, kept in the address's fragment: a link to the page as it is now.
+// State of the page, kept in the address's fragment: a link to the page as it is now.
 //
 // `#hot&range=1000-2000&sort-functions=Cycles,desc`: the section, then keys and values.
 

@@ -28,7 +28,7 @@ struct Line {
     address: u64,
     /// Nothing where the event's records have neither.
     source_and_latency: Option<(DataSource, u32)>,
-    /// Of IBS' ops.
+    /// Access, for operations of IBS.
     access: Option<(u64, AccessKind, u16)>,
 }
 
@@ -43,7 +43,7 @@ struct Compared {
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What the log has of one kind: PEBS' records, or a space's ops or fetches.
+/// Records of the log by kind: PEBS' records, or a space's ops or fetches.
 type Streams = BTreeMap<String, Vec<Line>>;
 
 fn main() -> Result<(), Failure> {
@@ -193,7 +193,7 @@ fn recorded(path: &str, by_processor: bool) -> Result<BTreeMap<u32, Vec<Line>>, 
 }
 
 fn line(row: &Sample) -> Line {
-    // Of PEBS the latency says whether there is a source; only IBS tells the width.
+    // With PEBS the latency shows whether there is a source. Only IBS has the width.
     let is_op = row.size_bytes > 0;
     Line {
         processor: row.cpu.map_or(0, |cpu| cpu.0),

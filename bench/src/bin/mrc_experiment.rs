@@ -375,7 +375,7 @@ const SHOWN: [u64; 3] = [1, 10, 100];
 /// Error after the best scale below which a shape counts as kept.
 const KEPT: f64 = 0.1;
 
-/// What follows in the file is not written here, and stays.
+/// The part of the file that is written by hand, and stays.
 const BY_HAND: &str = "\n<!-- from here on: make bench-mrc, by hand -->\n";
 
 const WHERE_NOT: &str = "\

@@ -21,7 +21,7 @@ const PYTHON: &str = "d={i*7919%200003:str(i) for i in range(60000)};print(len(s
 const PERL: &str = "$n{$_ % 50021} .= $_; END { print scalar keys %n }";
 const SQL: &str = "select count(*), sum(b) from t where a in (select a from t where b < 90);";
 
-/// What runs, by name; `piece` is a sixth of `input`.
+/// Programs to run, by name; `piece` is a sixth of `input`.
 fn programs(input: &str, piece: &str) -> [(&'static str, Vec<String>); 9] {
     let import = format!(".import {input} t");
     [

@@ -1,4 +1,4 @@
-//! What can limit a run. `causes` detects it.
+//! Causes that can limit a run. `causes` detects them.
 
 use serde::Serialize;
 

@@ -287,7 +287,7 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         return found;
     };
     let sharing = sharing(evidence);
-    // What waits for other cores is no reason to change the order of data.
+    // Waiting for other cores is no reason to change the order of data.
     let stalls = Stalls {
         data: stalls.data - sharing.as_ref().map_or(0.0, |cause| cause.value),
         ..stalls
@@ -817,7 +817,7 @@ mod tests {
             let found = idle_of(&threads);
             found.map(|c| c.value)
         };
-        // Of 100 ns two threads ran for 50 and for nothing, or one of them all the time.
+        // In 100 ns two threads ran for 50 and for nothing, or one of them all the time.
         assert_eq!(share([50, 100]), Some(0.5));
         assert_eq!(share([0, 100]), None);
         // Threads that live for less than a nanosecond did not sleep.

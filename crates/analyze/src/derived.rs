@@ -29,7 +29,7 @@ struct Ratio {
     factor: f64,
 }
 
-/// What the numerator is divided by.
+/// Divisor of the numerator.
 enum Denominator {
     /// The other event.
     Event(&'static str),

@@ -50,7 +50,7 @@ pub struct PartialSummary {
     problems: Vec<String>,
 }
 
-/// What two shares of one recording have in common.
+/// Facts that two shares of one recording have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RecordingIdentity {
     started_unix_ns: u64,

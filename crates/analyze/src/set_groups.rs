@@ -26,7 +26,7 @@ pub struct EstimateInterval {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FollowedGroups {
     one_in: u32,
-    /// Of the events at hand, and of the first level's misses.
+    /// Crowding by the events at hand, and by the first level's misses.
     crowded: Crowded,
     near: Crowded,
 }

@@ -94,10 +94,10 @@ pub struct Summary {
     /// Memory that the program allocated. `None` if allocations were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<HeapUse>,
-    /// What other machines would make of the run, if they were modelled.
+    /// Results of the run on other machines, if they were modelled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_if: Vec<WhatIf>,
-    /// What data costs by type and member; `None` if no type is known.
+    /// Cost of data by type and member; `None` if no type is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub types: Option<TypeTable>,
     /// Lines that threads share; `None` if there are none, or the source does not know.
@@ -195,7 +195,7 @@ pub struct RecordingFacts {
     pub format_version: u32,
     /// Recorded command line.
     pub command: Vec<String>,
-    /// What the user says about the run, by name.
+    /// Labels that the user gave the run, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Wall-clock start, seconds since 1970.

@@ -14,7 +14,7 @@ pub struct WhatIf {
     pub name: String,
     /// The change in words: `LLC twice as large`.
     pub change: String,
-    /// What is changed.
+    /// The changed part.
     pub changes: Changed,
     /// Name of the machine.
     pub machine: String,
@@ -22,7 +22,7 @@ pub struct WhatIf {
     pub busy_ns: f64,
     /// `busy_ns` / that of the recorded machine − 1; negative if it is faster.
     pub relative: f64,
-    /// What its cycles were spent on.
+    /// Cycles by what they were spent on.
     pub time: Vec<TimePart>,
     /// Counts of all its threads by event.
     pub totals: Counts,
@@ -35,7 +35,7 @@ pub struct WhatIf {
     pub misses_of_others: Option<u64>,
 }
 
-/// What a change concerns.
+/// The part of the run that a change concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Changed {

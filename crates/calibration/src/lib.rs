@@ -45,7 +45,7 @@ pub struct Calibration {
     pub points: Vec<LossPoint>,
 }
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The modelled machine.

@@ -170,7 +170,7 @@ fn record_intervals(
     }
 }
 
-/// What the next recording states about earlier ones.
+/// Losses of earlier recordings, which the next one states.
 fn dropped(collection: &Collection) -> Vec<Loss> {
     let names = collection.take_dropped().into_iter();
     let loss = |name| Loss {
@@ -210,8 +210,8 @@ fn record_interval(
     }
 }
 
-/// What the options name. Of processes, also their descendants: an event is inherited only by those
-/// that start later.
+/// Returns the target that the options name. Descendants of processes are included, because only
+/// processes that start later inherit an event.
 fn target(args: &Record, program: Option<u32>) -> anyhow::Result<Target> {
     let named = match args.target.are_any() {
         true => args.target.with(&[])?.0,

@@ -115,7 +115,7 @@ struct New {
     /// Capacity of each thread's buffer in samples
     #[arg(long, value_name = "SAMPLES")]
     buffer: Option<usize>,
-    /// What to do with a new sample if the buffer is full
+    /// Handling of a new sample if the buffer is full
     #[arg(long, value_enum, default_value_t)]
     when_full: WhenFull,
     /// Maximum delay before a sample can be read: 10ms or 1ms
@@ -144,7 +144,7 @@ struct Run {
     /// Capacity of each thread's buffer in samples
     #[arg(long, value_name = "SAMPLES")]
     buffer: Option<usize>,
-    /// What to do with a new sample if the buffer is full
+    /// Handling of a new sample if the buffer is full
     #[arg(long, value_enum, default_value_t)]
     when_full: WhenFull,
     /// File to which the program's output and errors are appended [default: discarded]

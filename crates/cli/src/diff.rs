@@ -208,7 +208,7 @@ fn measured(
     }
 }
 
-/// What is compared of a recording. `event` is the one whose samples rank functions.
+/// Reads the numbers of a recording that are compared. `event` is the one whose samples rank functions.
 pub(crate) fn measure(recording: &Recording, event: Option<&str>) -> anyhow::Result<Measured> {
     Ok(Measured::of(&summary(recording, event)?))
 }
@@ -227,7 +227,7 @@ fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary
 pub(crate) fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     for (name, comparison) in runs.runs() {
-        // Of two runs it is clear which is meant.
+        // With two runs it is clear which one is meant.
         let of = match runs.comparisons.len() {
             1 => String::new(),
             _ => format!("{name}: "),

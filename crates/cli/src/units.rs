@@ -130,7 +130,7 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
     pages.ok_or_else(|| "the number of pages must be a power of two up to 262144".to_owned())
 }
 
-/// What `--what-if` changes.
+/// A change that `--what-if` models.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// The machine.

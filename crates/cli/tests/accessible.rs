@@ -24,7 +24,7 @@ fn fixture(name: &str) -> PathBuf {
     folder.join(format!("{name}.mg"))
 }
 
-/// What a command of memgauge writes as a page; `None` where it was built without pages.
+/// Returns the page that a command of memgauge writes, or `None` if it was built without pages.
 fn page(args: &[&str], recordings: &[&str]) -> Option<String> {
     let mut command = memgauge();
     command

@@ -270,7 +270,7 @@ fn an_engine_that_is_not_there_says_how_to_get_it() {
     );
 }
 
-/// What memgauge says where the emulator is a program that runs `script`.
+/// Checks memgauge's message if the emulator is a program that runs `script`.
 fn check_emulator(script: &str, words: &[&str]) {
     let folder = folder();
     let emulator = folder.path().join("qemu");
@@ -416,7 +416,7 @@ fn a_previous_recording_is_kept_as_old() {
             folder.path().join(&old).join("mark").exists(),
             "{arguments:?}"
         );
-        // What has the name of the old one and is none is not touched.
+        // Other files with the name of an old one are not touched.
         arguments.remove(1);
         fs::remove_dir_all(folder.path().join(&old)).expect("it can be removed");
         fs::write(folder.path().join(&old), "mine").expect("a file can be written");

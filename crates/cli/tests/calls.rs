@@ -506,7 +506,7 @@ fn callers_of_code_without_misses_are_known_by_cycles() {
     assert!((0.88..0.92).contains(&share), "{share} in {chains:?}");
 }
 
-/// What is left by a jump, an exception, another stack or a handler's end is no caller.
+/// A function that was left by a jump, an exception, another stack or a handler's end is no caller.
 #[test]
 fn functions_that_were_left_call_nothing() {
     if !needs(&["c++"]) {

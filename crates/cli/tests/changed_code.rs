@@ -39,7 +39,7 @@ fn code_that_changes_behind_its_address_is_executed_as_it_is() {
     }
 }
 
-/// What code that may change does to find out is no access of the program.
+/// The checks of code that may change are no accesses of the program.
 #[test]
 fn code_that_may_change_counts_as_other_code_does() {
     if !needs(&["cc"]) {

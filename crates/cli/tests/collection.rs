@@ -123,7 +123,7 @@ fn losses(recording: &Recording) -> Vec<Loss> {
     batches.flat_map(|batch| batch.expect("rows")).collect()
 }
 
-/// What each recording must be. Returns its losses.
+/// Checks the properties that each recording must have. Returns its losses.
 fn check(path: &Path) -> Vec<Loss> {
     let recording = Recording::open(path).expect("a recording");
     assert!(

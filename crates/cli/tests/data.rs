@@ -181,7 +181,7 @@ fn allocations_of_every_kind_are_counted_where_they_are_made() {
         check("in_thread", freed(3 * n, 3 * n * (size + 3)));
         let child = site(&report, "in_child");
         assert_eq!((child.allocations, child.live), (n, n * (size + 4)));
-        // What the pool itself allocates is part of the pool.
+        // Memory that the pool itself allocates is part of the pool.
         check("from_pool", freed(n, 32 * n));
         let folded = folded(&recorded.path(), "heap.bytes");
         let of_pool = folded.lines().filter(|line| line.contains(";from_pool"));

@@ -364,7 +364,7 @@ fn several_runs_are_each_compared_with_the_first() {
     let page = std::fs::read_to_string(folder.path().join("diff.html")).expect("a page");
     assert!(page.contains("<bdi>added_pass (passes)</bdi>"), "{page}");
     let curves = page.matches("<path class=\"curve r").count();
-    // Of what was read; nothing is written back. Four runs, each with its curve and its key.
+    // These are the curves that were read. Nothing is written back. Four runs, each with its curve and its key.
     assert_eq!(curves, 4 * 2);
     let one = memgauge()
         .arg("diff")

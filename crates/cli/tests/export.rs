@@ -34,7 +34,7 @@ fn export(recorded: &Recorded, format: &str) -> PathBuf {
     path
 }
 
-/// What a tool prints; `None` where it is not installed.
+/// Returns the output of a tool, or `None` if it is not installed.
 fn reads(mut tool: Command, args: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = tool.args(args).arg(file).output() else {
         let name = tool.get_program().to_string_lossy();

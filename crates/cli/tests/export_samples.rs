@@ -43,7 +43,7 @@ fn export(recording: &Path, format: &str, more: &[&str]) -> PathBuf {
     path
 }
 
-/// What a tool prints; `None` where it is not installed.
+/// Returns the output of a tool, or `None` if it is not installed.
 fn reads(command: &mut Command, needed: &str) -> Option<String> {
     let Ok(output) = command.output() else {
         skipped(Need::Tool, format!("needs {needed}"));
@@ -566,7 +566,7 @@ fn perf_report_sums_what_the_samples_do() {
     );
 }
 
-/// What is exported and imported again is the same: the second reader of the file.
+/// An exported file that is imported again gives the same recording: a second reader of the file.
 #[test]
 fn an_import_of_the_export_has_the_same_samples_and_calls() {
     let Some(recorded) = recorded() else { return };

@@ -471,7 +471,7 @@ fn locks_work_and_count_as_on_the_processor() {
         let found = counted(mode);
         for event in ["instructions", "loads", "stores", "modifies"] {
             let difference = (found[event] - expected[event]).abs();
-            // Of its start, by where the library has its strings; of the loop it would be 20 000.
+            // Faults of its start depend on where the library has its strings. The loop would have 20 000.
             assert!(
                 difference < 2_000,
                 "{mode}: {event}: {found:?} for {expected:?}"

@@ -106,7 +106,7 @@ impl Written {
         all
     }
 
-    /// Those with another mode than a directory or a file should have.
+    /// Returns the files with another mode than a directory or a file should have.
     fn others(&self, directory_mode: u32, file_mode: u32) -> Vec<(PathBuf, u32)> {
         let all = self.all().into_iter();
         let modes = all.map(|(path, is)| (path, is.is_dir(), is.permissions().mode() & 0o777));

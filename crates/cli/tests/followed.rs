@@ -257,7 +257,7 @@ fn a_crash_is_reported_with_its_signal_and_its_data() {
     }
 }
 
-/// What a program gets from the kernel under memgauge, beside natively.
+/// A program gets the same from the kernel under memgauge as natively.
 #[test]
 fn children_memory_and_faults_are_as_without_memgauge() {
     if !needs(&["gcc"]) {

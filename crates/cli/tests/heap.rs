@@ -792,7 +792,7 @@ fn check_native(compiler: &str) {
         ("handler", count, count * 500, 0, count * 500),
         ("grow", 9, 8176, 0, 0),
         ("aligned", 2, 1540, 0, 1540),
-        // Of several processes the sum, each at its own peak.
+        // The sum over several processes, each at its own peak.
         ("of_child", 200, 200 * 5000, 200 * 5000, 0),
         ("of_program", count, count * 700, count * 700, count * 700),
     ];

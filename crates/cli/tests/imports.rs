@@ -68,7 +68,7 @@ fn report(recording: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("the report is JSON")
 }
 
-/// What a reader prints.
+/// Returns the output of a reader.
 fn reads(tool: &str, args: &[&str], file: &Path) -> String {
     let mut command = Command::new(tool);
     let output = command
@@ -184,7 +184,7 @@ fn check(text: &str, file: &Path, report: &Value, name: impl Fn(&str) -> String)
     }
 }
 
-/// What `cg_annotate` prints by function, with the file in each line. From valgrind 3.21 on it
+/// Returns the output of `cg_annotate` by function, with the file in each line. From valgrind 3.21 on it
 /// prints the functions of a file below its name.
 fn by_function(text: &str) -> String {
     let Some((head, rest)) = text.split_once("-- File:function summary") else {
@@ -259,7 +259,7 @@ fn callgrinds_own_costs_are_those_of_callgrind_annotate() {
     }
 }
 
-/// What is exported is imported again: names of events, functions, files and lines.
+/// An exported recording is imported again with its names of events, functions, files and lines.
 #[test]
 fn an_export_of_callgrinds_format_is_imported_as_it_was() {
     if !needs(&[]) {
@@ -284,7 +284,7 @@ fn an_export_of_callgrinds_format_is_imported_as_it_was() {
     let rows = |report: &Value| {
         let mut sums: BTreeMap<[String; 4], BTreeMap<String, u64>> = BTreeMap::new();
         for row in report["hot"]["lines"]["rows"].as_array().expect("rows") {
-            // What functions a line is inlined into is not in the format.
+            // The format does not have the functions that a line is inlined into.
             let place = ["module", "function", "file", "line"].map(|key| row[key].to_string());
             let sums = sums.entry(place).or_default();
             for (event, count) in row["counts"].as_object().expect("counts") {

@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
 }
 ";
 
-/// Of two libraries that are mapped at one address in turn, each has the counts of its code.
+/// Each of two libraries that are mapped at one address in turn has the counts of its code.
 #[test]
 fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
     if !needs(&["gcc"]) {
@@ -136,7 +136,7 @@ fn code_of_a_library_keeps_its_name_when_another_takes_its_place() {
     let of_parts = references_by("module", &command);
     for ((name, path), bytes) in libraries.iter().zip([4 * 3 * 1024, 3 * 2 * 1024]) {
         let of_part = of_parts.iter().find(|part| part.0.ends_with(path));
-        // What runs as it is loaded and unloaded makes some references, too.
+        // Code that runs as it is loaded and unloaded makes some references, too.
         assert!(
             of_part.is_some_and(|part| (bytes..bytes + 500).contains(&part.1)),
             "{name}: {of_parts:?}"

@@ -122,8 +122,8 @@ fn a_seed_fixes_the_numbers_of_every_source_and_no_two_are_alike() {
     assert_eq!(common(&seeded, &run(&[])), none);
 }
 
-/// What a command that is not `record` says of a program with a seed: the program's own output, and
-/// what the command writes as JSON.
+/// Returns the output of a program with a seed, under a command that is not `record`, and
+/// the JSON that the command writes.
 fn seeded(command: &[&str], seed: &str, program: &[&str]) -> (String, Value) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("counts.json");

@@ -72,7 +72,7 @@ fn a_process_is_sampled_from_new_to_delete() {
         service.json(&["list"])["profilers"],
         Value::Array(Vec::new())
     );
-    // What was counted stays in the sums.
+    // Earlier counts stay in the sums.
     assert!(service.metric("memgauge_samples_total") >= of("samples") as f64);
 }
 
@@ -93,7 +93,7 @@ fn a_stream_sends_samples_until_the_profiler_is_deleted() {
         let sample: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(sample["pid"].to_string(), target.pid());
     }
-    // What a stream got is delivered, whoever reads by batches or does not.
+    // Samples in a stream are delivered, whoever reads by batches or does not.
     let sums = || service.json(&["list"])["profilers"][0]["totals"].clone();
     until("samples that are delivered", || {
         sums()["delivered"].as_u64() >= Some(20)
@@ -362,7 +362,7 @@ fn neither_clients_nor_targets_leave_descriptors() {
         return;
     };
     let busy = Running::busy();
-    // What a first round opens for good belongs to the start.
+    // Files that a first round opens for good belong to the start.
     let round = |service: &Service| {
         let id = service.new_profiler(&[]);
         service.ctl(&["attach", &id, "-p", &busy.pid()]);
@@ -437,7 +437,7 @@ fn a_client_that_stops_reading_is_dropped_and_the_others_are_served() {
             in_a_row == 3
         },
     );
-    // What waits for the client is enough: the others need the processor.
+    // The samples that wait for the client are enough: the others need the processor.
     target.stop();
     until("the end of the client that does not read", || {
         // Each question starts a program, which is more work than the service has.

@@ -140,7 +140,7 @@ fn bytes_of_io_are_in_the_metrics_by_command_and_device() {
     );
 }
 
-/// What a collector is sent: the request's head and body.
+/// Receives a request to a collector: its head and body.
 fn take_request(listener: &std::net::TcpListener, status: &str) -> (String, Vec<u8>) {
     let (mut stream, _) = listener.accept().expect("it is sent to");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time");

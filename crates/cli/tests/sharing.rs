@@ -56,7 +56,7 @@ int main(void) {
 }
 "#;
 
-/// What the shared line of each shape holds.
+/// Content of the shared line of each shape.
 const NAMES: [&str; 5] = ["counters", "begin at", "(program)", "counters", "job"];
 
 /// Two threads in turn: one stores a message, the other loads it. Which one goes is said over pipes.

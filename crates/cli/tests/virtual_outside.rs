@@ -31,7 +31,7 @@ enum Client {
 }
 
 impl Client {
-    /// Of a program that serves at `port`, or reads its standard input.
+    /// Creates a client of a program that serves at `port`, or reads its standard input.
     fn new(mode: &str, port: u32, input: ChildStdin) -> Client {
         let here = ("127.0.0.1", port as u16);
         match mode {

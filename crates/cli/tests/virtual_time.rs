@@ -245,12 +245,12 @@ fn a_wait_that_a_timer_ends_is_as_long_as_the_timer_was_set_to() {
         let found = assert_waited(&program, &Recorded::in_time(&program));
         assert_near(again(mode), found, 0.001);
     }
-    // What is left of a timer at an exec is the host's: some of it where that one is busy.
+    // The rest of a timer at an exec is the host's: some of it where that one is busy.
     let found: Vec<i64> = (0..5).map(|_| again("exec")).collect();
     let whole = found.iter().filter(|&&ns| ns >= WAIT);
     assert!(whole.count() > 0, "{found:?}");
     assert!(found.iter().all(|&ns| ns < WAIT + WAIT / 50), "{found:?}");
-    // Of a deadline, the host's clock has passed a part when the timer is set.
+    // The host's clock has passed a part of a deadline when the timer is set.
     let found = again("timer-until");
     assert!((WAIT / 2..WAIT + WAIT / 50).contains(&found), "{found} ns");
 }
@@ -377,7 +377,7 @@ fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
     one_is_right("some sets", || of_sets("usleep"), |&ns| near(alone, ns));
 }
 
-/// What the program wrote.
+/// Returns the output of the program.
 fn printed(recorded: &Recorded) -> String {
     String::from_utf8_lossy(&recorded.output.stdout).into_owned()
 }

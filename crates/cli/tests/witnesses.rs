@@ -24,7 +24,7 @@ use object::{Object, ObjectSymbol};
 use harness::{PATH, Recorded, assert_near, beyond, needs, workloads, write_machine};
 
 const TOLERANCE: f64 = 0.01;
-/// Of first-level misses: the stack starts alike in both, but 16 bytes of it more or less
+/// Tolerance for first-level misses: the stack starts alike in both, but 16 bytes of it more or less
 /// move them by 1 to 10 % in either tool, a page of it by 24 % (sqlite3 3.46).
 const TOLERANCE_D1: f64 = 0.05;
 const PAGE: u64 = 4096;

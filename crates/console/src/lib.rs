@@ -1,4 +1,4 @@
-//! What the commands of memgauge share: output to the terminal and to files, exit codes, and options
+//! Parts that the commands of memgauge share: output to the terminal and to files, exit codes, and options
 //! that several commands have.
 //!
 //! Commands use the macros [`eprint!`] and [`eprintln!`] of this crate in place of those of the

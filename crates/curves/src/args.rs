@@ -82,7 +82,7 @@ pub(crate) enum Part {
     Tenant,
 }
 
-/// What a write in a cache trace does.
+/// Effect of a write in a cache trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Writes {
     /// Look the object up and insert it, like a read
@@ -110,7 +110,7 @@ pub(crate) struct TraceOptions {
     /// w-tinylfu, random, belady. Others are compared with the first [default: lru]
     #[arg(long = "policy", value_name = "POLICIES", value_delimiter = ',', value_parser = policy)]
     pub(crate) policies: Vec<Policy>,
-    /// What writes of a cache trace do [default: allocate]
+    /// Effect of writes in a cache trace [default: allocate]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) writes: Option<Writes>,
     /// Seconds after which objects expire that a cache trace gives no time to live

@@ -1,4 +1,4 @@
-//! What a recording's manifest says about source, settings and events.
+//! Facts about source, settings and events in a recording's manifest.
 
 use std::collections::BTreeMap;
 

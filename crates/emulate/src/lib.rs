@@ -106,7 +106,7 @@ pub struct MissingNames {
     pub functions: Vec<String>,
     /// Names of functions that exist but that no thread called.
     pub not_called: Vec<String>,
-    /// Of functions that allocate or free.
+    /// Lines of functions that allocate or free.
     pub allocators: Vec<String>,
     /// Names of regions that there were.
     pub seen: Vec<String>,

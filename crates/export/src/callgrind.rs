@@ -17,7 +17,7 @@ use memgauge_analyze::{CallNode, HotRow, Summary};
 use super::places::{events, values, with_rest};
 use super::{Error, NOT_LISTED};
 
-/// What the format identifies a function by.
+/// Key of a function in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FunctionKey<'a> {
     module: &'a str,

@@ -57,7 +57,7 @@ pub struct CollectionOptions {
     pub host: String,
 }
 
-/// What happened to the recordings of a collection.
+/// Fate of the recordings of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Recordings that the target has.
@@ -223,7 +223,7 @@ fn unpacked(spool: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What an earlier collection could not upload, the oldest first.
+/// Returns the recordings that an earlier collection could not upload, the oldest first.
 fn left_over(spool: &Path) -> std::io::Result<VecDeque<Waiting>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(spool)? {
@@ -373,7 +373,7 @@ impl Uploader {
                 return;
             };
             bytes -= oldest.bytes;
-            // What it stated is stated again with it.
+            // The losses that it stated are stated again with it.
             let stated = dropped_before(&oldest.path);
             self.removed(std::fs::remove_file(&oldest.path), &oldest.path);
             (self.report)(&format!(

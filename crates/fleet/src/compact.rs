@@ -16,7 +16,7 @@ use crate::partition::Partition;
 use crate::recording_row::RecordingRow;
 use crate::scan::{Rows, Wanted, scan};
 
-/// What [`compact`] did.
+/// Result of [`compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// Files of measurements that the dataset no longer uses.

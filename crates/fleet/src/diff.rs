@@ -14,7 +14,7 @@ use crate::query::{Query, label};
 use crate::recording_row::RecordingRow;
 use crate::scan::{Row, Rows, Wanted, scan};
 
-/// What was measured of a recording, until all of its rows are read.
+/// Measurements of a recording, until all of its rows are read.
 #[derive(Default)]
 struct Collected {
     run: Measured,
@@ -145,7 +145,7 @@ fn check_event(event: &str, groups: &[&[Measured]; 2]) -> Result<()> {
     }
 }
 
-/// What is compared of each recording, in the order of the selection.
+/// Reads the compared numbers of each recording, in the order of the selection.
 fn measured(
     dataset: &Dataset,
     selected: &[RecordingRow],

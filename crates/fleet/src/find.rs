@@ -127,11 +127,11 @@ pub(crate) fn named(name: &str) -> Result<Found> {
     }))
 }
 
-/// What is below some folders and URLs.
+/// Recordings and datasets below some folders and URLs.
 #[derive(Default)]
 pub(crate) struct Search {
     pub(crate) found: Vec<Found>,
-    /// What cannot be looked into or read by its name.
+    /// Names that cannot be looked into or read.
     pub(crate) skipped: Vec<Skipped>,
 }
 

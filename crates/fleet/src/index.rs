@@ -66,7 +66,7 @@ impl Share {
     }
 }
 
-/// What [`index`] did.
+/// Result of [`index`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Indexed {
     /// Recordings that were added.
@@ -100,7 +100,7 @@ pub fn index(
     };
     if let Some(share) = options.share {
         found.retain(|found| share.has(&found.name()));
-        // What has no name that can be read is named by one of the shares.
+        // Only one of the shares lists recordings without a readable name.
         if share.index > 0 {
             indexed.skipped.clear();
         }
@@ -134,7 +134,7 @@ pub fn index(
             indexed.skipped.extend(written.skipped);
             commits.add(written.rows)
         });
-        // What could be read before the storage failed is not read again next time.
+        // Recordings that were read before the storage failed are not read again next time.
         let committed = commits.commit();
         added.and(committed)?;
     }
@@ -188,7 +188,7 @@ struct Group {
     recordings: Vec<Found>,
 }
 
-/// What became of a group.
+/// Result of writing a group.
 struct Written {
     rows: Vec<RecordingRow>,
     skipped: Vec<Skipped>,
@@ -241,7 +241,7 @@ impl<'a> Commits<'a> {
     }
 }
 
-/// What a manifest says about whether and where its recording is added.
+/// Whether and where a recording is added, by its manifest.
 enum Judged {
     New { id: String, partition: Partition },
     Skipped(Skipped),
@@ -475,7 +475,7 @@ fn new_file(
     }
 }
 
-/// What the dataset gets of a recording.
+/// The part of a recording that the dataset gets.
 struct OfRecording {
     rows: RecordingRows,
     curves: Vec<RecordedCurve>,

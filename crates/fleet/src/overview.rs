@@ -1,4 +1,4 @@
-//! What the page of a dataset shows.
+//! Content of the page of a dataset.
 //!
 //! The page is made for one version of the dataset, one scan of the numbers of whole runs and one of
 //! functions, so its parts agree with each other.
@@ -20,7 +20,7 @@ use crate::recording_row::RecordingRow;
 use crate::top::{TopOptions, top_of, usual_of};
 use crate::totals::{Total, Totals, totals};
 
-/// What [`overview`] shows.
+/// Settings of [`overview`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverviewOptions {
     /// Metric of whole runs; `None`: stalled cycles, cycles, or else what most recordings have.

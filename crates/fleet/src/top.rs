@@ -14,7 +14,7 @@ use crate::query::{Query, facts};
 use crate::recording_row::RecordingRow;
 use crate::scan::{Rows, Wanted, scan};
 
-/// What [`top`] ranks.
+/// Settings of [`top`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopOptions {
     /// Functions, lines, regions, data, allocations, programs or devices. `None`: functions, or what the

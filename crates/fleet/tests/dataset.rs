@@ -365,7 +365,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What an index that was killed before its commit leaves behind belongs to no version.
+/// Files that an index leaves behind when it is killed before its commit belong to no version.
 #[test]
 fn files_without_a_commit_are_not_counted() {
     let indexing = Indexing::new(small(6));

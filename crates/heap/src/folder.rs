@@ -128,7 +128,7 @@ mod tests {
         });
         let tags: Vec<u64> = tags.take_while(|&tag| tag != DT_NULL).collect();
         assert!(!tags.is_empty() && !tags.contains(&DT_NEEDED), "{tags:?}");
-        // What glibc 2.17 and musl have, and may lack.
+        // Functions that glibc 2.17 and musl have, or may lack.
         let symbols = library.dynamic_symbols();
         for symbol in symbols.filter(|symbol| symbol.is_undefined()) {
             let name = symbol.name().expect("text");

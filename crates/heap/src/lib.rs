@@ -61,12 +61,12 @@ pub struct Options {
     pub period: u64,
 }
 
-/// What was recorded.
+/// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// How the program ended.
     pub end: CommandEnd,
-    /// What the user should know about the recording.
+    /// Notes for the user about the recording.
     pub notes: Vec<String>,
 }
 

@@ -272,7 +272,7 @@ impl<'a> Recorder<'a> {
         Ok(self.writer.flush_due()?)
     }
 
-    /// What the user should know about the recording.
+    /// Notes for the user about the recording.
     pub(crate) fn notes(&self) -> Vec<String> {
         let own_mallocs = self.own_mallocs.iter().map(|program| {
             format!("`{program}` defines malloc itself: calls of its own code are not recorded")
@@ -362,7 +362,7 @@ fn heap_totals(heap: &HeapTotals) -> BTreeMap<String, u64> {
     all.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// What reading a ring writes to.
+/// Destinations of the records of a ring.
 struct Output<'a> {
     writer: &'a mut Writer,
     start_ns: u64,

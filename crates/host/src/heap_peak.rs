@@ -310,7 +310,7 @@ impl HeapPeak {
         peak.max(0).unsigned_abs()
     }
 
-    /// What each of `sites` sites had in use when the process had most.
+    /// Returns the bytes that each of `sites` sites had in use when the process had most.
     pub fn by_site(&self, sites: usize) -> Vec<HeapAmount> {
         // With all that waits: no earlier change is to come.
         let mut all = self.bytes.clone();

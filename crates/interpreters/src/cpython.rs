@@ -208,7 +208,7 @@ pub struct Interpreter {
     segments: Vec<Segment>,
 }
 
-/// What a file contains.
+/// Content of a file.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// An interpreter.

@@ -123,7 +123,7 @@ impl Code {
     }
 }
 
-/// What the program writes into a ring.
+/// A record that the program writes into a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// Frames of the thread's next sample in the ring, innermost first.

@@ -130,7 +130,7 @@ impl Meter {
         self.filter = filter;
     }
 
-    /// What is not or less exactly accounted on this machine, in sentences.
+    /// Parts that are not or less exactly accounted on this machine, in sentences.
     pub fn missing(&self) -> Vec<String> {
         let missing = self.session.missing().into_iter().map(str::to_owned);
         missing.chain(self.memory.missing()).collect()

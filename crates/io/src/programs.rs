@@ -152,7 +152,7 @@ impl Programs {
         })
     }
 
-    /// What is not or less exactly accounted on this machine, in sentences.
+    /// Parts that are not or less exactly accounted on this machine, in sentences.
     pub(super) fn missing(&self) -> Vec<&'static str> {
         let refused = self
             .deferred

@@ -72,7 +72,7 @@ impl Session {
         })
     }
 
-    /// What is not or less exactly accounted on this machine, in sentences.
+    /// Parts that are not or less exactly accounted on this machine, in sentences.
     pub fn missing(&self) -> Vec<&'static str> {
         self.programs.missing()
     }

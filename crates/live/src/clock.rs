@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
 use memgauge_trace::SourceKind;
 
-/// What to sample, and what to write.
+/// Target and settings of the samples, and the recording to write.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A command, processes or threads.
@@ -38,7 +38,7 @@ pub struct Options {
     pub overhead: Option<f64>,
     /// Keep only samples taken inside these regions of interest. Empty keeps all.
     pub regions: Vec<String>,
-    /// What the run is if it is one interval of a continuous collection.
+    /// Facts about the run if it is one interval of a continuous collection.
     pub interval: Option<Interval>,
 }
 

@@ -13,7 +13,7 @@ use memgauge_host::sys::held_process::HeldProcess;
 use memgauge_host::sys::process::Watched;
 use memgauge_host::sys::signals::interrupts;
 
-/// What a run observes, and what ends it.
+/// Target of a run, and the conditions that end it.
 pub(super) struct ObservedRun {
     /// The program to start. Its end ends the run.
     command: Vec<String>,

@@ -1,4 +1,4 @@
-//! What is observed: a program, processes, threads, whole CPUs or a control group.
+//! Observed targets: a program, processes, threads, whole CPUs or a control group.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

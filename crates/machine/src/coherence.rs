@@ -69,7 +69,7 @@ impl LineBytes {
     }
 }
 
-/// What an access does to a line.
+/// Use of a line by an access.
 #[derive(Clone, Copy)]
 pub(crate) struct LineUse {
     pub(crate) stores: bool,

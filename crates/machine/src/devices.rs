@@ -95,7 +95,7 @@ mod tests {
         core.access(shared, addr, 8, kind);
     }
 
-    /// Of `lines` accesses from line 0 on: misses and lines written back.
+    /// Returns the misses and the lines written back of `lines` accesses from line 0 on.
     fn pass(machine: &mut Machine, lines: u64, store: bool) -> (u64, u64) {
         let outcomes = (0..lines).map(|line| machine.device_access(line * LINE, store));
         outcomes.fold((0, 0), |sum, out| {

@@ -30,7 +30,7 @@ struct Buffer {
     stored: u64,
 }
 
-/// What a store does to the buffers.
+/// Effect of a store on the buffers.
 #[derive(Default)]
 struct Combined {
     /// Its line had no buffer.

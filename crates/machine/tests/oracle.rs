@@ -224,7 +224,7 @@ fn check_stalls(config: &Config, counts: &Counts) {
     );
 }
 
-/// What each access stalled adds up to what the cores did. Only writebacks of lines that an
+/// Checks that the stalls of all accesses add up to those of the cores. Only writebacks of lines that an
 /// inclusive last-level cache took from a core's caches belong to no access.
 fn check_outcomes_have_all_stalls(
     config: &Config,

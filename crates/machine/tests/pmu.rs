@@ -86,7 +86,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     prop::collection::vec(change, 1..6)
 }
 
-/// What a counter would overflow, told step by step.
+/// The next overflow of a counter, counted step by step.
 #[derive(Clone, Copy)]
 struct Told {
     period: u64,
@@ -183,7 +183,7 @@ proptest! {
             let (core, shared) = machine.core_mut(id);
             feed(core, shared, stretch, &mut heard);
             let now = core.counts();
-            // What the stretch before has come to is sampled before the change.
+            // Everything before the change is sampled with the old settings.
             let next = changes.get(at).copied().unwrap_or(Change::Pause);
             change(core, next);
             drain(core, &mut heard);

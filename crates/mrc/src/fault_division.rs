@@ -119,7 +119,7 @@ pub fn divide_by_faults(
     })
 }
 
-/// What is known about the memory that a program needs.
+/// A program's need for memory, as far as it is known.
 struct Demand {
     footprint: Option<Footprint>,
     /// Smallest and largest size with a known rate.

@@ -365,7 +365,7 @@ impl Sampled {
     }
 }
 
-/// What a sample of a whole stream says.
+/// Sums over a sample of a whole stream.
 pub(super) struct SampleSums {
     pub(super) block_bytes: u64,
     pub(super) references: u64,

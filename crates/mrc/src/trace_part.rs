@@ -256,7 +256,7 @@ impl TracePart {
 pub(super) struct Numbers<'a>(&'a [u8]);
 
 impl<'a> Numbers<'a> {
-    /// What follows the magic number, whose last byte is the version.
+    /// Returns the fields after the magic number, whose last byte is the version.
     pub(super) fn after_magic(bytes: &'a [u8], expected: [u8; 8]) -> Result<Self, PartError> {
         let (magic, rest) = bytes.split_first_chunk::<8>().ok_or(PartError::Malformed)?;
         if magic[..7] != expected[..7] {

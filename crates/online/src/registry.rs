@@ -50,7 +50,7 @@ pub struct Statistics {
     pub tid: u32,
     /// Name of the thread; empty if it is unknown.
     pub command: String,
-    /// What it does.
+    /// State of the profiler.
     pub state: State,
     /// Samples taken and decoded.
     pub samples: u64,

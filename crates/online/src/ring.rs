@@ -70,7 +70,7 @@ struct FurthestReader {
     overwritten: u64,
 }
 
-/// What happened to the published samples, for one queue or for all: `published = delivered +
+/// Fate of the published samples, for one queue or for all: `published = delivered +
 /// overwritten + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {

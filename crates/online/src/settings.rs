@@ -20,7 +20,7 @@ pub enum Source {
     Program,
 }
 
-/// What happens to a new sample if the buffer is full. Both cases are counted.
+/// Handling of a new sample if the buffer is full. Both cases are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// It overwrites the oldest sample.
@@ -86,7 +86,7 @@ pub struct Settings {
     pub physical: bool,
     /// Buffer size per thread in samples, rounded up to a power of two.
     pub buffer: usize,
-    /// What happens if the buffer is full.
+    /// Handling of a new sample if the buffer is full.
     pub when_full: WhenFull,
     /// How soon a sample can be read.
     pub latency: Latency,

@@ -1,4 +1,4 @@
-//! What works on this machine.
+//! Checks which methods work on this machine.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use crate::page_tables::PageTables;
 use crate::process::{CLEAR_ACCESSED, tracks_soft_dirty};
 use crate::rollup::MemoryUse;
 
-/// What `memgauge doctor` shows: tries the accessed bits of this process.
+/// Tries the accessed bits of this process, for `memgauge doctor`.
 pub fn check() -> Check {
     let tried = File::options()
         .write(true)

@@ -47,7 +47,7 @@ pub struct PageTables {
     reading: u32,
 }
 
-/// What a walk over the page tables of a process found.
+/// Result of a walk over the page tables of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk {
     /// Identifies the address space.
@@ -66,7 +66,7 @@ pub(crate) struct Walk {
     pub(crate) unlisted: u64,
 }
 
-/// What a walk does with pages.
+/// Use of the pages of a walk.
 enum Pages {
     Count,
     List,

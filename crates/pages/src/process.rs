@@ -14,7 +14,7 @@ use crate::page_tables::{PageList, PageTables};
 use crate::rollup::MemoryUse;
 use crate::source::Source;
 
-/// What is written to `clear_refs` (Documentation/filesystems/proc.rst).
+/// Requests that are written to `clear_refs` (Documentation/filesystems/proc.rst).
 pub(crate) const CLEAR_ACCESSED: &[u8] = b"1";
 /// Clears the soft-dirty bits. The kernel flushes the TLB for this request only.
 const CLEAR_SOFT_DIRTY: &[u8] = b"4";
@@ -32,7 +32,7 @@ pub struct Target {
     start_time: u64,
     clear_refs: File,
     rollup: File,
-    /// What walks over its page tables, and the address space that they found first.
+    /// The program that walks over its page tables, and the address space that it found first.
     walk: Option<(OwnedFd, u64)>,
     /// The sums of the last reading of `rollup`.
     sums: MemoryUse,

@@ -72,7 +72,7 @@ pub struct Observed {
     pub end: End,
 }
 
-/// What was observed.
+/// Result of a session.
 #[derive(Debug, Default)]
 pub struct Observation {
     /// Each process.

@@ -63,7 +63,7 @@ pub enum NoRecipe {
     NoBase,
 }
 
-/// What the sampled address is, relative to the instruction that the sample belongs to.
+/// Meaning of the sampled address, relative to the instruction that the sample belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpPosition {
     /// The instruction there is about to execute, as at an interrupt.

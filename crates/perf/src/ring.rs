@@ -6,7 +6,7 @@
 
 use super::record::{HEADER_BYTES, Header};
 
-/// What a walk over a ring has read.
+/// Result of a walk over a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Walked {

@@ -1,4 +1,4 @@
-//! What limits a run, in sentences: the figure, the threshold that it exceeds, and the next step.
+//! Causes that limit a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
 use std::collections::BTreeMap;
 
@@ -616,7 +616,7 @@ fn few_threads_run(summary: &Summary) -> Option<String> {
 /// Smallest difference in time that is worth a word.
 const LEAST_EFFECT: f64 = 0.005;
 
-/// What the model says of changes of the machine that concern this cause, or how to ask it.
+/// Returns the modelled effect of changes of the machine that concern this cause, or how to model it.
 fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
     let changes: &[&str] = match kind {
         CauseKind::TlbBound => &["huge-pages"],
@@ -675,7 +675,8 @@ fn modelled_effect(kind: CauseKind, summary: &Summary) -> String {
     }
 }
 
-/// What the model says of another layout of the type or variable that this cause is about, or how to ask it.
+/// Returns the modelled effect of another layout of the type or variable that this cause is about, or how
+/// to model it.
 fn effect_of_layout(kind: CauseKind, hot: Option<&HotMembers<'_>>, summary: &Summary) -> String {
     let variables = falsely_shared_variables(summary);
     let (change, name) = match (kind, hot) {
@@ -726,7 +727,7 @@ fn shared_type(summary: &Summary) -> Option<&TypeRow> {
 /// Minimum share of a core's own bandwidth to name it as the limit.
 const CORE_LIMIT_SHARE: f64 = 0.8;
 
-/// What one core can move to and from memory.
+/// Maximum rate at which one core moves data to and from memory.
 struct CoreLimit {
     bytes_per_s: f64,
     misses_in_flight: u64,
@@ -789,7 +790,7 @@ fn models_sharing(summary: &Summary) -> bool {
     settings.contains_key(SourceFacts::COHERENCE)
 }
 
-/// What the share of sharing is a part of, in a sentence and in a rule.
+/// Returns the whole that the share of sharing is a part of, in a sentence and in a rule.
 fn sharing_time(summary: &Summary) -> [&'static str; 2] {
     let sharing = summary.sharing.as_ref();
     match sharing.is_some_and(|sharing| sharing.totals.is_estimate()) {
@@ -861,7 +862,7 @@ fn stalls_on_data(counts: &Counts) -> u64 {
     })
 }
 
-/// What to add up for a place that causes this, and how a sentence relates a share of it.
+/// Returns the events that measure this cause at a place, and how a sentence relates a share of them.
 fn measure(kind: CauseKind) -> Option<(Measure, &'static str)> {
     Some(match kind {
         CauseKind::LatencyBound

@@ -88,7 +88,7 @@ impl FleetFacts {
 /// Places ranked by a metric over many recordings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FleetTop {
-    /// What the places are: `function`, `line`, `region`, `data`, `allocation`, `interest`, `process` or
+    /// Kind of the places: `function`, `line`, `region`, `data`, `allocation`, `interest`, `process` or
     /// `device`.
     pub scope: String,
     /// The metric.
@@ -340,7 +340,7 @@ pub struct FleetOutliers {
     pub comparisons: u64,
     /// Hosts without peers, or with fewer than two recordings, which have no interval.
     pub not_compared: u64,
-    /// Those whose interval excludes zero, by falling size of the relative difference.
+    /// Differences whose interval excludes zero, by falling size of the relative difference.
     pub rows: Vec<FleetOutlier>,
 }
 

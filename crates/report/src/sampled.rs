@@ -1,5 +1,5 @@
 //! Main finding of a recording that has only samples, of time or of an event: where most of them are.
-//! What limits the program is known of modelled machines alone (`causes`).
+//! Only recordings of modelled machines show what limits the program (`causes`).
 
 use memgauge_analyze::{HotRow, PythonRow, RegionTable, Summary, file_name};
 use memgauge_trace::event_meaning;

@@ -1,4 +1,4 @@
-//! What gives names to hot code that has none.
+//! Hints on how to get names for hot code without any.
 
 use memgauge_analyze::{Runtime, Summary, UnnamedCode, file_name};
 use memgauge_trace::SourceFacts;

@@ -35,7 +35,7 @@ impl SourceName {
     }
 }
 
-/// What happens to a new sample if the buffer is full.
+/// Handling of a new sample if the buffer is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFullName {
@@ -99,7 +99,7 @@ pub struct NewProfiler {
     /// Buffer size per thread in samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer: Option<usize>,
-    /// What happens to a new sample if the buffer is full.
+    /// Handling of a new sample if the buffer is full.
     pub when_full: WhenFullName,
     /// Maximum time until a sample can be read: 10 or 1 ms.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -354,7 +354,7 @@ pub struct ShownProfiler {
     pub physical: bool,
     /// Buffer size in samples of threads that are added.
     pub buffer: usize,
-    /// What happens to a new sample if the buffer is full.
+    /// Handling of a new sample if the buffer is full.
     pub when_full: WhenFullName,
     /// Maximum time until a sample can be read.
     pub latency_ms: u64,

@@ -9,7 +9,7 @@ pub struct Refusal {
     pub status: u16,
     /// One of [`KINDS`].
     pub kind: &'static str,
-    /// What failed, why, and what to do.
+    /// The error, its cause, and the next step.
     pub message: String,
     /// Methods that the path supports, if the method was wrong.
     pub allow: Option<String>,

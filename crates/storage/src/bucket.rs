@@ -35,12 +35,12 @@ pub(crate) enum Service {
     Google,
 }
 
-/// What messages say about a service's settings.
+/// Names of a service's settings, for messages.
 pub(crate) struct Settings {
     pub(crate) to_get_credentials: &'static str,
     /// Credentials and rights.
     pub(crate) rights: &'static str,
-    /// What chooses the server.
+    /// The setting that chooses the server.
     pub(crate) server: &'static str,
 }
 

@@ -18,7 +18,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// What failed, and why.
+    /// Creates an error from the failed operation and its cause.
     pub(crate) fn new(what: impl fmt::Display, why: impl fmt::Display) -> Error {
         Error {
             message: format!("failed to {what}: {why}"),

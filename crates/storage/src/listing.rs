@@ -23,7 +23,7 @@ const LISTING: &str = "list-type=2";
 pub(crate) struct UnusableKeys(Arc<Mutex<BTreeSet<String>>>);
 
 impl UnusableKeys {
-    /// Those that begin like this.
+    /// Returns the names that begin with `prefix`.
     pub(crate) fn below(&self, prefix: &str) -> Vec<String> {
         let keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let below = keys.iter().filter(|key| key.starts_with(prefix));

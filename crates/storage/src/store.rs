@@ -124,7 +124,7 @@ async fn send(
     };
     let sent = sent.await;
     if sent.is_err() {
-        // What the server keeps of an upload that is not completed costs money. If it cannot be reached,
+        // A server keeps the parts of an upload that is not completed, which costs money. If it cannot be reached,
         // only a rule of the bucket can remove it.
         let _ = upload.abort().await;
     }

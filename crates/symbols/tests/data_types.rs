@@ -75,7 +75,7 @@ impl Program {
             }
         }
         assert!(functions > 0, "no function {function}");
-        // What is no instruction has no operand.
+        // Bytes that are no instruction have no operand.
         all.retain(|access| *access != Err(NoType::NoOperand));
         all
     }

@@ -18,7 +18,7 @@ pub struct Manifest {
     pub recorder: String,
     /// The recorded command line.
     pub command: Vec<String>,
-    /// What the user says about the run, by name, for example `service` or `commit`.
+    /// Labels that the user gave the run, by name, for example `service` or `commit`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Wall-clock start, seconds since 1970.
@@ -54,7 +54,7 @@ pub struct Manifest {
     /// Data about a run in which only some cache sets were modelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sets: Option<SetsFacts>,
-    /// What other machines made of the same run.
+    /// Results of the same run on other machines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_if: Vec<WhatIfFacts>,
     /// Facts of an imported file.
@@ -83,8 +83,8 @@ impl Manifest {
     }
 }
 
-/// What another machine made of a run: it was fed the same instructions and accesses, in the same
-/// order, and its threads waited for as long.
+/// Result of a run on another machine. The machine received the same instructions and accesses, in the
+/// same order, and its threads waited for as long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WhatIfFacts {

@@ -308,7 +308,7 @@ pub struct SiteCount {
     pub code_ns: Option<u64>,
 }
 
-/// What accesses to some data of one process cost, from sources that see every access.
+/// Cost of the accesses to some data of one process, from sources that see every access.
 ///
 /// The data is the memory allocated by one place in the code ([`AllocationRow`]), or a stretch
 /// of other memory: a cache line (a page or 64 KiB in large arrays) where variables of a
@@ -386,7 +386,7 @@ impl DataRow {
     }
 }
 
-/// What an instruction of a thread met when it accessed a cache line that other threads use too.
+/// Counts of an instruction of a thread that accessed a cache line that other threads use, too.
 ///
 /// A reader adds up rows with equal thread, line and instruction. Their bytes are united.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

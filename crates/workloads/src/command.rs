@@ -18,7 +18,7 @@ use crate::units;
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// What to run.
+    /// The workload to run.
     #[command(subcommand)]
     pub(crate) command: Command,
 

@@ -278,7 +278,7 @@ function inRange(tree: CallTree): CallTree {
   const [from, to] = bins(tree);
   const nodes = tree.nodes.map((node) => ({ ...node, samples: 0, events: 0, own_events: 0 }));
   let [samples, events] = [0, 0];
-  // What is called comes behind its caller.
+  // Callees come after their callers.
   for (let i = nodes.length - 1; i >= 0; i--) {
     const node = nodes[i];
     for (const [bin, s, e] of timed.own[i] ?? []) {

@@ -15,7 +15,7 @@ const LINE: u64 = 64;
 /// Maximum alignment that a member needs. Wider vectors and lines are aligned by hand.
 const MAX_ALIGNMENT: u64 = 8;
 
-/// What is done to a type.
+/// Change of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LayoutKind {
     Pad,
@@ -188,7 +188,7 @@ impl Element {
     }
 }
 
-/// What follows the name of an array.
+/// Suffix of the name of an array.
 const ELEMENTS: &str = "[]";
 
 impl LayoutChange {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memgauge_recording::{Error, Recording, Result, Selection};
 use memgauge_trace::{EventId, Manifest, Sample, catalogue};
 
-/// What references are.
+/// Source and kind of references.
 #[derive(Clone, Debug, PartialEq)]
 pub struct References {
     /// A word on them, if they are not all that there were.

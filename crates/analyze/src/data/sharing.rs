@@ -229,7 +229,7 @@ pub struct SharedAccess {
 /// A cache line that threads share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SharedLine {
-    /// What lies in it: variables, or where its memory was allocated.
+    /// Content of the line: variables, or the place that allocated its memory.
     pub name: String,
     /// Whether it is allocated memory.
     pub kind: DataKind,

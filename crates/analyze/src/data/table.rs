@@ -1,4 +1,4 @@
-//! What data costs: misses and stalls by allocation, variable and mapping, and how much memory
+//! Cost of data: misses and stalls by allocation, variable and mapping, and how much memory
 //! was allocated where.
 //!
 //! The sums are exact, since their source sees every access. Memory from the same call path is one
@@ -176,13 +176,13 @@ impl AllocationCall {
 /// Half the width of the 95 % confidence interval of estimates from sampled allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HeapErrors {
-    /// Of the number of allocations.
+    /// Error of the number of allocations.
     pub allocations: u64,
-    /// Of the requested bytes.
+    /// Error of the requested bytes.
     pub bytes: u64,
-    /// Of the bytes at the peak.
+    /// Error of the bytes at the peak.
     pub at_peak_bytes: u64,
-    /// Of the bytes that were never freed.
+    /// Error of the bytes that were never freed.
     pub live_bytes: u64,
 }
 
@@ -201,7 +201,7 @@ impl HeapErrors {
         (errors != HeapErrors::default()).then_some(errors)
     }
 
-    /// Those of a sum of independent estimates.
+    /// Returns the errors of a sum of independent estimates.
     fn of_sum(all: impl Iterator<Item = HeapErrors>) -> Option<HeapErrors> {
         all.reduce(|a, b| {
             let sum = |a: u64, b: u64| (a as f64).hypot(b as f64).ceil() as u64;
@@ -339,7 +339,7 @@ struct SiteSums {
     tally: Tally,
 }
 
-/// What a recording has on the heap over time.
+/// Tables of a recording about the heap over time.
 pub(crate) struct HeapTables<'a> {
     pub(crate) allocations: &'a Allocations,
     pub(crate) history: &'a HeapHistory,

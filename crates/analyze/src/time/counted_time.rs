@@ -18,7 +18,7 @@ use serde::Serialize;
 /// Where the time goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CountedTime {
-    /// What the shares are of: `cycles` or `slots`.
+    /// Unit of the whole: `cycles` or `slots`.
     pub of: &'static str,
     /// Whether the parts may overlap. Otherwise they add up to 1.
     pub may_overlap: bool,
@@ -29,7 +29,7 @@ pub struct CountedTime {
 /// A use of time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CountedPart {
-    /// What the processor did.
+    /// Activity of the processor.
     pub name: &'static str,
     /// Share of the time, in 0..=1.
     pub share: f64,

@@ -36,7 +36,7 @@ document.addEventListener("securitypolicyviolation", (e) => said.push("refused: 
 for (const name of ["error", "warn"]) console[name] = (...words) => said.push(name + ": " + words.join(" "));
 </script>"#;
 
-/// What scripts of tests use.
+/// Functions for the scripts of tests.
 const TOOLS: &str = r#"
 const find = (selector) => [...document.querySelectorAll(selector)];
 const until = async (holds) => { while (!holds()) await new Promise((go) => setTimeout(go, 10)); };
@@ -176,7 +176,7 @@ fn shortened(text: &str) -> String {
         .collect()
 }
 
-/// What it prints; one that hangs is ended.
+/// Returns the output of a command, and ends one that hangs.
 fn limited(command: &mut Command) -> String {
     let out = tempfile::NamedTempFile::new().expect("a temporary file");
     let file = out.reopen().expect("it opens");

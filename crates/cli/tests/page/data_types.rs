@@ -68,7 +68,7 @@ fn shortened(data: &mut Value) {
     }
 }
 
-/// What the compiler says about a module that gives `pages` the type `Data`.
+/// Returns the compiler's messages about a module that gives `pages` the type `Data`.
 fn complaints(pages: &[(String, Value)]) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");

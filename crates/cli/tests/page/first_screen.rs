@@ -396,7 +396,7 @@ fn search_finds_functions_lines_data_and_frames_and_shows_them() {
     );
 }
 
-/// What a reader has chosen: order, stretch, box of the flame graph and its colours.
+/// Choices of a reader: order, stretch, box of the flame graph and its colours.
 const CHOSEN: &str = r##"(() => {
   const sorted = document.querySelector("#hot th[aria-sort=descending]");
   return [
@@ -516,7 +516,7 @@ fn machine_code_opens_below_a_function_with_its_cycles_in_the_margin() {
     );
     assert_eq!(sums[0], sums[1]);
     assert_eq!(sums[2], json!(0));
-    // What is open is kept in the address.
+    // The address keeps which parts are open.
     driver.reload();
     let again = driver.evaluate(&format!("{row}.nextElementSibling.textContent"));
     assert_eq!(again.as_str(), Some(code));

@@ -112,7 +112,7 @@ impl Service {
         command
     }
 
-    /// What `memgauge ctl` prints; it must succeed.
+    /// Returns the output of `memgauge ctl`, which must succeed.
     pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("it runs");
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();

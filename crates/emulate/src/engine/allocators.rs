@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 pub struct Allocator {
     /// Name for people.
     pub name: String,
-    /// What it does.
+    /// Effect of a call.
     pub effect: AllocatorEffect,
     /// The argument with the arena that the memory comes from.
     pub arena: Option<u8>,
@@ -64,7 +64,7 @@ fn symbols_of(name: &str) -> String {
     }
 }
 
-/// What a function does to memory. Numbers are those of arguments, from 0 on.
+/// Effect of a function on memory. Numbers are those of arguments, from 0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocatorEffect {
     /// Returns memory of as many bytes.

@@ -13,7 +13,7 @@ pub(crate) struct Waits {
     pub(crate) before: Before,
 }
 
-/// What must be read of the other threads.
+/// Words of other threads that must be read first.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Before {
@@ -113,7 +113,7 @@ impl Sync {
         })
     }
 
-    /// What must be read of other threads before this thread continues, if marks up to number
+    /// Returns the words of other threads that must be read before this thread continues, if marks up to number
     /// `granted` were read.
     pub(crate) fn waits(&self, granted: u64) -> Option<Waits> {
         let before = match self.what {

@@ -84,7 +84,7 @@ pub(crate) const TAKEN_BYTES: u64 = (1 << TAKEN_SHIFT) - 1;
 pub(crate) const SYNC_GROUP: u64 = 0;
 /// A time of the host's clock, as a mark has it.
 pub(crate) const SYNC_NS: u64 = ADDRESS;
-/// What a thread does, in the lowest bits of its count of calls.
+/// Number of bits of a thread's state, the lowest ones in its count of calls.
 pub(crate) const DOES_BITS: u32 = 2;
 /// Flag of how long a call waits: until a time of the host's clock.
 pub(crate) const DEADLINE: u64 = 1 << 63;

@@ -1,4 +1,4 @@
-//! What accesses cost: misses, traffic and stalls.
+//! Costs of accesses: misses, traffic and stalls.
 
 use memgauge_machine::Outcome;
 use memgauge_trace::DataSource;

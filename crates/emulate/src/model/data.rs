@@ -275,7 +275,7 @@ struct Page {
     elsewhere: DataSums,
 }
 
-/// What a place that allocates has gained.
+/// Allocations of a site since it was last read.
 pub(crate) struct SiteGain {
     pub(crate) site: u32,
     pub(crate) by: AllocatedBy,
@@ -1047,7 +1047,7 @@ impl DataMap {
         }
     }
 
-    /// What each allocating place has gained since the last time, and its bytes in use.
+    /// Returns the allocations of each site since the last call, and its bytes in use.
     pub(crate) fn take_sites(&mut self) -> Vec<SiteGain> {
         let at_peak = self.peak.by_site(self.sites.len()).into_iter();
         let at_peak = at_peak.map(|amount| amount.bytes.max(0).unsigned_abs());

@@ -28,7 +28,7 @@ pub(crate) struct HugePages {
     advised: BTreeMap<u64, u64>,
     /// Changes that no thread has reached, with the end of their record in the catalogue.
     ahead: VecDeque<(u64, Change)>,
-    /// What of the advised ranges is whole huge pages, in order.
+    /// Whole huge pages within the advised ranges, in order.
     whole: Arc<[Range<u64>]>,
 }
 

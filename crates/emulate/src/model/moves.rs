@@ -31,7 +31,7 @@ use crate::engine::catalogue::Catalogue;
 use crate::engine::wire;
 use crate::engine::words::load;
 
-/// What an instruction accesses of an object.
+/// Part of an object that an instruction accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectAccess {
     /// The bytes at this offset.
@@ -78,7 +78,7 @@ impl MovedVariable {
 
 /// Another layout of a type, or of a variable.
 pub trait MoveAccesses {
-    /// What the instruction at `offset` of the file at `path` accesses of an object of the type.
+    /// Returns the part of an object of the type that the instruction at `offset` of the file at `path` accesses.
     /// `None` if it does not access the type.
     fn access(&mut self, path: &str, offset: u64) -> Option<ObjectAccess>;
 
@@ -128,7 +128,7 @@ const MAX_LINES_BACK: u64 = 8;
 /// Maximum number of objects between the last one and the next one that is accessed in an array.
 const MAX_OBJECTS_AHEAD: u64 = 4;
 
-/// What is known about a block.
+/// Whether accesses of a block move, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum KnownBlock {
     #[default]

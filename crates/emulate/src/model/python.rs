@@ -172,7 +172,7 @@ pub(crate) struct PythonPath {
     instructions: u64,
 }
 
-/// What following a thread's words needs of its process.
+/// Parts of a process that following a thread's words needs.
 pub(crate) struct FollowedProcess<'a> {
     pub(crate) catalogue: &'a Catalogue,
     pub(crate) calls: &'a mut ProcessCalls,

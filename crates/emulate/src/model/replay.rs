@@ -1051,7 +1051,7 @@ struct Sum {
     string_millicycles: u64,
 }
 
-/// What an iteration of a string instruction accesses.
+/// Accesses of an iteration of a string instruction.
 #[derive(Default)]
 struct StringElement {
     accesses: u32,

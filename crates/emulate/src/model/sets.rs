@@ -242,7 +242,7 @@ struct LookSums {
 #[derive(Clone, Debug)]
 pub(crate) struct Looks {
     sample: SetSample,
-    /// Of the first level, and of the lower levels.
+    /// Sums of the first level, and of the lower levels.
     near: LookSums,
     far: LookSums,
     looks: u32,

@@ -219,7 +219,7 @@ pub(crate) struct ModelLosses {
     unmatched: u64,
     still_running: u64,
     delivered: Delivered,
-    /// What of [`totals`](Self::totals) the sink has received.
+    /// The part of [`totals`](Self::totals) that the sink has received.
     reported: [u64; 7],
 }
 

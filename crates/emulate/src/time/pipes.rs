@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(pipe.read(7, 500, 10, 110), Some(100));
         assert_eq!(pipe.read(8, 600, 20, 90), Some(100));
         assert_eq!(pipe.read(9, 700, 30, 60), Some(110));
-        // Of 120 bytes, a pipe of 110 has taken the last when ten had been read.
+        // A pipe of 110 bytes took the last of 120 bytes when ten had been read.
         for (most, expected) in [
             (120, None),
             (110, Some(500)),

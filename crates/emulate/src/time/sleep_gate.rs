@@ -53,7 +53,7 @@ const MIN_PROGRESS_NS: u64 = 50;
 /// With this many unread words, a thread may have executed much that is not accounted for yet.
 const MANY_UNREAD_WORDS: usize = 4096;
 
-/// What a thread published, and how much of its output is still unread.
+/// State that a thread published, and how much of its output is still unread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     /// Number of system calls and the current activity, as in `wire.rs`.
@@ -73,7 +73,7 @@ impl Progress {
     }
 }
 
-/// What a thread that publishes `calls` does.
+/// Returns the activity of a thread that publishes `calls`.
 fn activity(calls: u32) -> u32 {
     calls & ((1 << wire::DOES_BITS) - 1)
 }
@@ -96,7 +96,7 @@ struct Hold {
     since: Instant,
 }
 
-/// What a thread did between two looks at it.
+/// Activity of a thread between two looks at it.
 #[derive(Debug)]
 pub(crate) struct Activity {
     progress: Progress,
@@ -432,7 +432,7 @@ mod tests {
             after(500_000),
             stopped
         ));
-        // What it wrote before it waited is still to be read.
+        // Words that it wrote before it waited are still to be read.
         assert!(activity.update(progress(word(3, CALL), 901, 0), after(500_000), running));
         assert!(activity.update(progress(word(3, CALL), 901, 1), after(600_000), running));
         assert!(!activity.update(progress(word(3, CALL), 901, 0), after(600_001), running));

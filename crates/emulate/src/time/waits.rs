@@ -577,7 +577,7 @@ mod tests {
         take(waits, 4, MarkKind::Arrive(9), 1, 400);
         take(waits, 2, MarkKind::Arrive(9), 2, 900);
         take(waits, 3, MarkKind::Arrive(8), 3, 999);
-        // Of the next round, though it is read before the end of this one.
+        // This belongs to the next round, though it is read before the end of this one.
         take(waits, 7, MarkKind::Arrive(9), 2, 2_000);
         assert_eq!(take(waits, 5, MarkKind::Gather(9), 4, 100), Some(900));
         assert_eq!(take(waits, 6, MarkKind::Gather(9), 4, 100), None);
@@ -649,7 +649,7 @@ mod tests {
             (vec![ready(wire::SYNC_NOBODY, 0)], true),
             // Several events: the wait counts once.
             (vec![ready(5, 0), ready(4, 0), ready(3, 0)], true),
-            // What is not told of a wait, was none.
+            // A mark without a wait of its own was none.
             (vec![MarkKind::Acquire(5), ready(4, 0)], false),
         ] {
             let before = waits.outside_ns();

@@ -15,7 +15,7 @@ use memgauge_trace::{
     Provenance, Sample, SiteCount, SourceFacts, SourceKind, SymbolRow, Tid, VirtAddr, catalogue,
 };
 
-/// What is generated.
+/// Settings of the generated recordings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fleet {
     /// Recordings, damaged ones included.

@@ -37,7 +37,7 @@ fn names_of_a_running_process_come_and_grow() {
     std::fs::write(&map, text).expect("a map");
     names.refresh();
     std::fs::remove_file(&map).expect("it is ours");
-    // What was read holds.
+    // Names that were read stay.
     names.refresh();
     assert_eq!((names.at(0x3007), names.at(0x1000)), (Some("third"), first));
 }

@@ -104,7 +104,7 @@ impl FromStr for TraceFormat {
     }
 }
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Reads the object or range.
@@ -122,7 +122,7 @@ pub struct Record {
     pub key: u64,
     /// Size of the object or range in bytes; 1 if the trace has no sizes.
     pub bytes: u64,
-    /// What the request does.
+    /// Operation of the request.
     pub operation: Operation,
     /// Time in microseconds, 0 if the trace has none. It never decreases: a time before the
     /// previous one is replaced by that one.
@@ -133,7 +133,7 @@ pub struct Record {
     pub tenant: u32,
 }
 
-/// What was read, and what was not.
+/// Numbers of requests that were read and that were not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -162,7 +162,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// What a reader of the result should know, in sentences.
+    /// Notes for readers of the result, in sentences.
     pub fn notes(&self, format: &TraceFormat) -> Vec<String> {
         let unit = match format {
             TraceFormat::OracleGeneral | TraceFormat::Vscsi | TraceFormat::Lcs => "record",

@@ -1,4 +1,4 @@
-//! What devices counted against what accounts have, and waits until they agree.
+//! Compares the counts of devices with accounts, and waits until they agree.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ impl Totals {
         }
     }
 
-    /// What is wrong, where more than `rest` bytes of the device's are unattributed.
+    /// Returns a message if more than `rest` bytes of the device's are unattributed.
     pub(crate) fn wrong(
         &self,
         session: &mut Session,

@@ -50,7 +50,7 @@ pub struct PlanOptions {
     pub wakeup: WakeupPolicy,
 }
 
-/// What to sample in each thread, and how.
+/// Events to sample in each thread, and settings.
 pub struct SamplingPlan {
     request: RequestedEvent,
     registers: bool,
@@ -592,7 +592,7 @@ impl RecordDecoder<'_> {
         }));
     }
 
-    /// What the timer counted since the previous sample; `None` for other events.
+    /// Count of the timer since the previous sample; `None` for other events.
     fn counted_since_previous(&mut self, sample: &Sample<'_>) -> Option<u64> {
         let value = sample.reading?.value(0)?;
         if !is_timer(&self.samples.attr) {

@@ -22,7 +22,7 @@ use crate::stat::MIN_INTERVAL_NS;
 use memgauge_host::unwind;
 use memgauge_perf::abi::{Attr, flag, kind, read, sample, software};
 
-/// What takes the samples.
+/// Mechanism that takes the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SamplingMethod {
     /// Intel's precise records.
@@ -35,7 +35,7 @@ pub enum SamplingMethod {
     Interrupt,
 }
 
-/// What the processor and the kernel's PMU drivers support.
+/// Capabilities of the processor and the kernel's PMU drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PmuCapabilities {
     /// True if precise events of the core PMU are PEBS. Otherwise they are IBS.
@@ -69,7 +69,7 @@ pub struct StackRequest {
     pub copied_bytes: Option<u32>,
 }
 
-/// What samples should contain.
+/// Fields that samples should contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleRequest {
     /// How often to sample.
@@ -89,7 +89,7 @@ pub struct SampleRequest {
 pub struct SamplingAttr {
     /// The kernel's attribute.
     pub attr: Attr,
-    /// What takes the samples.
+    /// Mechanism that takes the samples.
     pub method: SamplingMethod,
     /// Notes for the user.
     pub notes: Vec<String>,

@@ -69,7 +69,7 @@ use memgauge_perf::abi::{kind, software};
 /// Which events [`record`] samples, of which programs, and what it writes.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What to observe.
+    /// The observed target.
     pub target: Target,
     /// A program to run while another target is observed. Recording stops when it ends.
     pub while_running: Option<Vec<String>>,
@@ -100,7 +100,7 @@ pub struct Options {
     pub regions: Vec<String>,
     /// Name of the source in the recording.
     pub source: SourceKind,
-    /// What the run is if it is one interval of a continuous collection.
+    /// Facts about the run if it is one interval of a continuous collection.
     pub interval: Option<Interval>,
 }
 
@@ -192,6 +192,6 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// Cost of memgauge itself.
     pub cost: OwnCost,
-    /// What is missing in the recording; `None` if it was written in full.
+    /// Missing parts of the recording; `None` if it was written in full.
     pub unwritten: Option<Unwritten>,
 }

@@ -345,7 +345,7 @@ pub(super) fn half_of_ring(pages: usize) -> u32 {
     (pages * perf::page_bytes() / 2) as u32
 }
 
-/// What opening an event there is for, for messages.
+/// Returns the purpose of opening an event there, for messages.
 fn action(placement: Placement) -> String {
     match placement.scope {
         EventScope::Thread(tid) => format!("sample thread `{tid}`"),

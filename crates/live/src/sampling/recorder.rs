@@ -256,7 +256,7 @@ impl Recorder {
         self.check(written);
     }
 
-    /// What the sample's event counted in this thread since the previous sample; `None` if
+    /// Count of the sample's event in this thread since the previous sample; `None` if
     /// samples do not have the count.
     fn counted_since_previous(&mut self, s: &Sample<'_>) -> Option<u64> {
         let value = s.reading?.value(0)?;

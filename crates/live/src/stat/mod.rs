@@ -55,10 +55,10 @@ pub const RING_PAGES: usize = 128;
 /// since there may be a hundred thousand ticks per second.
 pub type Values = SmallVec<[u64; 6]>;
 
-/// What to count, and how.
+/// Events to count, and settings.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What to observe.
+    /// The observed target.
     pub target: Target,
     /// A program to run while another target is observed. Counting stops when it ends.
     pub while_running: Option<Vec<String>>,
@@ -111,7 +111,7 @@ pub struct Outcome {
     pub threads: Vec<Thread>,
     /// Losses of the run.
     pub losses: Vec<Loss>,
-    /// What is missing in the recording; `None` if it was written in full.
+    /// Missing parts of the recording; `None` if it was written in full.
     pub unwritten: Option<Unwritten>,
 }
 

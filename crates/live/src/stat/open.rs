@@ -309,7 +309,7 @@ impl CounterOpener<'_> {
         }))
     }
 
-    /// What opening a counter there is for, for messages.
+    /// Returns the purpose of opening a counter there, for messages.
     fn action(&self, placement: Placement) -> String {
         match placement.scope {
             EventScope::Thread(tid) => format!("count events of thread `{tid}`"),

@@ -75,7 +75,7 @@ impl CounterTimes {
 pub struct SeriesRecord {
     /// Time on the events' clock.
     pub time_ns: u64,
-    /// What happened.
+    /// Kind of the record.
     pub kind: SeriesRecordKind,
 }
 

@@ -66,7 +66,7 @@ pub(super) fn note_after_run(ticks: &TickStatistics) -> Option<String> {
     })
 }
 
-/// What a group counted in a thread around the last stop.
+/// Counts of a group in a thread around the last stop.
 #[derive(Debug, Default)]
 struct RecentCounts {
     counted_ns: u64,

@@ -50,7 +50,7 @@ impl BoxSelection {
 /// A counter of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
-    /// What it counts.
+    /// Kind of traffic that it counts.
     pub(super) kind: TrafficKind,
     /// Name of its PMUs without their number.
     pub(super) pmu: &'static str,

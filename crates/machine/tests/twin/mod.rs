@@ -170,7 +170,7 @@ pub(crate) struct TwinCore {
 /// The shared cache.
 pub(crate) struct TwinLlc(Cache);
 
-/// What is known of lines that cores share.
+/// Lines that cores share.
 #[derive(Default)]
 pub(crate) struct TwinSharing {
     /// Lines that the running core has stored to in its turn and nobody was told of.

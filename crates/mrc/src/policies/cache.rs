@@ -1,4 +1,4 @@
-//! What every policy does.
+//! Operations that every policy has.
 
 /// A cache with a policy.
 pub(super) trait Cache {

@@ -37,7 +37,7 @@ pub struct Miniature {
     seen: Totals,
     /// References before the counted ones.
     warm_up: Totals,
-    /// What was seen at the start of each record whose number is a multiple of `stride`.
+    /// Totals at the start of each record whose number is a multiple of `stride`.
     starts: Vec<Totals>,
     stride: u64,
 }
@@ -118,7 +118,7 @@ impl Miniature {
         self.warm_up = self.seen_before(records);
     }
 
-    /// What was seen before a record, interpolated between those whose totals were kept.
+    /// Returns the totals before a record, interpolated between the records whose totals were kept.
     fn seen_before(&self, record: u64) -> Totals {
         let record = record.min(self.records);
         let at = (record / self.stride) as usize;

@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::belady::NEVER;
 
-/// What a request asks of the cache.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Looks the object up and inserts it if it is missing.
@@ -25,7 +25,7 @@ pub struct Request {
     pub key: u64,
     /// Size of the object in bytes.
     pub size: u64,
-    /// What is asked.
+    /// Kind of the request.
     pub kind: Kind,
     /// Time in microseconds.
     pub time_us: u64,

@@ -181,7 +181,7 @@ mod tests {
         let few = welch(&[10.0, 12.0, 11.0], &[14.0, 19.0, 15.0]);
         assert_near(few, -0.740_656, 10.740_656, 0.05);
         assert_eq!(welch(&[1.0], &[2.0, 3.0]), None);
-        // Of 1, 2, 3: t of two degrees of freedom is 4.302653, the standard error sqrt(1/3).
+        // For 1, 2, 3: t of two degrees of freedom is 4.302653, the standard error sqrt(1/3).
         assert_near(mean_interval(&[1.0, 2.0, 3.0]), -0.484_138, 4.484_138, 1e-3);
         assert_eq!(mean_interval(&[1.0]), None);
         let [low, high] = mean_difference_interval(&before, &after, 20).unwrap();

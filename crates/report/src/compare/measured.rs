@@ -92,7 +92,7 @@ pub struct Shares {
 }
 
 impl Measured {
-    /// What a summary says of its run. Wall time and memgauge's own cost stay out.
+    /// Returns the numbers of a summary that are compared. Wall time and memgauge's own cost are left out.
     pub fn of(summary: &Summary) -> Measured {
         let machine = summary.recording.machine.as_ref();
         let program = summary.recording.command.first();

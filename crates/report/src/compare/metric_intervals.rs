@@ -90,7 +90,7 @@ fn of_sampled_sharing(summary: &Summary) -> BTreeMap<String, Interval> {
         .collect()
 }
 
-/// Of the normal distribution, for 95 %.
+/// Quantile of the normal distribution for 95 %.
 const QUANTILE: f64 = 1.96;
 
 pub(super) const HITM: &str = "coherence.hitm";

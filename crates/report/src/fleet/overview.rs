@@ -1,4 +1,4 @@
-//! What the page of a dataset shows: a metric over time by version, the worst functions, hosts that
+//! Content of the page of a dataset: a metric over time by version, the worst functions, hosts that
 //! differ, and recordings to open.
 
 use serde::Serialize;

@@ -36,7 +36,7 @@ impl CapacityUnit {
     }
 }
 
-/// What a cache of one capacity misses.
+/// Misses of a cache of one capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicyPoint {
     /// Missed references, if every reference was simulated.
@@ -65,7 +65,7 @@ pub struct PolicyCurve {
 pub struct PolicyView {
     /// Source of the requests.
     pub title: String,
-    /// What is special about the trace and how it was read.
+    /// Peculiarities of the trace, and how it was read.
     pub notes: Vec<String>,
     /// Unit of the capacities.
     pub unit: CapacityUnit,

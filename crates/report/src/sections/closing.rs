@@ -44,7 +44,7 @@ pub(super) fn losses(summary: &Summary, style: &Style) -> String {
     text + &lacks
 }
 
-/// What the tool behind an imported file does not record.
+/// Facts that the tool behind an imported file does not record.
 fn lacks(summary: &Summary, style: &Style) -> String {
     let lacks: Vec<&str> = (summary.import.iter())
         .flat_map(|import| import.lacks.iter().map(String::as_str))

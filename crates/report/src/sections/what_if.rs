@@ -29,7 +29,7 @@ pub(super) fn what_if(summary: &Summary, style: &Style) -> String {
     text
 }
 
-/// What the results with other layouts leave out, in sentences.
+/// Limits of the results with other layouts, in sentences.
 pub(crate) fn cautions(summary: &Summary) -> Vec<String> {
     summary.what_if.iter().filter_map(caution).collect()
 }
@@ -37,7 +37,7 @@ pub(crate) fn cautions(summary: &Summary) -> Vec<String> {
 /// Smallest share of a machine's misses that makes its result doubtful.
 const DOUBTFUL_SHARE: f64 = 0.02;
 
-/// What one result leaves out.
+/// Limits of one result.
 fn caution(row: &WhatIf) -> Option<String> {
     let (moved, stayed) = (row.moved_accesses?, row.misses_of_others.unwrap_or(0));
     if moved == 0 {

@@ -70,7 +70,7 @@ fn build_units(compiler: &str, fields: u64, options: &[&str]) -> Built {
     Built { folder, path }
 }
 
-/// What is known about the code of a program: the functions and lines at each byte, without
+/// Returns all names that are known in the code of a program: the functions and lines at each byte, without
 /// folders, and the data that instructions access.
 fn known(built: &Built) -> (BTreeMap<String, Vec<String>>, Vec<String>) {
     let (file, mut symbols) = (built.file(), built.symbols());

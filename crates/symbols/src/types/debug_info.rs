@@ -69,7 +69,7 @@ struct PlainUnit {
     source: usize,
 }
 
-/// What one pass over a unit finds.
+/// Results of one pass over a unit.
 struct UnitIndex {
     plain: Rc<PlainUnit>,
     /// Functions by address.
@@ -117,13 +117,13 @@ pub(super) struct VariableLocation {
     pub(super) part: u64,
 }
 
-/// What debug information says about a function.
+/// Debug information of a function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FunctionInfo {
     /// Addresses of its code.
     pub(super) code: Vec<Range<u64>>,
     pub(super) locations: Vec<VariableLocation>,
-    /// What calls return, by the address after the call.
+    /// Types that calls return, by the address after the call.
     pub(super) returned: HashMap<u64, TypeRef>,
 }
 
@@ -379,7 +379,7 @@ impl DebugInfo {
         unit
     }
 
-    /// What an attribute of an entry refers to.
+    /// Returns the entry that an attribute refers to.
     fn reference(&self, unit: &PlainUnit, value: AttributeValue<Slice>) -> Option<TypeRef> {
         match value {
             AttributeValue::UnitRef(offset) => Some(TypeRef(unit.start + offset.0)),
@@ -535,7 +535,7 @@ impl DebugInfo {
         None
     }
 
-    /// What is known about the function that contains an address.
+    /// Returns the debug information of the function that contains an address.
     ///
     /// # Errors
     /// Returns [`NoType::NoFunction`] if no function contains it.

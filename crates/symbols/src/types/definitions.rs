@@ -37,7 +37,7 @@ pub(super) struct Record {
     pub(super) members: Vec<Member>,
     /// Members overlap.
     pub(super) is_union: bool,
-    /// What its pointers to bytes point to: the elements of a `RawVec` of Rust.
+    /// Type that its pointers to bytes point to: the elements of a `RawVec` of Rust.
     pub(super) elements: Option<TypeRef>,
 }
 

@@ -43,7 +43,7 @@ const UNTYPED: Value = Value::Untyped {
     is_void: true,
 };
 
-/// What is known about a value.
+/// Type of a value, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Value {
     #[default]
@@ -53,7 +53,7 @@ enum Value {
     /// A number like `Unknown`, plus a constant that is not zero. Compilers add the offset of an
     /// array in a structure to an index.
     Number(i64),
-    /// What the instruction at `origin` loaded or the call there returned, plus an offset. A copy
+    /// The value that the instruction at `origin` loaded or the call there returned, plus an offset. A copy
     /// gets its type when a variable gives one to the other copy.
     Untyped {
         origin: u64,

@@ -189,7 +189,7 @@ impl DebugInfo {
         })
     }
 
-    /// What a pointer points to: `None` if it is no pointer, or one to `void`.
+    /// Returns the type that a pointer points to. `None` if it is no pointer, or one to `void`.
     pub(super) fn pointee(&mut self, of: TypeRef) -> Option<TypeRef> {
         match *self.type_at(of) {
             Type::Pointer { to } => to,

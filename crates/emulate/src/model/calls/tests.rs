@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::catalogue::tests::{access, code};
 use memgauge_trace::AccessKind::{Load, Store};
 
-/// What a block of 16 bytes ends in.
+/// Last instruction of a block of 16 bytes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Plain,

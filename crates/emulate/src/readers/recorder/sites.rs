@@ -30,7 +30,7 @@ impl Carry {
 #[derive(Debug, Default)]
 pub(super) struct Carries {
     pub(super) cycles: Carry,
-    /// Of instructions without stalls.
+    /// Cycles of instructions without stalls.
     pub(super) instructions: Carry,
     pub(super) l2: Carry,
     pub(super) llc: Carry,

@@ -391,7 +391,7 @@ mod tests {
         let note = unsampled_note(&outcome(34, 400_000)).expect("400 threads, 34 samples");
         assert!(note.contains("8.5 % of the counted events"), "{note}");
         assert!(unsampled_note(&outcome(0, 400_000)).is_some());
-        // What one thread counts after its last sample, and 5 %.
+        // The count of one thread after its last sample, and 5 %.
         assert_eq!(unsampled_note(&outcome(1, 1_900)), None);
         assert_eq!(unsampled_note(&outcome(380, 400_000)), None);
     }

@@ -27,7 +27,7 @@ pub(super) fn descendants(target: &Target) -> BTreeSet<u32> {
 }
 
 /// Processes of the target that may have started, or may execute another program, since the events were opened.
-/// Those of `older` were running before and have no events.
+/// Returns the threads that started meanwhile. Threads in `older` were running before and have no events.
 pub(super) fn candidates(target: &Target, older: &BTreeSet<u32>) -> BTreeSet<u32> {
     let started = || &descendants(target) - older;
     match target {
