@@ -170,7 +170,7 @@ static int text(const struct layout *l, uint64_t object, uint8_t *to, unsigned m
     return bytes;
 }
 
-/* What the catalogue says about code. */
+/* Description of code in the catalogue. */
 struct record {
     struct mg_python head;
     uint8_t tail[MOST_FILE_NAME + MOST_NAME + MOST_TABLE];

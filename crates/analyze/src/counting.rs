@@ -72,7 +72,7 @@ pub struct Counting {
     pub totals: Vec<Counter>,
     /// Values derived from the totals.
     pub derived: Vec<Derived>,
-    /// Where the time goes, if the events say it.
+    /// Where the time goes, if the counted events show it.
     pub time: Option<CountedTime>,
     /// Events that were not counted.
     pub unsupported: Vec<UnsupportedFacts>,

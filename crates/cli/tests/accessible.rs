@@ -13,7 +13,7 @@ use harness::memgauge;
 use memgauge_testing::{Need, node_file, skipped};
 use serde_json::{Value, json};
 
-/// The script of npm's axe-core; says so where there is none.
+/// Returns the script of npm's axe-core, or prints that there is none.
 fn axe() -> Option<String> {
     let file = node_file("axe-core/axe.min.js")?;
     Some(std::fs::read_to_string(file).expect("a script"))

@@ -301,11 +301,11 @@ fn copied_stacks_need_no_frame_pointers() {
     assert!(deep + direct > all / 100 * 97, "{deep} + {direct} of {all}");
     let ratio = deep as f64 / direct as f64;
     assert!((1.2..4.0).contains(&ratio), "{ratio}");
-    // Frame pointers do not tell: the program has none.
+    // Frame pointers do not help: the program has none.
     let path = recorded(folder.path(), &options("fp"), &program).expect("as before");
     let (deep, direct, _) = ways(&path);
     assert!(deep + direct < all / 10, "{deep} + {direct} of {all}");
-    // The innermost frames alone lie in so short a copy: it is said of how many samples.
+    // So short a copy has only the innermost frames. The report counts such samples.
     let path = recorded(folder.path(), &options("dwarf,256"), &program).expect("as before");
     let report = json(&path);
     let losses = report["losses"].as_array().expect("losses");

@@ -87,7 +87,7 @@ impl Collector {
         }
     }
 
-    /// Presses Ctrl-C and waits for the end. Returns what the collection said.
+    /// Presses Ctrl-C and waits for the end. Returns the output of the collection.
     fn interrupt(mut self) -> (String, TempDir) {
         let pid = self.process.0.id().to_string();
         let kill = Command::new("kill").args(["-INT", &pid]).status();

@@ -16,7 +16,7 @@ use harness::{PROGRAM, run_denied};
 use serde_json::Value;
 use tmux::Terminal;
 
-/// Whether this machine lets memgauge account; says why not. It is tried once: the kernel
+/// Returns whether memgauge can account on this machine, and prints why not. It is tried once: the kernel
 /// checks the programs for about a second.
 fn can_account() -> bool {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();

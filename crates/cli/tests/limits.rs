@@ -48,7 +48,7 @@ fn limited(folder: &Path, limits: &[&str], arguments: &[&str]) -> Output {
     command.output().expect("prlimit runs")
 }
 
-/// Whether an ordinary user may count here; says so where not.
+/// Returns whether an ordinary user may count here, and prints why not.
 fn users_may_count(folder: &Path) -> bool {
     if !needs(&["prlimit", "setpriv"]) {
         return false;

@@ -28,7 +28,7 @@ int main(void) {
 }
 ";
 
-/// Reads 2 MiB in lines, then becomes the program that it is told. Both begin at one address.
+/// Reads 2 MiB in lines, then becomes the program in its arguments. Both begin at one address.
 const BECOMES: &str = "#include <unistd.h>
 static char all[2 << 20];
 __attribute__((noinline)) static long before_exec(void) {

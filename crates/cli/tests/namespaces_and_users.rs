@@ -83,7 +83,7 @@ fn programs_in_another_pid_namespace_are_recorded_whole() {
         assert!(losses(&report).is_empty(), "{report:#}");
         let more = loads(&there) - loads(&here);
         assert!((0..400_000).contains(&more), "{command:?}: {more} more");
-        // The threads ran one after the other, and are told apart.
+        // The threads ran one after the other, and are distinguished.
         let threads = report["threads"].as_array().expect("a list");
         let mut spans: Vec<(i64, i64, i64)> = threads
             .iter()

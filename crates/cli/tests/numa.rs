@@ -117,7 +117,7 @@ impl Drop for Running {
     }
 }
 
-/// Pages of the mapping at this address by node, as the kernel itself tells.
+/// Pages of the mapping at this address by node, from the kernel itself.
 fn numa_maps(pid: &str, start: &str) -> [u64; 2] {
     let text = std::fs::read_to_string(format!("/proc/{pid}/numa_maps")).expect("readable");
     let start = start.trim_start_matches("0x");

@@ -61,7 +61,7 @@ fn fixture(name: &str) -> PathBuf {
     folder.join(format!("{name}.mg"))
 }
 
-/// Whether this program can write pages; says so where not.
+/// Returns whether this program can write pages, and prints it if not.
 fn has_front_end() -> bool {
     static MISSING: OnceLock<bool> = OnceLock::new();
     let missing = *MISSING.get_or_init(|| {

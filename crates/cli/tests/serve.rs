@@ -541,7 +541,7 @@ fn a_new_profiler_has_the_period_and_the_event_that_it_samples() {
     let listed = service.json(&["list"])["profilers"][0]["period"].clone();
     let in_force = service.json(&["stats", "1", &target.pid()])["period"].clone();
     assert_eq!(listed, in_force);
-    // Either this machine has the event, or that is said before anybody attaches.
+    // Either this machine has the event, or the refusal comes before anybody attaches.
     let made = service.command(&["new", "-e", "cycles"]).output();
     let made = made.expect("it runs");
     match made.status.success() {

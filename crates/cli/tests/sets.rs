@@ -336,7 +336,7 @@ fn choices(program: &str, seeds: u64, event: &str) -> (i64, Vec<(Value, Value)>)
 }
 
 /// Four sets of 64 have nearly all misses. A choice of eight follows none or one of them, or rarely more: the
-/// estimate is far off, and only looks at all sets can tell.
+/// estimate is far off, and only looks at all sets show it.
 #[test]
 fn few_sets_with_most_of_the_misses_are_warned_of() {
     if !needs(&["gcc"]) {

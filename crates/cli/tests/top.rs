@@ -69,7 +69,7 @@ struct Hot {
 }
 
 impl Hot {
-    /// `None` where nothing can be sampled or compiled here; says why.
+    /// Returns `None` and prints why if nothing can be sampled or compiled here.
     fn built() -> Option<Hot> {
         let own = std::process::id().to_string();
         let trial = top(&[

@@ -79,7 +79,7 @@ fn a_machine_file_that_makes_no_sense_is_named() {
     );
 }
 
-/// Asserts that these arguments are a usage error of one line that says all of `words`.
+/// Asserts that these arguments are a usage error of one line that contains all of `words`.
 fn check_verb(arguments: &[&str], words: &[&str]) {
     let folder = folder();
     let mut command = memgauge();

@@ -84,7 +84,7 @@ fn stack_under_valgrind(program: &[&str]) -> u64 {
     address.expect("lackey prints addresses") + 8
 }
 
-/// Where the stack starts under the emulator, as its own log says.
+/// Start of the stack under the emulator, from its own log.
 fn stack_under_qemu(program: &[&str], folder: &Path) -> u64 {
     let log = folder.join("pages");
     let path = std::env::split_paths(PATH)

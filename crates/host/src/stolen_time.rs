@@ -12,7 +12,7 @@ pub struct StolenTime {
     stolen: u64,
 }
 
-/// Share of stolen time from which the user is told.
+/// Share of stolen time from which the user is warned.
 const NOTABLE: f64 = 0.05;
 
 impl StolenTime {

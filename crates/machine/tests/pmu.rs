@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const BASE: u64 = 0x1000_0000;
 
-/// Everything one core said.
+/// All overflows and ticks of one core.
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
     overflows: Vec<Overflow>,
@@ -245,7 +245,7 @@ proptest! {
     }
 }
 
-/// Feeds blocks and looks after each whether all that is due has been said.
+/// Feeds blocks and checks after each whether everything due was reported.
 fn check_promptness(period: u64, blocks: &[(u32, u64, bool)]) {
     let pmu = PmuConfig {
         samples: all_sampled(period),

@@ -818,7 +818,7 @@ mod tests {
             text.contains("by cpu-clock (1000 and 1000 samples)"),
             "{text}"
         );
-        // Runs that differ by more than their samples' chance: nothing can be said.
+        // Runs that differ by more than the chance of their samples: no conclusion.
         let runs = |parts: [u64; 3]| parts.map(|part| sampled(&[part, 1000 - part]));
         let compared = Comparison::of(&runs([300, 500, 700]), &runs([450, 650, 800]), None);
         assert!(!compared.changed, "{compared:?}");

@@ -189,7 +189,7 @@ mod tests {
         for summary in [fixture::full(), fixture::killed(), fixture::empty()] {
             let data = data_of(&page(&summary));
             let mut expected: Value = serde_json::from_str(&crate::json(&summary)).unwrap();
-            // They are among what the page says of the run.
+            // The overview has them, too.
             expected.as_object_mut().unwrap().remove("warnings");
             assert_eq!(data["summary"], expected);
         }

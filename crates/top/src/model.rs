@@ -108,7 +108,7 @@ pub(crate) enum TopOrder {
     Cpu,
     /// Page faults
     Faults,
-    /// Samples whose data came from memory, past all caches (events that tell it)
+    /// Samples whose data came from memory, past all caches (for events with a data source)
     Misses,
     /// Bytes in and out
     Io,

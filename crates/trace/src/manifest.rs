@@ -173,12 +173,12 @@ impl SourceFacts {
     /// they compile.
     pub const JIT_NAMES: &'static str = "jit_names";
 
-    /// Name of the setting that says that samples of a modelled machine have call stacks.
+    /// Name of the setting for call stacks of samples of a modelled machine.
     pub const STACKS: &'static str = "stacks";
     /// Name of the setting that says that samples of a modelled machine have the calls of Python
     /// that led to them.
     pub const PYTHON: &'static str = "python";
-    /// Name of the setting that says that misses are charged to data, and allocations recorded.
+    /// Name of the setting for misses by data, and for recorded allocations.
     pub const DATA: &'static str = "data";
     /// Name of the setting with the mean number of allocated bytes between two samples of source
     /// `malloc`; 1 if it recorded every allocation.
@@ -186,7 +186,7 @@ impl SourceFacts {
     /// Name of the setting with the functions that free everything in an arena, separated by
     /// commas.
     pub const RESETS: &'static str = "resets";
-    /// Name of the setting that says how the private caches of a modelled machine are coherent.
+    /// Name of the setting for the coherence of the private caches of a modelled machine.
     pub const COHERENCE: &'static str = "coherence";
     /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.
     pub const CALL_GRAPH: &'static str = "call_graph";

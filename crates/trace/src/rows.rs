@@ -322,7 +322,7 @@ pub struct DataRow {
     pub site: Option<u32>,
     /// First address of other memory.
     pub addr: Option<VirtAddr>,
-    /// Time on the recording's clock at which the mappings of the process say what lies at `addr`.
+    /// Time on the recording's clock at which `addr` was accessed, for the mappings of the process.
     pub time_ns: u64,
     /// Misses of the first-level data cache.
     pub l1d_misses: u64,
@@ -399,7 +399,7 @@ pub struct SharingRow {
     pub line: VirtAddr,
     /// The allocation that the line is part of, by [`AllocationRow::site`]; `None` for other memory.
     pub site: Option<u32>,
-    /// Time on the recording's clock at which the mappings of the process say what lies at `line`.
+    /// Time on the recording's clock at which `line` was accessed, for the mappings of the process.
     pub time_ns: u64,
     /// The instruction.
     pub ip: VirtAddr,

@@ -41,7 +41,7 @@ function timeUse(run: Summary): HTMLElement | null {
   const words = (on: string): string => STALLS.find((stall) => stall.level === on)?.words ?? on;
   const told = (part: (typeof parts)[number]): string => `${percent(part.share)} ${words(part.on)}`;
   const bar = parts.map((part) => h("span", { class: `stall level-${part.on}`, style: `width: ${(100 * part.share).toFixed(2)}%`, title: `${told(part)}: ${count(part.cycles)} cycles` }));
-  // Parts that no pixel shows are told where the pointer is on the bar.
+  // Parts that are too narrow for a pixel appear where the pointer is on the bar.
   const legend = parts.filter((part) => part.share >= 0.0005).map((part) => h("li", {}, h("span", { class: `swatch level-${part.on}` }), h("b", {}, percent(part.share)), ` ${words(part.on)}`));
   return h(
     "div",

@@ -47,7 +47,7 @@ export function timedTable(run: Summary | null, coarse: TimedSamples, kind: Kind
   const shown = inside.reduce((sum, row) => sum + row.events, 0);
   const total = Math.max(all.events, 1);
   const bounds = (row: InRange): [number | null, number | null] => (every ? null : wilson(row.events / total, all.samples)) ?? [null, null];
-  // Bins that the range cuts count whole, so it is told as they are.
+  // Bins that the range cuts count whole, and the title shows their ends.
   const told = part === null ? range.map((bin) => bin * timed.bin_ns) : current();
   const [from, to] = [time(told[0], current()[1]), time(told[1], current()[1])];
   const missing = all.events - shown;

@@ -1,4 +1,4 @@
-//! References to memory, as far as the samples of a recording tell them, for miss-ratio curves.
+//! References to memory from the samples of a recording, for miss-ratio curves.
 
 use std::collections::BTreeMap;
 

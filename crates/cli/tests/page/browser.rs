@@ -52,7 +52,7 @@ const painted = (canvas) => {
 const data = () => JSON.parse(document.getElementById("data").textContent);
 "#;
 
-/// The browser; says so where there is none.
+/// Returns the browser, or prints that there is none.
 pub(crate) fn chromium() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let folders = ["/usr/bin", "/usr/local/bin"];

@@ -11,7 +11,7 @@ const SURFACES: &str = r#"
     .filter((s) => s.checkVisibility() && s.closest("figure").querySelector(".chart[role=application], .stretch"));
   surfaces.map((s) => s.closest("figure").querySelector(".plot-title").textContent);"#;
 
-/// Ends of the selected stretch as the page tells them; null where all is selected.
+/// Ends of the selected stretch on the page; null if everything is selected.
 const SELECTED: &str = r#"(() => {
   const chip = document.querySelector(".chip");
   return chip.hidden ? null : chip.querySelector("span").textContent;
@@ -59,7 +59,7 @@ fn duration_of(driver: &mut Driver) -> f64 {
     ends.filter_map(Value::as_f64).fold(1.0, f64::max)
 }
 
-/// Times that all curves tell while the pointer is over the middle of the first, as shares of
+/// Times that all curves show while the pointer is over the middle of the first, as shares of
 /// the run: they follow it in time.
 fn told_times(driver: &mut Driver, duration_ns: f64) -> Vec<f64> {
     let middle = driver

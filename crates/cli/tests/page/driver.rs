@@ -229,7 +229,7 @@ impl Driver {
         self.frames();
     }
 
-    /// Clicks as many times as told.
+    /// Clicks `times` times.
     pub(crate) fn click(&mut self, at: Point, times: u32) {
         self.hover(at);
         for number in 1..=times {

@@ -24,7 +24,7 @@ pub(crate) fn with_regions(data: &mut Value) {
     ]);
 }
 
-/// Colours of each lane left and right of the middle; what a pointer is told; the table of
+/// Colours of each lane left and right of the middle; the text at the pointer; the table of
 /// the last quarter.
 const LANES: &str = r##"
   const lanes = find("#code-regions canvas");

@@ -35,7 +35,7 @@ fn with_heap(data: &mut Value) {
     });
 }
 
-/// Colours low in the plot at four times; what a pointer is told; the same after a drag over the
+/// Colours low in the plot at four times; the text at the pointer; the same after a drag over the
 /// last fifth.
 const PLOT: &str = r##"
   const canvas = find("#data .memory-plot canvas")[0];

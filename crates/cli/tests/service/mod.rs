@@ -176,7 +176,7 @@ impl Service {
     }
 }
 
-/// Starts a service; what it says until it listens.
+/// Starts a service and returns its output until it listens.
 pub(crate) fn serve(socket: &Path) -> (Running, Vec<String>) {
     serve_of(Command::new(PROGRAM), socket, &[])
 }

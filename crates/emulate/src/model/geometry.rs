@@ -61,7 +61,7 @@ fn from_file(path: &Path) -> Result<Config> {
     Err(refused(format!("{}: {why}", failed())))
 }
 
-/// A cache as sysfs tells it.
+/// A cache as sysfs describes it.
 struct Found {
     level: u32,
     data: bool,

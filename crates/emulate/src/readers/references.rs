@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(walk(&words, true).0.instructions, 1 + 2);
     }
 
-    /// Where each iteration is told, and where all but the first are counted.
+    /// Iterations are reported one by one, or counted after the first.
     #[test]
     fn iterations_that_are_counted_refer_as_those_that_are_told() {
         let up = [marked(REP_MOVSB), 0x13d, 0x200, wire::MARK_REPEAT | 2];

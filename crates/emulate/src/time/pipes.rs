@@ -251,7 +251,7 @@ mod tests {
         ] {
             assert_eq!(pipe.room(10, most), expected, "{most}");
         }
-        // The read that it waited for is told after it: the last one known stands for it.
+        // The mark of the read that it waited for comes later. The last known read stands for it.
         assert_eq!(pipe.room(10, 50), Some(700));
     }
 

@@ -540,7 +540,7 @@ mod tests {
         take(waits, 7, MarkKind::Give(9, 100), 1, 800);
         take(waits, 8, MarkKind::Short(9, 100), 1, 800);
         assert_eq!(take(waits, 9, MarkKind::Take(9, 99, 0), 2, 700), Some(300));
-        // Who does not say what it takes, waits for the last.
+        // A reader whose mark has no number of bytes waits for the last write.
         assert_eq!(take(waits, 9, MarkKind::Acquire(9), 2, 700), Some(800));
         assert_eq!(take(waits, 9, MarkKind::AcquireEnd(9), 2, 700), Some(800));
     }

@@ -90,7 +90,7 @@ impl Drop for CpuShareBoost {
     }
 }
 
-/// Nanoseconds of the calling thread's slices, as the kernel tells them.
+/// Nanoseconds of the calling thread's slices, from the kernel.
 #[cfg(test)]
 fn slice_ns() -> u64 {
     let mut attr = SchedAttr::default();

@@ -65,7 +65,7 @@ struct {
 	__type(value, struct chunk);
 } dirtiers SEC(".maps");
 
-/* The write that a file system told of last on this processor. */
+/* The last write that a file system reported on this processor. */
 struct told {
 	u64 mapping;
 	u64 first; /* page */
@@ -359,7 +359,7 @@ int BPF_PROG(folio_dirtied, struct folio *folio, struct address_space *mapping)
 	return dirtied(folio, mapping);
 }
 
-/* Pages that are being written; ext4 tells before the folio is marked dirty. */
+/* Pages that are being written; ext4 reports them before the folio is marked dirty. */
 static __always_inline int written(struct address_space *mapping, u64 position, u64 bytes, const void *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

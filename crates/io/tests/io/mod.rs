@@ -151,7 +151,7 @@ impl Actor {
         self.child.id()
     }
 
-    /// The next line it says.
+    /// Returns its next line of output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();

@@ -23,7 +23,7 @@ use memgauge_perf::abi::{Attr, flag, kind, software};
 
 /// Many short rounds: it is likely that one of them runs without interruption.
 const ROUNDS: usize = 25;
-/// Number of samples in a round that is enough to tell their cost from noise.
+/// Number of samples in a round that is enough to distinguish their cost from noise.
 const SAMPLES_PER_ROUND: u64 = 200;
 /// Minimum period of a timer here, since a tick itself may take 15 µs. Also the period of the
 /// timer that replaces events that the work does not cause.

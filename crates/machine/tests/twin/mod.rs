@@ -173,7 +173,7 @@ pub(crate) struct TwinLlc(Cache);
 /// Lines that cores share.
 #[derive(Default)]
 pub(crate) struct TwinSharing {
-    /// Lines that the running core has stored to in its turn and nobody was told of.
+    /// Lines that the running core has stored to in its turn without notice to others.
     quiet: BTreeSet<u64>,
     /// Lines that were stored to while several cores held them.
     watched: HashSet<u64>,

@@ -169,7 +169,7 @@ impl Miniature {
     }
 
     /// Estimates the misses of caches with a policy, one for each capacity. `None` where the
-    /// miniature cache would hold too few objects to tell.
+    /// miniature cache would hold too few objects for an estimate.
     pub fn simulate(
         &self,
         policy: Policy,

@@ -21,7 +21,7 @@ const LEFT: f64 = 64.0;
 const BELOW: f64 = 28.0;
 /// Points of a curve.
 const POINTS: usize = 320;
-/// Runs that colours and dashes tell apart.
+/// Runs that colours and dashes distinguish.
 const LOOKS: usize = 6;
 
 const HEAD: &str = r#"<!DOCTYPE html>

@@ -42,7 +42,7 @@ impl Measured {
         }
     }
 
-    /// Whether the curve says how many misses a memory of so many bytes has.
+    /// Whether the curve has the misses of a memory of so many bytes.
     pub(super) fn resolves(&self, bytes: u64) -> bool {
         match self {
             Measured::Exact(_) => true,

@@ -56,7 +56,7 @@ pub struct PolicyPoint {
 pub struct PolicyCurve {
     /// The policy.
     pub policy: Policy,
-    /// A point for each capacity of the view. `None` where a sample does not tell.
+    /// A point for each capacity of the view. `None` if the sample is too small for it.
     pub points: Vec<Option<PolicyPoint>>,
 }
 

@@ -29,7 +29,7 @@ pub(super) fn time_use(summary: &Summary, style: &Style) -> String {
     text
 }
 
-/// The same from a processor's counters, if those that say it were counted.
+/// The same from a processor's counters, if the necessary events were counted.
 pub(super) fn counted(summary: &Summary, style: &Style) -> String {
     let Some(counting) = &summary.counting else {
         return String::new();

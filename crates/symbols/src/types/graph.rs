@@ -9,7 +9,7 @@ use super::definitions::{FlatType, Fold, Leaf, Member, Record, Type, TypeRef};
 
 /// Maximum nesting of records and arrays. Deeper ones come from damaged files.
 const MAX_DEPTH: usize = 16;
-/// Maximum number of members of a type that are told apart.
+/// Maximum number of members of a type that are distinguished.
 const MAX_MEMBERS: usize = 4096;
 /// Maximum size of a type whose holes are searched.
 const MAX_BYTES_FOR_HOLES: u64 = 1 << 16;
@@ -326,7 +326,7 @@ struct Members {
 impl Members {
     fn push(&mut self, path: Path, bytes: u64, type_name: String, is_bits: bool) {
         let follows_bits = std::mem::replace(&mut self.ends_with_bits, is_bits);
-        // Bits of the same bytes cannot be told apart by an access.
+        // An access cannot distinguish bits of the same bytes.
         if is_bits
             && follows_bits
             && let Some((leaf, member)) = self.leaves.last_mut().zip(self.listed.last_mut())

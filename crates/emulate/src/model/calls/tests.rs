@@ -41,7 +41,7 @@ impl Process {
             Switch => (wire::SWITCHES_STACK, Load, None),
             Fault => (wire::ENDS_CALL, Store, None),
         };
-        // Another access comes first, and that of the slot is told by a constant.
+        // Another access comes first, so the slot is at a constant distance.
         let accesses = [
             access(0, 0, 8, Load),
             access(1, 0, 8, Load),
@@ -232,7 +232,7 @@ fn another_thread_takes_up_a_stack() {
 #[test]
 fn of_a_thread_that_is_behind_the_calls_of_the_moment_are_taken() {
     let (mut process, mut one, mut other) = <(Process, CallPath, CallPath)>::default();
-    // It is going to call its scheduler, which another thread has been told of.
+    // It is going to call its scheduler, which another thread waits for.
     process.go(
         &mut one,
         &[
