@@ -69,10 +69,8 @@ impl Recording {
 
     /// Refuses an event without samples, if the recorder says which ones it has sampled.
     fn check_sampled(&self, event: &str) -> PyResult<()> {
-        let settings = self.reader.manifest().source.settings.keys();
-        let sampled: Vec<&str> = settings
-            .filter_map(|key| key.strip_prefix("period."))
-            .collect();
+        let settings = &self.reader.manifest().source.settings;
+        let sampled: Vec<&str> = settings.sampled_events().collect();
         if sampled.is_empty() || sampled.contains(&event) {
             return Ok(());
         }

@@ -601,8 +601,7 @@ mod tests {
         let whole = of(&manifest);
         assert_eq!(whole.dram.mean_read_bytes_per_s, Some(64e6));
         assert!(!whole.causes.is_empty());
-        let regions = ("regions".to_owned(), "sort".to_owned());
-        manifest.source.settings.extend([regions]);
+        manifest.source.settings.regions = Some("sort".to_owned());
         let inside = of(&manifest);
         assert_eq!(inside.dram.read_bytes, Some(128));
         assert_eq!(inside.dram.mean_read_bytes_per_s, None);

@@ -2,7 +2,7 @@
 
 use memgauge_recording::{Recording, Result, Selection, Share};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
-use memgauge_trace::{Manifest, SiteCount, SourceFacts};
+use memgauge_trace::{Manifest, SiteCount};
 
 use crate::assemble::{Options, Parts, assemble};
 use crate::code::address_spaces::{AddressSpaces, address_spaces};
@@ -289,7 +289,5 @@ pub fn summarise_end(recording: &Recording) -> Result<Summary> {
 /// True if samples have call stacks. Frames may also belong to allocations only.
 fn of_samples(manifest: &Manifest) -> bool {
     let settings = &manifest.source.settings;
-    let of_samples = [SourceFacts::STACKS, SourceFacts::PYTHON];
-    !settings.contains_key(SourceFacts::DATA)
-        || of_samples.iter().any(|&name| settings.contains_key(name))
+    !settings.has_data || settings.has_stacks || settings.has_python_calls
 }

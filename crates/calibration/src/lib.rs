@@ -9,7 +9,6 @@ mod loops;
 #[cfg(test)]
 mod sweep;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,7 +17,9 @@ use memgauge_analyze::bandwidth::{LossModel, LossPoint};
 use memgauge_console::whole_file;
 use memgauge_machine::{Config, Delivery};
 use memgauge_recording::Writer;
-use memgauge_trace::{EventId, MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};
+use memgauge_trace::{
+    EventId, MachineFacts, Manifest, OverflowBlock, Pid, SourceSettings, Tid, catalogue,
+};
 use serde::{Deserialize, Serialize};
 
 use loops::{Loop, Measured, measure, run};
@@ -298,10 +299,8 @@ fn without_prefetchers(machine: &MachineFacts) -> MachineFacts {
     facts
 }
 
-/// Name of a delivery in a recording's manifest.
-pub fn recorded_delivery(settings: &BTreeMap<String, String>) -> String {
-    settings
-        .get("delivery")
-        .map_or("ideal", String::as_str)
-        .to_owned()
+/// Name of the delivery of a recording.
+pub fn recorded_delivery(settings: &SourceSettings) -> String {
+    let delivery = settings.delivery.as_deref();
+    delivery.unwrap_or("ideal").to_owned()
 }

@@ -119,7 +119,10 @@ fn recording_of_writes(path: &Path, bytes: u64) {
         clock: "monotonic".to_owned(),
         source: memgauge_trace::SourceFacts {
             kind: memgauge_trace::SourceKind::Io,
-            settings: [("no_counters".to_owned(), "none here".to_owned())].into(),
+            settings: memgauge_trace::SourceSettings {
+                no_counters: Some("none here".to_owned()),
+                ..memgauge_trace::SourceSettings::default()
+            },
         },
         ..memgauge_trace::Manifest::default()
     };

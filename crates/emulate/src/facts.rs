@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use memgauge_host as host;
 use memgauge_machine::Delivery;
 use memgauge_trace::{
-    EventDef, EventId, Manifest, Provenance, SourceFacts, SourceKind, catalogue as events,
+    EventDef, EventId, Manifest, Provenance, SourceFacts, SourceKind, SourceSettings,
+    catalogue as events,
 };
 
 use crate::Options;
@@ -14,54 +15,43 @@ use crate::engine::launch::Emulator;
 use crate::model::sets::{self, SetSample};
 
 fn source_facts(options: &Options, emulator: &Emulator) -> SourceFacts {
-    let mut settings = BTreeMap::from([("qemu".to_owned(), emulator.version.clone())]);
+    let mut settings = SourceSettings {
+        others: BTreeMap::from([("qemu".to_owned(), emulator.version.clone())]),
+        interval_ns: options.pmu.interval_ns,
+        seed: options.seed,
+        has_stacks: options.stacks,
+        has_data: options.data.is_some() && options.sets.is_none(),
+        is_coherent: options.sets.is_none(),
+        ..SourceSettings::default()
+    };
+    let others = &mut settings.others;
     if !emulator.pinned {
-        settings.insert("engine".to_owned(), "from later sources".to_owned());
+        others.insert("engine".to_owned(), "from later sources".to_owned());
     }
-    if let Some(interval) = options.pmu.interval_ns {
-        settings.insert("interval_ns".to_owned(), interval.to_string());
+    if let Some(sets) = options.sets {
+        others.insert("sets".to_owned(), sets.to_string());
     }
     for spec in &options.pmu.samples {
         let event = events::name(spec.event).unwrap_or("?");
         // Scale of samples, which represent events of all sets.
         let n = options.sets.map_or(1, |sets| sets.one_in);
         let period = sets::period_of(spec.event, spec.period, n) * sets::weight_of(spec.event, n);
-        settings.insert(format!("period.{event}"), period.to_string());
+        settings.set_period(event, period);
     }
     if options.pmu.delivery != Delivery::Ideal {
         let named = Delivery::NAMED.iter().find(|n| n.1 == options.pmu.delivery);
         let name = named.map_or("custom", |n| n.0);
-        settings.insert("delivery".to_owned(), name.to_owned());
-    }
-    if let Some(sets) = options.sets {
-        settings.insert("sets".to_owned(), sets.to_string());
-    }
-    if let Some(seed) = options.seed {
-        settings.insert(SourceFacts::SEED.to_owned(), seed.to_string());
-    }
-    if options.stacks {
-        settings.insert(SourceFacts::STACKS.to_owned(), "all".to_owned());
-    }
-    if options.data.is_some() && options.sets.is_none() {
-        settings.insert(SourceFacts::DATA.to_owned(), "all".to_owned());
+        settings.delivery = Some(name.to_owned());
     }
     let resets = (options.data.iter().flatten())
         .filter(|allocator| matches!(allocator.effect, AllocatorEffect::Resets { .. }));
     let resets: Vec<&str> = resets.map(|allocator| allocator.name.as_str()).collect();
     if !resets.is_empty() && options.sets.is_none() {
-        settings.insert(SourceFacts::RESETS.to_owned(), resets.join(", "));
+        settings.resets = Some(resets.join(", "));
     }
-    if options.sets.is_none() {
-        settings.insert(SourceFacts::COHERENCE.to_owned(), "mesi".to_owned());
-    }
-    for (name, given) in [
-        (SourceFacts::REGIONS, &options.regions),
-        (SourceFacts::FUNCTIONS, &options.functions),
-    ] {
-        if !given.is_empty() {
-            settings.insert(name.to_owned(), given.join(","));
-        }
-    }
+    let joined = |names: &[String]| (!names.is_empty()).then(|| names.join(","));
+    settings.regions = joined(&options.regions);
+    settings.functions = joined(&options.functions);
     SourceFacts {
         kind: SourceKind::Emulate,
         settings,

@@ -10,9 +10,7 @@ use memgauge_host::running_program::Program;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_machine::{Delivered, Delivery, Machine};
 use memgauge_recording::Writer;
-use memgauge_trace::{
-    CommandEnd, DeliveryFacts, Loss, LossKind, OwnCost, SourceFacts, catalogue as events,
-};
+use memgauge_trace::{CommandEnd, DeliveryFacts, Loss, LossKind, OwnCost, catalogue as events};
 
 use crate::engine::launch::{Emulator, engine_command, not_started, resolve, start};
 use crate::engine::session::Session;
@@ -412,9 +410,7 @@ impl EmulatedRun {
         };
         let finished = writer.finish(|m| {
             if has_python {
-                m.source
-                    .settings
-                    .insert(SourceFacts::PYTHON.to_owned(), "calls".to_owned());
+                m.source.settings.has_python_calls = true;
             }
             m.end = Some(end.clone());
             m.own_cost = cost;

@@ -12,7 +12,7 @@ use memgauge_analyze::{
 use memgauge_recording::Recording;
 use memgauge_report::{Measured, MetricUnit};
 use memgauge_symbols::Symbols;
-use memgauge_trace::{Manifest, Provenance, SourceFacts, catalogue};
+use memgauge_trace::{Manifest, Provenance, catalogue};
 
 use crate::measurement::{Measurement, PlaceName, Scope};
 use crate::partition::{Partition, day};
@@ -158,7 +158,7 @@ pub(crate) fn measure(
         memory_bytes: manifest.host.memory_bytes,
         estimated_from: summary.estimated().map(|sets| sets.one_in),
         only_regions: manifest.source.only_regions().map(str::to_owned),
-        seed: settings.get(SourceFacts::SEED).cloned(),
+        seed: settings.seed.map(|seed| seed.to_string()),
         losses,
         metrics,
         path: String::new(),

@@ -12,7 +12,7 @@ use memgauge_recording::Writer;
 use memgauge_recording::stacks::{CUT, Stacks};
 use memgauge_trace::{
     CommandEnd, FrameId, HeapUseRow, Loss, LossKind, Module, OwnCost, Pid, SourceFacts, SourceKind,
-    Thread, Tid, VirtAddr,
+    SourceSettings, Thread, Tid, VirtAddr,
 };
 
 use crate::Options;
@@ -84,13 +84,12 @@ pub(crate) struct Recorder<'a> {
 
 impl<'a> Recorder<'a> {
     pub(crate) fn create(options: &Options, folder: &'a Folder) -> Result<Recorder<'a>> {
-        let period = (
-            SourceFacts::HEAP_PERIOD.to_owned(),
-            options.period.to_string(),
-        );
         let source = SourceFacts {
             kind: SourceKind::Malloc,
-            settings: [period].into(),
+            settings: SourceSettings {
+                heap_period: Some(options.period),
+                ..SourceSettings::default()
+            },
         };
         let manifest = new_manifest(source, options.command.clone(), "monotonic");
         Ok(Recorder {

@@ -55,8 +55,7 @@ pub fn set_labels(labels: BTreeMap<String, String>) {
 pub fn new_manifest(mut source: SourceFacts, command: Vec<String>, clock: &str) -> Manifest {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default();
-    let jit_names = jit_names::setting().map(|value| (SourceFacts::JIT_NAMES.to_owned(), value));
-    source.settings.extend(jit_names);
+    source.settings.jit_names = jit_names::setting();
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
         command,

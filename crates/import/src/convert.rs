@@ -660,7 +660,7 @@ impl Converter {
             manifest.events = definitions;
             manifest.source = SourceFacts {
                 kind: SourceKind::Import,
-                settings: settings(&file.events, import.problems.is_empty()),
+                settings: settings(&file.events, import.problems.is_empty()).into(),
             };
             manifest.sampling = Some(sampling);
             manifest.import = Some(import);

@@ -149,7 +149,7 @@ fn import_costs(mut writer: Writer, costs: &CostProfile) -> Result<()> {
     finish(writer, &creator, &costs.command, |manifest| {
         manifest.events = events;
         manifest.totals = totals;
-        manifest.source.settings = settings;
+        manifest.source.settings = settings.into();
         manifest.import = Some(facts(problems, &lacks));
     })
 }
@@ -214,7 +214,7 @@ fn import_trace(mut writer: Writer, trace: &AccessTrace, format: TextFormat) -> 
         manifest.events.retain(|def| totals.contains_key(&def.name));
         manifest.totals = totals;
         manifest.sampling = Some(sampling);
-        manifest.source.settings = settings;
+        manifest.source.settings = settings.into();
         manifest.import = Some(facts(problems, &lacks));
     })
 }

@@ -46,7 +46,7 @@ impl IoRecorder {
             .map(|(name, value)| ((*name).to_owned(), value.clone()));
         let source = SourceFacts {
             kind: SourceKind::Io,
-            settings: settings.collect(),
+            settings: settings.collect::<BTreeMap<_, _>>().into(),
         };
         let manifest = Manifest {
             events,

@@ -25,8 +25,8 @@ pub fn text(result: &Bandwidth, manifest: &Manifest, style: &Style) -> String {
 }
 
 fn source(result: &Bandwidth, manifest: &Manifest) -> String {
-    let delivery = manifest.source.settings.get("delivery");
-    let delivery = delivery.map_or("ideal", String::as_str);
+    let delivery = manifest.source.settings.delivery.as_deref();
+    let delivery = delivery.unwrap_or("ideal");
     let machine = manifest.machine.as_ref();
     let modelled = machine.map_or(String::new(), |m| format!("modelled on {}, ", m.name));
     format!(

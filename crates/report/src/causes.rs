@@ -6,7 +6,7 @@ use memgauge_analyze::{
     BandwidthCurve, CallTree, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
     SharedAccess, Summary, TypeRow, WhatIf, falsely_shared_variables, file_name, sentence,
 };
-use memgauge_trace::{EventId, LossKind, SourceFacts, catalogue};
+use memgauge_trace::{EventId, LossKind, catalogue};
 use serde::Serialize;
 
 use crate::names::{readable, without_arguments};
@@ -786,8 +786,7 @@ pub(crate) const NAMED_SHARE: f64 = 0.2;
 
 /// Whether lines move between the cores of the model.
 fn models_sharing(summary: &Summary) -> bool {
-    let settings = &summary.recording.source.settings;
-    settings.contains_key(SourceFacts::COHERENCE)
+    summary.recording.source.settings.is_coherent
 }
 
 /// Returns the whole that the share of sharing is a part of, in a sentence and in a rule.

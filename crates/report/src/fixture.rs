@@ -173,7 +173,7 @@ fn manifest() -> Manifest {
         end: Some(CommandEnd::Exited(0)),
         source: SourceFacts {
             kind: SourceKind::Emulate,
-            settings: [("period.llc.miss".to_owned(), "1000".to_owned())].into(),
+            settings: BTreeMap::from([("period.llc.miss".to_owned(), "1000".to_owned())]).into(),
         },
         host: HostFacts {
             name: "box".to_owned(),

@@ -1,13 +1,12 @@
 //! Hints on how to get names for hot code without any.
 
 use memgauge_analyze::{Runtime, Summary, UnnamedCode, file_name};
-use memgauge_trace::SourceFacts;
 
 use crate::units;
 
 /// A sentence for each file, or for all JIT-compiled code, whose names are missing.
 pub(crate) fn hints(summary: &Summary) -> Vec<Hint> {
-    let is_requested = (summary.recording.source.settings).contains_key(SourceFacts::JIT_NAMES);
+    let is_requested = summary.recording.source.settings.jit_names.is_some();
     let hints = summary.unnamed.iter();
     let hints = hints.map(|code| hint(code, is_requested));
     hints.chain(python_hint(summary)).collect()

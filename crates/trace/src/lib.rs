@@ -19,6 +19,7 @@ mod io;
 mod manifest;
 mod packed;
 mod rows;
+mod source_settings;
 mod spans;
 
 pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
@@ -40,4 +41,5 @@ pub use rows::{
     OverflowBlock, PythonLine, RegionSpan, Sample, SampleRegister, SeriesRow, SharingRow,
     SiteCount, SymbolRow, Thread,
 };
+pub use source_settings::{CallGraph, SourceSettings};
 pub use spans::RegionSpans;

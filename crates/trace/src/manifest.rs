@@ -158,43 +158,15 @@ pub struct SourceFacts {
     /// The source.
     #[serde(rename = "name")]
     pub kind: SourceKind,
-    /// Settings in effect by name, for example `qemu` or `period.llc.miss`.
-    pub settings: BTreeMap<String, String>,
+    /// Settings in effect.
+    pub settings: SourceSettings,
 }
 
 impl SourceFacts {
-    /// Name of the setting with the regions of interest to which the recording is limited.
-    pub const REGIONS: &'static str = "regions";
-    /// Name of the setting with the functions that are regions of interest.
-    pub const FUNCTIONS: &'static str = "functions";
-    /// Name of the setting with the seed of the program's random numbers.
-    pub const SEED: &'static str = "seed";
-    /// Name of the setting with the environment variables that made runtimes name the code that
-    /// they compile.
-    pub const JIT_NAMES: &'static str = "jit_names";
-
-    /// Name of the setting for call stacks of samples of a modelled machine.
-    pub const STACKS: &'static str = "stacks";
-    /// Name of the setting that says that samples of a modelled machine have the calls of Python
-    /// that led to them.
-    pub const PYTHON: &'static str = "python";
-    /// Name of the setting for misses by data, and for recorded allocations.
-    pub const DATA: &'static str = "data";
-    /// Name of the setting with the mean number of allocated bytes between two samples of source
-    /// `malloc`; 1 if it recorded every allocation.
-    pub const HEAP_PERIOD: &'static str = "heap_period";
-    /// Name of the setting with the functions that free everything in an arena, separated by
-    /// commas.
-    pub const RESETS: &'static str = "resets";
-    /// Name of the setting for the coherence of the private caches of a modelled machine.
-    pub const COHERENCE: &'static str = "coherence";
-    /// Name of the setting with the method of recording call stacks: `fp` or `dwarf`.
-    pub const CALL_GRAPH: &'static str = "call_graph";
-
     /// Returns the regions of interest to which the recording is limited. Events outside of them
     /// were not recorded, but the clock continued.
     pub fn only_regions(&self) -> Option<&str> {
-        self.settings.get(Self::REGIONS).map(String::as_str)
+        self.settings.regions.as_deref()
     }
 }
 

@@ -222,10 +222,10 @@ impl Reading {
         let event = EventId(event);
         let definitions = &recording.manifest().events;
         let in_bytes = |e: &&memgauge_trace::EventDef| e.id == event && e.unit == Unit::Bytes;
-        let told = recording.manifest().source.settings.get("bytes_per_event");
+        let recorded = recording.manifest().source.settings.bytes_per_event;
         let bytes_per_event = match definitions.iter().any(|e| in_bytes(&e)) {
             true => 1,
-            false => told.and_then(|t| t.parse().ok()).unwrap_or(LINE_BYTES),
+            false => recorded.unwrap_or(LINE_BYTES),
         };
         let from_ns = settings.from_ns.max(extent.start_ns);
         let to_ns = settings

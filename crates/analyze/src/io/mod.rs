@@ -222,10 +222,6 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
     Ok((summary.unwrap_or_default(), problems))
 }
 
-/// Setting that says why memory traffic was not counted. Only recordings of I/O have it, even those
-/// in which nothing moved.
-const NO_COUNTERS: &str = "no_counters";
-
 /// Sums of the I/O that the recording accounts for. `None` if it accounts for none.
 pub(crate) fn accounted(
     recording: &Recording,
@@ -236,8 +232,9 @@ pub(crate) fn accounted(
     each(recording, problems, |rows| accounts.add_devices(rows))?;
     each(recording, problems, |rows: &[IoRow]| accounts.observe(rows))?;
     let manifest = recording.manifest();
-    let settings = &manifest.source.settings;
-    if accounts.is_empty() && !settings.contains_key(NO_COUNTERS) {
+    // Recordings of I/O have this setting, also if nothing moved.
+    let no_counters = manifest.source.settings.no_counters.as_ref();
+    if accounts.is_empty() && no_counters.is_none() {
         return Ok(None);
     }
     let mut losses: BTreeMap<String, u64> = BTreeMap::new();

@@ -145,8 +145,8 @@ fn saturating_sum(values: &[u64]) -> u64 {
 /// move.
 pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
     let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
-    let interval = settings.and_then(|settings| settings.get("interval_ns"));
-    let interval_ns = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let interval_ns = settings.and_then(|settings| settings.interval_ns);
+    let interval_ns = interval_ns.unwrap_or(0);
     FIRST_WIDTH_NS.max(interval_ns)
 }
 

@@ -223,11 +223,7 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
 fn correction(args: &Bandwidth, recording: &Recording) -> anyhow::Result<Correction> {
     let manifest = recording.manifest();
     let delivery = recorded_delivery(&manifest.source.settings);
-    let event = manifest
-        .source
-        .settings
-        .keys()
-        .find_map(|k| k.strip_prefix("period."));
+    let event = manifest.source.settings.sampled_events().next();
     let found = || match (&manifest.machine, event) {
         (Some(machine), Some(event)) => Calibration::find(machine, &delivery, event),
         _ => Ok(None),

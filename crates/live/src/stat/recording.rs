@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, SourceKind, Tid,
-    Unit, catalogue,
+    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, SourceKind,
+    SourceSettings, Tid, Unit, catalogue,
 };
 
 use super::open::TIMER;
@@ -70,14 +70,14 @@ fn timer_definition() -> EventDef {
 }
 
 fn facts(options: &Options) -> SourceFacts {
-    let mut settings = std::collections::BTreeMap::new();
-    if let Some(interval_ns) = options.interval_ns {
-        settings.insert("interval_ns".to_owned(), interval_ns.to_string());
-    }
-    settings.insert("ring_pages".to_owned(), options.ring_pages.to_string());
+    let ring_pages = ("ring_pages".to_owned(), options.ring_pages.to_string());
     SourceFacts {
         kind: SourceKind::Pmu,
-        settings,
+        settings: SourceSettings {
+            interval_ns: options.interval_ns,
+            others: [ring_pages].into(),
+            ..SourceSettings::default()
+        },
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use memgauge_analyze::{HotRow, HotTable, IoSummary, RegionTable, Summary, file_name};
-use memgauge_trace::SourceFacts;
 use serde::{Deserialize, Serialize};
 
 use super::metric_intervals;
@@ -105,7 +104,7 @@ impl Measured {
                 .map(|sets| set_warnings(summary, sets))
                 .unwrap_or_default(),
             only_regions: (summary.recording.source.only_regions()).map(str::to_owned),
-            seed: (summary.recording.source.settings.get(SourceFacts::SEED)).cloned(),
+            seed: (summary.recording.source.settings.seed).map(|seed| seed.to_string()),
             metrics: metrics(summary),
             intervals: metric_intervals::of(summary),
             function_intervals: intervals(&summary.hot.functions, function),

@@ -1,7 +1,7 @@
 //! Callers of the hottest functions, and functions with all that they call.
 
 use memgauge_analyze::{CallTree, CalledFrom, Summary, file_name};
-use memgauge_trace::SourceFacts;
+use memgauge_trace::CallGraph;
 
 use super::{has_every, of_samples, or_none, plural};
 use crate::names::readable;
@@ -49,16 +49,12 @@ const WAY_OUT: &str = "Programs without frame pointers need `record --call-graph
 
 /// Advice if stacks were recorded but none has a caller.
 fn no_caller(summary: &Summary, style: &Style) -> Option<String> {
-    let way = summary
-        .recording
-        .source
-        .settings
-        .get(SourceFacts::CALL_GRAPH)?;
+    let method = summary.recording.source.settings.call_graph?;
     let has_samples = summary.hot.functions.samples.is_some_and(|n| n > 0);
     has_samples.then(|| {
-        let line = match way.as_str() {
-            "fp" => format!("No sample has a known caller. {WAY_OUT}"),
-            _ => "No sample has a known caller.".to_owned(),
+        let line = match method {
+            CallGraph::FramePointers => format!("No sample has a known caller. {WAY_OUT}"),
+            CallGraph::Dwarf => "No sample has a known caller.".to_owned(),
         };
         style.heading("Callers", "") + &style.wrap(&line, 2)
     })
@@ -185,13 +181,12 @@ mod tests {
         let text = |summary: &Summary| callers(summary, &crate::fixture::plain(80, true));
         summary.hot.functions.samples = Some(14);
         assert_eq!(text(&summary), "", "nobody asked for stacks");
-        let mut ask = |way: &str| {
-            let settings = &mut summary.recording.source.settings;
-            settings.insert(SourceFacts::CALL_GRAPH.to_owned(), way.to_owned());
+        let mut ask = |method: CallGraph| {
+            summary.recording.source.settings.call_graph = Some(method);
             text(&summary)
         };
-        assert!(ask("fp").contains("`record --call-graph dwarf`"));
-        let dwarf = ask("dwarf");
+        assert!(ask(CallGraph::FramePointers).contains("`record --call-graph dwarf`"));
+        let dwarf = ask(CallGraph::Dwarf);
         assert!(dwarf.contains("No sample has a known caller.") && !dwarf.contains("`record"));
     }
 }

@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use memgauge_analyze::{
     AllocationSite, DataKind, DataPlace, DataTable, HeapUse, SortColumn, Summary,
 };
-use memgauge_trace::SourceFacts;
 
 use super::hot::waits_for;
 use super::{or_none, plural, provenance, sorted};
@@ -124,8 +123,7 @@ pub(super) fn heap(summary: &Summary, style: &Style) -> String {
 
 /// The functions that free arenas, if the user named any.
 pub(super) fn resets(summary: &Summary, style: &Style) -> String {
-    let settings = &summary.recording.source.settings;
-    match settings.get(SourceFacts::RESETS) {
+    match &summary.recording.source.settings.resets {
         Some(functions) => style.wrap(
             &format!(
                 "What was allocated in an arena is freed by {functions}: lifetimes end there."

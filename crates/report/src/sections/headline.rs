@@ -1,7 +1,7 @@
 //! The program, its end, the machine, and the amount of work.
 
 use memgauge_analyze::{Summary, TotalsFrom};
-use memgauge_trace::{CommandEnd, MachineFacts, SourceFacts};
+use memgauge_trace::{CommandEnd, MachineFacts};
 
 use super::{clock, is_measured, or_none, provenance, sets};
 use crate::style::{Role, Style};
@@ -47,19 +47,16 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
 
 /// Seed of the program's random numbers, if they were fixed.
 fn seed(summary: &Summary, style: &Style) -> String {
-    let seed = summary.recording.source.settings.get(SourceFacts::SEED);
+    let seed = summary.recording.source.settings.seed;
     seed.map_or(String::new(), |seed| {
-        let line = format!(
-            "random numbers of the program: fixed by seed {}",
-            style.name(seed)
-        );
+        let line = format!("random numbers of the program: fixed by seed {seed}");
         style.wrap(&line, 2)
     })
 }
 
 /// The variables that made runtimes name their code, if they were set.
 fn jit_names(summary: &Summary, style: &Style) -> String {
-    let variables = (summary.recording.source.settings).get(SourceFacts::JIT_NAMES);
+    let variables = summary.recording.source.settings.jit_names.as_ref();
     variables.map_or(String::new(), |variables| {
         let line = format!("environment of the program: {}", style.name(variables));
         style.paint_lines(Role::Quiet, &style.wrap(&line, 2))
@@ -87,7 +84,7 @@ fn regions(summary: &Summary, style: &Style) -> String {
         );
         text += &style.paint_lines(Role::Warning, &style.wrap(&line, 2));
     }
-    if let Some(names) = source.settings.get(SourceFacts::FUNCTIONS) {
+    if let Some(names) = &source.settings.functions {
         let line = format!("functions as regions of interest: {}", style.name(names));
         text += &style.wrap(&line, 2);
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use memgauge_trace::{
-    CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Loss, Manifest, OverheadFacts, OwnCost,
-    Provenance, SampledFacts, SamplingFacts, SourceFacts, Unit,
+    CallGraph, CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Loss, Manifest, OverheadFacts,
+    OwnCost, Provenance, SampledFacts, SamplingFacts, SourceFacts, SourceSettings, Unit,
 };
 
 use super::Session;
@@ -61,30 +61,29 @@ fn definition(index: usize, request: &RequestedEvent, derives_addresses: bool) -
 }
 
 pub(super) fn manifest(options: &Options, requests: &[RequestedEvent]) -> Manifest {
-    let mut settings = BTreeMap::new();
+    let mut settings = SourceSettings::default();
     for request in requests {
         let attr = &request.sampling.attr;
-        let what = if attr.has(flag::FREQ) {
-            "frequency"
+        if attr.has(flag::FREQ) {
+            let name = format!("frequency.{}", request.name);
+            settings.others.insert(name, attr.period.to_string());
         } else {
-            "period"
-        };
-        settings.insert(format!("{what}.{}", request.name), attr.period.to_string());
+            settings.set_period(&request.name, attr.period);
+        }
     }
     if let Some(tracing) = &options.tracing {
-        let bytes = tracing.bytes_per_event.to_string();
-        settings.insert("bytes_per_event".to_owned(), bytes);
+        settings.bytes_per_event = Some(tracing.bytes_per_event);
         let method = requests
             .first()
             .map_or(SamplingMethod::Interrupt, |request| request.sampling.method);
-        settings.insert("delivery".to_owned(), delivery_name(method).to_owned());
+        settings.delivery = Some(delivery_name(method).to_owned());
     }
     if !options.regions.is_empty() {
-        settings.insert(SourceFacts::REGIONS.to_owned(), options.regions.join(","));
+        settings.regions = Some(options.regions.join(","));
     }
     if let Some(stacks) = options.stacks {
-        let unwinding = stacks.copied_bytes.map_or("fp", |_| "dwarf");
-        settings.insert(SourceFacts::CALL_GRAPH.to_owned(), unwinding.to_owned());
+        let copies = stacks.copied_bytes;
+        settings.call_graph = Some(copies.map_or(CallGraph::FramePointers, |_| CallGraph::Dwarf));
     }
     let reference = options
         .tracing
