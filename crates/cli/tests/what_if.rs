@@ -252,7 +252,8 @@ fn advise_models_no_other_machine_where_it_cannot() {
     harness::check_line(&refused, 2, &["recording of I/O", "memgauge report"]);
 }
 
-/// Records of which one member is read in order and at random. `SPLIT` has the others elsewhere.
+/// Records of which one member is read in order, with a prefetch, and at random. `SPLIT` has the
+/// others elsewhere.
 const RECORDS: &str = r#"
 #include <stdlib.h>
 struct rest { char name[NAME]; long x; };
@@ -270,7 +271,7 @@ int main(void) {
     struct rest *rests = calloc(COUNT, sizeof *rests);
 #endif
     for (long i = 0; i < COUNT; i++) { recs[i].key = i * 7919 % COUNT; REST(i).x = i; REST(i).name[i % NAME] = i; }
-    for (int k = 0; k < PASSES; k++) for (long i = 0; i < COUNT; i++) sum += recs[i].key;
+    for (int k = 0; k < PASSES; k++) for (long i = 0; i < COUNT; i++) { __builtin_prefetch(&recs[i + 16].key); sum += recs[i].key; }
     for (long i = 0; i < 300000; i++) { at = recs[at].key; sum += at; }
     return sum == 1;
 }
@@ -431,7 +432,13 @@ fn split_members_miss_as_in_a_program_that_was_split_by_hand() {
     ];
     let (run, modelled, real) =
         modelled_and_real(RECORDS, &definitions, "split=rec.key", "-DSPLIT");
-    for event in ["l1d.miss", "l2.miss", "llc.miss"] {
+    for event in [
+        "l1d.miss",
+        "l2.miss",
+        "llc.miss",
+        "prefetches",
+        "prefetch.hits",
+    ] {
         let (modelled, real) = (modelled[event], real[event]);
         assert!(
             is_near(modelled, real, 0.01),

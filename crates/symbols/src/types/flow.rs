@@ -142,6 +142,7 @@ fn decode(code: &[(Range<u64>, Vec<u8>)]) -> Vec<Step> {
             let used = info.used_memory();
             let off_stack = used.iter().filter(accesses).find(|m| !is_stack(m));
             let memory = off_stack.or_else(|| used.iter().find(accesses)).copied();
+            let memory = memory.or_else(|| prefetched(&instruction));
             let written = info.used_registers().iter().filter(|used| {
                 !matches!(
                     used.access(),
@@ -159,6 +160,36 @@ fn decode(code: &[(Range<u64>, Vec<u8>)]) -> Vec<Step> {
         }
     }
     steps
+}
+
+/// Operand of a prefetch of data, which accesses none.
+fn prefetched(instruction: &Instruction) -> Option<UsedMemory> {
+    let is_prefetch = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Prefetch
+            | Mnemonic::Prefetchnta
+            | Mnemonic::Prefetcht0
+            | Mnemonic::Prefetcht1
+            | Mnemonic::Prefetcht2
+            | Mnemonic::Prefetchw
+            | Mnemonic::Prefetchwt1
+    );
+    // The displacement of an address relative to the instruction includes that.
+    let base = match instruction.is_ip_rel_memory_operand() {
+        true => Register::None,
+        false => instruction.memory_base(),
+    };
+    is_prefetch.then(|| {
+        UsedMemory::new(
+            instruction.memory_segment(),
+            base,
+            instruction.memory_index(),
+            instruction.memory_index_scale(),
+            instruction.memory_displacement64(),
+            instruction.memory_size(),
+            OpAccess::NoMemAccess,
+        )
+    })
 }
 
 fn is_thread_local(memory: &UsedMemory) -> bool {
