@@ -345,7 +345,6 @@ fn prefetches_fetch_lines_before_they_are_loaded() {
             ("l1d.miss", lines),
             ("l2.hit", lines),
             ("llc.miss", 0),
-            ("dtlb.walk", pages),
             ("dram.read_bytes", 64 * lines),
         ];
         for (event, count) in expected {
@@ -394,7 +393,6 @@ fn prefetches_without_memory_do_nothing() {
         ("loads", 2 * addresses.len() as i64 + 8 + 1),
         ("stores", 8),
         ("l1d.miss", 2),
-        ("dtlb.walk", 1),
         ("dram.read_bytes", 3 * 64),
     ];
     for (event, count) in expected {

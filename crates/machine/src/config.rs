@@ -275,6 +275,11 @@ impl Default for Timing {
     }
 }
 
+/// Minimum bandwidth of memory.
+const MIN_DRAM_BYTES_PER_S: u64 = 1_000_000;
+/// Maximum number of misses in flight.
+const MAX_MISSES_IN_FLIGHT: u32 = 4096;
+
 impl Timing {
     fn default_transfer_ns() -> u32 {
         45
@@ -287,10 +292,20 @@ impl Timing {
                 u64::from(self.cycles_per_1000_instructions),
             ),
             ("misses_in_flight", u64::from(self.misses_in_flight)),
-            ("dram_bytes_per_s", self.dram_bytes_per_s),
         ];
         if let Some((field, _)) = positive.iter().find(|f| f.1 == 0) {
             return Err((field, "`0` is not positive".to_owned()));
+        }
+        // Slower memory or longer queues would exceed the clock.
+        if self.dram_bytes_per_s < MIN_DRAM_BYTES_PER_S {
+            let rate = self.dram_bytes_per_s;
+            let text = format!("`{rate}` is below {MIN_DRAM_BYTES_PER_S} bytes per second");
+            return Err(("dram_bytes_per_s", text));
+        }
+        if self.misses_in_flight > MAX_MISSES_IN_FLIGHT {
+            let misses = self.misses_in_flight;
+            let text = format!("`{misses}` is over {MAX_MISSES_IN_FLIGHT}");
+            return Err(("misses_in_flight", text));
         }
         if self.exposed_percent > 100 {
             return Err((

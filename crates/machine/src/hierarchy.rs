@@ -10,7 +10,7 @@ use crate::cache::{DIRTY, EMPTY, Found, PREFETCHED, Portable, SPACE_SHIFT, tag_i
 use crate::clock::Clock;
 use crate::coherence::LineUse;
 use crate::events::*;
-use crate::software_prefetch::Arrival;
+use crate::software_prefetch::RequestedLine;
 use crate::uncore::Recalls;
 use crate::{Config, Core, LINE_BYTES, Outcome, Shared};
 
@@ -184,14 +184,15 @@ impl Core {
         self.counts[L1D_CONFLICT] += self.conflicts.add(tag >> 2);
         let is_hitm = shared.is_coherent() && self.claim(shared, tag, line_use, out);
         let (mut source, eager) = self.fetch(shared, tag, out);
-        let mut prefetched = None;
         if is_hitm {
             source = DataSource::OtherCore;
-        } else if source == DataSource::L2 && eager {
-            prefetched = self.arrivals.of(tag);
         }
-        if let Some(arrival) = prefetched {
-            self.use_prefetched(arrival, kind, pattern.regular, out);
+        let prefetch = match source == DataSource::L2 && eager {
+            true => self.prefetch_of(tag),
+            false => None,
+        };
+        if let Some(prefetch) = prefetch {
+            self.use_prefetched(prefetch, kind, pattern.regular, out);
         } else {
             self.use_fetched(shared, source, kind, pattern.regular, out);
         }
@@ -233,24 +234,24 @@ impl Core {
     #[cold]
     fn use_prefetched(
         &mut self,
-        arrival: Arrival,
+        prefetch: RequestedLine,
         kind: AccessKind,
         regular: bool,
         out: &mut Outcome,
     ) {
-        let left = arrival.at.saturating_sub(self.now());
+        let left = prefetch.arrives_at.saturating_sub(self.now());
         if left == 0 {
             return self.costs.deliver(DataSource::L2, 0, out);
         }
         let l2_cycles = self.costs.latency[DataSource::L2 as usize];
         out.latency_cycles = out.latency_cycles.max(l2_cycles + (left / 1000) as u32);
-        if arrival.source as u8 > out.source as u8 {
-            out.source = arrival.source;
+        if prefetch.source as u8 > out.source as u8 {
+            out.source = prefetch.source;
         }
         if is_load(kind) {
-            let whole = self.costs.stall[arrival.source as usize][usize::from(regular)];
+            let whole = self.costs.stall[prefetch.source as usize][usize::from(regular)];
             let latency = whole.min(left * u64::from(self.costs.weight));
-            self.stall_for_load(arrival.source, regular, latency, 0, out);
+            self.stall_for_load(prefetch.source, regular, latency, 0, out);
         }
     }
 
@@ -395,11 +396,22 @@ impl Core {
         start - now
     }
 
-    /// Reserves a transfer that nothing waits for, unless the queue is too long. Returns the
-    /// millicycles until it can start.
-    pub(crate) fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) -> u64 {
+    /// Reserves a transfer that nothing waits for, unless the queue is too long.
+    pub(crate) fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) {
         let waited = self.transfer(shared);
         self.stall_for_store(STALL_WRITEBACKS, waited, out);
+    }
+
+    /// Reserves the transfer of a prefetched line. Nothing waits for it, unless the queue is too long.
+    /// Returns the millicycles until it can start.
+    pub(crate) fn transfer_prefetched(&mut self, shared: &mut Shared, out: &mut Outcome) -> u64 {
+        let waited = self.transfer(shared);
+        if waited > self.costs.slack {
+            let stall = waited - self.costs.slack;
+            self.stall(STALL_REGULAR, stall);
+            self.divide_stall(STALL_QUEUE, stall);
+            out.stalled.queue += stall;
+        }
         waited
     }
 
@@ -417,7 +429,7 @@ impl Core {
         }
         if !self.fill_llc(shared, wanted, 0, out) {
             self.read_dram(out);
-            self.transfer_posted(shared, out);
+            self.transfer_prefetched(shared, out);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::first_level::FirstLevel;
 use crate::hierarchy::Costs;
 use crate::l1d::Reuse;
 use crate::pmu::{Access, Courier, Delivered, Sampler, Series, Stage};
-use crate::software_prefetch::Arrivals;
+use crate::software_prefetch::RequestedLines;
 use crate::streams::Streams;
 use crate::tlb::Stlb;
 use crate::write_combining::WriteCombining;
@@ -55,7 +55,7 @@ pub struct Core {
     pub(crate) costs: Costs,
     pub(crate) prefetch: Prefetch,
     pub(crate) write_combining: WriteCombining,
-    pub(crate) arrivals: Arrivals,
+    pub(crate) requested: RequestedLines,
     pub(crate) place: usize,
     /// Its address space, at the position of the address space in a tag.
     pub(crate) space_bits: u64,
@@ -170,7 +170,7 @@ impl Core {
             costs,
             prefetch: config.prefetch,
             write_combining: WriteCombining::new(config.timing.misses_in_flight),
-            arrivals: Arrivals::new(),
+            requested: RequestedLines::new(),
             place,
             space_bits: u64::from(space) << SPACE_SHIFT,
             bit: 0,

@@ -1,10 +1,10 @@
 //! Prefetch instructions of the program.
 //!
-//! A prefetch translates its address, which no time is charged for, and fills its line into the
-//! second level and the last-level cache. A line that the first or second level holds stays where it
-//! is. A line that comes from farther away arrives after the latency of its level and its wait in the
-//! queue to memory, and a load that needs it earlier stalls for the rest, at most as long as without
-//! the prefetch.
+//! A prefetch fills its line into the second level and the last-level cache, and its page into the
+//! TLBs. A line that the first or second level holds stays where it is. A line that comes from farther
+//! away arrives after the latency of its level and its wait in the queue to memory. A load that needs
+//! it earlier stalls for the rest, at most as long as without the prefetch. Events of look-ups count
+//! loads and stores only, so a prefetch counts in none of them.
 //!
 //! Real processors fill prefetched lines into the first level, too. Here the first use of the line is
 //! a first-level miss and a second-level hit, which takes no time once the line has arrived. Filling
@@ -16,57 +16,54 @@ use memgauge_trace::{AccessKind, DataSource};
 
 use crate::cache::{EMPTY, Found, PREFETCHED, Portable, tag_of};
 use crate::events::*;
-use crate::{Core, Missed, Outcome, Shared};
+use crate::{Core, Missed, Outcome, Prefetch, Shared};
 
-/// Number of prefetches whose arrival is known. Older ones have arrived: the core stalls when more
-/// lines are queued for memory than it may have misses in flight.
-const ARRIVALS: usize = 64;
+/// Number of requested lines whose arrival is known. Lines that were requested before them have
+/// arrived: the core stalls when more lines are queued for memory than it may have misses in flight.
+const KNOWN_LINES: usize = 64;
 
-/// Lines of the latest prefetches.
+/// Lines that the latest prefetches requested.
 #[derive(Clone)]
-pub(crate) struct Arrivals {
-    latest: [Arrival; ARRIVALS],
-    next: usize,
+pub(crate) struct RequestedLines {
+    latest: [RequestedLine; KNOWN_LINES],
+    count: usize,
 }
 
 /// A line that a prefetch requested from below the second level.
 #[derive(Clone, Copy)]
-pub(crate) struct Arrival {
+pub(crate) struct RequestedLine {
     tag: u64,
     pub(crate) source: DataSource,
     /// Virtual time in millicycles.
-    pub(crate) at: u64,
+    pub(crate) arrives_at: u64,
 }
 
-impl Arrivals {
-    pub(crate) fn new() -> Arrivals {
-        let never = Arrival {
-            tag: EMPTY,
-            source: DataSource::Unknown,
-            at: 0,
-        };
-        Arrivals {
-            latest: [never; ARRIVALS],
-            next: 0,
+impl RequestedLine {
+    /// A line that arrived long ago.
+    const ARRIVED: RequestedLine = RequestedLine {
+        tag: EMPTY,
+        source: DataSource::L2,
+        arrives_at: 0,
+    };
+}
+
+impl RequestedLines {
+    pub(crate) fn new() -> RequestedLines {
+        RequestedLines {
+            latest: [RequestedLine::ARRIVED; KNOWN_LINES],
+            count: 0,
         }
     }
 
-    fn add(&mut self, arrival: Arrival) {
-        self.latest[self.next % ARRIVALS] = arrival;
-        self.next += 1;
+    fn add(&mut self, line: RequestedLine) {
+        self.latest[self.count % KNOWN_LINES] = line;
+        self.count += 1;
     }
 
-    /// Returns the latest arrival of a line.
-    pub(crate) fn of(&self, tag: u64) -> Option<Arrival> {
-        if self.next == 0 {
-            return None;
-        }
-        let before = self.next % ARRIVALS;
-        let oldest_first = self.latest[before..].iter().chain(&self.latest[..before]);
-        oldest_first
-            .rev()
-            .find(|arrival| arrival.tag == tag)
-            .copied()
+    fn find(&self, tag: u64) -> Option<RequestedLine> {
+        let oldest = self.count % KNOWN_LINES;
+        let oldest_first = self.latest[oldest..].iter().chain(&self.latest[..oldest]);
+        oldest_first.rev().find(|line| line.tag == tag).copied()
     }
 }
 
@@ -96,8 +93,7 @@ impl Core {
     pub fn prefetch(&mut self, shared: &mut Shared, missed: Missed, addr: u64) -> Outcome {
         let mut out = self.outcome_past_caches();
         if missed.page() {
-            // As for a store, which does not stall either.
-            self.translate_below(addr, AccessKind::Store, &mut out);
+            self.stlb.take(self.first.page_of(addr));
         }
         let tag = tag_of(addr);
         if missed.line().is_some() && !self.l2.holds(tag) {
@@ -117,13 +113,24 @@ impl Core {
             (DataSource::Llc, 0)
         } else {
             self.read_dram(out);
-            (DataSource::Dram, self.transfer_posted(shared, out))
+            (DataSource::Dram, self.transfer_prefetched(shared, out))
         };
         let latency = u64::from(self.costs.latency[source as usize]) * 1000;
-        self.arrivals.add(Arrival {
+        self.requested.add(RequestedLine {
             tag,
             source,
-            at: now + waited + latency,
+            arrives_at: now + waited + latency,
         });
+    }
+
+    /// Returns the prefetch of a prefetched line that the second level holds. `None` if a prefetcher
+    /// may have fetched it.
+    pub(crate) fn prefetch_of(&self, tag: u64) -> Option<RequestedLine> {
+        if self.requested.count == 0 {
+            return None;
+        }
+        let has_prefetchers = self.prefetch != Prefetch::default();
+        let arrived = (!has_prefetchers).then_some(RequestedLine::ARRIVED);
+        self.requested.find(tag).or(arrived)
     }
 }

@@ -188,10 +188,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             "If the order of the accesses is free, follow the order in memory: swap the loops over \
              a matrix that is read by columns, and pad rows that are a large power of two apart. If \
              each load needs the one before (list, tree, hash chain), shorten the chain. Otherwise \
-             use more of each line: make the data smaller, and keep together what is used together. \
-             Addresses that are known some steps ahead can be prefetched (`__builtin_prefetch` in \
-             C). Another recording shows an upper bound of the gain, because processors overlap loads \
-             that do not depend on each other.",
+             use more of each line: make the data smaller, and keep together what is used together.",
         ),
         CauseKind::CacheConflicts => (
             format!(
@@ -504,27 +501,51 @@ fn order_advice(summary: &Summary, general: &str) -> String {
     let first = types.and_then(<[TypeRow]>::first);
     let Some(first) = first.filter(|row| row.share.is_some_and(|share| share >= NAMED_SHARE))
     else {
-        return general.to_owned();
+        return match prefetches(summary) {
+            true => general.to_owned(),
+            false => format!(
+                "{general} Addresses that are known some steps ahead can be prefetched \
+                 (`__builtin_prefetch` in C; another recording shows an upper bound of the gain)."
+            ),
+        };
     };
     match first.members.len() {
         0 => {
-            "If the order of the accesses is free, follow the order in memory: swap the loops over \
-              a matrix that is read by columns, and pad rows that are a large power of two apart. \
-              If each look-up gives the place of the next one (a chain of indices), shorten the \
-              chain. Otherwise make the table smaller (narrower types, fewer unused entries), or \
-              prefetch the entries of several look-ups before the first is needed \
-              (`__builtin_prefetch` in C; another recording shows an upper bound of the gain)."
-                .to_owned()
+            let order = "If the order of the accesses is free, follow the order in memory: swap the \
+                loops over a matrix that is read by columns, and pad rows that are a large power of \
+                two apart. If each look-up gives the place of the next one (a chain of indices), \
+                shorten the chain. Otherwise make the table smaller (narrower types, fewer unused \
+                entries)";
+            match prefetches(summary) {
+                true => format!("{order}."),
+                false => format!(
+                    "{order}, or prefetch the entries of several look-ups before the first is needed \
+                     (`__builtin_prefetch` in C; another recording shows an upper bound of the gain)."
+                ),
+            }
         }
         _ => format!(
             "If each {0} is reached through the one before (list, tree, hash chain), shorten the \
              chain, or allocate neighbours next to each other. Otherwise make {0} smaller, keep \
-             together what is used together, and visit them in the order of their addresses, or \
-             prefetch them some steps ahead (`__builtin_prefetch` in C; another recording shows \
-             an upper bound of the gain).",
-            readable(&first.name)
+             together what is used together, and visit them in the order of their addresses{1}.",
+            readable(&first.name),
+            match prefetches(summary) {
+                true => "",
+                false => {
+                    ", or prefetch them some steps ahead (`__builtin_prefetch` in C; another \
+                     recording shows an upper bound of the gain)"
+                }
+            }
         ),
     }
+}
+
+/// Returns whether the program or the machine prefetches.
+fn prefetches(summary: &Summary) -> bool {
+    summary
+        .totals
+        .get("prefetches")
+        .is_some_and(|&lines| lines > 0)
 }
 
 /// Function names of the C library's allocator and of C++.

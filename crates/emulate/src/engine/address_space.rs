@@ -108,6 +108,11 @@ impl AddressSpace {
     /// Returns the heap as it is now, with its first byte.
     pub(crate) fn set_break(&mut self, at: u64) -> Option<(u64, Mapping)> {
         let start = *self.heap.get_or_insert(at);
+        let heap = self.mappings.get(&start).filter(|m| m.path == HEAP);
+        let heap_end = heap.map_or(start, |heap| heap.end);
+        if at < heap_end {
+            self.unmap(&(at.max(start)..heap_end));
+        }
         if at <= start {
             return None;
         }
@@ -244,7 +249,7 @@ mod tests {
         let mut grown = |at| space.set_break(at).map(|(start, heap)| (start, heap.end));
         assert_eq!(grown(0x4000), Some((0x1000, 0x4000)));
         assert_eq!(grown(0x2000), Some((0x1000, 0x2000)));
-        assert_eq!(ranges(&space).first(), Some(&(0x1000, 0x2000, 0)));
+        assert_eq!(ranges(&space), [(0x1000, 0x2000, 0)]);
     }
 
     #[test]

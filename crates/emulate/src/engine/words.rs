@@ -166,7 +166,8 @@ impl<'a> Special<'a> {
                     addr,
                     size,
                     varying: true,
-                    repeats: false,
+                    // A comparison of strings has two loads in each iteration.
+                    repeats: self.rep == Some(catalogue.ip(self.block, index)),
                 });
             }
             self.to_come.start += 1;

@@ -703,7 +703,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                     self.settle(words, at);
                     self.store_non_temporal(place, addr, u32::from(access.size));
                 }
-                AccessPath::Prefetch => self.prefetch_ahead(place, addr),
+                AccessPath::Prefetch => {
+                    let requested = first.wrapping_add(delta as u64);
+                    self.prefetch_ahead(place, requested, addr);
+                }
                 AccessPath::Cached => {
                     if !before.covers(addr, u32::from(access.size), access.kind) {
                         self.access_ahead(place, addr);
@@ -735,10 +738,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// Looks up a prefetch in the first level and notes it if anything is missing. A prefetch where
-    /// nothing is mapped does nothing.
-    fn prefetch_ahead(&mut self, place: AccessPlace<'_>, addr: u64) {
-        if self.program.space.left_from(addr).is_none() {
+    /// Looks up a prefetch of `addr` in the first level and notes it if anything is missing. It does
+    /// nothing if the program has no memory at the `requested` address.
+    fn prefetch_ahead(&mut self, place: AccessPlace<'_>, requested: u64, addr: u64) {
+        if self.program.space.left_from(requested).is_none() {
             return;
         }
         let missed = self.core.look_up_prefetch(addr);
@@ -746,6 +749,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             return;
         }
         self.core.expect(self.shared, addr, missed);
+        self.note_stayed(place.is_moved, addr);
         let events = &mut self.cursor.events;
         events.note(place.at, PendingKind::Prefetch(place.index), addr, missed);
         if events.is_full() {
@@ -928,7 +932,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                         hits = false;
                     }
                     AccessPath::Prefetch => {
-                        self.prefetch_ahead(place, addr);
+                        self.prefetch_ahead(place, access.addr, addr);
                         self.complete(words);
                     }
                     AccessPath::Cached => {

@@ -425,7 +425,10 @@ impl TwinCore {
 
     /// Executes a prefetch of the program.
     pub(crate) fn prefetch(&mut self, llc: &mut TwinLlc, addr: u64) {
-        self.translate(self.page_of(addr >> 12));
+        let page = self.page_of(addr >> 12);
+        if !self.dtlb.take(page) {
+            self.stlb.take(page);
+        }
         if self.l1d.get(addr / 64).is_none() && self.l2.get(addr / 64).is_none() {
             self.request(llc, addr / 64);
         }

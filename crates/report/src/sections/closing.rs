@@ -4,7 +4,7 @@ use memgauge_analyze::{Finding, LossRow, Summary};
 use memgauge_trace::OwnCost;
 
 use super::clock;
-use super::headline::recorded_inside;
+use super::headline::{is_of_disk, recorded_inside};
 use super::levels::title;
 use crate::causes::{FINDINGS, Statement, of_cause};
 use crate::style::{Role, Style};
@@ -57,8 +57,7 @@ fn lacks(summary: &Summary, style: &Style) -> String {
 
 /// A killed recorder could not write its losses.
 fn unfinished(summary: &Summary) -> Option<&'static str> {
-    let of_disk = |loss: &LossRow| loss.kind == "part_not_written";
-    let killed = !summary.recording.complete && !summary.losses.iter().any(of_disk);
+    let killed = !summary.recording.complete && !summary.losses.iter().any(is_of_disk);
     killed.then_some(
         "the losses are not known, because the recorder did not end cleanly: at least the rows \
         not yet written (up to two seconds)",

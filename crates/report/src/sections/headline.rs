@@ -42,7 +42,16 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
         };
         text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
+    if summary.losses.iter().any(is_of_disk) {
+        let note = "a part of the run is missing, because it could not be written (see Losses)";
+        text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
+    }
     text + &unnamed(summary, style)
+}
+
+/// Returns whether rows were lost because the disk was full or failed.
+pub(super) fn is_of_disk(loss: &LossRow) -> bool {
+    loss.kind == "part_not_written"
 }
 
 /// Seed of the program's random numbers, if they were fixed.
