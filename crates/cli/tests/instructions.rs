@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Recorded, drawn, memgauge, needs};
+use harness::{Recorded, assert_near, drawn, memgauge, needs};
 
 const LIST: &str = include_str!("instructions/list.txt");
 const STRINGS: &str = include_str!("instructions/strings.s");
@@ -428,4 +428,30 @@ fn prefetches_are_no_references_of_a_curve() {
         curve["curves"].to_string()
     };
     assert_eq!(curve("prefetcht0 (%rdi)"), curve("nopl (%rdi)"));
+}
+
+#[test]
+fn elements_that_string_instructions_only_load_take_two_cycles_each() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let rounds = drawn("rounds", 50, 100);
+    let cycles = |code: &str, rounds: u64| {
+        let text = format!(
+            ".globl _start\n_start: mov ${rounds}, %ebx\n mov $1, %eax\n\
+             1: lea buffer(%rip), %rsi\n mov %rsi, %rdi\n mov $1000, %ecx\n {code}\n\
+             mov $1, %eax\n dec %ebx\n jnz 1b\n\
+             xor %edi, %edi\n mov $60, %eax\n syscall\n\
+             .bss\n.balign 4096\nbuffer: .zero 4096\n"
+        );
+        let program = assembled(folder.path(), &text);
+        Recorded::new(&["--machine", "zen4"], &[&program]).totals()["cycles"]
+    };
+    for code in ["rep lodsb", "repne scasb", "repe cmpsb"] {
+        let more = cycles(code, 2 * rounds) - cycles(code, rounds);
+        // Eight other instructions of a third of a cycle.
+        let expected = rounds as i64 * (2 * 1000 + 3);
+        assert_near(code, more, expected, 0.002);
+    }
 }

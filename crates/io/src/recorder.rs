@@ -120,10 +120,7 @@ impl IoRecorder {
             manifest.end = end;
             manifest.own_cost = own_cost;
             if !missing.is_empty() {
-                manifest
-                    .source
-                    .settings
-                    .insert("missing".to_owned(), missing);
+                manifest.source.settings.missing = Some(missing);
             }
         })?;
         Ok(())

@@ -139,7 +139,7 @@ pub(crate) struct Directory {
     is_on: bool,
     /// Number of lines that were not watched because the table was full.
     unwatched: u64,
-    /// Number of cores beyond [`MAX_CORES`].
+    /// Number of cores beyond [`MAX_CORES`] that share an address space.
     incoherent: u64,
 }
 
@@ -235,11 +235,15 @@ impl Directory {
             self.cores = vec![None; MAX_CORES];
         }
         let Some(bit) = self.cores.iter().position(Option::is_none) else {
-            self.incoherent += 1;
             return 0;
         };
         self.cores[bit] = Some(place);
         1 << bit
+    }
+
+    /// Counts a core without a bit that shares an address space.
+    pub(crate) fn note_incoherent(&mut self) {
+        self.incoherent += 1;
     }
 
     pub(crate) fn remove_core(&mut self, bit: u64) {

@@ -61,7 +61,8 @@ impl Machine {
         self.shared.directory.unwatched()
     }
 
-    /// Number of cores that exceeded the limit of coherent cores.
+    /// Number of cores that exceeded the limit of coherent cores, among those that share an address
+    /// space.
     pub fn incoherent_cores(&self) -> u64 {
         self.shared.directory.incoherent()
     }
@@ -106,6 +107,9 @@ impl Machine {
             }
             let mut others = self.shared.cores.iter().flatten();
             let has_company = others.any(|other| other.space_bits == core.space_bits);
+            if has_company && core.bit == 0 {
+                self.shared.directory.note_incoherent();
+            }
             if has_company && !self.shared.directory.is_on() {
                 self.shared.directory.rebuild(&self.shared.cores);
             }

@@ -387,6 +387,56 @@ fn a_prefetch_hides_the_time_until_the_load() {
     assert!(stalled.abs_diff(expected) < 64, "{stalled} of {expected}");
 }
 
+/// Prefetches lines of one page, and loads them after the last one has arrived.
+fn run_late(lines: u64) -> Counts {
+    let config = Config {
+        l2: CacheConfig::fitted(64 * KIB, 8, 14),
+        ..small()
+    };
+    let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    let all = (0..lines).map(|line| BASE + 64 * line);
+    for addr in all.clone() {
+        let missed = core.look_up_prefetch(addr);
+        core.prefetch(shared, missed, addr);
+    }
+    core.retire(100_000, 0, 0, 0);
+    for addr in all {
+        core.retire(0, 1, 0, 0);
+        core.access(shared, addr, 8, AccessKind::Load);
+    }
+    core.counts()
+}
+
+#[test]
+fn lines_that_arrived_long_ago_take_no_time() {
+    // More than the model remembers.
+    for lines in [1, 63, 64, 65, 256] {
+        let counts = run_late(lines);
+        let expected = [
+            (c::PREFETCH_HITS, lines),
+            (c::STALL_L2, 0),
+            (c::STALL_DRAM, 0),
+        ];
+        check(&counts, &expected);
+    }
+}
+
+#[test]
+fn prefetches_wait_in_the_queue_and_are_no_look_ups() {
+    let counts = run_late(256);
+    let expected = [
+        (c::DTLB_MISS, 0),
+        (c::DTLB_WALK, 0),
+        (c::STALL_STORES, 0),
+        (c::STALL_WRITEBACKS, 0),
+    ];
+    check(&counts, &expected);
+    assert!(counts.get(c::STALL_QUEUE) > 0);
+    assert_eq!(counts.get(c::STALL_QUEUE), counts.get(c::STALL_REGULAR));
+}
+
 #[test]
 fn a_prefetch_of_a_line_that_is_there_does_nothing() {
     let mut machine = Machine::new(small(), PmuConfig::default()).unwrap();

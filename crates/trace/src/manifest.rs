@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::EventDef;
 use crate::facts::{
     CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, SetsFacts, TableFacts,
 };
+use crate::{EventDef, SourceSettings};
 
 /// Contents of `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

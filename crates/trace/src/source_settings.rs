@@ -41,8 +41,14 @@ pub struct SourceSettings {
     pub bytes_per_event: Option<u64>,
     /// Length of the intervals of counter series in nanoseconds.
     pub interval_ns: Option<u64>,
+    /// Source of the memory traffic of a recording of I/O.
+    pub counters: Option<String>,
     /// Reason why a recording of I/O has no memory traffic. Empty if it has some.
     pub no_counters: Option<String>,
+    /// True if a recording of I/O accounts for some processes only.
+    pub filtered: Option<bool>,
+    /// Parts that a recording of I/O does not account for on its machine.
+    pub missing: Option<String>,
     /// All others, by name, for example `qemu` or `period.llc.miss`.
     pub others: BTreeMap<String, String>,
 }
@@ -81,10 +87,16 @@ impl FromStr for CallGraph {
 const PERIOD: &str = "period.";
 
 impl SourceSettings {
+    /// Returns the events that were sampled with a fixed period, and their periods.
+    pub fn periods(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.others
+            .iter()
+            .filter_map(|(name, text)| Some((name.strip_prefix(PERIOD)?, text.parse().ok()?)))
+    }
+
     /// Returns the names of the events that were sampled with a fixed period.
     pub fn sampled_events(&self) -> impl Iterator<Item = &str> {
-        let names = self.others.keys();
-        names.filter_map(|name| name.strip_prefix(PERIOD))
+        self.periods().map(|(event, _)| event)
     }
 
     /// Sets the period of a sampled event.
@@ -112,7 +124,10 @@ impl From<BTreeMap<String, String>> for SourceSettings {
             delivery: texts.remove("delivery"),
             bytes_per_event: take(texts, "bytes_per_event"),
             interval_ns: take(texts, "interval_ns"),
+            counters: texts.remove("counters"),
             no_counters: texts.remove("no_counters"),
+            filtered: take(texts, "filtered"),
+            missing: texts.remove("missing"),
             others: std::mem::take(texts),
         }
     }
@@ -137,7 +152,13 @@ impl From<SourceSettings> for BTreeMap<String, String> {
             ("delivery", settings.delivery),
             ("bytes_per_event", number(settings.bytes_per_event)),
             ("interval_ns", number(settings.interval_ns)),
+            ("counters", settings.counters),
             ("no_counters", settings.no_counters),
+            (
+                "filtered",
+                settings.filtered.map(|is_set| is_set.to_string()),
+            ),
+            ("missing", settings.missing),
         ];
         let mut texts = settings.others;
         for (name, text) in named {

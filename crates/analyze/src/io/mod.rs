@@ -232,9 +232,9 @@ pub(crate) fn accounted(
     each(recording, problems, |rows| accounts.add_devices(rows))?;
     each(recording, problems, |rows: &[IoRow]| accounts.observe(rows))?;
     let manifest = recording.manifest();
+    let settings = &manifest.source.settings;
     // Recordings of I/O have this setting, also if nothing moved.
-    let no_counters = manifest.source.settings.no_counters.as_ref();
-    if accounts.is_empty() && no_counters.is_none() {
+    if accounts.is_empty() && settings.no_counters.is_none() {
         return Ok(None);
     }
     let mut losses: BTreeMap<String, u64> = BTreeMap::new();
@@ -255,16 +255,16 @@ pub(crate) fn accounted(
             accounts.count(name, row.value);
         }
     })?;
-    let setting = |name: &str| settings.get(name).cloned().unwrap_or_default();
-    accounts.set_counter_source(&setting("counters"), &setting(NO_COUNTERS));
-    let missing = setting("missing");
+    let text = |setting: &Option<String>| setting.clone().unwrap_or_default();
+    accounts.set_counter_source(&text(&settings.counters), &text(&settings.no_counters));
+    let missing = text(&settings.missing);
     let losses = losses.into_iter().map(|(meaning, count)| IoLoss {
         name: "io_not_attributed".to_owned(),
         meaning,
         count,
     });
     Ok(Some(IoSummary {
-        filtered: setting("filtered") == "true",
+        filtered: settings.filtered == Some(true),
         missing: missing
             .split("; ")
             .filter(|m| !m.is_empty())

@@ -170,18 +170,14 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
             eprintln!("memgauge: {problem}");
         }
         let manifest = recording.manifest();
-        let periods = manifest
-            .source
-            .settings
-            .iter()
-            .filter(|s| s.0.starts_with("period."));
         let mut is_other = false;
-        let told: Vec<String> = periods
-            .map(|(key, period)| {
-                let event = key.trim_start_matches("period.");
+        let settings = &manifest.source.settings;
+        let told: Vec<String> = settings
+            .periods()
+            .map(|(event, period)| {
                 let total = manifest.totals.get(event).copied().unwrap_or(0);
                 // Then its overflows became samples.
-                is_other |= period.parse().is_ok_and(|period: u64| total >= period);
+                is_other |= total >= period;
                 format!("{event} happened {total} times, the period is {period}")
             })
             .collect();

@@ -1,6 +1,6 @@
 //! The program, its end, the machine, and the amount of work.
 
-use memgauge_analyze::{Summary, TotalsFrom};
+use memgauge_analyze::{LossRow, Summary, TotalsFrom};
 use memgauge_trace::{CommandEnd, MachineFacts};
 
 use super::{clock, is_measured, or_none, provenance, sets};
