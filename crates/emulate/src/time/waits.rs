@@ -649,7 +649,7 @@ mod tests {
             (vec![ready(wire::SYNC_NOBODY, 0)], true),
             // Several events: the wait counts once.
             (vec![ready(5, 0), ready(4, 0), ready(3, 0)], true),
-            // A mark without a wait of its own was none.
+            // Nothing describes a wait, so there was none.
             (vec![MarkKind::Acquire(5), ready(4, 0)], false),
         ] {
             let before = waits.outside_ns();
