@@ -12,7 +12,8 @@ use memgauge_testing::{Need, skipped};
 use serde_json::Value;
 
 use harness::{
-    Recorded, drawn, interpreters, is_root, memgauge, needs, perf_works, run_denied, said,
+    Recorded, drawn, interpreters, is_root, memgauge, needs, perf_works, report_text, run_denied,
+    said,
 };
 
 /// Functions that print their CPU time. Those of a group do not call others.
@@ -298,6 +299,32 @@ outer(20000)
             assert_eq!(native > 1, with_native, "{version}: {inner}");
         }
     }
+}
+
+/// Spends its time in the standard library, called from line 6.
+const PARSES: &str = "\
+import json
+def parse(times):
+    text = json.dumps(list(range(50)))
+    total = 0
+    for i in range(times):
+        total += sum(json.loads(text))
+    return total
+print(parse(60000))
+";
+
+#[test]
+fn main_finding_names_the_own_code_that_calls_a_library() {
+    if cannot_run() {
+        return;
+    }
+    let (_, python) = all_interpreters().pop_last().expect("needs found one");
+    let (recorded, _) = run(&python, PARSES, &[]);
+    let text = report_text(&recorded.path());
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let finding = "raw_decode at decoder.py:";
+    assert!(text.contains(finding), "{text}");
+    assert!(text.contains("is called by parse (script.py:6)."), "{text}");
 }
 
 #[test]

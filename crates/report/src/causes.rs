@@ -10,6 +10,7 @@ use memgauge_trace::{EventId, LossKind, catalogue};
 use serde::Serialize;
 
 use crate::names::{readable, without_arguments};
+use crate::sampled::own_caller;
 use crate::style::Style;
 use crate::units;
 
@@ -473,17 +474,28 @@ fn python_line(kind: CauseKind, summary: &Summary) -> Option<NamedFunction> {
         return None;
     }
     let line = first.line.map_or(String::new(), |line| format!(":{line}"));
-    let is_library = ["/site-packages/", "/lib/python", "<frozen "];
     Some(NamedFunction {
         text: format!(
-            "{} {of} in {} at {}{line} (Python).",
+            "{} {of} in {} at {}{line} (Python).{}",
             units::share(share),
             first.function,
-            file_name(&first.file)
+            file_name(&first.file),
+            own_caller(first, summary).unwrap_or_default()
         ),
         name: first.function.clone(),
-        is_library: is_library.iter().any(|part| first.file.contains(part)),
+        is_library: is_python_library(&first.file),
     })
+}
+
+/// Returns whether a file of Python belongs to the interpreter or to an installed package.
+pub(crate) fn is_python_library(file: &str) -> bool {
+    let parts = [
+        "/site-packages/",
+        "/dist-packages/",
+        "/lib/python",
+        "<frozen ",
+    ];
+    parts.iter().any(|part| file.contains(part))
 }
 
 /// Advice on single cache lines that fits the data: objects, plain values, or arrays of numpy.
@@ -928,7 +940,7 @@ pub(crate) fn is_library(module: &str) -> bool {
 }
 
 /// Call paths of the samples of an event.
-fn calls_by<'a>(event: &str, summary: &'a Summary) -> Option<&'a CallTree> {
+pub(crate) fn calls_by<'a>(event: &str, summary: &'a Summary) -> Option<&'a CallTree> {
     summary.calls.iter().find(|tree| tree.event == event)
 }
 
