@@ -1,16 +1,14 @@
 //! Causes that limit a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
-use std::collections::BTreeMap;
-
 use memgauge_analyze::{
-    BandwidthCurve, CallTree, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
+    BandwidthCurve, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
     SharedAccess, Summary, TypeRow, WhatIf, falsely_shared_variables, file_name, sentence,
 };
 use memgauge_trace::{EventId, LossKind, catalogue};
 use serde::Serialize;
 
-use crate::names::{readable, without_arguments};
-use crate::sampled::own_caller;
+use crate::callers::{caller, calls_by, is_library, is_python_library, own_caller};
+use crate::names::{NAMED_SHARE, readable, without_arguments};
 use crate::style::Style;
 use crate::units;
 
@@ -487,17 +485,6 @@ fn python_line(kind: CauseKind, summary: &Summary) -> Option<NamedFunction> {
     })
 }
 
-/// Returns whether a file of Python belongs to the interpreter or to an installed package.
-pub(crate) fn is_python_library(file: &str) -> bool {
-    let parts = [
-        "/site-packages/",
-        "/dist-packages/",
-        "/lib/python",
-        "<frozen ",
-    ];
-    parts.iter().any(|part| file.contains(part))
-}
-
 /// Advice on single cache lines that fits the data: objects, plain values, or arrays of numpy.
 fn order_advice(summary: &Summary, general: &str) -> String {
     let measure: Measure = stalls_on_data;
@@ -814,9 +801,6 @@ fn writes_past_caches(summary: &Summary) -> bool {
         .is_some_and(|(bytes, lines)| bytes > 2 * 64 * lines)
 }
 
-/// Minimum share of the stalls to name a single function or piece of data.
-pub(crate) const NAMED_SHARE: f64 = 0.2;
-
 /// Whether lines move between the cores of the model.
 fn models_sharing(summary: &Summary) -> bool {
     summary.recording.source.settings.is_coherent
@@ -932,45 +916,6 @@ impl NamedFunction {
             )
         })
     }
-}
-
-pub(crate) fn is_library(module: &str) -> bool {
-    let file = file_name(module);
-    file.ends_with(".so") || file.contains(".so.")
-}
-
-/// Call paths of the samples of an event.
-pub(crate) fn calls_by<'a>(event: &str, summary: &'a Summary) -> Option<&'a CallTree> {
-    summary.calls.iter().find(|tree| tree.event == event)
-}
-
-/// Names the function outside of libraries that calls a function of a library most, directly or
-/// not.
-pub(crate) fn caller(function: &str, event: &str, summary: &Summary) -> Option<String> {
-    let tree = calls_by(event, summary)?;
-    let mut all = 0;
-    let mut by_caller: BTreeMap<&str, u64> = BTreeMap::new();
-    let inside = tree.nodes.iter().filter(|node| node.function == function);
-    for node in inside.filter(|node| node.own_events > 0) {
-        all += node.own_events;
-        let mut at = node;
-        while let Some(next) = at.caller.and_then(|index| tree.nodes.get(index as usize)) {
-            if !is_library(&next.module) {
-                *by_caller.entry(&next.function).or_default() += node.own_events;
-                break;
-            }
-            at = next;
-        }
-    }
-    let (name, events) = by_caller.into_iter().max_by_key(|&(_, events)| events)?;
-    let share = events as f64 / all.max(1) as f64;
-    (share >= NAMED_SHARE).then(|| {
-        format!(
-            " {} of that is called by {}.",
-            units::share(share),
-            without_arguments(name)
-        )
-    })
 }
 
 /// Names the function that costs most for this cause, with its hottest line.

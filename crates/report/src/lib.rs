@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
+mod callers;
 mod causes;
 mod compare;
 pub mod fleet;

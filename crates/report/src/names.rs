@@ -14,6 +14,9 @@ pub(crate) fn readable(name: &str) -> String {
     }
 }
 
+/// Minimum share to name a single function or piece of data in a sentence.
+pub(crate) const NAMED_SHARE: f64 = 0.2;
+
 /// As [`readable`], for names of any length. Used in sentences.
 ///
 /// Parentheses behind a space are not arguments: `main at a.c:5 (malloc)`, `(anonymous namespace)`.

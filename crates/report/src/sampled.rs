@@ -1,16 +1,12 @@
 //! Main finding of a recording that has only samples, of time or of an event: where most of them are.
 //! Only recordings of modelled machines show what limits the program (`causes`).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::iter::successors;
-
-use memgauge_analyze::{CallNode, HotRow, PythonRow, RegionTable, Summary, file_name};
+use memgauge_analyze::{HotRow, PythonRow, RegionTable, Summary, file_name};
 use memgauge_trace::event_meaning;
 
-use crate::causes::{
-    NAMED_SHARE, Statement, caller, calls_by, is_library, is_python_library, mapped,
-};
-use crate::names::without_arguments;
+use crate::callers::{caller, is_library, own_caller};
+use crate::causes::{Statement, mapped};
+use crate::names::{NAMED_SHARE, without_arguments};
 use crate::units;
 
 /// Below this share, no function stands out.
@@ -98,43 +94,6 @@ fn python_line(summary: &Summary) -> Option<&PythonRow> {
     (is_same && first.share? >= NAMED_SHARE).then_some(first)
 }
 
-/// Names the function of the user's own Python that leads to a line of a library most, with the line
-/// of its call.
-pub(crate) fn own_caller(line: &PythonRow, summary: &Summary) -> Option<String> {
-    if !is_python_library(&line.file) {
-        return None;
-    }
-    let python = summary.python.as_ref()?;
-    let tree = calls_by(&python.rank, summary)?;
-    let own = python.functions.iter().chain(&python.lines);
-    let own = own.filter(|row| !is_python_library(&row.file));
-    // Frames are named `FUNCTION (FILE:LINE)`.
-    let beginning = |row: &PythonRow| format!("{} ({}:", row.function, file_name(&row.file));
-    let own: BTreeSet<String> = own.map(beginning).collect();
-    let is_own = |frame: &str| {
-        let begins = frame.rfind(':').map(|colon| &frame[..=colon]);
-        begins.is_some_and(|begins| own.contains(begins))
-    };
-    let line_name = format!("{}{})", beginning(line), line.line?);
-    let mut all = 0;
-    let mut by_caller: BTreeMap<&str, u64> = BTreeMap::new();
-    for node in tree.nodes.iter().filter(|node| node.function == line_name) {
-        let above = |at: &CallNode| tree.nodes.get(at.caller? as usize);
-        let callers: Vec<&CallNode> = successors(above(node), |at| above(at)).collect();
-        // The events of a recursive call are among those of the outer one.
-        if callers.iter().any(|at| at.function == line_name) {
-            continue;
-        }
-        all += node.events;
-        if let Some(own) = callers.iter().find(|at| is_own(&at.function)) {
-            *by_caller.entry(&own.function).or_default() += node.events;
-        }
-    }
-    let (name, events) = by_caller.into_iter().max_by_key(|&(_, events)| events)?;
-    let share = events as f64 / all.max(1) as f64;
-    (share >= NAMED_SHARE).then(|| format!(" {} of that is called by {name}.", units::share(share)))
-}
-
 /// The native function that a line of Python spends its time in, unless it is the interpreter's loop.
 fn native_part(row: &HotRow) -> String {
     match row.share {
@@ -194,7 +153,7 @@ fn idle(summary: &Summary) -> Option<String> {
 
 fn next_step(event: &str) -> &'static str {
     if units::is_clock(event) || event_meaning(event) == "cycles" {
-        "Time alone does not tell computing from waiting for memory. `memgauge -- CMD` models the \
+        "Time alone does not distinguish computing from waiting for memory. `memgauge -- CMD` models the \
          caches and shows how much of it waits, and for which data."
     } else {
         "`memgauge -- CMD` counts every miss in a modelled machine and shows how much time it costs, \
