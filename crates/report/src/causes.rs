@@ -1089,8 +1089,8 @@ fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
 mod tests {
     use super::*;
     use memgauge_analyze::{
-        AllocationSite, CallNode, Counting, HeapUse, HotRow, ProcessRow, PythonRow, PythonTable,
-        ThreadRow, TypeRow, TypeTable,
+        AllocationSite, CallNode, CallTree, Counting, HeapUse, HotRow, ProcessRow, PythonRow,
+        PythonTable, ThreadRow, TypeRow, TypeTable,
     };
     use memgauge_trace::MachineFacts;
 
