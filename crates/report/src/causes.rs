@@ -539,12 +539,11 @@ fn order_advice(summary: &Summary, general: &str) -> String {
     }
 }
 
-/// Returns whether the program or the machine prefetches.
+/// Returns whether prefetches already bring in a part of the lines. A few come from the C library's
+/// copies of large blocks.
 fn prefetches(summary: &Summary) -> bool {
-    summary
-        .totals
-        .get("prefetches")
-        .is_some_and(|&lines| lines > 0)
+    let total = |event| summary.totals.get(event).copied().unwrap_or(0);
+    total("prefetches") > total("l2.miss") / 10
 }
 
 /// Function names of the C library's allocator and of C++.
@@ -1470,6 +1469,16 @@ mod tests {
             let text = said(kind, 0.5, &on_a_fast_machine(1e9, stores));
             assert!(text.starts_with("It writes"), "{text}");
             assert!(!text.contains("reads data"), "{text}");
+        }
+    }
+
+    #[test]
+    fn prefetches_are_advised_unless_the_program_uses_them() {
+        let mut summary = on_a_fast_machine(1e9, [("stall.dram", 100), ("l2.miss", 1000)]);
+        for (prefetched, is_advised) in [(0, true), (20, true), (500, false)] {
+            summary.totals.insert("prefetches".to_owned(), prefetched);
+            let next = stated(CauseKind::LatencyBound, 0.5, &summary).next;
+            assert_eq!(next.contains("__builtin_prefetch"), is_advised, "{next}");
         }
     }
 
