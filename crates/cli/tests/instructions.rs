@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Recorded, assert_near, drawn, memgauge, needs};
+use harness::{Recorded, assert_near, drawn, exact_curves, memgauge, needs};
 
 const LIST: &str = include_str!("instructions/list.txt");
 const STRINGS: &str = include_str!("instructions/strings.s");
@@ -413,20 +413,7 @@ fn prefetches_are_no_references_of_a_curve() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let lines = 64 * drawn("pages", 16, 64);
-    let curve = |code: &str| {
-        let program = scans(folder.path(), code, lines);
-        let json = folder.path().join("curve.json");
-        let mut command = memgauge();
-        command
-            .args(["mrc", "--exact", "--block", "64,4096"])
-            .arg(format!("--json={}", json.display()))
-            .args(["--", &program]);
-        let output = command.output().expect("memgauge runs");
-        assert!(output.status.success(), "{output:?}");
-        let text = std::fs::read_to_string(&json).expect("a curve");
-        let curve: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        curve["curves"].to_string()
-    };
+    let curve = |code: &str| exact_curves(&scans(folder.path(), code, lines));
     assert_eq!(curve("prefetcht0 (%rdi)"), curve("nopl (%rdi)"));
 }
 

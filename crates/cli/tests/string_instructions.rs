@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Recorded, drawn, memgauge, needs};
+use harness::{Recorded, drawn, exact_curves, needs};
 
 /// Compiles the program with a prefix before each string instruction.
 fn program(folder: &Path, name: &str, prefix: &str, seed: u64) -> String {
@@ -84,19 +84,7 @@ fn iterations_executed_at_once_have_the_same_curve() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let seed = drawn("seed", 0, 1 << 31);
-    let curve = |name: &str, prefix: &str| {
-        let program = program(folder.path(), name, prefix, seed);
-        let json = folder.path().join("curve.json");
-        let mut command = memgauge();
-        command
-            .args(["mrc", "--exact", "--block", "64,4096"])
-            .arg(format!("--json={}", json.display()))
-            .args(["--", &program]);
-        let output = command.output().expect("memgauge runs");
-        assert!(output.status.success(), "{output:?}");
-        let text = std::fs::read_to_string(&json).expect("a curve");
-        let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        shown["curves"].to_string().replace(&program, "PROGRAM")
-    };
+    let curve =
+        |name: &str, prefix: &str| exact_curves(&program(folder.path(), name, prefix, seed));
     assert_eq!(curve("fast_strings", "0x3e"), curve("slow_strings", "0x67"));
 }

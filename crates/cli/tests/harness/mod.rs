@@ -359,6 +359,22 @@ pub(crate) fn report_text(path: &Path) -> String {
     String::from_utf8_lossy(&shown.expect("memgauge runs").stdout).into_owned()
 }
 
+/// Returns the exact curves of a program as JSON, without its path.
+pub(crate) fn exact_curves(program: &str) -> String {
+    let folder = folder();
+    let json = folder.path().join("curve.json");
+    let mut command = memgauge();
+    command
+        .args(["mrc", "--exact", "--block", "64,4096"])
+        .arg(format!("--json={}", json.display()))
+        .args(["--", program]);
+    let output = command.output().expect("memgauge runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&json).expect("a curve");
+    let curve: Value = serde_json::from_str(&text).expect("JSON");
+    curve["curves"].to_string().replace(program, "PROGRAM")
+}
+
 /// A machine without prefetchers and exact LRU everywhere, whose caches L1D, L2
 /// and LLC have the sizes (in KiB) and ways given.
 pub(crate) fn write_machine(path: &Path, caches: [(u64, u64); 3]) {
