@@ -1,4 +1,4 @@
-//! A program that is sampled while it runs has the losses of its recording.
+//! The losses of a program that is sampled while it runs equal those of its recording.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use memgauge_testing::{Random, compiled};
 use memgauge_trace::{CommandEnd, Loss, LossKind, Sample};
 
 /// Each round loads from an unmapped page in the middle of a block. This load and the two stores
-/// after it, each of another line, do not happen. Then ends a region that has not begun.
+/// after it, to other lines, do not happen. Then a region ends that has not begun.
 const FAULTS: &str = r#"
 #include <memgauge_region.h>
 #include <setjmp.h>

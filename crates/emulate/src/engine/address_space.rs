@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use memgauge_trace::Module;
 
-/// Name of a nameless mapping.
+/// Path of a mapping without a name.
 pub(crate) const ANON: &str = "[anon]";
 const PAGE: u64 = 4096;
-/// Name of the heap.
+/// Path of the heap.
 const HEAP: &str = "[heap]";
 
 /// One mapping.
@@ -19,12 +19,12 @@ pub(crate) struct Mapping {
     pub(crate) executable: bool,
     /// A file, `[heap]`, `[stack]`, `[stack TID]` or `[anon]`.
     pub(crate) path: String,
-    /// Which of all that its process mapped and unmapped it is.
+    /// Number among all mappings and unmappings of its process, in order.
     pub(crate) number: u32,
 }
 
 impl Mapping {
-    /// Up to `end`; without a path it is nameless.
+    /// Creates a mapping up to `end`. An empty `path` becomes [`ANON`].
     pub(crate) fn new(end: u64, file_offset: u64, executable: bool, path: String) -> Mapping {
         Mapping {
             end,
@@ -39,24 +39,26 @@ impl Mapping {
         }
     }
 
-    /// True for a thread's copy of a program's thread-local variables, which is inside other memory.
+    /// True for a thread's copy of a program's thread-local variables, which lies inside another
+    /// mapping.
     pub(crate) fn is_thread_local(&self) -> bool {
         self.file_offset & Module::THREAD_LOCAL != 0
     }
 }
 
-/// A process's mappings by first byte; they never overlap.
+/// Mappings of a process by start address. They never overlap.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
     mappings: BTreeMap<u64, Mapping>,
-    /// Where the heap begins.
+    /// Start of the heap, once the program has set its break.
     heap: Option<u64>,
 }
 
 impl AddressSpace {
-    /// Adds a mapping from `start` on, over whatever was there.
+    /// Adds a mapping from `start` on. It replaces what it covers.
     pub(crate) fn map(&mut self, start: u64, mapping: Mapping) {
-        // A static program has thread-local variables in the heap, which goes on behind them.
+        // The thread-local variables of a static program are in the heap. The heap continues after
+        // them.
         let around = self.mappings.range(..=start).next_back();
         let is_in_heap = around.is_some_and(|(_, m)| m.path == HEAP && start < m.end);
         if is_in_heap && mapping.is_thread_local() {
@@ -68,7 +70,7 @@ impl AddressSpace {
         }
     }
 
-    /// Removes what lies in `range`, cutting mappings that reach beyond it.
+    /// Removes everything in `range`. Of mappings that reach beyond it, the rest remains.
     pub(crate) fn unmap(&mut self, range: &Range<u64>) {
         let touched: Vec<u64> = self
             .mappings
@@ -104,8 +106,8 @@ impl AddressSpace {
         }
     }
 
-    /// Follows the program break; the first call tells where the heap begins.
-    /// Returns the heap as it is now, with its first byte.
+    /// Moves the end of the heap to `at`. The first call sets its start. Returns the start and the
+    /// mapping of the heap, or `None` if it is empty.
     pub(crate) fn set_break(&mut self, at: u64) -> Option<(u64, Mapping)> {
         let start = *self.heap.get_or_insert(at);
         let heap = self.mappings.get(&start).filter(|m| m.path == HEAP);
@@ -121,7 +123,7 @@ impl AddressSpace {
         Some((start, mapping))
     }
 
-    /// Calls the nameless mapping around `address` `name`; returns it if found.
+    /// Names the anonymous mapping that contains `address`. Returns it if there is one.
     pub(crate) fn name_around(&mut self, address: u64, name: &str) -> Option<(u64, Mapping)> {
         let (&start, mapping) = self.mappings.range_mut(..=address).next_back()?;
         if mapping.end <= address || mapping.path != ANON {
@@ -131,22 +133,23 @@ impl AddressSpace {
         Some((start, mapping.clone()))
     }
 
-    /// The mappings that lie in a range as a whole.
+    /// Mappings that are entirely within a range.
     pub(crate) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, Mapping)> {
         let all = self.mappings.range(range.start..range.end.max(range.start));
         let all = all.filter(|(_, m)| m.end <= range.end);
         all.map(|(&start, m)| (start, m.clone()))
     }
 
-    /// Bytes from `address` to the end of the mapping around it, if there is one.
+    /// Number of bytes from `address` to the end of its mapping. `None` if nothing is mapped there.
     pub(crate) fn left_from(&self, address: u64) -> Option<u64> {
         let (_, around) = self.mappings.range(..=address).next_back()?;
         around.end.checked_sub(address).filter(|&bytes| bytes > 0)
     }
 
-    /// Whether variables of a program or library may lie on the page of `address`: in a mapped file, in
-    /// the nameless memory behind one that was mapped right after it, which holds the variables
-    /// that begin as zero, or in a thread's part of the page.
+    /// Returns true if variables of a program or library may be on the page of `address`. That is
+    /// so in a mapped file, in a thread's copy of thread-local variables, and in anonymous memory
+    /// that directly follows a file and was mapped right after it, which holds the variables that
+    /// start as zero.
     pub(crate) fn has_variables(&self, address: u64) -> bool {
         let page = address / PAGE * PAGE;
         if self
@@ -167,7 +170,7 @@ impl AddressSpace {
         is_file(around) || around.path == ANON && below.next().is_some_and(|(_, m)| belongs(m))
     }
 
-    /// First address of the mapping around `address`.
+    /// Start of the mapping that contains `address`.
     pub(crate) fn start_of(&self, address: u64) -> Option<u64> {
         let (&start, around) = self.mappings.range(..=address).next_back()?;
         (address < around.end).then_some(start)

@@ -11,12 +11,13 @@ pub struct Allocator {
     pub effect: AllocatorEffect,
     /// The argument with the arena that the memory comes from.
     pub arena: Option<u8>,
-    /// Symbols and patterns of symbols, with spaces between them.
+    /// Symbols and patterns of symbols, separated by spaces.
     symbols: String,
 }
 
 impl Allocator {
-    /// A function that a user names: by its symbol or a pattern with `*`, or as in C++ and Rust.
+    /// A function that the user names by its symbol, by a pattern with `*`, or by its name in C++
+    /// or Rust.
     pub fn named(name: &str, effect: AllocatorEffect) -> Allocator {
         Allocator {
             name: name.to_owned(),
@@ -35,9 +36,9 @@ impl Allocator {
     }
 }
 
-/// Symbols that a function of this name may have. `eng::Pool<int>::get` is
-/// `_ZN3eng4PoolIiE3getEm` as a function of C++ and `_ZN3eng4Pool3get17h0123456789abcdefE` as one of
-/// Rust: the parts of the name with their lengths. Arguments of templates are not compared.
+/// Symbols that a function of this name may have. `eng::Pool<int>::get` is `_ZN3eng4PoolIiE3getEm`
+/// in C++ and `_ZN3eng4Pool3get17h0123456789abcdefE` in Rust. Both consist of the parts of the name
+/// with their lengths. Arguments of templates are not compared.
 fn symbols_of(name: &str) -> String {
     let mut plain = String::new();
     let mut depth = 0;
@@ -64,50 +65,50 @@ fn symbols_of(name: &str) -> String {
     }
 }
 
-/// Effect of a function on memory. Numbers are those of arguments, from 0 on.
+/// Effect of a function on memory. The numbers are indices of its arguments, starting with 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocatorEffect {
-    /// Returns memory of as many bytes.
+    /// Returns memory of this size.
     Allocates {
-        /// The number of bytes.
+        /// Size in bytes.
         bytes: u8,
     },
     /// Returns memory for an array.
     AllocatesArray {
         /// Number of elements.
         count: u8,
-        /// Bytes of one.
+        /// Size of an element in bytes.
         bytes: u8,
     },
-    /// Returns memory, and frees what was in its place.
+    /// Returns memory in place of earlier memory, which it frees.
     Reallocates {
-        /// The memory so far.
+        /// Address of the earlier memory.
         memory: u8,
-        /// The number of bytes.
+        /// New size in bytes.
         bytes: u8,
     },
-    /// The same for an array whose element size is the third argument.
+    /// The same for an array. The third argument is the size of an element in bytes.
     ReallocatesArray {
-        /// The memory so far.
+        /// Address of the earlier memory.
         memory: u8,
         /// Number of elements.
         count: u8,
     },
-    /// Stores the address of memory and returns 0.
+    /// Stores the address of new memory through a pointer and returns 0, as `posix_memalign` does.
     Stores {
-        /// Where the address is stored.
+        /// Pointer to the place for the address.
         place: u8,
-        /// The number of bytes.
+        /// Size in bytes.
         bytes: u8,
     },
     /// Frees memory.
     Frees {
-        /// The memory.
+        /// Address of the memory.
         memory: u8,
     },
     /// Frees all memory that came from an arena.
     Resets {
-        /// The arena.
+        /// Address of the arena.
         arena: u8,
     },
 }

@@ -62,7 +62,7 @@ struct EngineVersion {
     pinned: bool,
 }
 
-/// `None` for another program.
+/// Returns `None` if another program printed the line.
 fn version_of(printed: &str) -> Option<EngineVersion> {
     let line = printed
         .lines()

@@ -13,13 +13,14 @@ use crate::engine::sync::MarkKind;
 /// First ID that memgauge assigns itself, beyond all IDs of the kernel.
 const NOBODYS: u32 = 1 << 30;
 
-/// Namespace of a process with this folder in `/proc`, or 0 if unknown.
+/// Number of the PID namespace of a process with this folder in `/proc`, or 0 if unknown.
 pub(crate) fn space_of(process: &Path) -> u64 {
     fs::metadata(process.join("ns/pid")).map_or(0, |found| found.ino())
 }
 
-/// The ID here of the process or thread with ID `inside` in a namespace. `folder` is `/proc` or a
-/// process's `task`. If it has ended, returns an unused ID.
+/// Returns the ID, in memgauge's namespace, of the process or thread with ID `inside` in namespace
+/// `space`. `folder` is `/proc` or a process's `task`. If it has ended, returns an unused ID that
+/// follows from its `entry`.
 pub(crate) fn number_here(folder: &Path, space: u64, inside: u32, entry: u32) -> u32 {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbered = all.filter_map(|found| Some((found.file_name().to_str()?.parse().ok()?, found)));

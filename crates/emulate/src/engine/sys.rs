@@ -6,10 +6,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A shared mapping of a whole file; unmapped when dropped.
+/// A shared mapping of the beginning of a file. Dropping it unmaps it.
 ///
-/// Other processes change the memory at any time, so it is only handed out as
-/// atomics.
+/// Other processes change the memory at any time. It is therefore accessible only as atomics.
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: *mut u8,
@@ -23,7 +22,7 @@ impl Shared {
     /// Maps the first `bytes` of `file`, readable and writable.
     ///
     /// # Errors
-    /// The error of `mmap`; a file shorter than `bytes` is refused.
+    /// Returns the error of `mmap`, or an error if the file is shorter than `bytes`.
     pub(crate) fn map(file: &File, bytes: usize) -> io::Result<Shared> {
         if file.metadata()?.len() < bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -80,7 +79,8 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(self.base.add(offset).cast::<AtomicU64>(), count) }
     }
 
-    /// Gives the pages wholly inside the range back to the system, contents lost.
+    /// Gives the pages that lie entirely inside the range back to the system. Their contents are
+    /// lost.
     pub(crate) fn release(&self, offset: usize, bytes: usize) {
         let first = offset.next_multiple_of(4096);
         let end = (offset + bytes) / 4096 * 4096;

@@ -1,31 +1,33 @@
-//! The recorder's twin of `engine/src/stream.h`, which draws the encoding.
+//! Encoding of the shared memory. This is the recorder's copy of `engine/src/stream.h`, which draws
+//! it.
 
 /// First word of every shared file.
 pub(crate) const MAGIC: u32 = 0x3147_474d;
-/// Version of everything below.
+/// Version of the encoding. The engine and the recorder must agree.
 pub(crate) const WIRE_VERSION: u32 = 30;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const BLOCK_WORDS: usize = 32768;
 pub(crate) const BLOCKS: usize = 8;
 pub(crate) const RING_BYTES: usize = PAGE + 8 * BLOCKS * BLOCK_WORDS;
-/// Where some sets are followed: the executions of each block, behind the ring.
+/// Offset of the execution counts of the blocks, which follow the ring with `--sets`.
 pub(crate) const COUNTS_AT: usize = RING_BYTES + PAGE;
 pub(crate) const COUNTED: usize = 1 << 21;
 pub(crate) const SETS_BYTES: usize = COUNTS_AT + 8 * COUNTED;
 pub(crate) const CATALOGUE_BYTES: usize = 1 << 30;
 
-/// Bits of a word below its id.
+/// Number of bits below the ID in a word.
 pub(crate) const ID_SHIFT: u32 = 47;
-/// The address of a run.
+/// Mask of the address in a word.
 pub(crate) const ADDRESS: u64 = (1 << ID_SHIFT) - 1;
-/// Ids of runs that begin no block.
+/// IDs of all runs of a block but its first.
 pub(crate) const FURTHER_LOADS: u64 = 0;
 pub(crate) const FURTHER_STORES: u64 = 1;
-/// Ids of a run's other line, with its last access.
+/// IDs of a second word for a run in two lines, with the address of its last access. The engine no
+/// longer writes them.
 pub(crate) const OTHER_LINE_LOADS: u64 = 2;
 pub(crate) const OTHER_LINE_STORES: u64 = 3;
 pub(crate) const FIRST_BLOCK: u64 = 4;
-/// Ids from here on are marks, and no block has one.
+/// IDs from here on are marks. Blocks with such numbers have no ID, and `MARK_BLOCK` begins them.
 pub(crate) const MARKS: u64 = 0xff00;
 pub(crate) const MARK_BLOCK: u64 = SEVERAL | 0xff01 << ID_SHIFT;
 pub(crate) const MARK_PIECE: u64 = SEVERAL | 0xff02 << ID_SHIFT;
@@ -47,7 +49,7 @@ pub(crate) const REGION_KIND_SHIFT: u32 = 40;
 pub(crate) const REGION_BEGIN: u64 = 1;
 pub(crate) const REGION_END: u64 = 2;
 pub(crate) const REGION_VALUE: u64 = 3;
-/// Flags of a kept run, above its block.
+/// Flags in the third word of a run with `--sets`, above the number of its block.
 pub(crate) const KEPT_STORES: u64 = 1 << 32;
 pub(crate) const KEPT_PIECE: u64 = 1 << 33;
 pub(crate) const KEPT_APART: u64 = 1 << 34;
@@ -76,17 +78,17 @@ pub(crate) const SYNC_LEAVE: u64 = 21;
 pub(crate) const SYNC_OUTSIDE: u64 = 22;
 pub(crate) const SYNC_READY: u64 = 23;
 pub(crate) const SYNC_MAPPED: u64 = 24;
-/// The key of what nobody in the session can make ready.
+/// Key of an object that no process of the session can make ready.
 pub(crate) const SYNC_NOBODY: u64 = (1 << SYNC_KIND_SHIFT) - 1;
 pub(crate) const TAKEN_SHIFT: u32 = 23;
 pub(crate) const TAKEN_BYTES: u64 = (1 << TAKEN_SHIFT) - 1;
-/// The key of signals to a group of processes.
+/// Key of a signal to a group of processes, which may end any sleep.
 pub(crate) const SYNC_GROUP: u64 = 0;
-/// A time of the host's clock, as a mark has it.
+/// Mask of the time of the host's clock in a mark, in nanoseconds.
 pub(crate) const SYNC_NS: u64 = ADDRESS;
-/// Number of bits of a thread's state, the lowest ones in its count of calls.
+/// Number of low bits in a thread's count of calls that hold its activity.
 pub(crate) const DOES_BITS: u32 = 2;
-/// Flag of how long a call waits: until a time of the host's clock.
+/// Flag in the time limit of a call. It is a deadline on the host's clock.
 pub(crate) const DEADLINE: u64 = 1 << 63;
 pub(crate) const RUNS: u32 = 0;
 pub(crate) const SLEEPS: u32 = 2;
@@ -94,23 +96,23 @@ pub(crate) const HANDS_ON: u32 = 3;
 pub(crate) const PIECE_LOAD: u64 = 1 << 32;
 pub(crate) const PIECE_STORE: u64 = 1 << 33;
 pub(crate) const PIECE_SIZE_SHIFT: u32 = 16;
-/// Top bit: a run in several lines, or a mark.
+/// Top bit of a word: a run in two lines, a run that bypasses the caches or prefetches, or a mark.
 pub(crate) const SEVERAL: u64 = 1 << 63;
-/// The address of a block without accesses.
+/// Address in the word of a block without accesses.
 pub(crate) const NO_ACCESS: u64 = memgauge_machine::NO_ACCESS;
 const _: () = assert!(NO_ACCESS == 0x7fff_ffff_f000);
 
-/// The id of a word.
+/// ID of a word.
 pub(crate) fn id(word: u64) -> u64 {
     word >> ID_SHIFT & 0xffff
 }
 
-/// Whether a word is about the other line of the previous run.
+/// Returns true for the second word of a run in two lines.
 pub(crate) fn is_other_line(word: u64) -> bool {
     matches!(id(word), OTHER_LINE_LOADS | OTHER_LINE_STORES)
 }
 
-/// A mark's bits, without what it carries.
+/// Kind of a mark, without its payload.
 pub(crate) fn mark(word: u64) -> u64 {
     word & !ADDRESS
 }
@@ -131,7 +133,7 @@ pub(crate) mod control {
     pub(crate) const APART: usize = 64;
     pub(crate) const CROWDED: usize = 68;
     pub(crate) const SEEN: usize = 72;
-    /// Caches of the modelled machine.
+    /// Start of the caches of the modelled machine.
     pub(crate) const CACHES: usize = 80;
 }
 
@@ -204,16 +206,17 @@ pub(crate) mod record {
     pub(crate) const REGION: u32 = 16;
 }
 
-/// How a block of code ends.
+/// Kinds of the last instruction of a block.
 pub(crate) const ENDS_CALL: u16 = 1;
 pub(crate) const ENDS_RETURN: u16 = 2;
-/// In the same place.
+/// Flag beside the kind: the block may switch to another stack.
 pub(crate) const SWITCHES_STACK: u16 = 1 << 8;
 pub(crate) const CODE_BEGINS_REP: u16 = 1;
 pub(crate) const CODE_ENDS_REP: u16 = 2;
-/// An access alone, where some sets are followed.
+/// Flag of a block with `--sets` that stands for one access of a rep instruction or for a piece of
+/// a varying access.
 pub(crate) const CODE_PIECE: u16 = 8;
-/// Codes of its lines.
+/// Codes in place of the run in the words of such a block.
 pub(crate) const PIECE_BEGINS: usize = 0;
 pub(crate) const PIECE_SECOND_LINE: usize = 1;
 pub(crate) const RUN_VARYING: u16 = 0xffff;

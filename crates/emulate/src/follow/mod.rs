@@ -85,7 +85,7 @@ impl<P> Process<P> {
 
 /// Origin of a process.
 pub(crate) struct Origin<'a, P> {
-    /// The process before its exec, replayed to its end.
+    /// Process as it was before its exec. All its words have been replayed.
     pub(crate) before: Option<&'a Process<P>>,
     /// The process it was forked from, and the number of that process's blocks at the fork.
     pub(crate) parent: Option<(&'a Process<P>, u32)>,
@@ -136,7 +136,8 @@ pub(crate) trait Reader {
         None
     }
 
-    /// Returns true if a thread's start mark has been replayed or does not exist.
+    /// Called once before a thread's first word, when everything before its start has been
+    /// replayed.
     fn begin(&mut self, _: &mut Process<Self::Process>, _tid: u32, _: &mut Self::Thread) {}
 
     /// Returns the starts that were replayed since the last call.
@@ -430,7 +431,8 @@ impl<R: Reader> Followed<R> {
     }
 
     /// Reads what the ended command and its children left. Returns the number of processes that
-    /// still run. Their words are not read beyond this point, however fast they write.
+    /// still run. Words that they write later are not read. Otherwise a fast writer could keep the
+    /// recorder here forever.
     pub(crate) fn read_to_the_end(&mut self, session: &mut Session) -> u64 {
         let ended = Instant::now();
         while self.poll(session, true)
@@ -595,7 +597,7 @@ impl<R: Reader> Followed<R> {
             self.starts.record(mark, Instant::now());
         }
         if taken.to == unread.from && taken.waits.is_none() && !is_last {
-            // The remaining words belong together with later ones.
+            // The remaining words form a group with later ones.
             return self.step(index, until, granted, wire::BLOCK_WORDS);
         }
         let turn = Turn {
@@ -612,7 +614,7 @@ impl<R: Reader> Followed<R> {
         taken.to > unread.from || whole
     }
 
-    /// A thread starts: everything before its start has been replayed.
+    /// Starts a thread, because everything before its start has been replayed.
     fn begin(&mut self, index: usize) {
         let thread = &mut self.threads[index];
         if let (false, Some(process)) = (
@@ -660,8 +662,8 @@ impl<R: Reader> Followed<R> {
             process.died |= !process.ended && process.watched.ended();
             process.ended |= all || process.died;
         }
-        // Order matters. A thread that appeared before its process ended is seen after that, unless
-        // an older entry keeps it waiting.
+        // Order matters. Every thread appears before its process ends, so looking for new threads
+        // after the end finds all of them, unless an older entry delays one.
         self.add_new(session);
         if self.has_dead_threads() {
             // The process that killed them wrote its words before, and they may be unread.

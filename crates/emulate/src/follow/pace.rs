@@ -1,9 +1,11 @@
 //! Intervals of a recorder, and how long it sleeps if it finds nothing to read.
 //!
-//! A busy program is looked at often. Where nothing comes the sleeps grow, as under a
-//! program that waits, or one that starts many others and so leaves few words at a time.
-//! Polls every 50 µs took an eighth of a processor. Rejected: a call by the program when a
-//! block is full, which costs it a system call a block.
+//! A busy program is polled often. If nothing arrives, the sleeps become longer. That is the case
+//! while the program waits, and while it starts many others and so leaves few words at a time.
+//! Polling every 50 µs took an eighth of a processor.
+//!
+//! Rejected: letting the program wake the recorder when a block is full, which costs the program a
+//! system call per block.
 
 use std::time::Duration;
 
@@ -15,39 +17,39 @@ pub(crate) const FLUSH_EVERY: Duration = Duration::from_secs(2);
 /// Interval at which a program that is no longer recorded is checked.
 pub(crate) const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 
-/// First sleep; a ring holds several of these at full speed.
+/// First sleep. A ring holds the words of several such sleeps at full speed.
 const IDLE: Duration = Duration::from_micros(50);
-/// Sleeps without a full block after which blocks being filled are looked at.
-/// Looking costs the program: the word looked at is written at every access.
+/// Number of sleeps without a full block after which the recorder also reads unfinished blocks.
+/// That slows the program down, because it writes the same position with every access.
 const PATIENCE: u32 = 10;
-/// Quiet polls after which the sleeps double, and how often they do. A ring does not fill
-/// within the longest.
+/// Number of quiet polls after which the sleep doubles, and maximum number of doublings. A ring
+/// does not fill up within the longest sleep.
 const DOUBLE_AFTER: u32 = 4;
 const DOUBLINGS: u32 = 4;
 
-/// Polls one after the other.
+/// Sleeps between successive polls.
 #[derive(Debug, Default)]
 pub(crate) struct PollPace {
-    /// Polls since the last that looked at all.
+    /// Number of polls without a result since unfinished blocks were last read.
     since_eager: u32,
-    /// Polls since the last that found something.
+    /// Number of polls since one last found something.
     quiet: u32,
 }
 
 impl PollPace {
-    /// Whether the next poll is to look at blocks being filled.
+    /// Returns true if the next poll should also read unfinished blocks.
     pub(crate) fn is_eager(&self) -> bool {
         self.since_eager >= PATIENCE
     }
 
-    /// A thread waits for the next poll: sleeps stay short.
+    /// Keeps sleeps short if `holds`, because a held thread waits for the next poll.
     pub(crate) fn hurry(&mut self, holds: bool) {
         if holds {
             self.quiet = 0;
         }
     }
 
-    /// After a poll: how long to sleep.
+    /// Returns how long to sleep after a poll, or `None` if it found something.
     pub(crate) fn after(&mut self, found: bool) -> Option<Duration> {
         if found {
             *self = PollPace::default();

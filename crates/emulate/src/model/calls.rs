@@ -7,9 +7,9 @@
 //! returns in its place.
 //!
 //! A thread that switches to another stack (coroutines, goroutines) leaves its calls open. They are
-//! **parked** until a thread of the process returns to them. Threads are read in slices: if the
-//! thread that left a stack is behind, its current calls are used.
-//! moment are taken.
+//! **parked** until a thread of the process returns to them. Threads are read in slices, so the
+//! thread that left a stack may not have been read that far. In this case, its current calls are
+//! used.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -32,7 +32,8 @@ const FAR: u64 = 8 << 20;
 /// A thread that returns to a stack continues at the last slot, or at most this far below it for
 /// arguments.
 const ARGUMENTS: u64 = 256;
-/// The same distance if a thread is behind that calls its scheduler from there.
+/// The same distance for a return to a stack that another thread has not left yet, as far as it has
+/// been read. That thread calls its scheduler first, which uses more of the stack.
 const BEHIND: u64 = 1024;
 
 /// A call of Python in a sample's stack.
@@ -48,11 +49,11 @@ pub(crate) struct PythonCall {
 pub(crate) struct CallPath {
     /// Calls in the current stack, outermost first.
     open: Vec<OpenCall>,
-    /// Calls that signal handlers with stacks of their own interrupted.
+    /// Calls interrupted by signal handlers that have stacks of their own.
     interrupted: Vec<Vec<OpenCall>>,
     /// Slot of the last call or return.
     last_slot: u64,
-    /// True if the stack pointer has since got a value that may be in another stack.
+    /// True if the stack pointer was set since then and may be in another stack.
     switched: bool,
     /// The call or return at the end of the last block.
     ended: Option<Ended>,
@@ -274,7 +275,7 @@ impl CallPath {
         if let Some((ended, slot)) = self.ended.take().and_then(|e| Some((e, e.slot?))) {
             self.arrive(all, slot, ended.calls);
             self.leave_up_to(slot);
-            // A call of the next instruction only determines the address of the code.
+            // A call of the next instruction only reads the instruction pointer. It never returns.
             if ended.calls && vaddr != Some(ended.returns_to) {
                 self.open(ended.returns_to, slot);
             }
@@ -303,7 +304,8 @@ impl CallPath {
         }
         let calls = all.take(to.0, to.1).unwrap_or_default();
         let before = std::mem::replace(&mut self.open, calls);
-        // Only the kernel switches stacks unseen, and returns.
+        // Without an instruction that sets the stack pointer, the kernel has switched to the stack
+        // of a signal handler, and will switch back.
         if switched || self.interrupted.len() == MOST_INTERRUPTED {
             all.park(before);
         } else if !before.is_empty() {
@@ -316,12 +318,13 @@ impl CallPath {
         let Some(lowest) = self.open.last().map(|call| call.slot) else {
             return false;
         };
-        // It is below the last slot if a function releases memory that it took from the stack.
+        // A slot below the innermost call is in this stack if it is at most a little below the last
+        // slot. A function that releases memory from `alloca` calls from above that slot.
         let deeper = slot < lowest && slot.saturating_add(ARGUMENTS) >= self.last_slot;
         reaches(&self.open, slot, if switched { 0 } else { FAR }) || switched && deeper
     }
 
-    /// Calls with slots at or below that address are over.
+    /// Removes the calls with slots at or below an address. They are over.
     fn leave_up_to(&mut self, slot: u64) {
         while self.open.last().is_some_and(|call| call.slot <= slot) {
             self.open.pop();

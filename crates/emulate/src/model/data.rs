@@ -31,19 +31,19 @@ const GRANULE: u64 = 8;
 const GRANULES: usize = (PAGE / GRANULE) as usize;
 const LINE: u64 = LINE_BYTES as u64;
 const LINES: usize = (PAGE / LINE) as usize;
-/// Maximum number of pages of variables with costs by line: 27 MiB of costs. Further pages of
-/// larger arrays have costs by page.
+/// Maximum number of pages of variables with costs by line. Their costs take 27 MiB. Further pages
+/// of larger arrays have costs by page.
 const MAX_PAGES_BY_LINE: usize = 4096;
-/// Number of pages from which on those of larger arrays are added up in pieces, so that there are
-/// fewer rows to write.
+/// With at least this many pages, the costs of large arrays are summed by [`PIECE`] instead of by
+/// page, so that there are fewer rows to write.
 const MANY_PAGES: usize = 1 << 16;
-/// Size of a piece.
+/// Size of a piece in bytes.
 const PIECE: u64 = 64 << 10;
-/// Most recently used pages by the low bits of their number.
+/// Size of the table of recently used pages, which is indexed by the low bits of the page number.
 const RECENT: usize = 512;
-/// Minimum size of objects that are found by their first byte instead of by granules.
+/// Minimum size in bytes of objects that are found by their first byte instead of by granules.
 const LARGE: u64 = 16 << 10;
-/// No object.
+/// Index that stands for no object.
 const NONE: u32 = 0;
 
 /// A mark in a thread's words. Allocations and frees of a process are numbered in their order, but
@@ -58,7 +58,7 @@ pub(crate) enum HeapMark {
     },
     Freed {
         address: u64,
-        /// The function that frees: its line in the session's file.
+        /// Line in the session's file with the function that frees.
         function: u16,
         number: u64,
     },
@@ -78,7 +78,8 @@ pub(crate) struct AllocatedBy {
 }
 
 impl HeapMark {
-    /// True if a thread frees what it allocated most recently. `latest` is the address of that.
+    /// Returns true if a thread frees its most recent allocation, which is at the address `latest`.
+    /// Updates `latest`.
     pub(crate) fn frees_temporary(&self, latest: &mut Option<u64>) -> bool {
         match *self {
             HeapMark::Allocated { address, .. } => {
@@ -199,7 +200,7 @@ pub(crate) struct AllocationSums {
 struct Object {
     start: u64,
     bytes: u64,
-    /// Where its bytes begin that are not those of a reallocated object.
+    /// Address of the first byte that is not copied from a reallocated object.
     new_from: u64,
     site: u32,
     /// Number of its allocation.
@@ -207,15 +208,15 @@ struct Object {
     /// True if a forked child inherited it from its parent, so that it is not one of the child's
     /// allocations.
     is_inherited: bool,
-    /// A function that the user named returned it.
+    /// True if a function that the user named returned it.
     is_pooled: bool,
-    /// Pooled objects lie in it.
+    /// True if it contains pooled objects.
     is_arena: bool,
     born_ns: u64,
 }
 
 impl Object {
-    /// Memory of size 0 still has an address.
+    /// Address after the last byte. An object of size 0 also has an address of its own.
     fn end(&self) -> u64 {
         self.start + self.bytes.max(1)
     }
@@ -232,14 +233,14 @@ impl Object {
         self.bytes >= LARGE
     }
 
-    /// Addresses of the lines that lie in its new bytes from end to end.
+    /// Addresses of the lines that are entirely in its new bytes.
     fn new_lines(&self) -> Range<u64> {
         let start = self.new_from.next_multiple_of(LINE);
         let end = (self.start + self.bytes) / LINE * LINE;
         start..end.max(start)
     }
 
-    /// The same of a page: their bits.
+    /// The same lines within a page, as a bit mask.
     fn new_lines_in(&self, page: u64) -> u64 {
         let lines = self.new_lines();
         let start = lines.start.clamp(page * PAGE, (page + 1) * PAGE) - page * PAGE;
@@ -280,7 +281,7 @@ pub(crate) struct SiteGain {
     pub(crate) site: u32,
     pub(crate) by: AllocatedBy,
     pub(crate) sums: AllocationSums,
-    /// Its bytes at the peak, or those not accessed, are others than last time.
+    /// True if its bytes at the peak or its untouched bytes have changed since the last call.
     pub(crate) state_changed: bool,
 }
 
@@ -300,18 +301,19 @@ pub(crate) struct HeapTotals {
     pub(crate) late_changes: u64,
 }
 
-/// An object that has ended, and whose free has not been read.
+/// An object that has ended although its free has not been read.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     object: Object,
-    /// When its memory was allocated again.
+    /// Virtual time at which its memory was allocated again.
     end_ns: u64,
 }
 
 /// Maximum number of frees and objects that wait for each other. Some wait forever.
 const MAX_WAITING: usize = 1 << 18;
 
-/// Adds one that waits, if there is room.
+/// Adds an entry to a map of waiting frees or objects. Returns false if the map is full, or if the
+/// entry replaced another one.
 fn note<T>(waiting: &mut BTreeMap<(u64, u64), T>, key: (u64, u64), one: T) -> bool {
     waiting.len() < MAX_WAITING && waiting.insert(key, one).is_none()
 }
@@ -328,7 +330,7 @@ impl HeapTotals {
     }
 }
 
-/// The data of a process.
+/// Objects and costs of a process's data.
 #[derive(Clone, Debug)]
 pub(crate) struct DataMap {
     /// Pages in order of first use, and their index by page number.
@@ -347,20 +349,20 @@ pub(crate) struct DataMap {
     first_named: u16,
     /// Times of frees whose allocation has not been read, by address and number.
     early: BTreeMap<(u64, u64), u64>,
-    /// Objects that ended as their memory was allocated again, by address and number of the
+    /// Objects that ended because their memory was allocated again, by address and number of the
     /// allocation.
     awaited: BTreeMap<(u64, u64), Ended>,
-    /// Changes of `large`.
+    /// Number of changes of `large`.
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
     by_origin: BTreeMap<AllocatedBy, u32>,
-    /// Bytes at the peak, and bytes not accessed, that each site was last written with.
+    /// Bytes at the peak and untouched bytes of each site when it was last written.
     written: Vec<(u64, u64)>,
     totals: HeapTotals,
     peak: HeapPeak,
-    /// Ended objects.
+    /// Sizes and lifetimes of ended objects.
     classes: HeapClasses,
-    /// Number of the first site: programs that the process executed before have smaller ones.
+    /// Number of the first site. Programs that the process executed earlier have lower numbers.
     first_site: u32,
 }
 
@@ -391,7 +393,8 @@ impl Default for DataMap {
 }
 
 impl DataMap {
-    /// The user named the functions from the line `first_named` of the session's file on.
+    /// Creates the data of a process. Functions from line `first_named` of the session's file on
+    /// were named by the user.
     pub(crate) fn new(first_named: u16) -> DataMap {
         DataMap {
             first_named,
@@ -399,7 +402,7 @@ impl DataMap {
         }
     }
 
-    /// That of a program which the process executes now.
+    /// Data of the next program after an exec. Its sites have higher numbers.
     pub(crate) fn executed(&self) -> DataMap {
         DataMap {
             first_site: self.first_site + self.sites.len() as u32,
@@ -407,7 +410,7 @@ impl DataMap {
         }
     }
 
-    /// That of a forked child, which has the same objects and no counts.
+    /// Data of a forked child, which has the same objects but no counts.
     pub(crate) fn inherited(&self) -> DataMap {
         let mut child = self.clone();
         for object in &mut child.objects {
@@ -431,9 +434,9 @@ impl DataMap {
         child
     }
 
-    /// Follows an allocation or a free. `is_temporary` is that of [`HeapMark::frees_temporary`]. The
-    /// first `kept_bytes` of an allocation are those of a reallocated object. Returns the size of a
-    /// freed object.
+    /// Processes an allocation or a free. `is_temporary` comes from [`HeapMark::frees_temporary`].
+    /// The first `kept_bytes` of an allocation are those of a reallocated object. Returns the size
+    /// of a freed object, otherwise 0.
     pub(crate) fn take(
         &mut self,
         mark: &HeapMark,
@@ -530,8 +533,9 @@ impl DataMap {
             .add(now_ns, object.site, HeapAmount::exact(bytes as i64));
     }
 
-    /// An object is out of use from a time on, or since it was allocated if that is later: clocks of
-    /// threads that do not wait for each other differ.
+    /// Subtracts an object from the bytes in use at `end_ns`, or at its allocation if that is
+    /// later. Clocks of threads that do not wait for each other differ, so a free may seem to be
+    /// earlier.
     fn end_at(&mut self, object: &Object, end_ns: u64) {
         let end_ns = end_ns.max(object.born_ns);
         self.peak.add(
@@ -557,9 +561,10 @@ impl DataMap {
         self.classes.add(object.bytes, Some(lifetime_ns), 1.0);
     }
 
-    /// Ends older objects where a new one is: their frees have not been read, or it was no known
-    /// function that freed them. Where there is a newer object, nothing ends; returns the time at
-    /// which that was allocated. An object of `malloc` in which a pool puts another one goes on.
+    /// Ends older objects that overlap a new one. Their frees have not been read, or an unknown
+    /// function freed them. If one of the overlapping objects is newer, nothing ends, and the time
+    /// of its allocation is returned. An object of `malloc` in which a pool places the new one
+    /// becomes an arena.
     fn end_overlapped(&mut self, new: &Object, now_ns: u64) -> Option<u64> {
         let mut older = self.small_within(new.start, new.end());
         let below = self.large.range(..new.end()).rev();
@@ -597,7 +602,7 @@ impl DataMap {
         self.end(id, now_ns);
     }
 
-    /// The lines of an arena count as those of the objects in it.
+    /// Makes an object an arena. From then on, its lines count for the objects in it.
     fn make_arena(&mut self, id: u32) {
         let object = self.objects[id as usize];
         self.forget_untouched(&object);
@@ -607,14 +612,15 @@ impl DataMap {
         self.arenas.insert(object.start, id);
     }
 
-    /// The arena that a function frees: one of the program's own frees what is in it.
+    /// Returns the arena that a function frees, if it is the C library's function. The program's
+    /// own function would free an object in the arena.
     fn arena_freed(&self, address: u64, function: u16, number: u64) -> Option<u32> {
         let &id = self.arenas.get(&address)?;
         let is_older = self.objects[id as usize].number < number;
         (is_older && function < self.first_named).then_some(id)
     }
 
-    /// An arena ends, and what a pool has put in it.
+    /// Ends an arena and all pooled objects in it.
     fn end_arena(&mut self, id: u32, now_ns: u64) {
         let arena = self.objects[id as usize];
         self.end(id, now_ns);
@@ -627,7 +633,7 @@ impl DataMap {
         }
     }
 
-    /// Arenas in a range of addresses. They do not overlap.
+    /// Arenas that overlap a range of addresses. Arenas do not overlap each other.
     fn arenas_within(&self, start: u64, end: u64) -> Vec<u32> {
         let below = self.arenas.range(..end).rev().map(|(_, &id)| id);
         below
@@ -635,7 +641,7 @@ impl DataMap {
             .collect()
     }
 
-    /// Small objects in a range of addresses.
+    /// Small objects that overlap a range of addresses.
     fn small_within(&self, start: u64, end: u64) -> Vec<u32> {
         let mut found = Vec::new();
         let mut at = start;
@@ -653,7 +659,7 @@ impl DataMap {
         found
     }
 
-    /// A small object in a part of a page.
+    /// First small object that overlaps a range within a page.
     fn small_between(&self, start: u64, end: u64) -> Option<u32> {
         let &page = self.places.get(&(start / PAGE))?;
         let small = self.page[page as usize].small.as_ref()?;
@@ -663,7 +669,7 @@ impl DataMap {
         within.iter().copied().find(|&id| id != NONE)
     }
 
-    /// Returns the object that is freed if its allocation has been read.
+    /// Processes a free. Returns the freed object if its allocation has been read.
     fn free(&mut self, address: u64, number: u64, now_ns: u64) -> Option<Object> {
         let id = match self.large.get(&address) {
             Some(&id) => id,
@@ -689,8 +695,8 @@ impl DataMap {
         }
     }
 
-    /// The free of an object has been read that had ended already. In virtual time it may be before
-    /// the next use of the memory.
+    /// Processes the free of an object that ended when its memory was allocated again. If the free
+    /// was earlier in virtual time, corrects the bytes in use between the two.
     fn end_earlier(&mut self, ended: &Ended, freed_ns: u64) {
         let object = &ended.object;
         let freed_ns = freed_ns.max(object.born_ns);
@@ -702,7 +708,7 @@ impl DataMap {
         }
     }
 
-    /// No address leads to an object any more.
+    /// Removes an object from the lookup by address.
     fn take_away(&mut self, id: u32) {
         let object = self.objects[id as usize];
         if object.is_arena {
@@ -716,8 +722,8 @@ impl DataMap {
         self.end_untouched(&object);
     }
 
-    /// Calls `change` for each page with lines of an object, except those that a large object has
-    /// from end to end.
+    /// Calls `change` for each page with new lines of an object. Skips pages that a large object
+    /// covers entirely, because there may be many.
     fn each_shared_page(&mut self, object: &Object, mut change: impl FnMut(&mut Page, u64)) {
         let lines = object.new_lines();
         let pages = lines.start / PAGE..lines.end.div_ceil(PAGE);
@@ -741,7 +747,7 @@ impl DataMap {
         }
     }
 
-    /// No access has reached the new lines of an object yet.
+    /// Marks the new lines of an object as untouched.
     fn begin_untouched(&mut self, object: &Object) {
         let lines = object.new_lines();
         if lines.is_empty() {
@@ -749,7 +755,7 @@ impl DataMap {
         }
         self.sites[object.site as usize].1.untouched_bytes += lines.end - lines.start;
         self.each_shared_page(object, |page, bits| {
-            // Bits of a large object that was here before.
+            // These bits belong to a large object that was here before.
             if std::mem::take(&mut page.owner) != 0 {
                 page.untouched = 0;
             }
@@ -765,7 +771,7 @@ impl DataMap {
         });
     }
 
-    /// Takes back what an object has that no access has reached.
+    /// Subtracts the untouched bytes of an object from its site.
     fn forget_untouched(&mut self, object: &Object) {
         if object.is_inherited {
             return;
@@ -788,7 +794,7 @@ impl DataMap {
         self.sites[object.site as usize].1.untouched_bytes -= untouched;
     }
 
-    /// An access reaches a line of an object.
+    /// Notes that an access has reached a line of an object.
     #[inline]
     fn touch_line(&mut self, place: u32, id: u32, address: u64) {
         let object = &self.objects[id as usize];
@@ -808,7 +814,7 @@ impl DataMap {
         }
     }
 
-    /// An access that is not charged reaches these bytes.
+    /// Notes an access to these bytes without charging a cost.
     pub(crate) fn touch(&mut self, address: u64, bytes: u64, space: &AddressSpace) {
         let last = address.saturating_add(bytes.max(1) - 1);
         let mut at = address;
@@ -865,7 +871,7 @@ impl DataMap {
         }
     }
 
-    /// Index of a page. Calls `has_variables` for a new page.
+    /// Returns the index of a page. Calls `has_variables` only for a new page.
     #[inline]
     fn page_of(&mut self, address: u64, has_variables: impl FnOnce() -> bool) -> u32 {
         let number = address / PAGE;
@@ -887,8 +893,8 @@ impl DataMap {
         recent.1
     }
 
-    /// Charges accesses to a range by line from now on: variables were put into memory that has been
-    /// used for other data.
+    /// Charges accesses to a range by line from now on, because variables were put into memory that
+    /// was used for other data before.
     pub(crate) fn add_variables(&mut self, range: Range<u64>) {
         let numbers = range.start / PAGE..range.end.div_ceil(PAGE);
         // A damaged program may claim any size.
@@ -913,7 +919,7 @@ impl DataMap {
         }
     }
 
-    /// Prefetches what [`Self::charge`] adds to for a variable at `address`.
+    /// Prefetches the sums that [`Self::charge`] will add to for a variable at `address`.
     #[inline]
     pub(crate) fn prefetch_sums(&self, address: u64) {
         let (number, place) = self.recent[(address / PAGE) as usize % RECENT];
@@ -962,12 +968,12 @@ impl DataMap {
         self.sums_of(id, place, address).add(outcome);
     }
 
-    /// The object at an address of a page.
+    /// Returns the object at an address of a page, or [`NONE`].
     #[inline]
     fn object_at(&mut self, place: u32, address: u64) -> u32 {
         let small = self.page[place as usize].small.as_ref();
         let id = small.map_or(NONE, |small| small[(address % PAGE / GRANULE) as usize]);
-        // A granule of 8 bytes may contain a smaller object.
+        // An object can be smaller than its granule of 8 bytes.
         if self.objects[id as usize].holds(address) {
             return id;
         }
@@ -979,7 +985,7 @@ impl DataMap {
         arenas.first().copied().unwrap_or(NONE)
     }
 
-    /// The large object at an address of a page.
+    /// Returns the large object at an address of a page, or [`NONE`].
     #[inline]
     fn large_at(&mut self, place: u32, address: u64) -> u32 {
         let page = &mut self.page[place as usize];
@@ -1003,7 +1009,7 @@ impl DataMap {
         }
     }
 
-    /// Where the memory at an address was allocated, if it is an object's.
+    /// Returns the allocation site of the object at an address, if there is one.
     pub(crate) fn site_at(&self, address: u64) -> Option<u32> {
         let small = self.small_between(address, address + 1);
         let below = || self.large.range(..=address).next_back().map(|(_, &id)| id);
@@ -1015,7 +1021,7 @@ impl DataMap {
     /// Allocations by size and lifetime.
     pub(crate) fn classes(&self, pid: Pid) -> Vec<HeapClassRow> {
         let mut classes = self.classes.clone();
-        // Unused entries have no address.
+        // Entries that are not in use have no address.
         let in_use = self.objects.iter().filter(|object| object.start != 0);
         for object in in_use.filter(|object| !object.is_inherited) {
             classes.add(object.bytes, None, 1.0);
@@ -1075,11 +1081,12 @@ impl DataMap {
             .collect()
     }
 
-    /// Increments of data outside objects by its first address: lines if there are variables, or
-    /// pages or pieces if there are too many; otherwise mappings.
+    /// Returns the costs of data outside objects since the last call, by the first address: of
+    /// lines or pages if there are variables (of pieces if there are many pages), otherwise of
+    /// mappings.
     pub(crate) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataSums> {
         let mut all: BTreeMap<u64, DataSums> = BTreeMap::new();
-        // Most lines have gained nothing, so where they are is looked up last.
+        // Most lines have no new costs, so their address is computed only when needed.
         let mut add = |sums: &mut DataSums, first: &dyn Fn() -> u64| {
             let gained = std::mem::take(sums);
             if gained != DataSums::default() {
@@ -1150,7 +1157,7 @@ mod tests {
         },
     }
 
-    /// Objects begin at multiples of 16 bytes; some overlap those that are there already.
+    /// Objects begin at multiples of 16 bytes. Some overlap earlier ones.
     const SLOT: u64 = 16;
     const BASE: u64 = 0x10_0000;
 
@@ -1169,7 +1176,7 @@ mod tests {
         proptest::collection::vec(step, 0..300)
     }
 
-    /// The same by looking at every object.
+    /// Reference implementation that looks at every object.
     #[derive(Default)]
     struct Plain {
         objects: Vec<(u64, u64, u16)>,
@@ -1178,7 +1185,7 @@ mod tests {
         sums: BTreeMap<u16, [u64; 7]>,
         elsewhere: u64,
         unknown: u64,
-        /// First addresses of objects that ended as their memory was allocated again.
+        /// First addresses of objects that ended because their memory was allocated again.
         replaced: Vec<u64>,
         peak: u64,
     }
@@ -1192,7 +1199,7 @@ mod tests {
     const MISSES: usize = 5;
     const UNTOUCHED: usize = 6;
 
-    /// Lines that lie in an object from end to end.
+    /// Lines that are entirely in an object.
     fn whole_lines(start: u64, bytes: u64) -> Vec<u64> {
         let lines = (start / LINE..=(start + bytes) / LINE).map(|line| line * LINE);
         lines
@@ -1319,9 +1326,9 @@ mod tests {
     }
 
     proptest! {
-        /// One thread allocates and another one frees, and memory is used again. In whatever order
-        /// their marks are read, each allocation meets its own free, and the peak is that of the time
-        /// at which they happened.
+        /// One thread allocates, another one frees, and memory is reused. Whatever the order in
+        /// which their marks are read, each allocation meets its own free, and the peak is computed
+        /// in virtual time.
         #[test]
         fn the_order_in_which_threads_are_read_changes_neither_counts_nor_the_peak(
             lives in proptest::collection::vec((0u64..4, 1u64..40), 1..60),
@@ -1369,7 +1376,7 @@ mod tests {
         }
     }
 
-    /// `malloc` is function 0, `free` 1; a pool's own are 2 and 3.
+    /// Functions 0 and 1 are `malloc` and `free`. Functions 2 and 3 are those of a pool.
     #[test]
     fn a_pool_in_malloced_memory_keeps_the_arena_and_owns_its_pieces() {
         for (arena_bytes, piece_bytes) in [(1 << 20, 4000), (1 << 20, LARGE), (8 << 10, 96)] {

@@ -15,7 +15,8 @@ const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for an unknown name (the presets are listed),
-/// [`ErrorKind::Missing`] for a geometry the model refuses; a file cannot be read.
+/// [`ErrorKind::Missing`] for a geometry that the model refuses. Also fails if the file cannot be
+/// read.
 pub fn machine(name: &str) -> Result<Config> {
     let config = if name == "host" {
         host()
@@ -41,7 +42,7 @@ fn refused(message: String) -> Error {
     Error::new(ErrorKind::Missing, message)
 }
 
-/// No machine takes so many bytes to describe: the file is something else.
+/// Maximum size of a machine's file. A larger file is something else.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
 fn from_file(path: &Path) -> Result<Config> {
@@ -109,9 +110,9 @@ fn nearest_preset() -> &'static str {
     }
 }
 
-/// The first-level data TLB as an AMD processor reports it. Others do not report theirs
-/// in one place, and second-level figures are often a hypervisor's invention. There the
-/// preset's values stay.
+/// The first-level data TLB as an AMD processor reports it. Other processors do not report it in
+/// one place, and hypervisors often invent the second level. In these cases the values of the
+/// preset are used.
 fn reported_dtlb() -> Option<TlbConfig> {
     let l1 = CpuId::new().get_l1_cache_and_tlb_info()?;
     let entries = u32::from(l1.dtlb_4k_size());
@@ -160,7 +161,7 @@ mod tests {
         machine("host").unwrap();
     }
 
-    /// A name goes to the screen, where an escape could say anything.
+    /// A name is printed, and an escape sequence in it could change what the terminal shows.
     #[test]
     fn a_name_that_cannot_be_shown_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -53,12 +53,12 @@ impl HugePages {
     pub(crate) fn observe(&mut self, event: &CatalogueEvent, bytes: u64) {
         let change = match event {
             CatalogueEvent::Advised(range, true) => Change::Advise(range.clone()),
-            // Most programs never advise, and need to remember nothing.
+            // Most programs never advise. Nothing has to be kept for them.
             _ if self.advised.is_empty() && self.ahead.is_empty() => return,
             CatalogueEvent::Advised(range, false) | CatalogueEvent::Unmapped(range) => {
                 Change::Clear(range.clone())
             }
-            // Inside memory that keeps its pages.
+            // Thread-local variables are inside another mapping, which keeps its pages.
             CatalogueEvent::Mapped(_, mapping) if mapping.is_thread_local() => return,
             CatalogueEvent::Mapped(start, mapping) => Change::Clear(*start..mapping.end),
             _ => return,
@@ -76,7 +76,7 @@ impl HugePages {
                 break;
             };
             let (Change::Advise(range) | Change::Clear(range)) = &change;
-            // Advice for no bytes must not divide a range either.
+            // Advice for an empty range must not split the advised range around it.
             if range.is_empty() {
                 continue;
             }
@@ -108,8 +108,8 @@ impl HugePages {
         }
     }
 
-    /// Adds a range in which nothing is advised. Ranges beside each other become one, because a
-    /// huge page may lie in both.
+    /// Adds a range that does not overlap advised ones. Adjacent ranges are merged, because a huge
+    /// page may lie across their border.
     fn advise(&mut self, range: Range<u64>) {
         let Range { mut start, mut end } = range;
         if let Some(behind) = self.advised.remove(&end) {

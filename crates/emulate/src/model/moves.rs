@@ -9,12 +9,13 @@
 //! in a program with this layout: with gaps that are no multiple of the size, another place would use
 //! other sets of the caches.
 //!
-//! An index into an array within the object hides the offset. Such an access moves if an access
-//! with a known offset has shown the object before, or if an object right behind the last one has
-//! the accessed member there: code that fills an array may begin with such a member.
+//! An index into an array within the object hides the offset. Such an access moves in two cases. An
+//! access with a known offset has shown the object before, or the address is that of the member in
+//! an object right after the last one, because code that fills an array may begin with such a
+//! member.
 //!
-//! A variable instead of a type has its elements on lines of their own: each access to its memory
-//! moves, whatever the instruction.
+//! If a variable is moved instead of a type, each of its elements gets lines of its own. Every
+//! access to its memory moves, whatever the instruction.
 //!
 //! Accesses of instructions without a known type stay where they are, for example copies by
 //! `memcpy`. Their misses in lines of moved objects are counted.
@@ -36,8 +37,8 @@ use crate::engine::words::load;
 pub enum ObjectAccess {
     /// The bytes at this offset.
     At(u64),
-    /// An element of an array in the object, by an index. The range has the offsets of the member
-    /// that contains the array.
+    /// An indexed element of an array in the object. The range has the offsets of the member that
+    /// contains the array.
     Within(Range<u64>),
 }
 
@@ -52,17 +53,17 @@ pub struct MovedPart {
     pub offset: u64,
 }
 
-/// A variable in a process's memory, the elements of which go to lines of their own.
+/// A variable in a process's memory. Its elements move to lines of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedVariable {
-    /// Its addresses.
+    /// Its addresses before the move.
     pub memory: Range<u64>,
-    /// Size of an element: that of the variable if it is no array.
+    /// Size of an element in bytes. A variable that is no array has one element.
     pub element_bytes: u64,
 }
 
 impl MovedVariable {
-    /// Where the byte at an address goes. `None` if it is none of the variable's.
+    /// New address of the byte at `addr`. `None` if it is not in the variable.
     fn place(&self, addr: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.memory.start)?;
         let stride = self.element_bytes.next_multiple_of(1 << LINE_SHIFT);
@@ -82,19 +83,19 @@ pub trait MoveAccesses {
     /// `None` if it does not access the type.
     fn access(&mut self, path: &str, offset: u64) -> Option<ObjectAccess>;
 
-    /// Size of an object. 0 before the first access.
+    /// Size of an object in bytes. 0 before the first access.
     fn object_bytes(&self) -> u64;
 
-    /// Where the byte at an offset of an object goes. `None` if it stays.
+    /// New position of the byte at an offset of an object. `None` if it stays.
     fn place(&self, offset: u64) -> Option<MovedPart>;
 
-    /// Whether it is the layout of a variable, and not of a type.
+    /// True for the layout of a variable, false for that of a type.
     fn is_of_variable(&self) -> bool {
         false
     }
 
-    /// The variable in the memory of a process, in which `ip` is the address of the instruction at
-    /// `offset` of the file at `path`. `None` if this file does not have it.
+    /// Returns the variable in the memory of a process, if the file at `path` has it. The address
+    /// `ip` of the process is that of the instruction at `offset` of this file.
     fn variable(&mut self, _path: &str, _offset: u64, _ip: u64) -> Option<MovedVariable> {
         None
     }
@@ -110,7 +111,7 @@ impl fmt::Debug for SharedLayout {
     }
 }
 
-/// Objects whose addresses have equal upper bits are in one range of the new array.
+/// Objects with the same upper address bits share a range of the new array.
 const CHUNK_SHIFT: u32 = 30;
 const CHUNK: u64 = 1 << CHUNK_SHIFT;
 /// Addresses of the new arrays. Programs and the kernel place nothing there: programs lie above,
@@ -119,23 +120,23 @@ const ARRAYS: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
 /// Alignment of a range of a new array: that of a huge page.
 const ARRAY_ALIGNMENT: u64 = 2 << 20;
 const LINE_SHIFT: u32 = 6;
-/// Maximum number of lines of moved objects that are remembered, in some 40 bytes each, and of lines
-/// with other misses.
+/// Maximum number of remembered lines with moved objects (about 40 bytes each), and of lines with
+/// other misses.
 const MAX_OLD_LINES: usize = 1 << 21;
 /// Maximum number of lines before an access in which its object may have been seen.
 const MAX_LINES_BACK: u64 = 8;
 
-/// Maximum number of objects between the last one and the next one that is accessed in an array.
+/// Maximum number of objects by which the next accessed object of an array may follow the last one.
 const MAX_OBJECTS_AHEAD: u64 = 4;
 
-/// Whether accesses of a block move, as far as it is known.
+/// Whether accesses of a block move, as far as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum KnownBlock {
     #[default]
     New,
-    /// None of its accesses moves.
+    /// No access moves.
     Stays,
-    /// Some do.
+    /// Some accesses move.
     Moves,
 }
 
@@ -146,7 +147,7 @@ pub(crate) struct MovedCode {
     blocks: Vec<KnownBlock>,
     /// By index of the access.
     accesses: Vec<Option<MovedAccess>>,
-    /// The variable that moves, once code of its file ran.
+    /// The variable that moves. `None` until code of its file has run.
     variable: Option<MovedVariable>,
 }
 
@@ -167,15 +168,15 @@ pub(crate) struct Moves {
     /// `None` if there is no room.
     ranges: HashMap<(u32, u64), Option<u64>>,
     last_range: Option<((u32, u64), u64)>,
-    /// Where the next range begins.
+    /// Start of the next range.
     next: u64,
     /// Start of the object seen last in each line.
     seen: HashMap<u64, u64>,
     last_object: u64,
     /// The object seen before it.
     previous_object: u64,
-    /// Lines with a miss of an access that stayed, in which no object was seen yet: code of unknown
-    /// type may have filled it.
+    /// Lines in which an access that stayed has missed and no object has been seen. Code without a
+    /// known type may have filled the object.
     filled: HashSet<u64>,
     /// Number of accesses that moved.
     pub(crate) moved: u64,
@@ -208,7 +209,7 @@ impl Moves {
         }
     }
 
-    /// The address that an access to `addr` has in the other layout. `None` if it stays.
+    /// New address of an access to `addr`. `None` if it stays.
     fn place(&mut self, access: MovedAccess, addr: u64) -> Option<u64> {
         let (object, part) = match access {
             MovedAccess::At(offset, part) => {
@@ -263,11 +264,11 @@ impl Moves {
         })
     }
 
-    /// Start of an object behind the last one in an array, if the address is at one of these offsets
-    /// in it.
+    /// Start of an object that follows the last one in an array, if `addr` is at one of these
+    /// offsets in it.
     fn next_object(&self, addr: u64, offsets: &Range<u64>) -> Option<u64> {
         let behind = addr.checked_sub(self.last_object)?;
-        // Objects from `malloc` have other distances.
+        // The distances between objects from `malloc` are not multiples of their size.
         let distance = self.last_object.abs_diff(self.previous_object);
         let is_array = self.previous_object > 0 && distance.is_multiple_of(self.object_bytes);
         let is_near = behind / self.object_bytes <= MAX_OBJECTS_AHEAD;
@@ -275,7 +276,7 @@ impl Moves {
         (is_array && is_near && offsets.contains(&offset)).then_some(addr - offset)
     }
 
-    /// Start of the elements of a new array for the objects of a chunk.
+    /// Start of the range of a new array for the objects of a chunk. `None` if there is no room.
     fn range(&mut self, array: u32, stride: u64, chunk: u64) -> Option<u64> {
         let key = (array, chunk);
         if let Some((last, start)) = self.last_range
@@ -362,7 +363,7 @@ impl MovesOf<'_> {
                 .file_at(ip)
                 .and_then(|(path, offset)| layout.variable(path, offset, ip));
             if found.is_some() {
-                // Blocks that ran before may access it, too.
+                // Blocks that ran before the variable was known may access it, too.
                 self.code.blocks.clear();
                 self.code.variable = found;
             }
@@ -396,7 +397,7 @@ impl MovesOf<'_> {
         known == KnownBlock::Moves
     }
 
-    /// Returns where the access with this index to `addr` goes. `None` if it stays.
+    /// Returns the new address of the access with this index to `addr`. `None` if it stays.
     pub(crate) fn place(&mut self, index: u32, addr: u64) -> Option<u64> {
         if let Some(variable) = &self.code.variable {
             let place = variable.place(addr);

@@ -51,8 +51,8 @@ pub(crate) struct PythonProgram {
 /// A function of Python and the line that it executes.
 pub(crate) type FrameLine = (Rc<PythonCode>, Option<u32>);
 
-/// Maximum number of frames of an allocation, innermost ones: those of deep recursion would be
-/// another site for each depth.
+/// Maximum number of frames kept for an allocation, the innermost ones. Without a limit, each depth
+/// of a recursion would be another allocation site.
 const ALLOCATION_FRAMES: usize = 12;
 
 /// Costs of a line since they were last written.
@@ -151,7 +151,7 @@ struct PythonFrame {
     piece: Range<u64>,
     /// Index of the line in [`PythonProgram::sums`].
     place: u32,
-    /// The place when its address was last asked for, and the address.
+    /// Line index when its address was last requested, and that address.
     named: Option<(u32, VirtAddr)>,
     /// Slot of the native call in which the interpreter executes the frame, if calls are followed.
     slot: u64,

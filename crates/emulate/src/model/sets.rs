@@ -584,7 +584,7 @@ mod tests {
         Config::preset("skylake-sp").expect("a preset").l1d
     }
 
-    /// A look with `misses` in each class, and `more` in one of them, all on different lines.
+    /// A look with `misses` in each class and `more` in one of them, all in different lines.
     fn look(misses: u32, one: u32, more: u32) -> [ClassLook; CLASSES as usize] {
         let mut look = Look::default();
         for class in 0..CLASSES {
@@ -661,7 +661,8 @@ mod tests {
         assert_eq!(ends((-90_000.0, -75_000.0)), (10_000, 81_000));
     }
 
-    /// Misses that fall into random sets are no difference between sets, however many looks there are.
+    /// Misses in random sets do not count as a difference between sets, however many looks there
+    /// are.
     #[test]
     fn random_misses_seldom_look_like_a_difference() {
         let mut state = 7;
@@ -720,8 +721,8 @@ mod tests {
         assert_eq!(estimate(&[0; 64], 64).high, 0, "all were seen");
     }
 
-    /// Sums whose classes are drawn at random: of many choices of classes, 95 % of the
-    /// intervals contain the sum over all.
+    /// The classes of the sums are drawn at random. In many draws, 95 % of the intervals contain
+    /// the sum over all.
     #[test]
     fn intervals_contain_the_truth_as_often_as_they_say() {
         for one_in in [2, 4, 8, 16] {

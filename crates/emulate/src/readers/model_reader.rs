@@ -182,7 +182,8 @@ impl Uncounted {
         for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
             self.missing_runs -= catalogue.entries.take(further as usize) as i64;
         }
-        // The hot loop counts these too, and nothing reads them. The counters must not overflow.
+        // The hot loop also counts these IDs, and nothing reads them. Taking the counts keeps the
+        // counters from overflowing.
         for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
             catalogue.entries.take(other_line as usize);
         }
@@ -401,7 +402,7 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         (ring.birth > 0).then_some(ring.birth)
     }
 
-    /// A thread begins when the one that started it did so.
+    /// Starts a thread at the virtual time at which its creator reached the start mark.
     fn begin(&mut self, process: &mut Process<S>, tid: u32, thread: &mut Self::Thread) {
         let birth = std::mem::take(&mut thread.birth);
         let start_ns = self.waits.start(birth);

@@ -156,8 +156,8 @@ struct Ahead {
 }
 
 impl Parts {
-    /// Applies a change of mappings for code: blocks reported before it ran in the earlier
-    /// mappings.
+    /// Applies a change of mappings for code. Blocks that were reported before the change ran in
+    /// the earlier mappings.
     pub(crate) fn observe_for_code(
         &mut self,
         catalogue_event: &CatalogueEvent,
@@ -239,15 +239,15 @@ impl Parts {
         }
     }
 
-    /// A thread accesses an address without a known mapping. If another thread, which has not been
-    /// read that far, mapped it, adds the mapping and returns true.
+    /// Called for an access without a known mapping. Another thread that has not been replayed that
+    /// far may have mapped the address. If so, adds the mapping and returns true.
     fn reach_used(&mut self, address: u64) -> bool {
         let next = self.ahead.iter().find(|next| next.range.contains(&address));
         let bytes = next.map(|next| next.bytes);
         bytes.inspect(|&bytes| self.reach(bytes)).is_some()
     }
 
-    /// A thread's first reference is in its stack, so names that mapping.
+    /// Names the mapping of a thread's first reference, which is in its stack.
     pub(crate) fn name_stack(&mut self, address: u64, names: &mut Names) {
         let name = match std::mem::replace(&mut self.stack_named, true) {
             false => "[stack]",
@@ -397,7 +397,7 @@ mod tests {
         let unmapped = CatalogueEvent::Unmapped(0x1000..0x3000);
         parts.observe_for_data(&unmapped, 250, &mut names);
         parts.observe_for_data(&mapped(0x2000..0x3000, "/lib/b"), 300, &mut names);
-        // The thread comes to both between its second reference and its third.
+        // The thread reaches both changes between its second and third reference.
         let marks = [250, 300].map(|bytes| MappedPlace { at: 2, bytes });
         let both = (&mut parts, &mut names);
         let expected = [(0, "/lib/a"), (3, "/lib/b")].map(|(at, name)| (at, name.to_owned()));
@@ -414,7 +414,7 @@ mod tests {
         let expected = [(0, "/file/b"), (1, "/file/a")].map(|(at, name)| (at, name.to_owned()));
         let both = (&mut parts, &mut names);
         assert_eq!(regions(both, &[0x4000, 0x1000], &[]), expected);
-        // A child has all of them from its start on.
+        // A child has all mappings from its start on.
         let both = (&mut parts.inherited(0), &mut names);
         assert_eq!(regions(both, &[0x1000], &[]), [(0, "/file/c".to_owned())]);
     }
@@ -438,7 +438,8 @@ mod tests {
         };
         let found = modules(&mut parts, &catalogue, &mut names);
         assert_eq!(found, ["/lib/a", "/lib/b", "/lib/a"]);
-        // A child that was forked before the second was met has other code of that number.
+        // A child that was forked before the second block was reported has other code with that
+        // number.
         let (mut child, mut own) = (parts.inherited(first + 1), catalogue.inherited(first + 1));
         child.observe_for_code(&mapped(0x7000..0x8000, "/lib/c"), &own, &mut names);
         let record = code(first + 1, 0x7000, 1, 0, &[]);

@@ -144,8 +144,8 @@ impl Walk<'_> {
         (at, None)
     }
 
-    /// Processes a mark, or returns it if other threads must be read first: those that it waited
-    /// for, or those that may have unmapped memory that it maps.
+    /// Processes a mark. Returns it if other threads must be read first: the threads that it waited
+    /// for, or, if it maps memory, the threads that may have unmapped it.
     #[cold]
     fn pass_mark(&mut self, mark: u64, words: &[AtomicU64], place: usize) -> Option<Waits> {
         let at = self.out.addresses.len();

@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Counts of so many instructions alone, as a core has them.
+    /// Counts of a core that executed `n` instructions and nothing else.
     fn instructions(n: u64) -> Counts {
         let config = memgauge_machine::Config::preset("zen4").unwrap();
         let pmu = memgauge_machine::PmuConfig::default();

@@ -303,7 +303,7 @@ impl OnlineRun<'_> {
         self.answer_requests();
     }
 
-    /// Nobody needs samples any more. The program continues without sampling.
+    /// Continues the program without sampling, because nobody needs samples any more.
     fn unsampled(&mut self, session: &mut Session) -> Result<CommandEnd> {
         session.stop();
         loop {

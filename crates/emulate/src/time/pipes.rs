@@ -37,10 +37,10 @@ struct Read {
     ns: u64,
 }
 
-/// State of a pipe. Marks of waits come by rising number, others in any order.
+/// State of a pipe. Marks of waits come in increasing order of their numbers, others in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Pipe {
-    /// By rising number.
+    /// In increasing order of their numbers.
     writes: VecDeque<Write>,
     reads: VecDeque<Read>,
     /// Bytes of all writes, including those that are no longer kept.
@@ -92,7 +92,8 @@ impl Pipe {
         self.writes.range(..place).rev()
     }
 
-    /// Bytes of all writes before a mark, and how many of them may not have been written yet.
+    /// Returns the bytes of all writes before a mark, and how many of these may not have been
+    /// written yet.
     fn written(&self, number: u64) -> (i64, i64) {
         let later = self.writes.iter().rev().take_while(|w| w.number >= number);
         let all = later.fold(self.all, |all, w| all.saturating_sub(w.bytes));
@@ -131,7 +132,7 @@ impl Pipe {
                 return Some(write.ns);
             }
         }
-        // It represents the writes before it. Those from outside have no time.
+        // The oldest kept write stands for all writes before it. Writes from outside have no time.
         let oldest = self.writes.front().filter(|_| self.is_cut);
         oldest.map(|write| write.ns)
     }
@@ -144,7 +145,8 @@ impl Pipe {
         if free <= 0 {
             return None;
         }
-        // The read may be reported later than the write that it released.
+        // The read that made the room may be reported after the write that it released. Then the
+        // last known read is used.
         let place = self.reads.partition_point(|read| read.to < free);
         let read = self.reads.get(place).or(self.reads.back())?;
         Some(read.ns)
@@ -173,7 +175,7 @@ mod tests {
             (1, 34, 200),
         ] {
             let pipe = &mut Pipe::default();
-            // Told in any order.
+            // The marks are read in any order.
             for at in [2, 0, 1] {
                 let (number, ns, bytes) = writes[at];
                 pipe.write(number, ns, bytes);
@@ -190,7 +192,7 @@ mod tests {
         pipe.write(1, 100, 10);
         pipe.end(1, 2);
         pipe.write(3, 300, 1000);
-        // 64 bytes of it are in the pipe, as is seen once it is over.
+        // 64 bytes of the write are in the pipe, which is known once it has finished.
         assert_eq!(pipe.read(5, 0, 4, 6 + 64), Some(100));
         assert_eq!(pipe.read(6, 0, 6, 64), Some(100));
         assert_eq!(pipe.read(7, 0, 1, 63), Some(300));
@@ -220,10 +222,10 @@ mod tests {
         assert_eq!(pipe.read(2, 0, 50, 10), None);
         pipe.write(3, 300, 10);
         pipe.end(3, 4);
-        // The ten from outside, then one of those.
+        // The first read is of the ten bytes from outside.
         assert_eq!(pipe.read(5, 0, 10, 10), None);
         assert_eq!(pipe.read(6, 0, 1, 9), Some(300));
-        // Somebody outside reads these nine, and the first ten of the next.
+        // Somebody outside reads these nine bytes, and the first ten of the next write.
         pipe.write(7, 700, 10);
         pipe.end(7, 8);
         pipe.write(9, 900, 10);
@@ -251,7 +253,8 @@ mod tests {
         ] {
             assert_eq!(pipe.room(10, most), expected, "{most}");
         }
-        // The mark of the read that it waited for comes later. The last known read stands for it.
+        // The mark of the read that it waited for comes later, so the last known read stands for
+        // it.
         assert_eq!(pipe.room(10, 50), Some(700));
     }
 

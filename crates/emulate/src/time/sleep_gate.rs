@@ -33,8 +33,9 @@ const FREQUENT_CHECKS: Duration = Duration::from_millis(20);
 /// Share of a call's time so far after which the thread is checked again.
 const CHECK_AGAIN_AFTER: u32 = 4;
 
-/// A thread that executes code waits at most this long for a lock of the emulator, whose holder a
-/// busy host may leave without a processor. One that waits longer is stopped.
+/// A thread that executes code waits at most this long for a lock of the emulator, because a busy
+/// host may leave the holder of the lock without a processor. A thread that waits longer is
+/// stopped.
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(200);
 
 /// A runnable thread makes progress at least this often, even on a very busy host.
@@ -96,7 +97,7 @@ struct Hold {
     since: Instant,
 }
 
-/// Activity of a thread between two looks at it.
+/// Activity of a thread, updated each time the recorder looks at it.
 #[derive(Debug)]
 pub(crate) struct Activity {
     progress: Progress,
@@ -110,9 +111,9 @@ pub(crate) struct Activity {
     hold: Option<Hold>,
     /// Its progress when the last [`CALLS_PER_CHECK`] calls began.
     check_start: Progress,
-    /// It executes hardly anything between its calls.
+    /// True if it executes hardly anything between its calls.
     only_calls: bool,
-    /// Latest check in its current call, and whether it was running.
+    /// Time of the latest check in its current call, and whether it was running then.
     check: Option<(Instant, bool)>,
 }
 
@@ -137,7 +138,7 @@ impl Activity {
         }
     }
 
-    /// Notes what the thread has published. Returns whether it counts as running.
+    /// Updates the state with what the thread has published. Returns true if it counts as running.
     ///
     /// A thread with unread words counts as running, because they may contain anything. A busy
     /// host may leave a thread that executes code without a processor for any time, so
@@ -192,8 +193,9 @@ impl Activity {
         }
     }
 
-    /// Whether a thread that publishes `calls` executes more as soon as the host lets it. A
-    /// thread that has written nothing for long may have lost the memory to write to.
+    /// Returns true if a thread that publishes `calls` executes more as soon as the host lets it. A
+    /// thread that has written nothing for long does not count, because it may have lost the memory
+    /// to write to.
     ///
     /// A thread in a recent call may be waiting in it, or only for a host CPU, so `is_running` asks
     /// the kernel. Otherwise, on a busy host, the first thread that a program starts would overtake
@@ -227,7 +229,8 @@ impl Activity {
         }
     }
 
-    /// Host time since which the sleep with this number is held.
+    /// Returns the host time since which this sleep has been held. A sleep with a new number is
+    /// held from `now` on.
     pub(crate) fn held_since(&mut self, number: u32, now: Instant) -> Instant {
         match self.hold {
             Some(hold) if hold.number == number => hold.since,
@@ -235,12 +238,13 @@ impl Activity {
         }
     }
 
-    /// Host time at which its last call was seen.
+    /// Returns the host time at which its last call was seen.
     pub(crate) fn called_at(&self) -> Instant {
         self.called_at
     }
 
-    /// Whether it has ended, and the host has had time to wake the thread that waits for its end.
+    /// Returns true if it has ended and the host has had time to wake the thread that waits for its
+    /// end.
     pub(crate) fn is_over(&mut self, now: Instant, has_ended: impl FnOnce() -> bool) -> bool {
         if self.progress.activity() != wire::HANDS_ON {
             return false;
@@ -252,12 +256,12 @@ impl Activity {
             .is_some_and(|ended_at| now.duration_since(ended_at) >= WAKE_DELAY)
     }
 
-    /// Whether it has done anything since the last update.
+    /// Returns true if it has made a call or written words since the last update.
     pub(crate) fn has_moved(&self, calls: u32, unread_words: usize) -> bool {
         (calls != self.progress.calls || unread_words > 0) && !self.only_calls
     }
 
-    /// Whether it waits in a call, from which it may have been woken without having run since.
+    /// Returns true if it waits in a call. It may have been woken from it and not have run since.
     pub(crate) fn may_be_woken(&self) -> bool {
         self.progress.activity() != wire::RUNS && !self.only_calls
     }
@@ -271,7 +275,7 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    /// Adds the thread of that index, whose clock shows `ns`.
+    /// Adds the thread with this index and virtual time.
     pub(crate) fn add(&mut self, index: usize, ns: u64) {
         match self.first {
             Some((first, _)) if first <= ns => {
@@ -284,7 +288,7 @@ impl Behind {
         }
     }
 
-    /// Where the others are; `None` if there are none.
+    /// Returns the lowest time of the threads other than `index`. `None` if there are none.
     pub(crate) fn others(&self, index: usize) -> Option<u64> {
         match self.first {
             Some((_, first)) if first == index => self.second,
@@ -293,29 +297,31 @@ impl Behind {
     }
 }
 
-/// A thread that sleeps, or waits no longer than until a time.
+/// A thread that sleeps, or that waits with a time limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asleep {
-    /// Its clock as it began.
+    /// Virtual time at which it began.
     pub(crate) now_ns: u64,
-    /// The latest end, by its clock.
+    /// Latest virtual time at which it ends.
     pub(crate) end_ns: u64,
-    /// Since when, if the host's clock ends it.
+    /// Host time at which it began, if it ends at a deadline on the host's clock.
     pub(crate) deadline_since: Option<Instant>,
 }
 
 impl Asleep {
-    /// Whether a sleep that began at `now_ns` and is held `since` then is to wait for this
-    /// one. A sleep that began earlier did so on the host, too, and ends there before. A
-    /// thread that sleeps from deadline to deadline has the less left the longer it is
-    /// waited for, so the sleep under way counts alone.
+    /// Returns true if a sleep that began at virtual time `now_ns` and has been held `since` then
+    /// must wait for this one.
+    ///
+    /// A sleep that began earlier in virtual time also did so on the host, and ends there first. A
+    /// thread that sleeps from deadline to deadline has less time left the longer others wait for
+    /// it, so only the sleep that it was in when the hold began counts.
     pub(crate) fn comes_before(&self, now_ns: u64, since: Instant) -> bool {
         self.now_ns >= now_ns && self.deadline_since.is_none_or(|began| began <= since)
     }
 }
 
-/// For how long somebody has been at work, of the host's time: what was found at a look
-/// holds for the time since the one before.
+/// Host time during which some thread was running. The state found by a look counts for all the
+/// time since the previous look.
 #[derive(Debug, Default)]
 pub(crate) struct Worked {
     looked: Option<Instant>,
@@ -323,7 +329,8 @@ pub(crate) struct Worked {
 }
 
 impl Worked {
-    /// Adds the time since the last look, if somebody works. All of it, and what was added.
+    /// Adds the time since the last look if some thread runs. Returns the total, and the time just
+    /// added.
     pub(crate) fn look(&mut self, at_work: AtWork, at: Instant) -> (Duration, Duration) {
         let before = self.looked.replace(at).unwrap_or(at);
         let more = match at_work {
@@ -335,17 +342,17 @@ impl Worked {
     }
 }
 
-/// Which threads are at work.
+/// Threads that are running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtWork {
     Nobody,
-    /// The thread of that index alone.
+    /// Only the thread with this index.
     Only(usize),
     Several,
 }
 
 impl AtWork {
-    /// Adds the thread of that index.
+    /// Adds the thread with this index.
     pub(crate) fn add(&mut self, index: usize) {
         *self = match self {
             AtWork::Nobody => AtWork::Only(index),
@@ -386,16 +393,16 @@ mod tests {
         assert!(activity.update(progress(word(1, CALL), 500, 0), after(100), running));
         assert!(activity.update(progress(word(1, CALL), 500, 0), after(299), running));
         assert!(!activity.update(progress(word(1, CALL), 500, 0), after(300), running));
-        // Another call, though it is in one again.
+        // It has made another call, although it is in a call again.
         assert!(activity.update(progress(word(2, CALL), 500, 0), after(400), running));
         assert!(activity.update(progress(word(2, wire::RUNS), 500, 0), after(1_000), running));
-        // Words that are read late show that it runs.
+        // Words that were read late show that it ran.
         assert!(activity.update(
             progress(word(2, wire::RUNS), 900, 0),
             after(100_000),
             running
         ));
-        // It waits for a lock, the host runs others, or it is stopped and goes on.
+        // It waited for a lock or for a processor, or it was stopped, and continues.
         let stopped = || false;
         assert!(activity.update(
             progress(word(2, wire::RUNS), 900, 0),
@@ -436,7 +443,7 @@ mod tests {
         assert!(activity.update(progress(word(3, CALL), 901, 0), after(500_000), running));
         assert!(activity.update(progress(word(3, CALL), 901, 1), after(600_000), running));
         assert!(!activity.update(progress(word(3, CALL), 901, 0), after(600_001), running));
-        // A sleep needs no second look.
+        // A sleep is certain at the first look.
         assert!(!activity.update(
             progress(word(4, wire::SLEEPS), 901, 0),
             after(600_002),
@@ -512,7 +519,7 @@ mod tests {
     fn who_only_calls_does_not_count_as_at_work_until_it_computes() {
         let start = Instant::now();
         let mut activity = Activity::new(start);
-        // 49 ns of execution for each call.
+        // It executes 49 ns per call.
         let works = (1..=1024_u32).map(|n| {
             let calls = word(n, wire::RUNS);
             activity.update(progress(calls, u64::from(n) * 49, 0), start, running)
@@ -520,15 +527,15 @@ mod tests {
         let works: Vec<bool> = works.collect();
         assert!(works[..255].iter().all(|&works| works));
         assert!(works[255..].iter().all(|&works| !works));
-        // Nobody knows what it did.
+        // What it executed in the unread words is unknown.
         let mut lags = Activity::new(start);
         let unread = progress(word(300, wire::RUNS), 0, MANY_UNREAD_WORDS);
         assert!(lags.update(unread, start, running));
-        // 256 times 50 ns without a call.
+        // It executes 256 times 50 ns without a call.
         let executed = |ns: u64| progress(word(1024, wire::RUNS), 1024 * 49 + ns, 0);
         assert!(!activity.update(executed(12_800), start, running));
         assert!(activity.update(executed(12_801), start, running));
-        // 51 ns for each call.
+        // It executes 51 ns per call.
         for n in 1..=1024_u32 {
             let calls = word(1024 + n, wire::RUNS);
             let progress = progress(calls, 62_977 + u64::from(n) * 51, 0);

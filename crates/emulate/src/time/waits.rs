@@ -491,7 +491,7 @@ mod tests {
     #[test]
     fn a_wait_ends_with_the_last_release_of_its_key_that_came_before() {
         let waits = &mut Waits::default();
-        // Read in another order than they were made.
+        // The marks are read in another order than they were made.
         take(waits, 8, MarkKind::Release(1, 0), 1, 800);
         take(waits, 3, MarkKind::Release(1, 0), 2, 300);
         take(waits, 5, MarkKind::Release(2, 40), 2, 500);
@@ -518,7 +518,7 @@ mod tests {
         waits.reach(alive, 1_900);
         take(waits, 6, MarkKind::Release(9, 0), alive, 1_900);
         assert_eq!(end(5, waits), Some(700));
-        // One that ended and closed nothing.
+        // This process ended without closing anything.
         take(waits, 2, MarkKind::Hold(9), alive, 50);
         take(waits, 4, MarkKind::Exit(alive, true), alive, 1_900);
         assert_eq!(end(5, waits), Some(1_900));
@@ -528,7 +528,7 @@ mod tests {
     fn a_pipes_reader_and_writer_wait_for_each_other_and_all_for_its_last_write() {
         let waits = &mut Waits::default();
         take(waits, 1, MarkKind::Give(9, 100), 1, 100);
-        // The writer's next mark says that it has written.
+        // The writer's next mark shows that it has finished writing.
         assert_eq!(take(waits, 2, MarkKind::Room(9, 100), 1, 100), None);
         take(waits, 3, MarkKind::Give(9, 100), 1, 300);
         assert_eq!(
@@ -577,7 +577,7 @@ mod tests {
         take(waits, 4, MarkKind::Arrive(9), 1, 400);
         take(waits, 2, MarkKind::Arrive(9), 2, 900);
         take(waits, 3, MarkKind::Arrive(8), 3, 999);
-        // This belongs to the next round, though it is read before the end of this one.
+        // This belongs to the next round, although it is read before the end of this one.
         take(waits, 7, MarkKind::Arrive(9), 2, 2_000);
         assert_eq!(take(waits, 5, MarkKind::Gather(9), 4, 100), Some(900));
         assert_eq!(take(waits, 6, MarkKind::Gather(9), 4, 100), None);
@@ -597,7 +597,7 @@ mod tests {
         for (now_ns, expected) in [(100, 150), (149, 150), (150, 170), (151, 170), (195, 210)] {
             assert_eq!(wait(now_ns), Some(expected), "{now_ns}");
         }
-        // Set anew, it is another one.
+        // When set anew, it is another timer.
         take(waits, 12, MarkKind::Release(TIMER, 5), 1, 300);
         assert_eq!(take(waits, 13, MarkKind::Acquire(TIMER), 1, 310), Some(305));
     }
@@ -606,14 +606,14 @@ mod tests {
     fn the_hosts_clock_measures_a_sleep_only_if_no_thread_sent_the_signal() {
         for (sent, expected) in [
             (None, 1_070),
-            // Sent while it slept, by a thread that is behind or ahead in time.
+            // It was sent during the sleep, by a thread that is behind or ahead in time.
             (Some((SIGNALS, 12, 900)), 900),
             (Some((SIGNALS, 12, 1_020)), 1_020),
             (Some((wire::SYNC_GROUP, 12, 1_020)), 1_020),
-            // Before, and kept until then, or taken.
+            // It was sent before and was kept until then, or was taken.
             (Some((SIGNALS, 8, 1_500)), 1_500),
             (Some((SIGNALS, 8, 900)), 1_070),
-            // Later, and to others.
+            // It was sent later, or to others.
             (Some((SIGNALS, 18, 1_020)), 1_070),
             (Some((77, 12, 1_020)), 1_070),
         ] {
@@ -643,11 +643,11 @@ mod tests {
             (vec![ready(5, 0)], false),
             (vec![ready(6, 0)], false),
             (vec![ready(7, 0)], false),
-            // Who made the other end of a socket without ports is known.
+            // The process that made the other end of a socket without ports is known.
             (vec![ready(5, 21)], true),
             (vec![ready(4, INSIDE)], false),
             (vec![ready(wire::SYNC_NOBODY, 0)], true),
-            // Several events: the wait counts once.
+            // The wait for several events counts once.
             (vec![ready(5, 0), ready(4, 0), ready(3, 0)], true),
             // Nothing describes a wait, so there was none.
             (vec![MarkKind::Acquire(5), ready(4, 0)], false),
@@ -670,7 +670,7 @@ mod tests {
             take(waits, 10, MarkKind::Wait(SIGNALS, 5_000), 1, 1_000);
             take(waits, 11, MarkKind::Due(TIMER, 300), 1, 1_000);
         };
-        // From outside, before the timer was due; by the timer.
+        // A signal from outside ends it before the timer expires, or the timer ends it.
         for (host_ns, expected) in [
             (5_200, 1_200),
             (5_299, 1_299),
@@ -683,14 +683,14 @@ mod tests {
             assert_eq!(waits.died(1, host_ns), Some(expected), "{host_ns}");
             assert_eq!(waits.died(1, host_ns), None);
         }
-        // By a thread of the session.
+        // A thread of the session ends it.
         let waits = &mut Waits::default();
         asleep(waits);
         take(waits, 9, MarkKind::Release(SIGNALS, 0), 2, 1_001);
         take(waits, 20, MarkKind::Release(SIGNALS, 0), 2, 1_040);
         take(waits, 21, MarkKind::Release(SIGNALS, 0), 2, 1_050);
         assert_eq!(waits.died(1, 9_000), Some(1_040));
-        // With its process.
+        // It ends with its process.
         let waits = &mut Waits::default();
         asleep(waits);
         let exit = Marker {
@@ -701,7 +701,7 @@ mod tests {
         };
         waits.take(&sync(30, MarkKind::Exit(8, true)), &exit);
         assert_eq!(waits.died(1, 9_000), Some(1_100));
-        // Awake again.
+        // It is awake again.
         let waits = &mut Waits::default();
         asleep(waits);
         waits.runs(1);

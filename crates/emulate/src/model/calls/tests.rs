@@ -325,7 +325,8 @@ fn frames_are_asked_for_once() {
 }
 
 proptest! {
-    /// Whatever comes, slots of open calls go down, and parked stacks are whole.
+    /// In any order of calls, returns and switches, the slots of open calls fall and parked stacks
+    /// stay intact.
     #[test]
     fn slots_of_open_calls_go_down(
         steps in prop::collection::vec((0u64..4, 0u64..64, 0u8..7), 0..80),

@@ -20,7 +20,7 @@ const REP_MOVSB: u64 = 6;
 const VARYING: u64 = 7;
 const NOTHING: u64 = 8;
 const TWO_RUNS: u64 = 9;
-/// Beyond those that have ids.
+/// Number of a block that has no ID.
 const FAR: u64 = 0xff10;
 const THERE_AND_BACK: u64 = 10;
 const TWO_LINES: u64 = 11;
@@ -126,11 +126,11 @@ struct Ran {
     counts: Counts,
     cursor: Cursor,
     program: Program,
-    /// Where it stopped.
+    /// Index of the word at which the replay stopped.
     at: usize,
 }
 
-/// Takes the words up to each of `ends` in turn.
+/// Replays the words up to each of `ends` in turn.
 fn run_in_slices(words: &[u64], ends: &[usize], whole: bool) -> Ran {
     let mut model = Model::new();
     let (core, shared) = model.machine.core_mut(model.id);
@@ -348,8 +348,8 @@ fn elements_of_a_string_instruction_take_time() {
     assert_eq!(string(&scanned, REP_SCASB), LINE * 2000);
 }
 
-/// A copy of 200 bytes, with a word for each iteration, or with those in the lines of the previous one
-/// counted.
+/// A copy of 200 bytes. Each iteration has a word, or the iterations in the lines of the previous
+/// one are only counted.
 #[test]
 fn counted_iterations_equal_separate_ones() {
     let iteration = |n| {
@@ -489,8 +489,8 @@ fn any_block() -> impl Strategy<Value = (Vec<u64>, u64, u64)> {
 }
 
 proptest! {
-    /// Twin: the sum of instructions, block by block. Most blocks hit, and few of them are
-    /// looked at one by one.
+    /// Compares with the sum of instructions, block by block. Most blocks hit, and only few are
+    /// replayed one by one.
     #[test]
     fn overflows_of_instructions_are_of_the_block_that_reaches_the_period(
         blocks in prop::collection::vec(any_block(), 1..600), period in 8u64..400
@@ -531,7 +531,7 @@ fn any_word() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Accesses of a run, by their distance from the start of 64 bytes.
+/// Accesses of a run, by their offset within 64 bytes.
 type AnyRun = Vec<(i64, u8, AccessKind)>;
 
 fn any_run() -> impl Strategy<Value = AnyRun> {
@@ -550,7 +550,7 @@ fn any_run() -> impl Strategy<Value = AnyRun> {
     prop_oneof![mixed, even].prop_map(move |run: AnyRun| run.into_iter().map(within).collect())
 }
 
-/// The words of a run that begins at `first`, whose first one has this id.
+/// Words of the run that begins at `first`. The first word has this ID.
 fn words_of(run: &AnyRun, id: u64, first: u64) -> Vec<u64> {
     let bytes = |&(at, size, _): &(i64, u8, _)| {
         let addr = first.wrapping_add_signed(at - run[0].0);

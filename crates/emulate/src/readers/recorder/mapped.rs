@@ -98,8 +98,8 @@ impl Mapped {
         now_ns.max(self.last_ns() + self.ahead.len() as u64 + 1)
     }
 
-    /// Returns the time of the mapping in which code runs that was first executed after this number
-    /// of changes: a mapping of that time, or the next one.
+    /// Returns the time of the mapping that contains code first executed after this number of
+    /// changes. It is a mapping of that time or the next one.
     pub(super) fn code_ns(&self, mappings: u32) -> u64 {
         let known = self.times_ns.get(mappings as usize);
         known.copied().unwrap_or_else(|| self.last_ns())
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(times(&rows), [1003]);
         assert_eq!(mapped.code_ns(4), 1004);
         assert_eq!(starts(&space), starts(&of_child));
-        // A thread that used the unmapped memory is replayed afterwards.
+        // A thread that used the unmapped memory is replayed after the unmapping.
         let named = mapped.name_gone(0x1ff0, 0x100, "[stack 7]");
         let (start, mapping) = named.expect("it was the last there");
         assert_eq!(

@@ -25,7 +25,7 @@ impl RecordingSink {
         for gain in gains {
             let SiteGain { site, by, sums, .. } = gain;
             rows.add(Some(site), None, &sums.data);
-            // As most of what a child that was forked has from its parent.
+            // A forked child has most sites from its parent, without counts of its own.
             let has_counts = sums.allocations + sums.frees > 0 || sums.data != DataSums::default();
             if !has_counts && !gain.state_changed {
                 continue;

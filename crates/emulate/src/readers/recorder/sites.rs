@@ -144,9 +144,9 @@ fn accesses(
         .collect();
     let varying = rows.iter().filter(|row| !row.2).map(|row| row.1);
     let once_each = varying.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
-    // Accesses of x87 instructions occur once per execution, like plain ones. Of repeated and
-    // masked instructions, the first one that loads gets all loads, and the first one that stores
-    // all stores.
+    // Accesses of x87 instructions occur once per execution, like plain ones. For repeated and
+    // masked instructions the split is unknown: the first one that loads gets all loads, and the
+    // first one that stores all stores.
     if once_each != varied {
         for (_, counts, _) in rows.iter_mut().filter(|row| !row.2) {
             for (count, left) in counts.iter_mut().zip(&mut varied) {
@@ -252,7 +252,7 @@ struct SitePlace {
     code_ns: u64,
 }
 
-/// Returns rows of the events that occurred. Each count stands for `weight` events.
+/// Appends a row for each event that occurred. Each count stands for `weight` events.
 fn add_rows(
     rows: &mut Vec<SiteCount>,
     place: SitePlace,
