@@ -24,7 +24,7 @@ const STRETCH: u8 = 128;
 const NARROW: u32 = 96;
 /// Sets are distinguished modulo this number.
 const MAX_SETS: usize = 64;
-/// Maximum number of lines in each half of those that are remembered, 1 MiB together.
+/// Maximum number of lines in each of the two halves of remembered lines. Together they take 1 MiB.
 const MAX_LINES: usize = 1 << 15;
 
 type Lines = HashSet<u64, BuildHasherDefault<FibonacciHasher>>;
@@ -33,16 +33,17 @@ type Lines = HashSet<u64, BuildHasherDefault<FibonacciHasher>>;
 pub(crate) struct Conflicts {
     /// Mask that distinguishes sets by line number.
     set_mask: u64,
-    /// Number of sets that have most misses of a narrow stretch; 0 if conflicts are not counted.
+    /// Number of sets that have most misses of a narrow stretch. 0 if conflicts are not counted.
     few_sets: usize,
     /// Misses of each set in this stretch.
     by_set: [u8; MAX_SETS],
     misses: u8,
     is_narrow: bool,
-    /// Lines that missed after a narrow stretch: the latest ones, and as many before them.
+    /// Lines that missed after a narrow stretch, in two halves of at most [`MAX_LINES`]: the latest
+    /// ones, and the ones before them.
     lines: Lines,
     earlier_lines: Lines,
-    /// Misses of such lines in this stretch.
+    /// Number of misses of remembered lines in this stretch.
     repeated: u64,
 }
 
@@ -61,7 +62,7 @@ impl Conflicts {
         }
     }
 
-    /// Counts no conflict, for a core that does not see all sets.
+    /// Creates a state that counts no conflicts, for a core that does not see all sets.
     pub(crate) fn disabled() -> Conflicts {
         Conflicts {
             set_mask: 0,
@@ -75,7 +76,8 @@ impl Conflicts {
         }
     }
 
-    /// Adds a miss of a line number. Returns the conflict misses of the stretch that it ends, else 0.
+    /// Adds a miss of a line number. Returns the number of conflict misses of the stretch if this
+    /// miss ends it, otherwise 0.
     #[inline(always)]
     pub(crate) fn add(&mut self, line: u64) -> u64 {
         // The mask keeps the index below the length.
@@ -134,18 +136,18 @@ mod tests {
 
     #[test]
     fn lines_of_few_sets_that_miss_again_are_conflicts() {
-        // Rows of 4 KiB, 512 of them, read by columns: each line misses eight times.
+        // 512 rows of 4 KiB are read by columns, so each line misses eight times.
         let columns =
             || (0..32u64).flat_map(|column| (0..512).map(move |row| row * 64 + column / 8));
         let misses = columns().count() as u64;
         assert_eq!(misses, 16_384);
-        // All but the first stretch, and the first later miss of each line.
+        // All misses are conflicts, except the first stretch and the first later miss of each line.
         let lines = 4 * 512;
         assert_eq!(conflicts(columns()), misses - 128 - lines);
     }
 
-    /// A transposition reads columns and writes rows: a line of the row for eight of a column. The matrix
-    /// has more lines than are remembered.
+    /// A transposition reads columns and writes rows: one line of a row for eight lines of a
+    /// column. The matrix has more lines than are remembered.
     #[test]
     fn data_in_order_between_them_does_not_hide_conflicts() {
         let rows = 1024u64;
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!(conflicts((0..100_000).map(|at| at % 5000)), 0);
         let spread = (0..32u64).flat_map(|column| (0..512).map(move |row| row * 65 + column / 8));
         assert_eq!(conflicts(spread), 0);
-        // Half of the misses in one set, the others in all of them.
+        // Half of the misses are in one set, the others are spread over all sets.
         let mixed = (0..100_000u64).map(|at| match at % 2 {
             0 => at / 2 % 512 * 64,
             _ => (1 << 30) + at / 2 % 5000,

@@ -4,17 +4,17 @@ use std::ops::Deref;
 
 use memgauge_trace::{EventId, catalogue};
 
-/// Value of every catalogued event, indexed by its id. Exact for the model.
+/// Values of all catalogued events, indexed by their ID. Exact for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts(pub(crate) [u64; catalogue::COUNT]);
 
 impl Counts {
-    /// Value of one event, in its unit; 0 for an event that is not catalogued.
+    /// Returns the value of an event in its unit, or 0 for an event that is not catalogued.
     pub fn get(&self, event: EventId) -> u64 {
         self.0.get(usize::from(event.0)).copied().unwrap_or(0)
     }
 
-    /// Every catalogued event with its value.
+    /// Iterates over all catalogued events and their values.
     pub fn iter(&self) -> impl Iterator<Item = (EventId, u64)> + '_ {
         catalogue::ALL
             .iter()
@@ -22,14 +22,14 @@ impl Counts {
             .zip(self.0.iter().copied())
     }
 
-    /// Adds another core's counts, or the next interval's.
+    /// Adds the counts of another core or of another interval.
     pub fn add(&mut self, other: &Counts) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }
     }
 
-    /// Adds what came between two readings of one core.
+    /// Adds the increments between two readings of one core.
     pub fn add_since(&mut self, now: &Counts, before: &Counts) {
         for (at, mine) in self.0.iter_mut().enumerate() {
             *mine += now.0[at].saturating_sub(before.0[at]);

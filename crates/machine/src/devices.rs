@@ -122,7 +122,8 @@ mod tests {
         assert_eq!(pass(&mut machine, lines, true), (lines, 0));
         assert_eq!(pass(&mut machine, lines, true), (0, 0));
         assert_eq!(pass(&mut machine, 2 * lines, true), (lines, lines));
-        // All is dirty, and one line a set more than fits misses all of that set.
+        // All lines are dirty. With one line more per set than fits, only the first line of each
+        // set has been evicted, because reads of devices fill nothing.
         let sets = machine.config().llc.sets();
         let (mut machine, _) = self::machine("xeon-e5-2618lv3");
         pass(&mut machine, lines + sets, true);
@@ -152,7 +153,8 @@ mod tests {
             access(&mut machine, core, 0, AccessKind::Load);
             assert_eq!(misses(&machine) - before, 1, "{name}: it was dropped");
         }
-        // Dirty in the core alone: an inclusive cache that loses it writes it.
+        // The line is dirty only in the core. An inclusive cache that evicts it must write it to
+        // memory.
         let (mut machine, core) = machine("xeon-e5-2618lv3");
         access(&mut machine, core, 0, AccessKind::Store);
         let config = &machine.config().llc;

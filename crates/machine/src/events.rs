@@ -19,10 +19,10 @@ indices! {
     COHERENCE_FALSE_SHARING L1D_CONFLICT
 }
 
-/// Events that count stalled time, consecutive from [`STALL_IRREGULAR`]. Two groups of them each
-/// add up to the stalled time, up to a cycle each for rounding: irregular, regular, writebacks and
-/// TLB by cause; TLB, L2, LLC, DRAM, queue, stores and sharing by what the core waited for.
-/// The first [`STALL_CAUSES`] of them are the causes.
+/// Events that count stalled time, consecutive from [`STALL_IRREGULAR`]. They form two groups, and
+/// each adds up to the stalled time, except for at most one cycle of rounding per event. By cause:
+/// irregular, regular, writebacks and TLB. By what the core waited for: TLB, L2, LLC, DRAM, queue,
+/// stores and sharing. The first [`STALL_CAUSES`] are the causes.
 pub(crate) const STALLS: [usize; 10] = [
     STALL_IRREGULAR,
     STALL_REGULAR,
@@ -36,11 +36,11 @@ pub(crate) const STALLS: [usize; 10] = [
     STALL_SHARING,
 ];
 
-/// Number of causes in [`STALLS`]; the last one is address translation.
+/// Number of causes in [`STALLS`]. The last cause is address translation, which is in both groups.
 pub(crate) const STALL_CAUSES: usize = 4;
 
-/// Whether the event happens at an access (rather than when a block retires),
-/// so that its overflow can name the access.
+/// Returns true if the event happens at an access, so that its overflow can name the access. Others
+/// happen when a block retires.
 pub(crate) fn is_memory(event: EventId) -> bool {
     !matches!(
         usize::from(event.0),

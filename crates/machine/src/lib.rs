@@ -1,17 +1,16 @@
 //! The modelled machine: caches, TLBs, memory, virtual time and a PMU.
 //!
-//! A front end sees a program's instructions and data accesses (an emulator, a trace).
-//! It feeds them to a [`Core`], one for each thread, and reads counters, samples and
-//! time series back as it would from hardware. Everything is an integer and depends on
-//! nothing but the feed and the [`Config`], so the same feed gives the same numbers
-//! everywhere.
+//! A front end (an emulator, a reader of traces) sees a program's instructions and data accesses.
+//! It feeds them to a [`Core`], one for each thread, and reads counters, samples and time series
+//! back as it would from hardware. Everything is an integer and depends only on the feed and the
+//! [`Config`], so the same feed gives the same numbers everywhere.
 //!
 //! # Feeding
 //!
-//! [`Core::retire`] once for each block of instructions, then, for each of the
-//! block's accesses in order, [`Core::touch`] and, where that says `false`,
-//! [`Core::access`]. `retire` may also come after the accesses; counts are the
-//! same, and times differ by less than a block.
+//! Call [`Core::retire`] once for each block of instructions. Then, for each of the block's
+//! accesses in order, call [`Core::touch`] and, if that returns `false`, [`Core::access`]. `retire`
+//! may also come after the accesses. The counts are then the same, and times differ by less than a
+//! block.
 //!
 //! ```
 //! use memgauge_machine::{AccessKind, Config, Core, Machine, PmuConfig};
@@ -36,14 +35,13 @@
 //!
 //! # The fast path
 //!
-//! Most accesses of real programs go to a line and a page that the first level holds.
-//! Such an access changes nothing but recency. So [`Touches::touch`] decides it with
-//! four loads, two compares and three stores, and no branch that is hard to predict.
-//! Hits are not counted there but derived from the block's loads and stores. Misses can
-//! be collected: the first level takes a line in ([`Touches::take`]) and the levels
-//! below supply it later ([`Core::supply`]), many misses together. The host's caches
-//! work better that way. `docs/machine-model.md` defines the model, event by event and
-//! level by level, and lists what it leaves out.
+//! Most accesses of real programs go to a line and a page that the first level holds. Such an
+//! access changes nothing but recency. [`Touches::touch`] therefore needs four loads, two compares,
+//! three stores, and no branch that is hard to predict. Hits are not counted there but derived from
+//! the block's loads and stores. Misses can be collected: the first level fills the line at once
+//! ([`Touches::take`]), and the lower levels supply many misses together later ([`Core::supply`]),
+//! so that the host overlaps its own cache misses. `docs/machine-model.md` defines the model, event
+//! by event and level by level, and lists what it leaves out.
 #![deny(unsafe_code)]
 
 mod cache;

@@ -9,7 +9,7 @@ use memgauge_trace::{EventId, catalogue as c};
 const KIB: u64 = 1024;
 const BASE: u64 = 0x5555_5555_0000;
 
-/// 4 KiB, 16 KiB and 64 KiB, 8 ways each; 8 and 32 pages.
+/// Caches of 4 KiB, 16 KiB and 64 KiB with 8 ways each, and TLBs of 8 and 32 pages.
 fn small() -> Config {
     let cache = |kib| CacheConfig {
         size_bytes: kib * KIB,
@@ -31,7 +31,7 @@ fn small() -> Config {
     }
 }
 
-/// Counts of one core fed with one access a block.
+/// Counts of a core that retires a block before each access.
 fn run(config: Config, stream: impl Iterator<Item = (u64, u32, AccessKind)>) -> Counts {
     let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
     let id = machine.add_core(0);
@@ -97,7 +97,7 @@ fn writing_sends_back_all_but_what_the_last_level_keeps() {
 
 #[test]
 fn a_cyclic_scan_hits_always_up_to_the_capacity_and_never_beyond_it() {
-    // A fully associative level, where one line more is enough.
+    // In a fully associative level, one line too many is enough.
     let llc = CacheConfig {
         ways: 16,
         size_bytes: 16 * 64,
@@ -208,7 +208,8 @@ fn the_stride_prefetcher_learns_a_distance_within_a_page() {
         stride: true,
     };
     let stream = (0..16u64).map(|n| (BASE + 256 * n, 8, AccessKind::Load));
-    // Distances 4, 4 are known at the third miss; lines 12 to 60 of the page follow.
+    // The distance of 4 lines has occurred twice at the third miss, so lines 12 to 60 of the page
+    // are prefetched.
     check(
         &run(
             Config {
@@ -280,8 +281,9 @@ fn non_temporal_stores_of_whole_lines_write_them_without_reading() {
 #[test]
 fn a_partly_written_line_leaves_once_its_buffer_is_needed() {
     let buffers = u64::from(small().timing.misses_in_flight);
-    // Each round writes the next eight bytes of all lines. With a buffer for each line the lines are
-    // complete in the end; with one more line than buffers, each store finds its buffer gone.
+    // Each round writes the next eight bytes of all lines. If each line has a buffer, all lines are
+    // complete in the end. With one line more than buffers, each store finds that its line's buffer
+    // has been written.
     let rounds = |lines: u64| {
         (0..8).flat_map(move |part| (0..lines).map(move |line| (BASE + 64 * line + 8 * part, 8)))
     };
@@ -299,7 +301,7 @@ fn a_non_temporal_store_takes_its_line_out_of_all_caches() {
     let before = [(line(0), Load), (line(1), Store)];
     let stores = [(line(0), 64), (line(1), 64)];
     let counts = run_non_temporal(&before, stores.into_iter());
-    // Two whole lines, and the dirty one before.
+    // Two whole lines are written, and one dirty line before.
     let expected = [(c::DRAM_WRITE_BYTES, 192), (c::LLC_WRITEBACK, 1)];
     check(&counts, &expected);
 
@@ -342,7 +344,7 @@ fn run_prefetched(gap: Option<u32>) -> Counts {
     let id = machine.add_core(0);
     let (core, shared) = machine.core_mut(id);
     for page in 0..32 {
-        // Far apart, so that no load is regular and none waits for memory.
+        // The pages are far apart, so that no load is regular and none waits for memory bandwidth.
         let addr = BASE + page * 40 * 4096 + 1024;
         core.retire(10_000, 0, 0, 0);
         if let Some(gap) = gap {
@@ -379,7 +381,7 @@ fn a_prefetch_hides_the_time_until_the_load() {
     let late = run_prefetched(Some(0));
     assert_eq!(late.get(c::STALL_DRAM), without.get(c::STALL_DRAM));
 
-    // A quarter of the latency has passed.
+    // When the load executes, a quarter of the latency has passed.
     let latency = u64::from(timing.dram_latency_ns) * small().frequency_hz / 1_000_000_000;
     let gap = latency * 1000 / 4 / u64::from(timing.cycles_per_1000_instructions);
     let stalled = run_prefetched(Some(gap as u32)).get(c::STALL_DRAM);
@@ -411,7 +413,7 @@ fn run_late(lines: u64) -> Counts {
 
 #[test]
 fn lines_that_arrived_long_ago_take_no_time() {
-    // More than the model remembers.
+    // Includes more lines than the model remembers.
     for lines in [1, 63, 64, 65, 256] {
         let counts = run_late(lines);
         let expected = [
@@ -445,7 +447,7 @@ fn a_prefetch_of_a_line_that_is_there_does_nothing() {
     core.access(shared, BASE, 8, AccessKind::Store);
     let before = core.counts();
     assert!(core.look_up_prefetch(BASE + 32).is_nothing());
-    // The first level loses the line, and the second has it.
+    // The first level evicts the line, and the second level holds it.
     for way in 1..=8 {
         core.access(
             shared,
@@ -464,7 +466,7 @@ fn a_prefetch_of_a_line_that_is_there_does_nothing() {
     );
 }
 
-/// Nanoseconds an access takes.
+/// Nanoseconds per access.
 fn ns_per_access(config: &Config, addresses: &[u64]) -> f64 {
     let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
     let id = machine.add_core(0);

@@ -1,5 +1,5 @@
-//! Records that cost and lose: the first document's figures, and what must hold
-//! for any program.
+//! Delivery of records that costs time and loses events: figures of the first document, and
+//! properties that hold for every program.
 #![allow(clippy::unwrap_used, reason = "a test that fails here fails")]
 
 use memgauge_machine::pmu::{Interrupt, Precise, Tagged};
@@ -28,7 +28,7 @@ impl Heard {
     }
 }
 
-/// One instruction to do, and the load or store it makes.
+/// Number of instructions to execute, and the load or store that they make.
 type Step = (u32, u64, AccessKind);
 
 fn run(
@@ -67,12 +67,12 @@ fn run(
     }
 }
 
-/// The document's worst case: loads of one line after the other and nothing else.
+/// The document's worst case: loads of consecutive lines and nothing else.
 fn worst_case() -> impl Iterator<Item = Step> {
     (0..LINES).map(|line| (1, 0x1000_0000 + line * 64, AccessKind::Load))
 }
 
-/// Lines in an order in which none follows from another's place.
+/// Lines in an order in which the address of a line does not follow from the previous one.
 fn chase() -> impl Iterator<Item = Step> {
     (0..LINES / 4).map(|n| {
         let line = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -136,7 +136,7 @@ fn the_counter_beside_loses_only_what_was_cleared_and_memory_nothing() {
     assert_eq!(rest, heard.delivered.rest);
 }
 
-/// The cycles of each cause add up to those that no instruction takes.
+/// Checks that the stalled cycles of all causes add up to the cycles that instructions do not take.
 fn check_stalls(heard: &Heard) {
     let causes = [
         c::STALL_IRREGULAR,
@@ -149,7 +149,7 @@ fn check_stalls(heard: &Heard) {
     let own = heard.counts.get(c::INSTRUCTIONS) * per_1000 / 1000;
     let stalled = heard.counts.get(c::CYCLES) - own;
     let by_cause: u64 = causes.iter().map(|&event| heard.counts.get(event)).sum();
-    // Each cause is rounded down to cycles by itself.
+    // Each cause is rounded down to whole cycles.
     assert!(
         (by_cause..=by_cause + causes.len() as u64).contains(&stalled),
         "{by_cause} of {stalled}"
@@ -181,7 +181,7 @@ fn interrupts_record_all_that_the_counter_counts() {
         let heard = run(INTERRUPT, c::LLC_MISS, period, worst_case());
         let counted = heard.counts.get(c::LLC_MISS);
         let recorded = heard.overflows.len() as u64 * period;
-        // The last overflow's interrupt may still be on its way.
+        // The interrupt of the last overflow may not have arrived yet.
         assert!(counted - recorded < 2 * period + 32, "{counted} {recorded}");
         assert_eq!(heard.delivered.passed, 0);
         assert_eq!(counted + heard.delivered.cleared_lines, LINES);
@@ -230,7 +230,7 @@ fn tags_find_each_event_once_a_period() {
     let zen = Delivery::Tagged(Tagged::ZEN4);
     let steps = || (0..LINES).map(|n| (2 + (n % 7) as u32, 0x1000_0000 + n * 64, AccessKind::Load));
     let heard = run(zen, c::LLC_MISS, 256, steps());
-    // Share of all lines: a stop seldom hides them from a tag, which comes later.
+    // The share is of all lines. A stop rarely hides lines from the next tag, which comes later.
     let share = heard.share(LINES);
     assert!((share - 1.0).abs() < 0.06, "{share}");
 }

@@ -161,7 +161,7 @@ fn equal_addresses_in_two_spaces_are_two_lines() {
     );
 }
 
-/// A last level of four lines under private caches that hold more.
+/// A last level of four lines below larger private caches.
 fn inclusive() -> Config {
     let good = Config::preset("i5-6600k").unwrap();
     Config {
@@ -209,7 +209,7 @@ fn a_removed_core_leaves_its_dirty_lines_to_the_last_level() {
     (0..8).for_each(|n| store(&mut m, a, BASE + 64 * n));
     assert_eq!(count(&m, a, c::DRAM_WRITE_BYTES), 0);
     assert!(m.remove_core(a) && !m.remove_core(a));
-    // Four of the eight fit the last level, over four clean lines.
+    // Four of the eight lines fit into the last level and replace four clean lines.
     assert_eq!(m.unattributed_write_bytes(), 4 * 64);
     (100..104).for_each(|n| load(&mut m, b, BASE + 64 * n));
     assert_eq!(count(&m, b, c::DRAM_WRITE_BYTES), 4 * 64);
@@ -241,8 +241,8 @@ fn cores_that_run_together_share_memory_bandwidth() {
 /// Length of the intervals of [`eight_cores`].
 const INTERVAL_NS: u64 = 20_000;
 
-/// Eight cores with series, and the most bytes that memory moves in an interval: a window's lines,
-/// and one more from each core, may be booked ahead.
+/// Eight cores with series, and the maximum number of bytes that memory moves in an interval. The
+/// lines of a window, and one more line per core, may be reserved ahead.
 fn eight_cores() -> (Machine, Vec<CoreId>, u64) {
     let config = Config::preset("i5-6600k").unwrap();
     let rate = config.timing.dram_bytes_per_s;
@@ -256,8 +256,8 @@ fn eight_cores() -> (Machine, Vec<CoreId>, u64) {
     (m, ids, limit)
 }
 
-/// Eight cores whose batches arrive 2000 lines at a time, so that each is first far
-/// ahead and then far behind.
+/// Batches of 2000 lines arrive per core, so that each core is first far ahead of the others and
+/// then far behind.
 #[test]
 fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
     let (mut m, ids, limit) = eight_cores();
@@ -270,7 +270,7 @@ fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
     let mut moved = std::collections::BTreeMap::<u64, u64>::new();
     let mut note = |tick: memgauge_machine::Tick| {
         let bytes = tick.deltas.get(c::DRAM_READ_BYTES);
-        // Several may end in one interval of the machine's last one.
+        // Several ticks of a core may end in one interval of the machine's last core.
         *moved.entry(tick.time_ns.div_ceil(INTERVAL_NS)).or_default() += bytes;
     };
     for &id in &ids {
@@ -282,8 +282,8 @@ fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
     assert!(most <= limit, "{most} bytes of {limit}");
 }
 
-/// Four cores fill memory from 115 to 150 us. Four others come to that time later, and find room
-/// behind it: what they moved before their stall is not spread over it.
+/// Four cores use all memory bandwidth from 115 to 150 µs. Four others reach that time later and
+/// find room only after it. Their transfers before this stall must not be spread over it.
 #[test]
 fn no_interval_moves_more_than_memory_can_where_cores_stall_for_longer_than_one() {
     let (mut m, ids, limit) = eight_cores();

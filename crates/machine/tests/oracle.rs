@@ -1,5 +1,5 @@
-//! The fast machine against its slow twin on random streams and geometries:
-//! every counter must be equal.
+//! Compares the fast machine with its slow twin on random streams and geometries. Every counter
+//! must be equal.
 #![allow(clippy::unwrap_used, reason = "a test that fails here fails")]
 
 mod twin;
@@ -22,11 +22,11 @@ struct Op {
     addr: u64,
     size: u32,
     kind: AccessKind,
-    /// Whether the block is counted before or after its access.
+    /// True if the block is counted before its access.
     retire_first: bool,
-    /// Whether the quick path is tried.
+    /// True to try the quick path first.
     quick: bool,
-    /// Whether it is a prefetch of the address instead of an access.
+    /// True for a prefetch of the address instead of an access.
     prefetches: bool,
 }
 
@@ -139,8 +139,8 @@ fn retire(core: &mut Core, op: &Op) {
     core.retire(5, loads, stores, loads & stores);
 }
 
-/// Whether the quick paths served the access. Between accesses comes an entry
-/// without one.
+/// Returns true if the quick paths completed the access. First touches [`NO_ACCESS`], as an entry
+/// without an access does.
 fn feed_quickly(core: &mut Core, op: &Op, store: bool) -> bool {
     if !core.touch(NO_ACCESS, false) {
         assert!(core.touches().take(NO_ACCESS, false).is_nothing());
@@ -168,7 +168,7 @@ fn prefetch(core: &mut Core, shared: &mut Shared, addr: u64) -> Outcome {
     }
 }
 
-/// Feeds as a front end does.
+/// Feeds an access as a front end does.
 fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
     if op.retire_first {
         retire(core, op);
@@ -204,15 +204,15 @@ const STALL_LEVELS: [EventId; 7] = [
     c::STALL_TLB,
 ];
 
-/// The causes of stalls, and what was waited for, each add up to the cycles that are no
-/// instruction's own.
+/// Checks that the stalls by cause, and those by what the core waited for, each add up to the
+/// cycles that instructions do not take.
 fn check_stalls(config: &Config, counts: &Counts) {
     let per_1000 = u64::from(config.timing.cycles_per_1000_instructions);
     let own = counts.get(c::INSTRUCTIONS) * per_1000 / 1000;
     let sum = |events: &[EventId]| -> u64 { events.iter().map(|&event| counts.get(event)).sum() };
     let stalled = sum(&STALL_CAUSES);
     let expected = counts.get(c::CYCLES) - own;
-    // Each cause is rounded down to cycles by itself.
+    // Each cause is rounded down to whole cycles.
     assert!(
         (stalled..=stalled + 4).contains(&expected),
         "{stalled} of {expected}"
@@ -279,7 +279,7 @@ fn check_with_huge_pages(
     let mut llc = TwinLlc::new(config);
     let mut seen = [0u64; 7];
     let mut stalled = 0;
-    // Lines whose next use is to be reported.
+    // Lines with a requested report of their next use.
     let mut fresh = std::collections::BTreeSet::new();
     for (op, n) in ops.iter().zip(0u64..) {
         if op.core != running {
@@ -291,7 +291,7 @@ fn check_with_huge_pages(
         }
         let (core, shared) = machine.core_mut(ids[op.core]);
         if n % 5 == 0 {
-            // A few lines, or more than a first level has.
+            // A few lines, or more lines than a first level has.
             let start = op.addr / 64 * 64;
             let end = start + 64 * if n % 2 == 0 { 3 } else { 5000 };
             core.report_first_use(shared, start..end);
@@ -413,7 +413,7 @@ proptest! {
 
     #[test]
     fn coherent_cores_count_as_their_twins(config in configs(), mut ops in ops(3)) {
-        // The directory does not know prefetched copies.
+        // The directory does not know of prefetched copies.
         let config = Config {
             inclusive_llc: false,
             prefetch: Prefetch::default(),
@@ -451,7 +451,7 @@ proptest! {
         check(&config, &jumps.into_iter().map(op).collect::<Vec<_>>(), 1, false);
     }
 
-    /// Columns of a matrix, between accesses here and there.
+    /// Columns of a matrix, with accesses to other places in between.
     #[test]
     fn lines_in_few_sets_count_as_their_twins(
         rows in 20u64..200,

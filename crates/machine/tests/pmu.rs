@@ -1,4 +1,4 @@
-//! Sampling and series: totals, times, what records name.
+//! Sampling and series: totals, times, and the fields of records.
 #![allow(clippy::unwrap_used, reason = "a test that fails here fails")]
 
 use memgauge_machine::{
@@ -86,7 +86,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     prop::collection::vec(change, 1..6)
 }
 
-/// The next overflow of a counter, counted step by step.
+/// Reference implementation that counts the overflows of a counter step by step.
 #[derive(Clone, Copy)]
 struct Told {
     period: u64,
@@ -103,7 +103,7 @@ impl Told {
         }
     }
 
-    /// Overflows of so many events.
+    /// Counts `events` and returns the number of overflows.
     fn count(&mut self, events: u64) -> u64 {
         self.since += if self.paused { 0 } else { events };
         let overflows = self.since / self.period;
@@ -136,7 +136,7 @@ fn a_tagged_record_on_its_way_says_the_period_it_was_taken_at_and_none_comes_of_
     let id = machine.add_core(0);
     let mut heard = Heard::default();
     let (core, shared) = machine.core_mut(id);
-    // Each access misses: each is in a line of its own.
+    // Each access is to another line, so all of them miss.
     let mut at = 0;
     let mut stretch = |core: &mut Core, heard: &mut Heard, lines: u64| {
         let blocks: Vec<_> = (at..at + lines).map(|n| (300, n * 64, false)).collect();
@@ -147,8 +147,8 @@ fn a_tagged_record_on_its_way_says_the_period_it_was_taken_at_and_none_comes_of_
         heard.overflows.iter().map(|o| o.period).collect::<Vec<_>>()
     };
     let first = stretch(core, &mut heard, 10_000);
-    // The period is of instructions: each access is tagged once in so many times, and half
-    // of them are made again after the stop for the one before, and hit.
+    // The period counts instructions, so one access in ten is tagged. Half of these accesses were
+    // aborted by the stop for the previous tag, are repeated, and then hit.
     assert!((400..=600).contains(&first.len()), "{}", first.len());
     assert!(first.iter().all(|&period| period == 10));
     core.set_period(c::L1D_MISS, 100);
@@ -282,7 +282,7 @@ fn check_promptness(period: u64, blocks: &[(u32, u64, bool)]) {
         } else {
             AccessKind::Load
         };
-        // Wider than a line, so that one block may bring several hits.
+        // The access is wider than a line, so that one block may have several hits.
         if core.access(shared, BASE + at, 200, kind).overflow {
             drain(core, &mut heard);
         }
@@ -327,7 +327,7 @@ fn a_miss_names_its_access() {
             .iter()
             .all(|o| o.source == DataSource::Dram && o.size_bytes == 8)
     );
-    // 70 ns at 3.5 GHz, and the first has its page walked (30 cycles).
+    // The latency is 70 ns at 3.5 GHz. The first access also needs a page walk of 30 cycles.
     assert_eq!(found[0].latency_cycles, 245 + 30);
 }
 
@@ -352,7 +352,7 @@ fn ticks_around_a_wait(until_ns: u64) -> (Vec<memgauge_machine::Tick>, memgauge_
     let mut machine = Machine::new(Config::preset("zen5").unwrap(), pmu).unwrap();
     let id = machine.add_core(0);
     let core = machine.core_mut(id).0;
-    // 9 instructions a nanosecond: 0.3 cycles each at 2.7 GHz.
+    // 9 instructions take a nanosecond, at 0.3 cycles each and 2.7 GHz.
     (0..1125).for_each(|_| {
         core.retire(9, 1, 0, 0);
     });
@@ -384,7 +384,7 @@ fn a_wait_lies_between_two_intervals() {
     for event in [c::INSTRUCTIONS, c::CYCLES, c::LOADS, c::L1D_HIT] {
         assert_eq!(sum(&ticks, event), counts.get(event));
     }
-    // All that was done before the wait stands before it.
+    // All counts from before the wait are in the ticks before it.
     assert_eq!(sum(&ticks[..2], c::LOADS), 1125);
 }
 
@@ -403,7 +403,7 @@ fn time_is_instructions_when_all_data_are_near() {
     (0..9_000_000).for_each(|_| {
         core.retire(1000, 0, 0, 0);
     });
-    // 9 G instructions at 0.3 cycles and 2.7 GHz are a second.
+    // 9 G instructions take a second, at 0.3 cycles each and 2.7 GHz.
     assert_eq!(core.time_ns(), 1_123_456_789);
     assert_eq!(core.counts().get(c::CYCLES), 2_700_000_000);
 }

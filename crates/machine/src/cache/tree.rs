@@ -3,7 +3,7 @@
 //! Node 1 is the root, node `n` has the children `2n` and `2n + 1`, and the leaves are
 //! the ways. Bit `n` is 1 where node `n` points to its right child.
 
-/// The way the tree points to.
+/// Returns the way that the tree points to, which is the next one to evict.
 pub(crate) fn coldest(tree: u64, ways: usize) -> usize {
     let mut node = 1;
     while node < ways {
@@ -12,7 +12,7 @@ pub(crate) fn coldest(tree: u64, ways: usize) -> usize {
     node - ways
 }
 
-/// The tree with every node on the way to `way` turned to its other side.
+/// Returns the tree with every node on the path to `way` pointing to the other side.
 pub(crate) fn pointed_away(mut tree: u64, ways: usize, way: usize) -> u64 {
     let mut node = ways + way;
     while node > 1 {

@@ -1,14 +1,14 @@
-//! Sets of any number of ways and any replacement: words in no order, each way with a stamp of its
-//! last use.
+//! Sets with any number of ways and any replacement policy. The words are in no order, and each way
+//! has a stamp of its last use.
 
 use super::{EMPTY, Found, Sets, tag_in, tree};
 use crate::Replacement;
 
 pub(crate) struct Wide {
     words: Vec<u64>,
-    /// One for each word, for LRU.
+    /// One stamp per word, for LRU.
     stamps: Vec<u64>,
-    /// One for each set, for tree-PLRU.
+    /// One tree per set, for tree-PLRU.
     trees: Vec<u64>,
     stamp: u64,
     ways: usize,

@@ -525,8 +525,8 @@ impl Courier {
         left.checked_sub(need)
     }
 
-    /// Returns the events that pass after an overflow, in code of so many events per so many
-    /// instructions.
+    /// Returns the number of events that pass between an overflow and the assist, in code with
+    /// `events` per `instructions`.
     fn passing(&mut self, events: u64, instructions: u64) -> u64 {
         let Delivery::Precise(precise) = self.delivery else {
             return 0;

@@ -1,5 +1,5 @@
-//! A slow machine with the same rules as the fast one, written from the rules:
-//! lists and maps instead of words and fronts.
+//! A slow machine with the same rules as the fast one. It was written from the rules and uses lists
+//! and maps instead of words and fronts.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -15,12 +15,12 @@ struct Line {
     prefetched: bool,
 }
 
-/// One set: places with lines, and who was used when.
+/// One set: the lines in its ways, and the order of their last use.
 struct Set {
     places: Vec<Option<Line>>,
-    /// Places, least recently used first.
+    /// Ways, least recently used first.
     used: VecDeque<usize>,
-    /// Which half of a range of places was used last: `true` for the upper one.
+    /// For each range of ways, whether its upper half was used last.
     upper_used: HashMap<(usize, usize), bool>,
 }
 
@@ -64,7 +64,7 @@ impl Set {
         let (mut low, mut high) = (0, self.places.len());
         while high - low > 1 {
             let middle = (low + high) / 2;
-            // Untouched nodes point to the lower half, as if the upper was used.
+            // Unused nodes point to the lower half, as if the upper half had been used last.
             let upper = *self.upper_used.get(&(low, high)).unwrap_or(&true);
             if upper { high = middle } else { low = middle }
         }
@@ -99,7 +99,7 @@ impl Cache {
         set.places[place].as_mut()
     }
 
-    /// Uses a held line.
+    /// Uses a line if it is held.
     fn hit(&mut self, number: u64) -> Option<&mut Line> {
         let set = self.set(number);
         let place = set.place_of(number)?;
@@ -107,7 +107,7 @@ impl Cache {
         set.places[place].as_mut()
     }
 
-    /// Puts an absent line in; the one that left.
+    /// Fills a line that is not held. Returns the evicted line.
     fn put(&mut self, line: Line) -> Option<Line> {
         let replacement = self.replacement;
         let set = self.set(line.number);
@@ -150,20 +150,20 @@ impl Tlb {
     }
 }
 
-/// One core's private part and counters.
+/// Private caches and counters of one core.
 pub(crate) struct TwinCore {
     l1d: Cache,
     l2: Cache,
     dtlb: Tlb,
     stlb: Tlb,
-    /// The page that last had a miss at each of 64 places: the page, the last miss's
-    /// line, its distance, how often in a row.
+    /// The page of the last miss at each of 64 places, with the line of that miss, its distance,
+    /// and how often this distance has occurred in a row.
     streams: HashMap<u64, (u64, i64, i64, u32)>,
     counts: HashMap<EventId, u64>,
     /// Line numbers of all misses of the first level.
     misses: Vec<u64>,
     config: Config,
-    /// Addresses in huge pages among small ones.
+    /// Address ranges in huge pages, on a machine with small pages.
     pub(crate) huge: Vec<std::ops::Range<u64>>,
 }
 
@@ -173,19 +173,19 @@ pub(crate) struct TwinLlc(Cache);
 /// Lines that cores share.
 #[derive(Default)]
 pub(crate) struct TwinSharing {
-    /// Lines that the running core has stored to in its turn without notice to others.
+    /// Lines that the running core has stored to in its turn. The other cores do not know yet.
     quiet: BTreeSet<u64>,
     /// Lines that were stored to while several cores held them.
     watched: HashSet<u64>,
-    /// Bytes that others stored since a core lost a line to a store, if the first store was seen: by
-    /// core and line.
+    /// Bytes that other cores have stored since a core lost a line to a store, by core and line.
+    /// `None` if the first store was not seen.
     lost: HashMap<(usize, u64), Option<HashSet<u64>>>,
-    /// Lines that the running core has regained in its turn, and what others have stored to them.
+    /// Lines that the running core has regained in its turn, and the bytes that other cores have
+    /// stored to them.
     regained: Vec<(u64, HashSet<u64>)>,
 }
 
-/// The other cores, and what is known of lines that cores share; `None` where caches are not
-/// coherent.
+/// The other cores, and the state of shared lines. `None` if caches are not coherent.
 pub(crate) struct Peers<'a> {
     pub(crate) number: usize,
     pub(crate) others: Vec<(usize, &'a mut TwinCore)>,
@@ -193,7 +193,7 @@ pub(crate) struct Peers<'a> {
 }
 
 impl<'a> Peers<'a> {
-    /// A core, and the others as it sees them.
+    /// Splits a core from the others.
     pub(crate) fn split(
         cores: &'a mut [TwinCore],
         number: usize,
@@ -243,7 +243,7 @@ impl TwinCore {
         *self.counts.entry(event).or_default() += by;
     }
 
-    /// Value of an event; time is not modelled here.
+    /// Value of an event. This machine does not model time.
     pub(crate) fn get(&self, event: EventId) -> u64 {
         if event == c::L1D_CONFLICT {
             return self.conflicts();
@@ -251,8 +251,9 @@ impl TwinCore {
         self.counts.get(&event).copied().unwrap_or(0)
     }
 
-    /// Misses of lines that missed after a stretch of 128 misses, of which three quarters were in an
-    /// eighth of the sets, in such a stretch.
+    /// Number of conflict misses. A conflict miss is in a narrow stretch that follows a narrow one,
+    /// of a line that has missed in such a position before. A stretch of 128 misses is narrow if
+    /// three quarters of them are in an eighth of the sets.
     fn conflicts(&self) -> u64 {
         let sets = self.config.l1d.sets();
         let told_apart = match sets {
@@ -283,7 +284,7 @@ impl TwinCore {
         self.count(c::INSTRUCTIONS, u64::from(instructions));
     }
 
-    /// Its turn ends: lines that it stored to and that others hold are its own.
+    /// Ends the turn: takes the lines that it stored to from the other cores.
     pub(crate) fn end_turn(&mut self, peers: &mut Peers) {
         let Some(sharing) = &mut peers.sharing else {
             return;
@@ -310,7 +311,8 @@ impl TwinCore {
         was_dirty
     }
 
-    /// Takes a line from the others; whether any had it, and any dirty.
+    /// Takes a line from the other cores. Returns whether any of them held it, and whether a copy
+    /// was dirty.
     fn invalidate(&mut self, number: u64, peers: &mut Peers, is_seen: bool) -> (bool, bool) {
         let Some(sharing) = &mut peers.sharing else {
             return (false, false);
@@ -348,7 +350,8 @@ impl TwinCore {
         }
     }
 
-    /// An access to what others have stored to lines regained in this turn.
+    /// Counts true sharing if an access touches bytes that others have stored to a line regained in
+    /// this turn.
     fn touch(&mut self, access: &LineAccess, peers: &mut Peers) {
         let Some(sharing) = &mut peers.sharing else {
             return;
@@ -361,7 +364,8 @@ impl TwinCore {
         self.count(c::COHERENCE_TRUE_SHARING, touched as u64);
     }
 
-    /// Before a line that missed comes from below. Whether another core has modified it.
+    /// Takes or cleans the copies of other cores, before a missed line comes from a lower level.
+    /// Counts a HITM if a copy was modified.
     fn claim(&mut self, llc: &mut TwinLlc, access: &LineAccess, peers: &mut Peers) {
         let number = access.number;
         if peers.sharing.is_none() {
@@ -434,12 +438,12 @@ impl TwinCore {
         }
     }
 
-    /// Number of the page with this page of 4 KiB.
+    /// Number of the page that contains this page of 4 KiB.
     fn page_of(&self, small: u64) -> u64 {
         let is_huge = self.huge.iter().any(|huge| huge.contains(&(small << 12)));
         match self.config.huge_pages {
             true => small >> 9,
-            // Numbers of huge pages among small ones have a bit more.
+            // Numbers of huge pages have an additional bit if there are also small pages.
             false if is_huge => small >> 9 | 1 << 35,
             false => small,
         }
@@ -570,7 +574,8 @@ impl TwinCore {
         false
     }
 
-    /// The distance seen at least twice in a row in the line's page, else 0.
+    /// Returns the distance in lines that occurred at least twice in a row in the page, otherwise
+    /// 0.
     fn stride(&mut self, number: u64) -> i64 {
         let at = (number % LINES_PER_PAGE) as i64;
         let page = number / LINES_PER_PAGE;
