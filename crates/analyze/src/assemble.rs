@@ -52,8 +52,8 @@ pub struct Options {
     pub limits: Limits,
     /// Maximum number of rows of each table of regions.
     pub regions: usize,
-    /// List all data, types, shared cache lines, allocations and lines of Python, rather than those
-    /// that cost most.
+    /// List all data, types, shared cache lines, allocations and lines of Python, not only the most
+    /// expensive ones.
     pub all_data: bool,
     /// Include a [`Timeline`], and the source of hot lines if it can be read.
     pub timeline: bool,
@@ -99,7 +99,8 @@ impl Options {
         options
     }
 
-    /// The same without limits of rows, so that [`Summary::sort_by`] can sort them.
+    /// Returns these options without limits of rows, so that [`Summary::sort_by`] can sort all of
+    /// them.
     pub fn every_row(&self) -> Options {
         Options {
             limits: Limits {

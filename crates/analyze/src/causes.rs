@@ -1,5 +1,5 @@
-//! Finds what limits the run. Each cause has the figure that it follows from and the threshold for
-//! that figure. The strongest comes first.
+//! Finds what limits the run. Each cause contains the figure that it follows from and the threshold
+//! of that figure. The strongest comes first.
 //!
 //! A cause is a share of the run's time where the timing is known (on modelled machines). Otherwise
 //! it is a rate that is high by experience. The thresholds are the constants below; docs/metrics.md
@@ -25,7 +25,8 @@ const TINY_INSTRUCTIONS: u64 = 1_000_000;
 /// and C++ programs that do nothing 3 to 4 million.
 const LOADER_SHARE: f64 = 0.25;
 const SHORT_INSTRUCTIONS: u64 = 30_000_000;
-/// The same limit in time, for a run without counted instructions.
+/// The same limit in time. It applies to runs without counted instructions, and to the busy time of
+/// modelled runs.
 const TINY_NS: u64 = 5_000_000;
 /// A run that sleeps this long is dominated by waiting, however short it is.
 const LONG_SLEEP_NS: u64 = 50_000_000;
@@ -44,11 +45,11 @@ const CONFLICT_SHARE: f64 = 0.5;
 /// Minimum share of the accesses that cross a cache line. Unaligned data of 8 bytes read in order
 /// crosses one at every eighth access.
 const SPLIT_SHARE: f64 = 0.1;
-/// Share of the time in which threads wait for each other's lines from which on it is worth a look. A
-/// line that moves between cores does so at every store, so the time grows with threads.
+/// Minimum share of the time in which threads wait for each other's lines. A line that moves
+/// between cores does so at every store, so this time grows with the number of threads.
 const SHARING_SHARE: f64 = 0.05;
-/// Other stalls that are this many times as long come first. Lines of one's own are an easier change
-/// than another layout, so equal times are not enough.
+/// Other stalls come first if they are this many times as long. Separating the lines of threads is
+/// an easier change than another layout, so equal times are not enough.
 const MINOR_SHARING: f64 = 2.0;
 /// Minimum number of samples with HITM to name sharing as a cause.
 const HITM_SAMPLES: u64 = 10;
@@ -61,8 +62,8 @@ const FAULT_S: f64 = 0.5e-6;
 const EMULATED_FAULTS: u64 = 20_000;
 /// Minimum time of an emulated program's page faults as a share of this time and the modelled one.
 const FAULT_SHARE: f64 = 0.2;
-/// The share from which page faults are the main cost, whatever the model says of the rest. They are
-/// so even if each takes a third of [`FAULT_S`].
+/// Minimum share of page faults in the time to be the main cost, whatever the model shows for the
+/// rest. They still are if each fault takes only a third of [`FAULT_S`].
 const MAIN_FAULT_SHARE: f64 = 0.75;
 /// Misses of the last-level cache per 1000 instructions.
 const LLC_MPKI: f64 = 5.0;
@@ -381,7 +382,8 @@ fn bandwidth(evidence: &Evidence, machine: &MachineFacts) -> Option<Cause> {
     })
 }
 
-/// Whether memory has most of the stalled cycles that caches and memory have.
+/// Returns true if memory causes more stalled cycles than the second level and the last level
+/// together.
 fn waits_for_memory(evidence: &Evidence) -> bool {
     let sum = |events: &[&str]| -> f64 {
         let counts = events.iter().filter_map(|event| total(evidence, event));
@@ -412,7 +414,7 @@ fn sharing(evidence: &Evidence) -> Option<Cause> {
     (share >= SHARING_SHARE).then(|| cause(kind, share, SHARING_SHARE))
 }
 
-/// The same in samples, by their latency.
+/// Sharing in samples. The share is that of the latency.
 fn sampled_sharing(evidence: &Evidence) -> Option<Cause> {
     let sharing = evidence.sharing?;
     let share = sharing.latency_share?;
@@ -453,7 +455,7 @@ fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
     })
 }
 
-/// True if the traffic's rate varies strongly between bins.
+/// Returns a cause if the traffic's rate varies strongly between bins.
 fn phases(evidence: &Evidence) -> Option<Cause> {
     let both = bytes_by_bin(evidence.bandwidth);
     let bins = both.len();
@@ -599,8 +601,8 @@ mod tests {
         assert_eq!(kinds(&totals, 0.9), [CauseKind::BandwidthBound]);
     }
 
-    /// An array of stores is filled in order, then read in no order. Few of the lines come by
-    /// loads, yet the loads stall.
+    /// An array is filled in order by stores, then read in random order. Few of the lines are
+    /// fetched by loads, but the loads stall.
     #[test]
     fn many_compulsory_store_misses_do_not_hide_irregular_loads() {
         let totals = [
@@ -848,7 +850,8 @@ mod tests {
         })
     }
 
-    /// Whether traffic of these bytes in each of 100 bins has phases, if memory stalls this share.
+    /// Returns true if traffic with these bytes in 100 bins has phases. Memory stalls the share
+    /// `stalled` of the cycles.
     fn has_phases(bytes_by_bin: impl Fn(u64) -> u64, stalled: f64) -> bool {
         let curve = BandwidthCurve {
             bin_ns: 1000,

@@ -161,7 +161,7 @@ fn of_rows(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Cou
     let totals: Vec<Counter> = manifest.events.iter().filter_map(counter).collect();
     let named = |c: &Counter| (c.facts.name.clone(), c.facts.value as f64);
     let sums: Vec<(String, f64)> = totals.iter().map(named).collect();
-    // It is unknown whether whole CPUs were counted. Leave out figures that depend on it.
+    // It is unknown whether whole CPUs were counted. Omit the figures that depend on it.
     (!totals.is_empty()).then(|| Counting {
         wall_ns: duration_ns,
         derived: derived(&sums, duration_ns as f64 / 1e9, true),

@@ -33,7 +33,7 @@ struct Ratio {
 enum Denominator {
     /// The other event.
     Event(&'static str),
-    /// The sum of both, as of misses and hits.
+    /// The sum of both events, for example misses and hits.
     SumWith(&'static str),
 }
 

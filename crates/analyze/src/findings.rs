@@ -21,7 +21,7 @@ pub enum Finding {
     },
     /// Use of the memory bandwidth.
     DramUse {
-        /// Mean over the run / the machine's bandwidth; may exceed 1.
+        /// Mean traffic over the run as a share of the machine's bandwidth. It may exceed 1.
         mean_share: f64,
         /// Busiest bin / the machine's bandwidth. May exceed 1. `None` if the run has too few bins.
         peak_share: Option<f64>,

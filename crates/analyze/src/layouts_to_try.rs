@@ -1,7 +1,8 @@
-//! Which other layouts of types are worth modelling with `--what-if`, from a recording without them.
+//! Selects other layouts of types that are worth modelling with `--what-if`, from a recording
+//! without them.
 //!
-//! Only members with few accesses are a finding of their own ([`HotMembers`]). The other layouts are
-//! candidates: whether they gain anything is left to the model.
+//! Only members with few accesses are a finding of their own ([`HotMembers`]). The other layouts
+//! are candidates. Only the model shows whether they gain anything.
 
 use memgauge_trace::LINE_BYTES;
 
@@ -31,7 +32,7 @@ const MAX_VARIABLES: usize = 3;
 /// Padding may make objects larger by this factor.
 const MAX_GROWTH: f64 = 1.5;
 
-/// A type most of whose bytes are hardly accessed.
+/// A type with few accesses to most of its bytes.
 #[derive(Clone, Debug)]
 pub struct HotMembers<'a> {
     /// The type.
@@ -81,8 +82,8 @@ impl<'a> HotMembers<'a> {
     }
 }
 
-/// Layouts that may gain something, as for `--what-if`: those of the types and variables that the
-/// program waits for, which have debug information.
+/// Layouts that may be faster, as arguments of `--what-if`. They are those of types and variables
+/// with debug information that the program waits for.
 pub fn layouts_to_try(summary: &Summary) -> Vec<String> {
     let (Some(types), Some(&cycles)) = (&summary.types, summary.totals.get("cycles")) else {
         return Vec::new();
@@ -189,12 +190,13 @@ fn accesses(counts: &Counts) -> [u64; 2] {
 /// Bytes that an instruction moves at least when objects are filled or copied as a whole.
 const MOVED_AT_ONCE: u64 = 16;
 
-/// Accesses to each member, without those that fill or copy whole objects: these do not show that a
-/// member is used. All accesses if less than half of the bytes are filled, or if the objects are
-/// hardly used otherwise.
+/// Accesses to each member, without those that fill or copy whole objects, because these do not
+/// show that a member is used. If less than half of the bytes are filled, or if the objects are
+/// hardly used otherwise, all accesses count.
 fn uses(of: &TypeRow) -> Vec<u64> {
     let counts: Vec<[u64; 2]> = of.members.iter().map(|m| accesses(&m.counts)).collect();
-    // Smallest number of accesses to a member, of those that cover half of the bytes.
+    // Smallest number of accesses to a member, provided that the accessed members cover half of the
+    // bytes.
     let least = |of_kind: fn(&[u64; 2]) -> u64| -> u64 {
         let members = of.members.iter().zip(counts.iter().map(of_kind));
         let accessed: Vec<_> = members.filter(|(_, count)| *count > 0).collect();
@@ -231,7 +233,7 @@ mod tests {
         counts.collect()
     }
 
-    /// Members of these sizes one behind the other, with loads and stores.
+    /// A type with members of these sizes, one after the other, and their loads and stores.
     fn type_of(members: &[(u64, [u64; 2])], bytes: u64, of: &[(&str, u64)]) -> TypeRow {
         let mut offset = 0u64;
         let members = members.iter().enumerate().map(|(n, &(size, accesses))| {

@@ -1,14 +1,13 @@
-//! Results from recordings: what the rows of a recording say about a program's
-//! memory.
+//! Results from recordings: what the rows of a recording show about a program's memory.
 //!
-//! Every analysis is an [`Analysis`]: it observes batches of one table's rows,
-//! merges with another of its kind and finishes into a result. The live view,
-//! the report on a finished recording and a job over many recordings use the
-//! same one. [`summarise`] runs them all over one recording into a [`Summary`].
+//! Every analysis is an [`Analysis`]: it observes batches of one table's rows, merges with another
+//! one of its type, and finishes into a result. The live view, the report on a finished recording,
+//! and a job over many recordings use the same analyses. [`summarise`] runs all of them over one
+//! recording and returns a [`Summary`].
 //!
-//! Nothing here calls the operating system: names come through [`Resolve`],
-//! rows through the recording's reader. No analysis asks which source made an
-//! event; it reads what the manifest declares.
+//! Nothing here calls the operating system. Names come through [`Resolve`], and rows through the
+//! recording's reader. No analysis asks which source made an event. It relies on the declarations
+//! in the manifest.
 //!
 //! Results are deterministic: equal rows in any batching give equal results,
 //! and ties are ordered by name, then address.
@@ -132,13 +131,13 @@ pub trait Analysis {
     /// Result of the analysis.
     type Output;
 
-    /// Takes some rows; the division of a table into batches does not matter.
+    /// Observes some rows. How a table is divided into batches does not matter.
     fn observe(&mut self, batch: &[Self::Row]);
 
-    /// Adds the observations of another one with the same settings.
+    /// Adds the observations of another analysis with the same settings.
     fn merge(&mut self, other: Self);
 
-    /// The result over everything observed.
+    /// Returns the result of all observed rows.
     fn finish(self) -> Self::Output;
 }
 

@@ -70,9 +70,9 @@ impl FollowedGroups {
     }
 
     /// Number of independent samples of equal weight that estimate a share as precisely as the
-    /// samples of lines in some groups. `effective_samples` is that number if all groups were modelled. `off`
-    /// has, by process and group, the deviation of the part from its share of the group. `total` is
-    /// the number of events that all samples represent.
+    /// samples of lines in some groups. `effective_samples` is this number if all groups were
+    /// modelled. For each process and group, `off` has the deviation of the part from its share of
+    /// the group. `total` is the number of events that all samples represent.
     ///
     /// The variance has two stages: groups, and samples within them. Student's quantile replaces
     /// the normal one.
@@ -141,8 +141,9 @@ impl FollowedGroups {
         }
     }
 
-    /// Interval of the share that `parts` have of `whole`, both by group, from the variance of a
-    /// ratio (Cochran, Sampling Techniques, 1977, chapter 6). Both ends are in 0..=1.
+    /// Interval of `parts` as a share of `whole`, both by group. It follows from the variance of a
+    /// ratio (Cochran, Sampling Techniques, 1977, chapter 6). Both ends are in 0..=1. `None` if
+    /// `whole` is empty.
     pub(crate) fn share(
         self,
         parts: &BTreeMap<u8, u64>,
@@ -285,8 +286,8 @@ mod tests {
         assert_eq!((none.low, none.high), (0, 24));
     }
 
-    /// A place with a tenth of each group's events has a tenth of all, however much the
-    /// groups differ; one that has them in one group alone may have anything.
+    /// A location with a tenth of each group's events has a tenth of all, however much the groups
+    /// differ. If its events are in one group only, its share may be anything.
     #[test]
     fn a_share_is_as_sure_as_it_is_alike_in_all_groups() {
         let whole = groups([1, 2, 3, 4, 5, 6, 7, 8].map(|n| n * 1_000_000));
@@ -312,9 +313,9 @@ mod tests {
         assert_eq!(EIGHT.least([0.0; 8].into_iter(), 0), 1.0);
     }
 
-    /// Each group has 100 samples that stand for 8 events each. Where half of each group's
-    /// are in a region they tell a little less than independent ones; where those of four
-    /// groups are, they tell no more than eight things do.
+    /// Each group has 100 samples that represent 8 events each. If half of the samples of each
+    /// group are in a region, they are about as precise as independent ones. If all samples of four
+    /// groups are, they are no more precise than eight observations.
     #[test]
     fn samples_of_few_groups_tell_less_than_independent_ones() {
         let off = |parts: [f64; 8]| {

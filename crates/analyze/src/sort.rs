@@ -354,7 +354,7 @@ impl Summary {
                 heap.other_at_peak_bytes += site.at_peak_bytes;
             }
         }
-        // Their order is that of costs, whatever the column is.
+        // They are ordered by cost, whatever the column is.
         if let Some(types) = &mut self.types {
             for row in cut_off(&mut types.rows, options.row_limit(MAX_TYPES)) {
                 types.other_rows += 1;

@@ -7,7 +7,7 @@ use crate::counts::Counts;
 use crate::data::layout::LayoutChange;
 use crate::time::time_use::{TimePart, TimeUse, time_parts};
 
-/// A run on another machine, which was fed the same instructions and accesses.
+/// The same instructions and accesses on another machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
     /// The change as given to `--what-if`: `huge-pages`, `llc=2x`, `machine=zen4`, `pad=node`.
@@ -18,15 +18,15 @@ pub struct WhatIf {
     pub changes: Changed,
     /// Name of the machine.
     pub machine: String,
-    /// Nanoseconds in which its threads executed, summed; waits are not part of it.
+    /// Total nanoseconds in which its threads executed, without waits.
     pub busy_ns: f64,
-    /// `busy_ns` / that of the recorded machine − 1; negative if it is faster.
+    /// Relative change of `busy_ns` from the recorded machine. Negative if this machine is faster.
     pub relative: f64,
     /// Cycles by what they were spent on.
     pub time: Vec<TimePart>,
     /// Counts of all its threads by event.
     pub totals: Counts,
-    /// With another layout of a type: number of accesses to its objects that went elsewhere.
+    /// Number of accesses to objects of a type that went elsewhere, with another layout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_accesses: Option<u64>,
     /// Misses in lines of these objects by code whose accesses have no known type. They stayed,

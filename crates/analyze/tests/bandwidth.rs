@@ -318,7 +318,7 @@ fn what_counters_saw_beside_is_in_the_curve_where_they_saw_it() {
     );
     let reference = shown.reference.unwrap();
     assert!(reference.mean_error.unwrap() < 0.02);
-    // Overflows alone, which come evenly, would tell of no second half.
+    // The overflows alone come evenly and would not show the second half.
     assert!(reference.regression.unwrap().r2 > 0.99);
     assert!(shown.correction.unwrap().contains("reference counters"));
     assert!(shown.resolution_ns > 1 && shown.resolution_ns <= 1024);

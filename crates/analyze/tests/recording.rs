@@ -1,4 +1,4 @@
-//! A recording on disk is summarised as its rows say.
+//! Summaries of recordings on disk agree with their rows.
 
 use std::fs;
 use std::path::Path;
@@ -113,13 +113,13 @@ fn damaged_part_is_a_named_problem_and_the_rest_is_summarised() {
     }
     let summary = summary(&path).unwrap();
     assert_eq!(summary.problems.len(), 1);
-    // Exact sums are gone; what the one sample says is left, and says so.
+    // The exact sums are lost. The result comes from the one sample and is marked as such.
     assert_eq!(summary.hot.functions.samples, Some(1));
     assert_eq!(summary.run.instructions, Some(10_000));
 }
 
-/// A native recording has no exact sums by place: functions, lines, instructions,
-/// threads, sources and the heat map come from its samples.
+/// A native recording has no exact sums by location. Functions, lines, instructions, threads,
+/// sources and the heat map come from its samples.
 #[test]
 fn a_native_recordings_samples_reach_the_summary() {
     let dir = tempfile::tempdir().unwrap();

@@ -25,7 +25,7 @@ impl Grid {
         }
     }
 
-    /// Empty windows at the same times.
+    /// Windows at the same times with amounts of 0.
     pub fn emptied(&self) -> Grid {
         Grid {
             from_ns: self.from_ns,

@@ -22,10 +22,10 @@
 //! 4. *Hidden lines*: the density of independent load misses in instructions gives the lines
 //!    that a stop hides.
 //!
-//! Both readings space the misses of a gap evenly, since no counter shows how close together
-//! they are. Bursts shorter than a period hide more. Their length is unknown, so the estimate
-//! contains a fifth of what they can hide at most. The interval reaches from none to all of it,
-//! in every gap that has room for a burst.
+//! Both readings space the misses of a gap evenly, since no counter shows how close together they
+//! are. Bursts shorter than a period hide more. Their length is unknown, so the estimate contains a
+//! fifth of the maximum that they can hide. In every gap that has room for a burst, the interval
+//! reaches from nothing to the whole maximum.
 //!
 //! The calibration's loops give the constants of a processor: time per instruction, stall of an
 //! independent and of a dependent load miss, and hidden lines by density.
@@ -53,10 +53,10 @@ const TRUST: (f64, f64) = (1.5, 3.0);
 /// whole gap. It is two in a copy, where each stop finds loads although half of the misses are
 /// stores.
 const CLUSTERED_SHARE: f64 = 2.0;
-/// Share of the lines that bursts shorter than a period can hide which the estimate contains,
-/// where stalls are trusted. The truth is anywhere between none and all. A larger share lowers
-/// the error of short bursts and raises that of evenly spaced misses, which are more frequent
-/// in real programs.
+/// Bursts shorter than a period can hide lines. The estimate contains this share of them, as far as
+/// stalls are trusted. The true share is anywhere between 0 and 1. A larger share lowers the error
+/// of short bursts and raises that of evenly spaced misses, which are more frequent in real
+/// programs.
 const EXPECTED_BURSTS: f64 = 0.2;
 /// Half width of the interval for evenly spaced misses, as a share of the hidden lines. Stops
 /// in a loop strike the same few places, which hide up to a tenth more or less than the mean
@@ -677,7 +677,7 @@ mod tests {
         Mechanism::of(&[at(10, 12.0), at(1000, 30.0)], period)
     }
 
-    /// A window of records at period 10, each after as many nanoseconds of its own.
+    /// A window of records at period 10. Each record comes after its own number of nanoseconds.
     fn hidden(window: WindowCounts, own_ns: f64, loads: f64) -> Lines {
         let gaps = Gaps {
             count: 100.0,
@@ -715,8 +715,8 @@ mod tests {
             ..WindowCounts::default()
         };
         assert!((hidden(window, 100.0, 1.0).hidden - 1_200.0).abs() < 1.0);
-        // One miss in a hundred instructions: a stop finds two or three under way if they
-        // are evenly spaced, and about ten if they come in bursts.
+        // With one miss in a hundred instructions, a stop finds two or three misses in flight if
+        // they are evenly spaced, and about ten if they come in bursts.
         let sparse = WindowCounts {
             instructions: 140_000.0,
             own_ns: 24_000.0,
@@ -748,7 +748,7 @@ mod tests {
             store_misses: 1_100.0,
             ..WindowCounts::default()
         };
-        // The first level's counts say that there are no loads, whatever samples say.
+        // The first level counted no loads, whatever the samples show.
         assert_eq!(hidden(stores, 1.1, 0.5), Lines::default());
     }
 

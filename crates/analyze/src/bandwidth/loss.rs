@@ -5,7 +5,6 @@
 //! pointer chasing almost nothing. `l` is therefore a function of the period and of the time
 //! between events, measured at some points by calibration. The time between events comes from the
 //! trace: the time since the previous overflow divided by the period.
-//! divided by the period.
 
 use serde::{Deserialize, Serialize};
 
@@ -103,8 +102,8 @@ impl LossModel {
 /// Logarithm of the spacing, events lost, and half the width of their interval.
 type Knot = (f64, f64, f64);
 
-/// Half the difference between the loops that lose most and least. Stores and dependent loads
-/// differ by this much from independent loads of the same density.
+/// Adds to the error of each point half the difference between the loops that lose most and least.
+/// Stores and dependent loads differ by this much from independent loads of the same density.
 fn knots(points: &[LossPoint]) -> Vec<Knot> {
     let lost = || points.iter().map(|p| p.lost);
     let (least, most) = lost().fold((f64::MAX, f64::MIN), |a, l| (a.0.min(l), a.1.max(l)));
@@ -124,8 +123,9 @@ pub struct LossCurve {
 }
 
 impl LossCurve {
-    /// For a mixture: this share of the events are loads, which lose by their density. Stores lose
-    /// as much as the sparsest loop, since none is aborted.
+    /// Returns the curve of a mixture in which the share `loads` of the events are loads. Loads
+    /// lose by their density. Stores lose as much as the sparsest loop, because no store is
+    /// aborted.
     pub fn mixed(mut self, loads: f64) -> LossCurve {
         for knots in [&mut self.low, &mut self.high] {
             let sparsest = knots.last().copied().unwrap_or_default();

@@ -277,7 +277,7 @@ mod tests {
             width_ns: 100,
             values: values.to_vec(),
         };
-        // The same program; the second took twice as long in its first half.
+        // The program is the same, but the second run took twice as long for its first half.
         let plain = by_work(&grid(&[8.0, 8.0, 2.0, 2.0]), &grid(&[10.0; 4]), 8);
         let slow = by_work(
             &grid(&[4.0, 4.0, 4.0, 4.0, 2.0, 2.0]),

@@ -879,8 +879,8 @@ mod tests {
         rows.map(|&(ip, n)| site(ip, LLC_MISS, n)).collect()
     }
 
-    /// The function at 0x1000 has a ninth of what the one at 0x1100 has in each group, the
-    /// one at 0x1200 has misses in one group. Instructions were counted in full.
+    /// In each group, the function at 0x1000 has a ninth of the misses of the one at 0x1100. The
+    /// one at 0x1200 has misses in one group only. Instructions were counted completely.
     #[test]
     fn rows_of_some_sets_have_the_interval_of_their_groups() {
         let mapped = mapped();

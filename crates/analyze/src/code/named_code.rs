@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::resolve::{ModuleFile, Symbol};
 
-    /// Names each offset of one file; inlines the odd ones.
+    /// Names each offset of one file. Odd offsets are in an inlined function.
     struct Offsets;
 
     impl Resolve for Offsets {

@@ -7,7 +7,6 @@
 //!
 //! Memory: 24 bytes for each frame, and 60 bytes for each location that has samples under the same
 //! calls.
-//! calls.
 
 mod times;
 
@@ -48,9 +47,9 @@ pub struct Frames<'a> {
     spaces: &'a AddressSpaces,
     /// Caller and location, indexed by frame ID.
     calls: Vec<(Option<FrameId>, CodeLocation)>,
-    /// Mapping of each call that may not be code, by frame ID: in a program without frame pointers,
-    /// data on the stack can look like a return address. Empty if the calls were traced, not read
-    /// from the stack.
+    /// Mapping of each call whose address may be data, by frame ID. In a program without frame
+    /// pointers, data on the stack can look like a return address. Empty if the calls were traced,
+    /// not read from the stack.
     uncertain_mapping: HashMap<usize, (Pid, u64)>,
     are_traced: bool,
 }
@@ -126,8 +125,7 @@ impl<'a> Analysis for Frames<'a> {
                 if let Some(start) = uncertain_mapping.filter(|_| !self.are_traced) {
                     self.uncertain_mapping.insert(number, (frame.pid, start));
                 }
-                // The kernel does not call code of programs, so such a "caller" is data on the
-                // stack.
+                // The kernel does not call code of programs, so this "caller" is data on the stack.
                 let outer = caller.and_then(|caller| self.calls.get_mut(caller.0 as usize));
                 if let Some(outer) = outer.filter(|outer| self.spaces.is_of_kernel(outer.1))
                     && !self.spaces.is_of_kernel(place)
@@ -611,7 +609,7 @@ impl Tree {
 struct AddedCall {
     /// Number of calls down to it.
     depth: u32,
-    /// Its node, or that of the last of the outermost calls above it.
+    /// Node of the function, or of the last of the outermost calls above it.
     outer: Option<u32>,
 }
 

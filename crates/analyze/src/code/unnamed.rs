@@ -1,7 +1,7 @@
 //! Hot code without names, and the runtimes that could provide them.
 //!
-//! A table with `[jit]` or `[no symbols]` at its top tells nothing about the program. The report
-//! therefore says how to get names, by the runtimes that the program has mapped.
+//! A table with `[jit]` or `[no symbols]` at its top shows nothing about the program. The report
+//! therefore explains how to get names, depending on the runtimes that the program has mapped.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ pub struct PythonWithoutLines {
     pub share: f64,
     /// Name of the sort order.
     pub rank: String,
-    /// Whether they are samples of this machine rather than counts of a modelled one.
+    /// True for samples of this machine, false for counts of a modelled one.
     pub is_sampled: bool,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn python_without_lines(
     })
 }
 
-/// True for `python3.12`, `libpython3.12.so.1.0` and the like, and for those of `PyPy`.
+/// True for the files of CPython and PyPy: `python3.12`, `libpython3.12.so.1.0`, `pypy3`.
 fn is_python(path: &str) -> bool {
     let file = file_name(path);
     let name = file.strip_prefix("lib").unwrap_or(file);

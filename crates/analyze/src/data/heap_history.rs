@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::Analysis;
 
-/// Number of bins of a run: that of the intervals of a process's history.
+/// Number of bins of a run, equal to the number of intervals in a process's history.
 const BINS: u64 = 512;
 
 /// Maximum number of sites with curves.

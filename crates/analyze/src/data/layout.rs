@@ -1,8 +1,9 @@
 //! Other layouts of a type's objects, for `--what-if pad=…`, `split=…` and `reorder=…`, and of the elements
 //! of a variable.
 //!
-//! A layout moves whole members of the outermost level. What is within one stays together. It
-//! changes addresses only: a copy of an object has the size that the compiler gave it.
+//! A layout moves whole members of the outermost level. Members inside a moved member stay
+//! together. It only changes addresses, so a copy of an object has the size that the compiler gave
+//! it.
 
 use std::fmt;
 use std::ops::Range;
@@ -48,13 +49,13 @@ pub struct LayoutChange {
     members: NamedMembers,
 }
 
-/// Where accesses to the objects of a type go.
+/// New positions of the parts of a type's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Size of an object today.
+    /// Size of an object in the original layout, in bytes.
     bytes: u64,
     parts: Vec<MovedPart>,
-    /// Distances of two objects in each of the new arrays.
+    /// Distance between two elements of each new array, in bytes.
     strides: Vec<u64>,
     /// Objects stay where they are, and only their members move.
     is_in_place: bool,
@@ -69,7 +70,7 @@ struct MovedPart {
     offset: u64,
 }
 
-/// Where an access goes.
+/// New position of an accessed byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedOffset {
     /// Number of the array that has this part of all objects. `None` if each object stays where it
@@ -110,7 +111,7 @@ impl fmt::Display for LayoutError {
 
 impl std::error::Error for LayoutError {}
 
-/// A member of the outermost level, with what is in it.
+/// A member of the outermost level, including the members inside it.
 struct Block<'a> {
     name: &'a str,
     range: Range<u64>,
@@ -122,7 +123,7 @@ fn blocks(of: &DataType) -> Vec<Block<'_>> {
     for member in &of.members {
         let name = outermost_member(&member.name);
         let own_bytes = match member.count {
-            // Elements of the array lie one behind the other up to the next member.
+            // Elements of the array follow one another up to the next member.
             2.. => 0,
             _ => member.bytes,
         };
@@ -164,7 +165,7 @@ fn alignment(range: &Range<u64>) -> u64 {
     1 << both.trailing_zeros()
 }
 
-/// Places blocks one behind the other. `apart` are on lines of their own.
+/// Places blocks one after the other. Blocks with `is_apart` get lines of their own.
 #[derive(Default)]
 struct Element {
     end: u64,
@@ -192,19 +193,19 @@ impl Element {
 const ELEMENTS: &str = "[]";
 
 impl LayoutChange {
-    /// Name of the type, as debug information has it.
+    /// Name of the type as in debug information.
     pub fn type_name(&self) -> &str {
         &self.type_name
     }
 
-    /// Name of the variable, if it may be one: that of an array, or a name without members.
+    /// Name of the variable that the change may mean: that of an array, or a name without members.
     pub fn variable_name(&self) -> Option<&str> {
         let is_whole = (self.kind, &self.members) == (LayoutKind::Pad, &NamedMembers::None);
         let name = self.type_name.strip_suffix(ELEMENTS);
         is_whole.then(|| name.unwrap_or(&self.type_name))
     }
 
-    /// Whether it names the elements of an array, and no type.
+    /// True if it names the elements of an array instead of a type.
     pub fn is_of_elements(&self) -> bool {
         self.type_name.ends_with(ELEMENTS)
     }
@@ -331,7 +332,8 @@ impl Layout {
         part.from.contains(&offset).then_some(part)
     }
 
-    /// Where the byte at an offset of an object goes. `None` for bytes that are in no member.
+    /// Returns the new position of the byte at an offset of an object. `None` for bytes that are in
+    /// no member.
     pub fn place(&self, offset: u64) -> Option<MovedOffset> {
         let part = self.part_at(offset)?;
         Some(MovedOffset {
@@ -351,7 +353,7 @@ impl FromStr for LayoutChange {
         let kind = kind.map(|named| named.1).ok_or_else(|| {
             format!("there is no layout `{name}`: use pad=TYPE, split=TYPE.MEMBER or reorder=TYPE")
         })?;
-        // Debug information has the name alone.
+        // In debug information, names have no keyword.
         let keywords = ["struct ", "class ", "union "];
         let value = keywords
             .iter()

@@ -8,22 +8,23 @@ use memgauge_trace::{EventId, Manifest, Sample, catalogue};
 /// Source and kind of references.
 #[derive(Clone, Debug, PartialEq)]
 pub struct References {
-    /// A word on them, if they are not all that there were.
+    /// A remark for users if they are not all references of the run.
     pub note: Option<String>,
-    /// References that each one stands for: of samples, the events between two.
+    /// Number of references that each one represents. For samples, the number of events between
+    /// two.
     pub weight: f64,
 }
 
-/// Takes references by address, and the bytes of those of more than one, by index.
+/// Receives addresses, and the sizes in bytes of references with more than one byte, by index.
 pub type TakeReferences<'a, E> =
     &'a mut dyn FnMut(&[u64], &[(usize, u32)]) -> std::result::Result<(), E>;
 
-/// Passes the addresses of a recording's samples to `take`, with the sizes in bytes of those
-/// accesses that have more than one byte, by index.
+/// Passes the addresses of a recording's samples to `take`.
 ///
-/// A trace has a sample for every access: all of them are references. Otherwise those of the event
-/// with most addresses are, and they stand for all counted events, or for the samples' periods.
-/// Returns `None` if no sample has an address.
+/// A trace has a sample for every access, so all samples are references. The sizes of accesses with
+/// more than one byte are passed, too. Otherwise, the samples of the event with the most addresses
+/// are used, without sizes. They represent all counted events, or their periods if the event was
+/// not counted. Returns `None` if no sample has an address.
 ///
 /// # Errors
 /// The file system or `take` fails. Damaged parts are skipped and listed.
@@ -88,7 +89,8 @@ pub fn references<E: From<Error>>(
     }))
 }
 
-/// Says why a recording has no references. `problems` is what could not be read.
+/// Returns the message that a recording has no references. `problems` lists the parts that could
+/// not be read.
 pub fn no_references(recording: &Recording, problems: &[String]) -> String {
     let path = recording.path().display();
     match problems.is_empty() {
@@ -103,8 +105,8 @@ pub fn no_references(recording: &Recording, problems: &[String]) -> String {
     }
 }
 
-/// Whether the samples are all loads and stores that were counted, one each. A modify is counted
-/// as a load and as a store and is one access.
+/// Returns true if the samples are all counted loads and stores, one sample each. A modify is a
+/// single access but is counted as a load and as a store.
 fn is_trace(manifest: &Manifest, addressed: &BTreeMap<EventId, u64>) -> bool {
     let of_accesses = [catalogue::LOADS, catalogue::STORES];
     let count = |event| {
@@ -120,7 +122,7 @@ fn is_trace(manifest: &Manifest, addressed: &BTreeMap<EventId, u64>) -> bool {
     samples > 0 && samples == accesses && addressed.keys().all(|event| of_accesses.contains(event))
 }
 
-/// How often the event was counted, where the recording says it.
+/// Returns how often the event was counted, if the recording contains that number.
 fn counted(manifest: &Manifest, event: EventId, name: &str) -> Option<u64> {
     let sampled = manifest.sampling.iter().flat_map(|s| &s.events);
     let of_samples = sampled.filter(|e| e.event == event).find_map(|e| e.counted);

@@ -823,7 +823,7 @@ mod tests {
         assert_eq!(seen, expected);
     }
 
-    /// An arena is there already when a library comes to lie before it.
+    /// The arena exists before a library is mapped directly below it.
     #[test]
     fn memory_older_than_the_library_before_it_is_not_the_librarys() {
         let modules = [

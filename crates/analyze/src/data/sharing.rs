@@ -31,7 +31,7 @@ pub(crate) struct SharingLimits {
     pub(crate) accesses: usize,
 }
 
-/// Accesses to shared lines. Only analyses over the same [`AddressSpaces`] may be merged.
+/// Sums of accesses to shared lines. Merge only analyses that use the same [`AddressSpaces`].
 #[derive(Clone, Debug)]
 pub struct SharedLineSums<'a> {
     spaces: &'a AddressSpaces,
@@ -122,14 +122,14 @@ pub struct SharingCounts {
     pub hitm: u64,
     /// Misses after another core's store, of bytes that others have stored since.
     pub true_sharing: u64,
-    /// The same of other bytes.
+    /// Misses after another core's store, of bytes that others have not stored since.
     pub false_sharing: u64,
     /// Accesses that took copies of the line from other cores.
     pub invalidating: u64,
     /// Cycles in which cores waited for the line from another core. For samples, the latency of
     /// the misses in `hitm`, part of which overlaps with other work.
     pub stall_cycles: u64,
-    /// Number of samples that the other numbers are estimated from; 0 if all accesses were seen.
+    /// Number of samples that the other numbers are estimated from. 0 if all accesses were seen.
     pub samples: u64,
     /// Number of samples in `hitm`.
     pub hitm_samples: u64,
@@ -189,7 +189,7 @@ impl SharingCounts {
         (self.stall_cycles, misses, self.invalidating, self.samples)
     }
 
-    /// Whether false sharing outnumbers true sharing.
+    /// True if false sharing is more frequent than true sharing.
     pub fn is_mostly_false(&self) -> bool {
         self.false_sharing > self.true_sharing
     }
@@ -208,14 +208,15 @@ pub struct SharedAccess {
     pub line: Option<u32>,
     /// The variable or allocation that the bytes belong to.
     pub data: String,
-    /// Element and member of the variable: `counters[3].hits`, or the first and the last one. Of
-    /// allocated memory, the type and member that the code accesses: `worker.done`, or only the type if
-    /// the bytes are more than the member's. `None` without debug information, and for other data.
+    /// For a variable, the element and member (`counters[3].hits`), or the first and the last one.
+    /// For allocated memory, the type and member that the code accesses (`worker.done`), or only
+    /// the type if the bytes exceed the member. `None` without debug information, and for other
+    /// data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
     /// Threads that access these bytes here.
     pub threads: u64,
-    /// The thread, if it is one.
+    /// The thread, if there is only one.
     pub tid: Option<Tid>,
     /// Bytes that were loaded.
     pub loaded: Vec<ByteRange>,
@@ -231,7 +232,7 @@ pub struct SharedAccess {
 pub struct SharedLine {
     /// Content of the line: variables, or the place that allocated its memory.
     pub name: String,
-    /// Whether it is allocated memory.
+    /// Kind of the data in the line.
     pub kind: DataKind,
     /// Process.
     pub pid: Pid,
@@ -242,21 +243,21 @@ pub struct SharedLine {
     /// Misses of all threads.
     #[serde(flatten)]
     pub counts: SharingCounts,
-    /// Code that accesses it, what costs most first.
+    /// Code that accesses it, most expensive first.
     pub accesses: Vec<SharedAccess>,
     /// Accesses that are not listed.
     pub other_accesses: u64,
 }
 
 impl SharedLine {
-    /// Lists at most so many accesses.
+    /// Keeps at most `accesses` accesses and counts the others.
     fn cut(&mut self, accesses: usize) {
         self.other_accesses += self.accesses.len().saturating_sub(accesses) as u64;
         self.accesses.truncate(accesses);
     }
 }
 
-/// Lines that threads share, those that cost most first.
+/// Lines that threads share, most expensive first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SharedLines {
     /// Misses of all lines.
@@ -292,7 +293,7 @@ pub(crate) struct SharingNames<'a, 'b> {
     pub(crate) allocations: &'b Allocations,
     pub(crate) frames: &'b Frames<'a>,
     pub(crate) regions: &'b SampledRegions<'a>,
-    /// Latency of sampled HITMs as a part of that of all samples, if known.
+    /// Latency of sampled HITMs as a share of the latency of all samples, if known.
     pub(crate) latency_share: Option<f64>,
 }
 

@@ -195,8 +195,8 @@ pub(crate) fn type_table(
     })
 }
 
-/// Whether a file's code has enough of the misses or stalled cycles to read its debug information,
-/// which takes longer than the rest of a report for a large library.
+/// Returns a filter for files. A file passes if its code has enough of the misses or stalled
+/// cycles. Reading the debug information of a large library takes longer than the rest of a report.
 fn costly_files(sites: &SiteTotals) -> impl Fn(PathId) -> bool {
     let mut files: BTreeMap<PathId, (u64, u64)> = BTreeMap::new();
     let (mut stalled, mut misses) = (0, 0);
@@ -233,7 +233,7 @@ fn members(sums: &TypeSums, names: &EventNames) -> Vec<MemberRow> {
         .collect()
 }
 
-/// Costs of an instruction's accesses. Its `cycles` are only those in which it stalled.
+/// Costs of an instruction's accesses. `cycles` are those in which it stalled.
 fn costs(tally: &Tally) -> Tally {
     let mut costs = Tally::default();
     for (event, count) in tally.iter().filter(|&(_, count)| count > 0) {

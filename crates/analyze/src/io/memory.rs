@@ -258,8 +258,8 @@ fn terms(counters: &MemoryCounters) -> Vec<IoTerm> {
     sums.map(term).collect()
 }
 
-/// Bytes of a device, in and out. If its ports are counted, they come from those, and the device's
-/// own counters only split a stack between its devices.
+/// Bytes that a device moved in and out. If the ports of its stack are counted, the bytes come from
+/// the ports, and the device's own counters only divide them among the devices of the stack.
 fn moved(
     device: &IoDeviceLine,
     all: &[IoDeviceLine],
@@ -396,9 +396,9 @@ mod tests {
         );
     }
 
-    /// Two devices at one stack moved 300 and 100 by their own counters, and 800 by its
-    /// ports; a third elsewhere 200. They have 600, 200 and 200 of the traffic of 1000
-    /// in.
+    /// By their own counters, two devices at one stack moved 300 and 100 bytes. The ports counted
+    /// 800. A third device elsewhere moved 200. Of the incoming traffic of 1000, the devices have
+    /// 600, 200 and 200.
     #[test]
     fn ports_are_taken_where_they_are_counted() {
         let terms = [

@@ -33,13 +33,13 @@ pub struct IoAccounts {
     owners: BTreeMap<Owner, IoOwner>,
     devices: BTreeMap<DeviceId, IoDevice>,
     counters: MemoryCounters,
-    /// Origin of the memory traffic counters, and why there are none.
+    /// Origin of the memory traffic counters, and the reason if there are none.
     counted_by: [String; 2],
     end_ns: u64,
 }
 
 impl IoAccounts {
-    /// Sets the origin of the memory traffic counters, or why there are none.
+    /// Sets the origin of the memory traffic counters, and the reason if there are none.
     pub fn set_counter_source(&mut self, source: &str, without: &str) {
         self.counted_by = [source, without].map(str::to_owned);
     }

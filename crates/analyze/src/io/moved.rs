@@ -10,9 +10,9 @@ pub struct Moved {
     pub bytes: u64,
     /// Requests to a disk, packets of the network stack.
     pub operations: u64,
-    /// Packets on the wire; 0 for disks.
+    /// Packets on the wire. 0 for disks.
     pub segments: u64,
-    /// Further headers on the wire of packets that the device segments or joins.
+    /// Bytes of additional headers on the wire, for packets that the device divides or joins.
     pub header_bytes: u64,
 }
 
@@ -53,7 +53,7 @@ impl BothWays {
         });
     }
 
-    /// Bytes of both.
+    /// Sum of both directions.
     pub fn bytes(&self) -> u64 {
         self.r#in.bytes + self.out.bytes
     }
@@ -161,7 +161,7 @@ pub struct IoDeviceLine {
     pub link_bytes_per_s: Option<u64>,
     /// Names of the devices below it.
     pub below: String,
-    /// Whether no hardware moves its bytes.
+    /// True if no hardware moves its bytes.
     pub is_virtual: bool,
     /// The device's own count.
     pub counted: BothWays,
@@ -171,13 +171,14 @@ pub struct IoDeviceLine {
     pub unattributed_in_bytes: u64,
     /// Bytes out that belong to no known process (with a filter: to others).
     pub unattributed_out_bytes: u64,
-    /// Its estimated part of the memory traffic; null where no counters tell it, and for
-    /// devices without hardware.
+    /// Its estimated part of the memory traffic in bytes. Null without counters, and for devices
+    /// without hardware.
     pub memory_bytes: Option<u64>,
 }
 
 impl IoDeviceLine {
-    /// Bytes in: what it counted, or what processes have of one that was never seen.
+    /// Bytes in, by the device's own count or by that of processes, whichever is larger. A device
+    /// that was never seen has no count of its own.
     pub(crate) fn most_in(&self) -> u64 {
         self.counted.r#in.bytes.max(self.attributed.r#in.bytes)
     }

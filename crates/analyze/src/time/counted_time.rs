@@ -1,6 +1,6 @@
 //! Where the time goes, from counters of a processor.
 //!
-//! Three sets of events say it, the most detailed first. Without one of them there is no answer:
+//! Three sets of events show it, the most detailed first. Without any of them there is no answer:
 //!
 //! - Intel's `CYCLE_ACTIVITY` counts cycles in which no instruction was executed while a load
 //!   missed a level. Each level includes the next one, so differences are the parts, as on the
@@ -10,8 +10,8 @@
 //! - `stalled-cycles-frontend` and `-backend` count cycles. Both may occur in one cycle, so the rest
 //!   is not work.
 //!
-//! Counts that contradict each other, as estimates of counters that took turns may, give no answer
-//! either.
+//! There is no answer either if counts contradict each other. Counters that took turns are
+//! estimates and may do so.
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use serde::Serialize;
 pub struct CountedTime {
     /// Unit of the whole: `cycles` or `slots`.
     pub of: &'static str,
-    /// Whether the parts may overlap. Otherwise they add up to 1.
+    /// True if the parts may overlap. Otherwise they add up to 1.
     pub may_overlap: bool,
     /// The parts.
     pub parts: Vec<CountedPart>,

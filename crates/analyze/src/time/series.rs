@@ -131,7 +131,7 @@ impl Series {
     }
 }
 
-/// `value * part / whole`, rounded down; `part <= whole`, `whole > 0`.
+/// Returns `value * part / whole`, rounded down. `part` is at most `whole`, which is not 0.
 fn portion(value: u64, part: u64, whole: u64) -> u64 {
     (u128::from(value) * u128::from(part) / u128::from(whole)) as u64
 }
@@ -140,8 +140,8 @@ fn saturating_sum(values: &[u64]) -> u64 {
     values.iter().fold(0, |sum, &v| v.saturating_add(sum))
 }
 
-/// The finest bin that rows of a modelled machine tell apart. Only the sum of an
-/// interval is known: spread over finer bins, it could exceed what the machine can
+/// Width of the finest bins that the rows of a modelled machine allow. Only the sum over an
+/// interval is known. If it were spread over finer bins, a bin could exceed what the machine can
 /// move.
 pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
     let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);

@@ -245,7 +245,7 @@ impl Naming<'_, '_> {
 }
 
 impl Timeline {
-    /// Names the owners of the samples, and reduces the curves to what fits a page.
+    /// Names the owners of the samples, and reduces the curves so that they fit into a page.
     pub(crate) fn of(
         times: SampleTimes,
         curves: &Curves,

@@ -68,8 +68,8 @@ fn code_is_of_what_was_mapped_at_that_time() {
     }
 }
 
-/// As where a thread's arena is reserved and trimmed, and another thread, which is behind in
-/// virtual time, gets memory there.
+/// An arena of a thread is reserved and trimmed. Another thread, which is behind in virtual time,
+/// gets memory there.
 #[test]
 fn memory_that_was_unmapped_is_what_comes_after() {
     let spaces = AddressSpaces::of(vec![

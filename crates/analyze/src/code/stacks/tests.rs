@@ -45,7 +45,7 @@ fn tree(frames: &[Frame], samples: &[Sample]) -> CallTree {
     call_trees(&calls.finish(), &first.finish(), &mut symbols, &names).remove(0)
 }
 
-/// Names, levels, events with what is called, own events.
+/// Name, number of callers above, events including callees, and own events of each node.
 fn shown(tree: &CallTree) -> Vec<(String, usize, u64, u64)> {
     let node = |node: &CallNode| {
         let name = node.function.trim_end_matches(" [no symbols]").to_owned();
@@ -108,7 +108,7 @@ fn small_nodes_are_summed_and_nothing_is_lost() {
     assert!(tree.nodes.len() <= MAX_NODES + 2, "{}", tree.nodes.len());
     let own: u64 = tree.nodes.iter().map(|node| node.own_events).sum();
     assert_eq!((own, tree.events), (16, 16));
-    // The function at the end is what one asks for.
+    // The innermost function of a deep recursion is in the tree, because users look for it.
     assert_eq!(tree.hottest(1)[0].function, "d [no symbols]");
     assert_eq!(tree.hottest(1)[0].share, Some(1.0));
     let deepest = tree.nodes.iter().map(|node| tree.callers(node).len());
@@ -242,7 +242,7 @@ fn calls_from_memory_in_which_nothing_ever_ran_are_unknown() {
     let mut calls = Frames::new(&spaces);
     calls.observe(&odd);
     assert_eq!(calls.calls[0].1, spaces.unknown());
-    // A sample ran in 0x7000: code that somebody generated is there.
+    // A sample ran in 0x7000, so code was generated there.
     assert_eq!(chain(false), ["[jit]", "[unknown]"]);
     assert_eq!(chain(true), ["[jit]"]);
 }
@@ -259,8 +259,8 @@ fn calls_of_a_part_that_is_missing_lead_nowhere() {
     assert_eq!(tree.events, 3);
 }
 
-/// Twin: over all bins a node has what it has in the whole run, in each bin what samples of
-/// that time stand for.
+/// Compares with sums over samples. The bins of a node add up to its events in the whole run, and
+/// the nodes of a bin to the events of its samples.
 #[test]
 fn nodes_over_time_add_up_to_themselves() {
     let spaces = functions();

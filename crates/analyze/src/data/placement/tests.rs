@@ -15,7 +15,7 @@ impl<F: Fn(u64) -> Option<u32>> PageNodes for Rule<F> {
     }
 }
 
-/// Numbers that look random and are the same each time (xorshift).
+/// A reproducible sequence of numbers (xorshift).
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move |below| {
@@ -50,7 +50,7 @@ const MIB: u64 = 1 << 20;
 fn memory_that_another_node_uses_is_moved_there() {
     let heap = region("[heap]", 16 * MIB, 64 * MIB);
     let mut usage = PageUse::new(PAGE);
-    // Nineteen in twenty accesses come from node 1; all pages lie on node 0.
+    // Node 1 makes 95 % of the accesses, but all pages are on node 0.
     used(&mut usage, &heap, 20_000, |_, chance| {
         u32::from(chance >= 5)
     });
@@ -73,7 +73,7 @@ fn halves_that_two_nodes_use_are_told_apart() {
     let middle = data.start + 16 * MIB;
     let mut usage = PageUse::new(PAGE);
     used(&mut usage, &data, 8000, |addr, _| u32::from(addr >= middle));
-    // The first half lies where it is used, the second one too far away.
+    // The first half is on the node that uses it, the second half is not.
     let found = placement(&usage, &[data], &mut Rule(|_| Some(0)));
     let advice: Vec<Advice> = found.ranges.iter().map(|r| r.advice).collect();
     // One chunk may hold samples of both halves.
@@ -111,7 +111,7 @@ fn few_samples_give_no_advice() {
 
 #[test]
 fn memory_between_clusters_that_nobody_uses_is_no_part_of_a_range() {
-    // A reservation of 1 TiB with two used places, as runtimes make.
+    // A reservation of 1 TiB with two used parts, as runtimes make.
     let heap = region("anon", 1 << 40, 1 << 40);
     let places = [heap.start + (1 << 30), heap.start + (700 << 30)];
     let mut usage = PageUse::new(PAGE);
@@ -184,7 +184,7 @@ fn what_is_not_kept_is_counted() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Sums over ranges are those over samples, whatever was sampled.
+    /// Every sample is in one range, whatever was sampled.
     #[test]
     fn ranges_hold_each_sample_once(
         samples in prop::collection::vec((0u64..1 << 28, 0u32..3), 0..600),
