@@ -1,6 +1,6 @@
-//! Takes the front end of the page into the crate, where `make web` has made it.
+//! Embeds the front end of the page, which `make web` builds, into the crate.
 //!
-//! Without it the crate builds all the same; `page` then says what is missing.
+//! The crate also builds without it. `page` then reports what is missing.
 
 use std::path::Path;
 use std::{env, fs};
@@ -8,7 +8,7 @@ use std::{env, fs};
 fn main() {
     let root = env::var("CARGO_MANIFEST_DIR").expect("cargo names the crate's folder");
     let made = Path::new(&root).join("../../web/dist");
-    // The folder is always there, so that cargo sees what comes and goes in it.
+    // The folder always exists, so that cargo notices when the files appear or disappear.
     println!("cargo::rerun-if-changed={}", made.display());
     let read = |name: &str| fs::read_to_string(made.join(name));
     let front_end = match (read("report.js"), read("report.css")) {

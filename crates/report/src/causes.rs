@@ -593,12 +593,12 @@ fn allocation(summary: &Summary) -> Option<String> {
     ))
 }
 
-/// Whether each process has one thread.
+/// Returns true if each process has one thread.
 fn is_pipeline(summary: &Summary) -> bool {
     summary.processes.len() > 1 && summary.processes.len() == summary.threads.len()
 }
 
-/// Minimum number of threads to speak of those that run at a time.
+/// Minimum number of threads for a sentence about how many run at a time.
 const SEVERAL_THREADS: usize = 3;
 
 /// How many threads run at a time, if most of them wait.
@@ -617,7 +617,7 @@ fn few_threads_run(summary: &Summary) -> Option<String> {
     let times = times?;
     let sum = |of: fn(&(u64, u64)) -> u64| times.iter().map(of).sum::<u64>() as f64;
     let (lived, ran) = (sum(|time| time.0), sum(|time| time.1));
-    // A thread that starts the others and waits for them is one that waits.
+    // A thread that starts the others and waits for them counts as waiting.
     let others = (lived - end_ns as f64).max(0.0);
     (ran < 0.75 * others).then(|| {
         let what = match is_pipeline(summary) {
@@ -800,7 +800,7 @@ fn writes_past_caches(summary: &Summary) -> bool {
         .is_some_and(|(bytes, lines)| bytes > 2 * 64 * lines)
 }
 
-/// Whether lines move between the cores of the model.
+/// Returns true if lines move between the cores of the model.
 fn models_sharing(summary: &Summary) -> bool {
     summary.recording.source.settings.is_coherent
 }

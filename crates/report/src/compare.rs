@@ -317,7 +317,7 @@ impl Metric {
         Metric { interval, ..self }
     }
 
-    /// A number whose two values have different meanings.
+    /// Keeps both values and drops their difference, because they have different meanings.
     fn without_difference(self) -> Metric {
         Metric {
             difference: None,
@@ -611,7 +611,8 @@ mod tests {
             ..Measured::default()
         };
         let ranked = |a, b| Comparison::of(&[a], &[b], None).ranked_by.unwrap();
-        // A matrix product whose loops were swapped: few more misses of the second level.
+        // A matrix product after its loops were swapped. It has a few more misses of the second
+        // level.
         let (old, new) = (
             run(16_900_000, 14_400, 60_000_000),
             run(2_100_000, 16_300, 60_000_000),
@@ -686,7 +687,7 @@ mod tests {
     fn small_differences_are_counted_and_not_listed() {
         let compared = of(parsed(1_000_000), parsed(4_100_003));
         let text = compared.text(10, &plain(200, false));
-        // Names first, then the numbers; functions before metrics.
+        // Names come before the numbers, and functions before metrics.
         let row = |name: &str| {
             text.lines()
                 .position(|line| line.trim_start().starts_with(name))
@@ -851,7 +852,7 @@ mod tests {
         assert_eq!(compared.functions[0].function, "sum (p)");
         let [low, high] = compared.functions[0].interval.unwrap();
         assert!(low > 90.0 && low < 101.0 && high > 101.0 && high < 112.0);
-        // Equal deterministic runs, and such that differ by one.
+        // Equal deterministic runs, and deterministic runs that differ by one.
         assert!(!Comparison::of(&group([7; 3]), &group([7; 3]), None).changed);
         assert!(Comparison::of(&group([7; 3]), &group([8; 3]), None).changed);
     }

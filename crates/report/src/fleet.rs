@@ -68,7 +68,8 @@ impl FleetFacts {
         notes
     }
 
-    /// Numbers of different models are not of the same kind.
+    /// Note if the recordings were modelled on several machines, because their numbers are not
+    /// comparable.
     fn machines_note(&self, style: &Style) -> String {
         match self.machines.as_slice() {
             [] | [_] => String::new(),
@@ -93,7 +94,7 @@ pub struct FleetTop {
     pub scope: String,
     /// The metric.
     pub metric: String,
-    /// Its units; one unless recordings disagree.
+    /// Its units. There is only one unless recordings disagree.
     pub units: Vec<String>,
     /// Its provenances.
     pub provenances: Vec<String>,
@@ -126,7 +127,8 @@ pub struct FleetRow {
     pub share: Option<f64>,
     /// Recordings in which the place has a value.
     pub recordings: u64,
-    /// Mean over all recordings that have the metric; 0 counts where the place has no value.
+    /// Mean over all recordings that have the metric. Recordings in which the place has no value
+    /// count as 0.
     pub mean: f64,
     /// 95 % interval of that mean, by Student's t. `None` of a single recording.
     pub interval: Option<[f64; 2]>,
@@ -231,7 +233,7 @@ impl FleetTop {
     }
 }
 
-/// Low and high end; a mean of counts is never below 0.
+/// The low and high end of an interval. The mean of a count is never below 0.
 fn ends_text([low, high]: [f64; 2], unit: MetricUnit, style: &Style) -> String {
     let [low, high] = [low.max(0.0), high].map(|end| unit.value(end, style));
     format!("{low}{}{high}", style.until())
@@ -297,7 +299,7 @@ impl FleetCurve {
             );
             text += &style.wrap(&line, 0);
         }
-        // Less memory than a block is none.
+        // A memory smaller than a block holds nothing.
         let first = self
             .points
             .partition_point(|point| point.bytes < self.block_bytes);

@@ -19,10 +19,8 @@ pub(crate) const NAMED_SHARE: f64 = 0.2;
 
 /// As [`readable`], for names of any length. Used in sentences.
 ///
-/// Parentheses behind a space are not arguments: `main at a.c:5 (malloc)`, `(anonymous namespace)`.
-/// Behind a dot, they are a receiver of Go: `main.(*Node).insert`.
-/// Rust names a method of a trait after its type, `<vec::Iter<T> as Iterator>::next`, which becomes
-/// `vec::Iter<>::next`.
+/// Parentheses after a space are not arguments: `main at a.c:5 (malloc)`, `(anonymous namespace)`.
+/// Parentheses after a dot are a receiver in Go: `main.(*Node).insert`.
 pub(crate) fn without_arguments(name: &str) -> String {
     // Brackets of Python are no arguments: `<module> at a.py:3 (Python)`, `<frozen importlib>`.
     if name.contains("operator") || name.ends_with(" (Python)") {
@@ -64,8 +62,8 @@ struct SelfType<'a> {
     bytes: usize,
 }
 
-/// Returns the type whose method follows, if `name` begins with its bracket. `before` is the
-/// character in front of it.
+/// Returns the type of a method if `name` begins with the bracket around this type. `before` is the
+/// preceding character.
 fn self_type(name: &str, before: char) -> Option<SelfType<'_>> {
     let inner = name
         .strip_prefix('<')
@@ -86,7 +84,7 @@ fn self_type(name: &str, before: char) -> Option<SelfType<'_>> {
     }
     let inner = &inner[..end];
     let own = match inner.strip_prefix("impl ") {
-        // The path in front of an `impl` is that of its module, so the type needs no path.
+        // The path before an `impl` is that of its module, so the path of the type is not needed.
         Some(of) => {
             let own = of.rsplit_once(" for ").map_or(of, |(_, own)| own);
             let path = own.split('<').next().unwrap_or(own);
@@ -100,7 +98,7 @@ fn self_type(name: &str, before: char) -> Option<SelfType<'_>> {
     })
 }
 
-/// A function after those that it was inlined into, outermost first: `main > lookups`.
+/// A function and the functions that it was inlined into, outermost first: `main > lookups`.
 pub(crate) fn chain(function: &str, inlined_into: &[Caller]) -> String {
     let callers = inlined_into.iter().map(|caller| caller.function.as_str());
     let frames = std::iter::once(function).chain(callers);

@@ -118,7 +118,8 @@ pub(crate) fn of_memory(memory: &Value) -> Vec<Statement> {
 /// Overview of a miss-ratio curve in its JSON form.
 pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     let title = curve.get("title")?.as_str()?;
-    // Curves of policies are only known at some sizes, so such a size cannot be determined.
+    // Curves of policies are known only at some sizes, so the sizes at which the curve falls cannot
+    // be determined.
     if let Some(policies) = curve.get("policies").and_then(Value::as_array) {
         let advice = curve.get("advice").and_then(Value::as_array);
         let sentences = advice.into_iter().flatten().filter_map(Value::as_str);

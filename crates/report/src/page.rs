@@ -1,8 +1,9 @@
 //! The report as one self-contained HTML file: data, style and front end.
 //!
 //! The data is JSON: the [`Summary`] as with `--json`, the sentences of the overview, and further
-//! results. It is never interpreted as HTML: it does not contain `<`, and the front end inserts
-//! every name as text. The front end comes from `web/` and is embedded when memgauge is built.
+//! results. It cannot be interpreted as HTML, because it does not contain `<` and the front end
+//! inserts every name as text. The front end comes from `web/` and is embedded when memgauge is
+//! built.
 
 use memgauge_analyze::Summary;
 use serde::Serialize;

@@ -99,7 +99,7 @@ fn how_to_name(runtime: Runtime) -> &'static str {
     }
 }
 
-/// The runtime was asked for names and wrote none of this code.
+/// The reason why code is unnamed although the runtime was asked for names.
 fn why_still_unnamed(runtime: Runtime) -> &'static str {
     match runtime {
         Runtime::Java => {

@@ -151,7 +151,7 @@ pub(super) mod tests {
         let run = run("a", 0, &[10, 0, 30, 5]);
         let curve = run.curve("dram.read_bytes").unwrap();
         for columns in [1, 2, 3, 4, 7, 100] {
-            // Twice as long as the run.
+            // The plot is twice as long as the run.
             let rates = curve.rates(columns, 8000);
             let sum: f64 = rates.iter().map(|rate| rate * 8e-6 / columns as f64).sum();
             assert!((sum - 45.0).abs() < 1e-9, "{columns}: {sum}");

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use crate::fixture::plain;
 
-    /// A run that counted `misses`, or estimated them within `half`; all in one function.
+    /// A run that counted `misses`, or estimated them within `half`, all in one function.
     fn run(misses: u64, half: Option<u64>) -> Measured {
         let interval = half.map(|half| [misses - half, misses + half]);
         let event = || "llc.miss".to_owned();
@@ -109,7 +109,7 @@ mod tests {
             with.function_intervals
                 .insert(name.to_owned(), [(event(), ends)].into());
         };
-        // Two misses in one set in eight may have been missed by the other run; 20 not.
+        // The other run may have missed two misses in one set of eight, but not 20.
         seen("few (p)", 16, [2, 60]);
         seen("many (p)", 160, [90, 230]);
         let compared = compared(&run(1000, Some(500)), &with);

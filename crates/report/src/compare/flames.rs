@@ -25,7 +25,7 @@ const LETTER: f64 = 7.2;
 const DEEPEST: usize = 64;
 /// Changes below this share of all events are no change.
 const UNCHANGED: f64 = 0.001;
-/// Steps of a colour; the last is a change of at least 20 % of all events.
+/// Number of shades of a colour. The last one means a change of at least [`FULL`] of all events.
 const STEPS: f64 = 5.0;
 const FULL: f64 = 0.2;
 
@@ -47,7 +47,8 @@ struct Merged {
     events: [u64; 2],
 }
 
-/// The graphs of the first run before and of the first after; empty if one lacks call stacks.
+/// Flame graphs of the first run before and the first run after. Empty if one of them lacks call
+/// stacks.
 pub(super) fn flames(runs: &[RunCurves]) -> String {
     let of_group = |group: usize| runs.iter().find(|run| run.group == group)?.calls.as_ref();
     let (Some(before), Some(after)) = (of_group(0), of_group(1)) else {
@@ -74,7 +75,7 @@ fn merge(trees: [&CallTree; 2]) -> Merged {
     };
     let mut known: HashMap<(Option<usize>, &str, &str), usize> = HashMap::new();
     for (side, tree) in trees.into_iter().enumerate() {
-        // Callers come before what they call.
+        // In the list of nodes, callers come before their callees.
         let mut numbers: Vec<usize> = Vec::new();
         for node in &tree.nodes {
             let caller = node

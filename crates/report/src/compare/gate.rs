@@ -137,8 +137,8 @@ pub enum GateError {
 const NEAR: f64 = 0.75;
 
 impl Comparison {
-    /// Checks gates. Returns a sentence with both values for each that fails, and then one about
-    /// what kind of change it is.
+    /// Checks gates. Returns a sentence with both values for each failed gate, then one about the
+    /// kind of change.
     ///
     /// # Errors
     /// No run has a gate's metric, its limit has another unit, or a run lacks the number.

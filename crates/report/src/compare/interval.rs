@@ -51,7 +51,7 @@ pub(crate) fn welch(before: &[f64], after: &[f64]) -> Option<Interval> {
     mean_difference_interval(before, after, 1)
 }
 
-/// As `welch`, of `comparisons` such intervals, which all hold together at 95 % (Bonferroni).
+/// As `welch`, for one of `comparisons` intervals. All of them together hold at 95 % (Bonferroni).
 pub fn mean_difference_interval(
     before: &[f64],
     after: &[f64],
@@ -99,7 +99,7 @@ pub(crate) fn of_estimates(before: Estimate, after: Estimate, doubtful: bool) ->
     Some([difference - down, difference + up])
 }
 
-/// A part of so many samples.
+/// A share of a number of samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proportion {
     pub(crate) share: f64,
@@ -107,8 +107,8 @@ pub(crate) struct Proportion {
 }
 
 /// Returns the interval of the difference of two proportions, after − before, from Wilson's
-/// intervals of both (R. G. Newcombe, Statistics in Medicine 17, 1998, method 10). `comparisons`
-/// such intervals hold together at 95 % (Bonferroni). `None` without samples.
+/// intervals of both (R. G. Newcombe, Statistics in Medicine 17, 1998, method 10). All of
+/// `comparisons` intervals together hold at 95 % (Bonferroni). `None` without samples.
 pub(crate) fn newcombe(
     before: Proportion,
     after: Proportion,
@@ -209,8 +209,7 @@ mod tests {
         assert!(newcombe(of(1.0, 10), none, 1).is_none());
     }
 
-    /// Part of 20 000 intervals that contain the true difference; its standard error is
-    /// 0.15 %.
+    /// Share of 20 000 intervals that contain the true difference. Its standard error is 0.15 %.
     fn covered(truth: f64, mut interval: impl FnMut() -> Option<Interval>) -> f64 {
         const TRIALS: u32 = 20_000;
         let hits = (0..TRIALS).filter(|_| {

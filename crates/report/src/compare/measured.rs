@@ -63,17 +63,17 @@ pub struct Measured {
     /// because its address varies between runs. Baseline files omit them.
     #[serde(skip)]
     pub data: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Bytes of allocations at the peak, by where they were made; not in a baseline either.
+    /// Bytes of allocations at the peak, by allocation site. Baseline files omit them.
     #[serde(skip)]
     pub heap: BTreeMap<String, BTreeMap<String, u64>>,
     /// Bytes that programs moved, by program and device. Baseline files omit them.
     #[serde(skip)]
     pub io: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Shares of regions of the data, by sampled event; not in a baseline either.
+    /// Shares of memory regions, by sampled event. Baseline files omit them.
     #[serde(skip)]
     pub regions: Vec<Shares>,
-    /// Whether parts of the recording could not be read, which a summary does not tell from
-    /// files without names: whoever has the recording sets it.
+    /// True if parts of the recording could not be read. A summary does not show that, because
+    /// files without names look the same, so the code that has the recording sets it.
     #[serde(skip)]
     pub is_damaged: bool,
 }
@@ -125,7 +125,7 @@ impl Measured {
     /// Reads a baseline file.
     ///
     /// # Errors
-    /// A sentence that says why the text is no baseline.
+    /// The text is no baseline. The message says why.
     pub fn parse(text: &str) -> Result<Measured, String> {
         let measured: Measured = serde_json::from_str(text).map_err(|why| why.to_string())?;
         match measured.memgauge_baseline {
@@ -141,8 +141,8 @@ impl Measured {
         format!("{:#}\n", serde_json::json!(self))
     }
 
-    /// The run with its program's places under another program's name: two builds of a
-    /// program often have names of their own.
+    /// Replaces the program's name in the names of its functions and lines, because two builds of a
+    /// program often have different names.
     pub(crate) fn renamed(self, program: Option<&str>) -> Measured {
         let (Some(own), Some(other)) = (self.program.as_deref(), program) else {
             return self;
@@ -224,12 +224,12 @@ fn sampled_sharing(summary: &Summary) -> Option<Shares> {
     })
 }
 
-/// A function and the file name of its module, which is the same on all machines.
+/// A function with the file name of its module, which is the same on all machines.
 fn function(row: &HotRow) -> Option<String> {
     Some(format!("{} ({})", row.function, file_name(&row.module)))
 }
 
-/// A source line and its function; `None` where the line is unknown.
+/// A source line with its function. `None` if the line is unknown.
 fn line(row: &HotRow) -> Option<String> {
     let file = file_name(row.file.as_deref()?);
     Some(format!("{file}:{} {}", row.line?, row.function))

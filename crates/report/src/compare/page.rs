@@ -1,7 +1,7 @@
 //! A comparison as one HTML file that needs nothing else, not even a script.
 //!
-//! Names are text: what could be read as HTML is written as a reference, and each stands in
-//! an element of its own direction.
+//! Names are escaped, so they cannot be read as HTML. Each is in an element with a text direction
+//! of its own.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
 use crate::style::Style;
 use crate::units;
 
-/// Size of a plot and of its margins, in its own units.
+/// Size of a plot and of its margins, in units of the SVG.
 const WIDE: f64 = 720.0;
 const HIGH: f64 = 200.0;
 const LEFT: f64 = 64.0;
@@ -63,7 +63,7 @@ svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px
 "#;
 
 impl Compared {
-    /// As a page; `rows` functions, lines and regions at most.
+    /// Renders the comparison as a page with at most `rows` functions, lines and regions.
     pub fn html(&self, rows: usize) -> String {
         let (first, others) = self
             .names
@@ -153,7 +153,7 @@ impl Compared {
     }
 }
 
-/// A style whose lines do not end early: a page wraps them itself.
+/// A style without a maximum line width, because a page wraps lines itself.
 fn unwrapped() -> Style {
     Style {
         width: usize::MAX / 2,
@@ -202,14 +202,14 @@ fn of_two(comparison: &Comparison, rows: usize) -> String {
     page
 }
 
-/// The interval of a difference, where there is one.
+/// The interval of a difference, or a dash if there is none.
 fn interval_of(interval: Option<[f64; 2]>, words: impl Fn(f64) -> String) -> String {
     interval.map_or("–".to_owned(), |[low, high]| {
         format!("{} … {}", words(low), words(high))
     })
 }
 
-/// A bar of a difference, as long as it is of the largest one.
+/// A bar for a difference. Its length is relative to the largest difference.
 fn bar(difference: f64, largest: f64) -> String {
     match difference == 0.0 {
         true => "–".to_owned(),
@@ -301,8 +301,8 @@ fn shares(what: &str, title: &str, changed: &ChangedShares, rows: usize) -> Stri
     )
 }
 
-/// A table under a heading; nothing without rows. The first column is a name. A column that has
-/// nothing in any row is left out. A bar begins with its sign, which decides its colour.
+/// A table with a heading. Empty without rows. The first column has names. Columns without any
+/// value are omitted. A bar begins with its sign, which determines its colour.
 fn table(title: &str, titles: &[&str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() {
         return String::new();
@@ -412,7 +412,7 @@ fn axes(top: &str, end: &str) -> String {
         + &at(right, bottom + 16.0, "end", end)
 }
 
-/// A curve as far as its run lasts.
+/// A curve up to the end of its run. `lasts` is the length of the run as a share of the plot.
 fn path(rates: &[f64], highest: f64, lasts: f64) -> String {
     let shown = ((lasts * POINTS as f64).ceil() as usize).clamp(1, rates.len().max(1));
     let mut path = String::new();
@@ -424,7 +424,7 @@ fn path(rates: &[f64], highest: f64, lasts: f64) -> String {
     path
 }
 
-/// A name, whose direction is its own.
+/// A name in an element with a text direction of its own.
 fn name(words: &str) -> String {
     format!("<bdi>{}</bdi>", text(words))
 }

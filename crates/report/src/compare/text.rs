@@ -10,7 +10,7 @@ use crate::units;
 pub(super) const BAR: usize = 8;
 
 impl Comparison {
-    /// As text; `rows` functions, lines and regions at most.
+    /// Renders the comparison as text with at most `rows` functions, lines and regions.
     pub fn text(&self, rows: usize, style: &Style) -> String {
         let style = &style.at_least(80);
         let mut text = self.notes(style);
@@ -166,7 +166,8 @@ impl Comparison {
         titles.push(("relative", Kind::Number));
         titles.extend(interval.map(|title| (title, Kind::Number)));
         let size = |metric: &&Metric| metric.relative.map_or(0.0, f64::abs);
-        // From 100 % on bars are full: one that grew a thousandfold would hide all others.
+        // Bars are full at a change of 100 %. Otherwise one that grew a thousandfold would hide all
+        // others.
         let largest = metrics.iter().map(size).fold(0.0, f64::max).min(1.0);
         titles.push(("", Kind::Bar));
         let mut table = Table::new(&titles);

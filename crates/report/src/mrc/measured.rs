@@ -1,4 +1,4 @@
-//! A measured curve, the unit that it is shown in, and the part of the run that it is of.
+//! A measured curve, the unit in which it is shown, and the part of the run that it covers.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::units::{bytes, capacity, count, percent};
 
-/// A curve and how it came to be.
+/// A curve and its precision.
 #[derive(Clone, Debug)]
 pub enum Measured {
-    /// From every reference.
+    /// From all references.
     Exact(Curve),
     /// From a sample of the blocks.
     Sampled(Estimate),
@@ -25,7 +25,7 @@ impl Measured {
         }
     }
 
-    /// Adds the curve of another run, which has a memory of its own.
+    /// Adds the curve of another run. Each run has a memory of its own.
     pub fn merge(&mut self, other: &Measured) {
         match (self, other) {
             (Measured::Sampled(mine), Measured::Sampled(other)) => mine.merge(other),
@@ -34,7 +34,8 @@ impl Measured {
         }
     }
 
-    /// Makes each reference stand for so many: of samples, for the events between two.
+    /// Multiplies the number of references, because each one represents `weight` references. For
+    /// samples, that is the number of events between two.
     pub fn scale(&mut self, weight: f64) {
         match self {
             Measured::Exact(curve) => curve.scale(weight),
@@ -42,7 +43,7 @@ impl Measured {
         }
     }
 
-    /// Whether the curve has the misses of a memory of so many bytes.
+    /// Returns true if the curve is precise enough for a memory of this size.
     pub(super) fn resolves(&self, bytes: u64) -> bool {
         match self {
             Measured::Exact(_) => true,
@@ -50,7 +51,7 @@ impl Measured {
         }
     }
 
-    /// Up to which memory in bytes distances were counted, where not all along.
+    /// Maximum memory in bytes up to which distances were counted. `None` if there is no limit.
     pub(super) fn counted_bytes(&self) -> Option<u64> {
         match self {
             Measured::Exact(_) => None,
@@ -77,7 +78,7 @@ impl Measured {
         }
     }
 
-    /// Which sizes are not from the sample, and which are not known.
+    /// Sizes at which the curve does not come from the sample, and sizes at which it is unknown.
     pub(super) fn sample_notes(&self) -> Option<String> {
         let Measured::Sampled(e) = self else {
             return None;
@@ -109,7 +110,7 @@ pub enum Unit {
     Misses,
     /// Misses / references, 0..=1.
     Ratio,
-    /// Misses per 1000 instructions, of which there were so many.
+    /// Misses per 1000 instructions. The value is the number of instructions.
     Mpki(f64),
 }
 
@@ -142,13 +143,13 @@ impl Unit {
 /// A phase of a run.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Which phase, from 1.
+    /// Number of the phase, starting with 1.
     pub number: usize,
-    /// Number of all.
+    /// Number of phases.
     pub of: usize,
-    /// Where it begins and ends, in `unit`.
+    /// Start of the phase, in `unit`.
     pub from: u64,
-    /// Behind its last.
+    /// End of the phase, exclusive.
     pub to: u64,
     /// `instructions` or `references`.
     pub unit: &'static str,
@@ -156,7 +157,7 @@ pub struct Span {
     pub rate: f64,
     /// Event whose changes separate the phases.
     pub event: String,
-    /// Share of its references that the curve is of, 0..=1.
+    /// Share of its references that the curve covers, 0..=1.
     pub collected: f64,
 }
 
@@ -185,13 +186,12 @@ pub struct Collection {
     pub collected: u64,
     /// Time of the engines of curves.
     pub collecting_s: f64,
-    /// Time of what watches for changes, where that is apart.
+    /// Time for detecting phases, if it is measured separately.
     pub monitoring_s: f64,
 }
 
 impl Collection {
-    /// Seconds that curves of all references would take, estimated from those that
-    /// went into curves.
+    /// Estimated seconds for curves of all references, from the seconds per collected reference.
     pub(crate) fn full_s(&self) -> f64 {
         self.collecting_s * self.references as f64 / self.collected.max(1) as f64
     }

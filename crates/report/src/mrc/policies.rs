@@ -77,21 +77,21 @@ pub struct PolicyView {
     pub footprint: u64,
     /// Bytes in a block, if the objects are blocks.
     pub block_bytes: Option<u64>,
-    /// Whether objects have different sizes, so that there are two miss ratios.
+    /// True if objects have different sizes, so that there are two miss ratios.
     pub has_sizes: bool,
     /// Share of the objects that the curves were estimated from.
     pub sample_rate: Option<f64>,
-    /// Whether the requests are samples of a recording, each of which stands for several.
+    /// True if the requests are samples of a recording. Each of them represents several requests.
     pub is_of_samples: bool,
     /// Simulated capacities, ascending.
     pub capacities: Vec<u64>,
-    /// Whether the user chose the capacities.
+    /// True if the user chose the capacities.
     pub has_chosen_capacities: bool,
     /// The curves. The others are compared with the first.
     pub curves: Vec<PolicyCurve>,
 }
 
-/// How much memory two policies need for the same miss ratio.
+/// Memory that two policies need for the same miss ratio.
 struct Saving {
     policy: Policy,
     baseline: Policy,
@@ -284,8 +284,8 @@ impl PolicyView {
         Some((before.0 * (after.0 / before.0).powf(share)).round() as u64)
     }
 
-    /// Compares each policy with the first, at the round miss ratio nearest to the middle of the
-    /// first one's curve that both reach.
+    /// Compares each policy with the first. The miss ratio is a round number that both curves
+    /// reach, as near as possible to the middle of the first curve.
     fn savings(&self) -> Vec<Saving> {
         let Some((baseline, others)) = self.curves.split_first() else {
             return Vec::new();
@@ -406,7 +406,7 @@ impl PolicyView {
     pub const CSV_HEADING: &str = "curve,policy,capacity_unit,capacity,misses,miss_ratio,\
         half_band_95,byte_miss_ratio,byte_half_band_95\n";
 
-    /// A row for each policy and capacity; nothing where there is no such number.
+    /// A row for each policy and capacity. Missing numbers are empty.
     pub fn csv_rows(&self) -> String {
         let shown = |number: Option<f64>| number.map_or(String::new(), |n| n.to_string());
         let title = printable(&self.title).replace('"', "\"\"");

@@ -186,7 +186,7 @@ impl HeapOrder {
 pub(super) enum SiteOrder<'a> {
     /// By a number of `memgauge heap`.
     Number(HeapOrder),
-    /// By a column, as the summary's sites are already.
+    /// By a column. The summary's sites are already in this order.
     Column(&'a SortColumn),
 }
 

@@ -186,7 +186,8 @@ fn ending(summary: &Summary) -> Option<(Role, String)> {
     if facts.end.is_none() && facts.complete && facts.machine.is_none() {
         return None;
     }
-    // With `--pid`, a command only says how long to record: its end is not that of the target.
+    // With `--pid`, a command only determines how long to record, so its end is not that of the
+    // target.
     let has_exited = matches!(facts.end, Some(CommandEnd::Exited(_)));
     if has_exited && target(&facts.command).is_some() {
         return None;

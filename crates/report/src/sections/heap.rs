@@ -109,7 +109,7 @@ fn calls(heap: &HeapUse, order: HeapOrder, style: &Style) -> String {
     style.heading(&title, "outermost caller first; at most twelve calls") + &table.draw(style)
 }
 
-/// Whether a function only leads to `main`.
+/// Returns true if a function only leads to `main`.
 fn is_startup(function: &str) -> bool {
     let names = ["_start", "_dl_start", "__libc_start", "(below main)"];
     names.iter().any(|name| function.starts_with(name))

@@ -75,7 +75,7 @@ fn table(sharing: &SharedLines, style: &Style) -> Table {
     let least = misses(&sharing.totals) as f64 * LEAST_SHARE;
     let least_samples = sharing.totals.samples as f64 * LEAST_SHARE;
     let is_large = |counts: &SharingCounts| match is_estimate {
-        // A thread that only stores has no HITM, and explains those of others.
+        // A thread that only stores has no HITM but causes those of other threads.
         true => misses(counts) as f64 >= least || counts.samples as f64 >= least_samples,
         false => misses(counts) as f64 >= least,
     };

@@ -130,7 +130,7 @@ fn sampled(
     let names: BTreeSet<&String> = names.collect();
     let is_sorted = |name: &String| heading.sort.is_some_and(|column| column.key() == name);
     let mut names: Vec<&String> = names.into_iter().collect();
-    // Stable: only the event by which rows are sorted comes first.
+    // The sort is stable, so only the event by which rows are sorted moves to the front.
     names.sort_by_key(|name| !is_sorted(name));
     names.truncate(EVENTS);
     let titles: Vec<String> = names.iter().map(|name| event_title(name, style)).collect();
@@ -173,7 +173,7 @@ const COLUMNS: [&str; 5] = [
 /// Columns to omit on a narrow screen.
 const SPARE: [&[&str]; 1] = [&["instr."]];
 
-/// True if some count has a column. Counts of samples only have none.
+/// Returns true if some count has a column. A thread that only has samples has none.
 fn tells(counts: &Counts) -> bool {
     let mut columns = COLUMNS.iter();
     columns.any(|&event| counts.get(event).is_some_and(|&n| n > 0))
