@@ -5,8 +5,8 @@
 //! (`memgauge_perf::derive`). That works on any Linux and in any virtual machine, for a program
 //! that memgauge starts and for one that is running.
 //!
-//! The result says where the program *spends its time* and which data it accesses there, not which
-//! accesses missed. A sample stands for time, not for an event of the caches.
+//! The result shows where the program *spends its time* and which data it accesses there. It does
+//! not show which accesses missed. A sample represents time, not an event of the caches.
 
 use std::path::PathBuf;
 

@@ -95,8 +95,8 @@ fn try_one(event: &Event, scope: EventScope) -> io::Result<Event> {
             return Ok(event);
         }
     }
-    // The kernel checks rights before it looks for the event. If it does not have the event at
-    // all, more rights would not help.
+    // The kernel checks permissions before it looks for the event. If it does not have the event at
+    // all, more permissions would not help.
     match error_in_user_space(&event) {
         Some(error) if is_denied(&denied) => Err(error),
         _ => Err(denied),

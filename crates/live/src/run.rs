@@ -97,7 +97,7 @@ impl Drop for ObservedRun {
     /// Waits for the program, which runs to its end even if observing it has failed.
     fn drop(&mut self) {
         if let Some(program) = &mut self.program {
-            // The failure that ended the run is reported; this one adds nothing.
+            // The failure that ended the run is reported. Another one here would add nothing.
             let _ = program.wait();
         }
     }

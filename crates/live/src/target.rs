@@ -43,7 +43,7 @@ impl Target {
     }
 }
 
-/// Where a counter is opened: what it observes, and on which CPU.
+/// A place to open a counter: what it observes, and on which CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The tasks that are observed.
@@ -122,8 +122,8 @@ impl OpenTarget {
         Ok(opened)
     }
 
-    /// Where to open counters that write into rings. Counters of tasks are opened on each CPU as
-    /// well, since the kernel lets inherited counters share a ring only on their CPU.
+    /// Placements of counters that write into rings. Counters of tasks are also opened on each CPU,
+    /// because the kernel lets inherited counters share a ring only on their CPU.
     pub fn placements(&self) -> Vec<Placement> {
         let on_each_cpu = |scope: &EventScope| {
             let scope = *scope;
@@ -135,7 +135,7 @@ impl OpenTarget {
         self.scopes.iter().flat_map(on_each_cpu).collect()
     }
 
-    /// Where to open counters that are only read.
+    /// Placements of counters that are only read.
     pub(crate) fn placements_to_read(&self) -> Vec<Placement> {
         if !self.per_task {
             return self.placements();
@@ -193,7 +193,7 @@ fn check_thread(tid: u32) -> Result<u32> {
     }
 }
 
-/// Where control groups are mounted: version 2 alone, version 2 beside version 1, version 1.
+/// Mount points of control groups: version 2 only, version 2 beside version 1, version 1.
 const CGROUP_ROOTS: &[&str] = &[
     "/sys/fs/cgroup",
     "/sys/fs/cgroup/unified",
@@ -203,7 +203,7 @@ const CGROUP_ROOTS: &[&str] = &[
 /// The directory of a control group by its name, as in perf.
 ///
 /// # Errors
-/// There is none of that name in a hierarchy that counts performance events.
+/// No hierarchy that counts performance events has a group of this name.
 pub fn cgroup(name: &str) -> Result<PathBuf> {
     find_cgroup(name, &cgroup_roots())
 }
@@ -251,8 +251,8 @@ fn find_cgroup(name: &str, roots: &[PathBuf]) -> Result<PathBuf> {
 /// `machine.slice/libpod-ID.scope/container`, `kubepods.slice/…/…/…`.
 const MAX_CONTAINER_DEPTH: usize = 6;
 
-/// The control group of a container by its ID, by a prefix of it that no other container
-/// shares, or by its name where an engine can be asked (`docker`, `podman`, `nerdctl`).
+/// The control group of a container. `name` is its ID, an unambiguous prefix of the ID, or its name
+/// if an engine can be asked (`docker`, `podman`, `nerdctl`).
 ///
 /// Docker calls the folder `docker/ID` or `docker-ID.scope`, Podman
 /// `libpod-ID.scope`, containerd `ID` or `cri-containerd-ID.scope`.
@@ -413,7 +413,7 @@ mod tests {
             fs::create_dir_all(&path).unwrap();
             path
         };
-        // At different depths, and one container in both hierarchies.
+        // The containers are at different depths, and one is in both hierarchies.
         let deep = make(0, &format!("a.slice/b.slice/docker-{ID}.scope"));
         let shallow = make(0, &format!("docker/{other}"));
         make(1, &format!("docker/{other}"));

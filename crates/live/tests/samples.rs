@@ -73,7 +73,7 @@ fn only_samples_of_the_target_are_kept_from_whole_cpus() {
     let (w, n) = (&wide_outcome.events[0], &narrow_outcome.events[0]);
     assert!(w.of_others > 0, "{w:?}");
     assert_eq!(n.of_others, 0);
-    // The task's own counters begin with exec; whole processors see the fork too.
+    // The task's own counters begin with exec. Those of whole CPUs also see the fork.
     assert!(w.samples >= n.samples * 9 / 10, "{w:?} {n:?}");
     let notes = wide_outcome.notes.join(" ");
     assert!(notes.contains("whole processors"), "{notes}");

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `syntax` splits the text. `builtin` has the names that every kernel knows, `sysfs` those of this
-//! machine's PMUs, whose `format` files say which bits a term sets. Nothing here opens an event:
-//! that a name resolves does not mean that the machine can count it.
+//! machine's PMUs, whose `format` files say which bits a term sets. Nothing here opens an event, so
+//! a name that resolves may still be an event that the machine cannot count.
 //!
 //! Names that neither knows are looked up in libpfm4 (`sys::pfm`), if it is installed:
 //! `RETIRED_INSTRUCTIONS`, `MEM_LOAD_RETIRED:L3_MISS`.

@@ -1,7 +1,7 @@
 //! Suggests names that are similar to an unknown one.
 
-/// Returns at most `n` candidates similar to `name`, the most similar first: those that differ in at
-/// most two of five letters, and those that contain the name.
+/// Returns at most `n` candidates similar to `name`, the most similar first. A candidate is similar
+/// if it contains the name, or differs from it in at most two of five letters.
 pub fn nearest(name: &str, candidates: impl Iterator<Item = String>, n: usize) -> Vec<String> {
     let name = name.to_lowercase();
     let length = name.chars().count();

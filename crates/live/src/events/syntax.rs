@@ -94,8 +94,8 @@ fn split_after_slash(text: &str, slash: usize) -> Parsed<(String, Modifiers)> {
     Ok((text[..=slash].to_owned(), modifiers))
 }
 
-/// Splits off what follows the last colon, if that can be modifiers. `sched:sched_switch` has none.
-/// The `:rw` of a breakpoint are no modifiers either; they come before them.
+/// Splits off the part after the last colon if it can be modifiers. In `sched:sched_switch` it
+/// cannot. The `:rw` of a breakpoint is not a modifier either. It comes before the modifiers.
 fn split_after_colon(text: &str) -> Parsed<(String, Modifiers)> {
     let Some((name, letters)) = text.rsplit_once(':') else {
         return Ok((text.to_owned(), Modifiers::default()));

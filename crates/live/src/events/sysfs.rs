@@ -1,7 +1,6 @@
-//! The PMUs of this machine, as the kernel describes them in
-//! `/sys/bus/event_source/devices`. Each has a folder with its number (`type`), the
-//! bits its terms set (`format/`), its named events (`events/`) and the processors it
-//! is read on (`cpumask`).
+//! The PMUs of this machine, as the kernel describes them in `/sys/bus/event_source/devices`. Each
+//! has a folder with its number (`type`), the bits that its terms set (`format/`), its named events
+//! (`events/`), and the CPUs on which it is read (`cpumask`).
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::{Event, near_it, nearest, number, simple};
 use memgauge_perf::abi::{Attr, kind};
 
-/// Where the descriptions are.
+/// Directories with the descriptions.
 #[derive(Clone, Debug)]
 pub struct Pmus {
     devices: PathBuf,

@@ -327,14 +327,14 @@ fn side_band_attr(mappings: bool) -> Attr {
     attr
 }
 
-/// A sample, with what only its record has.
+/// A sample with further fields of its record.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodedSample<'a> {
     /// The sample. Its time is on the events' clock, and its period is the one that was set when
     /// it was taken.
     pub row: &'a SampleRow,
-    /// Number of events that the sample stands for. For a timer it is what the timer counted
-    /// since the previous sample.
+    /// Number of events that the sample represents. For a timer, it is the count since the previous
+    /// sample.
     pub stands_for: u64,
     /// True if the sample was taken in user space.
     pub user: bool,
@@ -460,8 +460,8 @@ impl AttachedThread {
         self.ring.unread() > 0
     }
 
-    /// Number of samples that were lost because the ring was full. Kernels before 6.0 do not
-    /// count them by event; there it includes other lost records.
+    /// Number of samples that were lost because the ring was full. Kernels before 6.0 do not count
+    /// them by event. With these kernels, the number includes other lost records.
     pub fn lost(&self) -> u64 {
         match self.decoder.attr.read_format & read::LOST {
             0 => self.lost_records,
@@ -569,7 +569,8 @@ impl RecordDecoder<'_> {
         sample: &Sample<'_>,
         each: &mut impl FnMut(SampleEvent<'_>),
     ) {
-        // Before any sample is dropped: the next one stands for what is counted from here on.
+        // Must come before any sample is dropped, because the next sample represents the events
+        // counted from here on.
         let counted = self.counted_since_previous(sample);
         if self.samples.is_unwanted(header) {
             return each(SampleEvent::UnwantedSample);

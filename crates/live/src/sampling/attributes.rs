@@ -124,7 +124,7 @@ const SPE_MIN_PERIOD: u64 = 2048;
 /// `config2:0` of IBS PMUs that have `swfilt`.
 const IBS_FILTER: u64 = 1;
 
-/// Returns what samples an event.
+/// Returns the mechanism that samples an event.
 pub(super) fn sampling_method(attr: &Attr, capabilities: &PmuCapabilities) -> SamplingMethod {
     match attr.kind {
         kind if capabilities.ibs_pmus.contains(&kind) => SamplingMethod::Ibs,
@@ -421,9 +421,9 @@ pub enum DroppedFeature {
     Latencies,
 }
 
-/// Returns the attribute to try after the kernel has refused this one, and what it does without.
-/// `None` if there is nothing left to drop. With `has_mode_modifiers` the user has chosen the modes
-/// to sample, so they are kept.
+/// Returns the attribute to try after the kernel has refused this one, and the feature that it
+/// lacks. `None` if no feature is left to drop. With `has_mode_modifiers`, the user has chosen the
+/// modes to sample, so they are kept.
 pub(crate) fn drop_one_feature(
     attr: &Attr,
     is_denied: bool,

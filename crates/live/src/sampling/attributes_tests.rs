@@ -65,7 +65,8 @@ fn requested_fields_let_pebs_records_gather() {
     }
 }
 
-/// Changes an attribute whose records gather, and checks the reasons against it.
+/// Changes an attribute with records that gather in the processor's buffer, and checks the reasons
+/// for an interrupt.
 fn check(format: u8, change: impl Fn(&mut Attr), expected: &[&str]) {
     let mut attr = pebs(REQUEST, format).attr;
     change(&mut attr);

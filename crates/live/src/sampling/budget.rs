@@ -51,7 +51,7 @@ impl Window {
         self.samples_ns + self.own_ns
     }
 
-    /// Returns both windows as one.
+    /// Returns the sum of both windows.
     pub fn plus(self, next: Window) -> Window {
         Window {
             samples: self.samples + next.samples,
@@ -88,7 +88,7 @@ pub fn period_factor_within(tolerance: f64, target: f64, window: &Window) -> Opt
     }
     let for_samples_ns = (budget_ns - window.own_ns).max(budget_ns * MIN_SHARE_FOR_SAMPLES);
     let factor = window.samples_ns / for_samples_ns;
-    // A shorter period would increase memgauge's own time as well, which exceeds the budget.
+    // A shorter period would also increase memgauge's own time, which already exceeds the budget.
     if factor < 1.0 && window.overhead() > target {
         return None;
     }
@@ -143,8 +143,8 @@ mod tests {
 
     #[test]
     fn excess_of_the_first_windows_is_paid_back() {
-        // Windows of a tenth of a second with a million events a second. A sample of
-        // each event would take ten times as long as the program.
+        // In windows of a tenth of a second, with a million events per second, a sample of each
+        // event would take ten times as long as the program.
         let (mut period, mut so_far) = (1, Window::default());
         let mut after = Vec::new();
         for _ in 0..200 {

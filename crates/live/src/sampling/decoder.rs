@@ -72,8 +72,8 @@ impl SampleDecoder {
         self.drop_kernel && !header.is_user()
     }
 
-    /// Number of events that a sample stands for: what its counter counted since the previous
-    /// sample, else the period in the sample, else the period that was set when it was taken.
+    /// Number of events that a sample represents. This is the count since the previous sample, or
+    /// else the period in the sample, or else the period that was set when it was taken.
     pub(super) fn stands_for(
         &self,
         s: &Sample<'_>,

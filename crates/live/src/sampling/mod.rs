@@ -66,7 +66,7 @@ use super::events::Event;
 use super::target::Target;
 use memgauge_perf::abi::{kind, software};
 
-/// Which events [`record`] samples, of which programs, and what it writes.
+/// Events to sample with [`record`], the programs to observe, and the output.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The observed target.
@@ -129,7 +129,7 @@ pub struct Tracing {
     pub counters: Option<PathBuf>,
 }
 
-/// The rate of an event if the user gives none.
+/// Default rate of an event.
 pub fn default_rate(event: &Event) -> Rate {
     match (event.attr.kind, event.attr.config) {
         (kind::SOFTWARE, software::CPU_CLOCK | software::TASK_CLOCK) => Rate::Period(1_000_000),

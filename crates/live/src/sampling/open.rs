@@ -1,6 +1,6 @@
 //! Opens the events of a recording, and their rings.
 //!
-//! On each CPU, one ring takes the records of all events. It belongs to an event that counts
+//! On each CPU, one ring receives the records of all events. It belongs to an event that counts
 //! nothing and carries the *side band*: mappings, names, forks and exits. ARM's SPE has a ring of
 //! its own, with an area for its packets.
 

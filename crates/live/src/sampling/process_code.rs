@@ -62,8 +62,8 @@ impl ProcessCode {
         row: &mut SampleRow,
     ) {
         let derived = derive_address(&mut self.code, position, s, row);
-        // The rings of two threads are read one after the other, so a sample may come before
-        // the record of the mapping that contains its instruction.
+        // The rings of two threads are read one after the other, so a sample may be read before the
+        // record of the mapping that contains its instruction.
         let scanned_at = self.scanned_at.get(&s.pid);
         let may_scan = scanned_at.is_none_or(|at| at.elapsed() > MIN_RESCAN_INTERVAL);
         if derived == Err(NoRecipe::NoCode) && may_scan {

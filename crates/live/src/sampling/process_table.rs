@@ -244,7 +244,7 @@ impl ProcessTable {
     /// Adds a running process unless it is known and executes the same program as before. Returns whether
     /// it was added.
     pub(super) fn add_started(&mut self, pid: u32, writer: &mut Writer) -> Result<bool> {
-        // Threads of the kernel have none, and nor do processes that have ended.
+        // Threads of the kernel and processes that have ended have no program.
         let Some(program) = program(pid) else {
             return Ok(false);
         };

@@ -286,10 +286,10 @@ impl PythonSampler {
         Some(())
     }
 
-    /// The frames of a thread's sample that has just been read from the same ring.
+    /// Returns the frames of a thread's sample that has just been read from the same ring.
     ///
-    /// A sample that interrupts the program's own work for another one comes before that, so the
-    /// last frames are the right ones.
+    /// A sample can interrupt the BPF program while it works on another sample. The interrupting
+    /// sample then comes first, so the last waiting frames belong to it.
     #[inline]
     pub(super) fn take_waiting(&mut self, layout: &Layout, body: &[u8]) -> Option<Vec<u8>> {
         let (tid, _) = self.waiting.last()?;
@@ -448,9 +448,9 @@ impl PythonRows {
         Ok(address)
     }
 
-    /// Adds the calls of Python to the native ones, both innermost first. Each run of calls of Python that
-    /// one call of the interpreter executes follows the interpreter's function. `ip` is the sampled
-    /// instruction, and `count` the events that the sample stands for.
+    /// Adds the calls of Python to the native ones, both innermost first. The calls of Python that
+    /// one call of the interpreter executes follow the interpreter's function. `ip` is the sampled
+    /// instruction, and `count` is the number of events that the sample represents.
     pub(super) fn add(
         &mut self,
         (pid, python): (Pid, &[PythonCall]),

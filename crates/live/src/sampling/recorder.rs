@@ -266,7 +266,8 @@ impl Recorder {
     }
 
     fn write_sample(&mut self, event: usize, header: Header, s: &Sample<'_>) -> Result<()> {
-        // Before any sample is dropped: the next one stands for what is counted from here on.
+        // Must come before any sample is dropped, because the next sample represents the events
+        // counted from here on.
         let counted = self.counted_since_previous(s);
         if self.decoders[event].decoder.is_unwanted(header) {
             self.outcomes[event].dropped_kernel += 1;
@@ -427,7 +428,7 @@ impl Recorder {
         }
     }
 
-    /// Records a sample of ARM's SPE. `owner` comes from the ring's record.
+    /// Records a sample of ARM's SPE. `owner` is the process and thread in the ring's record.
     pub(super) fn record_operation(
         &mut self,
         event: usize,

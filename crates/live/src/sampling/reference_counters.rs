@@ -1,4 +1,4 @@
-//! The memory controllers' counters, as the reference for a trace of overflows.
+//! Counters of the memory controllers, which are the reference for a trace of overflows.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::Result;
 use crate::uncore::{MemoryCounting, TrafficKind};
 use memgauge_host::memory_counters::MemoryCounters;
 
-/// Event of resctrl's bytes. The sampled events count up from the first free ID, so the last ID
-/// is not in use.
+/// Event of resctrl's bytes. The sampled events use IDs from the first free one upwards, so the
+/// last ID is unused.
 const RESCTRL_BYTES: EventId = EventId(u16::MAX);
 
 /// Counters of the memory controllers, or of resctrl if the machine has none.
@@ -36,7 +36,7 @@ impl ReferenceCounters {
         })
     }
 
-    /// Why there is no reference; empty if there is one.
+    /// Reason why there is no reference. Empty if there is one.
     pub(super) fn reason_for_absence(&self) -> &str {
         match self.resctrl {
             Some(_) => "",
@@ -44,7 +44,7 @@ impl ReferenceCounters {
         }
     }
 
-    /// Where the reference comes from.
+    /// Origin of the reference.
     pub(super) fn source(&self) -> String {
         match self.resctrl {
             Some(_) => "resctrl's monitoring, reads and writes together".to_owned(),

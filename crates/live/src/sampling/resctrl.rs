@@ -43,7 +43,7 @@ impl ResctrlBandwidth {
     }
 
     /// Returns the bytes since the previous call. If the counters cannot be read (the kernel
-    /// says `Unavailable`), the next call makes up for it.
+    /// reports `Unavailable`), the next call includes the missing bytes.
     pub(super) fn read_increment(&mut self) -> u64 {
         let bytes = self.total_bytes().unwrap_or(self.last_bytes);
         let increment = bytes.saturating_sub(self.last_bytes);

@@ -174,9 +174,9 @@ impl MarkFile {
         read.map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
-    /// Reads the new marks, those of each thread in their order. Returns the number of lost
-    /// marks: those whose thread was killed between starting and writing them. With `last`, all
-    /// unwritten marks are lost.
+    /// Reads the new marks, those of each thread in their order. Returns the number of lost marks,
+    /// whose threads were killed between starting and writing them. With `last`, all unwritten
+    /// marks are lost.
     pub fn drain(&mut self, last: bool, mut each: impl FnMut(Mark)) -> u64 {
         // Read before the slots: a thread that has started one of these marks has written all its
         // earlier ones.
@@ -192,7 +192,7 @@ impl MarkFile {
             match self.written(number) {
                 Some(Some(mark)) => each(mark),
                 Some(None) => lost += 1,
-                // The other threads need the room behind a mark that may never be written.
+                // Other threads need the slots after a mark that may never be written.
                 None if last || now - since >= WRITE_TIMEOUT || end - number > SLOTS / 2 => {
                     lost += 1;
                 }
@@ -312,7 +312,7 @@ mod tests {
         set_started(&file, 5);
         assert_eq!(file.drain(false, |mark| times.push(mark.time_ns)), 0);
         assert_eq!((times.as_slice(), file.word(READ)), (&[7, 9, 8, 10][..], 4));
-        // Once half of the slots are behind it, they need the room.
+        // Once half of the slots are after the unwritten mark, the threads need the room.
         (5..5 + SLOTS / 2).for_each(|number| write_mark(&file, number));
         set_started(&file, 5 + SLOTS / 2);
         assert_eq!(file.drain(false, |mark| times.push(mark.time_ns)), 1);

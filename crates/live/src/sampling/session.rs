@@ -79,7 +79,7 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
     session.run(run, &older)
 }
 
-/// The events, what is open for them, and how it was opened.
+/// The requested events, the open ones, and the opener, which knows how they were opened.
 struct Opened<'a> {
     requests: Vec<RequestedEvent>,
     open: OpenEvents,

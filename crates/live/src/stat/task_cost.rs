@@ -81,7 +81,7 @@ pub(super) fn measure(
         && (rounds.is_empty() || perf::process_cpu_time_ns() - began_ns < MAX_CPU_TIME_NS)
     {
         let native_ns = cpu_ns_per_thread()?;
-        // Opened for each round, so that the next threads without counters have none.
+        // Opened anew for each round, so that the next threads without counters do not inherit any.
         let open = opener.open(events, &inherited).ok()?;
         if open.new_threads.is_some() {
             return None;

@@ -16,7 +16,7 @@ const ROUNDS: usize = 6;
 
 /// Interval of the timer without output.
 const BARE_INTERVAL_NS: u64 = 50_000;
-/// Steps of the work beside that timer; about 20 ms.
+/// Steps of the work while that timer runs, about 20 ms.
 const BARE_STEPS: u64 = 20_000_000;
 
 /// Interval of the timer with samples.
@@ -133,9 +133,9 @@ struct Round {
     ticks: u64,
 }
 
-/// Time of a tick: the median over the rounds of the time above `native_ns`, the shortest time
-/// without a timer. Some rounds are disturbed, and some have few ticks or none because the kernel
-/// throttled the timer. `None` if half of the rounds took no longer than without a timer.
+/// Time of a tick. It is the median over the rounds of the time beyond `native_ns`, the shortest
+/// time without a timer. Some rounds are disturbed, and some have few ticks or none because the
+/// kernel throttled the timer. `None` if half of the rounds took no longer than without a timer.
 fn median_tick_ns(native_ns: u64, rounds: &[Round]) -> Option<f64> {
     let mut tick_ns: Vec<f64> = rounds
         .iter()

@@ -164,8 +164,8 @@ const DATA_TAIL: usize = 1032;
 
 /// An event's ring: a page of pointers, then the data.
 ///
-/// The kernel writes at `head` and never beyond `tail + size`; what lies between
-/// `tail` and `head` is the reader's until it moves `tail`.
+/// The kernel writes at `head` and never beyond `tail + size`. The bytes between `tail` and `head`
+/// belong to the reader until it moves `tail`.
 #[derive(Debug)]
 pub struct Ring {
     base: *mut u8,
@@ -183,7 +183,7 @@ impl Ring {
     /// Maps `pages` (a power of two) pages of data for the event.
     ///
     /// # Errors
-    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
+    /// Returns the error of `mmap`. It is EPERM if the ring exceeds what this user may lock.
     pub fn map(event: &OwnedFd, pages: usize) -> io::Result<Ring> {
         assert!(pages.is_power_of_two(), "ring of {pages} pages");
         let page = page_bytes();
@@ -297,7 +297,7 @@ impl Conversion {
 }
 
 impl Ring {
-    /// How to convert the counter's ticks; `None` if the kernel does not say.
+    /// How to convert the counter's ticks. `None` if the kernel does not provide it.
     pub(crate) fn conversion(&self) -> Option<Conversion> {
         let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
         let both = word(TIME_SHIFT_AND_MULT);
@@ -325,7 +325,7 @@ impl AuxArea {
     /// Maps `pages` (a power of two) after the event's ring.
     ///
     /// # Errors
-    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
+    /// Returns the error of `mmap`. It is EPERM if the area exceeds what this user may lock.
     pub fn map(event: &OwnedFd, ring: &Ring, pages: usize) -> io::Result<AuxArea> {
         let bytes = ring.page * pages;
         let offset = (ring.page + ring.bytes).next_multiple_of(bytes);

@@ -1,8 +1,8 @@
 //! libpfm4, the library with processor vendors' names of events.
 //!
-//! It is looked for when a name needs it (`dlopen`), so that memgauge runs
-//! without it. Structures are those of `perfmon/pfmlib.h` and
-//! `pfmlib_perf_event.h`, version 4.13 (ABI 0, whose sizes the library checks).
+//! The library is loaded only when a name needs it (`dlopen`), so that memgauge runs without it.
+//! The structures are those of `perfmon/pfmlib.h` and `pfmlib_perf_event.h`, version 4.13 (ABI 0).
+//! The library checks their sizes.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -80,7 +80,7 @@ struct Library {
 /// An event that the library knows of this machine's processor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VendorEvent {
-    /// The processor's family, as the library calls it.
+    /// The library's name for the processor's family.
     pub pmu: String,
     /// The vendor's name.
     pub name: String,
@@ -88,13 +88,13 @@ pub struct VendorEvent {
     pub description: String,
 }
 
-/// Loaded once; `None` where it is not installed.
+/// The library, loaded once. `None` if it is not installed.
 fn library() -> Option<&'static Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref()
 }
 
-/// Whether the library is there.
+/// Returns true if the library is installed.
 pub(crate) fn is_installed() -> bool {
     library().is_some()
 }
@@ -146,8 +146,8 @@ fn text(pointer: *const c_char) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// The encoding of a vendor's event, as `MEM_LOAD_RETIRED:L3_MISS`; `None` where
-/// the library is not installed.
+/// Encodes a vendor's event such as `MEM_LOAD_RETIRED:L3_MISS`. `None` if the library is not
+/// installed.
 ///
 /// # Errors
 /// The library's error.
@@ -172,7 +172,7 @@ pub fn encode(name: &str) -> Option<Result<Attr, String>> {
     // attribute is at least as long as any that the library fills in.
     let code = unsafe { (library.encode)(name.as_ptr(), ALL_MODES, PERF_EVENT, place) };
     Some(match code {
-        // Only what names the event: modes and periods are memgauge's.
+        // Uses only the fields that select the event. Modes and periods are memgauge's.
         0 => Ok(Attr {
             config1: attr.config1,
             config2: attr.config2,
@@ -183,7 +183,7 @@ pub fn encode(name: &str) -> Option<Result<Attr, String>> {
     })
 }
 
-/// The events of this machine's PMUs; none where the library is not installed.
+/// The events of this machine's PMUs. Empty if the library is not installed.
 pub fn events() -> Vec<VendorEvent> {
     let Some(library) = library() else {
         return Vec::new();

@@ -1,10 +1,10 @@
 //! Reads the counters outside the cores, which show how much memory traffic devices cause.
 //!
-//! They differ between processors: `platforms` says, as data, which boxes count what, and `live`
-//! opens them. All counts are converted to bytes of a few [`TrafficKind`]s, and only these are recorded
-//! and used (`memgauge_analyze` has the formulas). So a new processor needs only a new table.
-//! `replay` reads counts from a file, for machines whose counters were read by other means, and
-//! for tests.
+//! They differ between processors. `platforms` is a table of the boxes and what they count, and
+//! `live` opens them. All counts are converted to bytes of a few [`TrafficKind`]s, and only these
+//! are recorded and used (`memgauge_analyze` has the formulas). So a new processor needs only a new
+//! table. `replay` reads counts from a file, for machines whose counters were read by other means,
+//! and for tests.
 
 mod bytes;
 mod live;

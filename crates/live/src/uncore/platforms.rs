@@ -16,10 +16,10 @@
 //!   `config1`. Intel's list, and perf's until 6.11, had its value in the lower half, where
 //!   the driver drops it and nothing is counted ("SKX, CLX, SNR uncore cache event fixes",
 //!   linux-perf-users, August 2024; seen in docs/lab.md).
-//! - Skylake-SP and later: boxes have no counter of victims that memory controllers would not
-//!   count better. Ports are counted always.
-//! - Zen 4 and 5: nothing tells whether devices' bytes came from a cache; the fabric
-//!   counts them by quadrant, memory controllers by channel.
+//! - Skylake-SP and later: boxes could count victims, but memory controllers count them better.
+//!   Ports are always counted.
+//! - Zen 4 and 5: no counter shows whether devices' bytes came from a cache. The fabric counts them
+//!   by quadrant, memory controllers by channel.
 
 use memgauge_trace::LINE_BYTES;
 
@@ -171,7 +171,7 @@ pub(super) static PLATFORMS: &[Platform] = &[
         family: 6,
         models: &[0x3f],
         counters: &[
-            // Thread 0x3e stands for PCIe; `tid_en` makes the filter look at it.
+            // Thread 0x3e is PCIe. With `tid_en`, the filter checks it.
             half(
                 TrafficKind::IoReadMiss,
                 "uncore_cbox",

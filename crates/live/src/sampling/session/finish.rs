@@ -27,7 +27,7 @@ fn method_phrase(method: SamplingMethod) -> &'static str {
     }
 }
 
-/// How an overflow is delivered, as the setting names it.
+/// Name of a delivery in the recording's settings.
 fn delivery_name(method: SamplingMethod) -> &'static str {
     match method {
         SamplingMethod::Pebs => "precise",
