@@ -50,7 +50,7 @@ pub struct SampledFacts {
     pub last_period: Option<u64>,
     /// Cost of a sample for the program in nanoseconds, if it was measured.
     pub sample_ns: Option<f64>,
-    /// Whether that was measured with a timer instead of the event.
+    /// True if it was measured with a timer instead of the event.
     pub sample_ns_by_timer: bool,
 }
 
@@ -128,7 +128,7 @@ pub struct OverheadFacts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CountingFacts {
-    /// Whether everything on the CPUs was counted, including idle time.
+    /// True if everything on the CPUs was counted, including idle time.
     pub whole_machine: bool,
     /// Observed time in nanoseconds on the recording's clock.
     pub wall_ns: u64,
@@ -170,7 +170,7 @@ pub struct CounterFacts {
     pub scale: f64,
     /// Unit of the scaled value, if the PMU specifies one.
     pub unit: String,
-    /// Whether it counts the whole machine instead of the target.
+    /// True if it counts the whole machine instead of the target.
     pub machine_wide: bool,
 }
 
@@ -210,7 +210,7 @@ pub struct TickFacts {
     pub median_gap_ns: Option<u64>,
     /// 99th percentile of the gaps between ticks.
     pub p99_gap_ns: Option<u64>,
-    /// Time of a tick of the bare timer here, where it was measured.
+    /// Time of a tick of a timer without output on this machine, if it was measured.
     pub bare_tick_ns: Option<f64>,
     /// Time of a tick with its record here, measured before the start.
     #[serde(default)]
@@ -310,22 +310,24 @@ pub struct SetsFacts {
 pub struct LookFacts {
     /// Number of looks.
     pub looks: u64,
-    /// Misses in all sets. Too many: a look begins without the lines that the cache has by then.
+    /// Misses in all sets. This is too high, because a look begins without the lines that the cache
+    /// has by then.
     pub misses: u64,
-    /// Misses in the followed sets, as much too many.
+    /// Misses in the modelled sets. This is too high to the same degree.
     pub followed: u64,
     /// Half the 95 % interval of `misses - one_in * followed`, from the spread between looks.
     pub error: u64,
 }
 
 impl LookFacts {
-    /// Number of misses that the followed sets times `one_in` lack; below zero, that they have too many.
+    /// Number of misses that are missing in the modelled sets times `one_in`. Negative if they have
+    /// too many.
     pub fn missing(&self, one_in: u32) -> f64 {
         self.misses as f64 - f64::from(one_in) * self.followed as f64
     }
 
-    /// Ends of the 95 % interval of [`missing`](Self::missing), or `None` where it contains 0: then
-    /// the followed sets are like the others as far as the looks can tell.
+    /// Ends of the 95 % interval of [`missing`](Self::missing). `None` if the interval contains 0,
+    /// because the looks then show no difference between the modelled sets and the others.
     pub fn unlike(&self, one_in: u32) -> Option<(f64, f64)> {
         let (missing, error) = (self.missing(one_in), self.error as f64);
         (missing.abs() > error).then_some((missing - error, missing + error))
@@ -371,7 +373,7 @@ pub struct EstimatedFacts {
     pub low: u64,
     /// Upper end of the interval.
     pub high: u64,
-    /// Largest share of one class in what was seen, 0 to 1.
+    /// Largest share of one class in the seen events, 0 to 1.
     pub largest_share: f64,
 }
 
@@ -397,7 +399,7 @@ pub struct ImportFacts {
     pub series_rows: u64,
     /// Descriptions of the parts of the file that could not be read.
     pub problems: Vec<String>,
-    /// Descriptions of what files of this format lack.
+    /// Information that files of this format lack.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<String>,
 }
@@ -427,7 +429,7 @@ mod tests {
         let quarter = of(25_000.0);
         assert_eq!(quarter.share_taken(), Some(0.25));
         assert!((quarter.slowdown().unwrap() - 10.0 / 7.5).abs() < 1e-9);
-        // Ticks as long as the interval, or measured longer: nothing is left over.
+        // The ticks take as long as the interval, or were measured as longer, so no time is left.
         for ticks in [of(100_000.0), of(200_000.0)] {
             assert_eq!((ticks.share_taken(), ticks.slowdown()), (Some(1.0), None));
         }

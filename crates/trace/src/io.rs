@@ -110,7 +110,7 @@ pub struct IoOwner {
     pub user: String,
     /// Path of its control group; the ID if the group is gone.
     pub cgroup: String,
-    /// Whether it is a kernel thread.
+    /// True for a kernel thread.
     pub kernel: bool,
     /// Process of a thread, if threads are accounted individually.
     pub process: Option<u32>,
@@ -141,6 +141,6 @@ pub struct IoDevice {
     pub link_bytes_per_s: Option<u64>,
     /// Names of the devices below it, separated by spaces.
     pub below: String,
-    /// Whether no hardware moves its bytes.
+    /// True if no hardware moves its bytes.
     pub is_virtual: bool,
 }

@@ -27,7 +27,7 @@ pub struct Manifest {
     pub started_unix_ns: u64,
     /// Clock of the tables' times: `virtual` or `monotonic`.
     pub clock: String,
-    /// Whether the recorder finished; false while writing and after a kill.
+    /// True if the recorder finished. False while it writes, and after it was killed.
     pub complete: bool,
     /// How the recorded command ended; `None` if the recorder ended first.
     pub end: Option<CommandEnd>,
@@ -97,7 +97,8 @@ pub struct WhatIfFacts {
     /// With another layout of a type: accesses to its objects that went elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_accesses: Option<u64>,
-    /// Misses in lines of such objects by accesses of unknown type, which stayed.
+    /// Misses in lines of these objects by accesses of unknown type. These accesses stayed where
+    /// they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses_of_others: Option<u64>,
 }
@@ -212,7 +213,7 @@ pub struct MachineFacts {
     /// nothing was modelled, and in old recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<serde_json::Value>,
-    /// Whether the name is a built-in machine's although some parameters differ from it.
+    /// True if the name is that of a built-in machine although some parameters differ.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub modified: bool,
 }

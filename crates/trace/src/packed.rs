@@ -20,9 +20,9 @@
 //!        │ per exception: its place, one byte; its upper bits, LEB128 │
 //! ```
 //!
-//! Times 5, 705, 1407, 2108, 11108, not rounded (the first is known from the
-//! block): least 700; 0, 2, 1, 8300 in 2 bits each, and one exception, 8300 =
-//! 0b10_0000_0110_1100:
+//! Times 5, 705, 1407, 2108 and 11108, not rounded. The first is known from the block. The least
+//! difference is 700. The others exceed it by 0, 2, 1 and 8300, in 2 bits each, with one exception:
+//! 8300 = 0b10_0000_0110_1100:
 //!
 //! ```text
 //! 00 02 01 bc 05 │ 00000000 02000000 01000000 00000000 … │ 03 │ 8300 >> 2 = 9b 10

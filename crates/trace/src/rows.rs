@@ -57,7 +57,7 @@ pub enum DataSource {
     /// Private caches of another core, which held the line modified. Arm's processors do not report
     /// whether it was modified.
     OtherCore = 8,
-    /// The same of a core of another socket or node.
+    /// Private caches of a core of another socket or node, which held the line modified.
     RemoteCore = 9,
 }
 
@@ -310,10 +310,9 @@ pub struct SiteCount {
 
 /// Cost of the accesses to some data of one process, from sources that see every access.
 ///
-/// The data is the memory allocated by one place in the code ([`AllocationRow`]), or a stretch
-/// of other memory: a cache line (a page or 64 KiB in large arrays) where variables of a
-/// file may lie, elsewhere a mapping. A reader
-/// adds up rows of equal data.
+/// The data is the memory allocated by one place in the code ([`AllocationRow`]), or a stretch of
+/// other memory. Where variables of a file may be, the stretch is a cache line (a page or 64 KiB in
+/// large arrays). Elsewhere it is a mapping. A reader adds up rows of equal data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataRow {
     /// Process.
@@ -415,7 +414,7 @@ pub struct SharingRow {
     pub invalidating: u64,
     /// Misses after another core's store, of bytes that others have stored since.
     pub true_sharing: u64,
-    /// The same of other bytes.
+    /// Misses after another core's store, of bytes that others have not stored since.
     pub false_sharing: u64,
     /// Cycles in which the core waited for the line from another core. For samples, the latency of
     /// the misses in `hitm`.
@@ -467,9 +466,9 @@ pub struct AllocationRow {
     pub live_variance: u64,
     /// Variance of the estimate `at_peak_bytes`, of which the last row holds.
     pub at_peak_variance: u64,
-    /// Bytes of whole cache lines of these allocations that no load or store reached, freed or not, of
-    /// which the last row holds; `None` if the source does not see accesses. What `realloc` keeps
-    /// counts as reached.
+    /// Bytes of whole cache lines of these allocations, freed or not, that no load or store
+    /// reached. The last row holds. `None` if the source does not see accesses. Bytes that
+    /// `realloc` keeps count as reached.
     pub untouched_bytes: Option<u64>,
 }
 
@@ -542,7 +541,7 @@ pub struct Module {
     /// Path of the file, or `[heap]`, `[stack]`, `[stack TID]`, `[anon]`; or
     /// [`Module::EXEC`] or [`Module::UNMAPPED`].
     pub path: String,
-    /// Whether it is executable.
+    /// True if it is executable.
     pub executable: bool,
     /// Build ID of the file in hexadecimal; empty if it has none or it is unknown.
     pub build_id: String,

@@ -83,7 +83,7 @@ impl FromStr for CallGraph {
     }
 }
 
-/// Prefix of the name of a setting with the period of an event, whose name follows.
+/// Prefix of the settings with the period of an event. The event's name follows.
 const PERIOD: &str = "period.";
 
 impl SourceSettings {

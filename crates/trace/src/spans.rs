@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(rows(&spans), expected);
     }
 
-    /// Stays of 1 µs, one every 2 µs in bursts of ten; a burst each millisecond.
+    /// Stays of 1 µs begin every 2 µs in bursts of ten, with one burst per millisecond.
     #[test]
     fn many_are_joined_over_the_smallest_gap_that_makes_room() {
         let mut spans = RegionSpans::at_most(100);
