@@ -4,14 +4,15 @@
 //! TARGET/service=checkout/host=web-1/20261128T214000Z-5f3a….mg.tar
 //! ```
 //!
-//! One thread packs, uploads and removes, in order of time. A recording waits in the spool, a folder of this
-//! machine, until the target has it. If the target cannot be reached, waiting recordings add up. Above
-//! the bound of the spool the oldest one is dropped, and the caller states it as a loss of the next
-//! recording. What waits in the spool when a collection ends is uploaded by the next one.
+//! One thread packs, uploads and removes, in order of time. A recording waits in the spool, a
+//! folder of this machine, until the target has it. If the target cannot be reached, waiting
+//! recordings add up. Above the bound of the spool the oldest one is dropped, and the caller states
+//! it as a loss of the next recording. Recordings that still wait in the spool when a collection
+//! ends are uploaded by the next one.
 //!
-//! The names are put under one prefix for each service and host, and start with the time, so those
-//! older than a given time are found by their names alone. Rejected: dropping the newest recording
-//! instead, which would keep what nobody can act on any more.
+//! The names are put under one prefix for each service and host, and start with the time, so
+//! recordings older than a given time can be found by name. Rejected: dropping the newest recording
+//! instead, because it would keep recordings on which nobody can act any more.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -62,7 +63,7 @@ pub struct CollectionOptions {
 pub struct Collected {
     /// Recordings that the target has.
     pub uploaded: usize,
-    /// Names of those that were dropped and that no later recording states.
+    /// Names of dropped recordings that no later recording states as a loss.
     pub dropped: Vec<String>,
     /// Recordings that still wait in the spool.
     pub waiting: usize,
@@ -152,7 +153,7 @@ impl Collection {
         std::mem::take(&mut *lock(&self.dropped))
     }
 
-    /// Uploads what waits.
+    /// Uploads the waiting recordings.
     pub fn finish(self) -> Collected {
         drop(self.closed);
         let joined = self.worker.join();
@@ -185,7 +186,7 @@ fn time_name(time: SystemTime) -> String {
     format!("{date}T{hour:02}{minute:02}{second:02}Z")
 }
 
-/// Whether a name is that of a recording of a collection, older than a time.
+/// Returns true if a name is that of a recording of a collection and older than a time.
 fn is_older(name: &str, time: &str) -> bool {
     let Some(stem) = name.strip_suffix(PACKED) else {
         return false;
@@ -277,7 +278,8 @@ impl Uploader {
         let mut failures = 0;
         let mut is_over = false;
         loop {
-            // Recordings that were closed meanwhile come first: the bound is on what waits.
+            // Recordings that were closed meanwhile come first, because the limit of the spool
+            // applies to waiting recordings.
             let wait = next_attempt.saturating_duration_since(Instant::now());
             let next = match (self.waiting.is_empty(), is_over) {
                 (true, true) => return self.end(),

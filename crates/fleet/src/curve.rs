@@ -60,7 +60,7 @@ fn sizes() -> impl Iterator<Item = u64> {
 /// Reads a recording's file of curves. It may have none.
 ///
 /// # Errors
-/// A sentence that says why the file is none of `memgauge mrc`.
+/// The file was not written by `memgauge mrc`. The message says why.
 pub(crate) fn read(
     path: &Path,
     recording: &str,
@@ -196,8 +196,8 @@ pub(crate) fn batch(curves: &[RecordedCurve], file: &str) -> Result<RecordBatch>
     RecordBatch::try_new(schema(), columns).map_err(|why| Error::corrupt(file, why))
 }
 
-/// Adds the curves in a batch of a file to those of the batches before it, the last of which may go
-/// on. `None` if the columns are not those of [`schema`].
+/// Adds the curves in a batch of a file to those of earlier batches. The last of these curves may
+/// continue in this batch. `None` if the columns are not those of [`schema`].
 fn add_rows(batch: &RecordBatch, curves: &mut Vec<RecordedCurve>) -> Option<()> {
     let column = |name| batch.column_by_name(name);
     let recordings = column("recording")?.as_string_opt::<i32>()?;

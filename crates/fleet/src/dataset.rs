@@ -1,9 +1,9 @@
 //! Versions of a dataset, and its Parquet files.
 //!
 //! A version is a file `recordings/version-NNNNNNNNNN.parquet`, written by put-if-absent under the
-//! next free number. Of two writers, one finds the number taken, reads the other's version and adds
-//! its own recordings to that. `PutMode::Update`, which replaces an object if it is unchanged, would
-//! need one file only, but folders do not support it.
+//! next free number. If two writers compete, one finds that the number is taken, reads the other's
+//! version, and adds its own recordings to it. `PutMode::Update`, which replaces an object if it is
+//! unchanged, would only need one file, but folders do not support it.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -71,7 +71,7 @@ impl Dataset {
         self.store.name()
     }
 
-    /// Whether a folder of this machine is a dataset.
+    /// Returns true if a folder of this machine is a dataset.
     pub fn is_at(folder: &Path) -> bool {
         let names = std::fs::read_dir(folder.join(FOLDER)).into_iter().flatten();
         names.flatten().any(|entry| {
@@ -83,7 +83,7 @@ impl Dataset {
     /// Number of recordings of the newest version.
     ///
     /// # Errors
-    /// There are none, or the storage fails.
+    /// The dataset has no recordings, or the storage fails.
     pub fn recordings(&self) -> Result<usize> {
         Ok(self.newest_with_recordings()?.recordings.len())
     }
@@ -119,7 +119,7 @@ impl Dataset {
     /// As [`newest`](Self::newest), for questions.
     ///
     /// # Errors
-    /// There is none, so this is no dataset.
+    /// There are no recordings, so this is no dataset.
     pub(crate) fn newest_with_recordings(&self) -> Result<Version> {
         let version = self.newest()?;
         if version.recordings.is_empty() {

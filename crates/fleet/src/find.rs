@@ -153,7 +153,7 @@ impl Search {
 
     fn add_bucket(&mut self, url: &str) -> Result<()> {
         let packed = |name: &str| is_named(name.rsplit('/').next().unwrap_or(name), PACKED);
-        // A listing has what is below a prefix, and not the object of this name.
+        // Listing a prefix returns the objects below it, but not the object with this name.
         let (folder, only) = match url.rsplit_once('/') {
             Some((folder, name)) if packed(name) => (folder, Some(name)),
             _ => (url, None),

@@ -1,9 +1,9 @@
 //! Adds recordings to a dataset.
 //!
 //! Recordings of one partition are read by one thread and become one file, at most
-//! [`MAX_RECORDINGS_IN_FILE`] of them. The dataset shows them when the next version is committed, at
-//! least every [`COMMIT_INTERVAL`]. What an index that was killed wrote since then is not part of any
-//! version and is removed by the next compaction.
+//! [`MAX_RECORDINGS_IN_FILE`] of them. The dataset shows them when the next version is committed,
+//! at least every [`COMMIT_INTERVAL`]. Files that an index wrote after its last commit, before it
+//! was killed, are not part of any version. The next compaction removes them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ pub struct IndexOptions {
     pub share: Option<Share>,
 }
 
-/// One of several shares of the recordings below some folders. A recording is in the same share however
-/// many others are added meanwhile, because its name alone decides.
+/// One of several shares of the recordings below some folders. A recording stays in the same share
+/// however many others are added, because the share only depends on its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Number of the share, from 0.
@@ -81,8 +81,8 @@ pub struct Indexed {
 /// so far and of all new ones.
 ///
 /// # Errors
-/// The storage fails. What was read until then has been added. Recordings that cannot be read are in
-/// [`Indexed::skipped`].
+/// The storage fails. Recordings read until then have been added. Recordings that cannot be read
+/// are in [`Indexed::skipped`].
 pub fn index(
     dataset: &Dataset,
     inputs: &[PathBuf],
@@ -144,7 +144,7 @@ pub fn index(
     Ok(indexed)
 }
 
-/// Writes groups with several threads, and passes on what became of each.
+/// Writes groups with several threads, and passes on the result of each.
 fn write_groups(
     dataset: &Dataset,
     groups: Vec<Group>,
@@ -241,7 +241,7 @@ impl<'a> Commits<'a> {
     }
 }
 
-/// Whether and where a recording is added, by its manifest.
+/// Decision about a recording, from its manifest.
 enum Judged {
     New { id: String, partition: Partition },
     Skipped(Skipped),
@@ -295,7 +295,7 @@ fn new_copies(
         Judged::Absent(Absent::Denied(why)) => Some(why.clone()),
         _ => None,
     };
-    // If nothing can be read, credentials or rights are wrong, and one message says so.
+    // If nothing can be read, the credentials or permissions are wrong, and one message is enough.
     if let Some(why) = judged.first().and_then(denied)
         && judged.iter().all(|judged| denied(judged).is_some())
     {
@@ -360,7 +360,7 @@ fn judge(found: &Found, options: &IndexOptions) -> Result<Judged> {
 
 fn unreadable(name: &str, fetched: &Fetched, why: &memgauge_recording::Error) -> Skipped {
     match (why.kind(), fetched) {
-        // As one that a collection removed since it was listed.
+        // A collection may have removed it since it was listed.
         (_, Fetched::Local(path)) if !path.exists() => Absent::Gone.skipped(name),
         // A copy on its way may not have its manifest yet.
         (RecordingErrorKind::NotARecording, Fetched::Local(path)) if path.is_dir() => {

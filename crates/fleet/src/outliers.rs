@@ -1,9 +1,10 @@
 //! Hosts that differ from the other hosts of their service.
 //!
-//! For each metric of whole runs, the recordings of a host are compared with those of all other hosts
-//! of the service that were modelled on the same machine and have the same source: the difference of two models is not
-//! one of two hosts. The intervals of all comparisons hold together at 95 %, so a fleet of equal hosts
-//! has an outlier in one of twenty runs of this analysis, however many hosts it has.
+//! For each metric of whole runs, the recordings of a host are compared with those of all other
+//! hosts of the service that were modelled on the same machine and have the same source. Otherwise,
+//! a difference of two models would look like one of two hosts. The intervals of all comparisons
+//! hold together at 95 %, so a fleet of equal hosts has an outlier in one of twenty runs of this
+//! analysis, however many hosts it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,7 @@ pub fn outliers(dataset: &Dataset, query: &Query, metric: Option<&str>) -> Resul
     Ok(outliers_of(&totals, &selected))
 }
 
-/// The same of numbers that were read.
+/// As [`outliers`], for numbers that were already read.
 pub(crate) fn outliers_of(totals: &Totals, selected: &[RecordingRow]) -> FleetOutliers {
     let mut pairs: Vec<Pair> = Vec::new();
     for (metric, total) in totals {
@@ -60,7 +61,7 @@ pub(crate) fn outliers_of(totals: &Totals, selected: &[RecordingRow]) -> FleetOu
     }
 }
 
-/// Recordings whose numbers mean the same.
+/// Recordings with comparable numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     service: String,

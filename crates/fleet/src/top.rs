@@ -26,7 +26,7 @@ pub struct TopOptions {
     pub rows: usize,
 }
 
-/// Metrics that rank if nobody asked for one, before the one that most recordings have.
+/// Default metrics. If no recording has one of them, the metric that most recordings have ranks.
 const USUAL: [&str; 2] = [STALLED_CYCLES, "cycles"];
 
 /// Values of a place by recording.
@@ -80,7 +80,7 @@ pub fn top(dataset: &Dataset, query: &Query, options: &TopOptions) -> Result<Fle
     top_of(dataset, &selected, options)
 }
 
-/// The same of recordings that were selected.
+/// As [`top`], for selected recordings.
 pub(crate) fn top_of(
     dataset: &Dataset,
     selected: &[RecordingRow],
@@ -115,7 +115,7 @@ pub(crate) fn top_of(
     let of_functions = matches!(scope, Scope::Function | Scope::Line);
     let mut places: Vec<Place> = (sums.places.into_iter()).map(Place::new).collect();
     sort(&mut places);
-    // Recordings in which the metric was not recorded say nothing about the mean.
+    // Recordings without the metric do not count towards the mean.
     let counted: Vec<bool> = match of_functions {
         true => has_metric,
         false => {
@@ -213,7 +213,7 @@ fn fold_startup(places: &mut Vec<Place>, scope: Scope, total: f64) {
 struct Place {
     name: PlaceName,
     value: f64,
-    /// By recording; others have none.
+    /// Values by recording. Recordings without a value are missing.
     values: Vec<(usize, f64)>,
 }
 
@@ -246,7 +246,7 @@ impl Place {
     }
 }
 
-/// The metric to show of those that have this many values each, if nobody asked for one.
+/// The default metric among these, by the number of recordings that have each.
 pub(crate) fn usual_of<'a>(counts: &BTreeMap<&'a str, usize>) -> Option<&'a str> {
     if let Some(usual) = USUAL.into_iter().find(|metric| counts.contains_key(metric)) {
         return Some(usual);

@@ -73,7 +73,7 @@ fn top_of(dataset: &Dataset, query: &Query, metric: &str) -> BTreeMap<String, f6
     };
     let top = top(dataset, query, &options).expect("functions");
     let mut sums = BTreeMap::new();
-    // Services have functions of the same names in other modules.
+    // Several services have functions with the same name in different modules.
     for row in top.rows {
         *sums.entry(row.name.expect("a function")).or_default() += row.value;
     }
@@ -161,7 +161,7 @@ fn selections_are_by_service_day_label_and_age() {
     ];
     let is_selected = |known: &Known| known.commit == "new" && known.host == "host-2";
     check(Query { labels, ..all() }, &|_, known| is_selected(known));
-    // Later recordings of a day have later starts; the second day has every other dozen.
+    // Later recordings of a day have later starts. The second day has every other dozen.
     let last = Some(5);
     check(Query { last, ..all() }, &|at, _| at >= 91);
     let nothing = Query {
@@ -195,7 +195,7 @@ fn indexing_again_adds_only_what_is_new() {
         seed: 2,
         ..small(23)
     };
-    // The first twenty have the starts, hosts and commands of those that are there.
+    // The first twenty have the starts, hosts and commands of the indexed recordings.
     let known = known.write(&more);
     let added = indexing.index_folder(&more);
     assert_eq!((added.added, added.known), (3, 20));
@@ -224,7 +224,7 @@ fn packed_recordings_are_those_that_were_packed() {
         indexing.top("cycles"),
         sums(indexing.known.iter(), "cycles")
     );
-    // Unpacked, they are the same recordings.
+    // An unpacked recording is the same recording.
     let unpacked = indexing.recordings().join("unpacked.mg");
     std::fs::create_dir(&unpacked).expect("a folder");
     let first = indexing.known[0].path.with_extension("mg.tar");
@@ -243,7 +243,8 @@ fn packed_recordings_are_those_that_were_packed() {
 fn a_damaged_copy_does_not_hide_an_intact_one() {
     let indexing = Indexing::new(small(3));
     let first = &indexing.known[0].path;
-    // Read before and after the intact one, as names are in order; and one that is cut off after its manifest.
+    // The names sort before and after the intact recording. A third copy is cut off after its
+    // manifest.
     for name in ["0", "z"] {
         let copy = indexing.recordings().join(name).with_extension("mg");
         copy_folder(first, &copy);
@@ -325,7 +326,7 @@ fn unfinished_recordings_wait_and_newer_formats_are_named() {
     assert_eq!(indexing.top("cycles"), sums(intact, "cycles"));
 }
 
-/// A label that would lead out of the dataset, or to a folder of its own for each recording.
+/// One label would lead out of the dataset, another to a separate folder for each recording.
 #[test]
 fn labels_neither_escape_the_dataset_nor_make_partitions() {
     let indexing = Indexing::new(small(12));
@@ -399,7 +400,7 @@ fn concurrent_writers_add_each_recording_once() {
 #[test]
 fn compaction_changes_no_answer_and_disturbs_no_reader() {
     let indexing = Indexing::new(small(48));
-    // A file of its own for each recording.
+    // Indexing one at a time writes a file for each recording.
     for known in &indexing.known {
         indexing.index_folder(&known.path);
     }
