@@ -225,8 +225,8 @@ impl Allocations {
     /// Rows of all sites, numbered from `first_site` on.
     pub(crate) fn rows(&self, pid: Pid, first_site: u32) -> Vec<AllocationRow> {
         let rounded = |number: f64| number.round() as u64;
-        // Rounded to the nearest number, the variance of a few large blocks would be 0: that of an
-        // exact count.
+        // If variances were rounded to the nearest number, that of a few large blocks would be 0,
+        // which means an exact count.
         let rounded_up = |number: f64| number.ceil() as u64;
         let positive = |number: i64| number.max(0).unsigned_abs();
         let at_peak = self.peak.by_site(self.sites.len());
@@ -290,8 +290,8 @@ mod tests {
         }
     }
 
-    /// The sum of estimates over many samples is the true sum, and the variance is that of the
-    /// estimates around it: checked with the expectations of one allocation.
+    /// The sum of estimates over many samples must be the true sum, and the variance that of the
+    /// estimates. This is checked with the expectations of one allocation.
     #[test]
     fn weights_are_unbiased_and_their_variance_is_that_of_the_estimates() {
         for (bytes, period) in [(1u64, 64u64), (64, 64), (1 << 20, 1 << 16), (100, 1 << 16)] {

@@ -111,7 +111,7 @@ impl<'a> Recorder<'a> {
     /// Reads all rings once, and applies the events that cannot be preceded by unread ones.
     pub(crate) fn read_round(&mut self) -> Result<()> {
         let horizon_ns = monotonic_ns();
-        // Before new rings are looked for, so that those of an ended process are all found.
+        // Must come before new rings are added, so that all rings of an ended process are found.
         let ended: Vec<bool> = self.images.iter().map(|i| i.watched.ended()).collect();
         self.add_rings()?;
         for number in 0..self.images.len() {

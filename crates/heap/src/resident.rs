@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against all values that were read. The bytes in use stay what they were.
+        /// Compares with all values that were read. The bytes in use must not change.
         #[test]
         fn rows_have_the_maximum_of_each_interval_and_the_bytes_in_use_as_before(
             steps in proptest::collection::vec((0u64..60_000_000, 1u64..1000), 1..800),
