@@ -157,14 +157,14 @@ pub(super) const HOOKS: &[Hook] = &[
     ),
 ];
 
-/// Programs to load, and those that are left out with what is missing for it.
+/// Programs to load. Each omitted program has a sentence about what is missing without it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HookChoice {
     pub(super) load: Vec<&'static str>,
     pub(super) missing: BTreeMap<&'static str, &'static str>,
 }
 
-/// Chooses by what the kernel `has`; programs in `refused` did not load.
+/// Chooses programs by the hooks that the kernel `has`. Programs in `refused` failed to load.
 pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> HookChoice {
     let available = |hook: &Hook| {
         !refused.iter().any(|program| program == hook.program) && hook.target.is_none_or(has)
@@ -185,7 +185,7 @@ pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> HookChoi
     choice
 }
 
-/// A program served by a stand-in is not missing; nor is a stand-in that is not needed.
+/// Nothing is missing if a stand-in replaces a program, except the drawback of the stand-in.
 fn resolve_stand_ins(choice: &mut HookChoice) {
     for hook in HOOKS {
         if let Some(first) = hook.instead_of
@@ -199,13 +199,14 @@ fn resolve_stand_ins(choice: &mut HookChoice) {
     }
 }
 
-/// The kernel's type information, as text to be searched.
+/// The kernel's type information as searchable text.
 pub(super) struct KernelTypes {
     texts: BTreeMap<&'static str, Vec<u8>>,
 }
 
 impl KernelTypes {
-    /// Reads what `dir` (usually `/sys/kernel/btf`) has.
+    /// Reads the type information of the kernel and of its file-system modules in `dir`, usually
+    /// `/sys/kernel/btf`.
     pub(super) fn read(dir: &Path) -> std::io::Result<KernelTypes> {
         let mut texts = BTreeMap::from([("vmlinux", std::fs::read(dir.join("vmlinux"))?)]);
         for module in ["ext4", "iomap"] {
@@ -216,7 +217,7 @@ impl KernelTypes {
         Ok(KernelTypes { texts })
     }
 
-    /// Whether a tracepoint or function of that name is there.
+    /// Returns true if a tracepoint or function of this name exists.
     pub(super) fn has(&self, target: &str) -> bool {
         let (module, name) = target.split_once('/').unwrap_or(("vmlinux", target));
         let mut places = vec!["vmlinux"];
@@ -226,7 +227,7 @@ impl KernelTypes {
     }
 }
 
-/// Whether the string table has exactly this string.
+/// Returns true if the string table contains exactly this string.
 fn contains(text: &[u8], name: &str) -> bool {
     let mut wanted = vec![0];
     wanted.extend(name.as_bytes());

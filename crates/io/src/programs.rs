@@ -635,8 +635,8 @@ fn map_error(map: &str, cause: libbpf_rs::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// A refusal makes all load again, so that what may be refused on a kernel that lacks
-    /// nothing else comes first.
+    /// If a program is refused, all are loaded again. Therefore, programs that a kernel may refuse
+    /// although it has every hook come first.
     #[test]
     fn a_program_that_may_be_refused_is_loaded_before_all_others() {
         let object = ObjectBuilder::default().open_memory(OBJECT).unwrap();

@@ -44,8 +44,8 @@ pub struct Session {
     /// Owners that were found ended at the last reading. Their accounts are removed at the next
     /// one.
     ended_owners: BTreeSet<Owner>,
-    /// Owner and name that stand for all processes of a control group without an account of their
-    /// own, by the group's ID.
+    /// Owner and name for the processes of a control group that have no account of their own, by
+    /// the group's ID.
     cgroup_owners: BTreeMap<u64, (Owner, String)>,
 }
 
@@ -108,7 +108,7 @@ impl Session {
         &self.reported
     }
 
-    /// The owner that stands for those processes of a control group that have no account.
+    /// Returns the owner for the processes of a control group that have no account.
     fn group(&mut self, id: u64) -> Owner {
         // No process has PID 0, and owner 0 stands for a device.
         let next = Owner(self.cgroup_owners.len() as u64 + 1);

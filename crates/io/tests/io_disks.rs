@@ -43,7 +43,7 @@ fn check_read(deed: &str) {
         counted
     );
     if deed != "read_direct" {
-        // The kernel may have taken pages away; it does not do so each time.
+        // The kernel may have dropped the pages from its cache, but it does not do so each time.
         let cached = (0..5).any(|_| {
             let again = act(&[deed, &path]);
             account(&mut session, again, disk.id).input.bytes == 0
@@ -67,7 +67,7 @@ fn reads_through_a_mapping_belong_to_the_process_that_faults() {
     check_read("read_mapped");
 }
 
-/// Runs the writers, then the flush; each must have written exactly so much.
+/// Runs the writers, then the flush. Each must have written exactly its number of bytes.
 fn check_write(prepare: u64, writers: &[(&[&str], u64)], flush: &[&str]) {
     let Some((mut session, _turn)) = session() else {
         return;
@@ -301,8 +301,8 @@ fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
     );
 }
 
-/// More short processes than there is room for, whose pages are written back when all
-/// have ended. Each byte is in the account of a process or of a control group.
+/// There are more short processes than accounts, and their pages are written back when all have
+/// ended. Each byte is in the account of a process or of a control group.
 #[test]
 fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
     const CHILDREN: u64 = 2000;
@@ -346,8 +346,8 @@ fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
     );
 }
 
-/// Accounts that are dropped after they were told lose nothing: pages of ended processes are
-/// written back after that, too.
+/// Dropping accounts after they were reported loses nothing, although pages of ended processes are
+/// written back even later.
 #[test]
 fn accounts_of_ended_processes_are_dropped_without_a_loss() {
     const CHILDREN: u64 = 200;
@@ -379,7 +379,7 @@ fn accounts_of_ended_processes_are_dropped_without_a_loss() {
     };
     for _ in 0..3 {
         act(&["burst_twice", &disk.path("."), &CHILDREN.to_string()]);
-        // They are seen, found gone, told for the last time, and dropped.
+        // The processes are seen, found to have ended, reported for the last time, and dropped.
         for _ in 0..4 {
             interval(&mut meter);
         }
@@ -505,7 +505,7 @@ fn a_mapped_device_is_charged_above_its_disk_and_knows_it() {
     assert_eq!(upper.kind, format!("dm {name}"));
 }
 
-/// Written to both disks of a mirror, read from either.
+/// A mirror writes to both of its disks and reads from either.
 #[test]
 fn a_mirror_is_charged_above_its_disks_and_knows_them() {
     let Some((mut session, _turn)) = session() else {

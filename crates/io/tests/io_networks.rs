@@ -106,8 +106,8 @@ fn datagrams_of_two_devices_at_one_socket_are_told_apart() {
     });
 }
 
-/// The other side's kernel answers, searches for its neighbour, and reports its groups: none
-/// of that is any process's.
+/// The kernel of the other side answers, searches for its neighbour, and reports its groups. These
+/// packets belong to no process.
 #[test]
 fn echo_requests_belong_to_who_sends_them_and_answers_of_the_kernel_to_nobody() {
     each_family(|session, network, family| {
@@ -128,9 +128,9 @@ fn given_to_nobody(session: &Session, reasons: &[&str]) -> u64 {
     lost.map(|loss| loss.count).sum()
 }
 
-/// Two processors may handle them at the same moment, and no packet may go to the other
-/// device. Packets that came before there was a reader, while the other processor held
-/// the socket's runs, must be counted as lost.
+/// Two CPUs may handle the datagrams at the same moment, and no packet may be charged to the other
+/// device. Packets that arrived before there was a reader, while the other CPU held the socket's
+/// list, must be counted as lost.
 #[test]
 fn datagrams_that_come_from_two_devices_at_once_are_told_apart_or_counted_as_lost() {
     each_family(|session, network, family| {
@@ -373,8 +373,8 @@ fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
     });
 }
 
-/// Bytes of so many packets that carry the payload of so many connections. A packet
-/// opens each connection; its header is 8 bytes longer than others'.
+/// Bytes of `packets` packets that carry the payload of `connections` connections. The packet that
+/// opens a connection has a header that is 8 bytes longer.
 fn bytes_of_many(packets: u64, connections: u64, payload: u64, family: &Family) -> u64 {
     packets * (family.udp_headers + 24) + connections * (8 + payload)
 }
@@ -407,7 +407,7 @@ fn a_bond_is_charged_above_its_devices_and_knows_them() {
     assert_eq!(devices[&bond('a')].facts.kind, "bonding");
 }
 
-/// Packets that come in are the bridge's, and its device passes them on.
+/// Incoming packets are charged to the bridge. The device in it only passes them on.
 #[test]
 fn a_bridge_is_charged_for_what_comes_in_through_it() {
     let Some((mut session, _turn)) = session() else {
@@ -518,9 +518,8 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
     assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
 }
 
-/// Whether a flow carries the payload within a thousandth, apart from bytes that TCP
-/// had to send again. Each packet has headers of 52 bytes (IPv4) or 72 (IPv6), the time
-/// stamp among them.
+/// Returns true if a flow carries the payload within a thousandth, apart from bytes that TCP sent
+/// again. Each packet has headers of 52 bytes (IPv4) or 72 bytes (IPv6), including the time stamp.
 fn carries(flow: Flow, payload: u64, network: &Network, family: &Family) -> bool {
     let headers = flow.operations * (family.udp_headers + 24);
     let carried = flow.bytes.saturating_sub(headers);
@@ -533,7 +532,7 @@ fn readers_of_one_stream_get_what_they_read() {
     each_family(|session, network, family| check_readers("tcp_send", session, network, family));
 }
 
-/// The next reader begins while packets arrive, which wait until it has what was there.
+/// The next reader starts while packets arrive. They wait until it has read the earlier ones.
 #[test]
 fn readers_get_what_they_read_while_more_arrives() {
     each_family(|session, network, family| {
@@ -720,14 +719,15 @@ fn check_server(setup: AccountingOptions) {
             let lo = network.device('a', "lo");
             let before = network.counted('a', "lo");
             let client = network.act('a', &["web_client", address, "7107", "200"]);
-            // The last packets come when the client has ended.
+            // The last packets are sent after the client has ended.
             let mut last = network.counted('a', "lo");
             eventually(|| {
                 std::thread::sleep(Duration::from_millis(50));
                 let now = network.counted('a', "lo");
                 std::mem::replace(&mut last, now) == now
             });
-            // In this order: what comes between the two has only been counted.
+            // The order matters: packets between the two readings are then only in the device's
+            // count.
             let all = everyone(&mut session, lo);
             let counted = network.counted('a', "lo");
             let gained = |i: usize| counted[i] - before[i];
@@ -765,8 +765,8 @@ fn loaded() -> Vec<u32> {
     ours.map(|p| p.id).collect()
 }
 
-/// Ids of the programs this process holds, or links to their hooks. Other tests' processes load the
-/// same ones.
+/// IDs of the BPF programs that this process holds, directly or by links to their hooks. Processes
+/// of other tests load the same programs.
 fn held() -> Vec<u32> {
     let open = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
     let told = open.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());

@@ -43,8 +43,8 @@ impl DerefMut for Shared {
     }
 }
 
-/// The shared session and the test's turn; none, with the reason printed, where this
-/// machine does not let it account.
+/// Returns the shared session and the lock that lets one test run at a time. Prints the reason and
+/// returns `None` if this machine does not allow accounting.
 pub(crate) fn session() -> Option<(Shared, MutexGuard<'static, ()>)> {
     let turn = turn()?;
     let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
@@ -54,14 +54,14 @@ pub(crate) fn session() -> Option<(Shared, MutexGuard<'static, ()>)> {
     Some((Shared(shared), turn))
 }
 
-/// A session of the test's own, which has seen nothing yet, and no other one beside it.
+/// Returns a new session that has seen nothing yet. There is no other session beside it.
 pub(crate) fn fresh(setup: AccountingOptions) -> Option<(Session, MutexGuard<'static, ()>)> {
     let turn = turn()?;
     SHARED.lock().unwrap_or_else(|e| e.into_inner()).take();
     Some((started(setup)?, turn))
 }
 
-/// The test's turn, and that no session is under way; none where no session can be made.
+/// Returns the lock and makes sure that no session exists. `None` if a session cannot be created.
 pub(crate) fn quiet() -> Option<MutexGuard<'static, ()>> {
     session().map(|(shared, turn)| {
         drop(shared);
@@ -91,9 +91,9 @@ fn started(setup: AccountingOptions) -> Option<Session> {
     }
 }
 
-/// Runs a check of exact amounts, and repeats it a few times where it failed. Some patched
-/// kernels run no program while certain tasks are current, and count nothing for it. Packets that
-/// an interrupt sends meanwhile are in no account. A fault of accounting fails each time.
+/// Runs a check of exact amounts, and repeats it a few times if it fails. Some patched kernels run
+/// no BPF program while certain tasks are current, so these packets are not counted. Packets that
+/// an interrupt sends meanwhile are in no account. A real accounting error fails each time.
 pub(crate) fn in_sight(check: impl Fn()) {
     const TRIES: usize = 5;
     for _ in 1..TRIES {
@@ -112,7 +112,7 @@ fn has(tool: &str) -> bool {
         .any(|place| Path::new(place).join(tool).exists())
 }
 
-/// Runs a command of the system; its output.
+/// Runs a command in a shell and returns its output.
 pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -167,7 +167,7 @@ impl Actor {
         self.input.write_all(b"\n").unwrap();
     }
 
-    /// Waits for its end; its id.
+    /// Waits for its end. Returns its process ID.
     pub(crate) fn end(mut self) -> u32 {
         drop(self.input);
         assert!(self.child.wait().unwrap().success());
@@ -175,7 +175,7 @@ impl Actor {
     }
 }
 
-/// Runs an actor to its end; its id.
+/// Runs an actor to its end. Returns its process ID.
 pub(crate) fn act(words: &[&str]) -> u32 {
     Actor::start(&["env"], words).end()
 }
@@ -198,12 +198,13 @@ impl Disk {
             .expect("ext4 can be made and mounted")
     }
 
-    /// A file system made by this command; none where that does not work.
+    /// Creates a file system with this command. `None` if that does not work.
     pub(crate) fn with(make: &str) -> Option<Disk> {
         Disk::on(make, None)
     }
 
-    /// On a linear mapping of the whole loop device; none where there is no device mapper.
+    /// Creates a file system on a linear mapping of the whole loop device. `None` without a device
+    /// mapper.
     pub(crate) fn mapped(name: &str) -> Option<Disk> {
         Disk::on(
             "mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0",
@@ -297,7 +298,7 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// None where this kernel or machine cannot make one.
+    /// Returns `None` if this kernel or machine cannot create a mirror.
     pub(crate) fn new() -> Option<Mirror> {
         let folder = tempfile::tempdir().unwrap();
         let loops = ["one", "two"].map(|name| {
@@ -405,8 +406,8 @@ impl Network {
         network
     }
 
-    /// Makes device `one` the only one of a bond on both sides, with 10.77.9.x on it;
-    /// whether this kernel can.
+    /// Makes device `one` the only device of a bond on both sides, with 10.77.9.x on it. Returns
+    /// false if this kernel cannot.
     pub(crate) fn bond(&self) -> bool {
         let join = |side: char, host: u32| {
             let (namespace, other) = (self.namespace(side), 3 - host);
@@ -427,14 +428,14 @@ impl Network {
         };
         let made = join('a', 1) && join('b', 2);
         if made {
-            // A bond uses a device a moment after it has come up.
+            // A bond uses a device only a moment after it has come up.
             std::thread::sleep(std::time::Duration::from_millis(500));
         }
         made
     }
 
-    /// Moves device `one` of `b` into a bridge, which gets its address; whether this
-    /// kernel can.
+    /// Moves device `one` of `b` into a bridge, which gets its address. Returns false if this
+    /// kernel cannot.
     pub(crate) fn bridge(&self) -> bool {
         let namespace = self.namespace('b');
         let command = format!(
@@ -453,8 +454,8 @@ impl Network {
         made.is_ok_and(|status| status.success())
     }
 
-    /// Makes a VXLAN tunnel `tunnel0` over device `one`, with 10.77.3.x on it; whether this
-    /// kernel can.
+    /// Creates a VXLAN tunnel `tunnel0` over device `one`, with 10.77.3.x on it. Returns false if
+    /// this kernel cannot.
     pub(crate) fn tunnel(&self) -> bool {
         let join = |side: char, host: u32| {
             let (namespace, other) = (self.namespace(side), 3 - host);
@@ -495,8 +496,8 @@ impl Network {
         sh(&format!("ip netns exec {} {command}", self.namespace(side)))
     }
 
-    /// TCP segments that both sides have sent more than once so far: the devices
-    /// moved them again.
+    /// Number of TCP segments that both sides have sent again so far. The devices counted these
+    /// more than once.
     pub(crate) fn segments_sent_again(&self) -> u64 {
         let of = |side| {
             let snmp = self.on(side, "cat /proc/net/snmp");
@@ -534,8 +535,8 @@ impl Network {
         }
     }
 
-    /// Bytes and packets received and sent, and packets that were to be sent and dropped, as
-    /// the device counts them.
+    /// Received bytes and packets, sent bytes and packets, and packets dropped before they were
+    /// sent, as the device counts them.
     pub(crate) fn counted(&self, side: char, device: &str) -> [u64; 5] {
         let all = self.on(side, "cat /proc/net/dev");
         let line = all

@@ -6,13 +6,13 @@ use memgauge_io::Session;
 
 use super::{Network, everyone};
 
-/// Header of Ethernet, which the devices count and accounts do not.
+/// Size of the Ethernet header in bytes. Devices count it and accounts do not.
 const LINK: u64 = 14;
 
-/// Bytes that a device counted between two looks, less the link's headers, against the
-/// sum of all processes. The sum lacks at most the kernel's own packets (addresses of
-/// neighbours, the last acknowledgement of a closed connection). The device is looked
-/// at first and last, so packets between the two looks are only in its own count.
+/// Compares the bytes that a device counted between two readings, without the link's headers, with
+/// the sum of all processes. The sum lacks at most the kernel's own packets (searches for
+/// neighbours, the last acknowledgement of a closed connection). The device is read first and last,
+/// so packets between its reading and that of the accounts are only in its own count.
 pub(crate) struct Totals {
     before: [u64; 5],
     accounts: (u64, u64),
@@ -65,11 +65,11 @@ impl Totals {
     }
 }
 
-/// Bytes of the kernel's own packets that are nobody's.
+/// Maximum number of bytes of the kernel's own packets, which belong to no process.
 pub(crate) const OWN_PACKETS: u64 = 400;
 
-/// Asserts that accounts have what the devices counted, but for `rest` bytes. The last
-/// packets of a connection come when its processes have ended.
+/// Asserts that all but `rest` of the bytes that the devices counted are in accounts. Waits for
+/// that, because the last packets of a connection are sent after its processes have ended.
 pub(crate) fn charge_open_sockets(
     totals: &[Totals],
     session: &mut Session,
@@ -87,7 +87,7 @@ pub(crate) fn charge_open_sockets(
     assert!(settled, "{wrong:?}");
 }
 
-/// Whether this holds within some seconds.
+/// Returns true if the condition holds within half a minute.
 pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
