@@ -1,10 +1,10 @@
 //! Writes callgrind's format, version 1: costs by line of each function, and its calls where the
 //! recording has call chains.
 //!
-//! A line's own costs are those of the report. The cost of a call is what the samples with
-//! a call chain add up to, so it is known for sampled events only, and a function's inclusive
-//! cost is as exact as its samples. A recording does not count calls, and the format requires
-//! a number: it is 0.
+//! A line's own costs are those of the report. The cost of a call is the sum of the samples with
+//! its call chain, so it is known for sampled events only, and a function's inclusive cost is as
+//! exact as its samples. A recording does not count calls, but the format requires a number, so it
+//! is 0.
 //!
 //! Inlined code is charged to the innermost function, as everywhere in memgauge. Names of events
 //! may only contain letters, digits and `_`, so other characters become `_`.

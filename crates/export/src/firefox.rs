@@ -459,8 +459,8 @@ fn counters(summary: &Summary, timeline: &Timeline, threads: &[ThreadTrack]) -> 
     timeline.curves.iter().enumerate().map(counter).collect()
 }
 
-/// Text that the profiler shows for a counter track at the mouse, for a version of the format that lets a
-/// counter say so (63); the page keeps it where it upgrades an older version.
+/// Tooltip of a counter track. Version 63 of the format lets a counter define it, and the page
+/// keeps it when it upgrades an older version.
 fn tooltip(event: &str, is_bytes: bool) -> Value {
     let row = |source: &str, unit: &str, label: String| json!({"type": "value", "source": source, "format": {"unit": unit}, "label": label});
     match is_bytes {

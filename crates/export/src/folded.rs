@@ -171,8 +171,8 @@ fn modules_by_function(tree: &CallTree) -> BTreeMap<&str, BTreeSet<&str>> {
     modules
 }
 
-/// The function, with its module if others have a function of that name, as the program and
-/// the dynamic loader both have a `_start`: tools add up frames of equal names.
+/// The function's name, with its module if functions of other modules have the same name. The
+/// program and the dynamic loader both have a `_start`, and tools add up frames with equal names.
 fn frame_name(node: &CallNode, modules: &BTreeMap<&str, BTreeSet<&str>>) -> String {
     let is_ambiguous = modules
         .get(node.function.as_str())
