@@ -677,10 +677,10 @@ mod tests {
         let addresses = [0, 0x40, 0x80, 0xc0, 0x100];
         let (all, junk) = parse(&list(&addresses), None);
         assert_eq!((all.addresses.as_slice(), junk.lines), (&addresses[..], 0));
-        // Decimal lines with one that is nothing stay decimal.
+        // A decimal list with an unreadable line stays decimal.
         let (all, junk) = parse(b"10\n20\nabc no number\n30\n", None);
         assert_eq!((all.addresses, junk.lines), (vec![10, 20, 30], 1));
-        // Letters come after what is guessed from.
+        // Letters only occur after the part that is used for detection.
         let mut late = list(&[0x40; 2000]);
         late.extend(list(&[0xc0; 3000]));
         let error = read(&late[..], None, &mut |_| Ok::<_, Error>(()))
@@ -760,7 +760,8 @@ mod tests {
             (format!("# {}12345", "c".repeat(most - 2)), 0),
             (format!("{digits}12345"), 1),
             (format!("{}12345", " ".repeat(most)), 1),
-            // Just as long as what is kept, with and without the end of the line.
+            // The comment is just as long as the kept part of a line, with and without the end of
+            // the line.
             (format!("#{}", "c".repeat(most - 1)), 0),
             (format!("#{}", "c".repeat(most - 2)), 0),
         ] {

@@ -9,8 +9,8 @@ use memgauge_trace::{Frame, Module, Sample, SampleRegister, SeriesRow};
 use super::batch_queue::{Batch, BatchQueue};
 use crate::Result;
 
-/// Rows per batch: about 360 KiB, which fit into a CPU's cache. Smaller batches need more wake-ups,
-/// larger ones more new pages, each of which takes microseconds on a virtual machine.
+/// Rows per batch: about 360 KiB, which fit into a CPU's cache. Smaller batches need more wake-ups.
+/// Larger ones need more new pages, each of which takes microseconds on a virtual machine.
 const BATCH_ROWS: usize = 1 << 12;
 
 /// Rows of all tables that a large file fills, except counter values.

@@ -1,7 +1,7 @@
 //! Rows of tables, each in a line of its own.
 //!
-//! Keys of traces contain stray quotes. A reader of RFC 4180 takes everything from such a quote to
-//! the next one for a cell: it loses these rows, and holds them in memory. Here a quoted cell ends
+//! Keys of traces contain stray quotes. A reader of RFC 4180 treats everything from such a quote to
+//! the next one as a cell. It loses these rows and keeps them in memory. Here a quoted cell ends
 //! within its line, and quotes of a line with an odd number of them belong to the cells.
 
 use std::io::{self, BufRead, Read as _};

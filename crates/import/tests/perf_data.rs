@@ -815,7 +815,7 @@ fn a_compressed_file_has_the_same_content() {
     assert_eq!(result.samples, check_content(&plain).samples);
 }
 
-/// The ID of an existing process, so that nobody else writes files with this name.
+/// Uses the ID of an existing process, so that no other process writes files with this name.
 #[test]
 fn generated_code_has_the_names_that_its_process_left() {
     let pid = std::process::id();

@@ -1,7 +1,7 @@
 //! Cache lines shared between threads, from recordings of `perf c2c record` and `perf mem record`.
 //!
-//! Their samples are drawn and written byte by byte. Witnesses are `perf c2c report` on the same
-//! bytes, and a division of each HITM by all samples of its line.
+//! The samples are drawn at random and written byte by byte. The results are compared with `perf
+//! c2c report` on the same bytes, and with a division of each HITM by all samples of its line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,8 +30,8 @@ const L3: u64 = 0x40 << 5;
 const HITM: u64 = 0x10 << 19;
 const LOCKED: u64 = 2 << 24;
 
-/// Data sources of loads as the kernel writes them: old and new levels, both, remote nodes, and
-/// those of Zen and Arm.
+/// Data sources of loads as the kernel encodes them: old and new levels, both of them, remote
+/// nodes, and those of Zen and Arm.
 const LOADS: [(u64, Transfer); 12] = [
     (LOAD | HIT | L1 | 2 << 19, Transfer::None),
     (LOAD | HIT | 0x10 << 5, Transfer::None),

@@ -31,7 +31,7 @@ impl FromStr for Column {
     }
 }
 
-/// Which columns of a table have what.
+/// Columns of a table by content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Table {

@@ -83,7 +83,7 @@ fn oracle_general_is_recognised_and_read() {
     assert_eq!(keys(&records), [42, 7, 42, 9]);
     assert_eq!(records[2].time_us, 6_000_000);
     assert_eq!((records[0].bytes, summary.empty), (512, 1));
-    // Another object where the next request should be.
+    // Where the next request of the object should be, there is another object.
     let other = [
         oracle(5, 42, 512, 2),
         oracle(5, 7, 100, -1),
@@ -93,7 +93,7 @@ fn oracle_general_is_recognised_and_read() {
     assert_eq!(detect(&other.concat()), None);
 }
 
-/// Loops and scans that are longer than what is looked at.
+/// Loops and scans that are longer than the part used for detection.
 #[test]
 fn a_trace_that_begins_with_a_long_scan_is_recognised() {
     for (objects, bytes) in [(170, 4096), (5000, 700), (100_000, 1 << 20)] {
@@ -374,7 +374,7 @@ fn columns_are_chosen_with_and_without_a_heading_and_with_any_delimiter() {
     // A heading over columns that are numbered is recognised by a size that is no number.
     let format = "csv:id=1,size=2".parse().unwrap();
     assert_eq!(keys(&read_all(b"id,size\n5,6\n", &format).0), [5]);
-    // Ids alone do not tell a heading from a key, so the user may have to.
+    // With IDs only, a heading cannot be distinguished from a key, so the user may have to decide.
     let mut table: Table = "id=1".parse().unwrap();
     assert_eq!(
         read_all(b"id\n5\n", &TraceFormat::Table(table.clone()))
