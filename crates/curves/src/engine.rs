@@ -34,7 +34,7 @@ impl Engine {
         making.block.iter().map(engine).collect()
     }
 
-    /// Takes references; one that spans several blocks refers to each.
+    /// Adds references. A reference that spans several blocks refers to each of them.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         let Engine { block, kind } = self;
         let fed = feed_blocks(*block, addresses, sizes, &mut |a| kind.feed(a));
@@ -99,7 +99,7 @@ impl Engines {
         }
     }
 
-    /// Takes references; one that spans several blocks refers to each.
+    /// Adds references. A reference that spans several blocks refers to each of them.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         for engine in &mut self.engines {
             engine.feed(addresses, sizes)?;

@@ -14,7 +14,7 @@ use memgauge_report::mrc::{DivisionView, SharingProgram, has_too_many_huge_pages
 use super::args::{Partition, Sharers};
 use super::{running, usage};
 
-/// Maximum number of programs, as of lists.
+/// Maximum number of programs, the same as for lists.
 const MAX_PROGRAMS: usize = 16;
 
 /// Observes the programs together and divides memory by their curves.
@@ -22,7 +22,7 @@ pub(super) fn between_running(args: &Partition) -> anyhow::Result<Exit> {
     running::check_windows(&args.running)?;
     terminal::catch_interrupts()?;
     let (programs, mut notes) = open(&args.sharers)?;
-    // Each program has a curve of its own, with what it shares.
+    // Memory that programs share is in the curve of each of them.
     let (mut source, source_note) = running::open_source(args.running.pages_source, false)?;
     let settings = running::settings(&args.running);
     let names = programs.iter().map(|program| program.name.clone());

@@ -1,4 +1,4 @@
-//! How much memory curves may take, and that they take no more.
+//! Limits the memory that curves use.
 
 use std::time::{Duration, Instant};
 
@@ -7,28 +7,27 @@ use memgauge_host::sys::advice::{available_bytes, resident_bytes};
 
 use super::args::CurveOptions;
 
-/// Share of the available memory that tables may take: the rest is for the program
-/// and for others.
+/// Share of the available memory that tables may take. The rest is for the program and for others.
 const MEMORY_SHARE: f64 = 0.75;
-/// Often enough that tables cannot grow by much in between.
+/// Interval between checks. It is short enough that tables cannot grow by much in between.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// Bytes beside the tables: references on their way to engines, stacks of threads, code that
-/// was paged in. A slow machine has all of it by the first look, a fast one none.
+/// Memory besides the tables: references on their way to engines, stacks of threads, code that was
+/// paged in. On a slow machine all of it is there at the first check, on a fast one nothing.
 const BESIDE: u64 = 16 << 20;
 
-/// Bytes all engines together may take.
+/// Maximum memory of all engines together, in bytes.
 pub(super) fn limit(making: &CurveOptions) -> usize {
     let share = |bytes: u64| (bytes as f64 * MEMORY_SHARE) as usize;
     let usual = || available_bytes().map_or(usize::MAX, share);
     making.memory.map_or_else(usual, |bytes| bytes as usize)
 }
 
-/// Keeps all engines together below the memory limit, by the resident size of the
-/// process. Each engine limits only itself, and there can be many for threads or parts.
+/// Keeps all engines together below the memory limit, by the resident size of the process. Each
+/// engine only limits itself, and there can be one for each thread or part.
 pub(super) struct Guard {
     limit: usize,
-    /// Bytes that the process had before.
+    /// Resident size of the process before the engines started, in bytes.
     before: u64,
     asked: Instant,
 }
@@ -43,7 +42,7 @@ impl Guard {
     }
 
     /// # Errors
-    /// The process is larger than that.
+    /// The process uses more memory than the limit.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         if self.asked.elapsed() < ASK_EVERY {
             return Ok(());
@@ -62,7 +61,7 @@ impl Guard {
     }
 }
 
-/// Whether so many bytes are more than tables may take.
+/// Returns true if the process took more than tables and the memory besides them may take.
 fn exceeds(taken: u64, limit: u64) -> bool {
     taken > limit.saturating_add(BESIDE)
 }
@@ -74,7 +73,7 @@ mod tests {
     #[test]
     fn what_lies_beside_the_tables_is_not_theirs() {
         const MIB: u64 = 1 << 20;
-        // A sample of 1000 blocks took so much with its limit at 2 MiB, on a busy machine.
+        // On a busy machine, a sample of 1000 blocks with a limit of 2 MiB took this much.
         assert!(!exceeds(6 * MIB, 2 * MIB));
         assert!(exceeds(200 * MIB, 100 * MIB));
         assert!(!exceeds(u64::MAX, u64::MAX));

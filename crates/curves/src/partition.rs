@@ -99,7 +99,7 @@ fn text(unit: u64, names: &[String], curves: &[Curve], divisions: &[(&str, Divis
     text
 }
 
-/// The end of a name, where files differ.
+/// Shortens a name to its end, because names of files usually differ there.
 fn shortened(name: &str) -> String {
     let skip = name.chars().count().saturating_sub(12);
     name.chars()

@@ -72,8 +72,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Names and curves, most references first. MPKI are of the part's instructions where
-    /// they are known, else of the whole run's.
+    /// Returns names and curves, most references first. MPKI are relative to the instructions of
+    /// the part if they are known, otherwise to those of the whole run.
     pub(super) fn finish(self, instructions: u64) -> anyhow::Result<Vec<(String, InputCurves)>> {
         let mut all = Vec::new();
         let parts = self.engines.into_iter().zip(self.instructions);

@@ -14,13 +14,13 @@ use super::engine::too_many;
 use super::feed::{lost, references_of};
 use super::{memory, usage};
 
-/// Windows collected after a change.
+/// Number of windows collected after a change.
 const COLLECTED: u64 = 10;
-/// Blocks of a memory that tells phases apart, where no cache has such blocks:
-/// the entries of a second-level TLB of the field's studies.
+/// Number of blocks of the memory that detects phases, if no cache has such blocks. It is the
+/// number of entries of the second-level TLBs in published studies.
 const TLB_BLOCKS: u64 = 256;
 
-/// A phase's curve, and the part of the run it is of.
+/// A phase's curve, and the part of the run that it covers.
 pub(super) struct Made {
     pub(super) span: Span,
     pub(super) measured: Measured,
@@ -32,24 +32,24 @@ pub(super) struct PhaseRun {
     pub(super) made: Vec<Made>,
     pub(super) collection: Collection,
     pub(super) note: Option<String>,
-    /// References that each one stands for.
+    /// Number of references that each one represents.
     pub(super) weight: f64,
     /// True if a part of the input could not be read.
     pub(super) is_damaged: bool,
 }
 
-/// Engines that see windows, and what they found.
+/// Engines that observe windows, and their results.
 struct Watch {
     block: u64,
     size_bytes: u64,
     window: u64,
     by: By,
-    /// Whether windows are of instructions.
+    /// True if the length of windows is in instructions, false if it is in references.
     of_instructions: bool,
     settings: Settings,
     exact: Option<Box<Exact>>,
     monitor: Option<Box<Monitor>>,
-    /// Windows still to be collected, when not all are.
+    /// Number of windows still to collect after a change, if not all are collected.
     to_collect: u64,
     phases: Phases,
     from: u64,

@@ -13,16 +13,16 @@ use super::args::CurveOptions;
 use super::engine::Engine;
 use super::memory::Guard;
 
-/// References that are handed over together: enough to make the hand-over cheap, few
-/// enough to stay in a second-level cache.
+/// Number of references that are handed over together. It is large enough to make the handover
+/// cheap, and small enough for a second-level cache.
 const CHUNK: usize = 1 << 15;
-/// Chunks that an engine may be behind before the source of references waits for it.
+/// Number of chunks that an engine may lag behind before the source of references waits for it.
 const BEHIND: usize = 4;
 
 /// Engines of all block sizes over the same references, each in a thread of its own.
 ///
-/// Memory: that of the engines and of six chunks. A chunk has 2 MiB of a program's
-/// references, or up to 16 MiB for lists with sizes, which come 65 536 at a time.
+/// Memory: that of the engines and of six chunks. A chunk takes 2 MiB for the references of a
+/// program, and up to 16 MiB for lists with sizes, which arrive 65 536 at a time.
 pub(super) struct Relay {
     chunk: Accesses,
     /// Chunks that engines may still read, oldest first.
@@ -47,10 +47,10 @@ impl Relay {
         }
     }
 
-    /// Takes references; one that spans several blocks refers to each.
+    /// Adds references. A reference that spans several blocks refers to each of them.
     ///
     /// # Errors
-    /// An engine failed, perhaps over earlier references; no engine is of use then.
+    /// An engine failed, perhaps on earlier references. No engine is usable then.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         self.chunk.append(addresses, sizes);
         match self.chunk.addresses.len() < CHUNK {
@@ -132,7 +132,8 @@ mod tests {
         Line::parse_from(words).making
     }
 
-    /// Steps of a fixed walk over so many bytes; a third refers to 64 bytes, the others to one.
+    /// References of a fixed walk over `bytes` bytes. A third of them have 64 bytes, the others one
+    /// byte.
     fn walk(steps: u64, bytes: u64) -> Accesses {
         let mut accesses = Accesses::default();
         for step in 0..steps {
@@ -163,7 +164,7 @@ mod tests {
         let mut relay = Relay::new(&making("--block 64,4096 --memory 1048576"));
         let Accesses { addresses, sizes } = walk(CHUNK as u64, 1 << 40);
         let mut feed = || relay.feed(&addresses, &sizes);
-        // Chunks before the end is noticed are bounded by how far an engine may be behind.
+        // The number of chunks before the failure is noticed is limited by [`BEHIND`].
         let failure = (0..1000).find_map(|_| feed().err()).expect("no room");
         let text = failure.to_string();
         assert!(text.contains("--sample-size"), "{text}");

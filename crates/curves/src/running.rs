@@ -205,7 +205,7 @@ pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<Group> {
     for target in opened {
         match target {
             Ok(target) => targets.push(target),
-            // Kernel threads, and what has just ended.
+            // It is a kernel thread, or it has just ended.
             Err(e) if e.kind() == ErrorKind::NoSuchTask => {}
             Err(e) => refused.push(e),
         }
