@@ -1,10 +1,10 @@
 //! Divides memory between running programs by their page-fault curves.
 //!
 //! A curve is known from the working set of the shortest window to that of the longest one. Below
-//! it, the rate is only known to be at least the highest one, so each program first gets its smallest
-//! known size. Beyond it, nothing shows a use for more memory, so no program gets more than its
-//! largest known size, and what is left is spare. In between, the division has the fewest faults of
-//! all programs together.
+//! it, the rate is only known to be at least the highest one, so each program first gets its
+//! smallest known size. Beyond it, nothing shows a use for more memory, so no program gets more
+//! than its largest known size, and the remaining memory is spare. In between, the division has the
+//! fewest faults of all programs together.
 //!
 //! The epochs of all programs are simultaneous. The interval of a share is Tukey's jackknife: the
 //! memory is divided again without each of the epochs.
@@ -26,7 +26,7 @@ pub struct MemoryShare {
     /// Fault rate at that size. `None` if the program has no curve, because its windows of all
     /// lengths used the same memory.
     pub faults: Option<FaultRate>,
-    /// Whether the curve ends at this size with faults left.
+    /// True if the curve ends at this size although there are still faults.
     pub ends_here: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct FaultDivision {
     /// Faults per second if each program has an equal share. A lower bound if that is less than the
     /// smallest known size of a program.
     pub equal_faults_s: f64,
-    /// Whether `equal_faults_s` is a lower bound.
+    /// True if `equal_faults_s` is a lower bound.
     pub equal_is_bound: bool,
 }
 

@@ -122,7 +122,7 @@ impl Footprint {
         self.mean.last().map_or(0.0, |&(age, _)| age)
     }
 
-    /// Whether practically all resident memory was used within the longest age.
+    /// Returns true if practically all resident memory was used within the longest age.
     pub fn uses_everything(&self) -> bool {
         self.highest_mean() >= ALL * self.resident_bytes
     }
@@ -242,7 +242,7 @@ impl Footprint {
 
     fn monotone_curve(&self) -> Vec<FaultRate> {
         let mut curve: Vec<FaultRate> = self.sizes().into_iter().map(|m| self.rate_of(m)).collect();
-        // A larger memory never has more faults under LRU; what contradicts that is noise.
+        // A larger memory never has more faults under LRU, so a rising curve is noise.
         make_falling(&mut curve, |rate| &mut rate.value);
         make_falling(&mut curve, |rate| &mut rate.low);
         make_falling(&mut curve, |rate| &mut rate.high);
@@ -317,7 +317,7 @@ impl Track {
         self.last().1 >= ALL * self.resident_bytes
     }
 
-    /// Whether the footprint at this age is known.
+    /// Returns true if the footprint at this age is known.
     fn covers(&self, age_s: f64) -> bool {
         // An epoch that used everything ends early, because nothing more can happen.
         age_s <= self.last().0 || self.used_everything()
@@ -483,7 +483,7 @@ mod tests {
         (0..39).map(|n| 0.02 * 1.2f64.powi(n))
     }
 
-    /// An epoch whose footprint in pages is `pages(age)`.
+    /// An epoch with a footprint of `pages(age)` pages.
     fn epoch(resident_pages: f64, pages: impl Fn(f64) -> f64) -> Epoch {
         let readings = ages().map(|age_s| WindowUse {
             age_s,
@@ -612,7 +612,7 @@ mod tests {
 
     #[test]
     fn rates_never_rise_with_the_size() {
-        // A footprint whose growth quickens, as at the start of a new phase.
+        // A footprint that grows faster and faster, as at the start of a new phase.
         let wavy = |shift: f64| {
             epoch(1e5, move |age| {
                 5000.0 * age.min(2.0) + 2000.0 * (age + shift).ln_1p()

@@ -1,5 +1,5 @@
-//! Stack distances as they are defined: a list of blocks, the last referenced
-//! first. Slow on purpose, and sharing no code with what it checks.
+//! Reference implementation of stack distances: a list of blocks, most recently referenced first.
+//! It is deliberately slow and shares no code with the implementations that it checks.
 
 use std::collections::BTreeMap;
 

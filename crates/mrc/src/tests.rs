@@ -213,7 +213,8 @@ fn hot_among_uniform(count: usize) -> impl Iterator<Item = u64> {
     })
 }
 
-/// References to the block some references ago, by a power law; occasionally a new block.
+/// References to a block that was referenced some time ago, with distances by a power law, and
+/// occasionally to a new block.
 fn recency(count: usize) -> Vec<u64> {
     let mut all: Vec<u64> = Vec::new();
     for n in numbers(32).take(count) {

@@ -5,8 +5,9 @@
 //! modeling and optimization using miniature simulations", 2017). Eight disjoint samples give a
 //! mean and its interval.
 //!
-//! The misses of a sample are divided by R times the number of all requests, not by the requests
-//! of the sample: a popular object that is in the sample by chance adds hits, not misses.
+//! The misses of a sample are divided by R times the number of all requests, not by the number of
+//! requests of the sample. Otherwise, a popular object that is in the sample by chance would lower
+//! the miss ratio.
 
 use super::requests::mix;
 use super::{Policy, Request, Requests, TooManyRequests, simulate};

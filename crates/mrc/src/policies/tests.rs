@@ -59,7 +59,7 @@ impl Naive {
         }
         if let Some(at) = self.first.iter().position(|entry| entry.key == key) {
             self.first[at].count += 1;
-            // LFU: among equal counts, the one that reached it first leaves first.
+            // Under LFU, the object that reached an equal count first leaves first.
             if matches!(self.policy, Policy::Lru | Policy::Lfu) {
                 let entry = self.first.remove(at);
                 self.first.push(entry);
