@@ -5,10 +5,10 @@
 //! [`Access`] opens complete files to others if the user asks for that, and gives them to the
 //! user who ran `sudo`.
 //!
-//! Modes and owners change through descriptors of files that were opened without following a
-//! link. A path could name another file by then: whoever may write to the folder could replace
-//! it by a link to `/etc/shadow` and own that. Directories change after their contents, so that
-//! nobody else can put anything into a directory that is still being walked.
+//! Modes and owners change through descriptors of files that were opened without following a link.
+//! A path could name another file by then. A user who may write to the folder could replace the
+//! file with a link to `/etc/shadow` and become its owner. Directories change after their contents,
+//! so that nobody else can put anything into a directory that is still being walked.
 
 use std::fs::File;
 use std::io;
@@ -42,8 +42,8 @@ struct Owner {
 }
 
 impl Access {
-    /// Files for their owner alone, or with the rights that the process's umask leaves. Under
-    /// `sudo` they belong to the user who ran it.
+    /// With `is_shared`, files have the permissions that the process's umask leaves, otherwise only
+    /// their owner may access them. Under `sudo` they belong to the user who ran it.
     ///
     /// Call it before the first thread starts: the umask can only be read by changing it.
     pub fn new(is_shared: bool) -> Access {
@@ -62,8 +62,8 @@ impl Access {
         }
     }
 
-    /// Creates a file for its owner alone and gives it its final rights, or opens one that
-    /// exists, which keeps its rights and its owner.
+    /// Creates a file that only its owner may access and gives it its final permissions. An
+    /// existing file is opened and keeps its permissions and its owner.
     ///
     /// # Errors
     /// The file cannot be created or opened for writing.
@@ -104,8 +104,8 @@ impl Access {
         Ok(())
     }
 
-    /// Gives a directory and all in it their rights and their owner. Files of other users, links
-    /// and files with several names stay as they are: memgauge created none of those.
+    /// Gives a directory and its contents their final permissions and owner. Files of other users,
+    /// links and files with several names stay as they are: memgauge created none of those.
     ///
     /// # Errors
     /// A directory cannot be read, or a file system has no rights.
@@ -178,7 +178,8 @@ const OPEN_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-/// The user who became root by `sudo`. Only root decides what its environment says.
+/// Returns the user who became root by `sudo`. Call it only as root, whose environment no other
+/// user can set.
 fn user_of_sudo() -> Option<Owner> {
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
     // `u32::MAX` is not a user: `chown` leaves the owner unchanged for it.

@@ -1,10 +1,10 @@
-//! The most bytes of allocations that a process had in use, and those over time.
+//! Maximum number of bytes that a process had in use, and the bytes in use over time.
 //!
-//! Threads run ahead of each other on the host, and are read in turns. Taken in the order in which
-//! they are read, two blocks that were in use at the same time can miss each other: four emulated
-//! threads with 3 MiB each had peaks from 6 to 12 MiB in equal runs. So changes wait here, sorted by
-//! time, until `MAX_PENDING` later ones have been read. A single thread is read in the order of its
-//! time, and its changes in the order in which they were made.
+//! Threads run ahead of each other on the host, and are read in turns. In this order, two blocks
+//! that were in use at the same time can seem to follow one another. Four emulated threads with 3
+//! MiB each had peaks from 6 to 12 MiB in equal runs. Changes therefore wait here, sorted by time,
+//! until `MAX_PENDING` later ones have been read. A single thread is read in the order of its time,
+//! and its changes in the order in which they were made.
 //!
 //! The history has at most `MAX_INTERVALS` intervals. When a run exceeds them, their length is
 //! doubled. A site has an entry for each interval in which its bytes changed. When all sites together
@@ -15,8 +15,8 @@ use std::ops::AddAssign;
 
 use memgauge_trace::{HeapUseRow, Pid};
 
-/// Changes that wait for earlier ones: 2 MiB. Threads are at most a few turns apart in virtual
-/// time, which is far less than so many allocations.
+/// Maximum number of changes that wait for earlier ones, 2 MiB. In virtual time, threads are at
+/// most a few turns apart, which have far fewer allocations.
 const MAX_PENDING: usize = 1 << 16;
 
 /// Maximum number of intervals of the history: a few for each column of a terminal.
@@ -25,7 +25,8 @@ const MAX_INTERVALS: u64 = 512;
 /// Initial length of an interval: 1 µs, a history of half a millisecond.
 const MIN_INTERVAL_NS: u64 = 1 << 10;
 
-/// Maximum number of entries of all sites, unless the number of sites alone exceeds half of it: 16 MiB.
+/// Maximum number of entries of all sites, 16 MiB. It is exceeded if the number of sites alone
+/// exceeds half of it.
 const MAX_POINTS: usize = 1 << 20;
 
 /// Bytes of allocations. If they are an estimate from samples, it has a variance.
@@ -109,7 +110,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds what is in use after a change.
+    /// Adds the bytes in use after a change.
     fn add(&mut self, change: &Change, of_site: i64, before: i64, after: i64) {
         let interval = self.interval_of(change.time_ns);
         let number = change.site as usize;
@@ -225,7 +226,7 @@ fn end_row(rows: &[HeapUseRow], end_ns: u64) -> Option<HeapUseRow> {
 /// Bytes in use, and the most that were.
 #[derive(Clone, Debug, Default)]
 pub struct HeapPeak {
-    /// By time; those of the same time in the order in which they were read.
+    /// Changes by time. Those at the same time are in the order in which they were read.
     pending: VecDeque<Change>,
     applied_ns: u64,
     bytes: Bytes,
@@ -312,7 +313,7 @@ impl HeapPeak {
 
     /// Returns the bytes that each of `sites` sites had in use when the process had most.
     pub fn by_site(&self, sites: usize) -> Vec<HeapAmount> {
-        // With all that waits: no earlier change is to come.
+        // Includes all waiting changes, because no earlier change will come.
         let mut all = self.bytes.clone();
         self.pending.iter().for_each(|change| all.apply(change));
         let at_peak = |site: &SiteUse| match site.peak < all.peaks {

@@ -106,7 +106,7 @@ nonsense
             .expect("it runs");
         let named = path.to_str().expect("text");
         let mut lines = Vec::new();
-        // It maps its file some moments after its start.
+        // The program maps its file some moments after its start.
         for _ in 0..1000 {
             lines = of_process(child.id());
             if lines.iter().any(|line| line.path == named) {

@@ -97,7 +97,7 @@ fn kib_after_key(text: &str, key: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// A folder like that of a machine with these nodes: processors, and KiB in all and free.
+    /// A folder like that of a machine with these nodes: CPUs, total memory and free memory in KiB.
     fn described(nodes: &[(u32, &str, u64, u64)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (id, cpus, total, free) in nodes {

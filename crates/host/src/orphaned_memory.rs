@@ -79,7 +79,7 @@ fn is_linked(file: &File) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// A number that no process here has, as a recorder of another PID namespace has.
+    /// A PID that no process here has, like that of a recorder in another PID namespace.
     fn foreign_pid() -> u32 {
         let mut child = std::process::Command::new("true")
             .spawn()

@@ -83,8 +83,9 @@ impl LineTable {
         }
     }
 
-    /// 3.10: pairs of unsigned bytes and signed lines. A piece begins after the line is added and
-    /// has the bytes; -128 is a piece without a line.
+    /// Reads the table of 3.10: pairs of an unsigned number of bytes and a signed difference of
+    /// lines. The line is changed first, then a piece of this many bytes begins. -128 is a piece
+    /// without a line.
     fn read_ranges(&mut self, table: &[u8]) {
         let (mut offset, mut line) = (0, i64::from(self.first_line));
         for pair in table.chunks_exact(2) {
@@ -98,8 +99,9 @@ impl LineTable {
         }
     }
 
-    /// Since 3.11: pieces that begin with a byte of 128 or more: four bits of code, three of the
-    /// number of instructions less one. The rest depends on the code.
+    /// Reads the table since 3.11. A piece begins with a byte of 128 or more, which has four bits
+    /// of code and three bits of the number of instructions minus one. The remaining bytes depend
+    /// on the code.
     fn read_locations(&mut self, table: &[u8]) {
         let (mut offset, mut line) = (0, i64::from(self.first_line));
         let mut rest = table;
@@ -120,8 +122,8 @@ impl LineTable {
     }
 }
 
-/// Reads a number of six bits per byte, lowest first; 64 marks that another byte follows. Its
-/// lowest bit is the sign.
+/// Reads a number with six bits per byte, lowest first. Bit 64 means that another byte follows. The
+/// lowest bit of the number is the sign.
 fn signed(bytes: &[u8]) -> i64 {
     let mut value = 0u64;
     for (place, byte) in (0..).step_by(6).zip(bytes).take(6) {

@@ -55,7 +55,7 @@ mod tests {
         let before = "cpu  100 0 50 1000 5 0 0 10 0 0\ncpu0 1 2 3\n";
         let after = "cpu  130 0 60 9000 5 10 10 30 0 0\n";
         let [before, after] = [before, after].map(|text| StolenTime::parse(text).unwrap());
-        // 60 ticks ran, 20 were stolen; idle ones do not count.
+        // 60 ticks ran and 20 were stolen. Idle ticks do not count.
         assert_eq!(after.notable_share_since(&before), Some(0.25));
         assert_eq!(after.notable_share_since(&after), None);
         assert_eq!(StolenTime::parse("cpu 1 2\n"), None);

@@ -552,7 +552,7 @@ mod tests {
                 .map(|range| CodeRange { range, file: None })
                 .into(),
         };
-        // At 0x7000: the caller's frame pointer, then where to return to.
+        // From 0x7000 on, each frame has the caller's frame pointer and the return address.
         let stack = |returns: &[u64]| -> Vec<u8> {
             let frames = (0u64..).zip(returns);
             let words = frames.flat_map(|(n, &to)| [0x7010 + 16 * n, to]);
@@ -610,7 +610,8 @@ mod tests {
         Some((row, behind))
     }
 
-    /// As a child begins, and as its parent goes on, both in the kernel.
+    /// Compares a child at its start with its parent that continues. Both are sampled in the
+    /// kernel.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_new_thread_has_no_caller_where_its_unwind_table_ends() {

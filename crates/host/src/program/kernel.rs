@@ -230,7 +230,7 @@ mod tests {
         };
         assert!(is("6.18.4", "ab01") && is("", "ab01") && is("6.18.4", ""));
         assert!(!is("4.14.18", "") && !is("", ""));
-        // Built anew under the same name.
+        // A kernel that was rebuilt under the same name has another build ID.
         assert!(!is("6.18.4", "ab02"));
         let here = "ffffffff81000000 T _text\n";
         assert!(kernel("", "").has_symbol_in(here));
@@ -280,7 +280,7 @@ mod tests {
         }
         code.note(VirtAddr(0xffff_ffff_8100_0101));
         code.note(VirtAddr(0xffff_ffff_c000_1004));
-        // Before and far behind all functions.
+        // These addresses are before all functions, and far after them.
         code.note(VirtAddr(0xffff_8000_0000_0000));
         code.note(VirtAddr(0xffff_ffff_f000_0000));
         let named = code.names_from(LIST);
