@@ -58,8 +58,8 @@ pub enum NoRecipe {
     NoOperand,
     /// The registers were overwritten, or samples do not contain them.
     NoRegisters,
-    /// The operand is relative to FS or GS. Samples lack these bases; reading them would mean to
-    /// stop the thread.
+    /// The operand is relative to FS or GS. Samples lack these bases, and reading them would need
+    /// to stop the thread.
     NoBase,
 }
 
@@ -347,8 +347,8 @@ impl<'a> CodeWindow<'a> {
     /// The first operand after this instruction, with the address of its instruction. `None` if
     /// an instruction in between writes the registers of its address.
     ///
-    /// Follows one branch back, since loops mostly go on: the head of a loop that chases pointers
-    /// uses the register that its load has just written.
+    /// Follows one branch back, since loops usually continue. In a loop that chases pointers, the
+    /// load at the head uses the register that it has just written, so its next address is known.
     fn next_operand(&mut self, first: &Instruction) -> Option<(u64, UsedMemory)> {
         let mut written = Vec::new();
         let mut at = *first;
@@ -509,7 +509,8 @@ mod tests {
         check(&code, 16, load(Derivation::Exact));
         check(&code, 20, load(Derivation::Next));
         check(&code, 23, load(Derivation::Next));
-        // inc rdx between the branch's target and the load: the register is not what it will be
+        // `inc rdx` comes between the branch's target and the load, so the register does not have
+        // its final value yet.
         let changed = [
             0x48, 0xff, 0xc2, 0x48, 0x8b, 0x14, 0xd7, 0x83, 0xe8, 0x01, 0x75, 0xf4,
         ];

@@ -1,5 +1,5 @@
-//! Maps from ids of counters and threads. They are looked into at every sample, where
-//! the standard library's hash takes longer than all other work on a sample.
+//! Maps keyed by IDs of counters and threads. Each sample needs a lookup, and the standard
+//! library's hash would take longer than all other work on a sample.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -7,8 +7,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// A map whose keys are one or two numbers.
 pub type IdMap<K, V> = HashMap<K, V, Ids>;
 
-/// Makes hashes that differ from run to run: a file cannot be made so that its ids
-/// collide.
+/// Creates hashes that differ between runs, so that nobody can build a file with colliding IDs.
 #[derive(Clone, Debug)]
 pub struct Ids(u64);
 
@@ -27,7 +26,7 @@ impl BuildHasher for Ids {
     }
 }
 
-/// Each number is multiplied with, and both halves of the product are joined.
+/// Multiplies each number with a constant, and joins both halves of the product.
 pub struct Folded(u64);
 
 impl Folded {

@@ -1,6 +1,5 @@
-//! The bodies of the fuzz targets of live collection, on random bytes and on
-//! mutants of sound input, with a stable compiler; `fuzz/README.md` says how to
-//! run them with a guide.
+//! Runs the bodies of the fuzz targets of live collection on random bytes and on mutants of valid
+//! input, with a stable compiler. `fuzz/README.md` describes how to run them with a fuzzer.
 
 #[path = "../../../fuzz/src/perf.rs"]
 mod perf;
@@ -44,7 +43,7 @@ impl Random {
 /// An attribute of every field there is, and three records of random content.
 fn ring(random: &mut Random) -> Vec<u8> {
     let mut attr = vec![0u8; 136];
-    // Fields of samples, format of readings, both sets of registers.
+    // The masks cover the fields of samples, the format of readings, and both sets of registers.
     for (at, mask) in [(24, (1 << 25) - 1), (32, 31), (80, 0xff), (96, 0xff)] {
         let word: u64 = random.next() & mask;
         attr[at..at + 8].copy_from_slice(&word.to_le_bytes());

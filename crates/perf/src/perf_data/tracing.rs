@@ -12,8 +12,8 @@
 
 use crate::record::Fields;
 
-/// Hands the id and name (`sched:sched_switch`) of each tracepoint to `each`, up to where the
-/// descriptions are cut off.
+/// Passes the ID and name (`sched:sched_switch`) of each tracepoint to `each`, until the
+/// descriptions end or are cut off.
 pub(super) fn tracepoints(bytes: &[u8], each: &mut dyn FnMut(u64, String)) -> Option<()> {
     let mut f = Fields(bytes);
     (f.bytes(10)? == b"\x17\x08\x44tracing").then_some(())?;

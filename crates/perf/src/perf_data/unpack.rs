@@ -1,18 +1,18 @@
-//! Unpacks compressed records: one zstd stream over all of them, whose contents
-//! are records that may begin in one and end in another.
+//! Unpacks compressed records. All of them contain one zstd stream, and an unpacked record may
+//! begin in one and end in another.
 
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
 use super::Stop;
 use crate::record::{HEADER_BYTES, Header};
 
-/// Bytes unpacked at a time: memory does not grow with what a record unpacks to.
+/// Number of bytes unpacked at a time. This limits the memory, whatever a record unpacks to.
 const STEP_BYTES: usize = 1 << 18;
 
 #[derive(Default)]
 pub(super) struct Unpacker {
     decoder: Option<Decoder<'static>>,
-    /// The beginning of a record whose end has not come yet: less than 64 KiB.
+    /// The beginning of a record that ends in a later compressed record, less than 64 KiB.
     rest: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::abi::{Attr, sample};
 
-/// Xorshift64 (Marsaglia 2003), so that every run takes the same samples.
+/// Xorshift64 (Marsaglia 2003), so that every run creates the same samples.
 struct Dice(u64);
 
 impl Dice {
@@ -13,8 +13,8 @@ impl Dice {
     }
 }
 
-/// Writes a sample field by field in the order of `perf_event_open(2)`, each
-/// field's value being its bit: the twin of [`Layout::sample`].
+/// Writes a sample field by field in the order of `perf_event_open(2)`, independently of
+/// [`Layout::sample`]. The value of each field is its bit.
 fn written(attr: &Attr) -> Vec<u8> {
     let mut words: Vec<u64> = Vec::new();
     let has = |bit| attr.sample_type & bit != 0;
