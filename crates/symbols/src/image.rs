@@ -117,14 +117,14 @@ impl Image {
         Some(found.file_offset + (address - found.address))
     }
 
-    /// Name and first address of the variable at an address, as its symbol has them.
+    /// Name and start of the variable at an address, from its symbol.
     pub(super) fn variable_at_address(&mut self, address: u64) -> Option<(String, u64)> {
         let (start, name, _) = self.symbol_at_address(address)?;
         Some((name.to_owned(), start))
     }
 
-    /// Address and size of the variable of this name, as it is written, or of a variable of a function
-    /// (`counter.0`). No thread-local one.
+    /// Address and size of the variable of this name, as it is written or as a variable of a
+    /// function (`counter.0`). Thread-local variables are not found.
     pub(super) fn variable_of_name(&mut self, name: &str) -> Option<(u64, u64)> {
         let known = self.variables().iter();
         let shared = known.filter(|(start, _)| **start & Module::THREAD_LOCAL == 0);
@@ -315,7 +315,7 @@ fn demangle_with_parameters(name: &str) -> Option<String> {
     cpp.flatten()?.demangle().ok()
 }
 
-/// Whether the name of a function is all that is read of a mangled one.
+/// Returns true if only the name can be read from a mangled function, without its parameters.
 #[cfg(test)]
 pub(super) fn is_name_alone(name: &str) -> bool {
     demangle_with_parameters(name).is_none() && demangle_without_parameters(name).is_some()

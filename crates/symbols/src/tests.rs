@@ -1,4 +1,4 @@
-//! Names against those that binutils' addr2line gives, on programs compiled here.
+//! Compares names with those of binutils' addr2line, for programs that are compiled here.
 
 use std::fs;
 use std::process::Command;
@@ -116,7 +116,7 @@ fn chain(symbol: &Symbol) -> Vec<String> {
 
 const WORK: &str = "_Z4workl";
 
-/// Compares every fourth byte of the function; returns the longest chain.
+/// Compares every fourth byte of the function. Returns the length of the longest chain.
 fn compare(built: &Built) -> usize {
     let (address, bytes, offset) = place(&built.path, WORK);
     let (file, mut symbols) = (built.file(), built.symbols());
@@ -245,8 +245,8 @@ fn debug_information_in_a_file_of_its_own_is_read() {
     assert_eq!(chain(&symbol), expected);
 }
 
-/// The program is built anew from another text: its names are not those of the
-/// recording, unless the recording has a copy.
+/// The program is rebuilt from other source text. Its names are not those of the recording, unless
+/// the recording has a copy of the program.
 #[test]
 fn a_rebuilt_program_gives_no_names_and_is_told() {
     for options in [&["-Wl,--build-id"][..], &["-Wl,--build-id=none"]] {
@@ -346,8 +346,8 @@ fn names_of_c_are_not_taken_for_types() {
     }
 }
 
-/// All names of a program with constraints as the C++ library has them, as binutils reads
-/// them; at least the name alone, without what it takes and returns.
+/// All names of a program with constraints as in the C++ library must be as binutils reads them, or
+/// at least equal without parameters and return type.
 #[test]
 fn constrained_templates_have_names() {
     let source = "
@@ -418,7 +418,7 @@ fn code_of_a_file_that_is_gone_has_the_names_that_were_recorded() {
     assert_eq!(found.inlined_into[0].function, "outer");
     assert_eq!(symbols.resolve(&file, 2).unwrap().name, "g");
     assert_eq!(symbols.resolve(&file, 3), None);
-    // Nobody misses anything yet; variables have no names.
+    // No names are missing yet, because only variables have none.
     assert_eq!(symbols.problems(), Vec::<String>::new());
     assert_eq!(symbols.resolve_data(&file, 1), None);
     let problems = symbols.problems();
