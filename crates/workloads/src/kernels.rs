@@ -38,10 +38,9 @@ impl Memory {
     /// Maps `bytes` (at least 1) and has the kernel fill every page, so that the
     /// program itself touches nothing before its loop.
     ///
-    /// Without filling, reads of untouched pages would all go to the kernel's one
-    /// page of zeros, which is always cached. Pages are small (4 KiB on x86-64)
-    /// even where the system prefers huge ones. Linux before 5.14 cannot fill on
-    /// request: there pages appear at first touch.
+    /// Without filling, reads of untouched pages would all go to the kernel's one page of zeros,
+    /// which is always cached. Pages are small (4 KiB on x86-64) even where the system prefers huge
+    /// ones. Linux before 5.14 cannot fill on request, so there pages appear at the first access.
     pub(crate) fn zeroed(bytes: u64) -> io::Result<Self> {
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
         let start = map(length)?;
@@ -58,7 +57,8 @@ impl Memory {
         unsafe { ptr::read_unaligned(at.cast()) }
     }
 
-    /// Reads `count` words `stride` bytes apart from `offset` on, `passes` times; their sum.
+    /// Reads `count` words `stride` bytes apart from `offset` on, `passes` times. Returns their
+    /// sum.
     pub(crate) fn read(&self, offset: u64, count: u64, stride: u64, passes: u64) -> u64 {
         let start = self.walk(offset, count, stride);
         // SAFETY: `walk` checked that every word lies in the mapping.
@@ -116,8 +116,8 @@ impl Memory {
         }
     }
 
-    /// Reads `words` in order, then the first word of each of `lines` with
-    /// `spins` empty turns after it; all that `cycles` times. The sum.
+    /// Reads `words` in order, then the first word of each of `lines` with `spins` empty turns
+    /// after it. Repeats this `cycles` times. Returns the sum.
     pub(crate) fn alternate(&self, words: u64, lines: u64, spins: u64, cycles: u64) -> u64 {
         let start = self.walk(0, words, WORD);
         self.walk(0, lines, LINE);
@@ -173,7 +173,7 @@ pub(crate) struct Cycle {
 }
 
 impl Cycle {
-    /// Follows `steps` pointers from the first node; the index of the last.
+    /// Follows `steps` pointers from the first node. Returns the index of the last node.
     pub(crate) fn follow(&self, steps: u64) -> u64 {
         assert!(self.nodes > 0 || steps == 0, "a step needs a node");
         let start = self.memory.range(0, self.nodes * LINE);
@@ -183,10 +183,10 @@ impl Cycle {
     }
 }
 
-/// Where matrix, vector and result lie: each from a page start on.
+/// Positions of matrix, vector and result. Each begins with a page.
 #[derive(Debug)]
 pub(crate) struct MatrixLayout {
-    /// Bytes in all.
+    /// Total number of bytes.
     pub(crate) bytes: u64,
     /// Start of the result.
     pub(crate) result_offset: u64,
@@ -212,7 +212,8 @@ impl MatrixLayout {
     }
 }
 
-/// Adds 1 to `counter` `steps` times; not atomic, so for a counter with one writer.
+/// Adds 1 to `counter` `steps` times. The additions are not atomic, so the counter must have a
+/// single writer.
 pub(crate) fn increment_own(counter: &AtomicU64, steps: u64) {
     // SAFETY: the counter is an aligned word that outlives the call; a second writer would lose increments, no more.
     unsafe { loops::increment_own(counter.as_ptr(), steps) }

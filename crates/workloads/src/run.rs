@@ -1,7 +1,7 @@
-//! Runs a workload: maps its memory, runs its loop, gives its checksum.
+//! Runs a workload: maps its memory, runs its loop, and returns its checksum.
 //!
-//! A mapping is one line longer than needed and so never empty. The checksum reads its
-//! first word for every N, so set-up is the same for N = 0.
+//! A mapping is one line longer than needed, so it is never empty. The checksum reads its first
+//! word for every N, so set-up makes the same accesses for N = 0.
 
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ const PATTERN: u64 = 0x0123_4567_89ab_cdef;
 /// k of `triad`, as in STREAM.
 const TRIAD_FACTOR: u64 = 3;
 
-/// Page size in bytes that layouts are rounded to; only spacing depends on it.
+/// Page size in bytes to which layouts are rounded. On other page sizes, only the spacing is
+/// affected.
 const PAGE: u64 = 4096;
 
 /// Times the measured loop, when asked to; reads no clock otherwise.
@@ -49,7 +50,7 @@ impl Stopwatch {
     }
 }
 
-/// Runs `command`; the checksum of what it read or wrote.
+/// Runs `command`. Returns the checksum of the words that it read or wrote.
 pub(crate) fn run(command: &Command, stopwatch: &mut Stopwatch) -> Result<u64> {
     match command {
         Command::Linear(walk) => linear(walk, stopwatch),

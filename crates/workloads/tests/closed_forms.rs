@@ -47,8 +47,8 @@ fn row(line: &str) -> Option<(String, (i64, i64))> {
     Some((kind.to_owned(), (number()?, number()?)))
 }
 
-/// Vector accesses by which the start of two runs can differ. String functions read one
-/// vector more or less, depending on where the environment comes to lie.
+/// Number of vector accesses by which the start of two runs can differ. String functions read one
+/// vector more or less, depending on the address of the environment.
 const START_UP: i64 = 2;
 
 /// Runs of each program among which two have to agree.
@@ -68,7 +68,7 @@ fn difference(with: &Counts, without: &Counts) -> Counts {
         .collect()
 }
 
-/// The same of one run of each.
+/// Difference between a single run of each.
 fn difference_of_one_run(with: &str, without: &str) -> Counts {
     assert_eq!(with.len(), without.len(), "`{with}` and `{without}`");
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -78,9 +78,9 @@ fn difference_of_one_run(with: &str, without: &str) -> Counts {
 
 /// Checks that `with` makes exactly the accesses `expected` more than `without`.
 ///
-/// No two runs need start alike: the C library copies the lines of `/proc/self/maps`, whose
-/// lengths and places in its buffer differ, and on a busy machine a run in ten makes one to
-/// three loads more. So runs are added until one of each started alike.
+/// Two runs may start differently. The C library copies the lines of `/proc/self/maps`, and their
+/// lengths and positions in its buffer differ. On a busy machine, one run in ten makes one to three
+/// loads more. Runs are therefore added until one of each started in the same way.
 fn assert_difference(with: &str, without: &str, expected: &Counts) {
     assert_eq!(with.len(), without.len(), "`{with}` and `{without}`");
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -106,7 +106,7 @@ fn assert_difference(with: &str, without: &str, expected: &Counts) {
     panic!("`{with}`: expected {expected:?}, pairs of {RUNS} runs differ by {found:?}");
 }
 
-/// The loads and stores the program itself says its loop makes.
+/// Returns the loads and stores that the loop makes according to the program itself.
 fn expectation(arguments: &str) -> (i64, i64) {
     let output = Command::new(PROGRAM)
         .arg("--expect")
@@ -122,8 +122,8 @@ fn expectation(arguments: &str) -> (i64, i64) {
     (value("loads"), value("stores"))
 }
 
-/// Checks that `with` makes exactly `loads` and `stores` of 8 bytes more than
-/// `without`, and nothing else, and that the program says so itself.
+/// Checks that `with` makes exactly `loads` and `stores` of 8 bytes more than `without` and nothing
+/// else, and that the program itself states these numbers.
 fn check(with: &str, without: &str, loads: i64, stores: i64) {
     assert_eq!(expectation(with), (loads, stores), "{with}");
     assert_eq!(expectation(without), (0, 0), "{without}");
