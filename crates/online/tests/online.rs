@@ -189,7 +189,8 @@ fn an_abandoned_position_takes_no_room_from_a_reader() {
         let counts = counts(&profiler, &worker);
         assert!(counts.is_exact() && counts.samples >= 220, "{counts:?}");
         assert_eq!((counts.refused, got), (0, counts.samples), "{left_by:?}");
-        // A reader that returns to the position gets what is left, and the count of the rest.
+        // A reader that returns to the position gets the remaining samples, and the count of the
+        // others.
         let mut again = profiler.reader(Sharing::Batch).expect("a reader");
         let found = all(&mut again).len() as u64;
         let account = again.accounts()[&worker.tid];
@@ -507,7 +508,7 @@ fn a_process_is_followed_through_forks_and_execs() {
     let of_first = all.iter().find(|t| t.pid == pid).expect("it was added");
     assert!(of_first.samples > 0, "{of_first:?}");
     let others = all.iter().filter(|t| t.pid != pid).count() as u64;
-    // The second shell and its `sleep`; `true` may be too quick.
+    // The second shell and its `sleep` are sampled. `true` may end too soon.
     assert!(others >= 2, "{all:?}");
     assert_eq!(profiler.notes(), Vec::<String>::new());
     for thread in &all {

@@ -1,4 +1,4 @@
-//! Samples of a program that runs natively tell the regions of interest that it marks.
+//! Samples of a program that runs natively have the regions of interest that it marks.
 
 mod common;
 
@@ -10,9 +10,9 @@ use common::{faults, profiler, until};
 use memgauge_online::{MARKS_VARIABLE, Sample, Settings, Sharing, State};
 use memgauge_testing::compiled;
 
-/// Two threads that touch pages of their own, each a fault: so many in region `load`, in
-/// `parse` within it, and in none. They begin to when a line comes; at the end the program
-/// writes the addresses.
+/// Two threads touch pages of their own. Each touch is a fault: a number of them in region `load`,
+/// in `parse` within it, and in no region. They start when a line arrives on standard input. At the
+/// end the program writes the addresses.
 const PAGES: &str = r#"
 #define _GNU_SOURCE
 #include <memgauge_region.h>

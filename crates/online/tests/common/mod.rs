@@ -32,7 +32,8 @@ pub(crate) fn own_tid() -> u32 {
     name.expect("a number")
 }
 
-/// Larger than what the allocator caches, so that the pages are mapped afresh.
+/// Size of the memory. It is larger than the blocks that the allocator caches, so the pages are
+/// mapped anew.
 const FRESH_BYTES: usize = 40 << 20;
 
 /// Touches pages that the process did not have yet: each is a fault.
