@@ -28,7 +28,7 @@ pub(super) const CHECKSUM_KEY: &str = "memgauge.checksum";
 /// Number of digits of one CRC-32.
 pub(super) const CRC_DIGITS: usize = 8;
 
-/// Number of digits of both.
+/// Number of digits of both CRC-32s of the checksum.
 pub(super) const CHECKSUM_DIGITS: usize = 2 * CRC_DIGITS;
 
 /// Placeholder until the checksum is known.

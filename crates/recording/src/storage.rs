@@ -90,7 +90,7 @@ impl Storage {
         Ok(numbers)
     }
 
-    /// Description of what an archive lacks.
+    /// Description of the missing parts of an archive. `None` if it is complete.
     pub(super) fn damage(&self) -> Option<&str> {
         match self {
             Storage::Directory(_) => None,

@@ -38,7 +38,7 @@ fn put(recording: &Path, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// A member with this name, type and content, whose header claims `bytes`.
+/// A member with this name, type and content. Its header claims `bytes`.
 fn member(name: &str, kind: u8, content: &[u8], bytes: u64) -> Vec<u8> {
     let mut block = vec![0; BLOCK_BYTES];
     block[..name.len()].copy_from_slice(name.as_bytes());
