@@ -57,11 +57,11 @@ pub(crate) struct Walk {
     pub(crate) huge_pages: u64,
     /// Tables and mappings that were not read to their end.
     pub(crate) unread: u64,
-    /// Pages in frames that no process walked earlier in the same reading had, and those that none
-    /// had used.
+    /// Numbers of resident and used pages that were not already counted for a process walked
+    /// earlier in the same reading.
     pub(crate) first_resident_pages: u64,
     pub(crate) first_used_pages: u64,
-    /// Number of tables in the list, and of those that found no room in it.
+    /// Number of tables in the list, and number of tables that did not fit into it.
     listed: u64,
     pub(crate) unlisted: u64,
 }
