@@ -150,13 +150,13 @@ fn google(
     Ok(Arc::new(builder.build()?))
 }
 
-/// `is_plain` if the server's address is given without TLS. That is meant, as it is for the services' own
-/// tools.
+/// Creates the client's options. `is_plain` allows HTTP without TLS, for a server whose address is
+/// given as `http://`. The services' own tools do the same.
 fn client(is_plain: bool) -> ClientOptions {
     ClientOptions::new()
         .with_connect_timeout(CONNECT_TIMEOUT)
         .with_read_timeout(READ_TIMEOUT)
-        // A large object may take long, as long as something arrives.
+        // A large object may take long, as long as data arrives.
         .with_timeout_disabled()
         .with_allow_http(is_plain)
 }

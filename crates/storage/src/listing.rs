@@ -1,9 +1,9 @@
 //! Listings of buckets in which some names cannot be used.
 //!
-//! A bucket's key may be any text. `object_store` takes it as a path, and fails a listing that has one
-//! key with an empty part, `.`, `..` or a control character. So anybody who may write into a bucket could make all
-//! of it unreadable with one object. The client here removes such keys from the responses before
-//! `object_store` reads them, and keeps them to be named.
+//! A bucket's key may be any text. `object_store` takes it as a path, and fails a listing that has
+//! one key with an empty part, `.`, `..` or a control character. Anybody who may write into a
+//! bucket could thus make all of it unreadable with one object. The client here removes such keys
+//! from the responses before `object_store` reads them, and keeps them for messages.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Servers that fail: each answers its connections as a script says.
+//! Servers that fail. Each answers its connections according to a script.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
