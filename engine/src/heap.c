@@ -152,7 +152,7 @@ static void on_thread_end(qemu_plugin_id_t id, unsigned vcpu)
     }
 }
 
-/* Number of a path, added to the catalogue if new; 0 if there is no room. */
+/* Returns the number of a path. Adds a new path to the catalogue. 0 if there is no room. */
 static uint64_t number_of(const struct path *path)
 {
     pthread_mutex_lock(&lock);
@@ -219,7 +219,7 @@ static void leave_arena(uint64_t address)
     g_hash_table_remove(arena_of, (void *)address);
 }
 
-/* The memory is in this arena from now on, or in none if that is 0. */
+/* Moves memory into an arena, or out of its arena if `arena` is 0. */
 static void enter_arena(uint64_t address, uint64_t arena)
 {
     if (!has_arenas)
@@ -257,7 +257,7 @@ static void put_freed(const struct allocator *by, uint64_t address, uint64_t num
     put(word, ARRAY_SIZE(word));
 }
 
-/* Frees what is left in an arena, in the order of addresses, so that runs repeat. */
+/* Frees all remaining memory of an arena. The order of addresses makes runs reproducible. */
 static void reset_arena(const struct allocator *by, uint64_t arena)
 {
     pthread_mutex_lock(&lock);
@@ -389,7 +389,7 @@ void mg_heap_translate(struct qemu_plugin_tb *tb, uint64_t vaddr)
 
 /* ---- which functions ---- */
 
-/* The function of a name; of several lines the last one. */
+/* Returns the function with this name. If several lines match, the last one counts. */
 static struct allocator *function_of(const char *name)
 {
     struct allocator *found = g_hash_table_lookup(by_name, name);

@@ -16,12 +16,12 @@ struct mg_iterations {
     uint64_t times;
 };
 
-/* Records iterations as the calls for each of their accesses would. `callbacks` are those of the
- * instruction's accesses (GArray of struct qemu_plugin_dyn_cb), or NULL if it is not recorded. */
+/* Records iterations in the same way as a call for each of their accesses. `callbacks` are those of
+ * the instruction's accesses (GArray of struct qemu_plugin_dyn_cb). NULL if it is not recorded. */
 void mg_on_iterations(const void *callbacks, struct mg_iterations these);
 
-/* Number of elements of a size that follow the one at `at` in its line, or page. 0 if that one is
- * in two. */
+/* Number of elements that follow the one at `at` in the same line or page, of `within` bytes. 0 if
+ * this element lies in two of them. */
 static inline uint64_t mg_rest(uint64_t at, int64_t step, uint64_t within)
 {
     uint64_t bytes = step < 0 ? -step : step, offset = at % within;
@@ -32,13 +32,13 @@ static inline uint64_t mg_rest(uint64_t at, int64_t step, uint64_t within)
 
 /* ---- calls, as registered for a rep instruction ---- */
 
-/* It begins. `alone`: number of the block with this instruction alone. */
+/* The instruction begins. `alone`: number of the block that contains only this instruction. */
 void mg_on_rep(unsigned vcpu, void *alone);
 /* The first access of an iteration, and the second one. */
 void mg_on_rep_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run);
 void mg_on_rep_further(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run);
-/* Before an access of an instruction with `all` accesses per iteration. Returns true if this iteration is
- * recorded as an execution of its own. */
+/* Called before an access of an instruction with `all` accesses per iteration. Returns true if this
+ * iteration is recorded as an execution of its own. */
 bool mg_repeats_alone(uint32_t all);
 
 #endif

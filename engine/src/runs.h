@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Description of a run of accesses for the code that writes its word: its id at its position and, in
- * the bits of the address, the distance from the run's begin to the address, the room that this
- * leaves in a line, and the number of bytes that QEMU accesses.
+ * Description of a run of accesses for the code that writes its word. The id is at its position in
+ * the word. The bits of the address contain the distance from the begin of the run to the address,
+ * the room that the run leaves in a line, and the number of bytes that QEMU accesses.
  *
- * If only some sets are simulated, it has the numbers of run and block in place of the id, and
- * whether the run stores, is a line of an access that is a block of its own, or is apart.
+ * If only some sets are simulated, the numbers of run and block replace the id. Further bits tell
+ * whether the run stores, whether it is a line of an access that is a block of its own, and whether
+ * it is apart (non-temporal stores or a prefetch).
  */
 #ifndef MG_RUNS_H
 #define MG_RUNS_H

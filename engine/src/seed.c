@@ -23,7 +23,7 @@
 #include "qemu/osdep.h"
 #include "qemu/guest-random.h"
 
-/* Called by QEMU's system calls (engine/qemu.patch): replace what the kernel gave. */
+/* Called by QEMU's system calls (engine/qemu.patch). They replace the kernel's random bytes. */
 void memgauge_replace_random(void *bytes, int64_t count);
 void memgauge_replace_read(int fd, void *bytes, int64_t count);
 void memgauge_replace_readv(int fd, const struct iovec *parts, int64_t count);

@@ -20,10 +20,11 @@ void mg_attention(void);
 /* Sends the sums of executed code, so that the next words come after them. */
 void mg_put_sum(void);
 
-/* An access in a call, as in mg_on_run. */
+/* Called for an access that a helper performs, like mg_on_run. */
 void mg_keep_run(uint64_t vaddr, uint64_t run);
 
-/* Iterations of a rep instruction. `load`, `store`: what the calls for its accesses have, or NULL. */
+/* Called for iterations of a rep instruction. `load` and `store` are the callback data of its
+ * accesses, or NULL. */
 void mg_keep_iterations(struct mg_iterations these, const void *load, const void *store);
 
 /* Makes a block that is being translated, with this number and decoded form, send the simulated

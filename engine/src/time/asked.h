@@ -8,7 +8,7 @@
 
 /* Returns a time of the program in nanoseconds. A negative time is 0. */
 uint64_t mg_in_ns(int64_t s, int64_t ns);
-/* As above, of a time at an address in the program's memory, or 0 if there is none. */
+/* As mg_in_ns, for a time at an address in the program's memory. 0 if there is none. */
 uint64_t mg_read_timespec(uint64_t at);
 uint64_t mg_read_timeval(uint64_t at);
 /* Returns the time left until a time of a clock. */

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Keeps a thread that has slept from going on before the running threads have caught up.
+ * Keeps a thread that has slept from continuing before the running threads have caught up.
  *
- * The emulated program is dozens of times slower than the modelled one, the host's clock is
- * not. A thread that polls and sleeps in between would sleep dozens of times more often than
- * on the modelled machine, and virtual time would follow the host's clock. So a sleep that
- * has timed out on the host is held until every running thread of the session has reached
- * its end in virtual time. The recorder knows the clocks and decides
- * (crates/emulate/src/time/sleep_gate.rs).
+ * The emulated program is dozens of times slower than the modelled one, but the host's clock is
+ * not. A thread that polls in a sleep loop would sleep dozens of times more often than on the
+ * modelled machine, and virtual time would follow the host's clock. A sleep that has timed out on
+ * the host is therefore held until every running thread of the session has reached its end in
+ * virtual time. The recorder knows the clocks and decides (crates/emulate/src/time/sleep_gate.rs).
  *
- * Every sleep asks the recorder, also one beside which nobody seems to run. The recorder
- * could publish who ran when it last looked, and threads that sleep alone would not ask. But
- * on a busy host it last looked before the program's other threads began to run: the watcher
- * of a Go program then slept its 20 us again and again, up to 20 ms ahead of them.
+ * Every sleep asks the recorder, even if no other thread seems to run. Rejected: letting the
+ * recorder publish which threads ran at its last look, so that threads that sleep alone need not
+ * ask. On a busy host, that look is before the program's other threads begin to run. The watcher of
+ * a Go program then repeated its sleep of 20 us until it was up to 20 ms ahead of them.
  *
- * After LONGEST_NS the sleep ends all the same. In virtual time it then lasted only until
- * where the others are. Otherwise the sleeper's clock would run ahead of theirs, and a thread
- * that waits for the sleeper would be idle for nothing. A signal ends it at once in the same
- * way.
+ * After LONGEST_NS the sleep ends in any case. In virtual time it then ends where the other threads
+ * are. Otherwise the sleeper's clock would run ahead of theirs, and a thread that waits for the
+ * sleeper would be idle without a cause. A signal ends the sleep at once in the same way.
  */
 #include "qemu/osdep.h"
 #include "hw/core/cpu.h"

@@ -49,7 +49,7 @@ uint64_t mg_key_futex(uint64_t addr, int op)
 
 static unsigned port(const struct sockaddr_storage *a)
 {
-    /* At the same offset for IPv4 and IPv6. */
+    /* The port is at the same offset for IPv4 and IPv6. */
     return ntohs(((const struct sockaddr_in *)a)->sin_port);
 }
 

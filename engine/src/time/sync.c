@@ -490,7 +490,8 @@ static bool sleeps(int64_t num, const uint64_t arg[6])
 static enum mg_does what_it_does(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
-    /* They wait for nothing but QEMU's lock of the mappings, whose holder may lack a processor. */
+    /* These calls only wait for QEMU's lock of the mappings. A busy host may leave its holder
+     * without a processor, so the thread counts as running. */
     case G_MMAP: case G_MUNMAP: case G_MREMAP: case G_MPROTECT: case G_MADVISE: case G_BRK:
         return MG_RUNS;
     case G_CLONE: case G_FORK: case G_VFORK: case G_EXIT: case G_EXIT_GROUP: return MG_HANDS_ON;

@@ -4,12 +4,12 @@
  * that machine (block sizes of BLAS, glibc's choice of a copy loop).
  *
  * QEMU's processor is one of AMD's. Leaves 0x80000005, 0x80000006 and 0x8000001D have the caches
- * as on AMD's processors; leaves 2 and 4 have them as well, for programs that read Intel's leaves
- * without looking at the vendor. The model has no instruction cache, so QEMU's is kept, and leaf 4
+ * as on AMD's processors. Leaves 2 and 4 have them as well, for programs that read Intel's leaves
+ * without checking the vendor. The model has no instruction cache, so QEMU's is kept, and leaf 4
  * has none. Each thread has a core of its own, so no cache is shared within a core.
  *
- * QEMU's own structures for caches (CPUCaches) are not used: they assert that a cache has more
- * sets than ways and a multiple of 512 KiB, which small modelled caches do not have.
+ * QEMU's own structures for caches (CPUCaches) are not used. They assert that a cache has more sets
+ * than ways and that its size is a multiple of 512 KiB, which is false for small modelled caches.
  */
 #include "cpuid.h"
 
@@ -21,9 +21,9 @@ enum { TYPE_DATA = 1, TYPE_UNIFIED = 3 };
 
 /* Bit of leaf 0x80000001, register ecx: there are leaves 0x8000001D and 0x8000001E. */
 #define TOPOLOGY_EXTENSIONS (1u << 22)
-/* Leaf 2: descriptor that says "leaf 4 has the caches", after the 1 that each answer begins with. */
+/* Leaf 2: descriptor "leaf 4 has the caches", preceded by the byte 1 that begins each answer. */
 #define CACHES_ARE_IN_LEAF_4 0xff01u
-/* Leaf 0x80000006: associativity that says "leaf 0x8000001D has it". */
+/* Leaf 0x80000006: associativity "see leaf 0x8000001D". */
 #define WAYS_ARE_ELSEWHERE 9u
 
 /* Levels of struct mg_control.caches. */

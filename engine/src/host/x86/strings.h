@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The host's own string instructions: elements are copied and filled in the program's order,
- * whatever their size and however they overlap. `shift`: log2 of the size; `step` is below 0 if the
- * addresses go down.
+ * Copies and fills with the host's string instructions. They process elements in the program's
+ * order, so overlapping elements of any size give the same result. `shift` is log2 of the size.
+ * `step` is negative if the addresses fall.
  */
 #ifndef MG_HOST_STRINGS_H
 #define MG_HOST_STRINGS_H
