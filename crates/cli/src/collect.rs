@@ -1,9 +1,10 @@
 //! `memgauge record --to`: a recording every few minutes, packed and uploaded.
 //!
-//! Recordings follow each other in one process. While the next one is written, a thread adds names of code to
-//! the last one, packs and uploads it. Between two recordings, events are closed and opened again: that takes
-//! some milliseconds, which the next recording states as a loss. Overlapping recordings were rejected, because
-//! two rings per processor exceed what the kernel lets a user lock, and samples would count twice.
+//! Recordings follow each other in one process. While the next one is written, a thread adds names
+//! of code to the last one, packs and uploads it. Between two recordings, events are closed and
+//! opened again. This takes some milliseconds, which the next recording states as a loss.
+//! Overlapping recordings were rejected, because two rings per processor exceed what the kernel
+//! lets a user lock, and samples would count twice.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -91,7 +92,8 @@ fn check(args: &Record) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In a folder that others can write to, such as /tmp, another user may have made the spool.
+/// Refuses a spool that is not a folder of this user. In a folder that others can write to, such as
+/// /tmp, another user may have created it.
 fn check_spool(spool: &Path) -> anyhow::Result<()> {
     let Ok(found) = std::fs::symlink_metadata(spool) else {
         return Ok(());
@@ -248,7 +250,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether nothing that is observed runs any more.
+/// Returns true if nothing that is observed still runs.
 fn is_over(args: &Record, program: Option<u32>) -> bool {
     let runs = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));

@@ -20,7 +20,7 @@ impl Fetched {
     }
 }
 
-/// Copies a recording that is in a bucket. Whether there is one at a path is not checked.
+/// Copies a recording if it is in a bucket. Does not check whether a path has a recording.
 pub(crate) fn fetch(recording: &Path) -> anyhow::Result<Fetched> {
     let name = recording.to_string_lossy();
     if !is_url(&name) {
@@ -32,7 +32,7 @@ pub(crate) fn fetch(recording: &Path) -> anyhow::Result<Fetched> {
     })
 }
 
-/// Whether this is the URL of a packed recording rather than of a dataset.
+/// Returns true if this is the URL of a packed recording, not that of a dataset.
 pub(crate) fn is_packed_url(name: &str) -> bool {
     is_url(name) && name.ends_with(".mg.tar")
 }

@@ -11,8 +11,8 @@ use memgauge_recording::{Recording, add_table};
 use memgauge_storage::Debuginfod;
 use memgauge_symbols::Symbols;
 
-/// Adds the names of code that occurs in a recording. Without them it is complete, but its code has
-/// names only where the files are.
+/// Adds the names of the code that occurs in a recording. A recording without them is complete, but
+/// its code has names only on machines with the files.
 pub(crate) fn add(path: &Path) {
     if let Err(why) = try_add(path) {
         eprintln!("memgauge: failed to add names of functions to the recording: {why}");

@@ -21,7 +21,7 @@ pub(crate) fn summary(
     summary_with(recording, &mut symbols, rows, rank)
 }
 
-/// The same with other names of code.
+/// As [`summary`], with names of code from `symbols`.
 pub(crate) fn summary_with(
     recording: &Recording,
     symbols: &mut Symbols,

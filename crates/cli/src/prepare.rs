@@ -21,7 +21,7 @@ const HOST: &str = "host";
 /// Default sampled events of the modelled machine: those that a report needs, rare enough to cost
 /// little.
 const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
-/// The same with call stacks, which show who calls the code that takes time.
+/// The same with cycles, because stacks also show the callers of the code that takes time.
 const MODELLED_WITH_CALLS: &str = "cycles:20011,llc.miss:127,l1d.miss:4099";
 
 /// Refuses options without effect on the source, since a user who sets one expects an effect.

@@ -1,5 +1,5 @@
-//! Layouts of types for `--what-if`: which instructions access a type, by its debug information. And
-//! those of variables: where they lie.
+//! Layouts of types and variables for `--what-if`. Debug information shows which instructions
+//! access a type, and where variables are.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use memgauge_symbols::{Symbols, Variable};
 pub(crate) struct TypeLayout {
     change: LayoutChange,
     symbols: Symbols,
-    /// Whether the debug information of a file may describe the type, by path.
+    /// Whether the debug information of a file may describe the type, by path of the file.
     files: HashMap<String, bool>,
     /// The type with its layout, once it was found.
     found: Option<FoundType>,

@@ -97,7 +97,7 @@ fn a_closed_standard_output_is_named() {
     };
     let words = ["failed to write to the standard output: it is closed"];
     check_line(&list(">&-"), FAILED, &words);
-    // Whoever wants no output gets none, in each of the ways that there are.
+    // Output can be discarded in each of these ways.
     for nowhere in [">/dev/null", ">>/dev/null", "1<>/dev/null"] {
         let output = list(nowhere);
         assert_eq!(
@@ -133,7 +133,7 @@ fn curves_have_no_machine_and_say_so() {
     );
 }
 
-/// Records `program`, which cannot run; nothing must be left behind.
+/// Records `program`, which cannot run. Nothing may be left behind.
 fn check_program(program: &str, code: i32, words: &[&str]) {
     let recorded = Recorded::new(&[], &[program]);
     check_line(&recorded.output, code, words);
@@ -341,7 +341,7 @@ fn what_is_no_recording_is_not_written_over() {
     assert_eq!(fs::read(&file).expect("it is still there"), b"mine");
 }
 
-/// Every verb that writes a recording, with the same name twice.
+/// Runs every subcommand that writes a recording twice with the same name.
 #[test]
 fn a_previous_recording_is_kept_as_old() {
     let folder = folder();
@@ -394,7 +394,7 @@ fn a_previous_recording_is_kept_as_old() {
         };
         let old = format!("{name}.old");
         assert!(run(&arguments).status.success(), "{arguments:?}");
-        // The recording is known again by what nobody but this test writes.
+        // Only this test writes this file, so it identifies the recording.
         let mark = folder.path().join(name).join("mark");
         fs::write(&mark, "first").expect("a recording can be written to");
         let first = manifest(name);
@@ -408,7 +408,7 @@ fn a_previous_recording_is_kept_as_old() {
         );
         assert_eq!(manifest(&old), first, "{arguments:?}");
         assert!(!mark.exists(), "{arguments:?}");
-        // Whoever forces it keeps what was kept before.
+        // `--force` keeps the recording that was kept before.
         arguments.insert(1, "--force");
         let output = run(&arguments);
         assert!(output.status.success(), "{arguments:?}: {}", said(&output));
@@ -541,7 +541,7 @@ fn a_place_where_no_directory_can_be_made_gets_no_impossible_advice() {
     check("/etc/passwd/r.mg", &["not a directory"]);
 }
 
-/// Bytes that are no text, as a file name may be.
+/// Bytes that are not UTF-8, as a file name may contain.
 #[test]
 fn an_argument_that_is_no_text_does_not_panic() {
     use std::os::unix::ffi::OsStrExt;
@@ -582,7 +582,7 @@ fn a_recording_is_not_written_to_standard_output() {
     }
 }
 
-/// The same words under every source, with the remedy and without the system's number.
+/// Every source must print the same words, with the remedy and without the system's error number.
 #[test]
 fn a_program_that_cannot_run_is_refused_alike_by_all_sources() {
     if !needs(&[]) {

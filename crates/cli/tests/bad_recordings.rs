@@ -72,7 +72,7 @@ fn part(recorded: &Recorded, table: &str) -> PathBuf {
     recorded.path().join(table).join("part-000000.parquet")
 }
 
-/// Reports on a recording whose samples are spoilt: they are named, the rest is shown.
+/// Reports on a recording with damaged samples. The report names them and shows the rest.
 fn check_spoilt(change: impl FnOnce(&mut Vec<u8>)) {
     let recorded = sound();
     spoil(&part(&recorded, "samples"), change);
@@ -165,7 +165,8 @@ fn an_export_of_places_takes_samples_where_the_exact_sums_are_missing() {
         assert!(said(&output).contains("sites"), "{}", said(&output));
         assert!(!output.stdout.is_empty(), "{format}");
         if format == "folded" {
-            // The loop of the workload makes nearly all loads; each sample stands for 100.
+            // The loop of the workload makes nearly all loads, and each sample represents 100
+            // loads.
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let counts = text.lines().filter_map(|line| line.rsplit_once(' '));
             let counts: Vec<u64> = counts.filter_map(|(_, n)| n.parse().ok()).collect();

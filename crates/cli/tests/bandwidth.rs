@@ -281,7 +281,7 @@ fn faults_are_neither_corrected_by_memorys_counter_nor_by_the_size_of_its_counts
             "--",
             "sh",
             "-c",
-            // The counters tell of the first 4 ms, which a fast machine needs less than for dd.
+            // The counters cover the first 4 ms. A fast machine needs less than that for dd.
             "sleep 0.1; exec dd if=/dev/zero of=/dev/null bs=4M count=1",
         ])
         .output()
@@ -290,7 +290,7 @@ fn faults_are_neither_corrected_by_memorys_counter_nor_by_the_size_of_its_counts
         skipped(Need::Kernel, String::from_utf8_lossy(&recorded.stderr));
         return;
     }
-    // A list of the overflows that so many lines make would take terabytes.
+    // A list of all overflows of this many lines would take terabytes.
     let shown = std::process::Command::new("sh")
         .args([
             "-c",

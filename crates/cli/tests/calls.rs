@@ -20,7 +20,7 @@ fn program() -> Option<(TempDir, PathBuf)> {
     compiled(&["-O0", "-fno-omit-frame-pointer"])
 }
 
-/// The same without frame pointers, as compilers make programs.
+/// The same program without frame pointers, as compilers build programs by default.
 fn optimised() -> Option<(TempDir, PathBuf)> {
     compiled(&["-O2", "-fomit-frame-pointer", "-DTURNS=20000"])
 }
@@ -39,7 +39,7 @@ fn compiled(options: &[&str]) -> Option<(TempDir, PathBuf)> {
     Some((folder, program))
 }
 
-/// A recording of the program with its stacks; `None` where timers cannot sample.
+/// A recording of the program with its stacks. `None` if timers cannot sample here.
 fn recorded(folder: &Path, options: &[&str], program: &Path) -> Option<PathBuf> {
     let mut command = Command::new(program);
     recorded_command(folder, options, &mut command)
@@ -119,12 +119,12 @@ fn a_timers_samples_have_the_programs_calls() {
     let all = tree["events"].as_u64().expect("a count");
     // All but the start, and the moments in which a function makes its frame.
     assert!(deep + direct > all / 10 * 9, "{deep} + {direct} of {all}");
-    // One way has twice the work of the other; a busy machine disturbs both.
+    // One path has twice the work of the other. A busy machine disturbs both.
     let ratio = deep as f64 / direct as f64;
     assert!((1.2..4.0).contains(&ratio), "{ratio}");
     let own: u64 = chains.values().sum();
     assert_eq!(own, all);
-    // The same sums in a folded export and in the text.
+    // The folded export and the text have the same sums.
     let folded = text(&path, &["export", "-f", "folded"]);
     let folded: u64 = folded
         .lines()
@@ -176,8 +176,7 @@ fn go_reads_the_chains_of_a_profile() {
     assert!(words.windows(chain.len()).any(|w| w == chain), "{traces}");
 }
 
-/// The chain of each sample as perf dumps it: the address of the sample, then where calls
-/// return to.
+/// The chain of each sample as perf dumps it: the address of the sample, then the return addresses.
 fn by_perf(file: &Path) -> Option<Vec<Vec<u64>>> {
     let mut perf = Command::new("perf");
     perf.args(["script", "-D", "-i"]).arg(file);
@@ -253,7 +252,7 @@ fn imported_stacks_are_perfs() {
     assert!(command.output().expect("memgauge runs").status.success());
     let mut found: Vec<Vec<u64>> = recorded_chains(&path);
     for chain in &mut found {
-        // perf prints where the call returns to.
+        // perf prints return addresses.
         chain.iter_mut().skip(1).for_each(|call| *call += 1);
     }
     assert!(found.len() > 100, "{} samples", found.len());
@@ -265,11 +264,11 @@ fn imported_stacks_are_perfs() {
     }
 }
 
-/// Samples of both ways to the work, and of all that have callers.
+/// Returns the samples of both paths to the work, and those of all samples with callers.
 fn ways(path: &Path) -> (u64, u64, u64) {
     let report = json(path);
     let tree = &report["calls"][0];
-    // Where no sample has a caller, there is no tree.
+    // If no sample has a caller, there is no tree.
     let chains = if tree.is_null() {
         BTreeMap::new()
     } else {
@@ -301,11 +300,12 @@ fn copied_stacks_need_no_frame_pointers() {
     assert!(deep + direct > all / 100 * 97, "{deep} + {direct} of {all}");
     let ratio = deep as f64 / direct as f64;
     assert!((1.2..4.0).contains(&ratio), "{ratio}");
-    // Frame pointers do not help: the program has none.
+    // Frame pointers do not help, because the program has none.
     let path = recorded(folder.path(), &options("fp"), &program).expect("as before");
     let (deep, direct, _) = ways(&path);
     assert!(deep + direct < all / 10, "{deep} + {direct} of {all}");
-    // So short a copy has only the innermost frames. The report counts such samples.
+    // This copy is so short that it only contains the innermost frames. The report counts such
+    // samples.
     let path = recorded(folder.path(), &options("dwarf,256"), &program).expect("as before");
     let report = json(&path);
     let losses = report["losses"].as_array().expect("losses");
@@ -317,7 +317,7 @@ fn copied_stacks_need_no_frame_pointers() {
     let lost = losses.iter().find(short).expect("counted")["count"].as_u64();
     let (deep, direct, _) = ways(&path);
     assert_eq!(deep, 0);
-    // A sample each 500 us; one of three came directly, which lies in the copy.
+    // There is a sample every 500 µs. A third of them have direct calls, which are inside the copy.
     assert!(lost > Some(direct / 500_000), "{lost:?} of {direct} ns");
 }
 
@@ -340,7 +340,7 @@ fn imported_copies_are_unwound_as_by_perf() {
         .arg(&file);
     let output = script.output().expect("perf reads it");
     let text = String::from_utf8_lossy(&output.stdout);
-    // Some versions print where calls return to, others the byte before.
+    // Some versions print return addresses, others the byte before.
     let chain = |sample: &str| -> Vec<u64> {
         let words = sample
             .lines()
@@ -402,7 +402,7 @@ fn a_size_that_the_kernel_does_not_take_is_refused() {
     }
 }
 
-/// Half of the lines of what one way reads: shares of the misses are known.
+/// One path reads twice as many lines as the other, so the shares of the misses are known.
 #[test]
 fn the_emulator_knows_all_calls() {
     let Some((folder, program)) = program() else {
@@ -435,7 +435,7 @@ fn the_emulator_knows_all_calls() {
             .get(&names)
             .unwrap_or_else(|| panic!("no {names:?} in {chains:?}")) as f64
     };
-    // 3584 and 1792 lines a turn on average, 1000 turns; the first level holds 512.
+    // On average, a turn reads 3584 and 1792 lines, in 1000 turns. The first level holds 512 lines.
     let deep = sum(&["main", "deep", "deep", "deep", "deep", "work"]);
     let direct = sum(&["main", "direct", "work"]);
     for (found, expected) in [(deep, 3_584_000.0), (direct, 1_792_000.0)] {

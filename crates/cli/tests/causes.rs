@@ -7,8 +7,8 @@ use harness::{Recorded, needs, workloads, write_machine};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The kinds of causes of a run on a small machine (L1D 32 KiB, L2 256 KiB, LLC 1 MiB)
-/// whose memory carries `dram_bytes_per_s`.
+/// Returns the kinds of causes of a run on a small machine (L1D 32 KiB, L2 256 KiB, LLC 1 MiB) with
+/// a memory bandwidth of `dram_bytes_per_s`.
 fn causes(dram_bytes_per_s: u64, program: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("machine.json");
@@ -62,16 +62,16 @@ fn the_known_limit_of_a_program_is_named_first() {
             "linear --bytes 64MiB --stride 192 --passes 5",
             "stride_bound",
         ),
-        // Words here and there.
+        // Words at random addresses.
         (FAST, "rand --bytes 64MiB --steps 500k", "latency_bound"),
-        // One word of each page, as a column of a matrix.
+        // One word of each page, as for a column of a matrix.
         (
             FAST,
             "linear --bytes 64MiB --stride 4160 --passes 80",
             "latency_bound",
         ),
         (SLOW, "triad --bytes 8MiB", "bandwidth_bound"),
-        // 3000 pages, more than both TLBs hold, with a line each, which L2 holds.
+        // 3000 pages, which exceed both TLBs, with a line each. L2 holds the lines.
         (
             FAST,
             "linear --bytes 12480000 --stride 4160 --passes 400",
@@ -95,7 +95,7 @@ fn phases_are_named() {
     assert!(causes.iter().any(|kind| kind == "phases"), "{causes:?}");
 }
 
-/// Compiles a program in a folder; its path.
+/// Compiles a program in a folder and returns its path.
 fn compiled_in(folder: &TempDir, name: &str, source: &str) -> String {
     let file = format!("{name}.c");
     memgauge_testing::compiled(folder.path(), &file, source, &["-O1"]).expect("gcc is installed")

@@ -21,8 +21,8 @@ const TOLERANCE: f64 = 0.001;
 /// beyond reading 0.
 const PARSING: i64 = 16;
 
-/// Checks accesses and splits against what the workload says of itself, and that
-/// each of `units` turns of the loop takes `each` instructions.
+/// Checks accesses and splits against the workload's own numbers, and that each of `units` turns of
+/// the loop takes `each` instructions.
 fn check(with: &str, without: &str, units: i64, each: i64) -> Totals {
     let extra = beyond(with, without);
     let [loads, stores, splits] = expectation(with);

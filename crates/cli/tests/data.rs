@@ -360,7 +360,7 @@ fn a_reset_frees_what_its_arena_still_holds() {
     assert_eq!(alone.code(), Some(2), "{}", alone.said());
 }
 
-/// Four threads, each with a block of its own for most of its life.
+/// Four threads. Each has a block of its own for most of its life.
 const BLOCKS: &str = r#"
 #include <cstdlib>
 #include <pthread.h>
@@ -463,7 +463,7 @@ fn bytes_and_blocks_are_those_that_dhat_counts() {
     assert_eq!(heap("live_bytes"), sum("eb"));
 }
 
-/// Three arrays, one of which is read at random; a variable; and a stack that is not waited for.
+/// Three arrays, one of which is read at random, a variable, and a stack that causes no stalls.
 const ARRAYS: &str = r#"
 #include <cstdlib>
 #include <cstdio>
@@ -594,7 +594,8 @@ fn thread_local_and_large_variables_are_named_and_have_their_own_misses() {
             );
         }
         let visits = 2 * rounds * lines;
-        // The C library clears the three copies before, and writes control blocks behind them.
+        // Before that, the C library clears the three copies, and it writes control blocks after
+        // them.
         let cleared = 3 * (lines + 256);
         let found = misses("own");
         assert!(

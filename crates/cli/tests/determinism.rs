@@ -11,9 +11,9 @@ mod harness;
 
 use harness::{Recorded, needs, workloads};
 
-/// Records `program` twice on the host's machine; all totals, virtual time
-/// included, must agree. Input comes from files: how much of a pipe one read
-/// gets depends on the writer.
+/// Records `program` twice on the host's machine. All totals must agree, including virtual time.
+/// Input comes from files, because the number of bytes that a read of a pipe returns depends on the
+/// writer.
 fn check(program: &[&str]) {
     let run = || {
         Recorded::with(&[], program, |command| {

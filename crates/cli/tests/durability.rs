@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit for a clean end: two seconds of grace for the program, and the writing.
 const CLEAN_END: Duration = Duration::from_secs(15);
 
-/// A recording under way, whose emulators do not outlive the test.
+/// A running recording. Its emulators do not outlive the test.
 struct Running {
     memgauge: Child,
     folder: TempDir,
@@ -45,7 +45,7 @@ impl Running {
         command.args(program).env_clear().env("PATH", PATH);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(fs::File::create(folder.path().join("said")).expect("a file can be made"));
-        // A group of its own, so that nothing here reaches the test.
+        // In a process group of its own, so that no signal reaches the test.
         let memgauge = command.process_group(0).spawn().expect("memgauge runs");
         Running { memgauge, folder }
     }
@@ -124,7 +124,7 @@ fn numbers_in_proc() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether the process is an emulator with this session; a zombie has no arguments.
+/// Returns true if the process is an emulator with this session. A zombie has no arguments.
 fn names_session(pid: u32, session: &str) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let arguments = String::from_utf8_lossy(&arguments);
@@ -197,9 +197,9 @@ fn check_opens(path: &Path) -> Value {
     report
 }
 
-/// Two busy processes that `timeout` puts into a process group of their own and
-/// ends after twenty seconds, later than any kill. Where a kill takes `timeout` with it, they end
-/// by themselves, some seconds later without a recorder.
+/// Two busy processes in a process group of their own, into which `timeout` puts them. `timeout`
+/// ends them after twenty seconds, later than any kill. If a kill also ends `timeout`, they end by
+/// themselves some seconds later without a recorder.
 fn group_of_two() -> Vec<String> {
     let busy = format!("{} linear --bytes 1MiB --passes 20000", workloads());
     let both = format!("{busy} & {busy}; wait");
@@ -281,8 +281,8 @@ fn a_killed_process_group_ends_the_recording_in_good_order() {
     });
 }
 
-/// memgauge tells that its program was killed, keeps everything, and does not wait for
-/// processes that the program has left, however busy.
+/// Checks that memgauge reports that its program was killed, keeps everything, and does not wait
+/// for processes that the program left behind, however busy they are.
 fn check_killed(running: &mut Running) {
     let killed = Instant::now();
     let status = running.end();
@@ -314,7 +314,7 @@ fn the_next_recording_clears_up_after_a_killed_one() {
     running.wait_for_the_program();
 }
 
-/// Interrupts a recording once; it must end soon, in good order, with its program.
+/// Interrupts a recording once. It must end soon, completely, and with its program.
 fn interrupt_once(signal: &str, program: &[&str]) {
     let mut running = Running::start(program);
     running.first_emulator();
@@ -363,8 +363,8 @@ fn one_interrupt_ends_the_recording_in_good_order() {
     interrupt_once("TERM", &busy);
 }
 
-/// The second interrupt sends SIGTERM, the third SIGKILL: who ignores all ends, too, and
-/// the recording is complete.
+/// The second interrupt sends SIGTERM, the third SIGKILL. Even a program that ignores signals ends,
+/// and the recording is complete.
 #[test]
 fn three_interrupts_end_a_program_that_ignores_them() {
     if !needs(&[]) {

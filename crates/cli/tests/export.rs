@@ -19,7 +19,7 @@ fn recorded() -> Option<Recorded> {
     })
 }
 
-/// Writes the recording in a format; the file or folder.
+/// Writes the recording in a format and returns the file or folder.
 fn export(recorded: &Recorded, format: &str) -> PathBuf {
     let path = recorded.folder.path().join(format);
     let mut command = memgauge();
@@ -389,7 +389,7 @@ fn an_export_that_cannot_be_says_why() {
         text.contains("`nosuch`") && text.contains("llc.miss"),
         "{text}"
     );
-    // Reports may be ranked by it, though it is a sum of two events.
+    // Reports may be ranked by it, although it is a sum of two events.
     let ranked = said(&["-f", "folded", "-e", "dram_bytes"]);
     assert_eq!(ranked, (Some(0), String::new()));
     assert_eq!(said(&["-f", "csv"]).0, Some(2));
@@ -411,7 +411,7 @@ fn an_export_that_cannot_be_says_why() {
     let (code, text) = said(&["-f", "pprof", "-o", "/nonexistent/x"]);
     assert_eq!(code, Some(125));
     assert!(text.contains("`/nonexistent/x`"), "{text}");
-    // Counters alone name no code.
+    // Counters without samples name no code.
     let counted = recorded.folder.path().join("s.mg");
     let output = memgauge()
         .args(["stat", "-e", "page-faults:u", "-o"])

@@ -96,8 +96,8 @@ fn check_table(name: &str, table: &Value) -> usize {
     length
 }
 
-/// Each number of a column is an index of a table with so many rows, or says that there is
-/// none.
+/// Checks that each number of a column is an index of a table with this many rows, or stands for no
+/// row.
 fn check_indices(name: &str, column: &Value, rows: usize) {
     for index in column.as_array().expect("a column") {
         let is_none = index.is_null() || index == -1;
@@ -165,7 +165,7 @@ fn a_profile_of_firefox_is_whole_and_sums_up() {
     assert_eq!(read, sums(&recorded));
     let totals = recorded.totals();
     let counters = profile["counters"].as_array().expect("counters");
-    // Some totals have no curve: what no thread caused.
+    // Some totals have no curve, because no thread caused them.
     assert!(counters.len() >= 20, "{}", counters.len());
     for counter in counters {
         check_table("counter", &counter["samples"]);
@@ -182,7 +182,7 @@ fn a_profile_of_firefox_is_whole_and_sums_up() {
     }
 }
 
-/// One event's samples are those of a recording of it alone.
+/// The samples of one event equal those of a recording of only this event.
 #[test]
 fn the_samples_of_one_event_are_written_alone() {
     let Some(recorded) = recorded() else { return };
@@ -420,7 +420,7 @@ for name in tables + ['string']:
             _ => panic!("{line}"),
         }
     }
-    // The first one is what a viewer shows.
+    // Viewers show the first profile.
     assert_eq!(profiles[0], ["llc.miss", "count", "sampled, by callers"]);
     assert_eq!(profiles[1][0], report["hot"]["instructions"]["rank"]);
     let unit = |event: &str| match event {
@@ -520,7 +520,7 @@ fn perf_script_prints_each_sample() {
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
-    // Which of both words for memory depends on perf's version.
+    // The word for memory depends on perf's version.
     let memory = ["Local RAM", "LVL RAM hit"];
     assert!(
         text.contains("OP LOAD") && memory.iter().any(|words| text.contains(words)),
@@ -566,7 +566,7 @@ fn perf_report_sums_what_the_samples_do() {
     );
 }
 
-/// An exported file that is imported again gives the same recording: a second reader of the file.
+/// Importing an exported file gives the same recording. The import is a second reader of the file.
 #[test]
 fn an_import_of_the_export_has_the_same_samples_and_calls() {
     let Some(recorded) = recorded() else { return };
@@ -590,7 +590,7 @@ fn an_import_of_the_export_has_the_same_samples_and_calls() {
         let first = rows.iter().map(|row| row.time_ns).min().unwrap_or(0);
         for row in &mut rows {
             row.time_ns -= first;
-            // Numbers of events and frames are each recording's own; perf has no sizes.
+            // Each recording has its own numbers of events and frames. perf has no sizes.
             (row.event, row.size_bytes, row.derivation) = Default::default();
             row.caller = row.caller.map(|_| Default::default());
         }

@@ -21,7 +21,7 @@ fn compiled(folder: &Path, source: &str, flags: &[&str]) -> String {
     memgauge_testing::compiled(folder, "p.c", source, flags).expect("gcc is installed")
 }
 
-/// Runs a script of the shell among file systems of its own; `$MG` is memgauge.
+/// Runs a shell script in a mount namespace of its own. `$MG` is memgauge.
 fn in_own_mounts(folder: &TempDir, script: &str) -> Output {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", script]);
@@ -68,7 +68,7 @@ fn what_shared_memory_has_no_room_for_is_told_at_the_end() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Room for the process and its code, and none for its thread.
+    // There is room for the process and its code, but not for its thread.
     let script = "mkdir small && mount -t tmpfs -o size=1m none /dev/shm || exit 77
          mount -t tmpfs -o size=64k none small || exit 77
          TMPDIR=small $MG record --source emulate -o r.mg -- sh -c 'exit 5'
@@ -95,7 +95,7 @@ fn a_full_disk_leaves_a_counted_run_its_totals() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Room for the manifest and not for the rows; then for nothing.
+    // There is room for the manifest but not for the rows, then for nothing.
     let script = "mkdir small none && mount -t tmpfs -o size=200k none small || exit 77
          mount -t tmpfs -o size=64k none none || exit 77
          $MG stat -I 10us -e page-faults,context-switches -o small/r.mg -- \
@@ -116,7 +116,7 @@ fn a_full_disk_leaves_a_counted_run_its_totals() {
     assert!(folder.path().join("ended").exists(), "{out}{said}");
     assert!(said.contains("no space left"), "{said}");
     assert!(said.contains("the program exited with 5"), "{said}");
-    // The report has the totals, and what is missing.
+    // The report shows the totals and what is missing.
     assert!(out.contains("page-faults"), "{out}");
     assert!(out.contains("not written to the recording"), "{out}");
     assert!(out.ends_with("\n0\n"), "an empty recording stays: {out}");
@@ -176,7 +176,7 @@ fn shared_memory_that_is_full_leaves_the_program_alone() {
             return skipped(Need::Rights, "a file system cannot be mounted here");
         }
         let (out, said) = (text(&output.stdout), text(&output.stderr));
-        // Without a page to begin with, nothing is started; else the program ends well.
+        // Without a first page, nothing is started. Otherwise the program ends well.
         let ended = folder.path().join("ended").exists();
         let refused = said.contains("failed to make shared memory")
             || said.contains("the program is not started");
@@ -190,8 +190,8 @@ fn shared_memory_that_is_full_leaves_the_program_alone() {
     }
 }
 
-/// A ring gets memory block by block. Where there is none for the next, the thread runs
-/// on without being recorded, and the report says so.
+/// A ring gets memory block by block. If there is none for the next block, the thread continues
+/// without being recorded, and the report states that.
 #[test]
 fn a_ring_that_finds_no_more_memory_is_counted_as_lost() {
     if !needs(&["root", "unshare", "mount", "seq"]) {
@@ -258,7 +258,7 @@ int main(void) {
 }
 "#;
 
-/// Most memory of the emulator, in KiB, as the program reads it of its own process.
+/// Maximum memory of the emulator in KiB, as the program reads it for its own process.
 fn peak_kib(of: &Recorded) -> u64 {
     let said = text(&of.output.stdout);
     let words: Vec<&str> = said.split_whitespace().collect();
@@ -278,7 +278,7 @@ fn a_large_reservation_costs_no_memory() {
     let run = Recorded::new(&[], &[program]);
     assert_eq!(run.code(), Some(0), "{}", text(&run.output.stderr));
     assert_eq!(text(&run.output.stderr), "");
-    // 24 bytes a page, as QEMU 7 kept, would be 384 GiB.
+    // QEMU 7 kept 24 bytes per page, which would be 384 GiB.
     assert!(peak_kib(&run) < 200 << 10, "{} KiB", peak_kib(&run));
 }
 
@@ -324,7 +324,7 @@ fn handlers_of_signals_get_an_aligned_stack() {
     );
 }
 
-/// `ls -l` asks for extended attributes, and says so where the system has no such call.
+/// `ls -l` reads extended attributes and prints an error if the system lacks this call.
 #[test]
 fn a_listing_works_as_without_memgauge() {
     if !needs(&["ls"]) {
@@ -350,8 +350,8 @@ int main(int n, char **v) {
 }
 "#;
 
-/// A program with a sanitizer runs, and finds what it is to find. Its search for leaks
-/// does not work, and how to go without it is said.
+/// A program with a sanitizer runs, and the sanitizer finds its error. Its search for leaks does
+/// not work, and a message explains how to disable it.
 #[test]
 fn a_program_with_address_sanitizer_runs() {
     if !needs(&["cc"]) {
@@ -379,7 +379,7 @@ fn a_program_with_address_sanitizer_runs() {
     );
 }
 
-/// Sanitizers have places in memory of their own, and end a program that lies elsewhere.
+/// Sanitizers use fixed places in memory, and end a program that lies elsewhere.
 #[test]
 fn a_program_with_thread_sanitizer_runs() {
     if !needs(&["cc"]) {
@@ -448,8 +448,8 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// A misaligned locked instruction is one, also where the program has several threads; a
-/// robust mutex whose owner has ended can be taken; and low addresses are low.
+/// A misaligned locked instruction counts as one instruction, even if the program has several
+/// threads. A robust mutex can be locked after its owner has ended. Low addresses are low.
 #[test]
 fn locks_work_and_count_as_on_the_processor() {
     if !needs(&["cc"]) {
@@ -471,7 +471,8 @@ fn locks_work_and_count_as_on_the_processor() {
         let found = counted(mode);
         for event in ["instructions", "loads", "stores", "modifies"] {
             let difference = (found[event] - expected[event]).abs();
-            // Faults of its start depend on where the library has its strings. The loop would have 20 000.
+            // The number of page faults at the start depends on where the library has its strings.
+            // If the loop had faults, there would be 20 000.
             assert!(
                 difference < 2_000,
                 "{mode}: {event}: {found:?} for {expected:?}"
@@ -512,8 +513,8 @@ int main(void)
 }
 "#;
 
-/// Processes that are over before the recorder comes to them wait for it: 1500 of them took
-/// it 700 MiB.
+/// Processes that end before the recorder reads them wait for it. 1500 of them took 700 MiB of the
+/// recorder's memory.
 #[test]
 fn short_processes_take_the_recorder_little_memory() {
     if !needs(&["cc"]) {
@@ -622,8 +623,8 @@ int main(int n, char **v) {
 }
 "#;
 
-/// By construction: a masked access is one where it accesses neighbouring elements, and none
-/// where the mask is zero.
+/// Checked by construction: a masked access to neighbouring elements is one access, and there is no
+/// access if the mask is zero.
 #[test]
 fn masked_accesses_are_those_of_the_kept_elements() {
     if !needs(&["cc"]) {
@@ -645,8 +646,8 @@ fn masked_accesses_are_those_of_the_kept_elements() {
     }
 }
 
-/// Blocks lead straight to those of other pages. That must end where the page's code changes, or
-/// may no longer be executed, and where each instruction is to be stepped over.
+/// Blocks jump directly to blocks of other pages. That must end if the page's code changes or may
+/// no longer be executed, and if the program is single-stepped.
 #[test]
 fn code_of_another_page_is_followed_through_its_changes() {
     const PROGRAM: &str = r#"
@@ -709,7 +710,7 @@ int main(void)
     }
 }
 
-/// Elements whose mask is clear may lie where no page is: compilers make such loads of loops
+/// Elements with a clear mask may lie in an unmapped page. Compilers create such loads for loops
 /// with a condition.
 #[test]
 fn a_masked_load_at_the_end_of_memory_reads_what_is_there() {

@@ -28,8 +28,8 @@ fn programs(report: &Value) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Records `program`, expects the exit code `code`, no loss of what was started,
-/// and that the processes' accesses add up to the totals.
+/// Records `program` and expects the exit code `code`. No started process may be lost, and the
+/// accesses of the processes must add up to the totals.
 fn record(program: &[&str], code: i32) -> Recorded {
     let recorded = Recorded::new(&["-I", "100us"], program);
     assert_eq!(
@@ -192,7 +192,7 @@ fn a_static_program_is_followed() {
     assert_eq!(programs(&report), ["sh", "five"].into());
 }
 
-/// It runs outside the emulator, as it would lose its rights inside, and is named.
+/// It runs outside of the emulator and is named, because inside it would lose its privileges.
 #[test]
 fn a_set_uid_program_runs_and_is_counted_as_not_followed() {
     if !needs(&["root"]) {
@@ -257,7 +257,7 @@ fn a_crash_is_reported_with_its_signal_and_its_data() {
     }
 }
 
-/// A program gets the same from the kernel under memgauge as natively.
+/// The kernel gives a program the same results under memgauge as natively.
 #[test]
 fn children_memory_and_faults_are_as_without_memgauge() {
     if !needs(&["gcc"]) {

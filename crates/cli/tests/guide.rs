@@ -15,7 +15,7 @@ use harness::needs;
 
 const MEMGAUGE: &str = env!("CARGO_BIN_EXE_memgauge");
 
-/// A fenced block: what is behind the fence, and the lines inside.
+/// A fenced block: the text after the fence, and the lines inside.
 fn blocks(page: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();

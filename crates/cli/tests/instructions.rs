@@ -15,7 +15,7 @@ const STRINGS: &str = include_str!("instructions/strings.s");
 const SIGNALS: &str = include_str!("instructions/signals.c");
 const TURNS: i64 = 100;
 
-/// An instruction and what one execution loads, stores and modifies.
+/// An instruction, and the number of loads, stores and modifies of one execution.
 struct Case {
     code: String,
     counts: [i64; 3],
@@ -39,8 +39,8 @@ fn cases() -> Vec<Case> {
     lines.map(case).collect()
 }
 
-/// A program that executes each case as often as it has arguments times [`TURNS`],
-/// after `before`; it has no start-up code whose accesses would count.
+/// Builds a program that executes each case [`TURNS`] times per argument, after `before`. It has no
+/// start-up code, whose accesses would count.
 fn program(folder: &Path, cases: &[Case], before: &str) -> String {
     let mut text = format!(
         ".globl _start\n_start: mov (%rsp), %r12\n dec %r12\n imul ${TURNS}, %r12\n\
@@ -55,7 +55,7 @@ fn program(folder: &Path, cases: &[Case], before: &str) -> String {
         )
         .expect("text can be written");
     }
-    // A control word of each unit where the list has them loaded from.
+    // Control words of the units, for instructions of the list that load them.
     text += "xor %edi, %edi\n mov $60, %eax\n syscall\n.data\n.balign 4096\n\
              buffer: .zero 48\n .long 0x1f80, 0\n .word 0x37f\n .zero 4038\n";
     assembled(folder, &text)
@@ -84,7 +84,7 @@ fn done(program: &str, arguments: &[&str]) -> [i64; 3] {
     ["loads", "stores", "modifies"].map(|name| totals[name])
 }
 
-/// The cases that do not do what they should once a turn; looked for by halves.
+/// Returns the cases whose counts per turn are wrong. Searches them by bisection.
 fn wrong(cases: &[Case], before: &str, more_loads: i64) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = program(folder.path(), cases, before);
@@ -122,8 +122,8 @@ fn every_instruction_accesses_its_operand_once_beside_another() {
     }
 }
 
-/// Each repetition is an access, the instruction one, however QEMU cuts it up; a curve
-/// takes the accesses one by one.
+/// Each repetition is an access, but there is only one instruction, however QEMU divides it. A
+/// curve receives the accesses one by one.
 #[test]
 fn string_instructions_access_each_element_once() {
     if !needs(&["cc"]) {
@@ -146,8 +146,8 @@ fn string_instructions_access_each_element_once() {
     assert_eq!(shown["curves"][0]["references"].as_f64(), Some(751_003.0));
 }
 
-/// Runs over two lines, in the code's first words and after another's: a line is dirty
-/// if an access of its own stores. The last store, by another register, repeats one.
+/// The runs lie in two lines. Each one comes first in its block, or after another run. A line is
+/// dirty if an access to this line stores. The last access uses another register and repeats one.
 #[test]
 fn stores_of_a_run_in_two_lines_make_their_own_lines_dirty() {
     const LINES: i64 = 16384;
@@ -206,7 +206,7 @@ fn frames_of_signals_are_no_accesses_of_the_program() {
     cc.args(["-O1", "-mno-red-zone", "-Wl,-z,now", "-o"])
         .args([&program, &source]);
     assert!(cc.status().expect("cc runs").success());
-    // Curves take every access by its place in the code; a recording only misses.
+    // Curves receive every access with its instruction, recordings only misses.
     let mut curves = memgauge();
     curves
         .args(["mrc", "--exact", "--"])

@@ -58,8 +58,7 @@ fn bytes_written_to_devices() -> u64 {
     stats.lines().filter_map(sectors).sum::<u64>() * 512
 }
 
-/// Whether bytes written there go to a device: those that stay in memory are in no
-/// account.
+/// Returns true if bytes written there go to a device. Bytes that stay in memory are in no account.
 fn lies_on_a_device(folder: &std::path::Path) -> bool {
     let before = bytes_written_to_devices();
     let mut write = Command::new("sh");
@@ -96,7 +95,7 @@ fn a_command_is_accounted_with_its_children_and_keeps_its_exit_code() {
         .iter()
         .filter_map(|l| l["out"]["bytes"].as_u64())
         .sum();
-    // Beyond the file's own bytes: what the file system notes about it.
+    // The file system also writes its own data about the file.
     assert!(
         (8 << 20..=(8 << 20) + (64 << 10)).contains(&written),
         "{written}"
@@ -222,7 +221,7 @@ fn a_fleet_sums_recorded_io_by_program_and_device() {
         assert!(rows.iter().all(|row| row["value"].as_u64() == Some(written)
             || row["value"].as_f64() == Some(written as f64)));
     }
-    // Bytes that are passed on are in the totals once, as in a report.
+    // Bytes that a device passes on to another one are in the totals once, as in a report.
     let outliers = memgauge(&["fleet", "outliers", &fleet, "--by", "io.bytes", "--json"]);
     assert_eq!(json(&outliers.stdout)["facts"]["recordings"], 3);
     // Without functions, programs are ranked.
@@ -434,10 +433,10 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     let (mut killed, mut lines, group) = in_a_group("exec sleep 1");
     killed.kill().expect("memgauge can be killed");
     killed.wait().expect("it ends");
-    // The command goes on to its end.
+    // The command continues to its end.
     std::io::Read::read_to_string(&mut lines, &mut String::new()).expect("its output ends");
-    // Its last process is taken out of the group a moment after it has ended. Other runs
-    // beside this test may remove the group as well.
+    // Its last process leaves the group a moment after it has ended. Other runs beside this test
+    // may also remove the group.
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while !groups_named(&group).is_empty() {
         assert!(
@@ -450,7 +449,8 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
 
 type Lines = std::io::BufReader<std::process::ChildStdout>;
 
-/// A run whose command has begun, what the command prints, and the name of its group.
+/// Starts a run and waits until its command has begun. Returns the run, the lines of its command,
+/// and the name of its group.
 fn in_a_group(then: &str) -> (std::process::Child, Lines, String) {
     let mut run = Command::new(PROGRAM)
         .args(["io", "--", "sh", "-c"])
@@ -481,8 +481,8 @@ fn groups_named(name: &str) -> String {
     String::from_utf8_lossy(&found.expect("find runs").stdout).into_owned()
 }
 
-/// A process takes itself out of its group: only the lock tells that the empty group is a
-/// live run's. The second run has another namespace of process ids, as containers have.
+/// A process moves itself out of its group. Only the lock shows that the empty group belongs to a
+/// live run. The second run has another PID namespace, as containers have.
 #[test]
 fn two_runs_beside_each_other_keep_their_groups() {
     if !can_account() {
@@ -491,7 +491,7 @@ fn two_runs_beside_each_other_keep_their_groups() {
     let (mut first, lines, group) = in_a_group("read line; exit 7");
     let path = groups_named(&group).trim().to_owned();
     let parent = Path::new(&path).parent().expect("a parent").to_owned();
-    // Every process leaves, as a service manager may ask of it.
+    // Every process leaves the group, as a service manager may demand.
     let procs = std::fs::read_to_string(format!("{path}/cgroup.procs")).expect("processes");
     for pid in procs.lines() {
         std::fs::write(parent.join("cgroup.procs"), pid).expect("it leaves");
@@ -509,7 +509,7 @@ fn two_runs_beside_each_other_keep_their_groups() {
     assert!(!Path::new(&path).exists(), "a run leaves its group");
 }
 
-/// A command may write what it likes: the file has JSON alone.
+/// The command may print anything, but the file has only JSON.
 #[test]
 fn json_goes_to_a_file_and_a_descriptor_tells_when_accounting_has_begun() {
     if !can_account() {
@@ -554,7 +554,7 @@ fn a_descriptor_or_file_that_cannot_be_written_is_told_before_anything_runs() {
     );
 }
 
-/// Runs memgauge behind a shell command in a mount namespace of its own.
+/// Runs memgauge after a shell command in a mount namespace of its own.
 fn behind(prepare: &str, arguments: &str) -> Output {
     Command::new("unshare")
         .args([
@@ -581,8 +581,8 @@ fn a_kernel_without_types_is_told() {
     );
 }
 
-/// The types of a kernel that lacks a tracepoint: its stand-ins serve, or what they
-/// would have told is named.
+/// The kernel's type information lacks a tracepoint. Its stand-ins are used, or the missing numbers
+/// are named.
 #[test]
 fn a_kernel_without_a_hook_is_accounted_without_it() {
     if !can_account() {

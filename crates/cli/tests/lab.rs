@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     root.canonicalize().expect("the tree")
 }
 
-/// Runs a script of the tree with an empty folder for what it would build or fetch.
+/// Runs a script of the tree. The folder for its builds and downloads is empty.
 fn run(script: &str, arguments: &[&str], suites: &str) -> Output {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new(root().join(script))
@@ -51,7 +51,7 @@ fn help_is_shown_on_standard_output() {
     }
 }
 
-/// One line, which names what is wrong, and exit code 2.
+/// The error is one line that names the problem, and the exit code is 2.
 fn refused(script: &str, arguments: &[&str], suites: &str, word: &str) {
     let output = run(script, arguments, suites);
     let said = text(&output.stderr);

@@ -325,7 +325,7 @@ fn every_verb_says_how_to_raise_a_limit_of_file_sizes() {
     }
 }
 
-/// It would overflow, and the program run on alone.
+/// Otherwise the stack would overflow, and the program would continue without a recorder.
 #[test]
 fn a_stack_too_small_for_the_model_is_named_before_the_program_starts() {
     if needs(&["prlimit"]) {

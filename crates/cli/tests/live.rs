@@ -62,8 +62,8 @@ fn rows_sum_to_the_counters_totals() {
     );
 }
 
-/// The same programs with a counter that is never read in between. Their page
-/// faults vary with address-space randomisation, by less than a hundredth.
+/// The same programs run with a counter that is only read at the end. Their page faults vary with
+/// address-space randomisation by less than a hundredth.
 #[test]
 fn totals_of_a_series_are_those_of_a_plain_counter() {
     if !perf_works() {
@@ -300,7 +300,7 @@ fn a_closed_standard_error_leaves_the_programs_exit_code() {
     if !perf_works() {
         return;
     }
-    // A pipe that nobody reads any more.
+    // The output is a pipe without a reader.
     let run = format!("sleep 0.2; {PROGRAM} stat -- sh -c 'exit 7'; echo $? >&3");
     let script = format!("{{ {{ {run}; }} 2>&1 | :; }} 3>&1");
     let output = Command::new("sh").args(["-c", &script]).output();
@@ -308,7 +308,7 @@ fn a_closed_standard_error_leaves_the_programs_exit_code() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "7");
 }
 
-/// Sends a signal to `memgauge stat` once its program says that it is ready.
+/// Sends a signal to `memgauge stat` once its program is ready.
 fn signalled(signal: &str, script: &str) -> Option<i32> {
     use std::io::{BufRead, BufReader};
     let mut running = Command::new(PROGRAM)
@@ -358,8 +358,8 @@ fn the_cost_of_ticks_is_estimated_and_too_short_an_interval_warned_of() {
         (get("share_taken") - share.min(1.0)).abs() < 1e-6,
         "{ticks}"
     );
-    // A tick costs 2 us and more on any machine, a fifth of 10 us; where it is warned of,
-    // that is before the report.
+    // A tick costs at least 2 µs on any machine, which is a fifth of 10 µs. The warning comes
+    // before the report.
     if get("tick_ns") > 2_100.0 {
         let warned = summary["notes"].to_string();
         assert!(warned.contains("slow the program down"), "{warned}");
@@ -401,7 +401,7 @@ fn a_pinned_event_in_a_series_is_refused_with_the_reason() {
     }
 }
 
-/// Runs as `nobody`, as which `perf_event_paranoid` counts.
+/// Runs as `nobody`, to whom `perf_event_paranoid` applies.
 #[test]
 fn an_ordinary_user_counts_and_samples_own_programs() {
     let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
@@ -506,7 +506,7 @@ fn check_addresses(arguments: &[&str], bytes: u64) {
         rebuilt.len()
     );
     assert!(samples.len() >= 50, "{} samples", samples.len());
-    // Where in a loop of few instructions the timer strikes is the processor's affair.
+    // The position within a short loop at which the timer interrupts depends on the processor.
     assert!(
         rebuilt.len() * 10 >= samples.len() * 3,
         "{} of {}",

@@ -74,8 +74,8 @@ fn random_increments_make_a_straight_line() {
     if !needs(&[]) {
         return;
     }
-    // The standard deviation of the count is at most 512; before the memory has
-    // filled, up to 256 misses more.
+    // The standard deviation of the count is at most 512. Until the memory is full, there are up to
+    // 256 misses more.
     let steps = 1 << 20;
     let form = |pages: u64| f64::from(steps) * (1.0 - pages.min(256) as f64 / 256.0);
     let pages = [2, 16, 64, 128, 192, 240, 300];
@@ -93,7 +93,7 @@ fn a_matrix_times_a_vector_steps_where_the_vector_fits_and_where_all_does() {
     if !needs(&[]) {
         return;
     }
-    // 8 rows of 128 pages, a vector of 128, in turn; 5 passes.
+    // 8 rows of 128 pages alternate with a vector of 128 pages, in 5 passes.
     let form = |pages: u64| match pages {
         2..256 => 5.0 * 8.0 * 256.0,
         256..1152 => 128.0 + 5.0 * 1024.0,
@@ -286,7 +286,7 @@ fn more_blocks_than_memory_end_with_a_way_out_and_a_sample_of_them_does_not() {
     assert!(text.contains("of about 300"), "{text}");
 }
 
-/// Standard output and error, and exit code, of `mrc -` with such input.
+/// Runs `mrc -` with this input. Returns its standard output, its standard error and its exit code.
 fn of_list(arguments: &str, input: impl Into<Vec<u8>>) -> (String, String, Option<i32>) {
     let output = memgauge()
         .args(["mrc", "-"])
@@ -332,7 +332,7 @@ fn a_list_of_two_phases_has_a_curve_for_each() {
     assert_eq!(code, Some(0), "{error}");
     let json: Value = serde_json::from_str(&json).unwrap();
     let curves = json["curves"].as_array().unwrap();
-    // The first window, which meets the hundred lines, is a phase of its own.
+    // The first window accesses the hundred lines for the first time, so it is a phase of its own.
     assert_eq!(curves.len(), 3);
     let references: f64 = curves
         .iter()
@@ -553,7 +553,7 @@ fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
         let written = std::fs::read_to_string(&file).unwrap();
         assert!(written.starts_with(if how == "--json" { "{" } else { "curve," }));
     }
-    // Both at once, to two files; not both to standard output.
+    // JSON and CSV can be written to two files, but not both to standard output.
     let csv = folder.path().join("curve.csv");
     let both = memgauge()
         .args(["mrc", "--block", "64"])
@@ -671,9 +671,9 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
         }
         found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
     }
-    // Samples of random pages are random pages, so their curve has the same shape. It
-    // differs by the pages that the TLB holds: misses never have them, and a tenth of
-    // the samples can.
+    // A sample of random pages is random as well, so its curve has the same shape. It differs by
+    // the pages that the TLB holds. Misses never access these pages, but a tenth of the samples
+    // may.
     let [(all, exact), (_, tenth)] = found[..] else {
         panic!("two periods");
     };
@@ -683,7 +683,7 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
 #[test]
 fn partition_shows_where_greedy_fails() {
     let folder = tempfile::tempdir().unwrap();
-    // One that hits only when 60 lines fit, one that gains a little each line.
+    // One curve has hits only if 60 lines fit. The other one improves a little with each line.
     let scan: String = (0..6000).map(|i| format!("{}\n", i % 60 * 64)).collect();
     let slope: String = (0..100_000u64)
         .map(|i| format!("{}\n", i * i * 31 % 101 * 64))

@@ -45,7 +45,8 @@ int main(int argc, char **argv) {
 }
 ";
 
-/// Which program of a process ran says whose code it is, also where addresses are the same.
+/// Code belongs to the program that the process executed at that time, even if addresses are the
+/// same.
 #[test]
 fn code_before_an_exec_keeps_its_name() {
     if !needs(&["gcc", "sort"]) {
@@ -70,7 +71,7 @@ fn code_before_an_exec_keeps_its_name() {
     );
 }
 
-/// A library that writes 1024 bytes, as often as it is built for.
+/// A library that writes 1024 bytes, `PASSES` times.
 const PLUG: &str = "static volatile char all[1024];
 void NAME(void) {
     for (int pass = 0; pass < PASSES; pass++)
@@ -79,7 +80,7 @@ void NAME(void) {
 }
 ";
 
-/// Loads a library, calls the function of that name, and unloads it; then the next.
+/// Loads a library, calls its function and unloads it, then does the same with the next one.
 const LOADS: &str = "#include <dlfcn.h>
 #include <stdio.h>
 int main(int argc, char **argv) {
@@ -158,7 +159,7 @@ fn regions(report: &Value) -> &[Value] {
     table.expect("a table")["rows"].as_array().expect("rows")
 }
 
-/// Names of the program's parts and their references, as curves have them.
+/// Names of the program's parts and their numbers of references, from the curves.
 fn references_by(part: &str, command: &[&str]) -> Vec<(String, u64)> {
     let mut mrc = memgauge();
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -180,8 +181,8 @@ fn references_by(part: &str, command: &[&str]) -> Vec<(String, u64)> {
     curves[1..].iter().map(of).collect()
 }
 
-/// Maps the first file, reads it three times in lines and unmaps it, then the second, which it
-/// reads once; 30 times.
+/// Maps the first file, reads each of its lines three times and unmaps it. Then does the same with
+/// the second file, which it reads once. Repeats this 30 times.
 const TAKES_TURNS: &str = "#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -220,7 +221,7 @@ int main(int argc, char **argv) {
 }
 ";
 
-/// Also where they take turns faster than the recorder reads.
+/// This also holds if the files take turns faster than the recorder reads.
 #[test]
 fn files_that_take_turns_at_one_address_have_their_own_samples() {
     if !needs(&["gcc"]) {
@@ -264,8 +265,8 @@ fn files_that_take_turns_at_one_address_have_their_own_samples() {
     }
 }
 
-/// Reads each line of a file's mapping once, moves it elsewhere, and reads each line three times;
-/// then reads each line of memory shared by `shmat` twice.
+/// Reads each line of a file's mapping once, moves the mapping, and reads each line three times.
+/// Then reads each line of memory shared by `shmat` twice.
 const MOVES_AND_SHARES: &str = "#define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -325,8 +326,8 @@ fn memory_that_is_moved_or_shared_by_number_has_its_name() {
     }
 }
 
-/// Starts so many threads that their stacks are not kept once they have ended, each of which
-/// writes 32 KiB of its own ten times; then forks a child.
+/// Starts so many threads that the C library does not keep their stacks after they end. Each of
+/// them writes 32 KiB of its own ten times. Then forks a child.
 const STACKS: &str = "#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -368,14 +369,14 @@ fn stacks_have_their_names_although_they_were_unmapped_and_a_child_has_its_paren
     let stacks = large.iter().filter(|name| name.starts_with("[stack "));
     assert_eq!(stacks.count(), 20, "{large:?}");
     let all = rows.iter().map(name);
-    // The child goes on in the stack of the first thread.
+    // The child continues in the stack of the first thread.
     assert_eq!(all.filter(|name| name.starts_with("[stack ")).count(), 20);
     let of_parts = references_by("region", &[program]);
     let stacks = of_parts
         .iter()
         .find(|part| part.0.ends_with("[stacks of threads]"));
     let written = 20 * 10 * 512;
-    // Also what starts and ends a thread.
+    // Includes the code that starts and ends a thread.
     assert!(
         stacks.is_some_and(|part| (written..written + 20 * 500).contains(&part.1)),
         "{of_parts:?}"
@@ -528,14 +529,15 @@ fn a_program_built_anew_keeps_its_names_and_the_new_one_is_not_asked() {
         !shown.contains("renamed") && said.is_empty(),
         "{shown}{said}"
     );
-    // A recording that has no copy of it, as those of large programs, has names of code.
+    // A recording without a copy of the program, as for large programs, still has the names of
+    // code.
     std::fs::remove_dir_all(recorded.path().join("files")).expect("copies");
     assert_eq!(
         hottest(&recorded.report(), "functions")["function"],
         "sweep"
     );
     assert!(!text(&recorded).0.contains("renamed"));
-    // Without those there are none.
+    // Without the table of names there are none.
     std::fs::remove_dir_all(recorded.path().join("symbols")).expect("a table");
     let (shown, said) = text(&recorded);
     assert!(shown.contains("p [no symbols]"), "{shown}");
@@ -841,8 +843,8 @@ fn jit_names_are_refused_for_running_programs() {
     assert!(said(&output).contains("jcmd PID Compiler.perfmap"));
 }
 
-/// A library's data, then memory of the program's own right after it, and a forked
-/// child that uses both.
+/// A library's data, followed directly by memory of the program itself, and a forked child that
+/// uses both.
 const REGIONS: &str = "#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -865,7 +867,7 @@ int main(void) {
 }
 ";
 
-/// Whether the kernel shows this user where its functions are.
+/// Returns true if the kernel shows this user the addresses of its functions.
 fn shows_the_kernel() -> bool {
     let list = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let shown = list
@@ -877,7 +879,7 @@ fn shows_the_kernel() -> bool {
     shown
 }
 
-/// Functions of the kernel in the report, and how many samples have none.
+/// Functions of the kernel in the report, and the number of samples without one.
 fn of_kernel(recording: &Path) -> (Vec<String>, usize) {
     let report = harness::report(recording);
     let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");

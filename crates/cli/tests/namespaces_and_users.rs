@@ -9,8 +9,8 @@ use std::process::Command;
 use harness::{Recorded, memgauge, needs, report, run_denied, said, totals_of};
 use serde_json::Value;
 
-/// Reads a byte of each of so many kilobytes, a byte at a time, in four threads one after the
-/// other in a child process, which it waits for.
+/// Reads kilobytes byte by byte in a child process for which it waits. Four threads do so one after
+/// the other.
 const WORKS: &str = "#define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -262,8 +262,8 @@ fn signals_that_were_ignored_are_the_programs_and_hold_up_nobody() {
     }
 }
 
-/// A coroutine reads a thousand bytes and goes back to `main`, ten times; `main` reads more in
-/// between.
+/// A coroutine reads a thousand bytes and returns to `main`, ten times. In between, `main` reads
+/// more.
 const COROUTINE: &str = "#include <stdlib.h>
 #include <ucontext.h>
 static ucontext_t outer, inner;
@@ -319,8 +319,7 @@ fn a_function_ends_where_its_thread_goes_on_in_another_stack() {
     );
 }
 
-/// The standard library takes it for granted that it can sleep and ask for a terminal, and
-/// panics where it cannot.
+/// The standard library assumes that it can sleep and query a terminal, and panics if it cannot.
 #[test]
 fn a_filter_that_denies_what_all_programs_need_is_named_in_one_line() {
     if !needs(&["python3"]) || !cfg!(target_arch = "x86_64") {

@@ -79,7 +79,7 @@ fn a_process_that_is_not_there_is_named() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Fills memory on the first processor and goes on reading it on the second one.
+/// Fills memory on the first CPU and then reads it on the second one.
 const FAR: &str = r#"
 #define _GNU_SOURCE
 #include <sched.h>
@@ -194,7 +194,7 @@ fn memory_on_a_far_node_is_found_and_moved() {
     let moved = &json["processes"][0]["moved"][0];
     assert_eq!(moved["pages_left"], 0, "{text}");
 
-    // Now it lies where it is used.
+    // The memory is now on the node that uses it.
     let (text, _) = said(&numa(&[
         "-p",
         &pid,

@@ -78,7 +78,7 @@ fn every_command_says_the_same_of_the_archive() {
         .expect("memgauge runs");
     assert_eq!(same.status.code(), Some(0), "{}", said(&same));
 
-    // Twin: what tar unpacks is the recording.
+    // The folder that tar unpacks is the recording.
     let unpacked = recorded.folder.path().join("unpacked.mg");
     fs::create_dir(&unpacked).expect("a folder can be made");
     let tar = std::process::Command::new("tar")

@@ -241,8 +241,8 @@ fn a_flame_graph_tells_what_was_called_and_finds_functions() {
     assert!(sentence.contains("places match"), "{found}");
 }
 
-/// Zooms by the keys and looks what the tables say; the sums are taken from the data by
-/// another way than the page's own.
+/// Zooms by keys and checks the tables. The sums are computed from the data independently of the
+/// page.
 const ZOOM: &str = r##"
   const timed = data().summary.timeline.samples;
   const all = find("#data tbody tr").length;
@@ -305,8 +305,8 @@ fn a_selected_range_filters_tables_and_plots() {
     }
 }
 
-/// Selects a quarter of the run, and sums what the flame graph must have then by another way
-/// than the page's own.
+/// Selects a quarter of the run, and computes the sums that the flame graph must have independently
+/// of the page.
 const ZOOMED_CALLS: &str = r##"
   const canvas = () => find(".flames canvas")[0];
   const unit = () => find("#calls .unit")[0].textContent;
@@ -471,7 +471,7 @@ fn damaged_and_bare_recordings_make_a_page() {
         let copy = copied("emulate");
         let recording = copy.path().join("r.mg");
         damage(&recording);
-        // It ends with a status of its own: the good parts are shown.
+        // It ends with a status of its own, because only the intact parts are shown.
         String::from_utf8(report(&recording).stdout).expect("a page is UTF-8")
     });
     let script =

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use harness::{Recorded, drawn, interpreters, memgauge, needs, said};
 
-/// Functions that each do something a number of times in a way of their own. Their integers stay
-/// below 2^30: CPython adds larger ones in another way.
+/// Functions that each repeat a different kind of work. Their integers stay below 2^30, because
+/// CPython adds larger ones in another way.
 const KINDS: &str = r#"
 def plain_K(n):
     total = 0
@@ -130,10 +130,10 @@ fn twice_the_work_has_twice_the_instructions_in_functions_of_each_kind() {
         let found = counts(&report, "functions", "instructions");
         for kind in PROPORTIONAL {
             let [one, two] = ["_1", "_2"].map(|suffix| found[&format!("{kind}{suffix}")] as f64);
-            // Both have the same warm-up.
+            // Both runs have the same warm-up.
             let expected = (2 * n + 100) as f64 / (n + 100) as f64;
             let off = (two / one / expected - 1.0).abs();
-            // The allocator does not take the same time for each object.
+            // The allocator does not take the same time for every object.
             assert!(off < 0.06, "3.{version}: {kind}: {one} and {two}, n = {n}");
             assert!(one > (10 * n) as f64, "3.{version}: {kind}: {one}, n = {n}");
         }

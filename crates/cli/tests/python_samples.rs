@@ -106,7 +106,7 @@ const FUNCTIONS: [(&str, &[&str]); 7] = [
     ("forked", &["threaded_in_child"]),
 ];
 
-/// The interpreters, and one whose program contains the interpreter if there is one.
+/// The interpreters, and a program with a built-in interpreter if there is one.
 fn all_interpreters() -> BTreeMap<String, PathBuf> {
     let mut found = interpreters();
     let of_system = Path::new("/usr/bin/python3");
@@ -164,8 +164,8 @@ fn sampled(report: &Value, table: &str) -> BTreeMap<String, f64> {
     sums
 }
 
-/// Largest plausible difference of a sampled time, of which a sample stands for a millisecond: five
-/// standard deviations, and what calls on the way to the function take.
+/// Largest plausible error of a sampled time, in which each sample stands for a millisecond: five
+/// standard deviations, plus the time of calls on the way to the function.
 fn tolerance_ns(expected_ns: f64) -> f64 {
     5.0 * (expected_ns * 1e6).sqrt() + 0.05 * expected_ns + 5e6
 }
@@ -406,7 +406,7 @@ running = False
         let found = sampled(&report, "functions");
         let all: f64 = found.values().sum();
         let part = found["first"] / all;
-        // They take turns.
+        // They alternate.
         assert!((0.2..0.8).contains(&part), "{version}: {found:?}");
         let python_share = report["python"]["share"].as_f64().expect("a share");
         assert!(python_share > 0.9, "{version}: {python_share}");

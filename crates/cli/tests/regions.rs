@@ -135,7 +135,7 @@ fn functions_are_regions_to_their_return_recursive_and_tail_calls_included() {
     let run = recorded(&["--function", "leaf,de*,tail"], &["functions", "500"]);
     let rows = rows(&run.report());
     let leaf = 3 * 500 + 1;
-    // By itself and as what tail ends with.
+    // It is called directly, and at the end of `tail`.
     assert_eq!(rows["leaf"].entries, 2);
     assert_eq!(
         rows["leaf"].instructions_loads_stores(),
@@ -202,7 +202,7 @@ fn a_recording_of_regions_alone_has_what_they_have_in_a_whole_one() {
         assert_eq!(report["totals"][name], *count, "{name}");
         assert_eq!(rows(&report)["sorts"].counts[name], *count, "{name}");
     }
-    // The tables add up to the same: nothing of the rest of the program is in them.
+    // The tables have equal sums, so they contain nothing of the rest of the program.
     let loads = expected["sorts"].get("loads");
     let threads = &report["threads"][0]["counts"]["loads"];
     assert_eq!(threads.as_u64(), Some(loads));
@@ -394,7 +394,7 @@ fn stays_in_regions_lie_where_the_program_put_them() {
     let (once, twice) = (of("once"), of("twice"));
     assert!(once.end_ns <= twice.start_ns, "{once:?} {twice:?}");
     assert_eq!((once.entries, twice.entries), (1, 1));
-    // It runs the same loop twice, without a miss.
+    // It runs the same loop twice, without misses.
     let lengths = [once, twice].map(|stay| stay.end_ns - stay.start_ns);
     assert!(lengths[1].abs_diff(2 * lengths[0]) < 200, "{lengths:?}");
 }
@@ -491,7 +491,7 @@ assert not open_at
     );
 }
 
-/// References of the curves of a run by what they are of, and misses at the smallest size.
+/// References of each curve of a run by name, and misses at the smallest size.
 fn curves(options: &[&str], arguments: &[&str]) -> BTreeMap<String, (u64, u64)> {
     let folder = tempfile::tempdir().expect("room");
     let to = folder.path().join("curves.json");
@@ -611,7 +611,8 @@ fn a_timers_regions_end_with_their_threads_and_a_killed_mark_holds_up_no_other()
     let all = rows(&report);
     assert_eq!((all["open"].entries, all["open"].threads), (2, 2));
     let [open, closed] = ["open", "closed"].map(|name| all[name].get("cpu-clock") as f64);
-    // Each makes as many turns; beside other programs one may take half as long again.
+    // Each runs the same number of turns. Beside other programs, one may take one and a half times
+    // as long.
     assert!(
         open > 0.5 * closed && open < 2.0 * closed,
         "{open} {closed}"
@@ -708,7 +709,7 @@ fn callgrind(function: &str, arguments: &[&str]) -> (u64, u64) {
             .iter()
             .position(|e| e == event)
             .expect("callgrind counts it");
-        // It leaves zeros at the end out.
+        // The output omits zeros at the end.
         let total = totals.get(at).map_or("0", String::as_str);
         total.parse::<u64>().expect("a number")
     };

@@ -310,7 +310,7 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
     );
 }
 
-/// A recording one of whose tables is damaged, and not the one that is shown.
+/// A recording with a damaged table, which is not the one that is shown.
 #[test]
 fn a_curve_and_a_bandwidth_of_a_damaged_recording_end_with_3() {
     if !needs(&[]) {
@@ -427,7 +427,7 @@ fn a_directory_of_perfs_threads_is_imported_whole_and_reported_as_printed() {
     let samples = report_json(folder.path(), "t.mg")["sampling"]["events"][0]["samples"].clone();
     let by_perf = samples_by_perf(folder.path(), "t").expect("perf script");
     assert_eq!(samples.as_u64(), Some(by_perf as u64));
-    // Who names the file within means the same.
+    // Naming the file inside the folder has the same effect.
     let within = succeeds(folder.path(), &["import", "t/data", "--json", "-o", "u.mg"]);
     let within: Value = serde_json::from_slice(&within.stdout).expect("JSON");
     assert_eq!(within["samples"][0]["samples"], samples);
@@ -457,7 +457,7 @@ fn a_pipe_from_perf_is_imported() {
         let events = report_json(folder.path(), name)["sampling"]["events"].clone();
         events[0]["samples"].as_u64().expect("samples")
     };
-    // Two runs: they differ by where the loader lies.
+    // The two runs differ by the address of the loader.
     assert!(samples("p.mg").abs_diff(samples("f.mg")) < 50);
     assert!(samples("p.mg") > 20);
     let nothing = std::fs::read_dir(folder.path()).expect("the folder");

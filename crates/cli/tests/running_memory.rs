@@ -245,7 +245,7 @@ fn uniform_references_have_the_curve_of_their_closed_form() {
     }
 }
 
-/// Whether page tables can be read here. Says why if not.
+/// Returns true if page tables can be read here. Prints the reason if not.
 fn can_walk() -> bool {
     let sleeper = Command::new("sleep").arg("600").spawn();
     let mut sleeper = sleeper.expect("it runs");
@@ -310,7 +310,7 @@ fn both_sources_find_the_working_set_of_a_scan() {
     }
 }
 
-/// The scan's pages, as many unused ones, and one in each GiB of the wide mapping.
+/// The pages of the scan, as many unused pages, and one page in each GiB of the wide mapping.
 #[test]
 fn page_tables_of_a_mapping_of_2_tib_are_walked_past_its_holes() {
     if !can_walk() {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use harness::{PROGRAM, Recorded, needs};
 
-/// A working set that just fits the first-level cache: a buffer on the stack beside a table. Where
-/// the stack lies decides how many lines of the two collide.
+/// A working set that just fits into the first-level cache: a buffer on the stack and a table. The
+/// address of the stack determines how many of their lines collide.
 const COLLIDES: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +60,7 @@ fn environment_and_arguments_do_not_move_the_stack() {
         let (moved, now) = run(value, argument);
         let sizes = format!("{value} bytes of environment, {argument} of arguments");
         assert_eq!(moved, output, "{sizes}");
-        // Who reads the environment touches its lines.
+        // Programs that read the environment access its lines.
         let allowed = misses / 1000 + (value + argument) as i64 / 64 * 4;
         assert!(
             misses.abs_diff(now) <= allowed as u64,

@@ -114,7 +114,7 @@ fn every_write_to_a_watched_address_is_a_sample() {
     assert!(samples.is_sorted_by_key(|s| s.time_ns));
 }
 
-/// Samples, what they stand for, what was counted.
+/// Returns the number of samples, of events that they represent, and of counted events.
 fn faults(period: &str) -> (u64, u64, u64) {
     let folder = folder();
     let path = folder.path().join("f.mg");
@@ -241,9 +241,9 @@ fn check_weights(program: &Path, source: &[&str], event: &str, budget: &str) {
     let get = |what: &str| total(&recording, &format!("event.{event}.{what}"));
     let stood_for: u64 = samples.iter().map(|s| s.period).sum();
     assert_eq!(get("stood_for"), stood_for);
-    // No event is counted twice. Events after a thread's last sample on a processor,
-    // and after the last one before its event is replaced, make no sample. They are up
-    // to a twentieth on a free machine, more where others make periods longer.
+    // No event is counted twice. Events after a thread's last sample on a CPU, and after the last
+    // sample before its event is replaced, have no sample. They are up to a twentieth on an idle
+    // machine, and more if other programs make periods longer.
     let counted = get("counted");
     let what = format!("{event} at {budget}, {} samples", samples.len());
     assert!(
@@ -276,7 +276,7 @@ fn a_timers_samples_stand_for_what_it_counted_whatever_the_period_became() {
     check_weights(&program, &["--source", "clock"], "cpu-clock", "10%");
 }
 
-/// Source clock keeps to a budget as events do, and says so.
+/// Source `clock` keeps to a budget as events do, and reports it.
 #[test]
 fn a_budget_holds_for_source_clock() {
     if !perf_works() {
@@ -299,8 +299,7 @@ fn a_budget_holds_for_source_clock() {
     assert_ne!(last, 1_000_000);
 }
 
-/// A child born at once and one born later; the parent prints what all three had by
-/// the kernel's own count.
+/// One child starts at once and one later. The parent prints the kernel's own count for all three.
 const GENERATIONS: &str = "
 import mmap, os, resource, time
 memory = mmap.mmap(-1, 1 << 20)
@@ -368,8 +367,8 @@ fn a_budget_reaches_children_of_any_age_and_all_are_counted() {
     }
     let by_kernel = String::from_utf8_lossy(&output.stdout);
     let by_kernel = by_kernel.trim().parse().expect("a number");
-    // Nothing is counted while events are opened anew, and what is left of a period then
-    // makes no sample. Samples are lost at the start, at period 1, as the ring is full.
+    // Nothing is counted while events are reopened, and the unfinished part of a period then has no
+    // sample. At the start, with period 1, samples are lost because the ring is full.
     check_near("counted", get("counted"), by_kernel, 0.1);
     check_near("stood for", stood_for + get("lost"), get("counted"), 0.2);
 }
@@ -548,7 +547,7 @@ int main(int n, char **words) {
 /// Bytes of the two instructions: each has four.
 const STEP_BYTES: u64 = 8;
 
-/// Whether the address is of an element that the named instruction accesses.
+/// Returns true if the address is that of an element that the instruction accesses.
 fn names_its_element(sample: &Sample, kernel: u64) -> bool {
     let (number, within) = (
         (sample.ip.0 - kernel) / STEP_BYTES,

@@ -91,7 +91,7 @@ fn output(recorded: &Recorded) -> String {
     String::from_utf8_lossy(&recorded.output.stdout).into_owned()
 }
 
-/// Lines that two outputs have both.
+/// Lines that occur in both outputs.
 fn common(one: &str, other: &str) -> Vec<String> {
     let lines: BTreeSet<&str> = other.lines().collect();
     let common = one.lines().filter(|line| lines.contains(line));
@@ -175,7 +175,7 @@ fn counts_of_other_commands_repeat_with_a_seed() {
     for command in [OTHER_COMMANDS[0], OTHER_COMMANDS[2]] {
         let counts = |seed: &str| {
             let (output, counts) = seeded(command, seed, &program);
-            // `stat` also has what it cost on the host.
+            // `stat` also prints its cost on the host.
             match command[0] {
                 "stat" => (output, counts["totals"].clone()),
                 _ => (output, counts),

@@ -104,7 +104,7 @@ fn a_stream_sends_samples_until_the_profiler_is_deleted() {
     assert!(follow.wait().expect("it ends").success());
 }
 
-/// As `curl -N`: a stream of a profiler whose buffers are small, and nobody reads batches.
+/// A stream as for `curl -N`, from a profiler with small buffers and without a reader of batches.
 #[test]
 fn what_a_healthy_stream_gets_is_neither_unread_nor_overwritten() {
     let Some(service) = Service::start() else {
@@ -122,7 +122,7 @@ fn what_a_healthy_stream_gets_is_neither_unread_nor_overwritten() {
             let lines = BufReader::new(stream).lines().map_while(Result::ok);
             lines.filter(|line| line.contains("\"stands_for\"")).count() as u64
         });
-        // Twice as many as a buffer holds.
+        // Waits for twice as many samples as a buffer holds.
         until("samples", || {
             service.json(&["stats", &id, &target.pid()])["samples"].as_u64() >= Some(1024)
         });
@@ -148,7 +148,7 @@ fn what_a_healthy_stream_gets_is_neither_unread_nor_overwritten() {
     }
 }
 
-/// The same command for user 65534, with these groups.
+/// The same command as user 65534 with these groups.
 fn as_nobody(groups: &str, program: &Command) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", groups]);
@@ -156,7 +156,7 @@ fn as_nobody(groups: &str, program: &Command) -> Command {
     command
 }
 
-/// Rights are the caller's, not those of whoever made the profiler.
+/// The permissions are those of the caller, not those of the profiler's creator.
 #[test]
 fn a_profiler_of_the_group_is_of_no_use_to_the_same_user_without_it() {
     if !needs(&["root", "setpriv"]) {
@@ -165,7 +165,7 @@ fn a_profiler_of_the_group_is_of_no_use_to_the_same_user_without_it() {
     let Some(service) = Service::with(&["--group", "65533"]) else {
         return;
     };
-    // The program lies where this user may not look.
+    // The program is in a folder that this user may not read.
     let copy = service.socket.with_file_name("memgauge");
     std::fs::copy(PROGRAM, &copy).expect("room for a copy");
     let ctl = |groups: &str, arguments: &[&str]| {
@@ -206,7 +206,7 @@ fn a_user_profiles_own_processes_alone() {
         return;
     };
     let as_nobody = |program: &Command| as_nobody("--clear-groups", program);
-    // The program lies where this user may not look.
+    // The program is in a folder that this user may not read.
     let copy = service.socket.with_file_name("memgauge");
     std::fs::copy(PROGRAM, &copy).expect("room for a copy");
     let ctl = |arguments: &[&str]| {
@@ -355,7 +355,7 @@ fn bad_requests_are_answered_and_good_ones_still_are() {
     assert!(described.contains("\"openapi\": \"3.1.0\""));
 }
 
-/// Clients and targets that die at every moment leave nothing behind.
+/// Clients and targets that end at any moment leave nothing behind.
 #[test]
 fn neither_clients_nor_targets_leave_descriptors() {
     let Some(service) = Service::start() else {
@@ -376,7 +376,7 @@ fn neither_clients_nor_targets_leave_descriptors() {
             stream.read_exact(&mut [0; 15]).expect("it answers");
         }
         short.0.kill().expect("it is ours");
-        // Half a request, and a profiler that lives as long as its connection.
+        // Sends half a request, and creates a profiler with the lifetime of its connection.
         service
             .connect()
             .write_all(b"POST /v1/prof")
@@ -541,7 +541,7 @@ fn a_new_profiler_has_the_period_and_the_event_that_it_samples() {
     let listed = service.json(&["list"])["profilers"][0]["period"].clone();
     let in_force = service.json(&["stats", "1", &target.pid()])["period"].clone();
     assert_eq!(listed, in_force);
-    // Either this machine has the event, or the refusal comes before anybody attaches.
+    // Either this machine has the event, or the request is refused before any thread is attached.
     let made = service.command(&["new", "-e", "cycles"]).output();
     let made = made.expect("it runs");
     match made.status.success() {

@@ -70,7 +70,7 @@ for f in families:
     assert!(!read.contains("bandwidth"), "{read}");
 }
 
-/// The value of the first sample whose line has all these.
+/// Value of the first sample with all these parts in its line.
 fn sample(text: &str, parts: &[&str]) -> Option<f64> {
     let line = text
         .lines()
@@ -78,7 +78,7 @@ fn sample(text: &str, parts: &[&str]) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// Witness: the bytes that `dd` was told to write past the cache.
+/// The expected number is that of the bytes that `dd` was told to write past the cache.
 #[test]
 fn bytes_of_io_are_in_the_metrics_by_command_and_device() {
     const BYTES: f64 = (48 << 20) as f64;
@@ -87,7 +87,7 @@ fn bytes_of_io_are_in_the_metrics_by_command_and_device() {
     }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let file = folder.path().join("data");
-    // A name of its own: other tests write with dd meanwhile.
+    // The program has its own name, because other tests use dd at the same time.
     let program = folder.path().join("dd-of-metrics");
     std::os::unix::fs::symlink("/bin/dd", &program).expect("a link");
     let write = || {
@@ -164,8 +164,8 @@ fn take_request(listener: &std::net::TcpListener, status: &str) -> (String, Vec<
     (head, body)
 }
 
-/// A service that pushes to this address is ended: it sends its metrics a last time. What it
-/// says then.
+/// Ends a service that pushes to this address, which then sends its metrics a last time. Returns
+/// the ended service and its messages.
 fn end_of_pushing(endpoint: &str) -> (Running, std::process::ChildStderr) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut child = Command::new(PROGRAM)
@@ -287,7 +287,7 @@ fn names_are_documented(text: &str) {
     }
 }
 
-/// Checks that the dashboard's queries of these metrics find them; how many there are.
+/// Checks that the dashboard's queries of these metrics find them. Returns the number of queries.
 fn check_queries(text: &str, wanted: impl Fn(&str) -> bool) -> usize {
     let dashboard: Value =
         serde_json::from_str(&file_of_dist("grafana-dashboard.json")).expect("JSON");
@@ -317,7 +317,7 @@ fn check_queries(text: &str, wanted: impl Fn(&str) -> bool) -> usize {
                     "`{label}` is no label of `{name}`"
                 );
             }
-            // A rate is of what only grows.
+            // Only increasing values have a rate.
             assert_eq!(query.contains("rate("), name.ends_with("_total"), "{query}");
             asked += 1;
         }

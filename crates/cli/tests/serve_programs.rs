@@ -15,8 +15,8 @@ use serde_json::Value;
 use harness::{PROGRAM, needs};
 use service::{Service, complaint, until};
 
-/// Loads from each of 4000 lines of fresh memory once, and says where they are, what a
-/// variable holds, and in which folder it is.
+/// Loads once from each of 4000 lines of new memory. Prints their addresses, the value of a
+/// variable, and its working directory.
 const LINES: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +103,8 @@ fn each_line_that_a_program_loads_once_is_one_miss() {
     };
     let folder = tempfile::tempdir().expect("room");
     compiled(folder.path(), LINES);
-    // Its path, its output's, its folder and a variable are those of the client.
+    // The path of the program, the path of its output, its folder and a variable come from the
+    // client.
     let run = service
         .command(&["run", "-c", "1", "--buffer", "65536", "--name", "lines"])
         .args(["--output", "said", "--", "./program"])
@@ -218,14 +219,14 @@ fn a_running_program_is_stopped_started_given_periods_and_goes_on_by_itself() {
     );
     let new = samples(&service, &id);
     assert!(!new.is_empty() && new.iter().all(|s| s["period"] == 777));
-    // It samples one program, and goes on without its profiler.
+    // The profiler samples one program, which continues without the profiler.
     let refused = service.command(&["attach", &id, "-p", "1"]).output();
     let refused = complaint(&refused.expect("it runs"));
     assert!(refused.contains("samples one program"), "{refused}");
     service.ctl(&["delete", &id]);
     assert!(first.lives());
     drop(first);
-    // Also without the service, whose end it does not hear of.
+    // The program also continues without the service, because no signal of its end reaches it.
     let (_, second) = run(&[]);
     let stop = Command::new("kill").arg(service.process.pid()).status();
     assert!(stop.is_ok_and(|status| status.success()));
@@ -287,7 +288,7 @@ fn programs_that_cannot_or_may_not_be_started_are_refused_with_the_reason() {
     if !needs(&["root", "setpriv"]) {
         return;
     }
-    // The program lies where this user may not look.
+    // The program is in a folder that this user may not read.
     let copy = service.socket.with_file_name("memgauge");
     std::fs::copy(PROGRAM, &copy).expect("room for a copy");
     let mut nobody = Command::new("setpriv");

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use harness::{Recorded, compiled, memgauge, needs, report_text, workloads};
 use serde_json::Value;
 
-/// Events that a run of some sets does not have, and what depends on them: times and with them
-/// the queue to memory.
+/// Events that a run with some sets does not have, and those that depend on them: times, and
+/// therefore the queue to memory.
 const NOT_MODELLED: [&str; 29] = [
     "heap.allocations",
     "heap.functions",
@@ -58,7 +58,7 @@ fn record(program: &[&str], options: &[&str]) -> Recorded {
 fn all_sets_equal_exact(program: &[&str]) {
     let both = || (record(program, &[]), record(program, &["--sets", "1/1"]));
     let instructions = |recorded: &Recorded| recorded.totals().get("instructions").copied();
-    // A shell executes some 40 more where its child ends before it waits for it.
+    // A shell executes about 40 instructions more if its child ends before it waits for it.
     let did_the_same =
         |(exact, all): &(Recorded, Recorded)| instructions(exact) == instructions(all);
     let pair = std::iter::repeat_with(both).take(6).find(did_the_same);
@@ -237,9 +237,9 @@ fn shares_of_code_and_regions_have_intervals_where_some_sets_are_followed() {
     );
 }
 
-/// Eight threads scan 1 MiB each, five times, and 6 MiB have room for six of them: each access
-/// of a line misses, as all are as fast. A thread that is read for longer than its turn hits
-/// what the others would have displaced.
+/// Eight threads scan 1 MiB each five times, and 6 MiB have room for six of them. All are equally
+/// fast, so the first access to each line misses. A thread that is read for longer than its turn
+/// would hit lines that the others would have evicted.
 #[test]
 fn threads_whose_memory_has_no_room_together_displace_each_others_lines() {
     if !needs(&["gcc"]) {
@@ -263,8 +263,8 @@ fn threads_whose_memory_has_no_room_together_displace_each_others_lines() {
     }
 }
 
-/// A stride of 4 KiB meets one group of sets alone, whichever it is. Whether that is
-/// followed or not, the interval holds the truth, and the report says what is wrong.
+/// A stride of 4 KiB accesses only one group of sets. Whether this group is modelled or not, the
+/// interval contains the true number, and the report explains the problem.
 #[test]
 fn lines_that_crowd_in_few_sets_are_told() {
     if !needs(&[]) {
@@ -335,8 +335,8 @@ fn choices(program: &str, seeds: u64, event: &str) -> (i64, Vec<(Value, Value)>)
     (exact, (0..seeds).map(choice).collect())
 }
 
-/// Four sets of 64 have nearly all misses. A choice of eight follows none or one of them, or rarely more: the
-/// estimate is far off, and only looks at all sets show it.
+/// Four sets of 64 have nearly all misses. A selection of eight contains none or one of them, and
+/// rarely more. The estimate is therefore far off, which only looks at all sets show.
 #[test]
 fn few_sets_with_most_of_the_misses_are_warned_of() {
     if !needs(&["gcc"]) {
@@ -405,7 +405,7 @@ fn reports_say_what_is_estimated() {
     assert!(events.iter().all(|event| event["name"] != "dtlb.miss"));
     let exact = record(&program, &[]);
     assert!(!text(&exact).contains("estimated"));
-    // Totals that are no events of their own follow from those.
+    // Totals that are sums of other events follow from those.
     let mut export = memgauge();
     export
         .args(["export", "-f", "openmetrics", "-o", "-"])

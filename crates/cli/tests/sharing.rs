@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Each thread works on data of its own. `APART` puts it into lines of its own.
+/// Each thread works on data of its own. `APART` gives the data separate lines.
 const SHAPES: &str = r#"
 #include <pthread.h>
 #include <stdlib.h>
@@ -59,7 +59,8 @@ int main(void) {
 /// Content of the shared line of each shape.
 const NAMES: [&str; 5] = ["counters", "begin at", "(program)", "counters", "job"];
 
-/// Two threads in turn: one stores a message, the other loads it. Which one goes is said over pipes.
+/// Two threads alternate: one stores a message, the other loads it. Pipes determine whose turn it
+/// is.
 const MESSAGES: &str = r#"
 #include <pthread.h>
 #include <unistd.h>
@@ -222,7 +223,8 @@ fn messages_between_threads_are_counted_one_by_one() {
     let bytes = serde_json::json!([{ "first": 8 * word, "last": 8 * word + 7 }]);
     assert_eq!((&take["loaded"], &post["stored"]), (&bytes, &bytes));
     assert_eq!(number(take, "hitm"), rounds);
-    // Before the first message nobody had lost the line, and the bytes of the second are not known.
+    // Before the first message, no thread had lost the line. The bytes of the second message are
+    // unknown.
     assert_eq!(number(take, "true_sharing"), rounds - 2);
     assert_eq!(number(line, "false_sharing"), 0);
     assert_eq!(number(post, "invalidating"), rounds - 2);
@@ -306,7 +308,7 @@ fn json(recording: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", harness::said(&output)))
 }
 
-/// The model knows each transfer, and its samples go through the same bytes as those of hardware.
+/// The model knows each transfer. Its samples are analysed in the same way as those of hardware.
 #[test]
 fn samples_estimate_the_sharing_of_the_model() {
     if !needs(&["gcc"]) {

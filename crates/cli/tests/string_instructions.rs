@@ -1,7 +1,7 @@
-//! Iterations of `rep movs` and `rep stos`. The engine executes those that stay in their pages in a
-//! helper; it executes each one in its block if addresses have 32 bits. Two programs that differ in
-//! the prefix for that alone must give the same recordings. The program itself compares each result, and
-//! registers at faults, with what single elements give.
+//! Iterations of `rep movs` and `rep stos`. The engine executes iterations that stay in their pages
+//! in a helper. With 32-bit addresses, it executes each iteration in its block. Two programs that
+//! differ only in the address-size prefix must give the same recordings. The program itself
+//! compares each result, and registers at faults, with those of single elements.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -17,7 +17,8 @@ const RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// A lower rate; the one before is put back at the end. Copies of the test wait for one another.
+/// Lowers the rate. The previous rate is restored at the end. Copies of the test wait for one
+/// another.
 struct Lowered {
     usual: String,
     _lock: File,
@@ -49,7 +50,8 @@ for at in range(0, 40000 * 4096, 4096):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 ";
 
-/// Whether the kernel stops a timer's group with it (bare.rs in crates/live).
+/// Returns true if the kernel stops the group of a timer together with it
+/// (`throttles_whole_group` in crates/live).
 fn stops_groups() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split('.').map_while(|n| n.parse::<u32>().ok());
@@ -65,7 +67,7 @@ fn series(options: &[&str]) -> Output {
 
 #[test]
 fn counts_of_a_stopped_timer_are_estimated_and_the_stopped_time_is_a_loss() {
-    // A wrapper in its place would have page faults of its own.
+    // A wrapper would have page faults of its own.
     if !std::path::Path::new(PYTHON).exists() {
         skipped(Need::Tool, format!("there is no `{PYTHON}`"));
         return;
@@ -86,7 +88,7 @@ fn counts_of_a_stopped_timer_are_estimated_and_the_stopped_time_is_a_loss() {
         .trim()
         .parse()
         .expect("a number");
-    // The warning before the start is a line of its own.
+    // The warning before the start is on a separate line.
     let mut lines: Vec<Value> = text
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())

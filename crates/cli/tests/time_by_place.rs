@@ -45,7 +45,7 @@ const STALLS: [&str; 6] = [
     "stall.stores",
 ];
 
-/// Records [`PHASES`] with so many random reads and rounds of computing.
+/// Records [`PHASES`] with this number of random reads and of rounds of computing.
 fn recorded(reads: &str, rounds: &str) -> Recorded {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let source = folder.path().join("phases.c");
@@ -101,7 +101,7 @@ fn the_function_that_takes_the_time_comes_first_whatever_moves_most_bytes() {
     if !needs(&["gcc"]) {
         return;
     }
-    // `fill` moves the most bytes in both.
+    // `fill` moves the most bytes in both runs.
     let waiting = recorded("500000", "1000");
     let report = waiting.report();
     assert_eq!(report["hot"]["functions"]["rank"], "cycles");
@@ -145,7 +145,7 @@ fn stat_of_a_modelled_run_begins_with_where_the_time_goes() {
         let section = text.split_once("Where the time goes").expect("a section").1;
         section.split("\n\n").next().unwrap_or_default().to_owned()
     };
-    // The recording's report has the same lines.
+    // The report of the recording has the same lines.
     assert_eq!(
         time_use(&said),
         time_use(&report_text(&recording)),

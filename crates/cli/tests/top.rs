@@ -17,8 +17,8 @@ use tempfile::TempDir;
 use harness::PROGRAM;
 use tmux::Terminal;
 
-/// Eight times as many accesses in one function as in the other; as many threads as asked
-/// for that run, and that sleep.
+/// One function makes eight times as many accesses as the other. The arguments are the numbers of
+/// threads that run and that sleep.
 const HOT: &str = r#"
 #include <pthread.h>
 #include <stdlib.h>
@@ -159,7 +159,7 @@ fn a_look_into_a_process_has_its_functions_and_data() {
     );
     assert!(number(5) > 50.0, "samples with an address: {text}");
     assert!(text.contains("Heat of anon 0x"), "{text}");
-    // Both threads have lines of their own below.
+    // Both threads have lines of their own below the process.
     let commands = text
         .lines()
         .filter(|line| line.trim_end().ends_with("    hot"));
@@ -361,13 +361,13 @@ fn a_program_on_the_modelled_machine_is_watched_live() {
     let line = lines.find(|line| line.trim_end().ends_with("    hot"));
     let line = line.unwrap_or_else(|| panic!("no line of hot, by its own name: {text}"));
     let pid = line.split_whitespace().next().unwrap_or("none").to_owned();
-    // It goes on when top has ended.
+    // The program continues after top has ended.
     let killed = Command::new("kill").args(["-9", &pid]).status();
     assert!(killed.is_ok_and(|status| status.success()), "{text}");
     assert!(is_sampled(&text, &pid), "{text}");
     let source = "source: event l1d.miss of the modelled machine, exact for it";
     assert!(text.contains(source), "{text}");
-    // By construction 8 to 1: each line of both parts is a miss.
+    // The ratio is 8 to 1 by construction, because each line of both parts is a miss.
     let (most, least) = (
         share(&text, "hot_loop  hot"),
         share(&text, "cool_loop  hot"),
@@ -381,8 +381,8 @@ fn a_program_on_the_modelled_machine_is_watched_live() {
     assert!(text.contains("Heat of anon 0x"), "{text}");
 }
 
-/// By construction 8 to 1, whatever the period: nothing is lost, and what is kept of a busy
-/// minute has the shares of all. Names stay when the program has ended.
+/// The ratio is 8 to 1 by construction, whatever the period. Nothing is lost, and the kept part of
+/// a busy minute has the same shares as the whole. Names remain after the program has ended.
 #[test]
 fn shares_of_the_modelled_machine_hold_at_its_usual_period() {
     let Some(hot) = Hot::built() else { return };
@@ -461,7 +461,7 @@ fn a_process_that_has_ended_shows_the_period_that_it_had() {
     });
 }
 
-/// Each lives for some milliseconds, and the next look comes when it has ended.
+/// Each process lives for some milliseconds and has ended before the next look.
 #[test]
 fn processes_that_begin_and_end_between_two_looks_have_their_rows() {
     if Hot::built().is_none() {
@@ -632,7 +632,7 @@ fn masks_keep_columns() {
     check("a1  100.0   7k", "a#      #   #k");
 }
 
-/// Compares with a kept screen; `MEMGAUGE_BLESS=1` keeps this one.
+/// Compares with a stored screen. `MEMGAUGE_BLESS=1` stores this one.
 fn compare(name: &str, screen: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/top");
     let path = path.join(format!("{name}.txt"));
@@ -648,7 +648,7 @@ fn a_terminal_that_goes_away_ends_it() {
     if !tmux::is_here() || Hot::built().is_none() {
         return;
     }
-    // Ignored, the terminal's signal ends nothing: what it says of itself must.
+    // The terminal's signal is ignored, so the closed terminal itself must end the program.
     let command = format!("sh -c 'trap \"\" HUP; exec {PROGRAM} top --no-io'");
     let terminal = Terminal::start(&command, (80, 24));
     terminal.screen_with("memgauge top");
@@ -664,7 +664,7 @@ fn a_terminal_that_goes_away_ends_it() {
     panic!("{} goes on without a terminal", process.display());
 }
 
-/// The first screen stays for a minute: what it has was measured before.
+/// The first screen stays for a minute. Its numbers were measured before it appeared.
 #[test]
 fn the_first_screen_has_rates_that_processors_can_reach() {
     if !tmux::is_here() {
@@ -718,7 +718,7 @@ fn the_mark_stays_on_the_first_line_when_the_process_there_ends() {
     let screen = terminal.screen_that("a mark", has_mark);
     let busiest = running.iter().position(|r| is_marked(&screen, &r.pid()));
     drop(running.remove(busiest.expect("one of the two")));
-    // The one that ended has no samples any more, so the other is first.
+    // The ended process has no samples any more, so the other one is first.
     terminal.screen_that("the mark on the one that runs", |screen| {
         let ended = screen
             .lines()
@@ -740,7 +740,8 @@ fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
     let command =
         format!("sh -c 'NO_COLOR=1 {PROGRAM} top {options}; echo ended with $?; sleep 20'");
     let terminal = Terminal::start(&command, (80, 24));
-    // PID, samples per second, share: all are numbers where it was sampled in the last interval.
+    // PID, samples per second and share are numbers if the process was sampled in the last
+    // interval.
     let has_samples = |screen: &str| {
         let mut rows = screen
             .lines()

@@ -44,7 +44,7 @@ fn who_sleeps_beside_many_short_threads_sleeps_as_often_as_their_time_has_millis
     }
 }
 
-/// Between the end of a program and the start of the next, nobody executes anything.
+/// Between the end of a program and the start of the next one, no program executes anything.
 #[test]
 fn a_shell_that_sleeps_beside_one_that_starts_programs_sleeps_no_longer_than_those_take() {
     if !needs(&["gcc", "sleep", "true"]) {
@@ -53,9 +53,9 @@ fn a_shell_that_sleeps_beside_one_that_starts_programs_sleeps_no_longer_than_tho
     let line = "i=0; (while [ $i -lt 30 ]; do /bin/true; i=$((i+1)); done) & \
                 while kill -0 $! 2>/dev/null; do sleep 0.02; done";
     let totals = Recorded::in_time(&["sh", "-c", line]).totals();
-    // They take some milliseconds, and the sleep under way when they are done is not cut,
-    // unless the host takes more than a second for them. On a busy host some sleeps more are
-    // seen, without births a dozen.
+    // The programs take some milliseconds. The current sleep is not cut when they end, unless the
+    // host takes more than a second for them. A busy host adds some sleeps. Without start marks
+    // there would be a dozen.
     let least = match totals.contains_key("cut_sleeps") {
         true => 1_000_000,
         false => 20_000_000,
@@ -64,7 +64,8 @@ fn a_shell_that_sleeps_beside_one_that_starts_programs_sleeps_no_longer_than_tho
     assert!((least..120_000_000).contains(&found), "{totals:?}");
 }
 
-/// The last that comes on the host is the first that would come on the modelled machine.
+/// The thread that arrives last on the host is the first that would arrive on the modelled
+/// machine.
 #[test]
 fn each_round_of_a_barrier_takes_as_long_as_its_slowest_thread() {
     if !needs(&["gcc"]) {
@@ -75,8 +76,8 @@ fn each_round_of_a_barrier_takes_as_long_as_its_slowest_thread() {
     assert_near("20 rounds", found, expected, 0.05);
 }
 
-/// A child writes nothing, and its parent reads until no process may write any more. Then the
-/// parent works for as long as that took.
+/// A child writes nothing, and its parent reads until no process can write any more. Then the
+/// parent works for the same time.
 #[test]
 fn the_end_of_a_pipe_or_socket_comes_when_its_last_writer_is_gone() {
     if !needs(&["gcc", "sleep"]) {
@@ -107,8 +108,8 @@ fn a_socket_that_times_out_has_waited_for_as_long_as_it_was_told_to() {
     }
 }
 
-/// Both the program and its time are as if the host had kept the order: the event comes first.
-/// Where the host takes more than a second for the work, the wait is cut, and the recording says so.
+/// The event comes first, as if the host had kept the order. If the host takes more than a second
+/// for the work, the wait is cut, and the recording states that.
 #[test]
 fn a_wait_is_not_over_before_a_sleep_that_ends_earlier() {
     if !needs(&["gcc"]) {

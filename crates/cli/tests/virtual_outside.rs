@@ -22,7 +22,7 @@ fn outside() -> &'static str {
 
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// A client that is not followed: what it sends comes after a pause, as does the end.
+/// A client that is not followed. It sends after a pause, and ends after another one.
 enum Client {
     Standard(ChildStdin),
     Tcp(TcpStream),
@@ -71,8 +71,8 @@ impl Drop for Running {
     }
 }
 
-/// Totals of a program that waits three times for a client, which pauses before it connects,
-/// sends and ends; and how long all of it took.
+/// Totals of a program that waits three times for a client: until it connects, sends and ends, with
+/// a pause before each. Also returns the total time.
 fn served(mode: &str) -> (Totals, i64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("run.mg");
@@ -99,7 +99,7 @@ fn served(mode: &str) -> (Totals, i64) {
     BufReader::new(said)
         .read_line(&mut port)
         .expect("the program says that it waits");
-    // The length of the pauses is what is tested.
+    // This sleep is the pause that the test measures.
     sleep(PAUSE);
     let input = run.0.stdin.take().expect("a pipe");
     let mut client = Client::new(mode, port.trim().parse().expect("a port"), input);
@@ -135,7 +135,7 @@ fn a_wait_for_who_is_not_followed_lasts_as_long_as_on_the_host() {
     ] {
         let (totals, most) = served(mode);
         let (found, outside) = (totals["virtual_ns"], totals["outside_wait_ns"]);
-        // The program may come to its first wait late; one does not wait for the end.
+        // The program may reach its first wait late. In mode `seen`, it does not wait for the end.
         let pauses = if mode == "seen" { 1 } else { 2 };
         let least = pauses * PAUSE.as_nanos() as i64;
         assert!(

@@ -59,7 +59,8 @@ fn threads_joined_before_the_next_take_their_times_together_and_the_same_each_ru
     let (none, one) = (virtual_ns(&["joined", "0"]), virtual_ns(&["joined", "1"]));
     let eight = virtual_ns(&["joined", "8"]);
     assert_near(eight - none, 8 * (one - none), 0.03);
-    // Equal but for a few lines of the shared cache, which ends and starts may meet at.
+    // The times are equal, except for a few lines of the shared cache that may conflict at ends and
+    // starts.
     assert_near(virtual_ns(&["joined", "8"]), eight, 0.001);
 }
 
@@ -92,7 +93,8 @@ fn processes_that_take_turns_through_pipes_and_sockets_take_the_same_each_run() 
     for way in ["pipes", "sockets"] {
         let found: Vec<i64> = (0..3).map(|_| virtual_ns(&[way])).collect();
         assert_near(found[0], alone, 0.1);
-        // Equal but for lines of the shared cache, which both touch about when they turn.
+        // The times are equal, except for lines of the shared cache that both access at about the
+        // time of their turns.
         for &other in &found {
             assert_near(other, found[0], 0.001);
         }
@@ -160,7 +162,7 @@ fn what_is_slept_is_idle_time() {
     }
 }
 
-/// Rows that contained a wait spread what was moved before it over the wait.
+/// A row that contained a wait would spread earlier transfers over the wait.
 #[test]
 fn nothing_is_moved_while_a_program_sleeps() {
     if !needs(&["gcc"]) {
@@ -245,7 +247,8 @@ fn a_wait_that_a_timer_ends_is_as_long_as_the_timer_was_set_to() {
         let found = assert_waited(&program, &Recorded::in_time(&program));
         assert_near(again(mode), found, 0.001);
     }
-    // The rest of a timer at an exec is the host's: some of it where that one is busy.
+    // After an exec, the host's clock determines the remaining time of a timer. On a busy host, a
+    // part of it is missing.
     let found: Vec<i64> = (0..5).map(|_| again("exec")).collect();
     let whole = found.iter().filter(|&&ns| ns >= WAIT);
     assert!(whole.count() > 0, "{found:?}");
@@ -293,8 +296,8 @@ fn a_program_that_its_own_timer_kills_lasted_until_then() {
     assert!((WAIT..WAIT + WAIT / 50).contains(&found), "{found} ns");
 }
 
-/// Virtual time of a program that is sent a signal from outside, at least 300 ms after it
-/// said that it is about to sleep; and how long all of it took.
+/// Virtual time of a program that gets a signal from outside, at least 300 ms after it announced
+/// its sleep. Also returns the total time.
 fn virtual_ns_of_signalled(mode: &str, options: &[&str]) -> (i64, i64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("run.mg");
@@ -312,7 +315,7 @@ fn virtual_ns_of_signalled(mode: &str, options: &[&str]) -> (i64, i64) {
     BufReader::new(said)
         .read_line(&mut line)
         .expect("the program says who it is");
-    // The length of the sleep is what is tested.
+    // This sleep determines the length of the sleep that the test measures.
     std::thread::sleep(Duration::from_millis(300));
     let sent = Command::new("kill").args(["-USR1", line.trim()]).status();
     assert!(sent.expect("kill runs").success());
@@ -333,7 +336,7 @@ fn a_sleep_that_a_signal_from_outside_ends_lasts_as_long_as_it_did_on_the_host()
     for mode in ["outside", "outside-dies"] {
         for options in [&[], some_sets] {
             let (found, most) = virtual_ns_of_signalled(mode, options);
-            // It may be slow to fall asleep.
+            // The program may start its sleep late.
             assert!(
                 (150_000_000..most).contains(&found),
                 "{mode} {options:?}: {found} of {most} ns"
@@ -347,8 +350,8 @@ fn polls() -> &'static str {
     BUILT.get_or_init(|| compiled("polls"))
 }
 
-/// A sleeper's clock is where the worker's was when it was seen to be done, so both end
-/// together; on the host, the worker takes dozens of times as long.
+/// When the worker has finished, the sleeper's clock is where the worker's is, so both end
+/// together. On the host, the worker takes dozens of times as long.
 #[test]
 fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
     if !needs(&["gcc"]) {
@@ -396,12 +399,13 @@ fn who_sleeps_where_nobody_works_sleeps_no_longer_for_it() {
     if !needs(&["gcc"]) {
         return;
     }
-    // It sleeps 20 ms before that.
+    // Before that, it sleeps for 20 ms.
     let alone = 20_000_000 + 400 * 100_000;
     let right = |&(took, virtual_ns): &(Duration, i64)| {
         took < Duration::from_secs(2) && (alone..2 * alone).contains(&virtual_ns)
     };
-    // A call that yields is as good as none: who makes no others does not work.
+    // A call of `sched_yield` executes nothing, so a thread that makes no other calls does not
+    // count as running.
     for mode in ["sleeps", "sleeps-beside-waiting", "sleeps-beside-yielding"] {
         one_is_right(mode, || sleeps_took(mode), right);
     }
@@ -418,7 +422,7 @@ fn a_signal_reaches_a_thread_whose_sleep_is_over_but_for_the_work_of_others() {
     assert!(took < Duration::from_millis(300), "{took:?}");
 }
 
-/// The process ends beside a thread whose deadline has passed on the host, not in virtual time.
+/// The process ends while a thread's deadline has passed on the host, but not in virtual time.
 #[test]
 fn parked_thread_does_not_outlast_its_process_when_another_is_woken_and_joined() {
     if !needs(&["gcc"]) {
@@ -437,8 +441,8 @@ fn parked_thread_does_not_outlast_its_process_when_another_is_woken_and_joined()
     }
 }
 
-/// Virtual time of a program that stops its recorder now and then. The recorder goes on after each
-/// `stall`.
+/// Virtual time of a program that stops its recorder several times. The recorder continues after
+/// each `stall`.
 fn virtual_ns_with_stalls(program: &[&str], stall: Duration) -> i64 {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("run.mg");
@@ -459,7 +463,7 @@ fn virtual_ns_with_stalls(program: &[&str], stall: Duration) -> i64 {
     };
     while run.try_wait().expect("memgauge is a child").is_none() {
         if is_stopped() {
-            // The length of the stall is what is tested.
+            // This sleep is the stall that the test measures.
             std::thread::sleep(stall);
             let sent = Command::new("kill").args(["-CONT", &pid]).status();
             assert!(sent.expect("kill runs").success());
@@ -472,9 +476,9 @@ fn virtual_ns_with_stalls(program: &[&str], stall: Duration) -> i64 {
     found.expect("a total")
 }
 
-/// A watcher sleeps for 20 µs again and again. In each of eight stalls of 100 ms it could sleep
-/// hundreds of times before the recorder sees that another thread works. At the end of each round
-/// the worker waits for one of those sleeps.
+/// A watcher repeatedly sleeps for 20 µs. In each of eight stalls of 100 ms it could sleep hundreds
+/// of times before the recorder sees that another thread works. At the end of each round the worker
+/// waits for one of those sleeps.
 #[test]
 fn watcher_does_not_run_ahead_while_its_recorder_is_stopped() {
     if !needs(&["gcc", "kill"]) {
@@ -553,7 +557,7 @@ fn a_program_of_go_takes_no_longer_for_its_thread_that_watches() {
         .expect("go runs");
     assert!(built.success(), "the program compiles");
     let program = program.to_str().expect("temporary paths are text");
-    // It scans 256 MiB, at 9.1 ns a line of 64 bytes.
+    // It scans 256 MiB, and each line of 64 bytes takes 9.1 ns.
     one_is_right(
         "a scan",
         || virtual_ns_of(&[program, "4"]),
@@ -571,8 +575,8 @@ fn pipeline() -> &'static str {
     BUILT.get_or_init(|| compiled("pipeline"))
 }
 
-/// Block by block, the slower of both sets the pace, after the first block or before the
-/// last: the closed form, from what each takes alone.
+/// The slower end determines the time of each block. The faster one adds its time for the first or
+/// the last block. The expected time follows from what each end takes alone.
 #[test]
 fn a_pipeline_takes_as_long_as_its_slower_end_however_far_the_reader_lags() {
     if !needs(&["gcc"]) {
@@ -598,8 +602,8 @@ fn a_pipeline_takes_as_long_as_its_slower_end_however_far_the_reader_lags() {
             }
             let right = slower - slower / 50..slower + slower / 20;
             let what = format!("{how} {numbers:?}, expected {slower} ns");
-            // Who looks for room again and again may find it late; on a busy host, three runs
-            // in a hundred of the others are up to 8 % longer, too.
+            // A thread that repeatedly looks for room may find it late. On a busy host, three of a
+            // hundred other runs are up to 8 % longer, too.
             let found = || with(how) - nothing;
             one_is_right(&what, found, |ns| right.contains(ns));
         }

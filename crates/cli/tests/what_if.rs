@@ -277,7 +277,7 @@ int main(void) {
 }
 "#;
 
-/// Each thread adds to a member of its own. `APART` has them on lines of their own.
+/// Each thread adds to a member of its own. `APART` gives the members separate lines.
 const COUNTERS: &str = r#"
 #include <pthread.h>
 #ifdef APART
@@ -304,7 +304,7 @@ fn compiled(folder: &Path, source: &str, definitions: &[String]) -> String {
     memgauge_testing::compiled(folder, "program.c", source, &flags).expect("gcc is installed")
 }
 
-/// Totals of a program with a modelled layout, and of one that has this layout.
+/// Totals of a program with a modelled layout, and of a program that really has this layout.
 fn modelled_and_real(
     source: &str,
     definitions: &[String],
@@ -432,7 +432,7 @@ fn split_members_miss_as_in_a_program_that_was_split_by_hand() {
     ];
     let (run, modelled, real) =
         modelled_and_real(RECORDS, &definitions, "split=rec.key", "-DSPLIT");
-    // Prefetched lines are few, and where the second level still holds a line, none is fetched.
+    // Few lines are prefetched, and none that the second level still holds.
     for (event, tolerance) in [
         ("l1d.miss", 0.01),
         ("l2.miss", 0.01),
@@ -502,7 +502,7 @@ int main(void) {
 }
 "#;
 
-/// Compares a layout of the nodes with that of a program that has it.
+/// Compares a modelled layout of the nodes with a program that really has it.
 fn check_nodes(definitions: &[String], change: &str, real: &str) {
     let definitions = [definitions, &["-DSTEPS=200000".to_owned()]].concat();
     let (_, modelled, real) = modelled_and_real(NODES, &definitions, change, real);
@@ -569,8 +569,8 @@ fn padded_members_are_no_longer_shared_falsely() {
     );
 }
 
-/// Each thread adds to an element of an array and to a variable of its own. `APART` has all on lines of
-/// their own.
+/// Each thread adds to an element of an array and to a variable of its own. `APART` gives all of
+/// them separate lines.
 const SUMS: &str = r#"
 #include <pthread.h>
 #ifdef APART

@@ -24,8 +24,9 @@ use object::{Object, ObjectSymbol};
 use harness::{PATH, Recorded, assert_near, beyond, needs, workloads, write_machine};
 
 const TOLERANCE: f64 = 0.01;
-/// Tolerance for first-level misses: the stack starts alike in both, but 16 bytes of it more or less
-/// move them by 1 to 10 % in either tool, a page of it by 24 % (sqlite3 3.46).
+/// Tolerance for first-level misses. The stacks of both start at the same offset. A shift of the
+/// stack by 16 bytes changes the misses by 1 to 10 % in either tool, and a shift by a page by 24 %
+/// (sqlite3 3.46).
 const TOLERANCE_D1: f64 = 0.05;
 const PAGE: u64 = 4096;
 
@@ -33,7 +34,7 @@ const PAGE: u64 = 4096;
 const TUNABLES: &str =
     "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX,-ERMS,-FSRM,-SSE4_2,-SSE4_1,-SSSE3";
 
-/// The environment of both, with `padding` bytes of no meaning.
+/// The environment of both programs, with `padding` additional bytes.
 fn environment(padding: usize) -> Vec<(&'static str, String)> {
     vec![
         ("PATH", PATH.to_owned()),
@@ -59,8 +60,8 @@ fn valgrind(tool: &[&str], program: &[&str], padding: usize) -> Command {
     command
 }
 
-/// Where the stack starts under valgrind: just above the first store, with which
-/// the dynamic loader calls its first function.
+/// Start of the stack under valgrind. It is just above the first store, which the dynamic loader
+/// makes when it calls its first function.
 fn stack_under_valgrind(program: &[&str]) -> u64 {
     let mut command = valgrind(&["--tool=lackey", "--trace-mem=yes"], program, 0);
     let mut child = command
@@ -113,8 +114,8 @@ fn stack_under_qemu(program: &[&str], folder: &Path) -> u64 {
         .expect("an address in hexadecimal")
 }
 
-/// Bytes of environment that cachegrind's program needs beyond memgauge's, whose stack the
-/// environment does not move.
+/// Number of environment bytes that cachegrind's program needs in addition to memgauge's.
+/// memgauge's stack does not depend on the environment.
 fn padding(program: &[&str], folder: &Path) -> usize {
     let (theirs, ours) = (
         stack_under_valgrind(program),
@@ -173,7 +174,7 @@ fn memgauge(program: &[&str], input: &Path, folder: &Path) -> Counts {
     ]
 }
 
-/// Compares a whole program on `input`, in a folder of its own.
+/// Compares a complete program on `input`, in a folder of its own.
 fn check(program: &[&str], input: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("input");
@@ -194,7 +195,7 @@ fn check(program: &[&str], input: &str) {
     }
 }
 
-/// `count` numbers below a prime, in an order that looks like none.
+/// `count` numbers below a prime in an order without a pattern.
 fn scattered(count: u64) -> impl Iterator<Item = u64> {
     (1..=count).map(|i| i * 7_368_787 % 15_485_863)
 }
@@ -238,7 +239,7 @@ fn cachegrind_agrees_on_sqlite() {
     }
 }
 
-/// Where valgrind puts a position-independent program.
+/// Address at which valgrind loads a position-independent program.
 const PROGRAM_BASE: u64 = 0x10_8000;
 
 /// Address of the first instruction of the workloads' `main` under valgrind.

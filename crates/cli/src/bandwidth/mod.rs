@@ -134,14 +134,15 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
     Ok(read)
 }
 
-/// Difference from a reference, over what quantisation makes, beyond which both did not count
-/// the same traffic.
+/// Maximum difference from a reference, beyond the error of quantisation, at which both count the
+/// same traffic.
 const MOST_UNLIKE: f64 = 0.5;
-/// In fewer windows than these, a reference of other traffic looks like one of the same.
+/// Minimum number of windows for the comparison. In fewer windows, a reference of other traffic may
+/// look like one of the same traffic.
 const FEWEST_WINDOWS: u64 = 4;
 
-/// Why a reference cannot tell what records lost: memory's own counter sees stores, the
-/// kernel and other programs, too.
+/// Returns the reason why a reference cannot show what records lost. Memory's own counter also sees
+/// stores, the kernel and other programs.
 fn unlike(reference: &bandwidth::Reference) -> Option<String> {
     let error = reference.mean_error?;
     if reference.windows < FEWEST_WINDOWS {
@@ -163,7 +164,7 @@ fn unlike(reference: &bandwidth::Reference) -> Option<String> {
     })
 }
 
-/// Refuses what has nothing to show or too much, and says why.
+/// Returns an error if there is nothing to show, or too much.
 fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Result<()> {
     if extent.overflows.is_empty() {
         for problem in &extent.problems {
@@ -249,9 +250,9 @@ fn correction(args: &Bandwidth, recording: &Recording) -> anyhow::Result<Correct
     })
 }
 
-/// Whether an event counts lines that memory delivered, as memory's own counters do. A page
-/// fault or a miss of the first level has nothing to do with them, however alike their totals
-/// are, and the kernel loses none of its own events.
+/// Returns true if an event counts lines that memory delivered, as memory's own counters do. Page
+/// faults and misses of the first level are different quantities, even if their totals are equal,
+/// and the kernel loses none of its own events.
 fn counts_memory_reads(event: &str) -> bool {
     const NAMES: [&str; 4] = [
         "llc.miss",
@@ -348,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Whether a reference with these errors in windows is told as unlike.
+    /// Returns true if a reference with these errors in windows is rejected.
     fn is_unlike(mean_error: Option<f64>, quantised_error: Option<f64>) -> bool {
         let reference = bandwidth::Reference {
             mean_error,
@@ -361,10 +362,11 @@ mod tests {
 
     #[test]
     fn a_reference_that_saw_other_traffic_corrects_nothing() {
-        // Clearing of pages beside loads, as the lab showed; then as calibration leaves.
+        // The first error is that of a program that clears pages besides its loads, as measured in
+        // the lab. The second one is what calibration leaves.
         assert!(is_unlike(Some(0.87), Some(0.0)));
         assert!(!is_unlike(Some(0.1), Some(0.02)));
-        // Few overflows in a window explain a difference; without windows there is none.
+        // A difference can come from few overflows per window. Without windows there is none.
         assert!(!is_unlike(Some(0.9), Some(0.6)));
         assert!(!is_unlike(None, None));
     }

@@ -1,7 +1,7 @@
 //! The pages of a dataset: all recordings, and each recording's own.
 //!
-//! Parameters of the address choose what is shown: `service` and `metric`, or `recording`. So the
-//! browser's history and links work, and the page holds no state.
+//! The parameters of the address select what is shown: `service` and `metric`, or `recording`. The
+//! browser's history and links therefore work, and the page holds no state.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -112,8 +112,8 @@ impl PageContent for DatasetPages {
     }
 }
 
-/// Names from the recording alone. A dataset's recordings come from other machines, and files that
-/// they name are other files here.
+/// Uses only names from the recording. A dataset's recordings come from other machines, where the
+/// same paths may be different files.
 fn own_names(recording: &Recording) -> Symbols {
     Symbols::recorded(recording)
 }

@@ -15,7 +15,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server at a free port. `None` if moto is not installed; says that the test is skipped.
+    /// Starts a server at a free port. If moto is not installed, prints that the test is skipped
+    /// and returns `None`.
     pub(crate) fn start() -> Option<Server> {
         Server::start_at(0)
     }
@@ -37,8 +38,9 @@ impl Server {
         Some(Server { process, port })
     }
 
-    /// Port of a server that passes requests on to this one, but refuses to read objects named `denied…`, and has
-    /// none named `gone…`, though it lists them. Its thread ends with the test.
+    /// Returns the port of a server that passes requests on to this one. It refuses to read objects
+    /// named `denied…`. It lists objects named `gone…` but does not have them. Its thread ends with
+    /// the test.
     pub(crate) fn gate(&self) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let (own, behind) = (listener.local_addr().expect("an address").port(), self.port);

@@ -31,7 +31,7 @@ pub(crate) type Totals = BTreeMap<String, i64>;
 /// Number of runs of which one must succeed. A busy host may delay sleepers or cut sleeps short.
 const BUSY_HOST_RUNS: usize = 4;
 
-/// Runs until a result is right. Panics with all results if none is.
+/// Runs until a result is right. Panics with all results if none of them is.
 pub(crate) fn one_is_right<T: std::fmt::Debug>(
     what: &str,
     run: impl Fn() -> T,
@@ -248,8 +248,8 @@ impl Recorded {
         Recorded::new(&["--machine", "i5-6600k", "-I", "100us"], program)
     }
 
-    /// As [`Recorded::once_in_time`], repeated if a busy host cut a sleep short, whose time is then
-    /// unknown.
+    /// As [`Recorded::once_in_time`]. Repeats the run if a busy host cut a sleep short, because its
+    /// length is then unknown.
     pub(crate) fn in_time(program: &[&str]) -> Recorded {
         const TRIES: usize = 4;
         for _ in 1..TRIES {
@@ -375,8 +375,8 @@ pub(crate) fn exact_curves(program: &str) -> String {
     curve["curves"].to_string().replace(program, "PROGRAM")
 }
 
-/// A machine without prefetchers and exact LRU everywhere, whose caches L1D, L2
-/// and LLC have the sizes (in KiB) and ways given.
+/// A machine without prefetchers and with exact LRU in all caches. L1D, L2 and LLC have the given
+/// sizes (in KiB) and ways.
 pub(crate) fn write_machine(path: &Path, caches: [(u64, u64); 3]) {
     let cache = |level: usize, cycles: u64| {
         let (kib, ways) = caches[level];
@@ -424,8 +424,8 @@ pub(crate) fn record_workload(arguments: &str) -> Totals {
     .totals()
 }
 
-/// Counts of the run `with` beyond those of the run `without`; equally long command
-/// lines make their stacks hold the same.
+/// Counts of the run `with` minus those of the run `without`. Their command lines must be equally
+/// long, so that their stacks have the same contents.
 pub(crate) fn beyond(with: &str, without: &str) -> Totals {
     assert_eq!(with.len(), without.len(), "`{with}` and `{without}`");
     let without = record_usual(without);
@@ -435,9 +435,9 @@ pub(crate) fn beyond(with: &str, without: &str) -> Totals {
         .collect()
 }
 
-/// Totals that most runs of a workload give. On a busy machine a run sometimes makes
-/// one more load while it starts, under any tool. So the first totals on which two runs
-/// agree are taken, as far as the code alone determines them.
+/// Totals of most runs of a workload. On a busy machine, a run sometimes makes one more load while
+/// it starts, under any tool. Therefore returns the first totals on which two runs agree, comparing
+/// only those that the code alone determines.
 fn record_usual(arguments: &str) -> Totals {
     let mut seen: Vec<Totals> = Vec::new();
     loop {
@@ -457,7 +457,7 @@ fn record_usual(arguments: &str) -> Totals {
     }
 }
 
-/// Loads, stores and splits that the workload itself says its loop makes.
+/// Loads, stores and splits of the loop according to the workload itself.
 pub(crate) fn expectation(arguments: &str) -> [i64; 3] {
     let output = std::process::Command::new(workloads())
         .arg("--expect")

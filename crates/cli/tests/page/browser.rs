@@ -1,8 +1,8 @@
-//! Chromium without a window, as a witness of pages.
+//! Runs Chromium without a window to check pages.
 //!
-//! A page is copied with two scripts more: one before all others, that notes every error,
-//! refusal and warning, and one behind, that does what a test asks for and leaves what it
-//! found in an attribute of the page. No driver is needed, and nothing listens.
+//! A page is copied with two additional scripts. The first one runs before all others and notes
+//! every error, refusal and warning. The last one runs the test's code and stores its result in an
+//! attribute of the page. No driver is needed, and nothing listens on a port.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,7 +27,7 @@ pub(crate) const NARROW: Look = Look {
     is_dark: true,
 };
 
-/// Notes what goes wrong, before anything can.
+/// Notes errors, before anything can fail.
 const BEFORE: &str = r#"<script>
 window.said = [];
 addEventListener("error", (e) => said.push("error: " + e.message));
@@ -66,8 +66,8 @@ pub(crate) fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Opens a page, runs `script` (the body of an async function) in it and returns what it
-/// returns as `found`, with `said`, what went wrong, and `asked`, what was fetched.
+/// Opens a page and runs `script` in it, the body of an async function. Returns its result as
+/// `found`, errors as `said`, and fetched addresses as `asked`.
 pub(crate) fn look(browser: &Path, html: &str, look: Look, script: &str) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let page = folder.path().join("page.html");
@@ -75,8 +75,8 @@ pub(crate) fn look(browser: &Path, html: &str, look: Look, script: &str) -> Valu
     open(browser, &format!("file://{}", page.display()), look)
 }
 
-/// As `look`, on several pages in one browser, each in a frame as large as its window: to start
-/// a browser takes three quarters of the time of a look.
+/// As `look`, for several pages in one browser. Each page is in a frame as large as its window.
+/// Starting a browser takes three quarters of the time of a look.
 pub(crate) fn look_at_all(browser: &Path, pages: &[String], how: Look, script: &str) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut frames = String::new();
@@ -176,7 +176,7 @@ fn shortened(text: &str) -> String {
         .collect()
 }
 
-/// Returns the output of a command, and ends one that hangs.
+/// Returns the output of a command. Ends the command if it hangs.
 fn limited(command: &mut Command) -> String {
     let out = tempfile::NamedTempFile::new().expect("a temporary file");
     let file = out.reopen().expect("it opens");

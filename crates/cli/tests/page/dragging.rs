@@ -59,8 +59,8 @@ fn duration_of(driver: &mut Driver) -> f64 {
     ends.filter_map(Value::as_f64).fold(1.0, f64::max)
 }
 
-/// Times that all curves show while the pointer is over the middle of the first, as shares of
-/// the run: they follow it in time.
+/// Times that all curves show while the pointer is over the middle of the first one, as shares of
+/// the run. The other curves follow the pointer.
 fn told_times(driver: &mut Driver, duration_ns: f64) -> Vec<f64> {
     let middle = driver
         .scroll_to("document.querySelector('.u-over')")
@@ -121,7 +121,8 @@ fn check_dragging(name: &str, html: &str, width: u32) {
         driver.drag(area.at(0.2, 0.5), area.at(0.6, 0.5));
         assert_close(selected(&mut driver, duration_ns), [0.2, 0.6], &what);
 
-        // Within the stretch, from right to left: what is dragged over is a share of it.
+        // Drags within the stretch from right to left. The new stretch is a share of the current
+        // one.
         let area = driver.scroll_to(&surface);
         driver.drag(area.at(0.75, 0.4), area.at(0.25, 0.6));
         assert_close(selected(&mut driver, duration_ns), [0.3, 0.5], &what);
@@ -136,7 +137,7 @@ fn check_dragging(name: &str, html: &str, width: u32) {
         driver.click(area.at(0.5, 0.5), 2);
         assert_eq!(driver.evaluate(SELECTED), Value::Null, "{what}");
 
-        // Out of the plot: the stretch ends where the plot does.
+        // Drags beyond the plot. The stretch ends at the end of the plot.
         let area = driver.scroll_to(&surface);
         let outside = area.at(1.0, 0.5);
         let outside = super::driver::Point {

@@ -111,7 +111,7 @@ impl Driver {
         self.frames();
     }
 
-    /// Does what leads to another page, and waits until that has drawn itself.
+    /// Performs an action that leads to another page, and waits until that page is drawn.
     pub(crate) fn follow(&mut self, go: impl FnOnce(&mut Driver)) {
         self.evaluate("document.documentElement.removeAttribute('data-ready')");
         go(self);
@@ -186,7 +186,7 @@ impl Driver {
         result["result"]["value"].clone()
     }
 
-    /// Waits until the page has drawn what an event changed.
+    /// Waits until the page has drawn the effect of an event.
     pub(crate) fn frames(&mut self) {
         self.evaluate(
             "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(go))))",
@@ -239,7 +239,7 @@ impl Driver {
         self.frames();
     }
 
-    /// Scrolls to what an expression finds and returns its box.
+    /// Scrolls to the element of an expression and returns its box.
     pub(crate) fn scroll_to(&mut self, element: &str) -> Rectangle {
         let rectangle = self.evaluate(&format!(
             "(() => {{

@@ -97,7 +97,7 @@ fn the_first_screen_names_the_places_their_lines_and_the_data() {
     let lines = texts(&mut driver, ".place-source");
     let line = lines.iter().find(|line| line.contains("owner.find("));
     assert!(line.is_some(), "{lines:?}");
-    // The rate of a phase is whole, or only in the tooltip of one that is too narrow.
+    // The rate of a phase is shown completely, or only in the tooltip if the phase is too narrow.
     let cut = driver.evaluate(
         "[...document.querySelectorAll('.phase b')].filter((rate) =>
            getComputedStyle(rate).visibility === 'visible' &&
@@ -139,7 +139,7 @@ fn the_page_begins_with_the_main_finding() {
     }
 }
 
-/// Python whose time is in one line, and a function in C with a long name.
+/// A Python script that spends its time in one line, and a C function with a long name.
 #[test]
 fn the_first_screen_of_a_script_begins_with_its_lines() {
     let Some(browser) = chromium().filter(|_| has_front_end() && needs(&["python3"])) else {
@@ -354,7 +354,7 @@ fn a_window_made_narrow_is_drawn_again() {
     assert!((drawn - narrow).abs() <= 1.0, "{drawn} in {narrow}");
 }
 
-/// Types into the search and returns what is offered.
+/// Types into the search field and returns the suggestions.
 fn search(driver: &mut Driver, text: &str) -> Vec<String> {
     driver.evaluate("document.querySelector('nav .search').value = ''; document.querySelector('nav .search').focus()");
     driver.send("Input.insertText", json!({ "text": text }));
@@ -455,7 +455,7 @@ fn a_link_leads_to_what_was_shown() {
     assert_eq!(driver.evaluate(chip), told);
 }
 
-/// Colours tell causes, or modules: both are drawn, and the names of boxes stay.
+/// Colours show causes or modules. Both are drawn, and the boxes keep their names.
 #[test]
 fn a_flame_graph_is_coloured_by_cause_or_by_module() {
     let Some((html, browser)) = page() else {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::harness::PROGRAM;
 
-/// Longer than anything takes that comes at all.
+/// Time limit for things that should happen. It is longer than any of them takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -41,7 +41,7 @@ impl Running {
         self.0.id().to_string()
     }
 
-    /// It does nothing from now on.
+    /// Stops the process, which then does nothing.
     pub(crate) fn stop(&self) {
         let stopped = Command::new("kill").args(["-STOP", &self.pid()]).status();
         assert!(stopped.expect("kill runs").success());
@@ -64,7 +64,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// `None` where this machine lets nobody sample.
+    /// Returns `None` if this machine does not allow sampling.
     pub(crate) fn start() -> Option<Service> {
         Service::with(&[])
     }
@@ -73,7 +73,7 @@ impl Service {
         Service::of(Command::new(PROGRAM), options)
     }
 
-    /// One that may have so many files open.
+    /// A service with this limit of open files.
     pub(crate) fn with_open_files(most: u64) -> Option<Service> {
         let mut command = Command::new("sh");
         let script = format!("ulimit -n {most}; exec {PROGRAM} \"$@\"");
@@ -125,7 +125,7 @@ impl Service {
         serde_json::from_str(&self.ctl(&all)).expect("JSON")
     }
 
-    /// Makes a profiler; its number.
+    /// Creates a profiler and returns its number.
     pub(crate) fn new_profiler(&self, options: &[&str]) -> String {
         let all = [&["new"], options].concat();
         self.ctl(&all).trim().to_owned()
@@ -140,7 +140,7 @@ impl Service {
     /// The whole answer to bytes, until the service closes the connection.
     pub(crate) fn answer(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
-        // It may close before it has read all that is too much.
+        // The service may close the connection before it has read the part that exceeds the limit.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);

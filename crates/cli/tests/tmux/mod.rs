@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether there is a tmux.
+/// Returns true if tmux is installed.
 pub(crate) fn is_here() -> bool {
     let places = ["/usr/bin/tmux", "/bin/tmux"];
     places.iter().any(|path| Path::new(path).exists())
@@ -71,7 +71,7 @@ impl Terminal {
         screen.unwrap_or_else(|| panic!("`{awaited}` did not come: {}", self.screen()))
     }
 
-    /// The same, if it comes within that time.
+    /// As [`Terminal::screen_that`], but returns `None` if no such screen appears within `time`.
     pub(crate) fn screen_within(
         &self,
         time: Duration,
