@@ -78,7 +78,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 30u
+#define MG_WIRE_VERSION 31u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -200,6 +200,7 @@ struct mg_control {
     _Atomic uint32_t seen;     /* recorder: number of entries that it has read */
     uint32_t padding;
     struct mg_cache caches[MG_CACHES]; /* recorder: the caches that CPUID shows (cpuid.c) */
+    _Atomic uint64_t file_wait_ns; /* host time for which threads have waited for files (files.c) */
 };
 
 /* A new thread waits while the recorder is this many entries behind. */
@@ -379,8 +380,9 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 128, "wire");
+static_assert(sizeof(struct mg_control) == 136, "wire");
 static_assert(offsetof(struct mg_control, caches) == 80, "wire");
+static_assert(offsetof(struct mg_control, file_wait_ns) == 128, "wire");
 static_assert(sizeof(struct mg_cache) == 16, "wire");
 /* Return addresses of the calls of a path, innermost first; 0 beyond the outermost. */
 struct mg_path {

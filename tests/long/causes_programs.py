@@ -29,7 +29,7 @@ BANDWIDTH, TLB, L1 = "bandwidth_bound", "tlb_bound", "l1_bound"
 FALSE_SHARING, TRUE_SHARING = "false_sharing", "true_sharing"
 IDLE, TINY, PHASES = "idle", "tiny", "phases"
 CONFLICTS = "cache_conflicts"
-FAULTS, SPLITS = "unmodelled_faults", "split_accesses"
+FAULTS, SPLITS, FILES = "unmodelled_faults", "split_accesses", "file_waits"
 
 
 @dataclasses.dataclass
@@ -706,6 +706,45 @@ def mapped_file(rng, machine):
 NOINLINE void scan(char *p, uint64_t n) {{ uint64_t sum = 0; for (uint64_t i = 0; i < n; i += 64) sum += p[i]; sink = sum; }}
 int main(void) {{ FILE *f = tmpfile(); if (ftruncate(fileno(f), {size})) return 1;
     for (int r = 0; r < 6; r++) {{ char *p = mmap(0, {size}, PROT_READ, MAP_PRIVATE, fileno(f), 0); scan(p, {size}); munmap(p, {size}); }} }}""")
+
+
+# Waits for files beside the program itself, which are on a disk unless the results are in memory.
+
+
+@program("c", FILES)
+def synced_log(rng, machine):
+    return c(rng, f"""
+#include <fcntl.h>
+int main(int argc, char **argv) {{ char name[4096]; snprintf(name, sizeof name, "%s.log", argv[0]);
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < {rng.randrange(400, 900)}; i++) {{ if (write(fd, name, {rng.randrange(50, 200)}) < 0 || fdatasync(fd)) return 1; }}
+    return unlink(name); }}""")
+
+
+@program("c", FILES)
+def cold_reads(rng, machine):
+    pages = rng.randrange(8000, 16000)
+    return c(rng, f"""
+#include <fcntl.h>
+static char page[4096];
+int main(int argc, char **argv) {{ char name[4096]; snprintf(name, sizeof name, "%s.data", argv[0]);
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < {pages}; i++) if (write(fd, page, sizeof page) < 0) return 1;
+    if (fsync(fd)) return 1;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+    for (int i = 0; i < {rng.randrange(1000, 2000)}; i++) if (pread(fd, page, sizeof page, draw() % {pages} * sizeof page) < 0) return 1;
+    return unlink(name); }}""")
+
+
+@program("python", FILES)
+def python_syncs(rng, machine):
+    return f"""import os, sys
+with open(sys.argv[0] + ".log", "wb") as file:
+    for i in range({rng.randrange(400, 800)}):
+        file.write(b"%d\\n" % i)
+        file.flush()
+        os.fsync(file.fileno())
+os.unlink(file.name)"""
 
 
 # Accesses that cross cache lines, which the model counts and does not time.

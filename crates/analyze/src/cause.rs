@@ -30,6 +30,8 @@ pub enum CauseKind {
     PageFaults,
     /// Page faults of an emulated program take long, and the model does not time them.
     UnmodelledFaults,
+    /// An emulated program waits for files, and the model does not time that.
+    FileWaits,
     /// It misses the last-level cache often.
     CacheMisses,
     /// Many of its accesses cross a cache line, which the model counts and does not time.

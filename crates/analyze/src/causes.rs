@@ -65,6 +65,13 @@ const FAULT_SHARE: f64 = 0.2;
 /// Minimum share of page faults in the time to be the main cost, whatever the model shows for the
 /// rest. They still are if each fault takes only a third of [`FAULT_S`].
 const MAIN_FAULT_SHARE: f64 = 0.75;
+/// Minimum time for which an emulated program waits for files. Shorter waits are of any program that
+/// is not in the host's page cache.
+const FILE_WAIT_S: f64 = 0.02;
+/// Minimum time of these waits as a share of this time and the modelled one.
+const FILE_SHARE: f64 = 0.2;
+/// The share from which these waits are the main cost.
+const MAIN_FILE_SHARE: f64 = 0.5;
 /// Misses of the last-level cache per 1000 instructions.
 const LLC_MPKI: f64 = 5.0;
 /// Minimum standard deviation of the traffic's rate relative to its mean. It is 0 for a steady run,
@@ -99,9 +106,15 @@ pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
         Some(faults) if faults.share >= MAIN_FAULT_SHARE => (Some(faults.cause()), None),
         faults => (None, faults.map(|faults| faults.cause())),
     };
+    let (main_files, other_files) = match file_waits(evidence) {
+        Some(waits) if waits.value >= MAIN_FILE_SHARE => (Some(waits), None),
+        waits => (None, waits),
+    };
+    let is_measured = main_faults.is_some() || main_files.is_some();
     let found = [
-        tiny(evidence).filter(|_| !sleeps && main_faults.is_none()),
+        tiny(evidence).filter(|_| !sleeps && !is_measured),
         few_samples(evidence).filter(|_| !sleeps),
+        main_files,
         idle,
         page_faults(evidence),
         main_faults,
@@ -121,6 +134,7 @@ pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
             causes.extend(llc_misses(evidence));
         }
     }
+    causes.extend(other_files);
     causes.extend(other_faults);
     causes.extend(phases(evidence));
     causes
@@ -253,6 +267,18 @@ fn unmodelled_faults(evidence: &Evidence) -> Option<UnmodelledFaults> {
     let share = fault_s / (fault_s + busy_ns(evidence)? as f64 / 1e9);
     (faults >= EMULATED_FAULTS && share >= FAULT_SHARE)
         .then_some(UnmodelledFaults { faults, share })
+}
+
+/// Waits of an emulated program for files. They are measured on the host, and the model does not
+/// time them. Its value is their time / (their time + the modelled time).
+fn file_waits(evidence: &Evidence) -> Option<Cause> {
+    evidence.manifest.machine.as_ref()?;
+    let waited_s = evidence.manifest.own_cost.program_file_wait_s;
+    let share = waited_s / (waited_s + evidence.run.duration_ns as f64 / 1e9);
+    (waited_s >= FILE_WAIT_S && share >= FILE_SHARE).then(|| Cause {
+        other: Some(waited_s),
+        ..cause(CauseKind::FileWaits, share, FILE_SHARE)
+    })
 }
 
 fn llc_misses(evidence: &Evidence) -> Option<Cause> {
@@ -713,13 +739,14 @@ mod tests {
     }
 
     #[test]
-    fn page_faults_that_take_far_longer_than_the_modelled_time_come_first() {
-        let found = |faults: u64| -> Vec<CauseKind> {
+    fn page_faults_and_waits_for_files_that_take_longer_than_the_modelled_time_come_first() {
+        let found = |faults: u64, file_wait_s: f64| -> Vec<CauseKind> {
             let mut manifest = Manifest {
                 machine: Some(machine()),
                 ..Manifest::default()
             };
             manifest.own_cost.program_page_faults = faults;
+            manifest.own_cost.program_file_wait_s = file_wait_s;
             let totals = Counts::from(
                 [
                     ("instructions", 100_000_000),
@@ -754,10 +781,14 @@ mod tests {
             causes.iter().map(|cause| cause.kind).collect()
         };
         let faults = CauseKind::UnmodelledFaults;
-        assert_eq!(found(121_000)[0], faults);
-        assert_eq!(found(119_000), [CauseKind::L1Bound, faults]);
-        assert_eq!(found(20_000), [CauseKind::L1Bound, faults]);
-        assert_eq!(found(19_999), [CauseKind::L1Bound]);
+        assert_eq!(found(121_000, 0.0)[0], faults);
+        assert_eq!(found(119_000, 0.0), [CauseKind::L1Bound, faults]);
+        assert_eq!(found(20_000, 0.0), [CauseKind::L1Bound, faults]);
+        assert_eq!(found(19_999, 0.0), [CauseKind::L1Bound]);
+        let files = CauseKind::FileWaits;
+        assert_eq!(found(0, 0.021), [files, CauseKind::L1Bound]);
+        assert_eq!(found(0, 0.019), [CauseKind::L1Bound]);
+        assert_eq!(found(121_000, 1.0)[..2], [files, faults]);
     }
 
     #[test]

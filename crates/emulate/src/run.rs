@@ -406,6 +406,7 @@ impl EmulatedRun {
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: program.cpu.as_secs_f64(),
             program_page_faults: program.minor_faults,
+            program_file_wait_s: session.file_wait_ns() as f64 / 1e9,
             recording_bytes: writer.bytes_written() + copied,
         };
         let finished = writer.finish(|m| {

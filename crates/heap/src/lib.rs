@@ -128,6 +128,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         program_cpu_s: program.cpu.as_secs_f64(),
         program_page_faults: program.minor_faults,
         recording_bytes: 0,
+        ..OwnCost::default()
     };
     recorder.finish(&options.output, &end, cost)?;
     Ok(Outcome { end, notes })

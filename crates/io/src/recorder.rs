@@ -114,6 +114,7 @@ impl IoRecorder {
             program_cpu_s: children_usage().cpu.as_secs_f64(),
             program_page_faults: children_usage().minor_faults,
             recording_bytes: self.writer.bytes_written(),
+            ..OwnCost::default()
         };
         let missing = missing.join("; ");
         self.writer.finish(|manifest| {

@@ -20,6 +20,15 @@ const LINE_BYTES: u64 = 64;
 /// Event by which time is sampled in a modelled machine.
 const CYCLES: &str = "cycles";
 
+/// Style of numbers in sentences.
+const SENTENCES: Style = Style {
+    width: usize::MAX,
+    line: usize::MAX,
+    colour: false,
+    unicode: true,
+    rows: Style::ROWS,
+};
+
 /// Distinguishes sequential access from strides.
 const LINE_USE: &str = "at least 1.5 accesses per miss";
 
@@ -289,6 +298,17 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
              a fault when it is first touched. For large arrays, use huge pages; for files, read() \
              into one buffer or MAP_POPULATE. `memgauge stat -- CMD` counts faults without the \
              emulator.",
+        ),
+        CauseKind::FileWaits => (
+            format!(
+                "It waits for files, which the model does not time: {} (measured on this machine, \
+                 all threads), {} of the run.",
+                units::seconds(other, &SENTENCES),
+                percent(value)
+            ),
+            format!("at least {threshold} of the time of the run with these waits"),
+            "Read and write larger pieces, call fsync less often, or let another thread wait. \
+             `memgauge io -- CMD` shows how many bytes each process reads and writes.",
         ),
         CauseKind::CacheMisses => (
             format!(
@@ -1033,14 +1053,7 @@ impl BusyStretch {
     }
 
     fn in_words(&self, duration_ns: u64) -> String {
-        let style = Style {
-            width: usize::MAX,
-            line: usize::MAX,
-            colour: false,
-            unicode: true,
-            rows: Style::ROWS,
-        };
-        let time = |ns| units::nanoseconds(ns, &style);
+        let time = |ns| units::nanoseconds(ns, &SENTENCES);
         let end_ns = self.end_ns.min(duration_ns);
         format!(
             "{} of the memory traffic falls into {} of the run's {}, from {} to {}.",

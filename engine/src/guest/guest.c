@@ -24,6 +24,7 @@
 
 #include "decode.h"
 #include "isa.h"
+#include "../time/files.h"
 #include "../time/hold.h"
 #include "../seed.h"
 #include "../symbols.h"
@@ -362,6 +363,7 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
     (void)id, (void)vcpu;
     bool failed = ret < 0 && ret > -4096;
     int saved = errno;
+    mg_files_after(num, sys_arg);
     mg_sync_after(num, sys_arg, ret);
     if (failed && num == G_CLONE && seeks_leaks(sys_arg[0]))
         report_map(MG_REC_LEAK_SEARCH, 0, 0, 0, 0, NULL);
@@ -623,6 +625,7 @@ static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint
         follow(a1, a2, a3, -1);
     else if (num == G_EXECVEAT)
         follow(a2, a3, a4, (int32_t)a1);
+    mg_files_before(num);
     errno = saved;
 }
 

@@ -336,6 +336,12 @@ impl Session {
         ]
     }
 
+    /// Host time in nanoseconds for which threads have waited for files.
+    pub(crate) fn file_wait_ns(&self) -> u64 {
+        let waited = self.control.u64(control::FILE_WAIT_NS);
+        waited.load(Ordering::Relaxed)
+    }
+
     /// Informs all processes that memgauge has stopped reading.
     pub(crate) fn stop(&self) {
         self.control.u32(control::STOP).store(1, Ordering::SeqCst);

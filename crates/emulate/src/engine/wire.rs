@@ -135,6 +135,7 @@ pub(crate) mod control {
     pub(crate) const SEEN: usize = 72;
     /// Start of the caches of the modelled machine.
     pub(crate) const CACHES: usize = 80;
+    pub(crate) const FILE_WAIT_NS: usize = 128;
 }
 
 /// Offsets in every entry's first page.

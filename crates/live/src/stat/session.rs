@@ -406,6 +406,7 @@ impl<'a> Session<'a> {
             program_cpu_s: children_usage().cpu.as_secs_f64(),
             program_page_faults: children_usage().minor_faults,
             recording_bytes: 0,
+            ..OwnCost::default()
         };
     }
 

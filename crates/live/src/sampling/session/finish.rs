@@ -206,6 +206,7 @@ impl Session<'_> {
                 program_cpu_s: children_usage().cpu.as_secs_f64(),
                 program_page_faults: children_usage().minor_faults,
                 recording_bytes: self.recorder.writer.bytes_written() + copied_bytes,
+                ..OwnCost::default()
             },
             unwritten: None,
         };

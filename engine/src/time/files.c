@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Measures how long calls wait for files on the host: for reads from a disk, for writes that are
+ * throttled, and for fsync. Virtual time does not contain these waits, because a disk is not
+ * modelled. The recorder reports their sum beside it.
+ *
+ * A wait is the time of a call without its processor time, if the thread gave up its processor. It
+ * includes the time until the thread gets one again. Page faults of mapped files are not included.
+ */
+#include "files.h"
+
+#include <stdbool.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "../guest/isa.h"
+#include "../session.h"
+#include "timers.h"
+
+static __thread struct {
+    uint64_t ns; /* on the host's clock; 0: the call does not use a file */
+    struct rusage usage;
+} before;
+
+enum { NO_FILE = -1, ANY_FILE = -2 };
+
+/* Index of the argument with the file that a call may wait for. */
+static int file_of(int64_t num)
+{
+    switch (num) {
+    case G_READ: case G_WRITE: case G_PREAD64: case G_PWRITE64: case G_READV: case G_WRITEV:
+    case G_PREADV: case G_PWRITEV: case G_PREADV2: case G_PWRITEV2: case G_GETDENTS64:
+    case G_FALLOCATE: case G_FTRUNCATE: case G_COPY_FILE_RANGE: return 0;
+    case G_SENDFILE: return 1;
+    case G_FSYNC: case G_FDATASYNC: case G_SYNC_FILE_RANGE: case G_SYNC: case G_SYNCFS:
+    case G_MSYNC: return ANY_FILE;
+    default: return NO_FILE;
+    }
+}
+
+/* Other files are pipes, sockets, terminals and the like, whose other ends may take their time. */
+static bool is_stored(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 &&
+           (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode));
+}
+
+static uint64_t ns_of(struct timeval t)
+{
+    return t.tv_sec * 1000000000ull + t.tv_usec * 1000ull;
+}
+
+static uint64_t worked_ns(const struct rusage *usage)
+{
+    return ns_of(usage->ru_utime) + ns_of(usage->ru_stime);
+}
+
+void mg_files_before(int64_t num)
+{
+    before.ns = 0;
+    if (file_of(num) != NO_FILE && mg_shared() && getrusage(RUSAGE_THREAD, &before.usage) == 0)
+        before.ns = mg_host_ns();
+}
+
+void mg_files_after(int64_t num, const uint64_t arg[6])
+{
+    if (!before.ns)
+        return;
+    uint64_t took_ns = mg_host_ns() - before.ns;
+    struct rusage now;
+    int file = file_of(num);
+    before.ns = 0;
+    if (getrusage(RUSAGE_THREAD, &now) != 0 || now.ru_nvcsw == before.usage.ru_nvcsw ||
+        (file != ANY_FILE && !is_stored((int)arg[file])))
+        return;
+    uint64_t worked = worked_ns(&now) - worked_ns(&before.usage);
+    if (took_ns > worked)
+        atomic_fetch_add(&mg_shared()->file_wait_ns, took_ns - worked);
+}
