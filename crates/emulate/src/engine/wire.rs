@@ -4,7 +4,7 @@
 /// First word of every shared file.
 pub(crate) const MAGIC: u32 = 0x3147_474d;
 /// Version of the encoding. The engine and the recorder must agree.
-pub(crate) const WIRE_VERSION: u32 = 30;
+pub(crate) const WIRE_VERSION: u32 = 31;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const BLOCK_WORDS: usize = 32768;
 pub(crate) const BLOCKS: usize = 8;
@@ -135,6 +135,7 @@ pub(crate) mod control {
     pub(crate) const SEEN: usize = 72;
     /// Start of the caches of the modelled machine.
     pub(crate) const CACHES: usize = 80;
+    /// Host time for which threads have waited for files.
     pub(crate) const FILE_WAIT_NS: usize = 128;
 }
 
