@@ -1014,7 +1014,9 @@ impl DataMap {
         let small = self.small_between(address, address + 1);
         let below = || self.large.range(..=address).next_back().map(|(_, &id)| id);
         let holds = |&id: &u32| self.objects[id as usize].holds(address);
-        let id = small.filter(holds).or_else(|| below().filter(holds))?;
+        let arena = || self.arenas_within(address, address + 1).first().copied();
+        let object = small.filter(holds).or_else(|| below().filter(holds));
+        let id = object.or_else(arena)?;
         Some(self.first_site + self.objects[id as usize].site)
     }
 
@@ -1409,6 +1411,10 @@ mod tests {
             for address in [BASE, BASE + 2 * piece_bytes, BASE + arena_bytes - 8] {
                 data.charge(address, &miss, &space);
             }
+            let site_at = |address| data.site_at(address).map(|site| site - data.first_site);
+            assert_eq!(site_at(BASE), Some(1));
+            assert_eq!(site_at(BASE + arena_bytes - 8), Some(0));
+            assert_eq!(site_at(BASE + arena_bytes), None);
             let freed = |address, function, number| HeapMark::Freed {
                 address,
                 function,
