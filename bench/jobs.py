@@ -23,6 +23,18 @@ VOCABULARY = 20_000
 NUMBERS = 2_000_000
 FUNCTIONS = 400
 AWK = "{ seen[$1 * 7919 % 100003] += $1 } END { for (k in seen) s += seen[k]; print s }"
+PERL = "$n{lc $_}++ for /\\w+/g; END { print scalar(keys %n), qq(\\n) }"
+# A server and its client, which both tools follow.
+REDIS = """
+folder=$(mktemp -d)
+redis-server --port 0 --unixsocket $folder/socket --save '' --dir $folder >/dev/null &
+until redis-cli -s $folder/socket ping >/dev/null 2>&1; do sleep 0.2; done
+redis-benchmark -s $folder/socket -q -c 4 -n $1 -r 100000 -t set,get,lpush >/dev/null
+redis-cli -s $folder/socket shutdown nosave
+wait
+rm -r $folder
+"""
+NUMPY = ROOT / "target" / "test-packages" / "python" / "bin" / "python3"
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
 
 
@@ -36,6 +48,8 @@ class Job:
     argv: list
     goal: float | None
     stdin: Path = Path(os.devnull)
+    # Other programs that it starts.
+    starts: tuple = ()
 
 
 def folder_of(scale):
@@ -56,6 +70,13 @@ def all_jobs(scale=1):
         Job("bzip2", ["bzip2", "-c", text], None),
         Job("mawk", ["mawk", AWK, numbers], None),
         Job("gawk", ["gawk", AWK, numbers], None),
+        Job("perl", ["perl", "-ne", PERL, text], None),
+        Job("openssl", ["openssl", "enc", "-aes-256-cbc", "-pbkdf2", "-k", "key", "-in", text], None),
+        Job("numpy", [str(NUMPY), str(BENCH / "arrays.py"), str(scale)], None),
+        Job("ffmpeg", ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", f"testsrc=duration={6 * scale}:size=320x240",
+                       "-threads", "1", "-c:v", "mpeg4", "-f", "null", "-"], None),
+        Job("redis", ["sh", "-c", REDIS, "sh", str(int(160_000 * scale))], None,
+            starts=("redis-server", "redis-benchmark", "redis-cli")),
         Job("cc1", [cc1(), "-quiet", "-O2", str(inputs / "functions.c"), "-o", "/dev/null"], None),
     ]
 
@@ -75,10 +96,14 @@ def chosen_jobs(names, scale=1):
     unknown = set(names or []) - {job.name for job in jobs}
     if unknown:
         raise SystemExit(f"unknown job `{', '.join(sorted(unknown))}`")
-    missing = [job for job in jobs if not shutil.which(job.argv[0])]
-    for job in missing:
-        print(f"{job.name}: skipped, `{job.argv[0]}` is not installed")
-    return [job for job in jobs if job not in missing]
+    here = []
+    for job in jobs:
+        missing = [program for program in (job.argv[0], *job.starts) if not shutil.which(program)]
+        if missing:
+            print(f"{job.name}: skipped, `{missing[0]}` is not installed")
+        else:
+            here.append(job)
+    return here
 
 
 def make_inputs(scale=1):
