@@ -185,6 +185,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         seed: None,
         stacks: false,
         data: None,
+        counts_accesses: false,
         functions: Vec::new(),
         regions: Vec::new(),
     };

@@ -83,6 +83,10 @@ pub(crate) struct Settings {
     /// allocations
     #[arg(long)]
     pub(crate) no_data: bool,
+    /// Count loads and stores by data, too, not only misses and stalls. Takes about a fifth more
+    /// processor time
+    #[arg(long, conflicts_with_all = ["no_data", "sets"])]
+    pub(crate) data_accesses: bool,
     /// Treat a function of the program as one that allocates, for example pool_get:size=arg1 or
     /// grow:size=arg1*arg2,old=arg0 (arguments count from arg0), or
     /// arena_get:size=arg1,arena=arg0 for memory that --reset frees

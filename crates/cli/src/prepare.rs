@@ -34,6 +34,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         || settings.modelled.seed.is_some()
         || settings.delivery.0 != Delivery::Ideal
         || !settings.what_if.is_empty()
+        || settings.data_accesses
         || settings.sets.is_some();
     let all = [
         (
@@ -68,7 +69,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
                     || !settings.deallocators.is_empty()),
         ),
         (
-            "--machine, --prefetch, --seed, --what-if, --delivery and --sets",
+            "--machine, --prefetch, --seed, --what-if, --data-accesses, --delivery and --sets",
             !emulate && is_modelled,
         ),
     ];

@@ -213,6 +213,7 @@ pub(crate) fn run(
             );
             all
         }),
+        counts_accesses: settings.data_accesses,
         functions: settings.functions.clone(),
         regions: settings.regions.clone(),
     };

@@ -534,6 +534,83 @@ fn the_array_that_is_waited_for_comes_first_and_all_data_adds_up() {
     }
 }
 
+/// Loads and stores each element of blocks from different functions a known number of times.
+const COUNTED: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#define APART __attribute__((noinline))
+static volatile long table[512] __attribute__((aligned(64)));
+APART static volatile long *make_loaded(long n) { return (long *)malloc(8 * n); }
+APART static volatile long *make_stored(long n) { return (long *)malloc(8 * n); }
+APART static volatile long *make_both(long n) { return (long *)malloc(8 * n); }
+APART static char *make_source(long n) { return (char *)malloc(n); }
+APART static char *make_copy(long n) { return (char *)malloc(n); }
+APART static volatile long *make_early() { return (long *)malloc(24); }
+APART static volatile long *make_late() { return (long *)malloc(24); }
+int main(int argc, char **argv) {
+    long n = atol(argv[1]);
+    volatile long *loaded = make_loaded(n), *stored = make_stored(n), *both = make_both(n);
+    for (long i = 0; i < n; i++) loaded[i];
+    for (long i = 0; i < n; i++) stored[i] = i;
+    for (long i = 0; i < n; i++) asm volatile("addq $1, (%0)" : : "r"(both + i) : "memory");
+    for (long i = 0; i < n; i++) asm volatile("addq $1, (%0)" : : "r"(table + i % 512) : "memory");
+    char *from = make_source(n), *to = make_copy(n);
+    long left = n;
+    asm volatile("rep movsb" : "+S"(from), "+D"(to), "+c"(left) : : "memory");
+    for (long i = 0; i < n; i++) {
+        volatile long *early = make_early();
+        early[2] = i;
+        early[2];
+        free((void *)early);
+        volatile long *late = make_late();
+        late[1];
+        late[1];
+        late[2];
+        free((void *)late);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn loads_and_stores_are_counted_by_data_if_that_is_wanted() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), COUNTED, &["-O1"]);
+    let n = drawn("elements", 1000, 30_000);
+    let command = [program.as_str(), &n.to_string()];
+    let recorded = Recorded::new(&["--data-accesses"], &command);
+    let report = recorded.report();
+    let rows = report["data"]["rows"].as_array().expect("rows");
+    let of = |name: &str| {
+        let mut named = rows.iter().filter(|row| {
+            let full = row["name"].as_str().expect("a name");
+            full.starts_with(name)
+        });
+        let counts = &named.next().unwrap_or_else(|| panic!("no {name}"))["counts"];
+        assert!(named.next().is_none(), "{name} twice");
+        (count(counts, "loads"), count(counts, "stores"))
+    };
+    assert_eq!(of("make_loaded"), (n, 0));
+    assert_eq!(of("make_stored"), (0, n));
+    assert_eq!(of("make_both"), (n, n));
+    assert_eq!(of("table"), (n, n));
+    assert_eq!(of("make_source"), (n, 0));
+    assert_eq!(of("make_copy"), (0, n));
+    assert_eq!(of("make_early"), (n, n));
+    assert_eq!(of("make_late"), (3 * n, 0));
+    for event in ["loads", "stores", "l1d.miss"] {
+        let (data, all) = (&report["data"]["totals"], &report["totals"]);
+        assert_eq!(count(data, event), count(all, event), "{event}");
+    }
+    let text = report_text(&recorded.path());
+    assert!(text.contains("LLC miss  loads  stores"), "{text}");
+    let plain = Recorded::new(&[], &command).report();
+    assert_eq!(plain["data"]["totals"]["loads"], Value::Null);
+}
+
 /// Each of two threads visits the lines of its own copy of a variable, and `main` those of three arrays.
 const COPIES: &str = r#"
 #include <pthread.h>

@@ -67,6 +67,8 @@ pub struct Options {
     /// mappings. Not with `sets`. Those of [`known_allocators`] come first, then those that the
     /// user named.
     pub data: Option<Vec<Allocator>>,
+    /// Count loads and stores by data, too. Only with `data`.
+    pub counts_accesses: bool,
     /// Functions that are regions of interest: names of symbols, or patterns with `*`, `?` and
     /// `[…]`.
     pub functions: Vec<String>,

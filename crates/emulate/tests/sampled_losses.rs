@@ -89,6 +89,7 @@ fn recorded(sampled: &SampledOptions, output: &Path) -> BTreeMap<LossKind, u64> 
         seed: None,
         stacks: false,
         data: None,
+        counts_accesses: false,
         functions: Vec::new(),
         regions: Vec::new(),
     };

@@ -315,6 +315,14 @@ impl Columns for DataRow {
         field!("stall_tlb", U64, Dictionary, stall_tlb),
         field!("stall_stores", U64, Dictionary, stall_stores),
         field!("stall_sharing", U64, Dictionary, stall_sharing),
+        number!("loads", U64, Dictionary, |r: &Self| r.loads, |r, v| r
+            .loads =
+            Some(v),)
+        .optional(),
+        number!("stores", U64, Dictionary, |r: &Self| r.stores, |r, v| r
+            .stores =
+            Some(v),)
+        .optional(),
     ];
 }
 

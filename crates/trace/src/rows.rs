@@ -351,11 +351,15 @@ pub struct DataRow {
     pub stall_stores: u64,
     /// For lines that another core's private caches held modified.
     pub stall_sharing: u64,
+    /// Number of loads, if they were counted by data.
+    pub loads: Option<u64>,
+    /// Number of stores, if they were counted by data.
+    pub stores: Option<u64>,
 }
 
 impl DataRow {
     /// All events with their counts. `cycles` are those of stalls.
-    pub fn counts(&self) -> [(EventId, u64); 15] {
+    pub fn counts(&self) -> impl Iterator<Item = (EventId, u64)> {
         let stalls = [
             self.stall_l2,
             self.stall_llc,
@@ -365,7 +369,7 @@ impl DataRow {
             self.stall_stores,
             self.stall_sharing,
         ];
-        [
+        let costs = [
             (catalogue::L1D_MISS, self.l1d_misses),
             (catalogue::L2_MISS, self.l2_misses),
             (catalogue::LLC_MISS, self.llc_misses),
@@ -381,7 +385,10 @@ impl DataRow {
             (catalogue::STALL_TLB, self.stall_tlb),
             (catalogue::STALL_STORES, self.stall_stores),
             (catalogue::STALL_SHARING, self.stall_sharing),
-        ]
+        ];
+        let loads = self.loads.map(|loads| (catalogue::LOADS, loads));
+        let stores = self.stores.map(|stores| (catalogue::STORES, stores));
+        costs.into_iter().chain(loads).chain(stores)
     }
 }
 

@@ -28,6 +28,7 @@ export function dataTable(data: DataTable): HTMLElement {
       { title: "On", about: "What the cycles waited for", cell: (r) => (stalled(r.counts) > 0 ? stallBar(r.counts) : null), value: (r) => stalled(r.counts) },
       { title: "L1D miss", ...of("l1d.miss") },
       { title: "LLC miss", ...of("llc.miss") },
+      ...accesses(data).map((event) => ({ title: event === "loads" ? "Loads" : "Stores", ...of(event) })),
       { title: "In use", numeric: true, about: "Allocated bytes in use when the program used most", cell: (r) => size(inUse(r)), value: inUse },
     ],
     others: (hidden) => others(data, hidden),
@@ -47,7 +48,12 @@ function others(data: DataTable, hidden: DataPlace[]): Child[] | null {
   const counts: Counts = Object.fromEntries(Object.keys(data.totals).map((event) => [event, sum(event)]));
   const all = stalled(data.totals);
   const share = all > 0 ? stalled(counts) / all : null;
-  return [`${count(rows)} other pieces of data`, shareBar(share), count(stalled(counts)), null, count(sum("l1d.miss")), count(sum("llc.miss")), null];
+  return [`${count(rows)} other pieces of data`, shareBar(share), count(stalled(counts)), null, count(sum("l1d.miss")), count(sum("llc.miss")), ...accesses(data).map((event) => count(sum(event))), null];
+}
+
+/** Loads and stores, if the recording counted them by data. */
+function accesses(data: DataTable): string[] {
+  return data.totals.loads === undefined ? [] : ["loads", "stores"];
 }
 
 /** The calls that led to an allocation, the innermost first. */

@@ -88,6 +88,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         seed: args.modelled.seed,
         stacks: false,
         data: None,
+        counts_accesses: false,
         functions: Vec::new(),
         regions: Vec::new(),
     };

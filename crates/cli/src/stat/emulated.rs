@@ -46,6 +46,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         seed: args.seed,
         stacks: false,
         data: None,
+        counts_accesses: false,
         functions: Vec::new(),
         regions: Vec::new(),
     };

@@ -30,6 +30,41 @@ pub(crate) fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usiz
     }
 }
 
+/// Finds the block and the run of successive words.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RunPosition {
+    block: u32,
+    /// Index of the next further run in the block.
+    next: usize,
+}
+
+impl RunPosition {
+    /// Starts with the words before `words[at]`.
+    pub(crate) fn before(words: &[AtomicU64], at: usize) -> RunPosition {
+        let origin = at.checked_sub(1).and_then(|last| origin(words, last));
+        origin.map_or(RunPosition::default(), |(block, run)| RunPosition {
+            block,
+            next: run.map_or(0, |run| run + 1),
+        })
+    }
+
+    /// Goes on to a word. Returns its block and the index of its run, if it is the only word of a
+    /// run.
+    pub(crate) fn step(&mut self, word: u64) -> Option<(u32, usize)> {
+        let id = wire::id(word);
+        if wire::mark(word) == wire::MARK_BLOCK {
+            (self.block, self.next) = (word as u32, 0);
+        } else if (wire::FIRST_BLOCK..wire::MARKS).contains(&id) {
+            (self.block, self.next) = (id as u32, 1);
+            return Some((self.block, 0));
+        } else if id < wire::FIRST_BLOCK && !wire::is_other_line(word) {
+            self.next += 1;
+            return Some((self.block, self.next - 1));
+        }
+        None
+    }
+}
+
 /// Maximum number of repeated iterations within a line: its number of bytes.
 const MOST_REPEATS: u32 = memgauge_machine::LINE_BYTES - 1;
 

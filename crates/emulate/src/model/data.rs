@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_host::heap_classes::HeapClasses;
 use memgauge_host::heap_peak::{HeapAmount, HeapPeak};
 use memgauge_machine::{LINE_BYTES, Outcome, fetch_early};
-use memgauge_trace::{HeapClassRow, HeapUseRow, Pid};
+use memgauge_trace::{AccessKind, HeapClassRow, HeapUseRow, Pid};
 
 use crate::engine::address_space::AddressSpace;
 use crate::engine::wire;
@@ -31,7 +31,7 @@ const GRANULE: u64 = 8;
 const GRANULES: usize = (PAGE / GRANULE) as usize;
 const LINE: u64 = LINE_BYTES as u64;
 const LINES: usize = (PAGE / LINE) as usize;
-/// Maximum number of pages of variables with costs by line. Their costs take 27 MiB. Further pages
+/// Maximum number of pages of variables with costs by line. Their costs take 32 MiB. Further pages
 /// of larger arrays have costs by page.
 const MAX_PAGES_BY_LINE: usize = 4096;
 /// With at least this many pages, the costs of large arrays are summed by [`PIECE`] instead of by
@@ -139,6 +139,9 @@ pub(crate) struct DataSums {
     pub(crate) walks: u64,
     pub(crate) dram_read_bytes: u64,
     pub(crate) dram_write_bytes: u64,
+    /// 0 unless [`DataMap::counts_accesses`].
+    pub(crate) loads: u64,
+    pub(crate) stores: u64,
 }
 
 impl DataSums {
@@ -172,6 +175,8 @@ impl DataSums {
         self.walks += other.walks;
         self.dram_read_bytes += other.dram_read_bytes;
         self.dram_write_bytes += other.dram_write_bytes;
+        self.loads += other.loads;
+        self.stores += other.stores;
         self.stalls.add_all(&other.stalls);
     }
 }
@@ -347,6 +352,8 @@ pub(crate) struct DataMap {
     arenas: BTreeMap<u64, u32>,
     /// Lines of the session's file from here on are functions that the user named.
     first_named: u16,
+    /// True if loads and stores are counted by data, not only misses and stalls.
+    pub(crate) counts_accesses: bool,
     /// Times of frees whose allocation has not been read, by address and number.
     early: BTreeMap<(u64, u64), u64>,
     /// Objects that ended because their memory was allocated again, by address and number of the
@@ -378,6 +385,7 @@ impl Default for DataMap {
             large: BTreeMap::new(),
             arenas: BTreeMap::new(),
             first_named: u16::MAX,
+            counts_accesses: false,
             early: BTreeMap::new(),
             awaited: BTreeMap::new(),
             changes: 1,
@@ -395,9 +403,10 @@ impl Default for DataMap {
 impl DataMap {
     /// Creates the data of a process. Functions from line `first_named` of the session's file on
     /// were named by the user.
-    pub(crate) fn new(first_named: u16) -> DataMap {
+    pub(crate) fn new(first_named: u16, counts_accesses: bool) -> DataMap {
         DataMap {
             first_named,
+            counts_accesses,
             ..DataMap::default()
         }
     }
@@ -406,7 +415,7 @@ impl DataMap {
     pub(crate) fn executed(&self) -> DataMap {
         DataMap {
             first_site: self.first_site + self.sites.len() as u32,
-            ..DataMap::new(self.first_named)
+            ..DataMap::new(self.first_named, self.counts_accesses)
         }
     }
 
@@ -942,6 +951,21 @@ impl DataMap {
         self.sums_of(id, place, address).add(outcome);
     }
 
+    /// Counts `times` accesses of a kind to the data at `address`.
+    pub(crate) fn count(
+        &mut self,
+        address: u64,
+        kind: AccessKind,
+        times: u64,
+        space: &AddressSpace,
+    ) {
+        let place = self.page_of(address, || space.has_variables(address));
+        let id = self.object_at(place, address);
+        let sums = self.sums_of(id, place, address);
+        sums.loads += if kind == AccessKind::Store { 0 } else { times };
+        sums.stores += if kind == AccessKind::Load { 0 } else { times };
+    }
+
     /// The sums of an object, or of the line or page of an address outside of objects.
     #[inline]
     fn sums_of(&mut self, id: u32, place: u32, address: u64) -> &mut DataSums {
@@ -1382,7 +1406,7 @@ mod tests {
     #[test]
     fn a_pool_in_malloced_memory_keeps_the_arena_and_owns_its_pieces() {
         for (arena_bytes, piece_bytes) in [(1 << 20, 4000), (1 << 20, LARGE), (8 << 10, 96)] {
-            let mut data = DataMap::new(2);
+            let mut data = DataMap::new(2, false);
             let mut number = 0;
             let mut allocated = |data: &mut DataMap, address, bytes, function| {
                 number += 1;
@@ -1439,7 +1463,7 @@ mod tests {
     #[test]
     fn what_realloc_keeps_and_what_a_pool_hands_out_is_not_counted_twice() {
         for arena_bytes in [4 * LARGE + 64, 100 * LARGE] {
-            let mut data = DataMap::new(2);
+            let mut data = DataMap::new(2, false);
             let space = AddressSpace::default();
             let mut miss = Outcome::default();
             miss.l1d_misses = 1;

@@ -19,7 +19,7 @@ use memgauge_trace::{AccessKind, VirtAddr};
 use crate::engine::address_space::AddressSpace;
 use crate::engine::catalogue::{AccessPath, AccessRun, Catalogue, Entries, Tally};
 use crate::engine::wire;
-use crate::engine::words::{Special, load, origin};
+use crate::engine::words::{RunPosition, Special, load, origin};
 use crate::model::calls::ProcessCalls;
 use crate::model::costs::{SiteMisses, SiteStalls};
 use crate::model::data::{DataMap, HeapMark};
@@ -133,6 +133,8 @@ pub(crate) struct Replay<'a, D: OverflowSink> {
     pub(crate) due: &'a mut D,
     /// Index of the first word whose instructions have not retired.
     retired_to: usize,
+    /// Index of the first word whose accesses have not been counted by data.
+    counted_to: usize,
     /// True if another machine has replayed the words before.
     is_repeated: bool,
     /// Accesses that go elsewhere on this machine.
@@ -246,6 +248,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             cursor,
             due,
             retired_to: 0,
+            counted_to: 0,
             is_repeated: false,
             moves: None,
         }
@@ -274,6 +277,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     pub(crate) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         let start = at;
         self.retired_to = start;
+        self.counted_to = start;
         self.cursor.events.set_limit(self.shared.recalls());
         while at < words.len() {
             let stopped = match self.moves {
@@ -305,6 +309,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if at > start {
             self.complete(words);
             self.settle(words, at - 1);
+            self.count_accesses(words, at);
             self.due.follow(self.program, words, at);
         }
         at
@@ -380,6 +385,51 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if let Some(moves) = self.moves.as_mut().filter(|_| !is_moved) {
             moves.moves.note_miss(addr);
         }
+    }
+
+    /// Counts the loads and stores of the words before `end` by data, if that is wanted. Special
+    /// blocks count their own.
+    ///
+    /// A pass of its own, so that the hot loop has nothing to do for it.
+    fn count_accesses(&mut self, words: &[AtomicU64], end: usize) {
+        let from = std::mem::replace(&mut self.counted_to, end);
+        let Some((data, catalogue, space)) = self.counted_data() else {
+            return;
+        };
+        let mut position = RunPosition::before(words, from);
+        for word in (from..end).filter_map(|at| load(words, at)) {
+            let Some((block, number)) = position.step(word) else {
+                continue;
+            };
+            let is_special = catalogue
+                .block(block)
+                .is_none_or(|block| block.is_special());
+            let Some(run) = catalogue.run(block, number).filter(|_| !is_special) else {
+                continue;
+            };
+            let first = word & wire::ADDRESS;
+            for index in run.accesses() {
+                let access = catalogue.access(index);
+                if access.path != AccessPath::Prefetch {
+                    let addr = first.wrapping_add(access.delta as u64);
+                    data.count(addr, access.kind, 1, space);
+                }
+            }
+        }
+    }
+
+    /// The data by which accesses are counted now, with what it takes to find them.
+    fn counted_data(&mut self) -> Option<(&mut DataMap, &Catalogue, &AddressSpace)> {
+        let is_counted = !self.is_repeated && !self.program.is_outside;
+        let Program {
+            data,
+            catalogue,
+            space,
+            ..
+        } = &mut *self.program;
+        let data = data.as_deref_mut();
+        let data = data.filter(|data| is_counted && data.counts_accesses)?;
+        Some((data, catalogue, space))
     }
 
     /// Completes all recorded events in order.
@@ -636,6 +686,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         };
         // Earlier accesses belong to the objects of that time.
         self.complete(words);
+        self.count_accesses(words, at);
         // The time includes instructions since the last miss, wherever the batch of words began.
         if let Some(before) = at.checked_sub(1) {
             self.settle(words, before);
@@ -904,6 +955,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         sum.insns -= u32::from(special.goes_on(&mut self.cursor.repeating));
         self.look_up_moves(number);
         let mut times = 1;
+        // Accesses of an iteration, if they are counted by data.
+        let mut accesses: Vec<(u64, AccessKind)> = Vec::new();
+        let counts_accesses = self.counted_data().is_some();
         loop {
             let mut hits = true;
             let mut string = StringElement::default();
@@ -926,7 +980,11 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                     index: access.index,
                     is_moved,
                 };
-                match self.program.catalogue.access(access.index).path {
+                let path = self.program.catalogue.access(access.index).path;
+                if counts_accesses && path != AccessPath::Prefetch {
+                    accesses.push((access.addr, access.kind));
+                }
+                match path {
                     AccessPath::NonTemporal => {
                         self.store_non_temporal(place, addr, access.size);
                         hits = false;
@@ -943,6 +1001,11 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.cursor.stray += special.left();
             // Repeated accesses that all hit in their lines hit again and change nothing.
             times += if hits { special.pass_repeats() } else { 0 };
+            if let Some((data, _, space)) = self.counted_data() {
+                for (addr, kind) in accesses.drain(..) {
+                    data.count(addr, kind, u64::from(times), space);
+                }
+            }
             sum.string_millicycles = string.millicycles();
             self.count_special(number, sum, times, words, at);
             if !special.repeat(&self.program.catalogue) {

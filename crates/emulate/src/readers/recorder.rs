@@ -128,6 +128,8 @@ pub(crate) struct RecordingSink {
     with_stacks: bool,
     /// True if misses are charged to data.
     with_data: bool,
+    /// True if loads and stores are counted by data.
+    counts_accesses: bool,
     /// Allocations of ended processes.
     past_heap: HeapTotals,
     /// Names of allocation functions in the order of the session's file.
@@ -187,6 +189,7 @@ impl Recorder {
             python_lines: LineAddresses::default(),
             with_stacks: options.stacks,
             with_data: options.data.is_some() && sets.is_none(),
+            counts_accesses: options.counts_accesses,
             past_heap: HeapTotals::default(),
             allocators: match &options.data {
                 Some(allocators) => allocators.iter().map(|a| a.name.clone()).collect(),
@@ -415,7 +418,7 @@ impl ModelSink for RecordingSink {
         origin: &Origin<'_, ModelledProcess<RecordedProcess>>,
         kept: &mut ModelledProcess<RecordedProcess>,
     ) {
-        let data = || Box::new(DataMap::new(self.first_named));
+        let data = || Box::new(DataMap::new(self.first_named, self.counts_accesses));
         kept.program.data = self.with_data.then(data);
         if let Some(before) = origin.before {
             let data = before.kept.program.data.as_ref();

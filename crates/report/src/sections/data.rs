@@ -15,6 +15,7 @@ use crate::units;
 
 const CYCLES: &str = "cycles";
 const LLC: &str = "llc.miss";
+const ACCESSES: [&str; 2] = ["loads", "stores"];
 /// Maximum number of allocation sites.
 const SITES: usize = 5;
 
@@ -42,21 +43,28 @@ const DATA_KEYS: [&str; 6] = [
 ];
 
 fn table(data: &DataTable, sort: Option<&SortColumn>, style: &Style) -> Table {
-    let extra = sorted::unless_shown(sort, &DATA_KEYS);
+    // Accesses are counted only if the recording was told to.
+    let accesses: &[&str] = match data.totals.contains_key("loads") {
+        true => &ACCESSES,
+        false => &[],
+    };
+    let shown: Vec<&str> = DATA_KEYS.iter().chain(accesses).copied().collect();
+    let extra = sorted::unless_shown(sort, &shown);
     let mut columns = vec![
         ("share", Kind::Number),
         ("stalled", Kind::Number),
         ("on", Kind::Number),
         ("LLC miss", Kind::Number),
-        ("in use", Kind::Number),
     ];
+    columns.extend(accesses.iter().map(|&name| (name, Kind::Number)));
+    columns.push(("in use", Kind::Number));
     let title = extra.map(|column| sorted::name(column, style));
     columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
     columns.push(("data", Kind::Text));
     let mut table = Table::new(&columns);
     for row in data.rows.iter().take(style.rows) {
         let mut cells = vec![or_none(row.share, units::share, style)];
-        cells.extend(numbers(|event| row.counts.get(event).copied()));
+        cells.extend(numbers(accesses, |event| row.counts.get(event).copied()));
         cells.insert(2, waits_for(&row.counts).unwrap_or_default().to_owned());
         cells.push(in_use(row));
         cells.extend(extra.map(|column| sorted::cell(column, row, style)));
@@ -76,7 +84,7 @@ fn table(data: &DataTable, sort: Option<&SortColumn>, style: &Style) -> Table {
         let rest = data.other_counts.get(CYCLES).copied().unwrap_or(0);
         let share = all.map(|all| share + rest as f64 / all as f64);
         let mut cells = vec![or_none(share, units::share, style)];
-        cells.extend(numbers(get));
+        cells.extend(numbers(accesses, get));
         cells.insert(2, String::new());
         cells.push(String::new());
         cells.extend(extra.map(|_| String::new()));
@@ -86,8 +94,11 @@ fn table(data: &DataTable, sort: Option<&SortColumn>, style: &Style) -> Table {
     table
 }
 
-fn numbers(get: impl Fn(&str) -> Option<u64>) -> [String; 2] {
-    [CYCLES, LLC].map(|event| units::count(get(event).unwrap_or(0)))
+fn numbers(accesses: &[&str], get: impl Fn(&str) -> Option<u64>) -> Vec<String> {
+    let events = [CYCLES, LLC].into_iter().chain(accesses.iter().copied());
+    events
+        .map(|event| units::count(get(event).unwrap_or(0)))
+        .collect()
 }
 
 /// Memory of an allocation site in use at the peak.

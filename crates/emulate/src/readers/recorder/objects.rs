@@ -19,6 +19,7 @@ impl RecordingSink {
             pid,
             time_ns: process.kept.now_ns,
             carries: std::mem::take(&mut process.kept.sink.data_carries),
+            counts_accesses: data.counts_accesses,
             rows: Vec::new(),
         };
         let gains = data.take_sites();
@@ -109,6 +110,7 @@ struct DataRows {
     pid: Pid,
     time_ns: u64,
     carries: Carries,
+    counts_accesses: bool,
     rows: Vec<DataRow>,
 }
 
@@ -118,6 +120,7 @@ impl DataRows {
             return;
         }
         let (stalls, carries) = (&sums.stalls, &mut self.carries);
+        let counted = |accesses| self.counts_accesses.then_some(accesses);
         self.rows.push(DataRow {
             pid: self.pid,
             site,
@@ -137,6 +140,8 @@ impl DataRows {
             stall_tlb: carries.tlb.add(stalls.tlb),
             stall_stores: carries.stores.add(stalls.stores),
             stall_sharing: carries.sharing.add(stalls.sharing),
+            loads: counted(sums.loads),
+            stores: counted(sums.stores),
         });
     }
 }
