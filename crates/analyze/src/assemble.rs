@@ -55,6 +55,8 @@ pub struct Options {
     /// List all data, types, shared cache lines, allocations and lines of Python, not only the most
     /// expensive ones.
     pub all_data: bool,
+    /// Find the types of accessed data. Takes a sixth of the time of a summary.
+    pub types: bool,
     /// Include a [`Timeline`], and the source of hot lines if it can be read.
     pub timeline: bool,
 }
@@ -67,6 +69,7 @@ impl Default for Options {
             limits: Limits::default(),
             regions: 100,
             all_data: false,
+            types: true,
             timeline: false,
         }
     }
@@ -210,7 +213,10 @@ pub fn assemble(
     let has_l2 = manifest.machine.as_ref().is_none_or(|m| m.has_l2());
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
-    let types = type_table(&parts.sites, symbols, &names, options.row_limit(MAX_TYPES));
+    let types = match options.types {
+        true => type_table(&parts.sites, symbols, &names, options.row_limit(MAX_TYPES)),
+        false => None,
+    };
     let sampled = (parts.sampled_sites, &parts.samples);
     let (mut hot, listings) = hot(
         parts.sites.with_sets(manifest.sets.as_ref()),

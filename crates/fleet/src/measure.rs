@@ -92,10 +92,11 @@ pub(crate) fn partition(manifest: &Manifest, defaults: &BTreeMap<String, String>
     }
 }
 
-/// All functions, lines and regions. The dataset has no instructions.
+/// All functions, lines and regions. The dataset has no instructions and no types.
 fn options(rank: Option<Rank>) -> Options {
     let mut options = Options::every_place(rank);
     options.limits.instructions = false;
+    options.types = false;
     options
 }
 
