@@ -20,6 +20,7 @@
 #include "seed.h"
 #include "session.h"
 #include "sets.h"
+#include "time/hold.h"
 #include "time/sync.h"
 
 /* Translation is serialised by translate_lock: a block and its last instruction. */
@@ -221,6 +222,7 @@ static void child_of_fork(void)
 {
     mg_seed_child_of_fork();
     pthread_mutex_init(&translate_lock, NULL);
+    mg_hold_child_of_fork();
     mg_sync_begin();
 }
 

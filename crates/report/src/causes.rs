@@ -301,8 +301,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::FileWaits => (
             format!(
-                "It waits for files, which the model does not time: {} (measured on this machine, \
-                 all threads), {} of the run.",
+                "It waits for files, which the model does not time: {} without a running thread \
+                 (measured on this machine), {} of that and the modelled time.",
                 units::seconds(other, &SENTENCES),
                 percent(value)
             ),

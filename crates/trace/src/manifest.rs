@@ -268,7 +268,8 @@ pub struct OwnCost {
     /// Minor page faults of the recorded program and its children, the emulator's included; 0 if
     /// unknown.
     pub program_page_faults: u64,
-    /// Seconds for which threads of an emulated program waited for files on the host; 0 if unknown.
+    /// Seconds for which an emulated program waited for files on the host and no thread of it ran;
+    /// 0 if unknown.
     pub program_file_wait_s: f64,
     /// Size of the recording on disk in bytes.
     pub recording_bytes: u64,

@@ -5,7 +5,9 @@
  * modelled. The recorder reports their sum beside it.
  *
  * A wait is the time of a call without its processor time, if the thread gave up its processor. It
- * includes the time until the thread gets one again. Page faults of mapped files are not included.
+ * includes the time until the thread gets one again. Left out are times in which another thread of
+ * the session runs, because the program then makes progress, and in which another one waits for
+ * files, so that nothing counts twice. Page faults of mapped files are not included.
  */
 #include "files.h"
 
@@ -15,11 +17,15 @@
 #include <time.h>
 
 #include "../guest/isa.h"
+#include "hold.h"
+#include "outside.h"
 #include "../session.h"
 #include "timers.h"
 
 static __thread struct {
     uint64_t ns; /* on the host's clock; 0: the call does not use a file */
+    uint64_t others_ran_ns;
+    bool another_runs;
     struct rusage usage;
 } before;
 
@@ -57,25 +63,42 @@ static uint64_t worked_ns(const struct rusage *usage)
     return ns_of(usage->ru_utime) + ns_of(usage->ru_stime);
 }
 
+/* Host time until which waits have been counted. From now on it is at least `now_ns`. */
+static uint64_t counted_until(uint64_t now_ns)
+{
+    _Atomic uint64_t *until = &mg_shared()->file_waits_until_ns;
+    uint64_t before_ns = atomic_load(until);
+    while (before_ns < now_ns && !atomic_compare_exchange_weak(until, &before_ns, now_ns))
+        ;
+    return before_ns;
+}
+
 void mg_files_before(int64_t num)
 {
     before.ns = 0;
-    if (file_of(num) != NO_FILE && mg_shared() && getrusage(RUSAGE_THREAD, &before.usage) == 0)
-        before.ns = mg_host_ns();
+    if (file_of(num) == NO_FILE || !mg_shared() || getrusage(RUSAGE_THREAD, &before.usage) != 0)
+        return;
+    before.others_ran_ns = mg_others_ran_ns();
+    before.another_runs = mg_another_runs();
+    before.ns = mg_host_ns();
 }
 
 void mg_files_after(int64_t num, const uint64_t arg[6])
 {
     if (!before.ns)
         return;
-    uint64_t took_ns = mg_host_ns() - before.ns;
+    uint64_t began_ns = before.ns, now_ns = mg_host_ns();
     struct rusage now;
     int file = file_of(num);
     before.ns = 0;
-    if (getrusage(RUSAGE_THREAD, &now) != 0 || now.ru_nvcsw == before.usage.ru_nvcsw ||
+    if (before.another_runs || mg_another_runs() || getrusage(RUSAGE_THREAD, &now) != 0 ||
+        now.ru_nvcsw == before.usage.ru_nvcsw ||
         (file != ANY_FILE && !is_stored((int)arg[file])))
         return;
-    uint64_t worked = worked_ns(&now) - worked_ns(&before.usage);
-    if (took_ns > worked)
-        atomic_fetch_add(&mg_shared()->file_wait_ns, took_ns - worked);
+    uint64_t counted_ns = counted_until(now_ns);
+    uint64_t waited = now_ns - (counted_ns > began_ns ? counted_ns : began_ns);
+    uint64_t worked = worked_ns(&now) - worked_ns(&before.usage) + mg_others_ran_ns() -
+                      before.others_ran_ns;
+    if (counted_ns < now_ns && waited > worked)
+        atomic_fetch_add(&mg_shared()->file_wait_ns, waited - worked);
 }

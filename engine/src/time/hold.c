@@ -42,11 +42,33 @@
 static __thread uint32_t holds;
 static __thread uint64_t ahead_ns, ahead_until_ns;
 
+/* Number of threads of the process that have made a call and are in none now. */
+static atomic_int running;
+static __thread bool runs;
+
+static void set_runs(bool now)
+{
+    if (runs != now)
+        atomic_fetch_add_explicit(&running, now ? 1 : -1, memory_order_relaxed);
+    runs = now;
+}
+
+bool mg_another_runs(void)
+{
+    return atomic_load_explicit(&running, memory_order_relaxed) > runs;
+}
+
+void mg_hold_child_of_fork(void)
+{
+    atomic_store(&running, runs);
+}
+
 void mg_call_begin(enum mg_does does, uint64_t asks_ns)
 {
     struct mg_ring *r = mg_recorded_ring();
     if (!r)
         return;
+    set_runs(does == MG_RUNS);
     atomic_store_explicit(&r->asks_ns, asks_ns, memory_order_relaxed);
     uint32_t calls = (atomic_load_explicit(&r->calls, memory_order_relaxed) >> MG_DOES_BITS) + 1;
     atomic_store_explicit(&r->calls, calls << MG_DOES_BITS | does, memory_order_release);
@@ -57,6 +79,7 @@ void mg_call_end(void)
     struct mg_ring *r = mg_recorded_ring();
     if (!r)
         return;
+    set_runs(true);
     atomic_store_explicit(&r->asks_ns, 0, memory_order_relaxed);
     uint32_t calls = atomic_load_explicit(&r->calls, memory_order_relaxed);
     atomic_store_explicit(&r->calls, calls >> MG_DOES_BITS << MG_DOES_BITS | MG_RUNS,

@@ -23,8 +23,7 @@
 
 static __thread uint64_t began_ns, others_ns;
 
-/* Time in which others have worked so far. */
-static uint64_t others_worked(void)
+uint64_t mg_others_ran_ns(void)
 {
     struct mg_ring *r = mg_recorded_ring();
     if (!r)
@@ -36,12 +35,12 @@ static uint64_t others_worked(void)
 void mg_outside_begin(void)
 {
     began_ns = mg_host_ns();
-    others_ns = others_worked();
+    others_ns = mg_others_ran_ns();
 }
 
 uint64_t mg_outside_ns(void)
 {
-    uint64_t took = mg_host_ns() - began_ns, worked = others_worked() - others_ns;
+    uint64_t took = mg_host_ns() - began_ns, worked = mg_others_ran_ns() - others_ns;
     return worked < took ? took - worked : 0;
 }
 

@@ -11,6 +11,9 @@ void mg_outside_begin(void);
  * ran. */
 uint64_t mg_outside_ns(void);
 
+/* Host time in which other threads of the session have run so far. */
+uint64_t mg_others_ran_ns(void);
+
 /* The wait has ended, with data at `fd` from the process at the other end of `from`, or with
  * events that the call `num` has returned. */
 void mg_outside_read(int fd, int from, uint64_t what);

@@ -336,7 +336,7 @@ impl Session {
         ]
     }
 
-    /// Host time in nanoseconds for which threads have waited for files.
+    /// Host time in nanoseconds for which the program waited for files and no thread of it ran.
     pub(crate) fn file_wait_ns(&self) -> u64 {
         let waited = self.control.u64(control::FILE_WAIT_NS);
         waited.load(Ordering::Relaxed)

@@ -135,7 +135,7 @@ pub(crate) mod control {
     pub(crate) const SEEN: usize = 72;
     /// Start of the caches of the modelled machine.
     pub(crate) const CACHES: usize = 80;
-    /// Host time for which threads have waited for files.
+    /// Host time for which all waited for files.
     pub(crate) const FILE_WAIT_NS: usize = 128;
 }
 
