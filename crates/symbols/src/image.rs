@@ -304,8 +304,85 @@ pub(super) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
-    let whole = demangle_with_parameters(name).or_else(|| demangle_without_parameters(name));
-    whole.unwrap_or_else(|| name.to_owned())
+    let ascii = AsciiName::of(name);
+    let mangled = &ascii.mangled;
+    let whole = demangle_with_parameters(mangled).or_else(|| demangle_without_parameters(mangled));
+    whole.map_or_else(|| name.to_owned(), |whole| ascii.restored(whole))
+}
+
+/// A mangled name in ASCII. `cpp_demangle` refuses identifiers such as `Größe`, so they have others of
+/// the same length in their place until the name is demangled.
+struct AsciiName {
+    mangled: String,
+    /// Identifiers in place of others, and those.
+    replaced: Vec<(String, String)>,
+}
+
+impl AsciiName {
+    fn of(mangled: &str) -> AsciiName {
+        let mut name = AsciiName {
+            mangled: String::with_capacity(mangled.len()),
+            replaced: Vec::new(),
+        };
+        // A dollar sign is valid in an identifier, and rare.
+        if mangled.is_ascii() || mangled.contains('$') {
+            mangled.clone_into(&mut name.mangled);
+            return name;
+        }
+        let mut rest = mangled;
+        while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+            let digits = rest[at..].bytes().take_while(u8::is_ascii_digit).count();
+            let start = at + digits;
+            let length = match is_length(&rest[..at], &rest[start..]) {
+                true => rest[at..start].parse().unwrap_or(0),
+                false => 0,
+            };
+            let end = start.saturating_add(length);
+            let identifier = rest.get(start..end).unwrap_or_default();
+            name.mangled.push_str(&rest[..start]);
+            rest = &rest[start + identifier.len()..];
+            let replacement = name.replacement(identifier);
+            name.mangled.push_str(&replacement);
+        }
+        name.mangled.push_str(rest);
+        name
+    }
+
+    /// Returns an identifier of the same length, unless it is in ASCII: `$`, a number and as many `$`
+    /// as it takes.
+    fn replacement(&mut self, identifier: &str) -> String {
+        if identifier.is_ascii() {
+            return identifier.to_owned();
+        }
+        let known = self.replaced.iter().find(|(_, text)| text == identifier);
+        if let Some((replacement, _)) = known {
+            return replacement.clone();
+        }
+        let numbered = format!("${}", self.replaced.len());
+        let replacement = format!("{numbered:$<width$}", width = identifier.len());
+        let pair = (replacement.clone(), identifier.to_owned());
+        self.replaced.push(pair);
+        replacement
+    }
+
+    fn restored(&self, mut demangled: String) -> String {
+        // Later numbers first: `$1` also begins `$10`.
+        for (replacement, identifier) in self.replaced.iter().rev() {
+            demangled = demangled.replace(replacement, identifier);
+        }
+        demangled
+    }
+}
+
+/// Returns true if digits between two parts of a mangled name are the length of an identifier, and
+/// neither a number (`Lj16E`) nor that of a substitution, template argument or array (`S1_`, `T0_`,
+/// `A16_`).
+fn is_length(before: &str, after: &str) -> bool {
+    let mut last = before.bytes().rev().skip_while(|&byte| byte == b'n');
+    let (last, second) = (last.next(), last.next());
+    let is_number = second == Some(b'L') && last.is_some_and(|byte| byte.is_ascii_lowercase());
+    let is_index = after.starts_with('_') && matches!(last, Some(b'S' | b'T' | b'A'));
+    !is_number && !is_index
 }
 
 fn demangle_with_parameters(name: &str) -> Option<String> {

@@ -393,6 +393,65 @@ fn constrained_templates_have_names() {
     assert!(found > 2, "the C++ library has no such names: {found}");
 }
 
+/// The mangled name of the same program with other identifiers of equal length is the witness: its
+/// demangled form differs in these identifiers alone.
+#[test]
+fn identifiers_beyond_ascii_are_demangled() {
+    let source = "
+        #include <array>
+        #include <map>
+        #include <string>
+        #include <vector>
+        namespace Maße { struct Größe { int ü; Größe(int n) : ü(n) {} ~Größe() { ü = 0; } }; }
+        template <class T, unsigned n> struct Feld { std::array<T, n> é; T summe() { return é[n - 1]; } };
+        template <class T> struct Lager { std::map<int, T> 価格; void setze(int k, T t) { 価格.emplace(k, t); } };
+        static int größer(Maße::Größe a, Maße::Größe b) { return a.ü > b.ü; }
+        int main(int argc, char **) {
+            Lager<Maße::Größe> lager;
+            lager.setze(argc, Maße::Größe(argc));
+            Feld<int, 16> feld{};
+            auto läuft = [&](Maße::Größe g) { return größer(g, Maße::Größe(2)); };
+            return läuft(Maße::Größe(argc)) + feld.summe();
+        }
+    ";
+    // Of equal length in UTF-8.
+    let pairs = [
+        ("größer", "gr_oe_er"),
+        ("Größe", "Gr_o_se"),
+        ("Maße", "Ma_se"),
+        ("läuft", "l_auft"),
+        ("é", "_e"),
+        ("ü", "_u"),
+        ("価格", "_price"),
+    ];
+    let ascii = |text: &str| {
+        let all = pairs.iter();
+        all.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    };
+    let names_of = |source: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = compile(folder.path(), source, &["-O0", "-std=c++17"]);
+        let path = path.to_str().unwrap();
+        let list = run("nm", &["-p", "--defined-only", path]);
+        let name = |line: &str| line.splitn(3, ' ').nth(2).unwrap_or_default().to_owned();
+        list.lines().map(name).collect::<Vec<_>>()
+    };
+    let mut found = 0;
+    let (names, witnesses) = (names_of(source), names_of(&ascii(source)));
+    assert_eq!(names.len(), witnesses.len());
+    for mangled in &names {
+        let witness = ascii(mangled);
+        assert!(witnesses.contains(&witness), "{witness}");
+        let (own, expected) = (image::demangle(mangled), image::demangle(&witness));
+        assert_eq!(ascii(&own), expected, "{mangled}");
+        if !mangled.is_ascii() && mangled.starts_with("_Z") {
+            assert!(!own.starts_with("_Z"), "{mangled}");
+            found += 1;
+        }
+    }
+    assert!(found > 20, "few such names: {found}");
+}
+
 #[test]
 fn code_of_a_file_that_is_gone_has_the_names_that_were_recorded() {
     let built = build(&[]);
