@@ -22,6 +22,10 @@ const PAGE_LINES: i64 = 64;
 /// that threads contend for have few neighbours, unlike those of a scan.
 const CONTENDED_IN_FLIGHT: u64 = 2;
 
+/// Number of stores that a core can have waiting for their lines: entries of its store buffer (56 on
+/// Skylake, 64 on Zen 4).
+const STORE_BUFFER: u64 = 56;
+
 /// Costs as integers, computed once.
 pub(crate) struct Costs {
     /// Millicycles per instruction.
@@ -32,6 +36,9 @@ pub(crate) struct Costs {
     pub(crate) latency: [u32; SOURCES],
     /// Millicycles of stall of a load that misses, by source: irregular, regular.
     stall: [[u64; 2]; SOURCES],
+    /// Millicycles for which a store that misses occupies the store buffer's path to the caches, by
+    /// source. 0 for lines from memory, which have a path of their own.
+    drain: [u64; SOURCES],
     /// Outcome of a first-level hit with a TLB hit.
     pub(crate) plain_hit: Outcome,
     stlb_cycles: u32,
@@ -73,6 +80,11 @@ impl Costs {
         });
         let [irregular, regular] = &mut stall[DataSource::OtherCore as usize];
         *regular = *irregular / CONTENDED_IN_FLIGHT;
+        let mut drain = [0; SOURCES];
+        for source in [DataSource::L2, DataSource::Llc] {
+            let [_, regular] = stall[source as usize];
+            drain[source as usize] = regular;
+        }
         let instruction = u64::from(timing.cycles_per_1000_instructions);
         let line = clock.transfer_millicycles(u64::from(LINE_BYTES), timing.dram_bytes_per_s);
         let line = line.max(dram * 1000 / in_flight) * lines;
@@ -81,6 +93,7 @@ impl Costs {
             instruction_shift: instruction.ilog2(),
             latency,
             stall,
+            drain,
             plain_hit: Outcome {
                 source: DataSource::L1d,
                 latency_cycles: l1d,
@@ -226,6 +239,25 @@ impl Core {
             self.stall_for_load(source, regular, latency, waited, out);
         } else {
             self.stall_for_store(order_of(regular), waited, out);
+            self.drain_store(source, order_of(regular), out);
+        }
+    }
+
+    /// Puts a store that missed in the store buffer, which fetches as many lines at a time as there can
+    /// be misses in flight. The core stalls while the buffer is full.
+    #[inline(always)]
+    fn drain_store(&mut self, source: DataSource, cause: usize, out: &mut Outcome) {
+        let drain = self.costs.drain[source as usize];
+        if drain == 0 {
+            return;
+        }
+        let now = self.now();
+        self.stores_drained = self.stores_drained.max(now) + drain;
+        let stall = (self.stores_drained - now).saturating_sub(STORE_BUFFER * drain);
+        if stall > 0 {
+            self.stall(cause, stall);
+            self.divide_stall(STALL_STORES, stall);
+            out.stalled.stores += stall;
         }
     }
 

@@ -46,6 +46,8 @@ pub struct Core {
     stalled_by_cause: [u64; STALLS.len()],
     /// Time at which its path to memory is free again.
     pub(crate) pipe_free: u64,
+    /// Time at which all stores that missed have their lines from the caches.
+    pub(crate) stores_drained: u64,
     /// Counts of the events of accesses. The elements of other events stay 0.
     pub(crate) counts: [u64; catalogue::COUNT],
     pub(crate) l2: Cache,
@@ -162,6 +164,7 @@ impl Core {
             stalled: 0,
             stalled_by_cause: [0; STALLS.len()],
             pipe_free: 0,
+            stores_drained: 0,
             counts: [0; catalogue::COUNT],
             l2: Cache::new(&config.l2, Evicted::Dirty),
             stlb: Stlb::new(&config.stlb),

@@ -389,6 +389,57 @@ fn a_prefetch_hides_the_time_until_the_load() {
     assert!(stalled.abs_diff(expected) < 64, "{stalled} of {expected}");
 }
 
+/// Millicycles for which a core stalls that executes this many instructions before each store to a line
+/// that only the last level holds, and the number of these stores.
+fn run_stores_from_llc(config: &Config, instructions: u32) -> (u64, u64) {
+    let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    let lines = 512;
+    for line in 0..lines {
+        core.retire(0, 1, 0, 0);
+        core.access(shared, BASE + 64 * line, 8, AccessKind::Load);
+    }
+    core.retire(1_000_000, 0, 0, 0);
+    let before = core.counts();
+    for line in 0..lines {
+        core.retire(instructions, 0, 1, 0);
+        core.access(shared, BASE + 64 * line, 8, AccessKind::Store);
+    }
+    let counts = core.counts();
+    let gained = |event| counts.get(event) - before.get(event);
+    assert_eq!(gained(c::LLC_HIT), lines);
+    let stalls = [c::STALL_IRREGULAR, c::STALL_REGULAR, c::STALL_WRITEBACKS];
+    let all: u64 = stalls.map(gained).iter().sum();
+    assert_eq!(gained(c::STALL_STORES), all);
+    (gained(c::STALL_STORES) * 1000, lines)
+}
+
+#[test]
+fn stores_wait_if_their_lines_come_slower_than_they_are_executed() {
+    let config = Config {
+        l2: CacheConfig::fitted(16 * KIB, 8, 14),
+        llc: CacheConfig::fitted(64 * KIB, 8, 52),
+        huge_pages: true,
+        ..small()
+    };
+    let timing = &config.timing;
+    let beyond = u64::from(config.llc.latency_cycles - config.l1d.latency_cycles);
+    let drain = beyond * 1000 / u64::from(timing.misses_in_flight);
+    let instruction = u64::from(timing.cycles_per_1000_instructions);
+    let fast = (drain / 3 / instruction) as u32;
+    let (stalled, stores) = run_stores_from_llc(&config, fast);
+    // The buffer has room for 56 stores.
+    let expected = stores * (drain - u64::from(fast) * instruction) - 56 * drain;
+    assert!(
+        stalled.abs_diff(expected) < 2 * drain + 1000,
+        "{stalled} of {expected}"
+    );
+
+    let slow = drain.div_ceil(instruction) as u32;
+    assert_eq!(run_stores_from_llc(&config, slow).0, 0);
+}
+
 /// Prefetches lines of one page, and loads them after the last one has arrived.
 fn run_late(lines: u64) -> Counts {
     let config = Config {
