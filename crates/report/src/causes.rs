@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::callers::{caller, calls_by, is_library, is_python_library, own_caller};
 use crate::names::{NAMED_SHARE, readable, without_arguments};
+use crate::sampled;
 use crate::style::Style;
 use crate::units;
 
@@ -116,8 +117,9 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::FewSamples => (
             format!(
-                "Only {}: shares are rough.",
-                units::plural(value as u64, "sample")
+                "Only {}: shares are rough.{}",
+                units::plural(value as u64, "sample"),
+                sampled::idle(summary).unwrap_or_default()
             ),
             format!("fewer than {threshold} samples"),
             "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
@@ -520,7 +522,7 @@ fn order_advice(summary: &Summary, general: &str) -> String {
     let first = types.and_then(<[TypeRow]>::first);
     let Some(first) = first.filter(|row| row.share.is_some_and(|share| share >= NAMED_SHARE))
     else {
-        return match prefetches(summary) {
+        return match has_no_use_for_prefetches(summary) {
             true => general.to_owned(),
             false => format!(
                 "{general} Addresses that are known some steps ahead can be prefetched \
@@ -535,7 +537,7 @@ fn order_advice(summary: &Summary, general: &str) -> String {
                 two apart. If each look-up gives the place of the next one (a chain of indices), \
                 shorten the chain. Otherwise make the table smaller (narrower types, fewer unused \
                 entries)";
-            match prefetches(summary) {
+            match has_no_use_for_prefetches(summary) {
                 true => format!("{order}."),
                 false => format!(
                     "{order}, or prefetch the entries of several look-ups before the first is needed \
@@ -548,7 +550,7 @@ fn order_advice(summary: &Summary, general: &str) -> String {
              chain, or allocate neighbours next to each other. Otherwise make {0} smaller, keep \
              together what is used together, and visit them in the order of their addresses{1}.",
             readable(&first.name),
-            match prefetches(summary) {
+            match has_no_use_for_prefetches(summary) {
                 true => "",
                 false => {
                     ", or prefetch them some steps ahead (`__builtin_prefetch` in C; another \
@@ -559,11 +561,27 @@ fn order_advice(summary: &Summary, general: &str) -> String {
     }
 }
 
-/// Returns whether prefetches already bring in a part of the lines. A few come from the C library's
-/// copies of large blocks.
-fn prefetches(summary: &Summary) -> bool {
+/// Returns true if prefetches are no advice: they already bring in a part of the lines, or the
+/// language of the hottest code has none. A few come from the C library's copies of large blocks.
+fn has_no_use_for_prefetches(summary: &Summary) -> bool {
     let total = |event| summary.totals.get(event).copied().unwrap_or(0);
-    total("prefetches") > total("l2.miss") / 10
+    total("prefetches") > total("l2.miss") / 10 || !has_prefetches(summary)
+}
+
+/// Endings of source files in languages without prefetches.
+const WITHOUT_PREFETCHES: [&str; 8] = ["go", "java", "kt", "scala", "js", "mjs", "ts", "py"];
+
+fn has_prefetches(summary: &Summary) -> bool {
+    let is_python = summary
+        .python
+        .as_ref()
+        .is_some_and(|table| !table.lines.is_empty());
+    let function = summary.hot.functions.rows.first();
+    let is_generated = function.is_some_and(|row| row.module == "[jit]");
+    let line = summary.hot.lines.rows.first();
+    let file = line.and_then(|row| row.file.as_deref()).unwrap_or_default();
+    let ending = file.rsplit_once('.').map_or("", |(_, ending)| ending);
+    !is_python && !is_generated && !WITHOUT_PREFETCHES.contains(&ending)
 }
 
 /// Function names of the C library's allocator and of C++.
@@ -637,6 +655,12 @@ fn few_threads_run(summary: &Summary) -> Option<String> {
     let times = times?;
     let sum = |of: fn(&(u64, u64)) -> u64| times.iter().map(of).sum::<u64>() as f64;
     let (lived, ran) = (sum(|time| time.0), sum(|time| time.1));
+    // Runtimes such as Java's and Node.js's have threads that hardly ever run.
+    let mut longest: Vec<u64> = times.iter().map(|time| time.1).collect();
+    longest.sort_unstable_by(|a, b| b.cmp(a));
+    if longest[1] < longest[0] / 4 {
+        return None;
+    }
     // A thread that starts the others and waits for them counts as waiting.
     let others = (lived - end_ns as f64).max(0.0);
     (ran < 0.75 * others).then(|| {

@@ -139,7 +139,7 @@ fn data(summary: &Summary, event: &str) -> Option<String> {
 }
 
 /// A program that memgauge started and that waited most of the time.
-fn idle(summary: &Summary) -> Option<String> {
+pub(crate) fn idle(summary: &Summary) -> Option<String> {
     let length_s = summary.run.duration_ns as f64 / 1e9;
     let busy = summary.own_cost.program_cpu_s / length_s;
     (0.0 < busy && busy < MOSTLY_IDLE).then(|| {

@@ -20,6 +20,10 @@ const CAUSES: [(&str, &str); 7] = [
     ("stall.sharing", "on other cores' caches"),
 ];
 
+/// Metric of the time for which a program waited for files.
+pub(super) const FILE_WAIT: &str = "file_wait_ns";
+const DURATION: &str = "duration_ns";
+
 /// Change of a run's cycles, and its main origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Headline {
@@ -31,6 +35,46 @@ pub struct Headline {
     pub relative: f64,
     /// Function whose cycles changed most in the same direction.
     pub place: Option<HeadlinePlace>,
+    /// Set if waits for files changed by more than the modelled time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_wait: Option<FileWaitChange>,
+}
+
+/// Change of the time for which a program waited for files. It is measured, and not part of the
+/// modelled time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FileWaitChange {
+    /// Nanoseconds before, or the mean over the runs.
+    pub before_ns: f64,
+    /// Nanoseconds after.
+    pub after_ns: f64,
+}
+
+impl FileWaitChange {
+    fn of(metrics: &[Metric]) -> Option<FileWaitChange> {
+        let metric = |name: &str| metrics.iter().find(|metric| metric.name == name);
+        let change = |metric: &Metric| [metric.before, metric.after].map(Option::unwrap_or_default);
+        let [before_ns, after_ns] = change(metric(FILE_WAIT)?);
+        let [before, after] = metric(DURATION).map(change).unwrap_or_default();
+        let is_larger = (after_ns - before_ns).abs() > (after - before).abs();
+        is_larger.then_some(FileWaitChange {
+            before_ns,
+            after_ns,
+        })
+    }
+
+    fn text(self, style: &Style) -> String {
+        let time = |ns: f64| units::nanoseconds(ns.max(0.0).round() as u64, style);
+        let difference = time((self.after_ns - self.before_ns).abs());
+        let more = match self.after_ns > self.before_ns {
+            true => "more",
+            false => "less",
+        };
+        let [before, after] = [self.before_ns, self.after_ns].map(time);
+        format!(
+            "It waits {difference} {more} for files (measured: {before} before, {after} after)."
+        )
+    }
 }
 
 /// Main origin of a change of cycles.
@@ -50,7 +94,7 @@ pub struct HeadlinePlace {
 }
 
 impl Headline {
-    /// Returns `None` if cycles did not change.
+    /// Returns `None` if neither cycles nor waits for files changed.
     pub(super) fn of(
         groups: Groups,
         metrics: &[Metric],
@@ -58,7 +102,16 @@ impl Headline {
         lines: &[Changed],
     ) -> Option<Headline> {
         let cycles = metrics.iter().find(|metric| metric.name == CYCLES)?;
-        let relative = cycles.relative.filter(|_| cycles.is_change())?;
+        let file_wait = FileWaitChange::of(metrics);
+        let Some(relative) = cycles.relative.filter(|_| cycles.is_change()) else {
+            return file_wait.map(|_| Headline {
+                before: cycles.before.unwrap_or_default(),
+                after: cycles.after.unwrap_or_default(),
+                relative: 0.0,
+                place: None,
+                file_wait,
+            });
+        };
         let goes_along = |row: &&Changed| (row.after > row.before) == (relative > 0.0);
         let function = functions.iter().find(goes_along);
         let place = function.map(|row| {
@@ -83,11 +136,20 @@ impl Headline {
             after: cycles.after?,
             relative,
             place,
+            file_wait,
         })
     }
 
     /// Returns the sentence.
     pub(super) fn text(&self, style: &Style) -> String {
+        match &self.file_wait {
+            None => self.cycles(style),
+            Some(waits) if self.relative == 0.0 => waits.text(style),
+            Some(waits) => format!("{} Modelled: {}", waits.text(style), self.cycles(style)),
+        }
+    }
+
+    fn cycles(&self, style: &Style) -> String {
         let size = units::share(self.relative.abs());
         let change = match self.relative > 0.0 {
             true => format!("{size} slower"),

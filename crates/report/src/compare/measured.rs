@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_analyze::{HotRow, HotTable, IoSummary, RegionTable, Summary, file_name};
+use memgauge_analyze::{CauseKind, HotRow, HotTable, IoSummary, RegionTable, Summary, file_name};
 use serde::{Deserialize, Serialize};
 
+use super::headline::FILE_WAIT;
 use super::metric_intervals;
 use crate::sections::set_warnings;
 
@@ -182,6 +183,14 @@ fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
         .map(|(name, &value)| (name.clone(), value as f64))
         .collect();
     metrics.insert("duration_ns".to_owned(), summary.run.duration_ns as f64);
+    let waits_for_files = summary
+        .causes
+        .iter()
+        .any(|cause| cause.kind == CauseKind::FileWaits);
+    if waits_for_files {
+        let waited_ns = summary.own_cost.program_file_wait_s * 1e9;
+        metrics.insert(FILE_WAIT.to_owned(), waited_ns.round());
+    }
     for level in &summary.levels {
         let name = serde_json::json!(level.name);
         let name = name.as_str().unwrap_or_default();
