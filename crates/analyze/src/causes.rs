@@ -81,7 +81,7 @@ const PHASE_VARIATION: f64 = 0.5;
 /// steady run vary, too.
 const PHASE_TIME: f64 = 0.3;
 /// Minimum share of the cycles that wait for memory for its phases to matter.
-const PHASE_STALLS: f64 = 0.2;
+const PHASE_STALLS: f64 = 0.1;
 
 /// Results in which causes are searched.
 pub(crate) struct Evidence<'a> {
@@ -917,8 +917,8 @@ mod tests {
                 1000
             }
         };
-        assert!(has_phases(bursts, 0.21));
-        assert!(!has_phases(bursts, 0.19));
+        assert!(has_phases(bursts, 0.11));
+        assert!(!has_phases(bursts, 0.09));
         // The burst has 28 % of the bytes.
         let filled_first = |bin: u64| if bin < 2 { 1_900_000 } else { 100_000 };
         assert!(!has_phases(filled_first, 0.5));

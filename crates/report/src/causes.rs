@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::callers::{caller, calls_by, is_library, is_python_library, own_caller};
 use crate::names::{NAMED_SHARE, readable, without_arguments};
-use crate::sampled;
 use crate::style::Style;
 use crate::units;
 
@@ -119,7 +118,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!(
                 "Only {}: shares are rough.{}",
                 units::plural(value as u64, "sample"),
-                sampled::idle(summary).unwrap_or_default()
+                mostly_waited(summary).unwrap_or_default()
             ),
             format!("fewer than {threshold} samples"),
             "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
@@ -636,6 +635,9 @@ fn is_pipeline(summary: &Summary) -> bool {
     summary.processes.len() > 1 && summary.processes.len() == summary.threads.len()
 }
 
+/// Below this share of a processor, a program waited more than it ran.
+const MOSTLY_IDLE: f64 = 0.5;
+
 /// Minimum number of threads for a sentence about how many run at a time.
 const SEVERAL_THREADS: usize = 3;
 
@@ -672,6 +674,19 @@ fn few_threads_run(summary: &Summary) -> Option<String> {
             "Of {:.1} {what} that exist at a time, {:.1} run; the others wait.",
             lived / end_ns as f64,
             ran / end_ns as f64
+        )
+    })
+}
+
+/// A program that memgauge started and that waited most of the time.
+pub(crate) fn mostly_waited(summary: &Summary) -> Option<String> {
+    let length_s = summary.run.duration_ns as f64 / 1e9;
+    let busy = summary.own_cost.program_cpu_s / length_s;
+    (0.0 < busy && busy < MOSTLY_IDLE).then(|| {
+        format!(
+            " But it used a processor in only {} of the time. Samples do not show what it waited \
+             for: a processor, a device, a lock.",
+            units::share(busy)
         )
     })
 }

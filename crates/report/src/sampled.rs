@@ -5,7 +5,7 @@ use memgauge_analyze::{HotRow, PythonRow, RegionTable, Summary, file_name};
 use memgauge_trace::event_meaning;
 
 use crate::callers::{caller, is_library, own_caller};
-use crate::causes::{Statement, mapped};
+use crate::causes::{Statement, mapped, mostly_waited};
 use crate::names::{NAMED_SHARE, without_arguments};
 use crate::units;
 
@@ -13,8 +13,6 @@ use crate::units;
 const FEW: f64 = 0.1;
 /// From this share of the data addresses on, a region is named.
 const MOST: f64 = 0.5;
-/// Below this share of a processor, a program waited more than it ran.
-const MOSTLY_IDLE: f64 = 0.5;
 
 /// Names the function, line and data with most of the samples. `None` without samples of code, and for
 /// recordings with exact counts.
@@ -53,7 +51,7 @@ pub(crate) fn main_finding(summary: &Summary) -> Option<Statement> {
         text += &caller(&row.function, &table.rank, summary).unwrap_or_default();
     }
     text += &data(summary, &table.rank).unwrap_or_default();
-    text += &idle(summary).unwrap_or_default();
+    text += &mostly_waited(summary).unwrap_or_default();
     Some(Statement {
         kind: "cause",
         text,
@@ -136,19 +134,6 @@ fn data(summary: &Summary, event: &str) -> Option<String> {
         units::share(share),
         mapped(&first.name)
     ))
-}
-
-/// A program that memgauge started and that waited most of the time.
-pub(crate) fn idle(summary: &Summary) -> Option<String> {
-    let length_s = summary.run.duration_ns as f64 / 1e9;
-    let busy = summary.own_cost.program_cpu_s / length_s;
-    (0.0 < busy && busy < MOSTLY_IDLE).then(|| {
-        format!(
-            " But it used a processor in only {} of the time. Samples do not show what it waited \
-             for: a processor, a device, a lock.",
-            units::share(busy)
-        )
-    })
 }
 
 fn next_step(event: &str) -> &'static str {
