@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use memgauge_analyze::{
-    Analysis, ByteRange, Curves, HotTable, Limits, MismatchedShares, Options, PartialError,
-    PartialSummary, Rank, Series, run_totals, summarise, summarise_end,
+    Analysis, ByteRange, Curves, HotTable, MismatchedShares, Options, PartialError, PartialSummary,
+    Rank, Series, TableLimits, run_totals, summarise, summarise_end,
 };
 use memgauge_export::{Format, write as export};
 use memgauge_fleet::service_and_host;
@@ -94,9 +94,9 @@ impl Recording {
         let rows = rows.unwrap_or(usize::MAX);
         Ok(Options {
             all_data,
-            limits: Limits {
+            limits: TableLimits {
                 rows,
-                ..Limits::default()
+                ..TableLimits::default()
             },
             regions: rows,
             rank,

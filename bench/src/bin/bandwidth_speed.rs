@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memgauge_analyze::NoSymbols;
-use memgauge_analyze::bandwidth::{Correction, LossModel, Settings, extent, read};
+use memgauge_analyze::bandwidth::{BandwidthSettings, Correction, LossModel, extent, read};
 use memgauge_recording::{Recording, Writer};
 use memgauge_report::{Style, bandwidth::text};
 use memgauge_trace::{EventId, Manifest, OverflowBlock, Pid, Thread, Tid};
@@ -184,10 +184,10 @@ fn hour(dir: &Path, per_second: u64) {
     let start = Instant::now();
     let recording = Recording::open(&path).expect("a recording");
     let extent = extent(&recording).expect("blocks");
-    let settings = Settings {
+    let settings = BandwidthSettings {
         bin_ns: 100_000,
         rows: 10,
-        ..Settings::default()
+        ..BandwidthSettings::default()
     };
     let correction = Correction::Model("a constant".to_owned(), LossModel::constant(20.0));
     let shown = read(&recording, &extent, &settings, &correction, &mut NoSymbols).expect("blocks");

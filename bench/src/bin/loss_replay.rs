@@ -11,7 +11,9 @@
 //! width, and whether it holds the truth. Then the same of all.
 
 use memgauge_analyze::NoSymbols;
-use memgauge_analyze::bandwidth::{Correction, LossModel, LossPoint, Settings, extent, read};
+use memgauge_analyze::bandwidth::{
+    BandwidthSettings, Correction, LossModel, LossPoint, extent, read,
+};
 use memgauge_recording::Recording;
 
 #[derive(serde::Deserialize)]
@@ -26,10 +28,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .ok_or("usage: loss_replay CALIBRATION.json RECORDING...")?;
     let calibration: Calibration = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     let correction = Correction::Model("kept".to_owned(), LossModel::new(calibration.points));
-    let settings = Settings {
+    let settings = BandwidthSettings {
         bin_ns: 100_000,
         rows: 8,
-        ..Settings::default()
+        ..BandwidthSettings::default()
     };
     let (mut all, mut held, mut near) = (0u32, 0u32, 0u32);
     for path in arguments {

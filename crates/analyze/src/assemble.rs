@@ -10,7 +10,7 @@ use crate::causes::{Evidence, causes};
 use crate::code::address_spaces::AddressSpaces;
 use crate::code::disassembly::{CodeListing, listings};
 use crate::code::excerpts::excerpts;
-use crate::code::hotspots::{HotTables, Limits, Rank, hot_tables};
+use crate::code::hotspots::{HotTables, Rank, TableLimits, hot_tables};
 use crate::code::python::{self, PythonSums};
 use crate::code::roi::{CodeRegions, CodeValueRow};
 use crate::code::sites::{SampledSites, SiteTotals, Sites};
@@ -49,7 +49,7 @@ pub struct Options {
     /// Sort order of functions and lines. `None` selects the most suitable event.
     pub rank: Option<Rank>,
     /// Maximum number of rows of functions and of lines.
-    pub limits: Limits,
+    pub limits: TableLimits,
     /// Maximum number of rows of each table of regions.
     pub regions: usize,
     /// List all data, types, shared cache lines, allocations and lines of Python, not only the most
@@ -66,7 +66,7 @@ impl Default for Options {
         Options {
             max_bins: 480,
             rank: None,
-            limits: Limits::default(),
+            limits: TableLimits::default(),
             regions: 100,
             all_data: false,
             types: true,
@@ -80,7 +80,7 @@ impl Options {
     pub fn every_place(rank: Option<Rank>) -> Options {
         Options {
             rank,
-            limits: Limits {
+            limits: TableLimits {
                 rows: usize::MAX,
                 every_order: false,
                 resolved_places: usize::MAX,
@@ -106,7 +106,7 @@ impl Options {
     /// them.
     pub fn every_row(&self) -> Options {
         Options {
-            limits: Limits {
+            limits: TableLimits {
                 rows: usize::MAX,
                 resolved_places: usize::MAX,
                 ..self.limits
@@ -133,7 +133,7 @@ impl Options {
 
 /// Results of the single analyses of a recording.
 #[derive(Clone, Debug)]
-pub struct Parts<'a> {
+pub struct SummaryParts<'a> {
     /// Events over time, all threads together.
     pub curves: Curves,
     /// Sums by thread.
@@ -189,7 +189,7 @@ pub struct Parts<'a> {
 /// Creates the summary and resolves symbols.
 pub fn assemble(
     manifest: &Manifest,
-    parts: Parts,
+    parts: SummaryParts,
     symbols: &mut dyn Resolve,
     options: &Options,
 ) -> Summary {
@@ -427,20 +427,20 @@ pub fn summarise_counting(
         (names.finish(), lost.finish())
     };
     let (known_threads, losses) = finish(Default::default());
-    let parts = Parts {
+    let parts = SummaryParts {
         curves,
         threads,
         known_threads,
         losses,
-        ..Parts::nothing(&spaces)
+        ..SummaryParts::nothing(&spaces)
     };
     assemble(manifest, parts, &mut NoSymbols, &Options::default())
 }
 
-impl<'a> Parts<'a> {
+impl<'a> SummaryParts<'a> {
     /// Results without any rows.
-    pub fn nothing(spaces: &'a AddressSpaces) -> Parts<'a> {
-        Parts {
+    pub fn nothing(spaces: &'a AddressSpaces) -> SummaryParts<'a> {
+        SummaryParts {
             curves: Series::growing(1).finish(),
             threads: ThreadTotals::default().finish(),
             known_threads: Vec::new(),
@@ -472,7 +472,7 @@ impl<'a> Parts<'a> {
 
 /// Totals from the manifest. Events that it lacks are summed from the series, or else from code
 /// locations.
-fn totals(manifest: &Manifest, parts: &Parts, names: &EventNames) -> (Counts, TotalsFrom) {
+fn totals(manifest: &Manifest, parts: &SummaryParts, names: &EventNames) -> (Counts, TotalsFrom) {
     let mut totals: Counts = manifest.totals.clone();
     let known = totals.len();
     add_missing(&mut totals, parts.threads.totals(), names);
@@ -495,7 +495,7 @@ fn add_missing(
     }
 }
 
-fn duration_ns(manifest: &Manifest, parts: &Parts) -> u64 {
+fn duration_ns(manifest: &Manifest, parts: &SummaryParts) -> u64 {
     let ended = parts.known_threads.iter().filter_map(|t| t.end_ns);
     let last = ended.max().unwrap_or(0);
     let counted = manifest.counting.as_ref().map_or(0, |c| c.wall_ns);
@@ -529,11 +529,11 @@ mod tests {
         let mut by_place = Sites::new(&spaces);
         by_place.observe(sites);
         let (curves, threads) = by_time.finish();
-        let parts = Parts {
+        let parts = SummaryParts {
             curves,
             threads,
             sites: by_place.finish(),
-            ..Parts::nothing(&spaces)
+            ..SummaryParts::nothing(&spaces)
         };
         assemble(manifest, parts, &mut NoSymbols, &Options::default())
     }

@@ -8,12 +8,12 @@
 use crate::bandwidth::dram::{BandwidthCurve, Dram};
 use crate::cause::{Cause, CauseKind};
 use crate::code::hotspots::{HotRow, HotTable};
-use crate::code::miss_order::{Order, order};
+use crate::code::miss_order::{AccessOrder, order};
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::data::sharing::SharedLines;
 use crate::resolve::file_name;
-use crate::samples::Sampling;
+use crate::samples::SamplingResults;
 use crate::summary::RunFacts;
 use crate::threads::ThreadRow;
 use memgauge_trace::{MachineFacts, Manifest};
@@ -91,7 +91,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) dram: &'a Dram,
     pub(crate) bandwidth: &'a BandwidthCurve,
     pub(crate) counting: Option<&'a Counting>,
-    pub(crate) sampling: Option<&'a Sampling>,
+    pub(crate) sampling: Option<&'a SamplingResults>,
     pub(crate) threads: &'a [ThreadRow],
     pub(crate) functions: &'a HotTable,
     pub(crate) sharing: Option<&'a SharedLines>,
@@ -331,9 +331,9 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         let conflicts = conflicts(evidence).filter(|_| !shares);
         let kind = match order {
             _ if conflicts.is_some() => CauseKind::CacheConflicts,
-            Order::Scattered => CauseKind::LatencyBound,
-            Order::Stream => CauseKind::StreamBound,
-            Order::Stride => CauseKind::StrideBound,
+            AccessOrder::Scattered => CauseKind::LatencyBound,
+            AccessOrder::Stream => CauseKind::StreamBound,
+            AccessOrder::Stride => CauseKind::StrideBound,
         };
         found.push(Cause {
             other: conflicts.or(Some(used)),

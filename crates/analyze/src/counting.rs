@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use crate::derived::{Derived, derived};
 use crate::time::counted_time::{CountedTime, counted_time};
-use crate::time::series::{Curve, Curves};
+use crate::time::series::{Curves, EventCurve};
 
 /// Total and curve of an event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Counter {
+pub struct EventCounter {
     /// Total of the event.
     #[serde(flatten)]
     pub facts: CounterFacts,
@@ -36,7 +36,7 @@ pub struct CounterCurve {
 impl CounterCurve {
     /// Mean rate per second in each of `columns` equal parts of the time.
     pub fn rates(&self, columns: usize) -> Vec<f64> {
-        let curve = Curve {
+        let curve = EventCurve {
             event: EventId::default(),
             thread: None,
             bin_ns: self.bin_ns,
@@ -69,7 +69,7 @@ pub struct Counting {
     /// Observed time in nanoseconds.
     pub wall_ns: u64,
     /// The events in the order of the command line.
-    pub totals: Vec<Counter>,
+    pub totals: Vec<EventCounter>,
     /// Values derived from the totals.
     pub derived: Vec<Derived>,
     /// Where the time goes, if the counted events show it.
@@ -103,7 +103,7 @@ pub(crate) fn counting(manifest: &Manifest, curves: &Curves, duration_ns: u64) -
 }
 
 fn of_facts(facts: &CountingFacts, curves: &Curves) -> Counting {
-    let counter = |c: &CounterFacts| Counter {
+    let counter = |c: &CounterFacts| EventCounter {
         facts: c.clone(),
         over_time: curve(curves, c.event),
     };
@@ -145,7 +145,7 @@ fn of_rows(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Cou
             .values
             .iter()
             .fold(0u64, |a, &b| a.saturating_add(b));
-        Some(Counter {
+        Some(EventCounter {
             facts: CounterFacts {
                 event: definition.id,
                 name: definition.name.clone(),
@@ -158,8 +158,8 @@ fn of_rows(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Cou
             over_time: Some(over_time),
         })
     };
-    let totals: Vec<Counter> = manifest.events.iter().filter_map(counter).collect();
-    let named = |c: &Counter| (c.facts.name.clone(), c.facts.value as f64);
+    let totals: Vec<EventCounter> = manifest.events.iter().filter_map(counter).collect();
+    let named = |c: &EventCounter| (c.facts.name.clone(), c.facts.value as f64);
     let sums: Vec<(String, f64)> = totals.iter().map(named).collect();
     // It is unknown whether whole CPUs were counted. Omit the figures that depend on it.
     (!totals.is_empty()).then(|| Counting {

@@ -13,10 +13,10 @@ pub type Counts = BTreeMap<String, u64>;
 pub(crate) struct SortedSums<K>(Vec<(K, u64)>);
 
 /// Sums by event id.
-pub(crate) type Tally = SortedSums<EventId>;
+pub(crate) type EventSums = SortedSums<EventId>;
 
 /// Sums by event id and group of cache sets.
-pub(crate) type GroupTally = SortedSums<(EventId, u8)>;
+pub(crate) type GroupSums = SortedSums<(EventId, u8)>;
 
 impl<K> Default for SortedSums<K> {
     fn default() -> Self {
@@ -49,7 +49,7 @@ impl<K: Ord + Copy> SortedSums<K> {
     }
 }
 
-impl GroupTally {
+impl GroupSums {
     /// Sum of some events in each group that has any.
     pub(crate) fn by_group(&self, events: &[EventId]) -> BTreeMap<u8, u64> {
         let mut groups = BTreeMap::new();
@@ -62,7 +62,7 @@ impl GroupTally {
     }
 }
 
-impl Tally {
+impl EventSums {
     pub(crate) fn sum(&self, events: &[EventId]) -> u64 {
         events
             .iter()
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn tally_sums_equal_events_and_saturates() {
-        let mut tally = Tally::default();
+        let mut tally = EventSums::default();
         tally.add(EventId(3), 5);
         tally.add(EventId(1), u64::MAX);
         tally.add(EventId(3), 7);

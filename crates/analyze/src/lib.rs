@@ -47,14 +47,14 @@ mod what_if;
 #[cfg(test)]
 mod oracle;
 
-pub use assemble::{Options, Parts, assemble, summarise_counting};
+pub use assemble::{Options, SummaryParts, assemble, summarise_counting};
 pub use bandwidth::dram::{BandwidthCurve, Dram};
 pub use cause::{Cause, CauseKind};
 pub use code::address_spaces::{AddressSpaces, Generated, Modules};
 pub use code::disassembly::{CodeListing, ListedInstruction};
 pub use code::excerpts::Excerpt;
 pub use code::hotspots::{
-    HotRow, HotTable, HotTables, Limits, OtherRows, Rank, STARTUP, STARTUP_MATTERS_PERCENT,
+    HotRow, HotTable, HotTables, OtherRows, Rank, STARTUP, STARTUP_MATTERS_PERCENT, TableLimits,
     hot_tables, is_startup_code,
 };
 pub use code::named_code::symbol_rows;
@@ -66,16 +66,16 @@ pub use code::stacks::{
     CallEdge, CallNode, CallTree, CalledFrom, Frames, InclusiveRow, SampledStacks, TimedCalls,
 };
 pub use code::unnamed::{PythonWithoutLines, Runtime, UnnamedCode};
-pub use counting::{Counter, CounterCurve, Counting, Ticking};
+pub use counting::{CounterCurve, Counting, EventCounter, Ticking};
 pub use counts::{Counts, EventNames};
 pub use data::fine_heat::{FineHeat, FineStretch};
 pub use data::heap_history::{
     HeapClass, HeapClassSums, HeapCurve, HeapHistograms, HeapHistory, HeapOverTime,
 };
 pub use data::heat::{HeatByEvent, HeatMap, HeatMaps, HotPlace, Stretch};
-pub use data::layout::{Layout, LayoutChange, LayoutError, MovedOffset};
+pub use data::layout::{LayoutChange, LayoutError, MovedOffset, ObjectLayout};
 pub use data::placement::{
-    Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
+    Advice, ByNode, MemoryRegion, PageNodes, PageUseByNode, PlacedRange, Placement, placement,
 };
 pub use data::references::{References, TakeReferences, no_references, references};
 pub use data::regions::{
@@ -92,7 +92,7 @@ pub use data::types::{MemberRow, TypeRow, TypeTable, UntypedRow};
 pub use derived::{Derived, derived};
 pub use findings::{Finding, findings};
 pub use io::curves::{IoCurve, IoOverTime};
-pub use io::memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
+pub use io::memory::{IoMemory, IoPort, IoTerm, MemoryCounterSums};
 pub use io::moved::{BothWays, IoDeviceLine, IoLine, Moved};
 pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
 pub use layouts_to_try::{HotMembers, falsely_shared_variables, layouts_to_try};
@@ -106,7 +106,7 @@ pub use resolve::{
 };
 pub use run_totals::{RunTotals, run_totals};
 pub use sample_intervals::{wilson, wilson_95};
-pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
+pub use samples::{DataFrom, SampleTotals, SampledEvent, SamplingResults};
 pub use set_groups::EstimateInterval;
 pub use sort::{Cell, SortRow, UnknownColumn};
 pub use sort_column::SortColumn;
@@ -119,7 +119,7 @@ pub use time::counted_time::{CountedPart, CountedTime};
 pub use time::region_times::{
     RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan,
 };
-pub use time::series::{Curve, Curves, Peak, Series};
+pub use time::series::{Curves, EventCurve, Peak, Series};
 pub use time::time_use::{TimePart, TimeUse};
 pub use time::timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
 pub use what_if::{Changed, WhatIf};

@@ -7,7 +7,7 @@
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{SeriesRow, SiteCount};
 
-use crate::counts::{Counts, EventNames, Tally};
+use crate::counts::{Counts, EventNames, EventSums};
 
 /// Totals of a run: those of [`Summary::totals`](crate::Summary::totals).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub fn run_totals(recording: &Recording) -> Result<RunTotals> {
     let mut problems = recording.problems();
     let is_known = |name: &String| totals.contains_key(name);
     if !manifest.events.iter().all(|event| is_known(&event.name)) {
-        let (mut series, mut sites) = (Tally::default(), Tally::default());
+        let (mut series, mut sites) = (EventSums::default(), EventSums::default());
         let columns = Selection::all().columns(&["event", "value"]);
         recording.for_each_intact_batch::<SeriesRow>(&columns, &mut problems, |rows| {
             rows.iter().for_each(|row| series.add(row.event, row.value));

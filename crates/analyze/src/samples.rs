@@ -17,13 +17,13 @@ use memgauge_trace::{
 use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
-use crate::counts::{EventNames, Tally};
+use crate::counts::{EventNames, EventSums};
 use crate::losses::LossRow;
 
 /// Sums samples by event, by thread, and by data source.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SampleTotals {
-    events: BTreeMap<EventId, Sums>,
+    events: BTreeMap<EventId, EventSampleSums>,
     threads: BTreeMap<(Pid, Tid), ThreadSamples>,
     sources: BTreeMap<(u8, u8), (u64, u64)>,
     derived: [u64; 3],
@@ -31,16 +31,16 @@ pub struct SampleTotals {
 
 /// Samples of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Sums {
+struct EventSampleSums {
     samples: u64,
     with_address: u64,
     stood_for: u64,
     periods_are_one: bool,
 }
 
-impl Default for Sums {
-    fn default() -> Sums {
-        Sums {
+impl Default for EventSampleSums {
+    fn default() -> EventSampleSums {
+        EventSampleSums {
             samples: 0,
             with_address: 0,
             stood_for: 0,
@@ -53,7 +53,7 @@ impl Default for Sums {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ThreadSamples {
     pub(crate) samples: u64,
-    pub(crate) events: Tally,
+    pub(crate) events: EventSums,
 }
 
 impl Analysis for SampleTotals {
@@ -151,7 +151,7 @@ pub struct DataFrom {
 
 /// Results of sampling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Sampling {
+pub struct SamplingResults {
     /// The events, in the recording's order.
     pub events: Vec<SampledEvent>,
     /// Samples by the method that reconstructed their data address, if requested.
@@ -166,7 +166,7 @@ pub struct Sampling {
     pub notes: Vec<String>,
 }
 
-impl Sampling {
+impl SamplingResults {
     /// True if each event of this name has a sample.
     pub fn has_every(&self, event: &str) -> bool {
         let named = self.events.iter().find(|known| known.event == event);
@@ -231,7 +231,7 @@ impl SampleTotals {
         manifest: &Manifest,
         losses: &[LossRow],
         names: &EventNames,
-    ) -> Option<Sampling> {
+    ) -> Option<SamplingResults> {
         let facts = manifest.sampling.as_ref();
         if facts.is_none() && self.events.is_empty() {
             return None;
@@ -246,7 +246,7 @@ impl SampleTotals {
                 event.every_event = self.has_every(event, names);
             }
         }
-        Some(Sampling {
+        Some(SamplingResults {
             events,
             derivations: facts.derivations.or_else(|| self.derivations_of_rows()),
             sources: self.sources(&facts),
@@ -277,7 +277,7 @@ impl SampleTotals {
     }
 
     fn events_of_rows(&self, names: &EventNames) -> Vec<SampledEvent> {
-        let event = |(&event, sums): (&EventId, &Sums)| SampledEvent {
+        let event = |(&event, sums): (&EventId, &EventSampleSums)| SampledEvent {
             event: names.name(event),
             samples: sums.samples,
             with_address: sums.with_address,

@@ -4,7 +4,7 @@ use memgauge_recording::{Recording, Result, Selection, Share};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
 use memgauge_trace::{Manifest, SiteCount};
 
-use crate::assemble::{Options, Parts, assemble};
+use crate::assemble::{Options, SummaryParts, assemble};
 use crate::code::address_spaces::{AddressSpaces, address_spaces};
 use crate::code::python::PythonSums;
 use crate::code::sites::SampledSites;
@@ -81,9 +81,9 @@ pub(crate) fn finish(
     if let Some(io) = io.as_mut().filter(|_| options.timeline) {
         io.over_time = Some(over_time(recording, io)?);
     }
-    let nothing = Parts::nothing(spaces);
+    let nothing = SummaryParts::nothing(spaces);
     let stacks = sums.stacks.map(|sampled| (frames.clone(), sampled));
-    let parts = Parts {
+    let parts = SummaryParts {
         runtimes: runtimes(spaces),
         curves: sums.curves.finish(),
         threads: sums.threads.finish(),
@@ -110,7 +110,7 @@ pub(crate) fn finish(
         io,
         ..nothing
     };
-    let parts = Parts { problems, ..parts };
+    let parts = SummaryParts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))
 }
 
@@ -271,12 +271,12 @@ pub fn summarise_end(recording: &Recording) -> Result<Summary> {
         problems: &mut problems,
     };
     let spaces = AddressSpaces::default();
-    let parts = Parts {
+    let parts = SummaryParts {
         known_threads: reader.read(ThreadNames::default(), &Selection::all())?,
         losses: reader.read(Losses::default(), &Selection::all())?,
-        ..Parts::nothing(&spaces)
+        ..SummaryParts::nothing(&spaces)
     };
-    let parts = Parts { problems, ..parts };
+    let parts = SummaryParts { problems, ..parts };
     let options = Options::default();
     Ok(assemble(
         recording.manifest(),

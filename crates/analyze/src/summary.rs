@@ -28,7 +28,7 @@ use crate::findings::Finding;
 use crate::io::IoSummary;
 use crate::levels::Level;
 use crate::losses::LossRow;
-use crate::samples::Sampling;
+use crate::samples::SamplingResults;
 use crate::sort_column::SortColumn;
 use crate::threads::{ProcessRow, ThreadRow};
 use crate::time::region_times::RegionsOverTime;
@@ -70,7 +70,7 @@ pub struct Summary {
     /// Results of native counters. `None` if nothing was counted.
     pub counting: Option<Counting>,
     /// Results of sampling. `None` without samples.
-    pub sampling: Option<Sampling>,
+    pub sampling: Option<SamplingResults>,
     /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
     /// Hot code without names. Empty if there is none.

@@ -13,21 +13,21 @@ use memgauge_trace::{EventId, Pid, SeriesRow, Thread, Tid, catalogue};
 use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
-use crate::counts::{Counts, EventNames, Tally};
+use crate::counts::{Counts, EventNames, EventSums};
 use crate::samples::SampleTotals;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Sums {
-    values: Tally,
-    covered_ns: Tally,
+struct ThreadEventSums {
+    values: EventSums,
+    covered_ns: EventSums,
 }
 
-impl Sums {
+impl ThreadEventSums {
     fn run_ns(&self) -> u64 {
         self.covered_ns.iter().map(|e| e.1).max().unwrap_or(0)
     }
 
-    fn add(&mut self, other: &Sums) {
+    fn add(&mut self, other: &ThreadEventSums) {
         self.values.add_all(&other.values);
         self.covered_ns.add_all(&other.covered_ns);
     }
@@ -35,7 +35,7 @@ impl Sums {
 
 /// Sums series rows by thread.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ThreadTotals(BTreeMap<(Pid, Tid), Sums>);
+pub struct ThreadTotals(BTreeMap<(Pid, Tid), ThreadEventSums>);
 
 impl Analysis for ThreadTotals {
     type Row = SeriesRow;
@@ -62,12 +62,12 @@ impl Analysis for ThreadTotals {
 
 /// Event sums of every thread.
 #[derive(Clone, Debug, Default)]
-pub struct ThreadSums(BTreeMap<(Pid, Tid), Sums>);
+pub struct ThreadSums(BTreeMap<(Pid, Tid), ThreadEventSums>);
 
 impl ThreadSums {
     /// Sums of every event over all threads.
     pub fn totals(&self) -> Vec<(EventId, u64)> {
-        let mut all = Tally::default();
+        let mut all = EventSums::default();
         for sums in self.0.values() {
             all.add_all(&sums.values);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use memgauge_analyze::NoSymbols;
 use memgauge_analyze::bandwidth::{
-    Bandwidth, Correction, LossModel, LossPoint, Settings, extent, read,
+    Bandwidth, BandwidthSettings, Correction, LossModel, LossPoint, extent, read,
 };
 use memgauge_recording::{Recording, Writer};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, LLC_MISS};
@@ -55,15 +55,15 @@ fn record_with(path: &Path, threads: &[(u32, &[u64])], row: Option<SeriesRow>) -
     Recording::open(path).unwrap()
 }
 
-fn settings(bin_ns: u64) -> Settings {
-    Settings {
+fn settings(bin_ns: u64) -> BandwidthSettings {
+    BandwidthSettings {
         bin_ns,
         rows: 10,
-        ..Settings::default()
+        ..BandwidthSettings::default()
     }
 }
 
-fn show(recording: &Recording, settings: &Settings, correction: &Correction) -> Bandwidth {
+fn show(recording: &Recording, settings: &BandwidthSettings, correction: &Correction) -> Bandwidth {
     let extent = extent(recording).unwrap();
     read(recording, &extent, settings, correction, &mut NoSymbols).unwrap()
 }
@@ -140,7 +140,7 @@ fn a_reference_outside_the_interval_contradicts_the_correction() {
 fn a_part_of_the_time_has_its_part_of_the_overflows() {
     let dir = tempfile::tempdir().unwrap();
     let recording = record(&dir.path().join("r.mg"), &[(1, &steady()), (2, &steady())]);
-    let part = Settings {
+    let part = BandwidthSettings {
         from_ns: 2_000_000,
         to_ns: Some(3_000_000),
         ..settings(1_000)

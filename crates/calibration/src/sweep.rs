@@ -9,7 +9,7 @@
 //! (docs/experiments/bandwidth.md has the measured shares).
 
 use memgauge_analyze::NoSymbols;
-use memgauge_analyze::bandwidth::{Correction, LossModel, Settings, extent, read};
+use memgauge_analyze::bandwidth::{BandwidthSettings, Correction, LossModel, extent, read};
 use memgauge_machine::{
     AccessKind, Config, Core, Delivery, Machine, PmuConfig, SampleSpec, Shared,
 };
@@ -281,10 +281,10 @@ fn corrected(config: &Config, delivery: Delivery, case: &Case, model: &LossModel
         .unwrap();
     let recording = Recording::open(&path).unwrap();
     let correction = Correction::Model("calibration".to_owned(), model.clone());
-    let settings = Settings {
+    let settings = BandwidthSettings {
         bin_ns: 100_000,
         rows: 8,
-        ..Settings::default()
+        ..BandwidthSettings::default()
     };
     let extent = extent(&recording).unwrap();
     if extent.overflows.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memgauge_analyze::{Limits, Options, Rank, Summary, summarise};
+use memgauge_analyze::{Options, Rank, Summary, TableLimits, summarise};
 pub(crate) use memgauge_console::page::{check, write};
 use memgauge_recording::Recording;
 use memgauge_report::Page;
@@ -30,10 +30,10 @@ pub(crate) fn summary_with(
 ) -> anyhow::Result<Summary> {
     let rows = rows.unwrap_or(ROWS);
     let options = Options {
-        limits: Limits {
+        limits: TableLimits {
             rows,
             every_order: true,
-            ..Limits::default()
+            ..TableLimits::default()
         },
         regions: rows,
         timeline: true,

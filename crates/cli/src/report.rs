@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{Limits, Options, Rank, SortColumn, Summary, file_name, summarise};
+use memgauge_analyze::{Options, Rank, SortColumn, Summary, TableLimits, file_name, summarise};
 use memgauge_console::outcome::{Exit, usage};
 use memgauge_console::{terminal, whole_file};
 use memgauge_recording::Recording;
@@ -100,9 +100,9 @@ pub(crate) fn render(
     as_json: bool,
     shown: Shown,
 ) -> anyhow::Result<String> {
-    let limits = Limits {
+    let limits = TableLimits {
         rows: shown.rows,
-        ..Limits::default()
+        ..TableLimits::default()
     };
     let options = Options {
         limits,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use memgauge_analyze::{DataType, Layout, LayoutChange, LayoutError, ModuleFile, Resolve};
+use memgauge_analyze::{DataType, LayoutChange, LayoutError, ModuleFile, ObjectLayout, Resolve};
 use memgauge_console::outcome::usage;
 use memgauge_emulate::{MoveAccesses, MovedPart, MovedVariable, ObjectAccess, resolve};
 use memgauge_symbols::{Symbols, Variable};
@@ -22,7 +22,7 @@ pub(crate) struct TypeLayout {
 
 struct FoundType {
     of: Rc<DataType>,
-    layout: Result<Layout, LayoutError>,
+    layout: Result<ObjectLayout, LayoutError>,
 }
 
 impl TypeLayout {
@@ -48,7 +48,7 @@ impl TypeLayout {
         Ok(layout)
     }
 
-    fn layout(&self) -> Option<&Layout> {
+    fn layout(&self) -> Option<&ObjectLayout> {
         self.found.as_ref()?.layout.as_ref().ok()
     }
 
@@ -113,7 +113,7 @@ impl MoveAccesses for TypeLayout {
     }
 
     fn object_bytes(&self) -> u64 {
-        self.layout().map_or(0, Layout::bytes)
+        self.layout().map_or(0, ObjectLayout::bytes)
     }
 
     fn place(&self, offset: u64) -> Option<MovedPart> {

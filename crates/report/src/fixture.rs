@@ -19,7 +19,7 @@ pub(crate) fn full() -> Summary {
         ),
         &series(),
     );
-    let parts = Parts {
+    let parts = SummaryParts {
         curves,
         threads,
         known_threads: run(ThreadNames::default(), &threads_of()),
@@ -27,7 +27,7 @@ pub(crate) fn full() -> Summary {
         regions: run(Regions::new(&spaces), &samples()),
         losses: run(Losses::default(), &losses()),
         samples: run(SampleTotals::default(), &samples()),
-        ..Parts::nothing(&spaces)
+        ..SummaryParts::nothing(&spaces)
     };
     assemble(&manifest, parts, &mut Fake, &Options::default())
 }
@@ -50,14 +50,14 @@ pub(crate) fn killed() -> Summary {
         (Series::growing(100), ThreadTotals::default()),
         &series()[..60],
     );
-    let parts = Parts {
+    let parts = SummaryParts {
         curves,
         threads,
         known_threads: run(ThreadNames::default(), &[unfinished]),
         sites: run(Sites::new(&spaces), &sites()[..2]),
         regions: run(Regions::new(&spaces), &samples()[..20]),
         problems: vec!["failed to read part `samples/000007.parquet`: footer missing".to_owned()],
-        ..Parts::nothing(&spaces)
+        ..SummaryParts::nothing(&spaces)
     };
     assemble(&manifest, parts, &mut NoSymbols, &Options::default())
 }
@@ -65,7 +65,7 @@ pub(crate) fn killed() -> Summary {
 /// An empty recording.
 pub(crate) fn empty() -> Summary {
     let spaces = AddressSpaces::default();
-    let parts = Parts::nothing(&spaces);
+    let parts = SummaryParts::nothing(&spaces);
     let manifest = Manifest {
         complete: true,
         ..Manifest::default()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use memgauge_analyze::{Advice, PageNodes, PageUse, PlacedRange, Placement, placement};
+use memgauge_analyze::{Advice, PageNodes, PageUseByNode, PlacedRange, Placement, placement};
 use memgauge_console::Source;
 use memgauge_console::outcome::Exit;
 use memgauge_console::progress;
@@ -165,7 +165,7 @@ struct Sampled {
     /// Description of the source, or empty if nothing was sampled.
     source: String,
     seconds: f64,
-    usage: BTreeMap<u32, PageUse>,
+    usage: BTreeMap<u32, PageUseByNode>,
     samples: u64,
     /// Samples without a data address.
     without_address: u64,
@@ -240,7 +240,7 @@ impl Sampled {
                     continue;
                 };
                 let usage = self.usage.entry(sample.pid.0);
-                let usage = usage.or_insert_with(|| PageUse::new(page_bytes()));
+                let usage = usage.or_insert_with(|| PageUseByNode::new(page_bytes()));
                 usage.take(addr.0, node);
             }
             if n < AT_ONCE {
@@ -290,7 +290,7 @@ struct Moved {
 }
 
 impl Process {
-    fn place(pid: u32, usage: &PageUse) -> Process {
+    fn place(pid: u32, usage: &PageUseByNode) -> Process {
         let regions = Mappings::of(pid).regions();
         let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let mut asked = Asked { pid, refused: None };

@@ -4,7 +4,7 @@ use memgauge_trace::{EventId, catalogue};
 use serde::Serialize;
 
 use crate::counts::Counts;
-use crate::time::series::{Curve, Curves, Peak};
+use crate::time::series::{Curves, EventCurve, Peak};
 
 const NS_PER_S: f64 = 1e9;
 
@@ -119,8 +119,8 @@ impl BandwidthCurve {
             .rates(columns)
     }
 
-    fn curve(&self, values: Vec<u64>) -> Curve {
-        Curve {
+    fn curve(&self, values: Vec<u64>) -> EventCurve {
+        EventCurve {
             event: catalogue::DRAM_READ_BYTES,
             thread: None,
             bin_ns: self.bin_ns,

@@ -4,7 +4,7 @@ use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::Sample;
 
 use super::{Bandwidth, FunctionPart, PLAIN_NS};
-use crate::code::hotspots::{Limits, Rank, hot_tables};
+use crate::code::hotspots::{Rank, TableLimits, hot_tables};
 use crate::{Analysis, EventNames, Generated, Modules, Resolve, Sites};
 
 /// Functions whose code ran in bursts, by their samples.
@@ -52,9 +52,9 @@ pub(super) fn functions(
         name: "samples".to_owned(),
         events,
     };
-    let limits = Limits {
+    let limits = TableLimits {
         rows,
-        ..Limits::default()
+        ..TableLimits::default()
     };
     let table = hot_tables(&sites.finish(), symbols, &names, &rank, limits).functions;
     result.problems.extend(symbols.problems());

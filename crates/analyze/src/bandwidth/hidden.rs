@@ -108,7 +108,7 @@ struct GapContents {
 
 /// Hidden lines, and half the width of their 95 % interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Lines {
+pub(super) struct HiddenLines {
     pub(super) hidden: f64,
     pub(super) half_width: f64,
 }
@@ -184,17 +184,17 @@ impl Mechanism {
     }
 
     /// Estimates the lines hidden in a window.
-    fn hidden(&self, window: &WindowCounts, period: f64, gaps: &[Gaps]) -> Lines {
+    fn hidden(&self, window: &WindowCounts, period: f64, gaps: &[Gaps]) -> HiddenLines {
         let records: f64 = gaps.iter().map(|g| g.count).sum();
         if records < 1.0 || window.own_ns <= 0.0 || window.counted <= 0.0 {
-            return Lines::default();
+            return HiddenLines::default();
         }
         let seen = (window.counted / records).clamp(period, 2.0 * period);
         let contents = self.gap_contents(window, seen, gaps);
         let loads = gaps.iter().zip(&contents).map(|(g, c)| g.count * c.loads);
         let loads = loads.sum::<f64>() / records;
         let trust = self.independent(window).powf(TRUST.0) * loads.powf(TRUST.1);
-        let mut lines = Lines::default();
+        let mut lines = HiddenLines::default();
         for (gaps, contents) in gaps.iter().zip(&contents) {
             let rate = self.by_rate(window, seen, gaps, contents);
             let stalls = self.by_stalls(seen, contents);
@@ -403,7 +403,7 @@ impl WindowCounts {
 
 /// Counters of all threads in windows of one width.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct WindowCounters {
     event: EventId,
     from_ns: u64,
     end_ns: u64,
@@ -413,14 +413,18 @@ pub(super) struct Counters {
     too_many: bool,
 }
 
-impl Counters {
-    pub(super) fn new(event: EventId, (from_ns, end_ns): (u64, u64), width_ns: u64) -> Counters {
-        Counters {
+impl WindowCounters {
+    pub(super) fn new(
+        event: EventId,
+        (from_ns, end_ns): (u64, u64),
+        width_ns: u64,
+    ) -> WindowCounters {
+        WindowCounters {
             event,
             from_ns,
             end_ns,
             width_ns,
-            ..Counters::default()
+            ..WindowCounters::default()
         }
     }
 
@@ -555,16 +559,16 @@ impl Default for WindowOverflows {
 #[derive(Debug, Default)]
 pub(super) struct Finder {
     pub(super) mechanism: Mechanism,
-    pub(super) counters: Counters,
+    pub(super) counters: WindowCounters,
     period: f64,
     /// Share of loads by class of gap.
     pub(super) loads: Vec<f64>,
     /// Lines hidden by thread and window.
-    hidden: BTreeMap<(u32, usize), Lines>,
+    hidden: BTreeMap<(u32, usize), HiddenLines>,
 }
 
 impl Finder {
-    pub(super) fn new(mechanism: Mechanism, counters: Counters, period: u64) -> Finder {
+    pub(super) fn new(mechanism: Mechanism, counters: WindowCounters, period: u64) -> Finder {
         Finder {
             mechanism,
             counters,
@@ -678,7 +682,7 @@ mod tests {
     }
 
     /// A window of records at period 10. Each record comes after its own number of nanoseconds.
-    fn hidden(window: WindowCounts, own_ns: f64, loads: f64) -> Lines {
+    fn hidden(window: WindowCounts, own_ns: f64, loads: f64) -> HiddenLines {
         let gaps = Gaps {
             count: 100.0,
             own_ns,
@@ -740,7 +744,7 @@ mod tests {
             irregular_ns: 77_000.0,
             ..WindowCounts::default()
         };
-        assert_eq!(hidden(chase, 774.4, 1.0), Lines::default());
+        assert_eq!(hidden(chase, 774.4, 1.0), HiddenLines::default());
         let stores = WindowCounts {
             instructions: 1_100.0,
             own_ns: 110.0,
@@ -749,7 +753,7 @@ mod tests {
             ..WindowCounts::default()
         };
         // The first level counted no loads, whatever the samples show.
-        assert_eq!(hidden(stores, 1.1, 0.5), Lines::default());
+        assert_eq!(hidden(stores, 1.1, 0.5), HiddenLines::default());
     }
 
     #[test]
@@ -768,7 +772,7 @@ mod tests {
         assert!((found.half_width - 1_000.0).abs() < 1e-6, "{found:?}");
         // Without loads there is nothing to hide.
         let fill = WindowCounts { loads: 0.0, ..copy };
-        assert_eq!(hidden(fill, 4.0, 0.0), Lines::default());
+        assert_eq!(hidden(fill, 4.0, 0.0), HiddenLines::default());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::Caller;
 
 pub use grid::Grid;
 pub use loss::{LossCurve, LossModel, LossPoint, fitted};
-pub use read::{Extent, extent, read, work};
+pub use read::{TraceExtent, extent, read, work};
 pub use shape::{
     Bursts, Drop, Regression, WindowStats, bursts, common_drops, mean_error, regression,
     window_stats,
@@ -37,7 +37,7 @@ const PLAIN_NS: u64 = 100_000;
 
 /// Selected time of the recording, and how to show it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct BandwidthSettings {
     /// Start of the selected time in nanoseconds.
     pub from_ns: u64,
     /// End of the selected time. `None` is the end of the recording.
@@ -160,7 +160,7 @@ pub struct Bandwidth {
     /// True if the total comes from the memory counter, so that comparing them is meaningless.
     pub from_reference: bool,
     /// Totals of repeated runs.
-    pub runs: Option<Runs>,
+    pub runs: Option<RepeatedRuns>,
     /// Mean number of events lost with each record, and half the width of its interval.
     pub lost: (f64, f64),
     /// Width of the curve's windows in nanoseconds.
@@ -209,7 +209,7 @@ pub struct Bandwidth {
 
 /// Totals of repeated runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Runs {
+pub struct RepeatedRuns {
     /// Bytes of each run.
     pub bytes: Vec<f64>,
     /// Mean of the runs.
@@ -218,14 +218,14 @@ pub struct Runs {
     pub error: f64,
 }
 
-impl Runs {
+impl RepeatedRuns {
     /// Statistics of the earlier runs and the last one. `None` for a single run.
-    pub fn of(before: &[f64], last: f64) -> Option<Runs> {
+    pub fn of(before: &[f64], last: f64) -> Option<RepeatedRuns> {
         let bytes: Vec<f64> = before.iter().copied().chain([last]).collect();
         let n = bytes.len() as f64;
         let mean = bytes.iter().sum::<f64>() / n;
         let spread: f64 = bytes.iter().map(|b| (b - mean) * (b - mean)).sum();
-        (n > 1.0).then(|| Runs {
+        (n > 1.0).then(|| RepeatedRuns {
             mean,
             error: (spread / (n - 1.0) / n).sqrt(),
             bytes,
@@ -265,9 +265,9 @@ mod tests {
 
     #[test]
     fn repeated_runs_have_a_mean_and_its_standard_error() {
-        let runs = Runs::of(&[1.0, 2.0], 3.0).unwrap();
+        let runs = RepeatedRuns::of(&[1.0, 2.0], 3.0).unwrap();
         assert!((runs.mean - 2.0).abs() < 1e-12 && (runs.error - 1.0 / 3f64.sqrt()).abs() < 1e-12);
-        assert_eq!(Runs::of(&[], 3.0), None);
+        assert_eq!(RepeatedRuns::of(&[], 3.0), None);
     }
 
     #[test]

@@ -10,11 +10,11 @@ use memgauge_trace::{
 };
 
 use super::functions::functions;
-use super::hidden::{self, Counters, Finder, LoadSamples, Mechanism, WindowOverflows};
+use super::hidden::{self, Finder, LoadSamples, Mechanism, WindowCounters, WindowOverflows};
 use super::{
-    Bandwidth, Bursts, Correction, Grid, Irregular, LossCurve, LossModel, MAX_WINDOWS, PLAIN_NS,
-    Reference, Settings, ThreadPart, WindowStats, bursts, common_drops, mean_error, regression,
-    window_stats,
+    Bandwidth, BandwidthSettings, Bursts, Correction, Grid, Irregular, LossCurve, LossModel,
+    MAX_WINDOWS, PLAIN_NS, Reference, ThreadPart, WindowStats, bursts, common_drops, mean_error,
+    regression, window_stats,
 };
 use crate::Resolve;
 
@@ -36,7 +36,7 @@ const MAX_DROPS: usize = 20;
 
 /// Extent of a trace, known without unpacking it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
+pub struct TraceExtent {
     /// Start time.
     pub start_ns: u64,
     /// End, exclusive.
@@ -48,11 +48,11 @@ pub struct Extent {
 }
 
 /// Determines the extent of a recording's overflows.
-pub fn extent(recording: &Recording) -> Result<Extent> {
+pub fn extent(recording: &Recording) -> Result<TraceExtent> {
     let mut problems = recording.problems();
-    let mut found = Extent {
+    let mut found = TraceExtent {
         start_ns: u64::MAX,
-        ..Extent::default()
+        ..TraceExtent::default()
     };
     let columns = ["time_ns", "last_ns", "event", "period", "count"];
     let selection = Selection::all().columns(&columns);
@@ -98,12 +98,12 @@ fn each<R: Row>(
 /// Bandwidth of the event with the most overflows.
 pub fn read(
     recording: &Recording,
-    extent: &Extent,
-    settings: &Settings,
+    extent: &TraceExtent,
+    settings: &BandwidthSettings,
     correction: &Correction,
     symbols: &mut dyn Resolve,
 ) -> Result<Bandwidth> {
-    let mut reading = Reading::new(recording, extent, settings);
+    let mut reading = BandwidthReading::new(recording, extent, settings);
     let mut counters = reading.counters(recording, correction);
     reading.series(recording, counters.as_mut().map(|(_, counters)| counters))?;
     reading.correct(correction);
@@ -123,7 +123,7 @@ pub fn read(
 }
 
 /// Sums of a thread's overflows.
-struct Stream {
+struct ThreadOverflows {
     pid: Pid,
     last_ns: u64,
     /// Recent mean gap in nanoseconds, 0 before the first.
@@ -134,9 +134,9 @@ struct Stream {
     overflows_of_window: WindowOverflows,
 }
 
-impl Stream {
-    fn new(pid: Pid, last_ns: u64, curve: Option<Grid>) -> Stream {
-        Stream {
+impl ThreadOverflows {
+    fn new(pid: Pid, last_ns: u64, curve: Option<Grid>) -> ThreadOverflows {
+        ThreadOverflows {
             pid,
             last_ns,
             usual_ns: 0.0,
@@ -162,7 +162,7 @@ impl Stream {
     }
 }
 
-struct Reading {
+struct BandwidthReading {
     event: EventId,
     period: u64,
     bytes_per_event: f64,
@@ -190,14 +190,14 @@ struct Reading {
     lost: (f64, f64),
     overflows: u64,
     resolution_ns: u64,
-    streams: BTreeMap<u32, Stream>,
+    streams: BTreeMap<u32, ThreadOverflows>,
     threads: Vec<ThreadPart>,
     irregular: Irregular,
     problems: Vec<String>,
 }
 
 /// Common divisor of all window widths, within the memory limit.
-fn base_width(settings: &Settings, length_ns: u64) -> u64 {
+fn base_width(settings: &BandwidthSettings, length_ns: u64) -> u64 {
     let (mut a, mut b) = (settings.bin_ns.max(1), WIDTHS_NS[0]);
     while b > 0 {
         (a, b) = (b, a % b);
@@ -215,8 +215,12 @@ fn plain_width(base_ns: u64) -> u64 {
     (PLAIN_NS / base_ns).max(1) * base_ns
 }
 
-impl Reading {
-    fn new(recording: &Recording, extent: &Extent, settings: &Settings) -> Reading {
+impl BandwidthReading {
+    fn new(
+        recording: &Recording,
+        extent: &TraceExtent,
+        settings: &BandwidthSettings,
+    ) -> BandwidthReading {
         let most = extent.overflows.iter().max_by_key(|(_, count)| **count);
         let ((event, period), overflows_whole) = most.map_or(((0, 1), 0), |(k, n)| (*k, *n));
         let event = EventId(event);
@@ -235,7 +239,7 @@ impl Reading {
             .max(from_ns);
         let width = base_width(settings, to_ns - from_ns);
         let base = Grid::new(from_ns, to_ns, width);
-        Reading {
+        BandwidthReading {
             event,
             period,
             bytes_per_event: bytes_per_event as f64,
@@ -270,7 +274,11 @@ impl Reading {
     }
 
     /// Sums the counts of the other counters.
-    fn series(&mut self, recording: &Recording, mut counters: Option<&mut Counters>) -> Result<()> {
+    fn series(
+        &mut self,
+        recording: &Recording,
+        mut counters: Option<&mut WindowCounters>,
+    ) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
         let (from, to) = (self.base.from_ns, self.end_ns());
         // Only written if the controllers do not count it themselves.
@@ -361,14 +369,14 @@ impl Reading {
     }
 
     fn overflows(&mut self, recording: &Recording) -> Result<()> {
-        self.each_block(recording, Reading::block)
+        self.each_block(recording, BandwidthReading::block)
     }
 
     /// Unpacks every block of the event and period.
     fn each_block(
         &mut self,
         recording: &Recording,
-        mut observe: impl FnMut(&mut Reading, &OverflowBlock, &[u64]),
+        mut observe: impl FnMut(&mut BandwidthReading, &OverflowBlock, &[u64]),
     ) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
         let mut unreadable = 0;
@@ -401,7 +409,7 @@ impl Reading {
         let stream = self.streams.entry(block.tid.0).or_insert_with(|| {
             let width = PLAIN_NS.max((end_ns - from_ns).div_ceil(THREAD_WINDOWS));
             let curve = curves.then(|| Grid::new(from_ns, end_ns, width));
-            Stream::new(block.pid, self.start_ns.min(block.time_ns), curve)
+            ThreadOverflows::new(block.pid, self.start_ns.min(block.time_ns), curve)
         });
         self.irregular.clock_back += u64::from(block.time_ns < stream.last_ns);
         for &time in times {
@@ -438,7 +446,7 @@ impl Reading {
         &self,
         recording: &Recording,
         correction: &Correction,
-    ) -> Option<(Mechanism, Counters)> {
+    ) -> Option<(Mechanism, WindowCounters)> {
         let Correction::Model(_, model) = correction else {
             return None;
         };
@@ -454,7 +462,7 @@ impl Reading {
         // Counter windows must be multiples of the curve's windows.
         let least = PLAIN_NS.max(length.div_ceil(COUNTED_WINDOWS)).max(width);
         let range = (self.base.from_ns, self.end_ns());
-        let mut counters = Counters::new(self.event, range, least.next_multiple_of(width));
+        let mut counters = WindowCounters::new(self.event, range, least.next_multiple_of(width));
         counters.clock(hertz);
         Some((mechanism, counters))
     }
@@ -464,7 +472,7 @@ impl Reading {
         &mut self,
         recording: &Recording,
         mechanism: Mechanism,
-        counters: Counters,
+        counters: WindowCounters,
     ) -> Result<()> {
         let mut finder = Finder::new(mechanism, counters, self.period);
         let mut kinds = LoadSamples::new(self.samples(recording)?);
@@ -585,7 +593,7 @@ impl Reading {
         Ok(())
     }
 
-    fn finish(mut self, recording: &Recording, settings: &Settings) -> Bandwidth {
+    fn finish(mut self, recording: &Recording, settings: &BandwidthSettings) -> Bandwidth {
         let (windows, bursts, mut reference) = self.shape(recording);
         let curves: Vec<&Grid> = self
             .streams
@@ -679,7 +687,7 @@ impl Reading {
 
     /// Bytes after the last overflow of each thread, and their error: from the counters' final
     /// values, or else half a period for each thread.
-    fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
+    fn rest(&self, recording: &Recording, settings: &BandwidthSettings) -> (f64, f64) {
         let told = recording.manifest().delivery;
         let whole = settings.from_ns == 0 && settings.to_ns.is_none();
         match told.filter(|_| whole) {

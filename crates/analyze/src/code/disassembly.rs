@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::code::address_spaces::{PathId, is_file};
 use crate::code::hotspots::{Rank, module_of};
 use crate::code::sites::SiteTotals;
-use crate::counts::{Counts, EventNames, Tally};
+use crate::counts::{Counts, EventNames, EventSums};
 use crate::resolve::{Instruction, Resolve};
 
 /// Maximum number of listings.
@@ -66,7 +66,7 @@ pub(crate) fn listings(
     rank: &Rank,
 ) -> Vec<CodeListing> {
     let spaces = sites.spaces;
-    let mut by_place: BTreeMap<(PathId, u64), &Tally> = BTreeMap::new();
+    let mut by_place: BTreeMap<(PathId, u64), &EventSums> = BTreeMap::new();
     let mut hottest: Vec<(u64, (PathId, u64))> = Vec::new();
     for (place, tally, _) in &sites.rows {
         by_place.insert(*place, tally);

@@ -1,7 +1,7 @@
 //! Functions and source lines by the events they caused.
 //!
-//! Symbols are resolved for the hottest locations first, for at most [`Limits::resolved_places`].
-//! The other locations are summed, not dropped.
+//! Symbols are resolved for the hottest locations first, for at most
+//! [`TableLimits::resolved_places`]. The other locations are summed, not dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::code::address_spaces::{
     AddressSpaces, CodeLocation, GeneratedName, JIT, UNKNOWN, is_file,
 };
 use crate::code::sites::{SampleCount, SiteTotals};
-use crate::counts::{Counts, EventNames, GroupTally, Tally, ratio};
+use crate::counts::{Counts, EventNames, EventSums, GroupSums, ratio};
 use crate::listed;
 use crate::resolve::{Caller, Resolve, Symbol};
 use crate::sample_intervals::wilson_95;
@@ -117,7 +117,7 @@ const SORT_SUMS: [&[EventId]; 6] = [
 
 /// Size limits of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TableLimits {
     /// Maximum number of rows. The others are summed.
     pub rows: usize,
     /// Also list the first `rows` by each other number of the table, for readers who can sort it:
@@ -134,9 +134,9 @@ pub struct Limits {
     pub instructions: bool,
 }
 
-impl Default for Limits {
+impl Default for TableLimits {
     fn default() -> Self {
-        Limits {
+        TableLimits {
             rows: 100,
             every_order: false,
             resolved_places: 50_000,
@@ -217,7 +217,7 @@ pub struct HotTable {
     /// The hottest.
     pub rows: Vec<HotRow>,
     /// Number of leading rows that are complete for each number of the table, if
-    /// [`Limits::every_order`] is set.
+    /// [`TableLimits::every_order`] is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_by_each: Option<u64>,
     /// The rows that are not listed.
@@ -254,7 +254,7 @@ pub fn hot_tables(
     symbols: &mut dyn Resolve,
     names: &EventNames,
     rank: &Rank,
-    limits: Limits,
+    limits: TableLimits,
 ) -> HotTables {
     let mut hottest: Vec<_> = sites.rows.iter().collect();
     // If the sort order is zero everywhere, resolve the most active locations first.
@@ -264,7 +264,7 @@ pub fn hot_tables(
         (std::cmp::Reverse(heat), *place)
     });
     let (asked, unasked) = hottest.split_at(limits.resolved_places.min(hottest.len()));
-    let mut groups: [Groups; 3] = Default::default();
+    let mut groups: [GroupedRows; 3] = Default::default();
     for (place, tally, samples) in asked {
         let names = match limits.user_code {
             true => user_place_names(symbols, sites.spaces, *place),
@@ -281,11 +281,11 @@ pub fn hot_tables(
     for (_, tally, _) in unasked {
         groups.iter_mut().for_each(|group| group.skip(tally));
     }
-    let mut by_set = GroupTally::default();
+    let mut by_set = GroupSums::default();
     let sums = sites.by_group.values();
     sums.for_each(|sums| by_set.add_all(sums));
     let all = sites.followed.map(|followed| (followed, by_set));
-    let table = |mut group: Groups| {
+    let table = |mut group: GroupedRows| {
         if limits.fold_startup {
             group.fold_startup(rank, sites);
         }
@@ -500,26 +500,26 @@ pub(crate) fn without_symbol(path: &str) -> String {
 
 #[derive(Default)]
 struct RowSums {
-    tally: Tally,
+    tally: EventSums,
     samples: SampleCount,
     /// Values by group of cache sets with `--sets`.
-    by_set: GroupTally,
+    by_set: GroupSums,
 }
 
 #[derive(Default)]
-struct Groups {
+struct GroupedRows {
     rows: BTreeMap<Name, RowSums>,
-    skipped: Tally,
+    skipped: EventSums,
     skipped_places: u64,
 }
 
-impl Groups {
+impl GroupedRows {
     fn add(
         &mut self,
         name: Name,
-        tally: &Tally,
+        tally: &EventSums,
         samples: SampleCount,
-        by_set: Option<&GroupTally>,
+        by_set: Option<&GroupSums>,
     ) {
         let row = self.rows.entry(name).or_default();
         row.tally.add_all(tally);
@@ -529,7 +529,7 @@ impl Groups {
         }
     }
 
-    fn skip(&mut self, tally: &Tally) {
+    fn skip(&mut self, tally: &EventSums) {
         self.skipped.add_all(tally);
         self.skipped_places += 1;
     }
@@ -572,11 +572,11 @@ impl Groups {
         names: &EventNames,
         rank: &Rank,
         sites: &SiteTotals,
-        all: Option<&(FollowedGroups, GroupTally)>,
-        limits: Limits,
+        all: Option<&(FollowedGroups, GroupSums)>,
+        limits: TableLimits,
     ) -> HotTable {
         let total = sites.totals.sum(&rank.events);
-        let value = |tally: &Tally| tally.sum(&rank.events);
+        let value = |tally: &EventSums| tally.sum(&rank.events);
         let mut rows: Vec<_> = self.rows.into_iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse(value(&row.tally)));
         let sums = SORT_SUMS.map(|events| move |(_, row): &(Name, RowSums)| row.tally.sum(events));
@@ -619,7 +619,7 @@ impl Groups {
     }
 }
 
-fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) -> HotRow {
+fn row(name: Name, tally: &EventSums, value: u64, total: u64, names: &EventNames) -> HotRow {
     HotRow {
         function: name.function,
         inlined_into: name.inlined_into,
@@ -644,8 +644,8 @@ fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) ->
 /// lines are estimated. An event without parts by group was counted exactly.
 fn of_some_sets(
     row: HotRow,
-    by_set: &GroupTally,
-    (followed, all): &(FollowedGroups, GroupTally),
+    by_set: &GroupSums,
+    (followed, all): &(FollowedGroups, GroupSums),
     rank: &Rank,
     names: &EventNames,
 ) -> HotRow {
@@ -754,7 +754,7 @@ mod tests {
         }
     }
 
-    fn tables(sites: &[SiteCount], rank: &Rank, limits: Limits) -> (HotTables, u64) {
+    fn tables(sites: &[SiteCount], rank: &Rank, limits: TableLimits) -> (HotTables, u64) {
         let mapped = mapped();
         let mut analysis = Sites::new(&mapped);
         analysis.observe(sites);
@@ -823,7 +823,7 @@ mod tests {
         let total = loader.iter().sum::<u64>() + program;
         analysis.observe(&[site(0x1000, LLC_MISS, total)]);
         let sites = analysis.finish();
-        let mut groups = Groups::default();
+        let mut groups = GroupedRows::default();
         for (name, misses) in [
             (
                 name("do_lookup_x", "/lib64/ld-linux-x86-64.so.2"),
@@ -832,12 +832,12 @@ mod tests {
             (name("_start", "/bin/p"), loader[1]),
             (name("work", "/bin/p"), program),
         ] {
-            let mut tally = Tally::default();
+            let mut tally = EventSums::default();
             tally.add(LLC_MISS, misses);
             groups.add(name, &tally, SampleCount::default(), None);
         }
         groups.fold_startup(&misses(), &sites);
-        let limits = Limits::default();
+        let limits = TableLimits::default();
         let table = groups.table(&EventNames::default(), &misses(), &sites, None, limits);
         let rows = table.rows.into_iter();
         rows.map(|row| (row.function, row.value)).collect()
@@ -900,7 +900,7 @@ mod tests {
         analysis.merge(other);
         let names = EventNames::default();
         let sites = analysis.finish().with_sets(Some(&followed(8)));
-        let limits = Limits::default();
+        let limits = TableLimits::default();
         let tables = hot_tables(&sites, &mut Fake(0), &names, &misses(), limits);
         let row = |name: &str| {
             let mut rows = tables.functions.rows.iter();
@@ -931,7 +931,7 @@ mod tests {
 
     #[test]
     fn functions_sum_their_instructions_and_fall_by_rank_then_name() {
-        let (tables, _) = tables(&sites(), &misses(), Limits::default());
+        let (tables, _) = tables(&sites(), &misses(), TableLimits::default());
         assert_eq!(
             functions(&tables.functions),
             [
@@ -949,7 +949,7 @@ mod tests {
 
     #[test]
     fn lines_are_by_source_line_else_by_offset() {
-        let (tables, _) = tables(&sites(), &misses(), Limits::default());
+        let (tables, _) = tables(&sites(), &misses(), TableLimits::default());
         let seen: Vec<_> = tables
             .lines
             .rows
@@ -973,9 +973,9 @@ mod tests {
 
     #[test]
     fn rows_not_listed_are_summed_in_the_rest() {
-        let limits = Limits {
+        let limits = TableLimits {
             rows: 2,
-            ..Limits::default()
+            ..TableLimits::default()
         };
         let (tables, _) = tables(&sites(), &misses(), limits);
         assert_eq!(tables.functions.rows.len(), 2);
@@ -986,9 +986,9 @@ mod tests {
 
     #[test]
     fn symbols_are_asked_for_the_hottest_places_only() {
-        let limits = Limits {
+        let limits = TableLimits {
             resolved_places: 2,
-            ..Limits::default()
+            ..TableLimits::default()
         };
         let (tables, asked) = tables(&sites(), &misses(), limits);
         assert_eq!(asked, 2);
@@ -1007,7 +1007,7 @@ mod tests {
             site(0x1014, DRAM_WRITE_BYTES, 128),
             site(0x1010, L1D_MISS, 5),
         ];
-        let (tables, _) = tables(&sites, &Rank::dram_bytes(), Limits::default());
+        let (tables, _) = tables(&sites, &Rank::dram_bytes(), TableLimits::default());
         let row = &tables.functions.rows[0];
         assert_eq!((row.value, row.share), (192, Some(1.0)));
         assert_eq!(row.counts["l1d.miss"], 5);
@@ -1031,7 +1031,7 @@ mod tests {
 
     #[test]
     fn no_sites_give_empty_tables_without_shares() {
-        let (tables, _) = tables(&[], &misses(), Limits::default());
+        let (tables, _) = tables(&[], &misses(), TableLimits::default());
         assert_eq!(tables.functions.rows, []);
         assert_eq!(tables.functions.others.share, None);
     }

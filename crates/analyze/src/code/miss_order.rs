@@ -18,7 +18,7 @@ const ACCESSES_PER_MISS: f64 = 1.5;
 
 /// Order in which a run accesses the lines that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum AccessOrder {
     /// In no order.
     Scattered,
     /// Sequential, with several accesses to most lines.
@@ -29,15 +29,15 @@ pub(crate) enum Order {
 
 /// Returns the order of the misses that cause most of the stall, or `None` if no miss stalls or the
 /// recording does not count stalls by cause.
-pub(crate) fn order(totals: &Counts, functions: &HotTable) -> Option<Order> {
+pub(crate) fn order(totals: &Counts, functions: &HotTable) -> Option<AccessOrder> {
     let stall = |event: &str| totals.get(event).copied();
     let irregular = stall("stall.irregular")?;
     let regular = stall("stall.regular")?;
     match (regular >= irregular, uses_lines(functions)) {
         _ if irregular + regular == 0 => None,
-        (false, _) => Some(Order::Scattered),
-        (true, true) => Some(Order::Stream),
-        (true, false) => Some(Order::Stride),
+        (false, _) => Some(AccessOrder::Scattered),
+        (true, true) => Some(AccessOrder::Stream),
+        (true, false) => Some(AccessOrder::Stride),
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use crate::code::hotspots::HotRow;
 
     /// The order of a run with 1000 first-level misses, stalled for these cycles.
-    fn found(irregular: u64, regular: u64, accesses_per_miss: u64) -> Option<Order> {
+    fn found(irregular: u64, regular: u64, accesses_per_miss: u64) -> Option<AccessOrder> {
         let totals: Counts = [
             ("stall.irregular", irregular),
             ("stall.regular", regular),
@@ -87,11 +87,11 @@ mod tests {
 
     #[test]
     fn the_larger_stall_of_misses_decides_the_order() {
-        assert_eq!(found(90_000, 10_000, 8), Some(Order::Scattered));
-        assert_eq!(found(50_001, 50_000, 8), Some(Order::Scattered));
-        assert_eq!(found(50_000, 50_000, 8), Some(Order::Stream));
-        assert_eq!(found(0, 10_000, 2), Some(Order::Stream));
-        assert_eq!(found(0, 10_000, 1), Some(Order::Stride));
+        assert_eq!(found(90_000, 10_000, 8), Some(AccessOrder::Scattered));
+        assert_eq!(found(50_001, 50_000, 8), Some(AccessOrder::Scattered));
+        assert_eq!(found(50_000, 50_000, 8), Some(AccessOrder::Stream));
+        assert_eq!(found(0, 10_000, 2), Some(AccessOrder::Stream));
+        assert_eq!(found(0, 10_000, 1), Some(AccessOrder::Stride));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::code::hotspots::{module_of, place_symbol};
 use crate::resolve::{Caller, Resolve};
 
 /// An instruction of a process and the code it belonged to.
-type Instruction = (Pid, u64, PathId, u64);
+type InstructionKey = (Pid, u64, PathId, u64);
 
 /// Names the instructions of samples, calls and exact counts, sorted by process and address.
 ///
@@ -53,7 +53,7 @@ pub fn symbol_rows(recording: &Recording, symbols: &mut dyn Resolve) -> Result<V
             );
         }
     })?;
-    let in_order: BTreeMap<Instruction, u64> = seen.since.into_iter().collect();
+    let in_order: BTreeMap<InstructionKey, u64> = seen.since.into_iter().collect();
     let mut names: HashMap<CodeLocation, SymbolRow> = HashMap::new();
     let rows = in_order
         .into_iter()
@@ -71,7 +71,7 @@ pub fn symbol_rows(recording: &Recording, symbols: &mut dyn Resolve) -> Result<V
 struct Seen<'a> {
     spaces: &'a AddressSpaces,
     /// Time at which each was first seen.
-    since: HashMap<Instruction, u64>,
+    since: HashMap<InstructionKey, u64>,
 }
 
 impl Seen<'_> {

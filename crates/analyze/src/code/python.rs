@@ -14,7 +14,7 @@ use memgauge_trace::{EventId, PythonLine};
 use serde::Serialize;
 
 use crate::Analysis;
-use crate::counts::{Counts, EventNames, Tally, ratio};
+use crate::counts::{Counts, EventNames, EventSums, ratio};
 
 /// Default maximum number of rows.
 pub(crate) const MAX_ROWS: usize = 1000;
@@ -56,11 +56,11 @@ pub struct PythonTable {
 }
 
 /// File, function, and line.
-type Place = (String, String, Option<u32>);
+type PythonLocation = (String, String, Option<u32>);
 
 /// Sums by line.
 #[derive(Clone, Debug, Default)]
-pub struct PythonSums(BTreeMap<Place, Tally>);
+pub struct PythonSums(BTreeMap<PythonLocation, EventSums>);
 
 impl Analysis for PythonSums {
     type Row = PythonLine;
@@ -100,7 +100,7 @@ impl PythonSums {
         if self.0.is_empty() {
             return None;
         }
-        let mut functions: BTreeMap<Place, Tally> = BTreeMap::new();
+        let mut functions: BTreeMap<PythonLocation, EventSums> = BTreeMap::new();
         let mut all = 0u64;
         for ((file, function, _), tally) in &self.0 {
             let place = (file.clone(), function.clone(), None);
@@ -119,7 +119,7 @@ impl PythonSums {
 }
 
 fn rows(
-    sums: BTreeMap<Place, Tally>,
+    sums: BTreeMap<PythonLocation, EventSums>,
     (event, total): (EventId, u64),
     names: &EventNames,
     max_rows: usize,

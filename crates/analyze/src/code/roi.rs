@@ -6,7 +6,7 @@ use memgauge_trace::{CodeRegion, CodeValue, Pid, Tid};
 use serde::Serialize;
 
 use crate::Analysis;
-use crate::counts::{Counts, EventNames, Tally};
+use crate::counts::{Counts, EventNames, EventSums};
 
 /// A region of interest, over all threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,16 +39,16 @@ pub struct CodeValueRow {
 }
 
 #[derive(Clone, Debug, Default)]
-struct RegionSums {
+struct RoiTotals {
     entries: u64,
     threads: BTreeSet<(Pid, Tid)>,
     time_ns: u64,
-    events: Tally,
+    events: EventSums,
 }
 
 /// Sums regions by name.
 #[derive(Clone, Debug, Default)]
-pub struct CodeRegions(BTreeMap<String, RegionSums>);
+pub struct CodeRegions(BTreeMap<String, RoiTotals>);
 
 impl Analysis for CodeRegions {
     type Row = CodeRegion;
@@ -57,7 +57,7 @@ impl Analysis for CodeRegions {
     fn observe(&mut self, batch: &[CodeRegion]) {
         for row in batch {
             if !self.0.contains_key(&row.name) {
-                self.0.insert(row.name.clone(), RegionSums::default());
+                self.0.insert(row.name.clone(), RoiTotals::default());
             }
             let Some(sums) = self.0.get_mut(&row.name) else {
                 continue;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Analysis;
 use crate::code::address_spaces::{AddressSpaces, CodeLocation, When};
-use crate::counts::{GroupTally, Tally};
+use crate::counts::{EventSums, GroupSums};
 use crate::sample_intervals::effective_samples;
 use crate::set_groups::FollowedGroups;
 
@@ -20,9 +20,9 @@ use crate::set_groups::FollowedGroups;
 #[derive(Clone, Debug)]
 pub struct Sites<'a> {
     spaces: &'a AddressSpaces,
-    rows: BTreeMap<CodeLocation, Tally>,
+    rows: BTreeMap<CodeLocation, EventSums>,
     /// Sums by group of cache sets with `--sets`.
-    by_group: BTreeMap<CodeLocation, GroupTally>,
+    by_group: BTreeMap<CodeLocation, GroupSums>,
 }
 
 impl<'a> Sites<'a> {
@@ -69,7 +69,7 @@ impl<'a> Analysis for Sites<'a> {
     }
 
     fn finish(self) -> SiteTotals<'a> {
-        let mut totals = Tally::default();
+        let mut totals = EventSums::default();
         for tally in self.rows.values() {
             totals.add_all(tally);
         }
@@ -115,7 +115,7 @@ pub struct SampledSites<'a> {
 /// Sums of samples by file and offset.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SampledSiteSums {
-    rows: BTreeMap<CodeLocation, (Tally, BTreeMap<EventId, SampleCount>)>,
+    rows: BTreeMap<CodeLocation, (EventSums, BTreeMap<EventId, SampleCount>)>,
     /// Sums of the squared periods.
     squares: BTreeMap<EventId, u128>,
 }
@@ -182,7 +182,7 @@ impl<'a> Analysis for SampledSites<'a> {
 impl<'a> SampledSites<'a> {
     /// The sums, with the number of samples of `event` at each location.
     pub fn of_event(self, event: EventId) -> SiteTotals<'a> {
-        let mut totals = Tally::default();
+        let mut totals = EventSums::default();
         let mut sampled = 0;
         let mut rows = Vec::with_capacity(self.sums.rows.len());
         for (place, (events, samples)) in self.sums.rows {
@@ -209,12 +209,12 @@ impl<'a> SampledSites<'a> {
 pub struct SiteTotals<'a> {
     pub(crate) spaces: &'a AddressSpaces,
     /// Sorted by file, then offset. Sample counts are 0 unless the sums come from samples.
-    pub(crate) rows: Vec<(CodeLocation, Tally, SampleCount)>,
+    pub(crate) rows: Vec<(CodeLocation, EventSums, SampleCount)>,
     /// Sums by group of cache sets.
-    pub(crate) by_group: BTreeMap<CodeLocation, GroupTally>,
+    pub(crate) by_group: BTreeMap<CodeLocation, GroupSums>,
     /// The groups that were modelled with `--sets`.
     pub(crate) followed: Option<FollowedGroups>,
-    pub(crate) totals: Tally,
+    pub(crate) totals: EventSums,
     /// Number of samples of the event that ranks locations. `None` if every event was counted.
     pub(crate) sampled: Option<u64>,
     /// Number of samples of equal weight with the same precision.

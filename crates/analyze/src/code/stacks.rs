@@ -527,13 +527,13 @@ fn python_name(function: &str, line: &Name) -> String {
 
 /// A tree under construction: nodes by caller and function.
 #[derive(Default)]
-struct Tree {
+struct CallTreeBuilder {
     numbers: HashMap<(Option<u32>, u32), u32>,
-    nodes: Vec<Node>,
+    nodes: Vec<CallTreeNode>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Node {
+struct CallTreeNode {
     caller: Option<u32>,
     function: u32,
     samples: u64,
@@ -541,15 +541,15 @@ struct Node {
     own_events: u64,
 }
 
-impl Tree {
+impl CallTreeBuilder {
     fn node(&mut self, caller: Option<u32>, function: u32) -> u32 {
         let next = self.nodes.len() as u32;
         let number = *self.numbers.entry((caller, function)).or_insert(next);
         if number == next {
-            self.nodes.push(Node {
+            self.nodes.push(CallTreeNode {
                 caller,
                 function,
-                ..Node::default()
+                ..CallTreeNode::default()
             });
         }
         number
@@ -590,7 +590,7 @@ impl Tree {
     /// Adds the sums of its callees to every node.
     fn sum_up(&mut self) {
         for at in (0..self.nodes.len()).rev() {
-            let Node {
+            let CallTreeNode {
                 caller,
                 samples,
                 events,
@@ -627,7 +627,7 @@ impl TreeBuilder<'_> {
         event: String,
         stacks: &[(Option<FrameId>, CodeLocation, (u64, u64))],
     ) -> CallTree {
-        let mut tree = Tree::default();
+        let mut tree = CallTreeBuilder::default();
         let mut times: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
         let mut known = HashMap::new();
         for &(caller, place, (samples, events)) in stacks {
@@ -666,7 +666,7 @@ impl TreeBuilder<'_> {
     /// Adds a call and its callers to the tree. Returns the call's node.
     fn add_call(
         &mut self,
-        tree: &mut Tree,
+        tree: &mut CallTreeBuilder,
         known: &mut HashMap<FrameId, AddedCall>,
         call: Option<FrameId>,
     ) -> Option<u32> {
@@ -718,7 +718,7 @@ impl TreeBuilder<'_> {
     /// only the module is known share a node.
     fn add_functions(
         &mut self,
-        tree: &mut Tree,
+        tree: &mut CallTreeBuilder,
         caller: Option<u32>,
         place: CodeLocation,
     ) -> Option<u32> {
@@ -736,7 +736,7 @@ impl TreeBuilder<'_> {
 
     /// The kept nodes in the order of calls, with sums of the others, and for each node of the tree
     /// the kept node that contains it.
-    fn kept_nodes(&self, tree: &Tree) -> (Vec<CallNode>, Vec<u32>) {
+    fn kept_nodes(&self, tree: &CallTreeBuilder) -> (Vec<CallNode>, Vec<u32>) {
         let is_kept = tree.select_nodes();
         let mut called: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
         for (at, node) in tree.nodes.iter().enumerate() {
@@ -768,7 +768,8 @@ impl TreeBuilder<'_> {
             for &at in &small {
                 is_in[at as usize] = Some(kept_nodes.len() as u32);
             }
-            let small: Vec<&Node> = small.iter().map(|&at| &tree.nodes[at as usize]).collect();
+            let small: Vec<&CallTreeNode> =
+                small.iter().map(|&at| &tree.nodes[at as usize]).collect();
             if !small.is_empty() {
                 kept_nodes.push(others(&small, own));
             }
@@ -788,7 +789,12 @@ impl TreeBuilder<'_> {
     }
 
     /// Adds nodes for single functions below the "others" nodes.
-    fn split_others(&self, tree: &Tree, kept_nodes: &mut Vec<CallNode>, is_in: &mut [u32]) {
+    fn split_others(
+        &self,
+        tree: &CallTreeBuilder,
+        kept_nodes: &mut Vec<CallNode>,
+        is_in: &mut [u32],
+    ) {
         let own_samples = tree.own_samples();
         let mut summed: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
         let others = |at: usize, kept_nodes: &[CallNode]| {
@@ -826,7 +832,7 @@ impl TreeBuilder<'_> {
         }
     }
 
-    fn named(&self, node: &Node, caller: Option<u32>) -> CallNode {
+    fn named(&self, node: &CallTreeNode, caller: Option<u32>) -> CallNode {
         let (function, module) = &self.functions.names[node.function as usize];
         CallNode {
             function: function.clone(),
@@ -839,7 +845,7 @@ impl TreeBuilder<'_> {
     }
 }
 
-fn others(nodes: &[&Node], caller: Option<u32>) -> CallNode {
+fn others(nodes: &[&CallTreeNode], caller: Option<u32>) -> CallNode {
     let events = nodes.iter().map(|node| node.events).sum();
     CallNode {
         function: OTHERS.to_owned(),

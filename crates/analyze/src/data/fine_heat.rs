@@ -17,7 +17,7 @@ use crate::code::address_spaces::{CodeLocation, PathId};
 use crate::data::regions::DataLocation;
 
 /// Process, address block and time bin.
-type Key = (Pid, u64, u32);
+type HeatKey = (Pid, u64, u32);
 
 /// Number of columns (time).
 const COLUMNS: u64 = 240;
@@ -34,15 +34,15 @@ const GAP_BYTES: u64 = 4 << 20;
 
 /// Owner of a cell's samples by majority vote.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
+struct HeatCell {
     samples: u64,
     code: CodeLocation,
     region: DataLocation,
     votes: u64,
 }
 
-impl Cell {
-    fn add(&mut self, other: &Cell) {
+impl HeatCell {
+    fn add(&mut self, other: &HeatCell) {
         self.samples += other.samples;
         if (self.code, self.region) == (other.code, other.region) {
             self.votes += other.votes;
@@ -63,7 +63,7 @@ pub(crate) struct Cells {
     bin_ns: u64,
     end_ns: u64,
     samples: u64,
-    cells: HashMap<Key, Cell>,
+    cells: HashMap<HeatKey, HeatCell>,
 }
 
 impl Cells {
@@ -94,7 +94,7 @@ impl Cells {
             self.rekey(|(pid, block, bin)| (pid, block, bin / 2));
         }
         let bin = (time_ns / self.bin_ns) as u32;
-        let cell = Cell {
+        let cell = HeatCell {
             samples: 1,
             code,
             region,
@@ -126,7 +126,7 @@ impl Cells {
         self.fit();
     }
 
-    fn put(&mut self, key: Key, cell: Cell) {
+    fn put(&mut self, key: HeatKey, cell: HeatCell) {
         let known = self.cells.entry(key);
         known.and_modify(|k| k.add(&cell)).or_insert(cell);
     }
@@ -139,7 +139,7 @@ impl Cells {
     }
 
     // In the order of keys, so that votes do not depend on the hash table's order.
-    fn rekey(&mut self, key: impl Fn(Key) -> Key) {
+    fn rekey(&mut self, key: impl Fn(HeatKey) -> HeatKey) {
         let mut cells: Vec<_> = std::mem::take(&mut self.cells).into_iter().collect();
         cells.sort_unstable_by_key(|c| c.0);
         for (old, cell) in cells {
@@ -159,7 +159,7 @@ impl Cells {
         let mut sorted: Vec<_> = self.cells.into_iter().collect();
         sorted.sort_unstable_by_key(|c| c.0);
         let gap = (GAP_BYTES >> self.block_shift).max(1);
-        let mut stretches: Vec<Vec<(Key, Cell)>> = Vec::new();
+        let mut stretches: Vec<Vec<(HeatKey, HeatCell)>> = Vec::new();
         for (key, cell) in sorted {
             let last = stretches.last_mut();
             let near = last.filter(|s| {
@@ -171,12 +171,12 @@ impl Cells {
                 None => stretches.push(vec![(key, cell)]),
             }
         }
-        let samples = |s: &[(_, Cell)]| s.iter().map(|(_, c)| c.samples).sum::<u64>();
+        let samples = |s: &[(_, HeatCell)]| s.iter().map(|(_, c)| c.samples).sum::<u64>();
         stretches.sort_by_key(|s| (Reverse(samples(s)), s[0].0));
         let all = stretches.len();
         stretches.truncate(STRETCHES);
         stretches.sort_by_key(|s| s[0].0);
-        let mut functions = Names::default();
+        let mut functions = NameTable::default();
         let shift = self.block_shift;
         let place = |s: &Vec<_>| stretch(s, shift, &mut |f, o| functions.of(function(f, o)));
         let stretches: Vec<PlacedStretch> = stretches.iter().map(place).collect();
@@ -197,12 +197,12 @@ impl Cells {
 
 /// Numbers distinct names.
 #[derive(Default)]
-struct Names<T> {
+struct NameTable<T> {
     names: Vec<T>,
     numbers: HashMap<T, usize>,
 }
 
-impl<T: Clone + Eq + std::hash::Hash> Names<T> {
+impl<T: Clone + Eq + std::hash::Hash> NameTable<T> {
     fn of(&mut self, name: T) -> usize {
         let next = self.names.len();
         let number = *self.numbers.entry(name.clone()).or_insert(next);
@@ -214,14 +214,14 @@ impl<T: Clone + Eq + std::hash::Hash> Names<T> {
 }
 
 fn stretch(
-    cells: &[(Key, Cell)],
+    cells: &[(HeatKey, HeatCell)],
     shift: u32,
     function: &mut dyn FnMut(PathId, u64) -> usize,
 ) -> PlacedStretch {
     let (pid, first, _) = cells[0].0;
     let blocks = cells[cells.len() - 1].0.1 - first + 1;
     let blocks_a_row = blocks.div_ceil(ROWS);
-    let mut rows: BTreeMap<(u64, u32), Cell> = BTreeMap::new();
+    let mut rows: BTreeMap<(u64, u32), HeatCell> = BTreeMap::new();
     for ((_, block, bin), cell) in cells {
         let key = ((block - first) / blocks_a_row, *bin);
         let known = rows.entry(key);
@@ -256,7 +256,7 @@ struct PlacedStretch {
 impl PlacedHeat {
     /// Names the regions.
     pub(crate) fn named(self, mut region: impl FnMut(Pid, DataLocation) -> String) -> FineHeat {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let mut known: HashMap<(Pid, DataLocation), usize> = HashMap::new();
         let mut stretches = Vec::new();
         for s in self.stretches {
@@ -378,7 +378,7 @@ mod tests {
         let spaces = AddressSpaces::default();
         let (unknown, _) = spaces.code_at(Pid(1), 0, When::Latest);
         let region = crate::data::regions::locate(&spaces, Pid(1), 0, 0);
-        let vote = |offset| Cell {
+        let vote = |offset| HeatCell {
             samples: 1,
             code: (unknown, offset),
             region,

@@ -24,7 +24,7 @@ const MAX_SITES: usize = 8;
 
 /// Bytes in use from a time on.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct HeapStep {
     time_ns: u64,
     bytes: u64,
 }
@@ -32,8 +32,8 @@ struct Step {
 /// Steps of every process and site, and of each process's resident memory.
 #[derive(Clone, Debug, Default)]
 pub struct HeapHistory {
-    in_use: BTreeMap<(Pid, Option<u32>), Vec<Step>>,
-    resident: BTreeMap<Pid, Vec<Step>>,
+    in_use: BTreeMap<(Pid, Option<u32>), Vec<HeapStep>>,
+    resident: BTreeMap<Pid, Vec<HeapStep>>,
 }
 
 impl Analysis for HeapHistory {
@@ -42,7 +42,7 @@ impl Analysis for HeapHistory {
 
     fn observe(&mut self, batch: &[HeapUseRow]) {
         for row in batch {
-            let step = |bytes| Step {
+            let step = |bytes| HeapStep {
                 time_ns: row.time_ns,
                 bytes,
             };
@@ -104,7 +104,7 @@ pub struct HeapCurve {
 
 /// Bins of equal length, of which the run may cut the last.
 #[derive(Clone, Copy)]
-struct Grid {
+struct TimeBins {
     bin_ns: u64,
     duration_ns: u64,
 }
@@ -128,7 +128,7 @@ impl HeapHistory {
             return None;
         }
         let bin_ns = duration_ns.div_ceil(BINS).max(1);
-        let grid = Grid {
+        let time_bins = TimeBins {
             bin_ns,
             duration_ns,
         };
@@ -138,19 +138,19 @@ impl HeapHistory {
         let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         for (&(pid, site), steps) in &self.in_use {
             let Some(site) = site else {
-                add_steps(&mut in_use, steps, grid, BinValue::Maximum);
+                add_steps(&mut in_use, steps, time_bins, BinValue::Maximum);
                 continue;
             };
-            add_steps(&mut all_sites, steps, grid, BinValue::Last);
+            add_steps(&mut all_sites, steps, time_bins, BinValue::Last);
             if let Some(name) = names.get(&(pid, site)) {
                 let curve = by_name.entry(name).or_insert_with(|| vec![0; bins]);
-                add_steps(curve, steps, grid, BinValue::Last);
+                add_steps(curve, steps, time_bins, BinValue::Last);
             }
         }
         let mut resident = (!self.resident.is_empty()).then(|| vec![0; bins]);
         if let Some(curve) = &mut resident {
             for steps in self.resident.values() {
-                add_steps(curve, steps, grid, BinValue::Maximum);
+                add_steps(curve, steps, time_bins, BinValue::Maximum);
             }
         }
         let highest = |curve: &[u64]| curve.iter().copied().max().unwrap_or(0);
@@ -180,13 +180,13 @@ impl HeapHistory {
 }
 
 /// Adds a step function to bins. Steps after the last bin count in the last one.
-fn add_steps(bins: &mut [u64], steps: &[Step], grid: Grid, value: BinValue) {
+fn add_steps(bins: &mut [u64], steps: &[HeapStep], time_bins: TimeBins, value: BinValue) {
     let mut steps = steps.iter().peekable();
     let mut bytes = 0;
     let last = bins.len() - 1;
     for (number, bin) in bins.iter_mut().enumerate() {
-        let end_ns = (number as u64 + 1).saturating_mul(grid.bin_ns);
-        let end_ns = end_ns.min(grid.duration_ns);
+        let end_ns = (number as u64 + 1).saturating_mul(time_bins.bin_ns);
+        let end_ns = end_ns.min(time_bins.duration_ns);
         let mut most = bytes;
         while let Some(step) = steps.next_if(|step| step.time_ns < end_ns || number == last) {
             // A process ends with no bytes in use. At the end of the run, that is not of interest.

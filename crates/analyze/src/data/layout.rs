@@ -51,7 +51,7 @@ pub struct LayoutChange {
 
 /// New positions of the parts of a type's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ObjectLayout {
     /// Size of an object in the original layout, in bytes.
     bytes: u64,
     parts: Vec<MovedPart>,
@@ -112,14 +112,14 @@ impl fmt::Display for LayoutError {
 impl std::error::Error for LayoutError {}
 
 /// A member of the outermost level, including the members inside it.
-struct Block<'a> {
+struct OuterMember<'a> {
     name: &'a str,
     range: Range<u64>,
 }
 
 /// Members of the outermost level by offset. Overlapping ones are one block.
-fn blocks(of: &DataType) -> Vec<Block<'_>> {
-    let mut blocks: Vec<Block<'_>> = Vec::new();
+fn blocks(of: &DataType) -> Vec<OuterMember<'_>> {
+    let mut blocks: Vec<OuterMember<'_>> = Vec::new();
     for member in &of.members {
         let name = outermost_member(&member.name);
         let own_bytes = match member.count {
@@ -132,7 +132,7 @@ fn blocks(of: &DataType) -> Vec<Block<'_>> {
             Some(last) if last.name == name || range.start < last.range.end => {
                 last.range.end = last.range.end.max(range.end);
             }
-            _ => blocks.push(Block { name, range }),
+            _ => blocks.push(OuterMember { name, range }),
         }
         if member.count > 1 {
             let next = of.members.iter().map(|other| other.offset);
@@ -223,14 +223,14 @@ impl LayoutChange {
     ///
     /// # Errors
     /// The type has not all of the named members.
-    pub fn apply(&self, of: &DataType) -> Result<Layout, LayoutError> {
+    pub fn apply(&self, of: &DataType) -> Result<ObjectLayout, LayoutError> {
         let blocks = blocks(of);
         if blocks.is_empty() && (self.kind, &self.members) != (LayoutKind::Pad, &NamedMembers::None)
         {
             return Err(LayoutError::NoMembers(of.name.clone()));
         }
         let named = self.named(of, &blocks)?;
-        let mut layout = Layout {
+        let mut layout = ObjectLayout {
             bytes: of.bytes,
             parts: Vec::new(),
             strides: Vec::new(),
@@ -279,7 +279,7 @@ impl LayoutChange {
     }
 
     /// Indices of the named blocks, in the order in which they were named.
-    fn named(&self, of: &DataType, blocks: &[Block<'_>]) -> Result<Vec<usize>, LayoutError> {
+    fn named(&self, of: &DataType, blocks: &[OuterMember<'_>]) -> Result<Vec<usize>, LayoutError> {
         let names = match &self.members {
             NamedMembers::None => return Ok(Vec::new()),
             NamedMembers::All => return Ok((0..blocks.len()).collect()),
@@ -301,7 +301,7 @@ impl LayoutChange {
     }
 }
 
-impl Layout {
+impl ObjectLayout {
     fn move_part(&mut self, from: Range<u64>, array: usize, offset: u64) {
         self.parts.push(MovedPart {
             from,
@@ -474,7 +474,7 @@ mod tests {
         }
     }
 
-    fn layout(text: &str) -> Layout {
+    fn layout(text: &str) -> ObjectLayout {
         let change: LayoutChange = text.parse().unwrap();
         assert_eq!(change.to_string(), text);
         change.apply(&node()).unwrap()
@@ -482,7 +482,7 @@ mod tests {
 
     #[track_caller]
     fn check(
-        layout: &Layout,
+        layout: &ObjectLayout,
         from: u64,
         array: impl Into<Option<usize>>,
         stride: u64,

@@ -35,17 +35,17 @@ const MAX_PAGES: usize = 1 << 22;
 
 /// Samples by page and by node.
 #[derive(Clone, Debug)]
-pub struct PageUse {
+pub struct PageUseByNode {
     page_bytes: u64,
     samples: HashMap<(u64, u32), u64>,
     most: usize,
     not_kept: u64,
 }
 
-impl PageUse {
+impl PageUseByNode {
     /// Starts without samples. `page_bytes` is the page size of the machine.
-    pub fn new(page_bytes: u64) -> PageUse {
-        PageUse {
+    pub fn new(page_bytes: u64) -> PageUseByNode {
+        PageUseByNode {
             page_bytes,
             samples: HashMap::new(),
             most: MAX_PAGES,
@@ -164,17 +164,17 @@ pub struct Placement {
 
 /// Splits the regions into ranges by use, and recommends where to move them.
 pub fn placement(
-    usage: &PageUse,
+    usage: &PageUseByNode,
     regions: &[MemoryRegion],
     nodes: &mut dyn PageNodes,
 ) -> Placement {
     let pages = usage.by_page();
     let addresses: Vec<u64> = pages.iter().map(|(p, _)| p * usage.page_bytes).collect();
     let lies_on = nodes.nodes_of(&addresses);
-    let sampled: Vec<Sampled> = pages
+    let sampled: Vec<SampledPage> = pages
         .into_iter()
         .zip(lies_on)
-        .map(|((page, used_by), lies_on)| Sampled {
+        .map(|((page, used_by), lies_on)| SampledPage {
             page,
             used_by,
             lies_on,
@@ -192,7 +192,10 @@ pub fn placement(
         let last = region.end.div_ceil(usage.page_bytes);
         let from = sampled.partition_point(|s| s.page < first);
         let to = sampled.partition_point(|s| s.page < last);
-        mapped += sampled[from..to].iter().map(Sampled::samples).sum::<u64>();
+        mapped += sampled[from..to]
+            .iter()
+            .map(SampledPage::samples)
+            .sum::<u64>();
         let shortest = SHORTEST_GAP_BYTES / usage.page_bytes;
         for part in split_at_gaps(&sampled[from..to], shortest) {
             cut.extend(by_user(part).into_iter().map(|range| (region, range)));
@@ -233,13 +236,13 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 }
 
 /// A page with samples.
-struct Sampled {
+struct SampledPage {
     page: u64,
     used_by: ByNode,
     lies_on: Option<u32>,
 }
 
-impl Sampled {
+impl SampledPage {
     fn samples(&self) -> u64 {
         self.used_by.values().sum()
     }
@@ -252,7 +255,7 @@ fn add(sums: &mut ByNode, more: &ByNode) {
 }
 
 /// Number of pages from the first to the last one with samples.
-fn pages_of(range: &[Sampled]) -> u64 {
+fn pages_of(range: &[SampledPage]) -> u64 {
     match (range.first(), range.last()) {
         (Some(first), Some(last)) => last.page + 1 - first.page,
         _ => 0,
@@ -260,15 +263,15 @@ fn pages_of(range: &[Sampled]) -> u64 {
 }
 
 /// Splits at gaps that are too long for chance.
-fn split_at_gaps(pages: &[Sampled], shortest: u64) -> Vec<&[Sampled]> {
+fn split_at_gaps(pages: &[SampledPage], shortest: u64) -> Vec<&[SampledPage]> {
     let longest = longest_by_chance(pages).max(shortest);
     pages.chunk_by(|a, b| b.page - a.page <= longest).collect()
 }
 
 /// Longest gap by chance in pages: [`LONG_GAP`] times the mean of the gaps that are not longer than
 /// that.
-fn longest_by_chance(pages: &[Sampled]) -> u64 {
-    let samples: u64 = pages.iter().map(Sampled::samples).sum();
+fn longest_by_chance(pages: &[SampledPage]) -> u64 {
+    let samples: u64 = pages.iter().map(SampledPage::samples).sum();
     let mut longest = u64::MAX;
     loop {
         let gaps = pages.windows(2).map(|two| two[1].page - two[0].page);
@@ -289,7 +292,7 @@ fn user(used_by: &ByNode) -> Option<u32> {
     (low > 0.5).then_some(node)
 }
 
-fn used_by(pages: &[Sampled]) -> ByNode {
+fn used_by(pages: &[SampledPage]) -> ByNode {
     let mut sums = ByNode::new();
     pages.iter().for_each(|page| add(&mut sums, &page.used_by));
     sums
@@ -302,19 +305,19 @@ fn leader(used_by: &ByNode) -> Option<u32> {
 }
 
 /// Consecutive pages and the node that uses them.
-struct Run<'a> {
-    pages: &'a [Sampled],
+struct PageRun<'a> {
+    pages: &'a [SampledPage],
     user: Option<u32>,
 }
 
 /// Merges adjacent runs with the same user. `all` contains the pages of all runs.
-fn merged<'a>(all: &'a [Sampled], runs: &[Run<'a>]) -> Vec<Run<'a>> {
+fn merged<'a>(all: &'a [SampledPage], runs: &[PageRun<'a>]) -> Vec<PageRun<'a>> {
     let mut start = 0;
     let groups = runs.chunk_by(|a, b| a.user == b.user).map(|group| {
         let end = start + group.iter().map(|run| run.pages.len()).sum::<usize>();
         let pages = &all[start..end];
         start = end;
-        Run {
+        PageRun {
             pages,
             user: group[0].user,
         }
@@ -323,12 +326,12 @@ fn merged<'a>(all: &'a [Sampled], runs: &[Run<'a>]) -> Vec<Run<'a>> {
 }
 
 /// Splits into ranges that one node uses, or that several share.
-fn by_user(pages: &[Sampled]) -> Vec<&[Sampled]> {
-    let chunks = chunks(pages).into_iter().map(|pages| Run {
+fn by_user(pages: &[SampledPage]) -> Vec<&[SampledPage]> {
+    let chunks = chunks(pages).into_iter().map(|pages| PageRun {
         pages,
         user: leader(&used_by(pages)),
     });
-    let chunks: Vec<Run> = chunks.collect();
+    let chunks: Vec<PageRun> = chunks.collect();
     // One chunk's leader may be chance. The same leader in many consecutive chunks is not.
     let mut runs = merged(pages, &chunks);
     for run in &mut runs {
@@ -336,7 +339,7 @@ fn by_user(pages: &[Sampled]) -> Vec<&[Sampled]> {
     }
     // A chunk that differs by chance belongs to its neighbours if these agree.
     for n in 1..runs.len().saturating_sub(1) {
-        let samples: u64 = runs[n].pages.iter().map(Sampled::samples).sum();
+        let samples: u64 = runs[n].pages.iter().map(SampledPage::samples).sum();
         if runs[n].user.is_none()
             && samples < 2 * CHUNK_SAMPLES
             && runs[n - 1].user == runs[n + 1].user
@@ -351,7 +354,7 @@ fn by_user(pages: &[Sampled]) -> Vec<&[Sampled]> {
 }
 
 /// Splits pages into chunks of at least [`CHUNK_SAMPLES`] samples.
-fn chunks(pages: &[Sampled]) -> Vec<&[Sampled]> {
+fn chunks(pages: &[SampledPage]) -> Vec<&[SampledPage]> {
     let mut ends = Vec::new();
     let mut samples = 0;
     for (page, end) in pages.iter().zip(1..) {
@@ -373,7 +376,7 @@ fn chunks(pages: &[Sampled]) -> Vec<&[Sampled]> {
 
 /// Samples from another node than the one that holds their page (or would hold it), and all samples
 /// whose page is in memory.
-fn remote_samples(range: &[Sampled], moved_to: Option<u32>) -> (u64, u64) {
+fn remote_samples(range: &[SampledPage], moved_to: Option<u32>) -> (u64, u64) {
     let mut sums = (0, 0);
     for page in range {
         let Some(lies_on) = page.lies_on else {
@@ -387,7 +390,7 @@ fn remote_samples(range: &[Sampled], moved_to: Option<u32>) -> (u64, u64) {
 }
 
 fn place(
-    range: &[Sampled],
+    range: &[SampledPage],
     region: &MemoryRegion,
     (page_bytes, stride): (u64, u64),
     nodes: &mut dyn PageNodes,

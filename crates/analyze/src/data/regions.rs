@@ -52,7 +52,7 @@ pub(crate) enum DataLocation {
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Weight {
+struct WeightedSamples {
     samples: u64,
     events: u64,
     squares: u128,
@@ -91,8 +91,8 @@ impl DataLocation {
     }
 }
 
-impl Weight {
-    fn add(&mut self, other: Weight) {
+impl WeightedSamples {
+    fn add(&mut self, other: WeightedSamples) {
         self.samples += other.samples;
         self.events = self.events.saturating_add(other.events);
         self.squares = self.squares.saturating_add(other.squares);
@@ -111,7 +111,7 @@ pub struct Regions<'a> {
 /// Sums of samples by region.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RegionSums {
-    rows: BTreeMap<(EventId, Pid, DataLocation), Weight>,
+    rows: BTreeMap<(EventId, Pid, DataLocation), WeightedSamples>,
     without_address: BTreeMap<EventId, u64>,
     /// Events by group of cache sets with `--sets`.
     by_group: BTreeMap<(EventId, Pid, DataLocation), SortedSums<u8>>,
@@ -167,7 +167,7 @@ impl<'a> Regions<'a> {
             return;
         };
         let place = locate(self.spaces, sample.pid, addr.0, sample.time_ns);
-        let weight = Weight {
+        let weight = WeightedSamples {
             samples: 1,
             events: sample.period,
             squares: u128::from(sample.period).pow(2),
@@ -357,28 +357,28 @@ impl RegionTable {
     }
 }
 
-type Named = BTreeMap<(String, Pid), NamedRegion>;
+type NamedRegions = BTreeMap<(String, Pid), NamedRegion>;
 
 #[derive(Clone, Debug, Default)]
 struct NamedRegion {
     /// Extent of the location with the most events.
-    extent: Extent,
+    extent: RegionExtent,
     heaviest: u64,
-    weight: Weight,
+    weight: WeightedSamples,
     /// Events by group of cache sets with `--sets`.
     groups: SortedSums<u8>,
 }
 
 /// Start and size of a region, if known.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Extent {
+pub(crate) struct RegionExtent {
     start: Option<u64>,
     bytes: Option<u64>,
 }
 
-impl Extent {
-    fn of((start, end): (u64, u64)) -> Extent {
-        Extent {
+impl RegionExtent {
+    fn of((start, end): (u64, u64)) -> RegionExtent {
+        RegionExtent {
             start: Some(start),
             bytes: Some(end - start),
         }
@@ -416,7 +416,7 @@ impl SampledRegions<'_> {
 
     fn table(&self, symbols: &mut dyn Resolve, event: EventId, limit: RowLimit) -> RegionTable {
         let named = self.named(symbols, event);
-        let mut all = Weight::default();
+        let mut all = WeightedSamples::default();
         named.values().for_each(|region| all.add(region.weight));
         let whole = self.groups_of(event, &named);
         let mut rows: Vec<_> = named.into_iter().collect();
@@ -428,7 +428,7 @@ impl SampledRegions<'_> {
             false => &[],
         };
         let listed::Split { listed, others } = listed::split(rows, limit.rows, numbers);
-        let mut rest = Weight::default();
+        let mut rest = WeightedSamples::default();
         others.iter().for_each(|(_, other)| rest.add(other.weight));
         let rows = listed.into_iter();
         RegionTable {
@@ -448,7 +448,7 @@ impl SampledRegions<'_> {
     }
 
     /// Events of each process by group of cache sets with `--sets`.
-    fn groups_of(&self, event: EventId, named: &Named) -> Option<Whole> {
+    fn groups_of(&self, event: EventId, named: &NamedRegions) -> Option<Whole> {
         let followed = self.followed?.of_event(event);
         let mut processes: BTreeMap<Pid, SortedSums<u8>> = BTreeMap::new();
         for ((_, pid), region) in named {
@@ -461,8 +461,8 @@ impl SampledRegions<'_> {
         })
     }
 
-    fn named(&self, symbols: &mut dyn Resolve, event: EventId) -> Named {
-        let mut named = Named::new();
+    fn named(&self, symbols: &mut dyn Resolve, event: EventId) -> NamedRegions {
+        let mut named = NamedRegions::new();
         for (&(_, pid, place), &weight) in self.sums.rows.iter().filter(|(key, _)| key.0 == event) {
             let (name, extent) = self.describe(symbols, pid, place);
             let row = named.entry((name, pid)).or_default();
@@ -483,13 +483,13 @@ impl SampledRegions<'_> {
         symbols: &mut dyn Resolve,
         pid: Pid,
         place: DataLocation,
-    ) -> (String, Extent) {
+    ) -> (String, RegionExtent) {
         let extent = |path| {
             let known = self.spaces.extent(pid, path);
-            known.map_or_else(Extent::default, Extent::of)
+            known.map_or_else(RegionExtent::default, RegionExtent::of)
         };
         match place {
-            DataLocation::Unknown => (UNKNOWN.to_owned(), Extent::default()),
+            DataLocation::Unknown => (UNKNOWN.to_owned(), RegionExtent::default()),
             DataLocation::Anonymous { start, end } => anonymous(start, end),
             DataLocation::Named(path) => (self.spaces.path(path).to_owned(), extent(path)),
             DataLocation::Code(path) => (format!("{} [code]", self.file_name(path)), extent(path)),
@@ -522,7 +522,7 @@ impl SampledRegions<'_> {
         symbols: &mut dyn Resolve,
         pid: Pid,
         place: DataLocation,
-    ) -> (String, Extent) {
+    ) -> (String, RegionExtent) {
         let in_code = place
             .in_file()
             .filter(|&(path, _)| self.spaces.holds_code(path));
@@ -542,13 +542,13 @@ impl SampledRegions<'_> {
         path: PathId,
         offset: u64,
         section: &str,
-        of_file: Extent,
-    ) -> (String, Extent) {
+        of_file: RegionExtent,
+    ) -> (String, RegionExtent) {
         let name = self.file_name(path);
         let file = self.spaces.file(path);
         match symbols.resolve_data(file, offset) {
             Some(symbol) => {
-                let extent = Extent {
+                let extent = RegionExtent {
                     start: None,
                     bytes: symbols.data_bytes(file, offset),
                 };
@@ -563,8 +563,8 @@ impl SampledRegions<'_> {
     }
 }
 
-fn anonymous(start: u64, end: u64) -> (String, Extent) {
-    (format!("anon {start:#x}"), Extent::of((start, end)))
+fn anonymous(start: u64, end: u64) -> (String, RegionExtent) {
+    (format!("anon {start:#x}"), RegionExtent::of((start, end)))
 }
 
 impl NamedRegion {
@@ -582,7 +582,13 @@ struct Whole {
 
 impl Whole {
     /// Number of independent samples that estimate the region's share equally well.
-    fn effective_samples(&self, pid: Pid, region: &NamedRegion, share: f64, all: Weight) -> u64 {
+    fn effective_samples(
+        &self,
+        pid: Pid,
+        region: &NamedRegion,
+        share: f64,
+        all: WeightedSamples,
+    ) -> u64 {
         let of_process = |(&process, groups): (&Pid, &SortedSums<u8>)| {
             let off = groups.iter().map(|(group, sum)| {
                 let part = region.part(pid == process, group);
@@ -602,7 +608,7 @@ impl Whole {
         &self,
         (pid, region): (Pid, &NamedRegion),
         share: f64,
-        all: Weight,
+        all: WeightedSamples,
         (low, high): (f64, f64),
     ) -> (f64, f64) {
         let inside = region.groups.iter().map(|(_, sum)| sum as f64);
@@ -624,7 +630,7 @@ fn row(
     name: String,
     pid: Pid,
     region: &NamedRegion,
-    all: Weight,
+    all: WeightedSamples,
     whole: Option<&Whole>,
 ) -> RegionRow {
     let NamedRegion { extent, weight, .. } = *region;

@@ -35,11 +35,11 @@ pub(crate) struct SharingLimits {
 #[derive(Clone, Debug)]
 pub struct SharedLineSums<'a> {
     spaces: &'a AddressSpaces,
-    lines: BTreeMap<(Pid, u64), LineSums>,
+    lines: BTreeMap<(Pid, u64), SharedLineRows>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct LineSums {
+struct SharedLineRows {
     site: Option<u32>,
     time_ns: u64,
     accesses: BTreeMap<(Tid, PathId, u64), SharingRow>,
@@ -305,7 +305,7 @@ pub(crate) fn shared_lines(
     limits: SharingLimits,
 ) -> Option<SharedLines> {
     let mut totals = SharingCounts::default();
-    let mut lines: Vec<(SharingCounts, (Pid, u64), &LineSums)> = Vec::new();
+    let mut lines: Vec<(SharingCounts, (Pid, u64), &SharedLineRows)> = Vec::new();
     for (&key, line) in &sums.lines {
         let mut counts = SharingCounts::default();
         line.accesses
@@ -340,7 +340,7 @@ pub(crate) fn shared_lines(
 fn shared_line(
     spaces: &AddressSpaces,
     (pid, address): (Pid, u64),
-    line: &LineSums,
+    line: &SharedLineRows,
     counts: SharingCounts,
     names: &SharingNames,
     symbols: &mut dyn Resolve,

@@ -17,9 +17,9 @@ use crate::Analysis;
 use crate::code::address_spaces::{AddressSpaces, CodeLocation, is_file};
 use crate::code::hotspots::{module_of, place_symbol};
 use crate::code::stacks::Frames;
-use crate::counts::{Counts, EventNames, Tally};
+use crate::counts::{Counts, EventNames, EventSums};
 use crate::data::heap_history::{HeapHistograms, HeapHistory, HeapOverTime};
-use crate::data::regions::{DataLocation, Extent, SampledRegions, locate};
+use crate::data::regions::{DataLocation, RegionExtent, SampledRegions, locate};
 use crate::resolve::Resolve;
 
 const NO_SYMBOLS: &str = "[no symbols]";
@@ -30,8 +30,8 @@ pub(crate) const MAX_ROWS: usize = 100;
 #[derive(Clone, Debug)]
 pub struct DataSums<'a> {
     spaces: &'a AddressSpaces,
-    by_site: BTreeMap<(Pid, u32), Tally>,
-    by_place: BTreeMap<(Pid, DataLocation), Tally>,
+    by_site: BTreeMap<(Pid, u32), EventSums>,
+    by_place: BTreeMap<(Pid, DataLocation), EventSums>,
 }
 
 impl<'a> DataSums<'a> {
@@ -332,11 +332,11 @@ pub(crate) struct DataResults {
 type SiteKey = (String, Vec<CodeLocation>);
 
 #[derive(Default)]
-struct SiteSums {
+struct SiteGroup {
     /// Processes with their numbers of the site.
     numbers: Vec<(Pid, u32)>,
     row: AllocationRow,
-    tally: Tally,
+    tally: EventSums,
 }
 
 /// Tables of a recording about the heap over time.
@@ -360,7 +360,7 @@ pub(crate) fn data_results(
 ) -> DataResults {
     let mut paths = Vec::new();
     let mut site_names: BTreeMap<(Pid, u32), String> = BTreeMap::new();
-    let mut named: BTreeMap<String, (AllocationSite, Tally)> = BTreeMap::new();
+    let mut named: BTreeMap<String, (AllocationSite, EventSums)> = BTreeMap::new();
     for ((_, path), sums) in sites(sums, tables.allocations, frames) {
         let site = allocation_site(symbols, frames.spaces(), &path, &sums.row);
         let numbers = sums.numbers.iter();
@@ -386,20 +386,20 @@ pub(crate) fn data_results(
         histograms: tables.histograms,
         ..heap
     });
-    let mut totals = Tally::default();
+    let mut totals = EventSums::default();
     let all = sums.by_site.values().chain(sums.by_place.values());
     all.for_each(|tally| totals.add_all(tally));
-    let mut mapped: BTreeMap<String, Tally> = BTreeMap::new();
+    let mut mapped: BTreeMap<String, EventSums> = BTreeMap::new();
     for (&(pid, place), tally) in &sums.by_place {
-        let (mut name, _): (String, Extent) = regions.describe_line(symbols, pid, place);
+        let (mut name, _): (String, RegionExtent) = regions.describe_line(symbols, pid, place);
         if name == "[heap]" && has_allocations {
             name += " outside of allocations";
         }
         mapped.entry(name).or_default().add_all(tally);
     }
     let stalled = totals.get(catalogue::CYCLES);
-    let mut rows: Vec<(Tally, DataPlace)> = Vec::new();
-    let row = |name, kind, tally: &Tally, allocation| DataPlace {
+    let mut rows: Vec<(EventSums, DataPlace)> = Vec::new();
+    let row = |name, kind, tally: &EventSums, allocation| DataPlace {
         name,
         kind,
         counts: counts(tally, names),
@@ -407,7 +407,7 @@ pub(crate) fn data_results(
         allocation,
     };
     let missed = named.into_iter();
-    for (name, (site, tally)) in missed.filter(|(_, (_, tally))| *tally != Tally::default()) {
+    for (name, (site, tally)) in missed.filter(|(_, (_, tally))| *tally != EventSums::default()) {
         rows.push((
             tally.clone(),
             row(name, DataKind::Allocated, &tally, Some(site)),
@@ -416,13 +416,13 @@ pub(crate) fn data_results(
     for (name, tally) in mapped {
         rows.push((tally.clone(), row(name, DataKind::Mapped, &tally, None)));
     }
-    let cost = |tally: &Tally| {
+    let cost = |tally: &EventSums| {
         let get = |event: EventId| tally.get(event);
         (get(catalogue::CYCLES), get(catalogue::L1D_MISS))
     };
     rows.sort_by_cached_key(|(tally, row)| (Reverse(cost(tally)), row.name.clone()));
     let others = rows.split_off(rows.len().min(tables.max_rows));
-    let mut other = Tally::default();
+    let mut other = EventSums::default();
     others.iter().for_each(|(tally, _)| other.add_all(tally));
     let table = (!rows.is_empty()).then(|| DataTable {
         totals: counts(&totals, names),
@@ -438,7 +438,7 @@ fn sum_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.into_iter().chain(b).reduce(|a, b| a + b)
 }
 
-fn counts(tally: &Tally, names: &EventNames) -> Counts {
+fn counts(tally: &EventSums, names: &EventNames) -> Counts {
     let all = tally.iter().filter(|&(_, count)| count > 0);
     all.map(|(event, count)| (names.name(event), count))
         .collect()
@@ -449,8 +449,8 @@ fn sites(
     sums: &DataSums,
     allocations: &Allocations,
     frames: &Frames,
-) -> BTreeMap<SiteKey, SiteSums> {
-    let mut sites: BTreeMap<SiteKey, SiteSums> = BTreeMap::new();
+) -> BTreeMap<SiteKey, SiteGroup> {
+    let mut sites: BTreeMap<SiteKey, SiteGroup> = BTreeMap::new();
     for (key, row) in &allocations.0 {
         let path = path_of(frames, row.caller);
         let site = sites.entry((row.function.clone(), path)).or_default();

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::code::address_spaces::{PathId, is_file};
 use crate::code::sites::SiteTotals;
-use crate::counts::{Counts, EventNames, Tally};
+use crate::counts::{Counts, EventNames, EventSums};
 use crate::resolve::Resolve;
 use crate::resolve::data_type::{DataAccess, DataType, NoType, TypeHole};
 
@@ -124,8 +124,8 @@ impl TypeTable {
 /// Costs of a type by member; the last is that of accesses to no member.
 struct TypeSums {
     of: Rc<DataType>,
-    all: Tally,
-    members: Vec<Tally>,
+    all: EventSums,
+    members: Vec<EventSums>,
 }
 
 /// Sums costs by type. `None` if no file has debug information.
@@ -136,12 +136,12 @@ pub(crate) fn type_table(
     max_types: usize,
 ) -> Option<TypeTable> {
     let mut types: BTreeMap<Rc<DataType>, TypeSums> = BTreeMap::new();
-    let mut untyped: BTreeMap<NoType, Tally> = BTreeMap::new();
-    let mut totals = Tally::default();
+    let mut untyped: BTreeMap<NoType, EventSums> = BTreeMap::new();
+    let mut totals = EventSums::default();
     let is_costly = costly_files(sites);
     for ((path, offset), tally, _) in &sites.rows {
         let costs = costs(tally);
-        if costs == Tally::default() {
+        if costs == EventSums::default() {
             continue;
         }
         totals.add_all(&costs);
@@ -159,15 +159,15 @@ pub(crate) fn type_table(
         return None;
     }
     let stalled = totals.get(CYCLES);
-    let share = |tally: &Tally, of: u64, event: EventId| {
+    let share = |tally: &EventSums, of: u64, event: EventId| {
         (of > 0).then(|| tally.get(event) as f64 / of as f64)
     };
     let mut rows: Vec<TypeSums> = types.into_values().collect();
     rows.sort_by_cached_key(|sums| (Reverse(cost(&sums.all)), Rc::clone(&sums.of)));
     let others = rows.split_off(rows.len().min(max_types));
-    let mut other = Tally::default();
+    let mut other = EventSums::default();
     others.iter().for_each(|sums| other.add_all(&sums.all));
-    let mut untyped: Vec<(NoType, Tally)> = untyped.into_iter().collect();
+    let mut untyped: Vec<(NoType, EventSums)> = untyped.into_iter().collect();
     untyped.sort_by_key(|(reason, tally)| (Reverse(cost(tally)), *reason));
     Some(TypeTable {
         totals: totals.named(names),
@@ -214,7 +214,7 @@ fn costly_files(sites: &SiteTotals) -> impl Fn(PathId) -> bool {
 }
 
 fn members(sums: &TypeSums, names: &EventNames) -> Vec<MemberRow> {
-    let share = |tally: &Tally, event: EventId| {
+    let share = |tally: &EventSums, event: EventId| {
         let of = sums.all.get(event);
         (of > 0).then(|| tally.get(event) as f64 / of as f64)
     };
@@ -234,8 +234,8 @@ fn members(sums: &TypeSums, names: &EventNames) -> Vec<MemberRow> {
 }
 
 /// Costs of an instruction's accesses. `cycles` are those in which it stalled.
-fn costs(tally: &Tally) -> Tally {
-    let mut costs = Tally::default();
+fn costs(tally: &EventSums) -> EventSums {
+    let mut costs = EventSums::default();
     for (event, count) in tally.iter().filter(|&(_, count)| count > 0) {
         if STALLS.contains(&event) {
             costs.add(CYCLES, count);
@@ -247,18 +247,18 @@ fn costs(tally: &Tally) -> Tally {
     costs
 }
 
-fn cost(tally: &Tally) -> (u64, u64, u64) {
+fn cost(tally: &EventSums) -> (u64, u64, u64) {
     let accesses = tally.get(LOADS) + tally.get(STORES);
     (tally.get(CYCLES), tally.get(L1D_MISS), accesses)
 }
 
-fn add(types: &mut BTreeMap<Rc<DataType>, TypeSums>, access: &DataAccess, costs: &Tally) {
+fn add(types: &mut BTreeMap<Rc<DataType>, TypeSums>, access: &DataAccess, costs: &EventSums) {
     let sums = types
         .entry(Rc::clone(&access.of))
         .or_insert_with(|| TypeSums {
             of: Rc::clone(&access.of),
-            all: Tally::default(),
-            members: vec![Tally::default(); access.of.members.len()],
+            all: EventSums::default(),
+            members: vec![EventSums::default(); access.of.members.len()],
         });
     sums.all.add_all(costs);
     if let Some(member) = access

@@ -28,11 +28,11 @@ const PREFIX: &str = "uncore.";
 
 /// Sums of counters, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemoryCounters {
+pub struct MemoryCounterSums {
     bytes: BTreeMap<String, u64>,
 }
 
-impl MemoryCounters {
+impl MemoryCounterSums {
     /// True if the event is one of these counters.
     pub fn knows(name: &str) -> bool {
         name.starts_with(PREFIX)
@@ -52,7 +52,7 @@ impl MemoryCounters {
     }
 
     /// Adds the sums of another.
-    pub fn merge(&mut self, other: &MemoryCounters) {
+    pub fn merge(&mut self, other: &MemoryCounterSums) {
         for (term, bytes) in &other.bytes {
             self.add(&format!("{PREFIX}{term}"), *bytes);
         }
@@ -63,11 +63,11 @@ impl MemoryCounters {
     }
 
     /// The traffic, if the terms are sufficient.
-    fn traffic(&self) -> Option<Traffic> {
+    fn traffic(&self) -> Option<DeviceTraffic> {
         self.by_misses().or_else(|| self.by_fabric())
     }
 
-    fn by_misses(&self) -> Option<Traffic> {
+    fn by_misses(&self) -> Option<DeviceTraffic> {
         let (read, written) = (self.term("io_read_misses")?, self.term("io_write_misses")?);
         let (misses, all) = match self.term("misses") {
             Some(misses) => (misses, "misses"),
@@ -89,16 +89,16 @@ impl MemoryCounters {
                 0.0
             }
         };
-        Some(Traffic {
+        Some(DeviceTraffic {
             formula: format!("R_io + (R_io + W_io) / {all} × {back}"),
             input: pushed(written),
             output: read + pushed(read),
         })
     }
 
-    fn by_fabric(&self) -> Option<Traffic> {
+    fn by_fabric(&self) -> Option<DeviceTraffic> {
         let most = |name: &str| self.term(name).unwrap_or(f64::INFINITY);
-        Some(Traffic {
+        Some(DeviceTraffic {
             formula: "min(device_reads, memory_reads) + min(device_writes, memory_writes)"
                 .to_owned(),
             input: self.term("device_writes")?.min(most("memory_writes")),
@@ -141,7 +141,7 @@ impl MemoryCounters {
 }
 
 /// Memory traffic of devices in bytes: by writing memory, by reading it.
-struct Traffic {
+struct DeviceTraffic {
     formula: String,
     input: f64,
     output: f64,
@@ -192,7 +192,7 @@ pub struct IoPort {
 
 /// Computes the traffic, and distributes it over devices and processes.
 pub(crate) fn share_out(
-    counters: &MemoryCounters,
+    counters: &MemoryCounterSums,
     devices: &mut [IoDeviceLine],
     lines: &mut [IoLine],
 ) -> IoMemory {
@@ -218,7 +218,7 @@ pub(crate) fn share_out(
 }
 
 fn give(
-    traffic: &Traffic,
+    traffic: &DeviceTraffic,
     stacks: &BTreeMap<String, [u64; 2]>,
     devices: &mut [IoDeviceLine],
     lines: &mut [IoLine],
@@ -246,7 +246,7 @@ fn part(own: f64, all: f64, bytes: f64) -> f64 {
     if all > 0.0 { own / all * bytes } else { 0.0 }
 }
 
-fn terms(counters: &MemoryCounters) -> Vec<IoTerm> {
+fn terms(counters: &MemoryCounterSums) -> Vec<IoTerm> {
     let sums = counters
         .bytes
         .iter()
@@ -297,8 +297,8 @@ mod tests {
     use memgauge_trace::DeviceId;
     use proptest::prelude::*;
 
-    fn counters(terms: &[(&str, u64)]) -> MemoryCounters {
-        let mut counters = MemoryCounters::default();
+    fn counters(terms: &[(&str, u64)]) -> MemoryCounterSums {
+        let mut counters = MemoryCounterSums::default();
         for (name, bytes) in terms {
             counters.add(&format!("uncore.{name}"), *bytes);
         }

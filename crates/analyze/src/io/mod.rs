@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::Analysis;
 use crate::counts::Counts;
 use crate::io::curves::IoOverTime;
-use crate::io::memory::{IoMemory, MemoryCounters, share_out};
+use crate::io::memory::{IoMemory, MemoryCounterSums, share_out};
 use crate::io::moved::{BothWays, IoDeviceLine, IoLine, Moved};
 
 /// Sums rows by owner and device.
@@ -32,7 +32,7 @@ pub struct IoAccounts {
     moved: BTreeMap<(Owner, DeviceId), BothWays>,
     owners: BTreeMap<Owner, IoOwner>,
     devices: BTreeMap<DeviceId, IoDevice>,
-    counters: MemoryCounters,
+    counters: MemoryCounterSums,
     /// Origin of the memory traffic counters, and the reason if there are none.
     counted_by: [String; 2],
     end_ns: u64,
@@ -246,7 +246,7 @@ pub(crate) fn accounted(
     let names: BTreeMap<EventId, &str> = manifest
         .events
         .iter()
-        .filter(|event| MemoryCounters::knows(&event.name))
+        .filter(|event| MemoryCounterSums::knows(&event.name))
         .map(|event| (event.id, event.name.as_str()))
         .collect();
     each(recording, problems, |rows: &[SeriesRow]| {

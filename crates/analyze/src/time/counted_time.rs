@@ -43,15 +43,15 @@ const SLOTS_ERROR: f64 = 0.02;
 
 /// Where the time goes, from totals by event name.
 pub(crate) fn counted_time(totals: &[(String, f64)]) -> Option<CountedTime> {
-    let totals = Totals(totals);
+    let totals = NamedTotals(totals);
     let found = by_level(&totals).or_else(|| by_slot(&totals));
     found.or_else(|| by_end(&totals))
 }
 
 /// Totals by event name.
-struct Totals<'a>(&'a [(String, f64)]);
+struct NamedTotals<'a>(&'a [(String, f64)]);
 
-impl Totals<'_> {
+impl NamedTotals<'_> {
     /// Counts of events with the same modifiers. `None` if one was not counted.
     fn of<const N: usize>(&self, events: [&str; N]) -> Option<[f64; N]> {
         let with = |modifiers: &str| {
@@ -86,7 +86,7 @@ fn modifiers_of(spelling: &str, event: &str) -> Option<String> {
     }
 }
 
-fn by_level(totals: &Totals<'_>) -> Option<CountedTime> {
+fn by_level(totals: &NamedTotals<'_>) -> Option<CountedTime> {
     let [cycles, l1d, l2, l3] = totals.of([
         "cycles",
         "cycle_activity.stalls_l1d_miss",
@@ -125,7 +125,7 @@ fn by_level(totals: &Totals<'_>) -> Option<CountedTime> {
     })
 }
 
-fn by_slot(totals: &Totals<'_>) -> Option<CountedTime> {
+fn by_slot(totals: &NamedTotals<'_>) -> Option<CountedTime> {
     let [slots, retiring, bad, front, back] = totals.of([
         "slots",
         "topdown-retiring",
@@ -177,7 +177,7 @@ fn by_slot(totals: &Totals<'_>) -> Option<CountedTime> {
     })
 }
 
-fn by_end(totals: &Totals<'_>) -> Option<CountedTime> {
+fn by_end(totals: &NamedTotals<'_>) -> Option<CountedTime> {
     let part = |name, event, formula| {
         let [cycles, stalled] = totals.of(["cycles", event])?;
         (cycles > 0.0 && stalled <= cycles).then(|| CountedPart {

@@ -23,7 +23,7 @@ const NS_PER_S: f64 = 1e9;
 /// Initial bin width of a curve of unknown length, shorter than any timer interval in use.
 pub(crate) const FIRST_WIDTH_NS: u64 = 1000;
 
-type Key = (EventId, Option<(Pid, Tid)>);
+type SeriesKey = (EventId, Option<(Pid, Tid)>);
 
 /// Bins series rows into curves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Series {
     per_thread: bool,
     only: Option<Vec<EventId>>,
     end_ns: u64,
-    bins: BTreeMap<Key, Vec<u64>>,
+    bins: BTreeMap<SeriesKey, Vec<u64>>,
 }
 
 impl Series {
@@ -111,7 +111,7 @@ impl Series {
 
     /// Adds `value` spread evenly over `start..end`, which is not empty and
     /// fits.
-    fn add_span(&mut self, key: Key, start: u64, end: u64, value: u64) {
+    fn add_span(&mut self, key: SeriesKey, start: u64, end: u64, value: u64) {
         let width = self.width_ns;
         let last = ((end - 1) / width) as usize;
         let bins = self.bins.entry(key).or_default();
@@ -178,7 +178,7 @@ impl Analysis for Series {
         let count = self.end_ns.div_ceil(self.width_ns) as usize;
         let curves = self.bins.into_iter().map(|((event, thread), mut values)| {
             values.resize(count, 0);
-            Curve {
+            EventCurve {
                 event,
                 thread,
                 bin_ns: self.width_ns,
@@ -202,12 +202,12 @@ pub struct Curves {
     /// Width of every bin in nanoseconds.
     pub bin_ns: u64,
     /// The curves, ordered by event, then thread.
-    pub curves: Vec<Curve>,
+    pub curves: Vec<EventCurve>,
 }
 
 impl Curves {
     /// The event's curve over all threads, all zero if it has no row.
-    pub fn event(&self, event: EventId) -> Curve {
+    pub fn event(&self, event: EventId) -> EventCurve {
         let found = self
             .curves
             .iter()
@@ -220,9 +220,9 @@ impl Curves {
         self.curves.iter().any(|c| c.event == event)
     }
 
-    fn flat(&self, event: EventId) -> Curve {
+    fn flat(&self, event: EventId) -> EventCurve {
         let count = self.duration_ns.div_ceil(self.bin_ns.max(1)) as usize;
-        Curve {
+        EventCurve {
             event,
             thread: None,
             bin_ns: self.bin_ns,
@@ -234,7 +234,7 @@ impl Curves {
 
 /// One event over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Curve {
+pub struct EventCurve {
     /// The event counted.
     pub event: EventId,
     /// The thread, or `None` for all threads together.
@@ -258,7 +258,7 @@ pub struct Peak {
     pub per_s: f64,
 }
 
-impl Curve {
+impl EventCurve {
     /// Sum over all bins, in the event's unit.
     pub fn total(&self) -> u64 {
         saturating_sum(&self.values)

@@ -37,7 +37,7 @@ pub(crate) const FINEST_BINS: usize = 1 << 16;
 
 /// Owner of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Row {
+enum SampleOwner {
     Code(CodeLocation),
     Region(Pid, DataLocation),
     Thread(Pid, Tid),
@@ -45,13 +45,13 @@ enum Row {
 
 /// Samples and the events that they represent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
+struct BinSums {
     samples: u64,
     events: u64,
 }
 
-impl Sums {
-    fn add(&mut self, other: Sums) {
+impl BinSums {
+    fn add(&mut self, other: BinSums) {
         self.samples += other.samples;
         self.events = self.events.saturating_add(other.events);
     }
@@ -64,7 +64,7 @@ pub struct SampleTimes<'a> {
     start_ns: u64,
     bin_ns: u64,
     end_ns: u64,
-    cells: HashMap<(EventId, Row, u32), Sums>,
+    cells: HashMap<(EventId, SampleOwner, u32), BinSums>,
     heat: Cells,
 }
 
@@ -89,7 +89,7 @@ impl<'a> SampleTimes<'a> {
         }
         let bin = (time_ns / self.bin_ns) as u32;
         let location = self.spaces.code_of(sample);
-        let sums = Sums {
+        let sums = BinSums {
             samples: 1,
             events: sample.period,
         };
@@ -97,11 +97,11 @@ impl<'a> SampleTimes<'a> {
             let cell = self.cells.entry((sample.event, row, bin));
             cell.or_default().add(sums);
         };
-        add(Row::Code(location));
-        add(Row::Thread(sample.pid, sample.tid));
+        add(SampleOwner::Code(location));
+        add(SampleOwner::Thread(sample.pid, sample.tid));
         if let Some(addr) = sample.addr {
             let region = locate(self.spaces, sample.pid, addr.0, sample.time_ns);
-            add(Row::Region(sample.pid, region));
+            add(SampleOwner::Region(sample.pid, region));
             self.heat.add(sample, addr, location, region);
         }
         while self.cells.len() > MAX_CELLS && self.bin_ns <= self.end_ns {
@@ -258,7 +258,7 @@ impl Timeline {
             symbols,
         };
         let shift = shift_to_fit(curves);
-        let timed = |curve: &crate::Curve| TimedCurve {
+        let timed = |curve: &crate::EventCurve| TimedCurve {
             event: names.name(curve.event),
             values: coarser(&curve.values, shift),
         };
@@ -300,21 +300,21 @@ fn coarser(values: &[u64], shift: u32) -> Vec<u64> {
 }
 
 /// A row's samples by bin.
-type ByBin = BTreeMap<u32, Sums>;
+type SumsByBin = BTreeMap<u32, BinSums>;
 
 fn samples(
-    cells: HashMap<(EventId, Row, u32), Sums>,
+    cells: HashMap<(EventId, SampleOwner, u32), BinSums>,
     bin_ns: u64,
     end_ns: u64,
     naming: &mut Naming,
     names: &EventNames,
 ) -> Vec<TimedSamples> {
-    let mut events: BTreeMap<EventId, BTreeMap<Row, ByBin>> = BTreeMap::new();
+    let mut events: BTreeMap<EventId, BTreeMap<SampleOwner, SumsByBin>> = BTreeMap::new();
     for ((event, row, bin), sums) in cells {
         let bins = events.entry(event).or_default().entry(row).or_default();
         bins.insert(bin, sums);
     }
-    let timed = |(event, rows): (EventId, BTreeMap<Row, ByBin>)| TimedSamples {
+    let timed = |(event, rows): (EventId, BTreeMap<SampleOwner, SumsByBin>)| TimedSamples {
         event: names.name(event),
         bin_ns,
         bins: end_ns / bin_ns + 1,
@@ -323,16 +323,16 @@ fn samples(
     events.into_iter().map(timed).collect()
 }
 
-fn tables(rows: BTreeMap<Row, ByBin>, naming: &mut Naming) -> TimedSamples {
-    let mut all = ByBin::new();
-    let mut groups: [BTreeMap<RowName, ByBin>; 4] = Default::default();
+fn tables(rows: BTreeMap<SampleOwner, SumsByBin>, naming: &mut Naming) -> TimedSamples {
+    let mut all = SumsByBin::new();
+    let mut groups: [BTreeMap<RowName, SumsByBin>; 4] = Default::default();
     let [functions, lines, regions, threads] = &mut groups;
-    let mut code: Vec<(CodeLocation, ByBin)> = Vec::new();
+    let mut code: Vec<(CodeLocation, SumsByBin)> = Vec::new();
     for (row, bins) in rows {
         match row {
-            Row::Code(location) => code.push((location, bins)),
-            Row::Region(pid, region) => add(regions, naming.region(pid, region), &bins),
-            Row::Thread(pid, tid) => {
+            SampleOwner::Code(location) => code.push((location, bins)),
+            SampleOwner::Region(pid, region) => add(regions, naming.region(pid, region), &bins),
+            SampleOwner::Thread(pid, tid) => {
                 add_bins(&mut all, &bins);
                 let name = format!("thread {}", tid.0);
                 add(threads, (name, format!("process {}", pid.0)), &bins);
@@ -362,23 +362,23 @@ fn tables(rows: BTreeMap<Row, ByBin>, naming: &mut Naming) -> TimedSamples {
     }
 }
 
-fn add(group: &mut BTreeMap<RowName, ByBin>, name: RowName, bins: &ByBin) {
+fn add(group: &mut BTreeMap<RowName, SumsByBin>, name: RowName, bins: &SumsByBin) {
     add_bins(group.entry(name).or_default(), bins);
 }
 
-fn add_bins(sum: &mut ByBin, bins: &ByBin) {
+fn add_bins(sum: &mut SumsByBin, bins: &SumsByBin) {
     for (&bin, &sums) in bins {
         sum.entry(bin).or_default().add(sums);
     }
 }
 
-fn total(bins: &ByBin) -> Sums {
-    let mut all = Sums::default();
+fn total(bins: &SumsByBin) -> BinSums {
+    let mut all = BinSums::default();
     bins.values().for_each(|&sums| all.add(sums));
     all
 }
 
-fn hottest(group: BTreeMap<RowName, ByBin>) -> Vec<TimedRow> {
+fn hottest(group: BTreeMap<RowName, SumsByBin>) -> Vec<TimedRow> {
     let rows = group.into_iter().map(|(name, bins)| timed_row(name, bins));
     let mut rows: Vec<TimedRow> = rows.collect();
     rows.sort_by_key(|row| Reverse(row.events));
@@ -386,7 +386,7 @@ fn hottest(group: BTreeMap<RowName, ByBin>) -> Vec<TimedRow> {
     rows
 }
 
-fn timed_row((name, of): RowName, bins: ByBin) -> TimedRow {
+fn timed_row((name, of): RowName, bins: SumsByBin) -> TimedRow {
     let all = total(&bins);
     let bins = bins.into_iter();
     TimedRow {

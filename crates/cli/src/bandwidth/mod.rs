@@ -5,7 +5,9 @@ mod calibrate;
 mod live;
 
 use anyhow::{Context, bail};
-use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MAX_WINDOWS, Settings};
+use memgauge_analyze::bandwidth::{
+    self, BandwidthSettings, Correction, LossModel, MAX_WINDOWS, TraceExtent,
+};
 use memgauge_calibration::{Calibration, recorded_delivery};
 use memgauge_console::outcome::{Exit, usage};
 use memgauge_console::quantities::spoken_seconds;
@@ -105,8 +107,8 @@ fn modelled(args: &Bandwidth) -> anyhow::Result<EventSpec> {
     event.map_err(|why| usage(format!("failed to read event `{name}`: {why}")))
 }
 
-fn settings(args: &Bandwidth) -> Settings {
-    Settings {
+fn settings(args: &Bandwidth) -> BandwidthSettings {
+    BandwidthSettings {
         from_ns: args.from.unwrap_or(0),
         to_ns: args.to,
         bin_ns: args.bin.ns,
@@ -166,7 +168,7 @@ fn unlike(reference: &bandwidth::Reference) -> Option<String> {
 }
 
 /// Returns an error if there is nothing to show, or too much.
-fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Result<()> {
+fn check(args: &Bandwidth, recording: &Recording, extent: &TraceExtent) -> anyhow::Result<()> {
     if extent.overflows.is_empty() {
         for problem in &extent.problems {
             eprintln!("memgauge: {problem}");
@@ -275,7 +277,7 @@ fn shown(
     style: memgauge_report::Style,
 ) -> anyhow::Result<String> {
     let mut result = read(args, recording)?;
-    result.runs = bandwidth::Runs::of(before, result.bytes);
+    result.runs = bandwidth::RepeatedRuns::of(before, result.bytes);
     Ok(match (args.json, args.csv) {
         (true, _) => json(&result),
         (_, true) => csv(&result),

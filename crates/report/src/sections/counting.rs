@@ -1,6 +1,6 @@
 //! Results of native counters: totals, derived values, and the ticks of a series.
 
-use memgauge_analyze::{Counter, CounterCurve, Counting, Derived, Summary};
+use memgauge_analyze::{CounterCurve, Counting, Derived, EventCounter, Summary};
 use memgauge_trace::{CounterFacts, TickFacts, UnsupportedFacts};
 
 use super::or_none;
@@ -42,7 +42,7 @@ pub(super) fn derived(summary: &Summary, style: &Style) -> String {
     let text =
         style.heading("Derived", "from the counts above") + &table_of_figures(&figures, style);
     let totals = summary.counting.iter().flat_map(|c| &c.totals);
-    let totals: Vec<&Counter> = totals.collect();
+    let totals: Vec<&EventCounter> = totals.collect();
     let estimated = figures
         .iter()
         .filter_map(|f| Some((f.name, share_of(f, &totals)?)));
@@ -61,7 +61,7 @@ pub(super) fn derived(summary: &Summary, style: &Style) -> String {
 
 /// Minimum share of the time for which an event of a figure was counted. `None` if all were counted
 /// all the time.
-fn share_of(figure: &Derived, totals: &[&Counter]) -> Option<f64> {
+fn share_of(figure: &Derived, totals: &[&EventCounter]) -> Option<f64> {
     let words: Vec<&str> = figure.formula.split([' ', '(', ')']).collect();
     let names = totals.iter().map(|t| &t.facts).filter(|facts| {
         let base = facts.name.rsplit_once(':').map_or(&*facts.name, |n| n.0);
@@ -193,9 +193,9 @@ fn unsupported(events: &[UnsupportedFacts]) -> Vec<(String, String)> {
 }
 
 /// The timer of a series, shown as a further counter.
-fn timer(counting: &Counting) -> Option<Counter> {
+fn timer(counting: &Counting) -> Option<EventCounter> {
     let ticks = counting.ticks.as_ref()?;
-    Some(Counter {
+    Some(EventCounter {
         facts: CounterFacts {
             name: "cpu-clock".to_owned(),
             value: ticks.facts.running_ns,
@@ -207,7 +207,7 @@ fn timer(counting: &Counting) -> Option<Counter> {
 }
 
 fn table(counting: &Counting, seconds: f64, style: &Style) -> Table {
-    let rows: Vec<Counter> = timer(counting)
+    let rows: Vec<EventCounter> = timer(counting)
         .into_iter()
         .chain(counting.totals.iter().cloned())
         .collect();
@@ -333,8 +333,8 @@ mod tests {
     use crate::fixture::{self, plain};
     use memgauge_analyze::Ticking;
 
-    fn counter(name: &str, value: u64) -> Counter {
-        Counter {
+    fn counter(name: &str, value: u64) -> EventCounter {
+        EventCounter {
             facts: CounterFacts {
                 name: name.to_owned(),
                 value,

@@ -197,7 +197,7 @@ fn has_every(summary: &Summary, event: &str) -> bool {
 /// True if each sampled event has a sample.
 fn has_all(summary: &Summary) -> bool {
     let sampling = summary.sampling.as_ref();
-    sampling.is_some_and(memgauge_analyze::Sampling::has_all)
+    sampling.is_some_and(memgauge_analyze::SamplingResults::has_all)
 }
 
 /// Number of samples behind a table, and provenance of its numbers.

@@ -1,6 +1,6 @@
 //! Samples by event, methods of finding data addresses, and data sources.
 
-use memgauge_analyze::{SampledEvent, Sampling, Summary};
+use memgauge_analyze::{SampledEvent, SamplingResults, Summary};
 use memgauge_trace::{DerivationFacts, OverheadFacts, PebsFacts};
 
 use super::or_none;
@@ -46,7 +46,7 @@ pub(super) fn derivations(summary: &Summary, style: &Style) -> String {
     text
 }
 
-fn native(summary: &Summary) -> Option<&Sampling> {
+fn native(summary: &Summary) -> Option<&SamplingResults> {
     let is_native = summary.recording.machine.is_none();
     summary.sampling.as_ref().filter(|_| is_native)
 }
@@ -97,7 +97,7 @@ fn events(events: &[SampledEvent], style: &Style) -> Table {
     table
 }
 
-fn sources_table(sampling: &Sampling, style: &Style) -> Table {
+fn sources_table(sampling: &SamplingResults, style: &Style) -> Table {
     let all: u64 = sampling.sources.iter().map(|s| s.samples).sum();
     let mut table = Table::new(&[
         ("share", Kind::Number),
@@ -123,7 +123,7 @@ fn sources_table(sampling: &Sampling, style: &Style) -> Table {
 }
 
 /// Sentences about how samples were taken, and their cost.
-pub(crate) fn notes(sampling: &Sampling) -> Vec<String> {
+pub(crate) fn notes(sampling: &SamplingResults) -> Vec<String> {
     let mut notes = sampling.notes.clone();
     if let Some(overhead) = &sampling.overhead {
         notes.push(overhead_in_words(overhead));
@@ -212,7 +212,7 @@ mod tests {
             latency_cycles,
         };
         Summary {
-            sampling: Some(Sampling {
+            sampling: Some(SamplingResults {
                 events: vec![event],
                 sources: vec![from("load, memory", 30, 9000), from("load, L1 hit", 10, 50)],
                 derivations: Some(DerivationFacts {
@@ -221,7 +221,7 @@ mod tests {
                     ..DerivationFacts::default()
                 }),
                 notes: vec!["a remark".to_owned()],
-                ..Sampling::default()
+                ..SamplingResults::default()
             }),
             ..fixture::empty()
         }

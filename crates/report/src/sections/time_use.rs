@@ -1,6 +1,6 @@
 //! Cycles by use.
 
-use memgauge_analyze::{Counter, Summary, TimeUse};
+use memgauge_analyze::{EventCounter, Summary, TimeUse};
 
 use super::counting::WHOLE;
 use super::provenance;
@@ -37,7 +37,7 @@ pub(super) fn counted(summary: &Summary, style: &Style) -> String {
     let Some(time) = &counting.time else {
         return String::new();
     };
-    let took_turns = |counter: &Counter| counter.facts.share_counted < WHOLE;
+    let took_turns = |counter: &EventCounter| counter.facts.share_counted < WHOLE;
     let how = match counting.totals.iter().any(took_turns) {
         true => "estimated, since counters took turns",
         false => "counted",
@@ -87,7 +87,7 @@ mod tests {
             share,
             formula: "",
         };
-        let mut counter = Counter::default();
+        let mut counter = EventCounter::default();
         counter.facts.share_counted = share_counted;
         Summary {
             counting: Some(Counting {

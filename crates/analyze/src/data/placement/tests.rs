@@ -35,7 +35,12 @@ fn region(name: &str, start: u64, bytes: u64) -> MemoryRegion {
 }
 
 /// `samples` at random places of a region, each from the node that `from` names.
-fn used(usage: &mut PageUse, at: &MemoryRegion, samples: u64, from: impl Fn(u64, u64) -> u32) {
+fn used(
+    usage: &mut PageUseByNode,
+    at: &MemoryRegion,
+    samples: u64,
+    from: impl Fn(u64, u64) -> u32,
+) {
     let mut random = random(samples + at.start);
     for _ in 0..samples {
         let addr = at.start + random(at.end - at.start);
@@ -49,7 +54,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn memory_that_another_node_uses_is_moved_there() {
     let heap = region("[heap]", 16 * MIB, 64 * MIB);
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     // Node 1 makes 95 % of the accesses, but all pages are on node 0.
     used(&mut usage, &heap, 20_000, |_, chance| {
         u32::from(chance >= 5)
@@ -71,7 +76,7 @@ fn memory_that_another_node_uses_is_moved_there() {
 fn halves_that_two_nodes_use_are_told_apart() {
     let data = region("anon", 1 << 30, 32 * MIB);
     let middle = data.start + 16 * MIB;
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     used(&mut usage, &data, 8000, |addr, _| u32::from(addr >= middle));
     // The first half is on the node that uses it, the second half is not.
     let found = placement(&usage, &[data], &mut Rule(|_| Some(0)));
@@ -89,7 +94,7 @@ fn halves_that_two_nodes_use_are_told_apart() {
 #[test]
 fn memory_that_all_use_alike_stays() {
     let data = region("shared", 1 << 30, 32 * MIB);
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     used(&mut usage, &data, 30_000, |_, chance| (chance % 2) as u32);
     let found = placement(&usage, &[data], &mut Rule(|_| Some(1)));
     assert_eq!(found.ranges.len(), 1, "{:?}", found.ranges);
@@ -100,7 +105,7 @@ fn memory_that_all_use_alike_stays() {
 #[test]
 fn few_samples_give_no_advice() {
     let data = region("anon", 1 << 30, 4 * MIB);
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     used(&mut usage, &data, CHUNK_SAMPLES - 1, |_, _| 1);
     let found = placement(&usage, std::slice::from_ref(&data), &mut Rule(|_| Some(0)));
     assert_eq!(found.ranges[0].advice, Advice::TooFewSamples);
@@ -114,7 +119,7 @@ fn memory_between_clusters_that_nobody_uses_is_no_part_of_a_range() {
     // A reservation of 1 TiB with two used parts, as runtimes make.
     let heap = region("anon", 1 << 40, 1 << 40);
     let places = [heap.start + (1 << 30), heap.start + (700 << 30)];
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     for place in places {
         used(&mut usage, &region("", place, 8 * MIB), 2000, |_, _| 1);
     }
@@ -141,7 +146,7 @@ fn memory_between_clusters_that_nobody_uses_is_no_part_of_a_range() {
 #[test]
 fn of_a_large_range_one_page_in_so_many_is_asked_for() {
     let heap = region("anon", 1 << 40, 64 << 30);
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     used(&mut usage, &heap, 50_000, |_, _| 1);
     // Three pages in four lie elsewhere.
     let rule = |addr: u64| Some(u32::from(addr / PAGE * 2_654_435_761 % 1000 >= 750));
@@ -155,7 +160,7 @@ fn of_a_large_range_one_page_in_so_many_is_asked_for() {
 #[test]
 fn samples_outside_regions_and_of_absent_pages_are_counted() {
     let data = region("anon", 1 << 30, MIB);
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     used(&mut usage, &data, 1000, |_, _| 0);
     (0..7).for_each(|_| usage.take(12 * PAGE, 0));
     let found = placement(&usage, &[data], &mut Rule(|_| None));
@@ -171,7 +176,7 @@ fn samples_outside_regions_and_of_absent_pages_are_counted() {
 
 #[test]
 fn what_is_not_kept_is_counted() {
-    let mut usage = PageUse::new(PAGE);
+    let mut usage = PageUseByNode::new(PAGE);
     usage.most = 3;
     for page in 0..5 {
         usage.take(page * PAGE, 0);
@@ -190,7 +195,7 @@ proptest! {
         samples in prop::collection::vec((0u64..1 << 28, 0u32..3), 0..600),
         nodes in 1u64..4,
     ) {
-        let mut usage = PageUse::new(PAGE);
+        let mut usage = PageUseByNode::new(PAGE);
         samples.iter().for_each(|&(addr, node)| usage.take(addr, node));
         let regions = [region("a", 0, 1 << 27), region("b", 1 << 27, 1 << 27)];
         let mut rule = Rule(|addr| Some((addr / PAGE % nodes) as u32));
