@@ -22,7 +22,7 @@ use memgauge_trace::{
 };
 use serde::{Deserialize, Serialize};
 
-use loops::{Loop, Measured, measure, run};
+use loops::{Loop, MeasuredLoop, measure, run};
 
 /// Default periods.
 pub const PERIODS: [u64; 16] = [
@@ -65,22 +65,22 @@ pub struct Settings {
 
 /// Losses by period and loop.
 #[derive(Clone, Debug)]
-pub struct Losses {
+pub struct MeasuredLosses {
     /// The losses that correct a recording.
     pub calibration: Calibration,
-    measured: Vec<Measured>,
+    measured: Vec<MeasuredLoop>,
     /// Share of memory's lines that the event counts with all prefetchers.
     seen_with_prefetchers: f64,
     /// Overflows that one thread of this machine packs and stores per second.
     stored_per_s: f64,
 }
 
-impl Losses {
+impl MeasuredLosses {
     /// Measures the losses.
     ///
     /// # Errors
     /// The machine has no such event, or there is no room for temporary files.
-    pub fn measure(settings: &Settings) -> anyhow::Result<Losses> {
+    pub fn measure(settings: &Settings) -> anyhow::Result<MeasuredLosses> {
         let periods = match &settings.periods[..] {
             [] => &PERIODS[..],
             named => named,
@@ -103,7 +103,7 @@ impl Losses {
             points: model.iter().map(|m| m.point.clone()).collect(),
         };
         model.extend(others);
-        Ok(Losses {
+        Ok(MeasuredLosses {
             calibration,
             measured: model,
             seen_with_prefetchers: seen_with_prefetchers(settings)?,

@@ -170,7 +170,7 @@ pub(crate) fn run(
 
 /// Measurements of one loop at one period.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredLoop {
     /// Losses and density.
     #[serde(flatten)]
     pub(crate) point: LossPoint,
@@ -189,7 +189,7 @@ pub(crate) fn measure(
     settings: &Settings,
     period: u64,
     what: Loop,
-) -> anyhow::Result<Option<Measured>> {
+) -> anyhow::Result<Option<MeasuredLoop>> {
     let config = &settings.machine;
     let pmu = |delivery| PmuConfig {
         samples: vec![SampleSpec {
@@ -216,7 +216,7 @@ pub(crate) fn measure(
     let records = first.records.max(1) as f64;
     let cost_cycles = first.delivered.millicycles as f64 / 1000.0;
     let record_ns = cost_cycles / records * 1e9 / config.frequency_hz as f64;
-    Ok(Some(Measured {
+    Ok(Some(MeasuredLoop {
         point: LossPoint {
             name: what.name(),
             period,

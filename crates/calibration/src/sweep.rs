@@ -26,7 +26,7 @@ use crate::loops::{Loop, measure};
 
 /// The accesses of a burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Pattern {
+enum BurstPattern {
     /// Loads of consecutive lines.
     Scan,
     /// Stores to consecutive lines.
@@ -39,20 +39,20 @@ enum Pattern {
     Groups,
 }
 
-impl Pattern {
-    const ALL: [Pattern; 5] = [
-        Pattern::Scan,
-        Pattern::Fill,
-        Pattern::Copy,
-        Pattern::Random,
-        Pattern::Groups,
+impl BurstPattern {
+    const ALL: [BurstPattern; 5] = [
+        BurstPattern::Scan,
+        BurstPattern::Fill,
+        BurstPattern::Copy,
+        BurstPattern::Random,
+        BurstPattern::Groups,
     ];
 }
 
 /// A program and how it is traced.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    pattern: Pattern,
+    pattern: BurstPattern,
     /// Mean number of lines in a burst.
     burst: u64,
     /// Mean number of instructions between two bursts.
@@ -66,7 +66,7 @@ struct Case {
 impl Case {
     fn random(random: &mut Random) -> Case {
         Case {
-            pattern: random.pick(&Pattern::ALL),
+            pattern: random.pick(&BurstPattern::ALL),
             burst: random.between(1.0, 100_000.0),
             gap: random.between(100.0, 100_000.0),
             instructions: random.between(1.0, 40.0),
@@ -78,7 +78,7 @@ impl Case {
     /// A program with bursts that are often shorter than a period.
     fn with_short_bursts(random: &mut Random) -> Case {
         Case {
-            pattern: random.pick(&[Pattern::Scan, Pattern::Copy, Pattern::Groups]),
+            pattern: random.pick(&[BurstPattern::Scan, BurstPattern::Copy, BurstPattern::Groups]),
             burst: random.between(8.0, 400.0),
             ..Case::random(random)
         }
@@ -86,7 +86,7 @@ impl Case {
 }
 
 /// Runs a program's accesses and writes what a recorder would write.
-struct Run<'a> {
+struct SimulatedRun<'a> {
     core: &'a mut Core,
     shared: &'a mut Shared,
     writer: Writer,
@@ -96,7 +96,7 @@ struct Run<'a> {
 const PID: Pid = Pid(1);
 const TID: Tid = Tid(1);
 
-impl Run<'_> {
+impl SimulatedRun<'_> {
     fn compute(&mut self, mut instructions: u64) {
         while instructions > 0 {
             let some = instructions.min(200);
@@ -176,16 +176,16 @@ impl Run<'_> {
                     group = random.below(1 << 27) * 8;
                 }
                 let at = match case.pattern {
-                    Pattern::Random => random.below(1 << 30),
-                    Pattern::Groups => group + line % 8,
-                    Pattern::Scan | Pattern::Fill | Pattern::Copy => line,
+                    BurstPattern::Random => random.below(1 << 30),
+                    BurstPattern::Groups => group + line % 8,
+                    BurstPattern::Scan | BurstPattern::Fill | BurstPattern::Copy => line,
                 };
                 let kind = match case.pattern {
-                    Pattern::Fill => AccessKind::Store,
+                    BurstPattern::Fill => AccessKind::Store,
                     _ => AccessKind::Load,
                 };
                 self.access(case.instructions, from + at * LINE, kind);
-                if case.pattern == Pattern::Copy {
+                if case.pattern == BurstPattern::Copy {
                     self.access(case.instructions, to + at * LINE, AccessKind::Store);
                 }
                 line += 1;
@@ -239,14 +239,14 @@ fn corrected(config: &Config, delivery: Delivery, case: &Case, model: &LossModel
         machine: Some(config.to_facts()),
         ..Manifest::default()
     };
-    let mut run = Run {
+    let mut run = SimulatedRun {
         core,
         shared,
         writer: Writer::create(&path, manifest).unwrap(),
         trace: Trace::new(1024),
     };
     run.program(case);
-    let Run {
+    let SimulatedRun {
         mut writer,
         mut trace,
         ..
@@ -256,7 +256,7 @@ fn corrected(config: &Config, delivery: Delivery, case: &Case, model: &LossModel
     let truth = core.counts().get(catalogue::DRAM_READ_BYTES) as f64;
     let (delivered, end_ns) = (core.delivered().unwrap_or_default(), core.time_ns());
     trace.write(PID, TID, true, &mut writer).unwrap();
-    let mut rest = Run {
+    let mut rest = SimulatedRun {
         core,
         shared,
         writer,
@@ -422,16 +422,17 @@ fn intervals_of_short_bursts_contain_the_truth() {
 fn coverage_by_pattern_and_period() {
     let count = from_environment("MEMGAUGE_TEST_PROGRAMS").unwrap_or(1_000) as usize;
     let sweep = Sweep::run(count, Case::random);
-    for pattern in Pattern::ALL {
+    for pattern in BurstPattern::ALL {
         sweep.print(&format!("{pattern:?}"), |case| case.pattern == pattern);
     }
-    let is_sequential = |case: &Case| !matches!(case.pattern, Pattern::Fill | Pattern::Random);
+    let is_sequential =
+        |case: &Case| !matches!(case.pattern, BurstPattern::Fill | BurstPattern::Random);
     sweep.print(
         "short bursts (8 to 400 lines) of Scan, Copy, Groups",
         |case| is_sequential(case) && (8..=400).contains(&case.burst),
     );
     sweep.print("period up to 50", |case| case.period <= 50);
     sweep.print("Copy, period up to 30", |case| {
-        case.pattern == Pattern::Copy && case.period <= 30
+        case.pattern == BurstPattern::Copy && case.period <= 30
     });
 }

@@ -1,6 +1,6 @@
 //! `memgauge calibrate`.
 
-use memgauge_calibration::{Losses, Settings};
+use memgauge_calibration::{MeasuredLosses, Settings};
 use memgauge_console::outcome::{Exit, usage};
 use memgauge_console::terminal;
 use memgauge_emulate::geometry;
@@ -15,7 +15,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
             "failed to calibrate: ideal delivery loses nothing; name another with --delivery",
         ));
     }
-    let losses = Losses::measure(&Settings {
+    let losses = MeasuredLosses::measure(&Settings {
         machine: geometry::machine(&args.machine)?,
         delivery: args.delivery.0,
         delivery_name: args.delivery.name().to_owned(),
