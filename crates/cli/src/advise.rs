@@ -19,7 +19,7 @@ use memgauge_report::{advice_text, as_typed};
 use memgauge_symbols::Symbols;
 use memgauge_trace::CommandEnd;
 
-use crate::args::Settings;
+use crate::args::RecordingSettings;
 use crate::units::{Changes, changes};
 use crate::{record, sample};
 
@@ -34,7 +34,7 @@ pub(crate) struct Advise {
     )]
     recording: PathBuf,
     #[command(flatten)]
-    settings: Settings,
+    settings: RecordingSettings,
     /// Run the program only once: name the layouts of types that are worth modelling, but model none
     #[arg(long, requires = "command")]
     once: bool,
@@ -64,7 +64,7 @@ pub(crate) fn advise(args: &Advise) -> anyhow::Result<Exit> {
 fn choose_and_show(args: &Advise) -> anyhow::Result<Exit> {
     let mut settings = args.settings.clone();
     settings.what_if = vec![Changes::common()];
-    let input = Input::here();
+    let input = ProgramInput::here();
     let end = record::run(&settings, &args.command, !settings.quiet)?;
     let layouts = layouts_to_try(&summary_of(&Recording::open(&settings.output)?)?);
     let chosen = changes(&layouts.join(","))
@@ -74,7 +74,9 @@ fn choose_and_show(args: &Advise) -> anyhow::Result<Exit> {
         let listed = layouts.join(",");
         let obstacle = match (args.once, &end, &input) {
             (true, ..) => Some("--once"),
-            (_, CommandEnd::Exited(0), Input::Lost) => Some("its input cannot be read again"),
+            (_, CommandEnd::Exited(0), ProgramInput::Lost) => {
+                Some("its input cannot be read again")
+            }
             (_, CommandEnd::Exited(0), _) => None,
             _ => Some("it failed"),
         };
@@ -96,7 +98,11 @@ fn choose_and_show(args: &Advise) -> anyhow::Result<Exit> {
 }
 
 /// Replaces the recording by one of another run, if that ends as the first one did.
-fn record_again(settings: &Settings, command: &[String], input: &Input) -> anyhow::Result<()> {
+fn record_again(
+    settings: &RecordingSettings,
+    command: &[String],
+    input: &ProgramInput,
+) -> anyhow::Result<()> {
     input.rewind()?;
     let mut again = settings.clone();
     again.output = beside(&settings.output);
@@ -130,7 +136,7 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 /// Standard input of a program that may run twice.
-enum Input {
+enum ProgramInput {
     /// A file, and the offset at which the program starts to read.
     File(File, u64),
     /// A terminal, which the program is not expected to read to its end.
@@ -139,23 +145,23 @@ enum Input {
     Lost,
 }
 
-impl Input {
-    fn here() -> Input {
+impl ProgramInput {
+    fn here() -> ProgramInput {
         if stdin().is_terminal() {
-            return Input::Terminal;
+            return ProgramInput::Terminal;
         }
         let Ok(copy) = stdin().as_fd().try_clone_to_owned() else {
-            return Input::Terminal;
+            return ProgramInput::Terminal;
         };
         let mut file = File::from(copy);
         match file.stream_position() {
-            Ok(offset) => Input::File(file, offset),
-            Err(_) => Input::Lost,
+            Ok(offset) => ProgramInput::File(file, offset),
+            Err(_) => ProgramInput::Lost,
         }
     }
 
     fn rewind(&self) -> anyhow::Result<()> {
-        let Input::File(file, offset) = self else {
+        let ProgramInput::File(file, offset) = self else {
             return Ok(());
         };
         // Copies of a descriptor share the offset.
@@ -168,7 +174,7 @@ impl Input {
 
 /// Whether other machines can be fed the run: only the emulator sees every access, and `--sets`,
 /// `--region` and `--function` leave some out.
-fn models_whole_run(settings: &Settings) -> bool {
+fn models_whole_run(settings: &RecordingSettings) -> bool {
     let is_emulated = match settings.source {
         Source::Auto => !sample::is_live(settings),
         source => source == Source::Emulate,

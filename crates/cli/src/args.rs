@@ -13,7 +13,7 @@ use memgauge_machine::Config;
 use crate::units::{Changes, DeliveryName, Label, changes, pages, recording, sets};
 
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Settings {
+pub(crate) struct RecordingSettings {
     /// Directory to write the recording to
     #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
@@ -108,7 +108,7 @@ pub(crate) struct Settings {
     /// -fno-omit-frame-pointer); dwarf copies the stack with each sample (8192 bytes;
     /// dwarf,BYTES: up to 65528) and unwinds it
     #[arg(long, value_name = "WAY", value_parser = call_graph)]
-    pub(crate) call_graph: Option<CallGraph>,
+    pub(crate) call_graph: Option<CallGraphMethod>,
     /// Maximum stack depth of a live sample (kernel limit: 127, see
     /// kernel.perf_event_max_stack)
     #[arg(long, value_name = "N", default_value_t = MAX_STACK,
@@ -132,7 +132,7 @@ pub(crate) const MAX_STACK: u16 = 127;
 
 /// How call stacks are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallGraph {
+pub(crate) enum CallGraphMethod {
     /// Frame pointers.
     Fp,
     /// Copies of the stack, of this number of bytes.
@@ -208,17 +208,17 @@ fn deallocator(text: &str) -> Result<Allocator, String> {
 }
 
 /// `fp`, `dwarf` or `dwarf,BYTES`.
-fn call_graph(text: &str) -> Result<CallGraph, String> {
+fn call_graph(text: &str) -> Result<CallGraphMethod, String> {
     let (way, bytes) = text.split_once(',').unwrap_or((text, ""));
     let bytes = match (way, bytes) {
-        ("fp", "") => return Ok(CallGraph::Fp),
-        ("dwarf", "") => return Ok(CallGraph::Dwarf(STACK_BYTES)),
+        ("fp", "") => return Ok(CallGraphMethod::Fp),
+        ("dwarf", "") => return Ok(CallGraphMethod::Dwarf(STACK_BYTES)),
         ("dwarf", bytes) => bytes.parse().ok(),
         _ => return Err("use fp, dwarf, or dwarf,BYTES".to_owned()),
     };
     // The kernel copies whole words.
     let fits = |bytes: &u32| (8..=MAX_STACK_BYTES).contains(bytes) && bytes.is_multiple_of(8);
-    let bytes = bytes.filter(fits).map(CallGraph::Dwarf);
+    let bytes = bytes.filter(fits).map(CallGraphMethod::Dwarf);
     bytes.ok_or_else(|| {
         format!("the number of stack bytes must be a multiple of 8 from 8 to {MAX_STACK_BYTES}")
     })
@@ -264,7 +264,7 @@ pub(crate) enum Prefetcher {
 #[derive(Debug, Args)]
 pub(crate) struct Launch {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: RecordingSettings,
     /// Print the summary as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -279,7 +279,7 @@ pub(crate) struct Launch {
 #[derive(Debug, Args)]
 pub(crate) struct Record {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: RecordingSettings,
     #[command(flatten)]
     pub(crate) target: Targets,
     #[command(flatten)]
@@ -374,7 +374,7 @@ Examples:
 
 /// Sort order of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum SortOrder {
     /// Bytes in and out together
     #[default]
     Total,
@@ -388,7 +388,7 @@ pub(crate) enum Order {
 
 /// How processes are grouped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum GroupBy {
     /// One line per process
     #[default]
     Process,
@@ -436,10 +436,10 @@ pub(crate) struct Io {
     pub(crate) threads: bool,
     /// Group by command, user or control group
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) by: By,
+    pub(crate) by: GroupBy,
     /// Sort order
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) sort: Order,
+    pub(crate) sort: SortOrder,
     /// Lines in the table of processes
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) rows: usize,

@@ -25,7 +25,7 @@ use memgauge_live::sampling::{Interval, Outcome};
 use memgauge_live::target::Target;
 use memgauge_trace::{CommandEnd, Loss, LossKind};
 
-use crate::args::{Record, Settings};
+use crate::args::{Record, RecordingSettings};
 use crate::sample::SampledSource;
 use crate::{names, sample};
 
@@ -190,7 +190,7 @@ fn record_interval(
     program: Option<u32>,
     interval: &Interval,
 ) -> anyhow::Result<Outcome> {
-    let settings = Settings {
+    let settings = RecordingSettings {
         output: output.to_owned(),
         ..args.settings.clone()
     };

@@ -41,33 +41,33 @@ pub(crate) struct Ctl {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    verb: Verb,
+    verb: CtlVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum CtlVerb {
     /// List profilers
     List,
     /// Create a profiler and print its number
-    New(New),
+    New(NewArgs),
     /// Start a program on the modelled machine and sample it; prints the profiler's number
-    Run(Run),
+    Run(RunArgs),
     /// Attach to a process or a thread
-    Attach(Task),
+    Attach(TaskArgs),
     /// Detach from a process or a thread
-    Detach(Task),
+    Detach(TaskArgs),
     /// Start a thread, or all
     Start(Which),
     /// Stop a thread, or all
     Stop(Which),
     /// Change the period of a thread, or of all attached from now on
-    Period(Period),
+    Period(PeriodArgs),
     /// Show the counts of each thread, or of one
     Stats(Which),
     /// Print samples. With several readers, each sample goes to one of them
-    Read(Read),
+    Read(ReadArgs),
     /// Remove threads that have ended
-    Clean(Clean),
+    Clean(CleanArgs),
     /// Delete a profiler
     Delete(Id),
 }
@@ -99,7 +99,7 @@ impl From<WhenFull> for WhenFullName {
 }
 
 #[derive(Debug, Args)]
-struct New {
+struct NewArgs {
     /// Event to sample, as for `record -e` [default: a timer with data addresses from registers]
     #[arg(short, long)]
     event: Option<String>,
@@ -133,7 +133,7 @@ struct New {
 }
 
 #[derive(Debug, Args)]
-struct Run {
+struct RunArgs {
     /// Event of the modelled machine, as in `memgauge list` [default: llc.miss], with an optional
     /// delivery: llc.miss/tagged
     #[arg(short, long)]
@@ -160,7 +160,7 @@ struct Run {
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("target").args(["pid", "tid"]).required(true))]
-struct Task {
+struct TaskArgs {
     #[command(flatten)]
     id: Id,
     /// Process with all its threads, and the processes that it starts
@@ -180,7 +180,7 @@ struct Which {
 }
 
 #[derive(Debug, Args)]
-struct Period {
+struct PeriodArgs {
     #[command(flatten)]
     id: Id,
     /// Thread and period. A period alone applies to threads attached later
@@ -189,7 +189,7 @@ struct Period {
 }
 
 #[derive(Debug, Args)]
-struct Read {
+struct ReadArgs {
     #[command(flatten)]
     id: Id,
     /// Maximum number of samples [default without --follow: 1000]. More than 10000 need several
@@ -209,7 +209,7 @@ struct Read {
 }
 
 #[derive(Debug, Args)]
-struct Clean {
+struct CleanArgs {
     #[command(flatten)]
     id: Id,
     /// Also threads whose samples were not read
@@ -217,7 +217,7 @@ struct Clean {
     all: bool,
 }
 
-impl New {
+impl NewArgs {
     fn body(&self) -> anyhow::Result<NewProfiler> {
         let latency_ms = self.latency.map(|latency| latency.ns / 1_000_000);
         Ok(NewProfiler {
@@ -240,7 +240,7 @@ impl New {
     }
 }
 
-impl Run {
+impl RunArgs {
     fn body(&self) -> anyhow::Result<NewProfiler> {
         let mut command = self.command.clone();
         if let Some(name) = command.first_mut() {
@@ -275,14 +275,14 @@ impl Run {
 }
 
 /// A connection to the service.
-struct Service {
+struct ServiceClient {
     client: Client,
     json: bool,
 }
 
 const NO_BODY: Option<&()> = None;
 
-impl Service {
+impl ServiceClient {
     fn ask<T: DeserializeOwned>(
         &mut self,
         (method, path): (&str, &str),
@@ -305,7 +305,7 @@ impl Service {
     }
 }
 
-fn task_path(task: &Task) -> (&'static str, u64, u32) {
+fn task_path(task: &TaskArgs) -> (&'static str, u64, u32) {
     match (task.pid, task.tid) {
         (Some(pid), _) => ("processes", task.id.id, pid),
         (None, tid) => ("threads", task.id.id, tid.unwrap_or(0)),
@@ -315,26 +315,26 @@ fn task_path(task: &Task) -> (&'static str, u64, u32) {
 /// Sends the request and prints the answer.
 pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
     let path = args.socket.clone().unwrap_or_else(nearest_socket);
-    let mut service = Service {
+    let mut service = ServiceClient {
         client: Client::connect(&path)?,
         json: args.json,
     };
     match &args.verb {
-        Verb::List => list(&mut service)?,
-        Verb::New(new) => make(&mut service, &new.body()?)?,
-        Verb::Run(run) => make(&mut service, &run.body()?)?,
-        Verb::Attach(task) => attach(&mut service, task)?,
-        Verb::Detach(task) => {
+        CtlVerb::List => list(&mut service)?,
+        CtlVerb::New(new) => make(&mut service, &new.body()?)?,
+        CtlVerb::Run(run) => make(&mut service, &run.body()?)?,
+        CtlVerb::Attach(task) => attach(&mut service, task)?,
+        CtlVerb::Detach(task) => {
             let (kind, id, number) = task_path(task);
             let path = format!("/v1/profilers/{id}/{kind}/{number}");
             service.tell(("DELETE", &path), NO_BODY)?;
         }
-        Verb::Start(which) => switch(&mut service, which, true)?,
-        Verb::Stop(which) => switch(&mut service, which, false)?,
-        Verb::Period(period) => change_period(&mut service, period)?,
-        Verb::Stats(which) => stats(&mut service, which)?,
-        Verb::Read(read) => self::read(&mut service, read)?,
-        Verb::Clean(clean) => {
+        CtlVerb::Start(which) => switch(&mut service, which, true)?,
+        CtlVerb::Stop(which) => switch(&mut service, which, false)?,
+        CtlVerb::Period(period) => change_period(&mut service, period)?,
+        CtlVerb::Stats(which) => stats(&mut service, which)?,
+        CtlVerb::Read(read) => self::read(&mut service, read)?,
+        CtlVerb::Clean(clean) => {
             let body = CleanRequest {
                 which: if clean.all {
                     CleanWhich::All
@@ -349,7 +349,7 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
                 terminal::print(&format!("{forgotten} forgotten\n"))?;
             }
         }
-        Verb::Delete(id) => {
+        CtlVerb::Delete(id) => {
             let path = format!("/v1/profilers/{}", id.id);
             service.tell(("DELETE", &path), NO_BODY)?;
         }
@@ -357,7 +357,7 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn make(service: &mut Service, new: &NewProfiler) -> anyhow::Result<()> {
+fn make(service: &mut ServiceClient, new: &NewProfiler) -> anyhow::Result<()> {
     let made: Option<ShownProfiler> = service.ask(("POST", "/v1/profilers"), Some(new))?;
     if let Some(made) = made {
         terminal::print(&format!("{}\n", made.id))?;
@@ -373,7 +373,7 @@ struct Profilers {
     profilers: Vec<ShownProfiler>,
 }
 
-fn list(service: &mut Service) -> anyhow::Result<()> {
+fn list(service: &mut ServiceClient) -> anyhow::Result<()> {
     let Some(all): Option<Profilers> = service.ask(("GET", "/v1/profilers"), NO_BODY)? else {
         return Ok(());
     };
@@ -423,7 +423,7 @@ fn state(profiler: &ShownProfiler) -> String {
     }
 }
 
-fn attach(service: &mut Service, task: &Task) -> anyhow::Result<()> {
+fn attach(service: &mut ServiceClient, task: &TaskArgs) -> anyhow::Result<()> {
     let (kind, id, number) = task_path(task);
     let path = format!("/v1/profilers/{id}/{kind}");
     if task.pid.is_none() {
@@ -437,7 +437,7 @@ fn attach(service: &mut Service, task: &Task) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn switch(service: &mut Service, which: &Which, on: bool) -> anyhow::Result<()> {
+fn switch(service: &mut ServiceClient, which: &Which, on: bool) -> anyhow::Result<()> {
     let id = which.id.id;
     match which.tid {
         Some(tid) => {
@@ -458,7 +458,7 @@ fn switch(service: &mut Service, which: &Which, on: bool) -> anyhow::Result<()> 
     }
 }
 
-fn change_period(service: &mut Service, asked: &Period) -> anyhow::Result<()> {
+fn change_period(service: &mut ServiceClient, asked: &PeriodArgs) -> anyhow::Result<()> {
     let id = asked.id.id;
     match asked.numbers[..] {
         [tid, period] => {
@@ -494,7 +494,7 @@ struct Threads {
     threads: Vec<ShownThread>,
 }
 
-fn stats(service: &mut Service, which: &Which) -> anyhow::Result<()> {
+fn stats(service: &mut ServiceClient, which: &Which) -> anyhow::Result<()> {
     let id = which.id.id;
     let threads = match which.tid {
         Some(tid) => {
@@ -614,7 +614,7 @@ fn sample_line(s: &ShownSample) -> String {
     )
 }
 
-fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
+fn read(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
     if read.follow {
         return follow(service, read);
     }
@@ -664,7 +664,7 @@ fn told(line: &str) -> String {
     }
 }
 
-fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
+fn follow(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
     let of = read
         .tid
         .map_or_else(String::new, |tid| format!("?tid={tid}"));

@@ -24,7 +24,7 @@ pub(crate) struct Export {
     recording: PathBuf,
     /// Format (docs/export.md)
     #[arg(short, long, value_name = "FORMAT")]
-    format: Format,
+    format: ExportFormat,
     /// File to write, for arrow and csv a folder; `-` is standard output, the default for text
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct Export {
 
 /// Formats of other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ExportFormat {
     /// Tables for pandas, polars, R, DuckDB: a folder of Arrow IPC files
     Arrow,
     /// callgrind_annotate, KCachegrind: all events by source line
@@ -68,40 +68,43 @@ enum Format {
     Pprof,
 }
 
-impl Format {
+impl ExportFormat {
     fn is_folder(self) -> bool {
-        matches!(self, Format::Arrow | Format::Csv)
+        matches!(self, ExportFormat::Arrow | ExportFormat::Csv)
     }
 
     fn is_text(self) -> bool {
         let is_text = |format| memgauge_export::Format::is_text(format);
-        self == Format::Firefox || self.of_summary().is_some_and(is_text)
+        self == ExportFormat::Firefox || self.of_summary().is_some_and(is_text)
     }
 
     /// True if the format contains single samples.
     fn is_of_samples(self) -> bool {
-        matches!(self, Format::Firefox | Format::Perf)
+        matches!(self, ExportFormat::Firefox | ExportFormat::Perf)
     }
 
     /// The format for [`memgauge_export::write`]. `None` for folders and for formats with samples.
     fn of_summary(self) -> Option<memgauge_export::Format> {
         Some(match self {
-            Format::Callgrind => memgauge_export::Format::Callgrind,
-            Format::Arrow | Format::Csv | Format::Firefox | Format::Perf => return None,
-            Format::Folded => memgauge_export::Format::Folded,
-            Format::Openmetrics => memgauge_export::Format::Openmetrics,
-            Format::Otlp => memgauge_export::Format::Otlp,
-            Format::OtlpProfiles => memgauge_export::Format::OtlpProfiles,
-            Format::Perfetto => memgauge_export::Format::Perfetto,
-            Format::Prometheus => memgauge_export::Format::Prometheus,
-            Format::Pprof => memgauge_export::Format::Pprof,
+            ExportFormat::Callgrind => memgauge_export::Format::Callgrind,
+            ExportFormat::Arrow
+            | ExportFormat::Csv
+            | ExportFormat::Firefox
+            | ExportFormat::Perf => return None,
+            ExportFormat::Folded => memgauge_export::Format::Folded,
+            ExportFormat::Openmetrics => memgauge_export::Format::Openmetrics,
+            ExportFormat::Otlp => memgauge_export::Format::Otlp,
+            ExportFormat::OtlpProfiles => memgauge_export::Format::OtlpProfiles,
+            ExportFormat::Perfetto => memgauge_export::Format::Perfetto,
+            ExportFormat::Prometheus => memgauge_export::Format::Prometheus,
+            ExportFormat::Pprof => memgauge_export::Format::Pprof,
         })
     }
 }
 
 /// Writes the recording in the requested format.
 pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
-    let takes_event = args.format == Format::Folded || args.format.is_of_samples();
+    let takes_event = args.format == ExportFormat::Folded || args.format.is_of_samples();
     if args.event.is_some() && !takes_event {
         bail!(usage(
             "--event is for folded stacks, firefox and perf: the other formats hold all events"
@@ -127,7 +130,7 @@ pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
             fetched = fetch(&args.recording)?;
             let recording = Recording::open(fetched.path())?;
             match args.format {
-                Format::Perf => to_perf(args, &recording)?,
+                ExportFormat::Perf => to_perf(args, &recording)?,
                 _ => to_file(args, &recording)?,
             }
             recording
@@ -244,7 +247,7 @@ fn folder(args: &Export) -> anyhow::Result<&Path> {
 
 fn to_folder(args: &Export, recording: &Recording, folder: &Path) -> anyhow::Result<()> {
     let form = match args.format {
-        Format::Arrow => TableFormat::Arrow,
+        ExportFormat::Arrow => TableFormat::Arrow,
         _ => TableFormat::Csv,
     };
     let column = args.sort.as_deref().map(SortColumn::new);

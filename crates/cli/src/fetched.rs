@@ -5,30 +5,30 @@ use std::path::{Path, PathBuf};
 use memgauge_storage::{LocalCopy, is_url, local_path};
 
 /// A recording on this machine.
-pub(crate) enum Fetched {
+pub(crate) enum LocalRecording {
     Local(PathBuf),
     /// A private copy of one in a bucket, which is removed when this is dropped.
     Copy(LocalCopy),
 }
 
-impl Fetched {
+impl LocalRecording {
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Fetched::Local(path) => path,
-            Fetched::Copy(copy) => copy.path(),
+            LocalRecording::Local(path) => path,
+            LocalRecording::Copy(copy) => copy.path(),
         }
     }
 }
 
 /// Copies a recording if it is in a bucket. Does not check whether a path has a recording.
-pub(crate) fn fetch(recording: &Path) -> anyhow::Result<Fetched> {
+pub(crate) fn fetch(recording: &Path) -> anyhow::Result<LocalRecording> {
     let name = recording.to_string_lossy();
     if !is_url(&name) {
-        return Ok(Fetched::Local(recording.to_owned()));
+        return Ok(LocalRecording::Local(recording.to_owned()));
     }
     Ok(match local_path(&name)? {
-        Some(path) => Fetched::Local(path),
-        None => Fetched::Copy(memgauge_storage::fetch(&name)?),
+        Some(path) => LocalRecording::Local(path),
+        None => LocalRecording::Copy(memgauge_storage::fetch(&name)?),
     })
 }
 

@@ -41,21 +41,21 @@ pub(crate) struct Fleet {
 enum Question {
     /// Add recordings to a dataset, which is made if it does not exist. Those that it has are left
     /// alone
-    Index(Index),
+    Index(IndexArgs),
     /// Make one file of the many files of each day, service and host. Readers are not disturbed
-    Compact(Compact),
+    Compact(CompactArgs),
     /// Show the worst functions, lines or data of the fleet
-    Top(Top),
+    Top(TopArgs),
     /// Compare two groups of recordings, such as two versions of a program
-    Diff(Diff),
+    Diff(DiffArgs),
     /// Show the miss-ratio curves of recordings, summed
-    Curve(Curve),
+    Curve(CurveArgs),
     /// Show hosts that differ from the other hosts of their service
-    Outliers(Outliers),
+    Outliers(OutliersArgs),
 }
 
 #[derive(Debug, Args)]
-struct Index {
+struct IndexArgs {
     /// Folders with recordings (NAME.mg and NAME.mg.tar, at any depth), or s3:// or gs://BUCKET/PREFIX of NAME.mg.tar
     #[arg(required = true, value_name = "DIR")]
     inputs: Vec<PathBuf>,
@@ -74,14 +74,14 @@ struct Index {
 }
 
 #[derive(Debug, Args)]
-struct Compact {
+struct CompactArgs {
     /// Dataset: a folder, or s3:// or gs://BUCKET/PREFIX
     dataset: String,
 }
 
 /// Which recordings, and in which form.
 #[derive(Debug, Args)]
-struct Selection {
+struct FleetSelection {
     /// Dataset: a folder, or s3:// or gs://BUCKET/PREFIX
     dataset: String,
     /// Only recordings of this service
@@ -103,9 +103,9 @@ struct Selection {
 }
 
 #[derive(Debug, Args)]
-struct Top {
+struct TopArgs {
     #[command(flatten)]
-    selection: Selection,
+    selection: FleetSelection,
     /// Metric that ranks [default: stalled_cycles, or else cycles, or what most recordings have]
     #[arg(long, value_name = "METRIC")]
     by: Option<String>,
@@ -133,9 +133,9 @@ struct Top {
 }
 
 #[derive(Debug, Args)]
-struct Diff {
+struct DiffArgs {
     #[command(flatten)]
-    selection: Selection,
+    selection: FleetSelection,
     /// Label of the recordings before, then of those after: --label commit=A --label commit=B
     #[arg(long = "label", value_name = "NAME=VALUE", conflicts_with_all = ["before", "after"])]
     labels: Vec<Label>,
@@ -157,15 +157,15 @@ struct Diff {
 }
 
 #[derive(Debug, Args)]
-struct Curve {
+struct CurveArgs {
     #[command(flatten)]
-    selection: Selection,
+    selection: FleetSelection,
 }
 
 #[derive(Debug, Args)]
-struct Outliers {
+struct OutliersArgs {
     #[command(flatten)]
-    selection: Selection,
+    selection: FleetSelection,
     /// Compare by this metric of whole runs alone [default: all]
     #[arg(long, value_name = "METRIC")]
     by: Option<String>,
@@ -245,7 +245,7 @@ pub(crate) fn explained(error: memgauge_fleet::Error) -> anyhow::Error {
     }
 }
 
-impl Selection {
+impl FleetSelection {
     fn query(&self) -> Query {
         Query {
             service: self.service.clone(),
@@ -261,7 +261,7 @@ fn pairs(labels: &[Label]) -> Vec<(String, String)> {
     labels.iter().map(pair).collect()
 }
 
-fn add(args: &Index) -> anyhow::Result<Exit> {
+fn add(args: &IndexArgs) -> anyhow::Result<Exit> {
     let folder = memgauge_storage::local_path(&args.to)?;
     let _rights = folder.as_deref().map(OutputDirectory::new);
     if let Some(folder) = folder.filter(|folder| !folder.exists()) {
@@ -303,7 +303,7 @@ fn add(args: &Index) -> anyhow::Result<Exit> {
     ))
 }
 
-fn worst(args: &Top) -> anyhow::Result<Exit> {
+fn worst(args: &TopArgs) -> anyhow::Result<Exit> {
     let scopes = [
         (args.lines, Scope::Line),
         (args.regions, Scope::Region),
@@ -327,7 +327,7 @@ fn worst(args: &Top) -> anyhow::Result<Exit> {
     })
 }
 
-fn compare(args: &Diff) -> anyhow::Result<Exit> {
+fn compare(args: &DiffArgs) -> anyhow::Result<Exit> {
     let groups = match args.labels.as_slice() {
         [] if !args.before.is_empty() => [pairs(&args.before), pairs(&args.after)],
         [before, after] => [before, after].map(|label| pairs(std::slice::from_ref(label))),

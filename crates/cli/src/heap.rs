@@ -11,7 +11,7 @@ use memgauge_recording::Recording;
 use memgauge_report::{HeapOrder, Style, heap_text};
 use memgauge_symbols::Symbols;
 
-use crate::args::Settings;
+use crate::args::RecordingSettings;
 use crate::record;
 
 /// Show which calls allocate memory: bytes in use at the peak, not freed, lifetimes
@@ -26,12 +26,12 @@ pub(crate) struct Heap {
     recording: PathBuf,
     /// Sort by this number
     #[arg(long, value_name = "NUMBER", default_value = "peak")]
-    by: By,
+    by: AllocationOrder,
     /// Maximum number of allocation sites
     #[arg(long, value_name = "N", default_value_t = 20)]
     sites: usize,
     #[command(flatten)]
-    settings: Settings,
+    settings: RecordingSettings,
     /// Record this program first
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
@@ -39,7 +39,7 @@ pub(crate) struct Heap {
 
 /// Number by which allocations are sorted.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum By {
+enum AllocationOrder {
     /// Bytes in use at the peak
     Peak,
     /// Requested bytes
@@ -52,14 +52,14 @@ enum By {
     Untouched,
 }
 
-impl By {
+impl AllocationOrder {
     fn order(self) -> HeapOrder {
         match self {
-            By::Peak => HeapOrder::Peak,
-            By::Bytes => HeapOrder::Bytes,
-            By::Allocations => HeapOrder::Allocations,
-            By::Unfreed => HeapOrder::Unfreed,
-            By::Untouched => HeapOrder::Untouched,
+            AllocationOrder::Peak => HeapOrder::Peak,
+            AllocationOrder::Bytes => HeapOrder::Bytes,
+            AllocationOrder::Allocations => HeapOrder::Allocations,
+            AllocationOrder::Unfreed => HeapOrder::Unfreed,
+            AllocationOrder::Untouched => HeapOrder::Untouched,
         }
     }
 }

@@ -18,7 +18,7 @@ use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_top::io::{Live, add_interval};
 use memgauge_trace::CommandEnd;
 
-use crate::args::{By, Io, Order};
+use crate::args::{GroupBy, Io, SortOrder};
 use crate::io_target::{check_devices, check_pids, control_group};
 use crate::record;
 
@@ -78,19 +78,19 @@ fn ready_descriptor(number: u32) -> anyhow::Result<File> {
 
 fn order(args: &Io) -> IoOrder {
     match args.sort {
-        Order::Total => IoOrder::Total,
-        Order::In => IoOrder::In,
-        Order::Out => IoOrder::Out,
-        Order::Pid => IoOrder::Pid,
+        SortOrder::Total => IoOrder::Total,
+        SortOrder::In => IoOrder::In,
+        SortOrder::Out => IoOrder::Out,
+        SortOrder::Pid => IoOrder::Pid,
     }
 }
 
 fn by(args: &Io) -> IoBy {
     match args.by {
-        By::Process => IoBy::Process,
-        By::Command => IoBy::Command,
-        By::User => IoBy::User,
-        By::Cgroup => IoBy::Cgroup,
+        GroupBy::Process => IoBy::Process,
+        GroupBy::Command => IoBy::Command,
+        GroupBy::User => IoBy::User,
+        GroupBy::Cgroup => IoBy::Cgroup,
     }
 }
 

@@ -7,12 +7,12 @@ use memgauge_emulate::{resolve, would_gain_rights};
 use memgauge_heap::{DEFAULT_PERIOD, Options, check_program, record};
 use memgauge_trace::CommandEnd;
 
-use crate::args::Settings;
+use crate::args::RecordingSettings;
 use crate::{names, prepare, sample};
 
 /// Records the allocations of a command.
 pub(crate) fn run(
-    settings: &Settings,
+    settings: &RecordingSettings,
     command: &[String],
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {

@@ -12,7 +12,7 @@ use memgauge_live::stat::RING_PAGES;
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
-use crate::args::{CallGraph, MAX_STACK, Settings};
+use crate::args::{CallGraphMethod, MAX_STACK, RecordingSettings};
 use crate::units::EventSpec;
 
 /// Default machine.
@@ -25,7 +25,7 @@ const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
 const MODELLED_WITH_CALLS: &str = "cycles:20011,llc.miss:127,l1d.miss:4099";
 
 /// Refuses options without effect on the source, since a user who sets one expects an effect.
-pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Result<()> {
+pub(crate) fn refuse_unused(settings: &RecordingSettings, source: Source) -> anyhow::Result<()> {
     let emulate = source == Source::Emulate;
     let clock = source == Source::Clock;
     let malloc = source == Source::Malloc;
@@ -106,15 +106,15 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
 }
 
 /// Options for call stacks, if requested.
-pub(crate) fn stacks(settings: &Settings) -> Option<StackRequest> {
+pub(crate) fn stacks(settings: &RecordingSettings) -> Option<StackRequest> {
     let way = settings
         .call_graph
-        .or(settings.stacks.then_some(CallGraph::Fp));
+        .or(settings.stacks.then_some(CallGraphMethod::Fp));
     way.map(|way| StackRequest {
         max_frames: settings.max_stack,
         copied_bytes: match way {
-            CallGraph::Fp => None,
-            CallGraph::Dwarf(bytes) => Some(bytes),
+            CallGraphMethod::Fp => None,
+            CallGraphMethod::Dwarf(bytes) => Some(bytes),
         },
     })
 }
@@ -124,17 +124,17 @@ pub(crate) fn stacks(settings: &Settings) -> Option<StackRequest> {
 const COPIES_RING_PAGES: usize = 512;
 
 /// Pages of each ring buffer, as requested or by the size of samples.
-pub(crate) fn ring_pages(settings: &Settings) -> usize {
+pub(crate) fn ring_pages(settings: &RecordingSettings) -> usize {
     let usual = match settings.call_graph {
-        Some(CallGraph::Dwarf(_)) => COPIES_RING_PAGES,
+        Some(CallGraphMethod::Dwarf(_)) => COPIES_RING_PAGES,
         _ => RING_PAGES,
     };
     settings.ring.unwrap_or(usual)
 }
 
 /// Refuses to unwind stacks on machines that do not support it.
-pub(crate) fn refuse_stacks(settings: &Settings) -> anyhow::Result<()> {
-    let is_dwarf = matches!(settings.call_graph, Some(CallGraph::Dwarf(_)));
+pub(crate) fn refuse_stacks(settings: &RecordingSettings) -> anyhow::Result<()> {
+    let is_dwarf = matches!(settings.call_graph, Some(CallGraphMethod::Dwarf(_)));
     match is_dwarf && !unwind::is_possible() {
         true => Err(usage(
             "failed to record call stacks: memgauge unwinds those of x86-64 and ARM64 only: use \
@@ -146,7 +146,7 @@ pub(crate) fn refuse_stacks(settings: &Settings) -> anyhow::Result<()> {
 
 /// Refuses regions of running programs: only a program that memgauge starts reports them.
 pub(crate) fn refuse_regions_of_running(
-    settings: &Settings,
+    settings: &RecordingSettings,
     target: &Target,
 ) -> anyhow::Result<()> {
     if settings.regions.is_empty() || matches!(target, Target::Command(_)) {
@@ -159,7 +159,7 @@ pub(crate) fn refuse_regions_of_running(
 }
 
 /// The requested events as events of the modelled machine.
-pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
+pub(crate) fn modelled(settings: &RecordingSettings) -> Result<Vec<EventSpec>, String> {
     let text = match settings.events.is_empty() {
         true if settings.stacks => MODELLED_WITH_CALLS.to_owned(),
         true => MODELLED.to_owned(),

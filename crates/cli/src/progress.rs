@@ -23,7 +23,7 @@ const FIRST: Duration = Duration::from_secs(1);
 
 /// Progress of a recording while the program runs. Nothing is drawn while the program waits, since
 /// it may be asking a question on the same terminal.
-pub(crate) struct Line {
+pub(crate) struct ProgressLine {
     bar: ProgressBar,
     last: Progress,
     /// Events per second of wall time between the last two updates.
@@ -32,9 +32,9 @@ pub(crate) struct Line {
     bandwidth: f64,
 }
 
-impl Line {
-    pub(crate) fn new(shown: bool) -> Line {
-        Line {
+impl ProgressLine {
+    pub(crate) fn new(shown: bool) -> ProgressLine {
+        ProgressLine {
             bar: spinner(shown),
             last: Progress::default(),
             accesses_per_s: 0.0,

@@ -18,11 +18,11 @@ use memgauge_recording::Recording;
 use memgauge_report::{Style, as_typed};
 use memgauge_trace::{CommandEnd, catalogue};
 
-use crate::args::{Launch, Record, Settings};
+use crate::args::{Launch, Record, RecordingSettings};
 use crate::prepare::{modelled, refuse_unused};
 use crate::sample::SampledSource;
 use crate::type_layout::{TypeLayout, VariableLayout};
-use crate::units::{Change, labels};
+use crate::units::{WhatIfChange, labels};
 use crate::{collect, malloc, names, page, progress, report, sample};
 
 pub(crate) use crate::prepare::make_room;
@@ -66,12 +66,15 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     let end = run(&args.settings, &args.command, verbose)?;
     let recording = Recording::open(&args.settings.output)?;
     let style = terminal::style(terminal::stderr_is_terminal());
-    let shown = report::Shown {
+    let contents = report::TableContents {
         rows: report::DEFAULT_ROWS,
         rank: None,
         sort: None,
     };
-    eprint!("{}", report::render(&recording, style, args.json, shown)?);
+    eprint!(
+        "{}",
+        report::render(&recording, style, args.json, contents)?
+    );
     if verbose {
         eprintln!("\nrecording: {}", args.settings.output.display());
     }
@@ -94,7 +97,7 @@ pub(crate) fn show(
 /// Records a program and shows the recording on standard error, because standard output is the
 /// program's.
 pub(crate) fn run_and_show(
-    settings: &Settings,
+    settings: &RecordingSettings,
     command: &[String],
     text: impl Fn(&Recording, &Style) -> anyhow::Result<String>,
 ) -> anyhow::Result<Exit> {
@@ -104,7 +107,7 @@ pub(crate) fn run_and_show(
 
 /// Shows the recording of a program that has ended on standard error.
 pub(crate) fn show_after(
-    settings: &Settings,
+    settings: &RecordingSettings,
     end: CommandEnd,
     text: impl Fn(&Recording, &Style) -> anyhow::Result<String>,
 ) -> anyhow::Result<Exit> {
@@ -117,7 +120,7 @@ pub(crate) fn show_after(
 }
 
 /// Sets what the manifests of this process's recordings and its started program have in common.
-fn set_up(settings: &Settings) {
+fn set_up(settings: &RecordingSettings) {
     memgauge_host::set_labels(labels(&settings.labels));
     if settings.jit_names {
         memgauge_host::request_jit_names();
@@ -143,7 +146,7 @@ fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
 }
 
 pub(crate) fn run(
-    settings: &Settings,
+    settings: &RecordingSettings,
     command: &[String],
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
@@ -231,20 +234,20 @@ pub(crate) fn run(
 
 /// The machines of `--what-if`.
 fn other_machines(
-    settings: &Settings,
+    settings: &RecordingSettings,
     machine: &Config,
     command: &[String],
 ) -> anyhow::Result<OtherMachines> {
     let mut others = OtherMachines::default();
     for change in settings.what_if.iter().flat_map(|changes| &changes.0) {
         let (name, config, layout) = match change {
-            Change::Machine(change) => {
+            WhatIfChange::Machine(change) => {
                 let config = change.apply(machine);
                 let config =
                     config.map_err(|e| usage(format!("failed to change the machine: {e}")))?;
                 (change.to_string(), config, None)
             }
-            Change::Layout(change) => {
+            WhatIfChange::Layout(change) => {
                 let (name, layout) = others.layout(change, command)?;
                 (name, machine.clone(), Some(layout))
             }
@@ -312,7 +315,7 @@ pub(crate) fn emulated(
     }
     warn_about_rights(&options.command);
     terminal::catch_interrupts()?;
-    let mut line = progress::Line::new(terminal::stderr_is_terminal() && verbose);
+    let mut line = progress::ProgressLine::new(terminal::stderr_is_terminal() && verbose);
     let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
     let outcome = outcome?;
@@ -327,7 +330,7 @@ pub(crate) fn emulated(
 /// Default period of a modelled event.
 const MODELLED_PERIOD: u64 = 1009;
 
-fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
+fn pmu(settings: &RecordingSettings) -> anyhow::Result<PmuConfig> {
     let events = modelled(settings).map_err(|why| no_such_events(settings, &why))?;
     let samples = events.iter().map(|e| SampleSpec {
         event: e.event,
@@ -342,7 +345,7 @@ fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
 
 /// Error for events that are not all events of the modelled machine. Explains the problem for
 /// events of this machine if there are any.
-fn no_such_events(settings: &Settings, why: &str) -> anyhow::Error {
+fn no_such_events(settings: &RecordingSettings, why: &str) -> anyhow::Error {
     let text = settings.events.join(",");
     let pmus = Pmus::default();
     let is_live = |item: &str| events::parse(item, &pmus).is_ok();

@@ -41,12 +41,12 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let style = terminal::style(file.is_none() && terminal::stdout_is_terminal());
     let rows = args.rows.unwrap_or(DEFAULT_ROWS);
     let rank = args.event.as_deref().map(|e| ranked_by(&recording, e));
-    let shown = Shown {
+    let contents = TableContents {
         rows,
         rank: rank.transpose()?,
         sort: args.sort.as_deref().map(SortColumn::new),
     };
-    let text = render(&recording, style, args.json, shown)?;
+    let text = render(&recording, style, args.json, contents)?;
     match file {
         Some(path) => whole_file::write(path, text.as_bytes())
             .with_context(|| format!("failed to write `{}`", path.display()))?,
@@ -56,7 +56,7 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
 }
 
 /// Contents of the tables.
-pub(crate) struct Shown {
+pub(crate) struct TableContents {
     pub(crate) rows: usize,
     /// Sort order of code. `None` selects the most suitable one.
     pub(crate) rank: Option<Rank>,
@@ -98,19 +98,19 @@ pub(crate) fn render(
     recording: &Recording,
     style: Style,
     as_json: bool,
-    shown: Shown,
+    contents: TableContents,
 ) -> anyhow::Result<String> {
     let limits = TableLimits {
-        rows: shown.rows,
+        rows: contents.rows,
         ..TableLimits::default()
     };
     let options = Options {
         limits,
-        regions: shown.rows,
-        rank: shown.rank,
+        regions: contents.rows,
+        rank: contents.rank,
         ..Options::default()
     };
-    let summary = sorted_summary(recording, &options, shown.sort.as_ref())?;
+    let summary = sorted_summary(recording, &options, contents.sort.as_ref())?;
     check_rank(&summary, options.rank.as_ref())?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
@@ -124,7 +124,7 @@ pub(crate) fn render(
         text(
             &summary,
             &Style {
-                rows: shown.rows,
+                rows: contents.rows,
                 ..style
             },
         )

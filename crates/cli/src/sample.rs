@@ -15,7 +15,7 @@ use memgauge_recording::Recording;
 use memgauge_report::{loss_sentences, sampling_notes};
 use memgauge_trace::{CommandEnd, SourceKind};
 
-use crate::args::{Record, Settings};
+use crate::args::{Record, RecordingSettings};
 use crate::{names, prepare};
 
 /// Default number of timer samples per second.
@@ -38,7 +38,7 @@ fn has_events(args: &Record) -> bool {
 }
 
 /// True if the events are not those of the modelled machine but of this one.
-pub(crate) fn is_live(settings: &Settings) -> bool {
+pub(crate) fn is_live(settings: &RecordingSettings) -> bool {
     let text = settings.events.join(",");
     !text.is_empty()
         && prepare::modelled(settings).is_err()
@@ -58,7 +58,7 @@ impl SampledSource {
     /// Samples a command, or running processes.
     pub(crate) fn run(
         self,
-        settings: &Settings,
+        settings: &RecordingSettings,
         (target, while_running): (Target, Option<Vec<String>>),
         verbose: bool,
     ) -> anyhow::Result<CommandEnd> {
@@ -76,7 +76,7 @@ impl SampledSource {
     /// Samples for one interval of a continuous collection.
     pub(crate) fn record_interval(
         self,
-        settings: &Settings,
+        settings: &RecordingSettings,
         target: Target,
         interval: Interval,
     ) -> anyhow::Result<Outcome> {
@@ -86,7 +86,7 @@ impl SampledSource {
 
     fn options(
         self,
-        settings: &Settings,
+        settings: &RecordingSettings,
         target: Target,
         while_running: Option<Vec<String>>,
         interval: Option<Interval>,
@@ -152,7 +152,7 @@ impl SourceOptions {
     }
 }
 
-fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
+fn chosen(settings: &RecordingSettings) -> anyhow::Result<Vec<(Event, Rate)>> {
     if settings.events.is_empty() {
         return Err(usage(
             "failed to sample: name an event with -e, as in -e page-faults or -e cpu/mem-loads/P \

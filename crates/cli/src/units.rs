@@ -132,7 +132,7 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
 
 /// A change that `--what-if` models.
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
+pub(crate) enum WhatIfChange {
     /// The machine.
     Machine(WhatIf),
     /// The layout of a type.
@@ -141,12 +141,12 @@ pub(crate) enum Change {
 
 /// Changes that `--what-if` names.
 #[derive(Clone, Debug)]
-pub(crate) struct Changes(pub(crate) Vec<Change>);
+pub(crate) struct Changes(pub(crate) Vec<WhatIfChange>);
 
 impl Changes {
     /// The changes of the machine that `all` stands for.
     pub(crate) fn common() -> Changes {
-        Changes(WhatIf::COMMON.map(Change::Machine).into())
+        Changes(WhatIf::COMMON.map(WhatIfChange::Machine).into())
     }
 }
 
@@ -157,9 +157,9 @@ pub(crate) fn changes(text: &str) -> Result<Changes, String> {
         match part {
             "all" => changes.extend(Changes::common().0),
             _ if ["pad", "split", "reorder"].contains(&kind_of(part)) => {
-                changes.push(Change::Layout(part.parse()?));
+                changes.push(WhatIfChange::Layout(part.parse()?));
             }
-            _ => changes.push(Change::Machine(part.parse()?)),
+            _ => changes.push(WhatIfChange::Machine(part.parse()?)),
         }
     }
     Ok(Changes(changes))
@@ -215,8 +215,8 @@ mod tests {
             let changes = changes(text).unwrap().0.into_iter();
             changes
                 .map(|change| match change {
-                    Change::Machine(change) => change.to_string(),
-                    Change::Layout(change) => change.to_string(),
+                    WhatIfChange::Machine(change) => change.to_string(),
+                    WhatIfChange::Layout(change) => change.to_string(),
                 })
                 .collect::<Vec<_>>()
         };

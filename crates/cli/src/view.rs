@@ -18,7 +18,7 @@ use memgauge_report::{InDataset, Page, Served};
 use memgauge_serve::{PageContent, PageRequest, PageServer};
 use memgauge_symbols::Symbols;
 
-use crate::fetched::{Fetched, fetch, is_packed_url};
+use crate::fetched::{LocalRecording, fetch, is_packed_url};
 use crate::page;
 use dataset::DatasetPages;
 
@@ -64,7 +64,7 @@ fn serve(port: u16, content: &impl PageContent) -> anyhow::Result<Exit> {
 
 /// The page of a recording, which may still grow.
 struct RecordingPage {
-    fetched: Fetched,
+    fetched: LocalRecording,
 }
 
 impl PageContent for RecordingPage {

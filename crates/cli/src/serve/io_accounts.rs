@@ -8,21 +8,21 @@ use memgauge_serve::{IoSource, IoTransfer};
 use memgauge_trace::{Direction, IoRow, Owner};
 
 /// A meter that runs as long as the service.
-pub(super) struct IoAccounts {
+pub(super) struct ServiceMeter {
     meter: Meter,
     /// The network namespace of the service.
     namespace: Option<u32>,
 }
 
-impl IoAccounts {
-    pub(super) fn start() -> anyhow::Result<IoAccounts> {
+impl ServiceMeter {
+    pub(super) fn start() -> anyhow::Result<ServiceMeter> {
         let setup = AccountingOptions {
             forget_ended: true,
             ..AccountingOptions::default()
         };
         let no_counters = Box::new(NoMemoryCounters(String::new()));
         let namespace = std::fs::metadata("/proc/self/ns/net");
-        Ok(IoAccounts {
+        Ok(ServiceMeter {
             meter: Meter::start(IoFilter::default(), setup, no_counters)?,
             namespace: namespace.ok().map(|file| file.ino() as u32),
         })
@@ -53,7 +53,7 @@ impl IoAccounts {
     }
 }
 
-impl IoSource for IoAccounts {
+impl IoSource for ServiceMeter {
     fn transfers(&mut self) -> Result<Vec<IoTransfer>, String> {
         let interval = self.meter.read(false).map_err(|e| e.to_string())?;
         Ok(interval

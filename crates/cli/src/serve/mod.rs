@@ -133,7 +133,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
     });
     let metrics = metrics.transpose()?;
     let socket = Socket::bind(&path, is_root())?;
-    let io = args.io.then(io_accounts::IoAccounts::start).transpose()?;
+    let io = args.io.then(io_accounts::ServiceMeter::start).transpose()?;
     if let Some(metrics) = &metrics {
         let address = metrics
             .local_addr()

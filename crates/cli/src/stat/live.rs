@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-pub(super) struct Table {
+pub(super) struct LiveTable {
     bar: Option<ProgressBar>,
     last: BTreeMap<String, u64>,
     looked: Instant,
     began: Instant,
 }
 
-impl Table {
-    pub(super) fn new(shown: bool) -> Table {
+impl LiveTable {
+    pub(super) fn new(shown: bool) -> LiveTable {
         let now = Instant::now();
         let bar = || {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
@@ -22,7 +22,7 @@ impl Table {
             bar.set_style(style);
             bar
         };
-        Table {
+        LiveTable {
             bar: shown.then(bar),
             last: BTreeMap::new(),
             looked: now,

@@ -45,7 +45,7 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     let output = output.map(|path| record::make_room(path, args.force));
     let _output = output.transpose()?;
     terminal::catch_interrupts()?;
-    let mut outputs = rows::Outputs::open(args)?;
+    let mut outputs = rows::RowOutputs::open(args)?;
     let speaks = !args.quiet && !outputs.take_stderr();
     let mut series = (Series::growing(BINS), ThreadTotals::default());
     let mut outcome = observe(args, options.as_ref(), (&mut outputs, &mut series, speaks))?;
@@ -73,15 +73,19 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
 }
 
 /// Destinations of rows: files, the summary's analyses, and the terminal.
-type Rows<'a> = (&'a mut rows::Outputs, &'a mut (Series, ThreadTotals), bool);
+type RowSinks<'a> = (
+    &'a mut rows::RowOutputs,
+    &'a mut (Series, ThreadTotals),
+    bool,
+);
 
 fn observe(
     args: &Stat,
     options: Option<&Options>,
-    (outputs, series, speaks): Rows<'_>,
+    (outputs, series, speaks): RowSinks<'_>,
 ) -> anyhow::Result<Outcome> {
     let shows = speaks && terminal::stderr_is_terminal() && args.interval.is_some();
-    let mut live = live::Table::new(shows);
+    let mut live = live::LiveTable::new(shows);
     let mut failed = None;
     let mut tell = |update: Update<'_>| {
         match &update {

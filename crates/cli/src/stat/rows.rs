@@ -15,12 +15,12 @@ use serde::{Serialize, Serializer};
 
 use super::args::{Stat, StatSource};
 
-type Sink = Box<dyn Write>;
+type TextOutput = Box<dyn Write>;
 
 /// Destinations of rows besides the recording.
-pub(super) struct Outputs {
-    csv: Option<Sink>,
-    json: Option<Sink>,
+pub(super) struct RowOutputs {
+    csv: Option<TextOutput>,
+    json: Option<TextOutput>,
     series: bool,
     take_stderr: bool,
     /// Wall-clock time of the start in nanoseconds since 1970. `None` in virtual time.
@@ -36,7 +36,7 @@ pub(super) struct Outputs {
     line: String,
 }
 
-fn open(path: &Path) -> anyhow::Result<Sink> {
+fn open(path: &Path) -> anyhow::Result<TextOutput> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufWriter::new(io::stderr())));
     }
@@ -45,11 +45,11 @@ fn open(path: &Path) -> anyhow::Result<Sink> {
     Ok(Box::new(BufWriter::new(file)))
 }
 
-impl Outputs {
-    pub(super) fn open(args: &Stat) -> anyhow::Result<Outputs> {
+impl RowOutputs {
+    pub(super) fn open(args: &Stat) -> anyhow::Result<RowOutputs> {
         let is_stderr =
             |path: &Option<std::path::PathBuf>| path.as_ref().is_some_and(|p| p.as_os_str() == "-");
-        Ok(Outputs {
+        Ok(RowOutputs {
             csv: args.csv.as_deref().map(open).transpose()?,
             json: args.json.as_deref().map(open).transpose()?,
             series: args.interval.is_some(),
@@ -186,7 +186,7 @@ fn csv_line(line: &mut String, row: &Row, slots: &[usize], columns: usize) {
 /// A row as JSON, with fields sorted by name.
 #[derive(Serialize)]
 struct JsonRow<'a> {
-    counts: Counts<'a>,
+    counts: NamedCounts<'a>,
     cpu: Option<u32>,
     interval_ns: u64,
     pid: u32,
@@ -197,9 +197,9 @@ struct JsonRow<'a> {
 }
 
 /// Values by name.
-struct Counts<'a>(&'a [(String, usize)], &'a [u64]);
+struct NamedCounts<'a>(&'a [(String, usize)], &'a [u64]);
 
-impl Serialize for Counts<'_> {
+impl Serialize for NamedCounts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let values = self.0.iter();
         serializer.collect_map(values.filter_map(|(name, at)| Some((name, self.1.get(*at)?))))
@@ -213,7 +213,7 @@ fn write_json(
     started_unix_ns: Option<u64>,
 ) -> io::Result<()> {
     let line = JsonRow {
-        counts: Counts(counts, &row.values),
+        counts: NamedCounts(counts, &row.values),
         cpu: row.cpu,
         interval_ns: row.interval_ns,
         pid: row.pid,
