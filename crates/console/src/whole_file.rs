@@ -13,10 +13,10 @@ use crate::access::access;
 /// A file being written. It becomes visible with [`WholeFile::finish`].
 pub struct WholeFile {
     made: NamedTempFile,
-    target: Target,
+    target: OutputTarget,
 }
 
-enum Target {
+enum OutputTarget {
     /// A new file.
     New(PathBuf),
     /// Replaces a file and keeps its permissions and owner.
@@ -33,18 +33,18 @@ struct Replaced {
     gid: u32,
 }
 
-impl Target {
-    fn of(path: &Path) -> io::Result<Target> {
+impl OutputTarget {
+    fn of(path: &Path) -> io::Result<OutputTarget> {
         // A link stays a link, and the file that it refers to is replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         match path.metadata() {
-            Err(_) => Ok(Target::New(path)),
+            Err(_) => Ok(OutputTarget::New(path)),
             Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
             Ok(there) if there.is_file() => {
                 let (mode, uid, gid) = (there.mode(), there.uid(), there.gid());
-                Ok(Target::Replace(path, Replaced { mode, uid, gid }))
+                Ok(OutputTarget::Replace(path, Replaced { mode, uid, gid }))
             }
-            Ok(_) => Ok(Target::Into(path)),
+            Ok(_) => Ok(OutputTarget::Into(path)),
         }
     }
 }
@@ -57,8 +57,8 @@ impl WholeFile {
     /// There is no such folder, or no permission to write there.
     pub fn create(path: &Path) -> io::Result<WholeFile> {
         use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
-        let target = Target::of(path)?;
-        let (Target::New(path) | Target::Replace(path, _)) = &target else {
+        let target = OutputTarget::of(path)?;
+        let (OutputTarget::New(path) | OutputTarget::Replace(path, _)) = &target else {
             let made = NamedTempFile::new()?;
             return Ok(WholeFile { made, target });
         };
@@ -68,7 +68,7 @@ impl WholeFile {
             Err(e) if e.kind() == PermissionDenied && path.exists() => {
                 // Fail now instead of after the work.
                 OpenOptions::new().write(true).open(path)?;
-                let target = Target::Into(path.clone());
+                let target = OutputTarget::Into(path.clone());
                 let made = NamedTempFile::new()?;
                 Ok(WholeFile { made, target })
             }
@@ -95,7 +95,7 @@ impl WholeFile {
         }
         Ok(WholeFile {
             made: NamedTempFile::new()?,
-            target: Target::Stdout,
+            target: OutputTarget::Stdout,
         })
     }
 
@@ -108,11 +108,11 @@ impl WholeFile {
     pub fn finish(mut self) -> io::Result<()> {
         self.made.rewind()?;
         match self.target {
-            Target::New(path) => {
+            OutputTarget::New(path) => {
                 access().grant(self.made.as_file())?;
                 Ok(self.made.persist(path).map(drop)?)
             }
-            Target::Replace(path, replaced) => {
+            OutputTarget::Replace(path, replaced) => {
                 let file = self.made.as_file();
                 // Only root may do this. Otherwise the file of another user becomes ours.
                 let _ = fchown(file, Some(replaced.uid), Some(replaced.gid));
@@ -120,13 +120,13 @@ impl WholeFile {
                 file.set_permissions(Permissions::from_mode(mode))?;
                 Ok(self.made.persist(path).map(drop)?)
             }
-            Target::Into(path) => {
+            OutputTarget::Into(path) => {
                 let mut options = OpenOptions::new();
                 let mut target = options.write(true).truncate(true).open(path)?;
                 io::copy(self.made.as_file_mut(), &mut target)?;
                 target.flush()
             }
-            Target::Stdout => {
+            OutputTarget::Stdout => {
                 match io::copy(self.made.as_file_mut(), &mut io::stdout().lock()) {
                     // The reader has read enough.
                     Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
