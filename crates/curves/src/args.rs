@@ -60,7 +60,7 @@ pub(crate) enum PhaseCurves {
 
 /// Rate that separates phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum PhaseRate {
     /// Misses of a cache of --phase-size per 1000 instructions (for a list: references)
     Mpki,
     /// First references to a block per 1000 of them
@@ -71,7 +71,7 @@ pub(crate) enum By {
 
 /// Parts of a program that have curves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum PartKind {
     /// The program and each library, by the code that refers
     Module,
     /// Heap, stacks, files and nameless mappings, by the data referred to
@@ -285,7 +285,7 @@ pub struct Mrc {
     /// Add a curve for each module (by code), region (by data), region of interest, or tenant of a
     /// cache trace, as if each had its own cache
     #[arg(long, value_enum, value_name = "PART", conflicts_with = "per_thread")]
-    pub(crate) by: Option<Part>,
+    pub(crate) by: Option<PartKind>,
     /// Add a curve for each of these functions with their callees, as regions of interest:
     /// symbols, or patterns like 'sort*'
     #[arg(
@@ -306,7 +306,7 @@ pub struct Mrc {
     /// Rate whose change begins a new phase
     #[arg(long, value_enum, default_value = "mpki", requires = "phases",
           conflicts_with_all = WITHOUT_PHASES)]
-    pub(crate) phases_by: By,
+    pub(crate) phases_by: PhaseRate,
     /// Cache size for `--phases-by mpki` [default: the L2 cache for lines, 256 blocks for larger blocks]
     #[arg(long, value_name = "SIZE", requires = "phases", value_parser = size,
           conflicts_with_all = WITHOUT_PHASES)]

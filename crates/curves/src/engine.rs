@@ -12,10 +12,10 @@ use super::memory::{self, Guard};
 /// All that makes the curve of one block size.
 pub(super) struct Engine {
     block: u64,
-    kind: Kind,
+    kind: EngineKind,
 }
 
-enum Kind {
+enum EngineKind {
     Exact(Box<Exact>),
     Parallel(Box<Parallel>),
     Sampled(Box<Sampled>),
@@ -29,7 +29,7 @@ impl Engine {
         settings.advise = Some(large_pages);
         let engine = |&block: &u64| Engine {
             block,
-            kind: Kind::new(block, making, settings),
+            kind: EngineKind::new(block, making, settings),
         };
         making.block.iter().map(engine).collect()
     }
@@ -44,16 +44,16 @@ impl Engine {
     pub(super) fn finish(self) -> anyhow::Result<Measured> {
         let exact = |d: Distances| Measured::Exact(Curve::exact(&d, self.block));
         let curve = match self.kind {
-            Kind::Exact(engine) => engine.finish().map(exact),
-            Kind::Parallel(engine) => engine.finish().map(exact),
-            Kind::Sampled(engine) => engine.finish().map(Measured::Sampled),
+            EngineKind::Exact(engine) => engine.finish().map(exact),
+            EngineKind::Parallel(engine) => engine.finish().map(exact),
+            EngineKind::Sampled(engine) => engine.finish().map(Measured::Sampled),
         };
         curve.map_err(|full| too_many(full, self.block))
     }
 }
 
-impl Kind {
-    fn new(block: u64, making: &CurveOptions, settings: Settings) -> Kind {
+impl EngineKind {
+    fn new(block: u64, making: &CurveOptions, settings: Settings) -> EngineKind {
         let sampling = match (making.sample, making.sample_size) {
             (Some(rate), _) => Some(Sampling::Rate(rate)),
             (None, Some(size)) => Some(Sampling::Size(size as usize)),
@@ -66,21 +66,21 @@ impl Kind {
                     true => engine.without_small_memories(),
                     false => engine,
                 };
-                Kind::Sampled(Box::new(engine))
+                EngineKind::Sampled(Box::new(engine))
             }
             None if making.threads > 1 => {
                 let engine = Parallel::new(block, making.threads.into(), settings);
-                Kind::Parallel(Box::new(engine))
+                EngineKind::Parallel(Box::new(engine))
             }
-            None => Kind::Exact(Box::new(Exact::new(block, settings))),
+            None => EngineKind::Exact(Box::new(Exact::new(block, settings))),
         }
     }
 
     fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         match self {
-            Kind::Exact(engine) => engine.feed(addresses),
-            Kind::Parallel(engine) => engine.feed(addresses),
-            Kind::Sampled(engine) => engine.feed(addresses),
+            EngineKind::Exact(engine) => engine.feed(addresses),
+            EngineKind::Parallel(engine) => engine.feed(addresses),
+            EngineKind::Sampled(engine) => engine.feed(addresses),
         }
     }
 }

@@ -13,10 +13,10 @@ use memgauge_import::addresses::{self, Accesses, Format};
 use memgauge_recording::{Recording, is_recording};
 use memgauge_trace::LossKind;
 
-use super::args::{CurveOptions, Mrc, Part};
+use super::args::{CurveOptions, Mrc, PartKind};
 use super::engine::Engines;
 use super::input_curves::InputCurves;
-use super::parts::Parts;
+use super::parts::PartEngines;
 use super::relay::Relay;
 
 /// Returns the curves of a file of addresses, of standard input, or of a recording.
@@ -62,7 +62,7 @@ pub(super) fn curves_together(
 type Take<'a> = &'a mut dyn FnMut(&[u64], &[(usize, u32)]) -> anyhow::Result<()>;
 
 /// Result of reading an input.
-pub(super) struct Read {
+pub(super) struct InputFacts {
     /// Note about the references, if any.
     pub(super) note: Option<String>,
     /// Number of references that each one stands for.
@@ -76,7 +76,7 @@ pub(super) fn references_of(
     input: &Path,
     format: Option<&Format>,
     take: Take<'_>,
-) -> anyhow::Result<Read> {
+) -> anyhow::Result<InputFacts> {
     let mut references = 0;
     let mut counted = |addresses: &[u64], sizes: &[(usize, u32)]| {
         references += addresses.len();
@@ -85,7 +85,7 @@ pub(super) fn references_of(
     let read = if is_recording(input) {
         feed_recording(input, &mut counted)?
     } else {
-        Read {
+        InputFacts {
             note: feed_file(input, format, &mut counted)?,
             weight: 1.0,
             is_damaged: false,
@@ -129,11 +129,11 @@ pub(super) enum CurveScope {
 impl CurveScope {
     pub(super) fn of(args: &Mrc) -> anyhow::Result<CurveScope> {
         let scope = match args.by {
-            Some(Part::Interest) => CurveScope::CodeRegions,
+            Some(PartKind::Interest) => CurveScope::CodeRegions,
             None if !args.functions.is_empty() => CurveScope::CodeRegions,
-            Some(Part::Module) => CurveScope::Modules,
-            Some(Part::Region) => CurveScope::Regions,
-            Some(Part::Tenant) => {
+            Some(PartKind::Module) => CurveScope::Modules,
+            Some(PartKind::Region) => CurveScope::Regions,
+            Some(PartKind::Tenant) => {
                 return Err(usage(
                     "failed to make curves of tenants: a program has none: name a cache trace",
                 ));
@@ -171,8 +171,8 @@ impl CurveScope {
 pub(super) fn curves_of_command(args: &Mrc, scope: CurveScope) -> anyhow::Result<CommandCurves> {
     let making = &args.making;
     let mut all = Relay::new(making);
-    let mut threads = Threads::default();
-    let mut parts = Parts::new(making);
+    let mut threads = ThreadEngines::default();
+    let mut parts = PartEngines::new(making);
     let wanted = StreamOptions {
         granule: making.block.iter().copied().min().unwrap_or(1),
         parts: scope.parts(),
@@ -209,9 +209,9 @@ pub(super) fn curves_of_command(args: &Mrc, scope: CurveScope) -> anyhow::Result
 
 /// Curve engines and instructions by process and thread.
 #[derive(Default)]
-struct Threads(BTreeMap<(u32, u32), (Engines, u64)>);
+struct ThreadEngines(BTreeMap<(u32, u32), (Engines, u64)>);
 
-impl Threads {
+impl ThreadEngines {
     fn feed(&mut self, batch: &Batch<'_>, making: &CurveOptions) -> anyhow::Result<()> {
         let thread = self.0.entry((batch.pid, batch.tid));
         let thread = thread.or_insert_with(|| (Engines::new(making), 0));
@@ -272,7 +272,7 @@ fn feed_file(
 }
 
 /// Feeds the addresses of a recording's samples. The note describes the samples.
-fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<Read> {
+fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<InputFacts> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
     let read = references(&recording, &mut problems, take)?;
@@ -280,7 +280,7 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<Read> {
         eprintln!("memgauge: {problem}");
     }
     match read {
-        Some(read) => Ok(Read {
+        Some(read) => Ok(InputFacts {
             note: read.note,
             weight: read.weight,
             is_damaged: recording.is_damaged(),

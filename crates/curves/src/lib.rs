@@ -30,7 +30,7 @@ use memgauge_report::mrc::{Collection, CurveView, Measured, PolicyView, Unit};
 pub use args::{Mrc, Partition};
 pub use partition::partition;
 
-use args::{Axis, Part};
+use args::{Axis, PartKind};
 use input_curves::InputCurves;
 
 /// Refuses `--sets`, because a curve needs every access, and names the option that takes a part of
@@ -63,7 +63,7 @@ pub fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     refuse_output(args.output.as_ref())?;
     if args.target.are_any() {
         running::check(args)?;
-        return running::of_running(args, Outputs::open(args)?);
+        return running::of_running(args, ReportOutputs::open(args)?);
     }
     let args = &Mrc {
         making: args.making.with_default_block(trace::default_block(args)?),
@@ -74,7 +74,7 @@ pub fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
         check(args)?;
     }
     args.html.as_ref().map(|_| page::check()).transpose()?;
-    let out = Outputs::open(args)?;
+    let out = ReportOutputs::open(args)?;
     if is_simulated {
         if !args.command.is_empty() {
             emulated::warn_about_rights(&args.command);
@@ -128,7 +128,7 @@ fn usage(message: impl Into<String>) -> anyhow::Error {
 
 /// Format of the report.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ReportFormat {
     Text,
     Json,
     Csv,
@@ -136,20 +136,20 @@ enum Form {
 }
 
 /// Destination of the report.
-enum Out {
+enum ReportDestination {
     Output,
     /// Standard output belongs to the program.
     ErrorOutput,
     File(WholeFile, PathBuf),
 }
 
-impl Out {
+impl ReportDestination {
     /// Opens the file that an option names.
-    fn open(path: &Path, list: bool) -> anyhow::Result<Out> {
+    fn open(path: &Path, list: bool) -> anyhow::Result<ReportDestination> {
         if path != Path::new("-") {
             let failed = || format!("failed to write `{}`", path.display());
             let file = WholeFile::create(path).with_context(failed)?;
-            return Ok(Out::File(file, path.to_owned()));
+            return Ok(ReportDestination::File(file, path.to_owned()));
         }
         if !list {
             return Err(usage(
@@ -157,22 +157,22 @@ impl Out {
                  output: name a file, as in --json=curve.json",
             ));
         }
-        Ok(Out::Output)
+        Ok(ReportDestination::Output)
     }
 
     fn style(&self) -> memgauge_report::Style {
         terminal::style(match self {
-            Out::Output => terminal::stdout_is_terminal(),
-            Out::ErrorOutput => terminal::stderr_is_terminal(),
-            Out::File(..) => false,
+            ReportDestination::Output => terminal::stdout_is_terminal(),
+            ReportDestination::ErrorOutput => terminal::stderr_is_terminal(),
+            ReportDestination::File(..) => false,
         })
     }
 
     fn write(self, text: &str) -> anyhow::Result<()> {
         match self {
-            Out::Output => terminal::print(text)?,
-            Out::ErrorOutput => eprint!("{text}"),
-            Out::File(mut file, path) => file
+            ReportDestination::Output => terminal::print(text)?,
+            ReportDestination::ErrorOutput => eprint!("{text}"),
+            ReportDestination::File(mut file, path) => file
                 .file()
                 .write_all(text.as_bytes())
                 .and_then(|()| file.finish())
@@ -183,19 +183,20 @@ impl Out {
 }
 
 /// The outputs: JSON, CSV, both, or text.
-struct Outputs(Vec<(Form, Out)>);
+struct ReportOutputs(Vec<(ReportFormat, ReportDestination)>);
 
-impl Outputs {
+impl ReportOutputs {
     /// Opens the files before the program runs, so that it does not run in vain.
-    fn open(args: &Mrc) -> anyhow::Result<Outputs> {
+    fn open(args: &Mrc) -> anyhow::Result<ReportOutputs> {
         let list = args.command.is_empty();
         let printed = Path::new("-");
         let asked = [
-            (Form::Json, &args.json),
-            (Form::Csv, &args.csv),
-            (Form::Page, &args.html),
+            (ReportFormat::Json, &args.json),
+            (ReportFormat::Csv, &args.csv),
+            (ReportFormat::Page, &args.html),
         ];
-        let to_output = |(_, path): &&(Form, &Option<PathBuf>)| path.as_deref() == Some(printed);
+        let to_output =
+            |(_, path): &&(ReportFormat, &Option<PathBuf>)| path.as_deref() == Some(printed);
         if asked.iter().filter(to_output).count() > 1 {
             return Err(usage(
                 "failed to print JSON and CSV: both go to standard output: name a file for one, \
@@ -204,16 +205,16 @@ impl Outputs {
         }
         let asked = asked.into_iter();
         let named = asked.filter_map(|(form, path)| Some((form, path.as_ref()?)));
-        let opened = named.map(|(form, path)| Ok((form, Out::open(path, list)?)));
+        let opened = named.map(|(form, path)| Ok((form, ReportDestination::open(path, list)?)));
         let mut all = opened.collect::<anyhow::Result<Vec<_>>>()?;
         if all.is_empty() {
             let out = match list {
-                true => Out::Output,
-                false => Out::ErrorOutput,
+                true => ReportDestination::Output,
+                false => ReportDestination::ErrorOutput,
             };
-            all.push((Form::Text, out));
+            all.push((ReportFormat::Text, out));
         }
-        Ok(Outputs(all))
+        Ok(ReportOutputs(all))
     }
 
     fn write(self, views: &[CurveView], collection: Option<&Collection>) -> anyhow::Result<()> {
@@ -233,14 +234,14 @@ impl Outputs {
     }
 }
 
-fn phases_of_input(args: &Mrc, input: &Path, outputs: Outputs) -> anyhow::Result<Exit> {
+fn phases_of_input(args: &Mrc, input: &Path, outputs: ReportOutputs) -> anyhow::Result<Exit> {
     let ran = phases::of_input(args, input)?;
     let is_damaged = ran.is_damaged;
     write_phases(args, &name(input), ran, outputs)?;
     Ok(Exit::after_reading(is_damaged))
 }
 
-fn phases_of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
+fn phases_of_command(args: &Mrc, outputs: ReportOutputs) -> anyhow::Result<Exit> {
     emulated::warn_about_rights(&args.command);
     let (ran, run) = phases::of_command(args)?;
     write_phases(args, &args.command.join(" "), ran, outputs)?;
@@ -251,7 +252,7 @@ fn write_phases(
     args: &Mrc,
     title: &str,
     ran: phases::PhaseRun,
-    outputs: Outputs,
+    outputs: ReportOutputs,
 ) -> anyhow::Result<()> {
     let views: Vec<CurveView> = ran
         .made
@@ -277,13 +278,13 @@ fn write_phases(
     outputs.write(&views, Some(&ran.collection))
 }
 
-fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
+fn of_command(args: &Mrc, outputs: ReportOutputs) -> anyhow::Result<Exit> {
     emulated::warn_about_rights(&args.command);
     let ran = feed::curves_of_command(args, feed::CurveScope::of(args)?)?;
     for note in emulated::missing_names(&ran.run.missing, &args.command) {
         eprintln!("memgauge: {note}");
     }
-    if args.by == Some(Part::Interest) && args.functions.is_empty() && ran.made.len() == 1 {
+    if args.by == Some(PartKind::Interest) && args.functions.is_empty() && ran.made.len() == 1 {
         eprintln!(
             "memgauge: the program was in no region of interest: --function NAME makes one of a \
              function, and docs/regions.md says how a program marks them"
@@ -298,7 +299,7 @@ fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     Ok(Exit::of(&ran.run.end))
 }
 
-fn of_inputs(args: &Mrc, inputs: &[PathBuf], outputs: Outputs) -> anyhow::Result<Exit> {
+fn of_inputs(args: &Mrc, inputs: &[PathBuf], outputs: ReportOutputs) -> anyhow::Result<Exit> {
     let made = feed::curves_together(inputs, &args.making)?;
     let against = against(args)?;
     let is_damaged = made.is_damaged || against.as_ref().is_some_and(|other| other.is_damaged);
@@ -406,26 +407,30 @@ fn page_of(title: Option<&String>, curves: Vec<serde_json::Value>) -> String {
         .expect("SANITY: the front end was looked for before")
 }
 
-fn rendered_policies(form: Form, views: &[PolicyView], style: memgauge_report::Style) -> String {
+fn rendered_policies(
+    form: ReportFormat,
+    views: &[PolicyView],
+    style: memgauge_report::Style,
+) -> String {
     let curves: Vec<_> = views.iter().map(PolicyView::json).collect();
-    if matches!(form, Form::Csv | Form::Page) {
+    if matches!(form, ReportFormat::Csv | ReportFormat::Page) {
         for note in views.first().map_or(&[][..], |view| &view.notes) {
             eprintln!("memgauge: {note}");
         }
     }
     match form {
-        Form::Json => {
+        ReportFormat::Json => {
             let all = serde_json::json!({
                 "schema_version": 1, "curves": curves, "collection": null,
             });
             format!("{all:#}\n")
         }
-        Form::Csv => {
+        ReportFormat::Csv => {
             let rows = views.iter().map(PolicyView::csv_rows);
             PolicyView::CSV_HEADING.to_owned() + &rows.collect::<String>()
         }
-        Form::Page => page_of(views.first().map(|view| &view.title), curves),
-        Form::Text => {
+        ReportFormat::Page => page_of(views.first().map(|view| &view.title), curves),
+        ReportFormat::Text => {
             let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
             texts.join("\n")
         }
@@ -444,29 +449,29 @@ fn print_notes(views: &[CurveView]) {
 }
 
 fn rendered(
-    form: Form,
+    form: ReportFormat,
     views: &[CurveView],
     collection: Option<&Collection>,
     style: memgauge_report::Style,
 ) -> String {
     match form {
-        Form::Json => {
+        ReportFormat::Json => {
             let curves: Vec<_> = views.iter().map(CurveView::json).collect();
             let collection = collection.map(|c| c.json());
             let all = serde_json::json!({ "schema_version": 1, "curves": curves, "collection": collection });
             format!("{all:#}\n")
         }
-        Form::Csv => {
+        ReportFormat::Csv => {
             print_notes(views);
             let rows = views.iter().map(CurveView::csv_rows);
             CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>()
         }
-        Form::Page => {
+        ReportFormat::Page => {
             print_notes(views);
             let curves = views.iter().map(CurveView::json).collect();
             page_of(views.first().map(|view| &view.title), curves)
         }
-        Form::Text => {
+        ReportFormat::Text => {
             let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
             let cost = collection.map_or(String::new(), |c| format!("\n{}", c.text()));
             texts.join("\n") + &cost

@@ -71,13 +71,13 @@ pub(super) fn between_running(args: &Partition) -> anyhow::Result<Exit> {
 }
 
 /// A process or a group of processes that gets one share.
-struct Program {
+struct ProgramTargets {
     name: String,
     targets: Vec<Target>,
 }
 
 /// Opens all programs. Returns also which of their processes were left out.
-fn open(sharers: &Sharers) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+fn open(sharers: &Sharers) -> anyhow::Result<(Vec<ProgramTargets>, Vec<String>)> {
     let (mut programs, mut notes) = (Vec::new(), Vec::new());
     for &pid in &sharers.pid {
         refuse_twice(&programs, &[pid])?;
@@ -85,7 +85,7 @@ fn open(sharers: &Sharers) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
         let name = running::name_of(&target);
         let targets = vec![target];
         running::refuse_stopped(&targets)?;
-        programs.push(Program { name, targets });
+        programs.push(ProgramTargets { name, targets });
     }
     let groups = sharers.cgroup.iter().map(|name| (name, cgroup(name)));
     let containers = sharers.container.iter().map(|name| (name, container(name)));
@@ -93,7 +93,7 @@ fn open(sharers: &Sharers) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
         let pids = pids_of_cgroup(&path?)?;
         refuse_twice(&programs, &pids)?;
         let group = running::open_all(name, pids)?;
-        programs.push(Program {
+        programs.push(ProgramTargets {
             name: name.clone(),
             targets: group.targets,
         });
@@ -112,7 +112,7 @@ fn open(sharers: &Sharers) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
 }
 
 /// Refuses processes that would get two shares.
-fn refuse_twice(programs: &[Program], pids: &[u32]) -> anyhow::Result<()> {
+fn refuse_twice(programs: &[ProgramTargets], pids: &[u32]) -> anyhow::Result<()> {
     let mut opened = programs.iter().flat_map(|program| &program.targets);
     match opened.find(|target| pids.contains(&target.pid)) {
         None => Ok(()),

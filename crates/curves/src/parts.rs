@@ -8,7 +8,7 @@ use super::engine::Engines;
 use super::input_curves::InputCurves;
 
 /// Engines for each part, by number.
-pub(super) struct Parts<'a> {
+pub(super) struct PartEngines<'a> {
     making: &'a CurveOptions,
     engines: Vec<Option<Engines>>,
     /// References of a batch, by part.
@@ -19,9 +19,9 @@ pub(super) struct Parts<'a> {
     names: Vec<String>,
 }
 
-impl Parts<'_> {
-    pub(super) fn new(making: &CurveOptions) -> Parts<'_> {
-        Parts {
+impl PartEngines<'_> {
+    pub(super) fn new(making: &CurveOptions) -> PartEngines<'_> {
+        PartEngines {
             making,
             engines: Vec::new(),
             sorted: Vec::new(),

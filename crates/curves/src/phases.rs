@@ -9,7 +9,7 @@ use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings, feed_blocks};
 use memgauge_report::mrc::{Collection, Measured, Span};
 
-use super::args::{By, Mrc, PhaseCurves};
+use super::args::{Mrc, PhaseCurves, PhaseRate};
 use super::engine::too_many;
 use super::feed::{lost, references_of};
 use super::{memory, usage};
@@ -39,11 +39,11 @@ pub(super) struct PhaseRun {
 }
 
 /// Engines that observe windows, and their results.
-struct Watch {
+struct PhaseWatch {
     block: u64,
     size_bytes: u64,
     window: u64,
-    by: By,
+    by: PhaseRate,
     /// True if the length of windows is in instructions, false if it is in references.
     of_instructions: bool,
     settings: Settings,
@@ -55,11 +55,11 @@ struct Watch {
     from: u64,
     now: u64,
     references: u64,
-    cost: Cost,
+    cost: PhaseCost,
 }
 
 #[derive(Default)]
-struct Cost {
+struct PhaseCost {
     references: u64,
     collected: u64,
     collecting: Duration,
@@ -78,7 +78,7 @@ pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
             "failed to find phases with --threads: windows need one thread: leave --threads out",
         ));
     }
-    if args.phases_by == By::References && args.command.is_empty() {
+    if args.phases_by == PhaseRate::References && args.command.is_empty() {
         return Err(usage(
             "failed to find phases by instructions: a list of addresses has no instructions",
         ));
@@ -91,14 +91,14 @@ pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Watch {
-    fn new(args: &Mrc, of_instructions: bool) -> Watch {
+impl PhaseWatch {
+    fn new(args: &Mrc, of_instructions: bool) -> PhaseWatch {
         let block = args.making.block[0];
         let mut settings = Settings::default();
         settings.memory_bytes = memory::limit(&args.making);
         settings.advise = Some(large_pages);
         let on_change = args.phases == Some(PhaseCurves::OnChange);
-        Watch {
+        PhaseWatch {
             block,
             size_bytes: args.phase_size.unwrap_or_else(|| usual_size(block)),
             window: args.phase_window,
@@ -112,7 +112,7 @@ impl Watch {
             from: 0,
             now: 0,
             references: 0,
-            cost: Cost::default(),
+            cost: PhaseCost::default(),
         }
     }
 
@@ -167,9 +167,9 @@ impl Watch {
             None => exact_misses(distances.as_ref(), self.block, blocks),
         };
         let events = match self.by {
-            By::Mpki => misses,
-            By::NewBlocks => new,
-            By::References => self.references as f64,
+            PhaseRate::Mpki => misses,
+            PhaseRate::NewBlocks => new,
+            PhaseRate::References => self.references as f64,
         };
         let length = self.now - self.from;
         let mut window = Phase::window(self.from, self.now, 1000.0 * events / length as f64);
@@ -269,22 +269,22 @@ fn size(bytes: u64) -> String {
 }
 
 /// The event that a phase's rate counts, in words.
-fn event(by: By, of_instructions: bool, size_bytes: u64) -> String {
+fn event(by: PhaseRate, of_instructions: bool, size_bytes: u64) -> String {
     let per = if of_instructions {
         "instructions"
     } else {
         "references"
     };
     match by {
-        By::Mpki => format!("misses of {} per 1000 {per}", size(size_bytes)),
-        By::NewBlocks => format!("new blocks per 1000 {per}"),
-        By::References => format!("references per 1000 {per}"),
+        PhaseRate::Mpki => format!("misses of {} per 1000 {per}", size(size_bytes)),
+        PhaseRate::NewBlocks => format!("new blocks per 1000 {per}"),
+        PhaseRate::References => format!("references per 1000 {per}"),
     }
 }
 
 /// Phases of a list of addresses.
 pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<PhaseRun> {
-    let mut watch = Watch::new(args, false);
+    let mut watch = PhaseWatch::new(args, false);
     let format = args.making.format.as_ref();
     let read = references_of(input, format, &mut |a, sizes| watch.feed(a, sizes, 0))?;
     Ok(PhaseRun {
@@ -295,7 +295,7 @@ pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<PhaseRun> {
 
 /// Phases of a command that runs under the emulator.
 pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(PhaseRun, Streamed)> {
-    let mut watch = Watch::new(args, true);
+    let mut watch = PhaseWatch::new(args, true);
     let wanted = StreamOptions {
         granule: watch.block,
         parts: None,

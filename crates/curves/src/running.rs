@@ -20,7 +20,7 @@ use memgauge_pages::{
 use memgauge_report::mrc::{Cost, ProcessMemory, RunningView};
 
 use super::args::{Mrc, PagesSource, RunningOptions};
-use super::{Form, Outputs, usage};
+use super::{ReportFormat, ReportOutputs, usage};
 
 /// Longest window unless the user names one.
 const MAX_DEFAULT_WINDOW: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ const HEAT_MAP_ROWS: usize = 16;
 const BUDGET: f64 = 0.01;
 
 /// Shows the curve of running processes.
-pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
+pub(super) fn of_running(args: &Mrc, outputs: ReportOutputs) -> anyhow::Result<Exit> {
     terminal::catch_interrupts()?;
     let chosen = Chosen::open(&args.target)?;
     let settings = settings(&args.running);
@@ -47,10 +47,10 @@ pub(super) fn of_running(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     view.notes.extend(source_note);
     for (form, out) in outputs.0 {
         let text = match form {
-            Form::Text => view.text(&out.style()),
-            Form::Json => format!("{:#}\n", view.json()),
-            Form::Csv => view.csv(),
-            Form::Page => view
+            ReportFormat::Text => view.text(&out.style()),
+            ReportFormat::Json => format!("{:#}\n", view.json()),
+            ReportFormat::Csv => view.csv(),
+            ReportFormat::Page => view
                 .page()
                 .expect("SANITY: the front end was looked for before"),
         };
@@ -142,7 +142,7 @@ impl Chosen {
         } else {
             ("all processes".to_owned(), all_pids())
         };
-        let Group { targets, note } = open_all(&title, pids)?;
+        let ObservedGroup { targets, note } = open_all(&title, pids)?;
         let title = format!(
             "{title} ({})",
             number_of(targets.len() as u64, "process", "es")
@@ -187,7 +187,7 @@ pub(super) fn name_of(target: &Target) -> String {
 }
 
 /// Processes of a group that can be observed.
-pub(super) struct Group {
+pub(super) struct ObservedGroup {
     pub(super) targets: Vec<Target>,
     /// Which others were left out, and why.
     pub(super) note: Option<String>,
@@ -197,7 +197,7 @@ pub(super) struct Group {
 ///
 /// # Errors
 /// None of them can be observed.
-pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<Group> {
+pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<ObservedGroup> {
     let own = std::process::id();
     let opened = pids.into_iter().filter(|&pid| pid != own).map(Target::open);
     let mut targets = Vec::new();
@@ -223,7 +223,7 @@ pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<Group> {
         let number = number_of(refused.len() as u64, "process", "es");
         format!("{number} of {title} left out, of which the first: {first}")
     });
-    Ok(Group { targets, note })
+    Ok(ObservedGroup { targets, note })
 }
 
 fn all_pids() -> Vec<u32> {

@@ -19,7 +19,7 @@ use memgauge_mrc::{Estimated, Kind, Miniature, Misses, Policy, Request, Requests
 use memgauge_recording::is_recording;
 use memgauge_report::mrc::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
 
-use super::args::{Axis, Mrc, Part, WarmUp, Writes};
+use super::args::{Axis, Mrc, PartKind, WarmUp, Writes};
 use super::{feed, memory, name, usage};
 
 /// Default block size of block traces.
@@ -85,7 +85,7 @@ pub(super) fn default_block(args: &Mrc) -> anyhow::Result<u64> {
 /// Returns true if caches are simulated: for traces of objects, or if an option needs it. The curve
 /// of blocks under LRU comes from stack distances.
 pub(super) fn is_simulated(args: &Mrc) -> anyhow::Result<bool> {
-    if args.trace.ask_for_simulation() || args.by == Some(Part::Tenant) {
+    if args.trace.ask_for_simulation() || args.by == Some(PartKind::Tenant) {
         return Ok(true);
     }
     let Some(first) = args.inputs.first() else {
@@ -111,7 +111,7 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
         (args.per_thread, "--per-thread"),
         (!args.functions.is_empty(), "--function"),
         (
-            args.by.is_some_and(|by| by != Part::Tenant),
+            args.by.is_some_and(|by| by != PartKind::Tenant),
             "--by other than tenant",
         ),
     ];
@@ -122,91 +122,91 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
 }
 
 /// Requests in memory, all or a sample.
-enum Store {
+enum RequestStore {
     All(Box<Requests>),
     Sampled(Box<Miniature>),
 }
 
-impl Store {
-    fn new(args: &Mrc) -> Store {
+impl RequestStore {
+    fn new(args: &Mrc) -> RequestStore {
         match args.making.sample {
-            Some(rate) => Store::Sampled(Box::new(Miniature::new(rate, args.making.salt))),
-            None => Store::All(Box::default()),
+            Some(rate) => RequestStore::Sampled(Box::new(Miniature::new(rate, args.making.salt))),
+            None => RequestStore::All(Box::default()),
         }
     }
 
     fn push(&mut self, request: Request) -> anyhow::Result<()> {
         match self {
-            Store::All(requests) => requests.push(request),
-            Store::Sampled(sample) => sample.push(request),
+            RequestStore::All(requests) => requests.push(request),
+            RequestStore::Sampled(sample) => sample.push(request),
         }
         .context("failed to keep the trace in memory; use --sample 0.01")
     }
 
     fn memory_bytes(&self) -> usize {
         match self {
-            Store::All(requests) => requests.memory_bytes(),
-            Store::Sampled(sample) => sample.memory_bytes(),
+            RequestStore::All(requests) => requests.memory_bytes(),
+            RequestStore::Sampled(sample) => sample.memory_bytes(),
         }
     }
 
     fn warm_up(&mut self, records: u64) {
         match self {
-            Store::All(requests) => requests.warm_up(records),
-            Store::Sampled(sample) => sample.warm_up(records),
+            RequestStore::All(requests) => requests.warm_up(records),
+            RequestStore::Sampled(sample) => sample.warm_up(records),
         }
     }
 
     fn objects(&self) -> u64 {
         match self {
-            Store::All(requests) => requests.objects().into(),
-            Store::Sampled(sample) => sample.objects(),
+            RequestStore::All(requests) => requests.objects().into(),
+            RequestStore::Sampled(sample) => sample.objects(),
         }
     }
 
     fn footprint(&self) -> u64 {
         match self {
-            Store::All(requests) => requests.footprint(),
-            Store::Sampled(sample) => sample.footprint(),
+            RequestStore::All(requests) => requests.footprint(),
+            RequestStore::Sampled(sample) => sample.footprint(),
         }
     }
 
     fn has_sizes(&self) -> bool {
         match self {
-            Store::All(requests) => requests.has_sizes(),
-            Store::Sampled(sample) => sample.has_sizes(),
+            RequestStore::All(requests) => requests.has_sizes(),
+            RequestStore::Sampled(sample) => sample.has_sizes(),
         }
     }
 
     fn has_expiry(&self) -> bool {
         match self {
-            Store::All(requests) => requests.has_expiry(),
-            Store::Sampled(sample) => sample.has_expiry(),
+            RequestStore::All(requests) => requests.has_expiry(),
+            RequestStore::Sampled(sample) => sample.has_expiry(),
         }
     }
 }
 
 /// Misses of a cache of one capacity.
-enum Outcome {
+enum CapacityMisses {
     Counted(Misses),
     Estimated(Option<Estimated>),
 }
 
 /// Requests that are simulated together: those of all inputs, or of one tenant. Each input has a
 /// cache of its own.
-struct Group {
+struct RequestGroup {
     /// Name of the tenant.
     tenant: Option<String>,
-    stores: Vec<Store>,
+    stores: Vec<RequestStore>,
 }
 
 /// Conversion of the requests of an input.
-struct Collector<'a> {
+struct RequestCollector<'a> {
     args: &'a Mrc,
     /// Block size in bytes, if requests are byte ranges.
     block: Option<u64>,
-    whole: Store,
-    tenants: Vec<Store>,
+    whole: RequestStore,
+    tenants: Vec<RequestStore>,
     /// Records of the trace, used or not.
     records: u64,
     /// Requests in `whole`.
@@ -215,12 +215,12 @@ struct Collector<'a> {
     limit: usize,
 }
 
-impl<'a> Collector<'a> {
-    fn new(args: &'a Mrc, block: Option<u64>) -> Collector<'a> {
-        Collector {
+impl<'a> RequestCollector<'a> {
+    fn new(args: &'a Mrc, block: Option<u64>) -> RequestCollector<'a> {
+        RequestCollector {
             args,
             block,
-            whole: Store::new(args),
+            whole: RequestStore::new(args),
             tenants: Vec::new(),
             records: 0,
             requests: 0,
@@ -293,10 +293,10 @@ impl<'a> Collector<'a> {
 
     fn push_request(&mut self, request: Request, tenant: u32) -> anyhow::Result<()> {
         self.whole.push(request)?;
-        if self.args.by == Some(Part::Tenant) {
+        if self.args.by == Some(PartKind::Tenant) {
             let at = (tenant as usize).min(MAX_TENANTS);
             while self.tenants.len() <= at {
-                self.tenants.push(Store::new(self.args));
+                self.tenants.push(RequestStore::new(self.args));
             }
             self.tenants[at].push(request)?;
         }
@@ -328,7 +328,7 @@ impl<'a> Collector<'a> {
 
     fn check_memory(&self) -> anyhow::Result<()> {
         let stores = self.tenants.iter().chain([&self.whole]);
-        let taken: usize = stores.map(Store::memory_bytes).sum();
+        let taken: usize = stores.map(RequestStore::memory_bytes).sum();
         if taken > self.limit {
             bail!(
                 "failed to keep the trace in memory: {} requests take {} MiB and the limit is {} \
@@ -344,8 +344,8 @@ impl<'a> Collector<'a> {
 
 /// The requests of an input and notes about them.
 struct Loaded {
-    whole: Store,
-    tenants: Vec<(String, Store)>,
+    whole: RequestStore,
+    tenants: Vec<(String, RequestStore)>,
     notes: Vec<String>,
     block: Option<u64>,
     /// True if each reference is a sample that stands for several.
@@ -359,8 +359,8 @@ fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
         return load_addresses(input, args);
     };
     let block = format.is_of_blocks().then(|| args.making.block[0]);
-    let mut collector = Collector::new(args, block);
-    let read = |content: &mut dyn BufRead, collector: &mut Collector<'_>| {
+    let mut collector = RequestCollector::new(args, block);
+    let read = |content: &mut dyn BufRead, collector: &mut RequestCollector<'_>| {
         cache_trace::read(content, &format, &mut |record| collector.push(record))
     };
     let summary = match input == Path::new("-") {
@@ -424,7 +424,7 @@ fn load(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
 /// Refuses options about what only cache traces contain.
 fn check_addresses(args: &Mrc, what: &str) -> anyhow::Result<()> {
     let trace = &args.trace;
-    match trace.writes.is_some() || trace.ttl.is_some() || args.by == Some(Part::Tenant) {
+    match trace.writes.is_some() || trace.ttl.is_some() || args.by == Some(PartKind::Tenant) {
         false => Ok(()),
         true => Err(usage(format!(
             "failed to simulate writes, expiry or tenants: {what}"
@@ -439,7 +439,7 @@ fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
         "a list of addresses has none: name a cache trace, with --format if it is not recognised",
     )?;
     let block = args.making.block[0];
-    let mut collector = Collector::new(args, Some(block));
+    let mut collector = RequestCollector::new(args, Some(block));
     let read = feed::references_of(
         input,
         args.making.format.as_ref(),
@@ -460,7 +460,7 @@ fn load_addresses(input: &Path, args: &Mrc) -> anyhow::Result<Loaded> {
 fn load_command(args: &Mrc) -> anyhow::Result<(Loaded, Streamed)> {
     check_addresses(args, "a program has none: name a cache trace")?;
     let block = args.making.block[0];
-    let mut collector = Collector::new(args, Some(block));
+    let mut collector = RequestCollector::new(args, Some(block));
     let wanted = StreamOptions {
         granule: block,
         parts: None,
@@ -500,7 +500,7 @@ pub(super) struct Simulated {
 pub(super) fn views(args: &Mrc) -> anyhow::Result<Simulated> {
     check(args)?;
     let (mut is_damaged, mut is_of_samples, mut run) = (false, false, None);
-    let mut groups = vec![Group {
+    let mut groups = vec![RequestGroup {
         tenant: None,
         stores: Vec::new(),
     }];
@@ -530,7 +530,7 @@ pub(super) fn views(args: &Mrc) -> anyhow::Result<Simulated> {
                 .iter()
                 .position(|g| g.tenant.as_ref() == Some(&tenant));
             let at = known.unwrap_or_else(|| {
-                groups.push(Group {
+                groups.push(RequestGroup {
                     tenant: Some(tenant),
                     stores: Vec::new(),
                 });
@@ -573,18 +573,23 @@ pub(super) fn views(args: &Mrc) -> anyhow::Result<Simulated> {
 
 fn view(
     args: &Mrc,
-    group: &Group,
+    group: &RequestGroup,
     block: Option<u64>,
     notes: &[String],
 ) -> anyhow::Result<PolicyView> {
-    let has_sizes = group.stores.iter().any(Store::has_sizes);
+    let has_sizes = group.stores.iter().any(RequestStore::has_sizes);
     let unit = match block.is_some() || has_sizes {
         true => CapacityUnit::Bytes,
         false => CapacityUnit::Objects,
     };
     // Blocks are simulated as objects of size 1.
     let scale = block.unwrap_or(1);
-    let footprint = group.stores.iter().map(Store::footprint).max().unwrap_or(0);
+    let footprint = group
+        .stores
+        .iter()
+        .map(RequestStore::footprint)
+        .max()
+        .unwrap_or(0);
     let capacities = match args.sizes.is_empty() {
         true => default_capacities(footprint),
         false => {
@@ -606,7 +611,7 @@ fn view(
     let outcomes = simulate_all(args, group, policies, &capacities);
     let mut notes = notes.to_vec();
     if policies.contains(&Policy::Belady) {
-        let has_expiry = group.stores.iter().any(Store::has_expiry);
+        let has_expiry = group.stores.iter().any(RequestStore::has_expiry);
         if has_sizes || has_expiry {
             notes.push(
                 "with sizes or expiry, Belady's policy is a reference and no proven bound"
@@ -628,14 +633,14 @@ fn view(
         }
     });
     let curves: Vec<PolicyCurve> = curves.collect();
-    let total = |of: fn(&Store) -> u64| -> u64 { group.stores.iter().map(of).sum() };
+    let total = |of: fn(&RequestStore) -> u64| -> u64 { group.stores.iter().map(of).sum() };
     Ok(PolicyView {
         title: String::new(),
         notes,
         unit,
         references,
-        objects: total(Store::objects),
-        footprint: total(Store::footprint).saturating_mul(scale),
+        objects: total(RequestStore::objects),
+        footprint: total(RequestStore::footprint).saturating_mul(scale),
         block_bytes: block,
         has_sizes,
         sample_rate: args.making.sample,
@@ -668,25 +673,25 @@ fn default_capacities(footprint: u64) -> Vec<u64> {
 /// Returns the outcomes by policy, store and capacity. Jobs are distributed over `--threads`.
 fn simulate_all(
     args: &Mrc,
-    group: &Group,
+    group: &RequestGroup,
     policies: &[Policy],
     capacities: &[u64],
-) -> Vec<Vec<Vec<Outcome>>> {
-    let jobs: Vec<(Policy, &Store)> = policies
+) -> Vec<Vec<Vec<CapacityMisses>>> {
+    let jobs: Vec<(Policy, &RequestStore)> = policies
         .iter()
         .flat_map(|&policy| group.stores.iter().map(move |store| (policy, store)))
         .collect();
     let seed = args.making.salt;
-    let run = |&(policy, store): &(Policy, &Store)| -> Vec<Outcome> {
+    let run = |&(policy, store): &(Policy, &RequestStore)| -> Vec<CapacityMisses> {
         match store {
-            Store::All(requests) => simulate(requests, policy, capacities, seed)
+            RequestStore::All(requests) => simulate(requests, policy, capacities, seed)
                 .into_iter()
-                .map(Outcome::Counted)
+                .map(CapacityMisses::Counted)
                 .collect(),
-            Store::Sampled(sample) => sample
+            RequestStore::Sampled(sample) => sample
                 .simulate(policy, capacities, seed)
                 .into_iter()
-                .map(Outcome::Estimated)
+                .map(CapacityMisses::Estimated)
                 .collect(),
         }
     };
@@ -701,7 +706,7 @@ fn simulate_all(
             }
         }
     };
-    let mut done: Vec<(usize, Vec<Outcome>)> = std::thread::scope(|scope| {
+    let mut done: Vec<(usize, Vec<CapacityMisses>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.making.threads)
             .map(|_| scope.spawn(worker))
             .collect();
@@ -722,18 +727,18 @@ fn simulate_all(
 
 /// Sums the misses of caches, one per store. Also returns the number of counted references.
 fn combine<'a>(
-    outcomes: impl Iterator<Item = &'a Outcome>,
-    stores: &[Store],
+    outcomes: impl Iterator<Item = &'a CapacityMisses>,
+    stores: &[RequestStore],
 ) -> (Option<PolicyPoint>, u64) {
     let mut counted = Misses::default();
     let mut estimates = Vec::new();
     for (outcome, store) in outcomes.zip(stores) {
         match (outcome, store) {
-            (Outcome::Counted(misses), _) => counted.add(misses),
-            (Outcome::Estimated(estimate), Store::Sampled(sample)) => {
+            (CapacityMisses::Counted(misses), _) => counted.add(misses),
+            (CapacityMisses::Estimated(estimate), RequestStore::Sampled(sample)) => {
                 estimates.push((*estimate, sample.requests()));
             }
-            (Outcome::Estimated(_), Store::All(_)) => {}
+            (CapacityMisses::Estimated(_), RequestStore::All(_)) => {}
         }
     }
     if estimates.is_empty() {
